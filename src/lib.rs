@@ -1,1 +1,26 @@
+//! Data-parallel training for [Burn](https://burn.dev): the same code on one device, on many
+//! devices in one process and on many processes across machines.
+//!
+//! This crate is the trainer: command line, MNIST model and data, runs and their folders, and the
+//! launcher that starts one process per device. What makes replicas act as one is the crate
+//! [`collective`], which knows nothing of the above.
 
+pub mod batch;
+pub mod cli;
+pub mod config;
+pub mod console;
+pub mod data;
+pub mod device;
+pub mod evaluation;
+pub mod exit;
+pub mod launch;
+pub mod model;
+pub mod quiet;
+pub mod run_folder;
+pub mod train;
+pub mod weights;
+pub mod world;
+
+/// Large buffers are mapped and freed every step: mimalloc keeps them, worth 1.4 × in images/s.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

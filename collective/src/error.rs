@@ -23,6 +23,9 @@ pub enum Error {
     /// A peer that is gone.
     #[error("rank {rank} left the group: {reason}")]
     PeerLost { rank: usize, reason: String },
+    /// Replicas that should hold the same bits and do not.
+    #[error("{when} the replicas differ: ranks {ranks:?} do not hold the same parameters as rank 0")]
+    Diverged { when: String, ranks: Vec<usize> },
     /// A connection that did not prove the job's secret.
     #[error("{peer} did not prove the job's secret: {reason}")]
     Unauthenticated { peer: String, reason: String },

@@ -1,0 +1,124 @@
+//! Metrics that are exact over all ranks: a step's output as sums over its samples, which add up
+//! over ranks and batches whatever their sizes, and padding adds nothing.
+
+use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
+use burn::train::metric::{
+    Adaptor, LossInput, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
+    NumericEntry, SerializedEntry,
+    state::{FormatOptions, NumericMetricState},
+};
+use burn::train::ItemLazy;
+use std::sync::Arc;
+
+/// A step's output that can be added up over ranks.
+pub trait StepOutput: ItemLazy {
+    /// Sums over the samples of this output. The first must be the loss. Shape `[n]`, the same `n`
+    /// on every rank and in every step.
+    fn totals(&self) -> Tensor<1>;
+    /// The output that stands for `samples` samples whose totals are these: what metrics see.
+    fn from_totals(totals: &[f64], samples: usize) -> Self;
+}
+
+/// Output of a classification step: loss and correct answers.
+#[derive(Clone, Debug)]
+pub struct Classification {
+    /// `[loss summed over samples, correct answers]`
+    totals: Tensor<1>,
+    samples: usize,
+}
+
+impl Classification {
+    /// From the mean loss `[1]`, logits `[batch, classes]` and targets `[batch]`.
+    pub fn new(loss: Tensor<1>, logits: Tensor<2>, targets: Tensor<1, Int>) -> Self {
+        let [samples, _classes] = logits.dims();
+        let correct = logits.argmax(1).reshape([samples]).equal(targets).int().sum().float();
+        let loss = loss.inner().mul_scalar(samples as f32);
+        Self { totals: Tensor::cat(vec![loss, correct.inner()], 0), samples }
+    }
+}
+
+impl StepOutput for Classification {
+    fn totals(&self) -> Tensor<1> {
+        self.totals.clone()
+    }
+
+    fn from_totals(totals: &[f64], samples: usize) -> Self {
+        Self { totals: Tensor::from_data(totals, &burn::tensor::Device::flex()), samples }
+    }
+}
+
+impl ItemLazy for Classification {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<LossInput> for Classification {
+    fn adapt(&self) -> LossInput {
+        LossInput::new(self.totals.clone().slice([0..1]).div_scalar(self.samples.max(1) as f32))
+    }
+}
+
+/// What [`GlobalAccuracy`] reads.
+pub struct AccuracyTotals {
+    correct: Tensor<1>,
+    samples: usize,
+}
+
+impl Adaptor<AccuracyTotals> for Classification {
+    fn adapt(&self) -> AccuracyTotals {
+        AccuracyTotals { correct: self.totals.clone().slice([1..2]), samples: self.samples }
+    }
+}
+
+/// Accuracy in percent over all ranks, as a burn-train metric.
+#[derive(Clone, Default)]
+pub struct GlobalAccuracy {
+    state: NumericMetricState,
+}
+
+impl GlobalAccuracy {
+    fn format(&self) -> FormatOptions {
+        FormatOptions::new(self.name()).unit("%").precision(2)
+    }
+}
+
+impl Metric for GlobalAccuracy {
+    type Input = AccuracyTotals;
+
+    fn name(&self) -> MetricName {
+        Arc::new("Accuracy".into())
+    }
+
+    fn attributes(&self) -> MetricAttributes {
+        NumericAttributes { unit: Some("%".into()), higher_is_better: true }.into()
+    }
+
+    fn update(&mut self, input: &AccuracyTotals, _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        let correct = input.correct.clone().try_into_scalar::<f64>()?;
+        self.state.update(100.0 * correct / input.samples.max(1) as f64, input.samples);
+        Ok(self.state.compute_update(self.format()))
+    }
+
+    fn compute(&mut self) -> Result<SerializedEntry, TensorReadError> {
+        Ok(self.state.compute_final(self.format()))
+    }
+
+    fn clear(&mut self) {
+        self.state.reset();
+    }
+}
+
+impl Numeric for GlobalAccuracy {
+    fn value(&self) -> Option<NumericEntry> {
+        Some(self.state.current_value())
+    }
+
+    fn running_value(&self) -> Option<NumericEntry> {
+        Some(self.state.running_value())
+    }
+
+    fn final_value(&self) -> NumericEntry {
+        self.state.final_value()
+    }
+}

@@ -1,0 +1,162 @@
+//! A module as bytes: copying rank 0's parameters and buffers to all ranks, and proving with a
+//! digest that all ranks hold the same.
+
+use crate::{Error, ProcessGroup, Result};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Bool, Int, Shape, Tensor, TensorData};
+use sha2::{Digest, Sha256};
+
+/// One parameter or buffer of a module.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Field names from the root, joined by dots: `conv1.weight`.
+    pub path: String,
+    pub data: TensorData,
+    /// Whether the optimizer moves it; false for buffers such as running statistics.
+    pub trainable: bool,
+}
+
+/// Every parameter and buffer, in field order.
+///
+/// Burn folds the last update of BatchNorm's running statistics in when a module is switched to
+/// inference, so that is done here first, on a clone.
+pub fn entries<M: Module>(module: &M) -> Vec<Entry> {
+    let _ = module.valid();
+    let mut collect = Collect::default();
+    module.visit(&mut collect);
+    collect.entries
+}
+
+/// SHA-256 over the bytes and shapes of every parameter and buffer in field order, in hex. Names
+/// are left out, so that it does not change with a field's.
+pub fn digest<M: Module>(module: &M) -> String {
+    let mut hash = Sha256::new();
+    for entry in entries(module) {
+        for dim in entry.data.shape().iter() {
+            hash.update((*dim as u64).to_le_bytes());
+        }
+        hash.update(entry.data.as_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Gives every rank `root`'s parameters and buffers.
+///
+/// # Errors
+/// If the ranks' modules differ in structure, naming the first difference; or if the group fails.
+pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Result<M> {
+    if group.world_size() == 1 {
+        return Ok(module);
+    }
+    let mut entries = entries(&module);
+    check_structure(&entries, group)?;
+    // One message for all: the cost of a message, not of a byte, dominates at start-up.
+    let mut bytes: Vec<u8> = entries.iter().flat_map(|e| e.data.as_bytes()).copied().collect();
+    group.broadcast(&mut bytes, root)?;
+    let mut rest = &bytes[..];
+    for entry in &mut entries {
+        let (mine, others) = rest.split_at(entry.data.as_bytes().len());
+        entry.data = TensorData::from_bytes_vec(mine.to_vec(), entry.data.shape().clone(), entry.data.dtype());
+        rest = others;
+    }
+    Ok(overwrite(module, entries.into_iter().map(|e| e.data).collect()))
+}
+
+/// Fails on every rank if any two ranks hold different bits.
+///
+/// # Errors
+/// [`Error::Diverged`] naming the ranks that differ from rank 0; or if the group fails.
+pub fn verify_equal<M: Module>(module: &M, group: &ProcessGroup, when: &str) -> Result<String> {
+    let mine = digest(module);
+    let all = group.all_gather_object(&mine)?;
+    let different: Vec<usize> = (0..all.len()).filter(|&r| all[r] != all[0]).collect();
+    if different.is_empty() {
+        return Ok(mine);
+    }
+    Err(Error::Diverged { when: when.into(), ranks: different })
+}
+
+/// Replaces every parameter and buffer by `data`, in field order, keeping ids and gradient flags.
+///
+/// # Panics
+/// If `data` has not exactly one tensor of the right shape for each.
+pub fn overwrite<M: Module>(module: M, data: Vec<TensorData>) -> M {
+    let mut mapper = Overwrite { data: data.into_iter() };
+    let module = module.map(&mut mapper);
+    assert!(mapper.data.next().is_none(), "more tensors than parameters");
+    module
+}
+
+fn check_structure(entries: &[Entry], group: &ProcessGroup) -> Result<()> {
+    let mine: Vec<String> =
+        entries.iter().map(|e| format!("{} {:?} {:?}", e.path, e.data.shape(), e.data.dtype())).collect();
+    let all: Vec<Vec<String>> = group.all_gather_object(&mine)?;
+    for (rank, theirs) in all.iter().enumerate() {
+        if let Some(i) = (0..theirs.len().max(all[0].len())).find(|&i| theirs.get(i) != all[0].get(i)) {
+            let show = |names: &[String]| names.get(i).cloned().unwrap_or_else(|| "nothing".into());
+            return Err(Error::Invalid(format!(
+                "the ranks built different models: parameter {i} is `{}` on rank 0, but `{}` on rank {rank}",
+                show(&all[0]),
+                show(theirs)
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Collect {
+    path: Vec<String>,
+    entries: Vec<Entry>,
+}
+
+impl Collect {
+    fn push(&mut self, data: TensorData, trainable: bool) {
+        self.entries.push(Entry { path: self.path.join("."), data, trainable });
+    }
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.into());
+    }
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.push(param.val().into_data(), param.is_require_grad());
+    }
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.push(param.val().into_data(), false);
+    }
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.push(param.val().into_data(), false);
+    }
+}
+
+struct Overwrite {
+    data: std::vec::IntoIter<TensorData>,
+}
+
+impl Overwrite {
+    fn next(&mut self, shape: Shape) -> TensorData {
+        let data = self.data.next().expect("one tensor for each parameter");
+        assert_eq!(*data.shape(), shape, "a tensor of the parameter's shape");
+        data
+    }
+}
+
+impl ModuleMapper for Overwrite {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|old| {
+            let data = self.next(old.shape());
+            Tensor::from_data(data, (&old.device(), old.dtype())).set_require_grad(old.is_require_grad())
+        })
+    }
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        param.map(|old| Tensor::from_data(self.next(old.shape()), (&old.device(), old.dtype())))
+    }
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        param.map(|old| Tensor::from_data(self.next(old.shape()), &old.device()))
+    }
+}

@@ -1,0 +1,128 @@
+//! Which sample goes to which rank in which epoch.
+//!
+//! The order belongs to (seed, epoch), not to the world: it is shuffled globally, then dealt out
+//! like cards, rank `r` taking `order[r], order[r + world], …`. Global batch `i` therefore holds
+//! the same samples at every world size, as long as batch × world is the same. The epoch is an
+//! argument, so PyTorch's forgotten `set_epoch` cannot happen.
+
+use crate::World;
+use rand::{SeedableRng, rngs::ChaCha8Rng, seq::SliceRandom};
+
+/// Deals `len` samples out to the ranks of a world, a different order each epoch.
+#[derive(Clone, Copy, Debug)]
+pub struct DistributedSampler {
+    len: usize,
+    world: World,
+    seed: Option<u64>,
+}
+
+impl DistributedSampler {
+    /// `seed: None` keeps the data set's own order in every epoch.
+    pub fn new(len: usize, world: World, seed: Option<u64>) -> Self {
+        Self { len, world, seed }
+    }
+
+    /// Samples in the whole data set, over all ranks.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing to deal out.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The same dealing over `len` samples.
+    pub(crate) fn with_len(self, len: usize) -> Self {
+        Self { len, ..self }
+    }
+
+    /// Steps in an epoch, the same on every rank: the last one may be short, or empty on some.
+    pub fn steps(&self, batch_size: usize) -> usize {
+        self.len.div_ceil(batch_size * self.world.size)
+    }
+
+    /// Samples of step `step` over all ranks.
+    pub fn global_batch(&self, step: usize, batch_size: usize) -> usize {
+        let full = batch_size * self.world.size;
+        full.min(self.len.saturating_sub(step * full))
+    }
+
+    /// The global order of `epoch`.
+    pub fn order(&self, epoch: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.len).collect();
+        if let Some(seed) = self.seed {
+            order.shuffle(&mut ChaCha8Rng::seed_from_u64(mix(seed, epoch as u64)));
+        }
+        order
+    }
+
+    /// This rank's part of `epoch`, cut into batches; exactly [`steps`](Self::steps) of them.
+    pub fn batches(&self, epoch: usize, batch_size: usize) -> Vec<Vec<usize>> {
+        let World { rank, size } = self.world;
+        let mine: Vec<usize> = self.order(epoch).into_iter().skip(rank).step_by(size).collect();
+        let mut batches: Vec<Vec<usize>> = mine.chunks(batch_size).map(<[usize]>::to_vec).collect();
+        batches.resize(self.steps(batch_size), Vec::new());
+        batches
+    }
+}
+
+/// One seed out of two numbers, so that (1, 2) and (2, 1) differ: SplitMix64's finaliser
+/// (Steele, Lea and Flood 2014) over their combination.
+pub fn mix(seed: u64, stream: u64) -> u64 {
+    let mut z = seed.wrapping_add(stream.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sampler(len: usize, rank: usize, size: usize, seed: Option<u64>) -> DistributedSampler {
+        DistributedSampler::new(len, World { rank, size }, seed)
+    }
+
+    /// Samples of global batch `step`, over all ranks, sorted.
+    fn global_batch(len: usize, size: usize, batch: usize, step: usize) -> Vec<usize> {
+        let mut all: Vec<usize> =
+            (0..size).flat_map(|r| sampler(len, r, size, Some(7)).batches(3, batch)[step].clone()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn every_sample_exactly_once(len in 0usize..500, size in 1usize..9, batch in 1usize..40) {
+            let mut seen = vec![0; len];
+            for rank in 0..size {
+                let s = sampler(len, rank, size, Some(1));
+                let batches = s.batches(5, batch);
+                prop_assert_eq!(batches.len(), s.steps(batch));
+                for i in batches.into_iter().flatten() { seen[i] += 1; }
+            }
+            prop_assert!(seen.iter().all(|&n| n == 1));
+        }
+
+        #[test]
+        fn global_batches_do_not_depend_on_the_world(len in 1usize..600, batch in 1usize..10) {
+            for step in 0..len.div_ceil(batch * 12) {
+                let one = global_batch(len, 1, batch * 12, step);
+                for size in [2usize, 3, 4, 6, 12] {
+                    prop_assert_eq!(&one, &global_batch(len, size, batch * 12 / size, step));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ_and_repeat() {
+        let order = |seed, epoch| sampler(1000, 0, 1, seed).order(epoch);
+        assert_eq!(order(Some(1), 1), order(Some(1), 1));
+        assert_ne!(order(Some(1), 1), order(Some(1), 2));
+        assert_ne!(order(Some(1), 2), order(Some(2), 1));
+        assert_eq!(order(None, 4), (0..1000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,102 @@
+//! `DistributedDataParallel`: a replica and an optimizer on every rank, gradients averaged after
+//! each backward pass. A world of one is the single-device case, not a special one.
+
+use super::{
+    Observer, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    epochs::{Run, Stop},
+};
+use crate::{
+    Error, ProcessGroup,
+    gradient::{BucketSizes, GradientBuckets},
+    loader::DistributedLoader,
+    metric::StepOutput,
+};
+use burn::tensor::Device;
+use burn::train::{ Learner, LearnerModel, SupervisedLearningStrategy,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
+    ValidLoader,
+};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Data-parallel training with a process (or thread) per device.
+///
+/// Give it to burn-train as `TrainingStrategy::Custom(Arc::new(ddp))`, the same on every rank.
+pub struct DistributedDataParallel<M: LearnerModel> {
+    pub(super) group: ProcessGroup,
+    pub(super) device: Device,
+    pub(super) train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+    pub(super) valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    pub(super) observer: Arc<dyn Observer>,
+    buckets: BucketSizes,
+    pub(super) max_steps: Option<usize>,
+    failure: Mutex<Option<Error>>,
+}
+
+struct Silent;
+impl Observer for Silent {}
+
+impl<M: LearnerModel> DistributedDataParallel<M> {
+    /// `device` is this rank's own, with or without autodiff.
+    pub fn new(
+        group: ProcessGroup,
+        device: &Device,
+        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    ) -> Self {
+        let device = if device.is_autodiff() { device.clone() } else { device.clone().autodiff() };
+        let (observer, buckets) = (Arc::new(Silent), BucketSizes::default());
+        Self { group, device, train, valid, observer, buckets, max_steps: None, failure: Mutex::new(None) }
+    }
+
+    /// Follows the run.
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = observer;
+        self
+    }
+
+    /// Other bucket sizes than PyTorch's.
+    pub fn with_buckets(mut self, buckets: BucketSizes) -> Self {
+        self.buckets = buckets;
+        self
+    }
+
+    /// Ends the run after this many optimizer steps, with an evaluation.
+    pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
+        self.max_steps = max_steps;
+        self
+    }
+
+    /// The collective error that ended the run, if one did: burn-train has no place for it.
+    pub fn failure(&self) -> Option<Error> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for DistributedDataParallel<M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        // burn-train's own handles on the same loaders; ours can be asked for any epoch.
+        _train: TrainLoader<M>,
+        _valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        learner.fork(&self.device);
+        let interrupter = components.interrupter.clone();
+        let buckets = GradientBuckets::new(&learner.model(), self.buckets);
+        let mut run = Run { ddp: self, learner, components, buckets, step: 0 };
+        match run.epochs(starting_epoch) {
+            Ok(()) | Err(Stop::Interrupted) => {}
+            Err(Stop::Failed(error)) => {
+                interrupter.stop(Some(&error.to_string()));
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            }
+        }
+        (run.learner.model(), run.components.event_processor)
+    }
+}

@@ -1,0 +1,77 @@
+//! Learning strategies for burn-train that train one model on many ranks, and what they report.
+
+mod ddp;
+mod epochs;
+
+pub use ddp::DistributedDataParallel;
+
+use burn::train::{InferenceStep, TrainStep};
+use std::{sync::Arc, time::Duration};
+
+/// What a model's training step takes.
+pub type TrainInput<M> = <M as TrainStep>::Input;
+/// What a model's training step gives.
+pub type TrainedOutput<M> = <M as TrainStep>::Output;
+/// What a model's evaluation step takes.
+pub type ValidInput<M> = <M as InferenceStep>::Input;
+/// What a model's evaluation step gives.
+pub type ValidOutput<M> = <M as InferenceStep>::Output;
+
+/// One optimizer step, over all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport {
+    /// Counted from 1 over the whole run.
+    pub step: usize,
+    pub epoch: usize,
+    /// Mean over the samples of the global batch.
+    pub loss: f64,
+    pub lr: f64,
+    /// Samples of this step over all ranks.
+    pub samples: usize,
+    /// From the end of the previous step to the end of this one.
+    pub elapsed: Duration,
+}
+
+/// One epoch, over all ranks.
+#[derive(Clone, Debug)]
+pub struct EpochReport {
+    pub epoch: usize,
+    /// Mean over every training sample seen in this epoch.
+    pub train_loss: f64,
+    pub train_samples: usize,
+    /// Totals over the whole evaluation set, as [`StepOutput::totals`](crate::metric::StepOutput::totals)
+    /// orders them; each sample counted once.
+    pub valid_totals: Vec<f64>,
+    pub valid_samples: usize,
+    /// Training alone, without evaluation.
+    pub train_time: Duration,
+    /// Training and evaluation.
+    pub elapsed: Duration,
+    /// Digest of all parameters and buffers, found equal on all ranks.
+    pub digest: String,
+}
+
+/// Follows a run. Called on every rank with the same global values; all methods have defaults.
+pub trait Observer: Send + Sync {
+    /// An epoch begins, with this many optimizer steps and samples left in it.
+    fn epoch_started(&self, _epoch: usize, _steps: usize, _samples: usize) {}
+    fn step_done(&self, _report: &StepReport) {}
+    fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
+    fn epoch_done(&self, _report: &EpochReport) {}
+}
+
+/// Several observers, told in turn.
+impl Observer for Vec<Arc<dyn Observer>> {
+    fn epoch_started(&self, epoch: usize, steps: usize, samples: usize) {
+        self.iter().for_each(|o| o.epoch_started(epoch, steps, samples));
+    }
+    fn step_done(&self, report: &StepReport) {
+        self.iter().for_each(|o| o.step_done(report));
+    }
+    fn evaluation_started(&self, epoch: usize, samples: usize) {
+        self.iter().for_each(|o| o.evaluation_started(epoch, samples));
+    }
+    fn epoch_done(&self, report: &EpochReport) {
+        self.iter().for_each(|o| o.epoch_done(report));
+    }
+}

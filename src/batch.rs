@@ -1,0 +1,65 @@
+//! Images to tensors: a Burn data set over [`Images`] and the batcher that normalises them.
+
+use crate::data::images::{Images, PIXELS};
+use burn::data::{
+    dataloader::batcher::Batcher,
+    dataset::{Dataset, DatasetError},
+};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// A batch on its device.
+#[derive(Clone, Debug)]
+pub struct MnistBatch {
+    /// `[batch, 1, 28, 28]`, normalised.
+    pub images: Tensor<4>,
+    /// `[batch]`, 0 to 9.
+    pub labels: Tensor<1, Int>,
+}
+
+/// One image, still u8 and still where the others are.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    images: Images,
+    index: usize,
+}
+
+/// The first `limit` images as a Burn data set.
+pub struct ImageDataset {
+    images: Images,
+    len: usize,
+}
+
+impl ImageDataset {
+    pub fn new(images: Images, limit: Option<usize>) -> Self {
+        let len = limit.map_or(images.len(), |limit| limit.min(images.len()));
+        Self { images, len }
+    }
+}
+
+impl Dataset<Sample> for ImageDataset {
+    fn get(&self, index: usize) -> Result<Sample, DatasetError> {
+        Ok(Sample { images: self.images.clone(), index })
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// Builds [`MnistBatch`]es.
+pub struct Normaliser;
+
+impl Batcher<Sample, MnistBatch> for Normaliser {
+    fn batch(&self, samples: Vec<Sample>, device: &Device) -> MnistBatch {
+        let size = samples.len();
+        let mut pixels = Vec::with_capacity(size * PIXELS);
+        for sample in &samples {
+            sample.images.extend_normalised(sample.index, &mut pixels);
+        }
+        let labels: Vec<i32> = samples.iter().map(|s| i32::from(s.images.label(s.index))).collect();
+        MnistBatch {
+            images: Tensor::from_data(TensorData::new(pixels, [size, 1, 28, 28]), device),
+            labels: Tensor::from_data(TensorData::new(labels, [size]), device),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The flags of a training run, as typed. What they mean on this machine is decided in
+//! [`config`](crate::config).
+
+use crate::data::DatasetKind;
+use clap::{Parser, ValueEnum, value_parser};
+use collective::lr::LrScaling;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Train the MNIST network on one device, or with distributed data parallelism on many.
+#[derive(Parser, Clone, Debug)]
+#[command(version, next_line_help = false)]
+pub struct Args {
+    /// How to use the devices; auto: ddp where there is more than one, or no GPU
+    #[arg(long, value_enum, default_value_t = ModeArg::Auto, help_heading = "World")]
+    pub mode: ModeArg,
+    /// auto, cpu, cuda or cuda:N; in ddp mode, cuda means cuda:LOCAL_RANK
+    #[arg(long, default_value = "auto", value_name = "DEVICE", help_heading = "World")]
+    pub device: DeviceArg,
+    /// Processes to start on this machine; auto: one per GPU, or 2 on the CPU
+    #[arg(long, default_value = "auto", value_name = "N|auto", help_heading = "World")]
+    pub nproc_per_node: NprocArg,
+    /// Threads a rank computes with [default: cores / ranks on this machine]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..), help_heading = "World")]
+    pub threads: Option<u16>,
+    /// Seconds any collective call may wait for other ranks
+    #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, help_heading = "World")]
+    pub timeout: f64,
+
+    /// auto: MNIST if it is found or can be downloaded, otherwise generated digits
+    #[arg(long, value_enum, default_value_t = DatasetKind::Auto, help_heading = "Data")]
+    pub dataset: DatasetKind,
+    /// Folder with the four MNIST files, gzipped or not
+    #[arg(long, value_name = "DIR", help_heading = "Data")]
+    pub data_dir: Option<PathBuf>,
+    /// Train on the first N images only
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Data")]
+    pub train_limit: Option<usize>,
+    /// Evaluate on the first N test images only
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Data")]
+    pub eval_limit: Option<usize>,
+    /// Keep file order instead of shuffling each epoch
+    #[arg(long, help_heading = "Data")]
+    pub no_shuffle: bool,
+    /// Threads that build batches ahead; 0 builds them between steps
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Data")]
+    pub workers: usize,
+
+    /// BatchNorm after each convolution
+    #[arg(long, help_heading = "Model")]
+    pub batch_norm: bool,
+    /// Probability of both dropouts; 0 turns them off [default: 0.25 and 0.5]
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Model")]
+    pub dropout: Option<f64>,
+    /// Initial weights: .pt, .pth or .safetensors with PyTorch's key names
+    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    pub init_from: Option<PathBuf>,
+
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = positive, help_heading = "Training")]
+    pub epochs: usize,
+    /// Samples a rank and step
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = positive, help_heading = "Training")]
+    pub batch_size: usize,
+    /// Learning rate of one rank
+    #[arg(long, default_value_t = 0.05, value_name = "RATE", value_parser = rate, help_heading = "Training")]
+    pub lr: f64,
+    /// How the learning rate grows with the world size
+    #[arg(long, value_enum, default_value_t = ScaleArg::Linear, help_heading = "Training")]
+    pub scale_lr: ScaleArg,
+    /// Epochs over which the rate rises from --lr to its scaled value
+    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = rate, help_heading = "Training")]
+    pub warmup_epochs: f64,
+    /// SGD momentum, without dampening
+    #[arg(long, default_value_t = 0.9, value_name = "M", value_parser = probability, help_heading = "Training")]
+    pub momentum: f64,
+    /// Decides weights, data order and dropout
+    #[arg(long, default_value_t = 42, value_name = "SEED", help_heading = "Training")]
+    pub seed: u64,
+    /// Stop after N optimizer steps, and evaluate
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
+    pub max_steps: Option<usize>,
+
+    /// Where the run leaves its files [default: runs/<date-time>]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub run_dir: Option<PathBuf>,
+    /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard
+    #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
+    pub progress: ProgressArg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    Auto,
+    /// One device, one process
+    Single,
+    /// Many devices, one process, a thread each
+    Dp,
+    /// Many devices, a process each
+    Ddp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScaleArg {
+    Linear,
+    Sqrt,
+    None,
+}
+
+impl From<ScaleArg> for LrScaling {
+    fn from(scale: ScaleArg) -> Self {
+        match scale {
+            ScaleArg::Linear => LrScaling::Linear,
+            ScaleArg::Sqrt => LrScaling::Sqrt,
+            ScaleArg::None => LrScaling::None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProgressArg {
+    Auto,
+    Bar,
+    Plain,
+    Tui,
+}
+
+/// `--device`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceArg {
+    Auto,
+    Cpu,
+    Cuda(Option<usize>),
+}
+
+impl std::str::FromStr for DeviceArg {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s.split_once(':') {
+            None if s == "auto" => Ok(DeviceArg::Auto),
+            None if s == "cpu" => Ok(DeviceArg::Cpu),
+            None if s == "cuda" => Ok(DeviceArg::Cuda(None)),
+            Some(("cuda", n)) if n.parse::<usize>().is_ok() => Ok(DeviceArg::Cuda(n.parse().ok())),
+            _ => Err("expected auto, cpu, cuda or cuda:N with N a device number from 0".into()),
+        }
+    }
+}
+
+/// `--nproc-per-node`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NprocArg {
+    Auto,
+    Count(usize),
+}
+
+impl std::str::FromStr for NprocArg {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "auto" => Ok(NprocArg::Auto),
+            _ => positive(s).map(NprocArg::Count).map_err(|_| "expected auto or a number from 1".into()),
+        }
+    }
+}
+
+fn positive(s: &str) -> Result<usize, String> {
+    s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".into())
+}
+
+fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, String> {
+    s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x)).ok_or_else(|| format!("expected {what}"))
+}
+
+fn probability(s: &str) -> Result<f64, String> {
+    bounded(s, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
+}
+
+fn rate(s: &str) -> Result<f64, String> {
+    bounded(s, "a number from 0", |x| x >= 0.0)
+}
+
+fn seconds(s: &str) -> Result<f64, String> {
+    bounded(s, "a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn devices_are_named_as_documented() {
+        assert_eq!("cuda:3".parse(), Ok(DeviceArg::Cuda(Some(3))));
+        assert_eq!("cuda".parse(), Ok(DeviceArg::Cuda(None)));
+        for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0:1", ""] {
+            assert!(bad.parse::<DeviceArg>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for bad in [
+            ["--dropout", "1"],
+            ["--momentum", "-0.1"],
+            ["--lr", "NaN"],
+            ["--batch-size", "0"],
+            ["--nproc-per-node", "0"],
+            ["--timeout", "0"],
+            ["--epochs", "-1"],
+        ] {
+            let args = [&["mnist"][..], &bad].concat();
+            assert!(Args::try_parse_from(args).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! From flags to a plan: which mode, how many ranks on which devices, and why.
+
+use crate::{
+    cli::{Args, DeviceArg, ModeArg, NprocArg},
+    device::{LocalDevice, cores},
+    world::Environment,
+};
+use anyhow::{Result, bail};
+use collective::lr::{LrScaling, WarmupLr};
+use serde::Serialize;
+
+/// Ranks on a machine without a GPU: enough to see data parallelism work.
+const CPU_RANKS: usize = 2;
+
+/// What this process does.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Start this many ranks of the same program and wait for them.
+    Launch { ranks: usize, why: String },
+    /// Be one rank.
+    Train { mode: Mode, environment: Environment, device: LocalDevice, why: String },
+}
+
+/// How devices are used, once decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Single,
+    Ddp,
+}
+
+impl Plan {
+    /// Decides from the flags, what a launcher said, and the GPUs found (or why there are none).
+    ///
+    /// # Errors
+    /// If flags contradict each other or ask for a device that is not there.
+    pub fn decide(args: &Args, launched: Option<Environment>, gpus: Result<usize, String>) -> Result<Plan> {
+        if args.mode == ModeArg::Dp {
+            bail!("--mode dp is not built yet; --mode ddp uses the same devices, with a process each");
+        }
+        let cuda = match (args.device, &gpus) {
+            (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
+            (DeviceArg::Auto | DeviceArg::Cuda(None), Ok(count)) => Some(*count),
+            (DeviceArg::Cuda(_), Err(reason)) => bail!("--device cuda: {reason}"),
+            (DeviceArg::Cuda(Some(n)), Ok(count)) if n >= *count => {
+                bail!("--device cuda:{n}: there are {count} GPUs here, numbered from 0")
+            }
+            (DeviceArg::Cuda(Some(_)), Ok(_)) => Some(1),
+        };
+        let reason = match (args.device, cuda, gpus) {
+            (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
+            (DeviceArg::Auto, Some(count), _) => format!("{count} GPU(s) found"),
+            (DeviceArg::Auto | DeviceArg::Cpu | DeviceArg::Cuda(_), ..) => "as --device says".into(),
+        };
+        match launched {
+            Some(environment) => Self::as_rank(args, environment, cuda, reason),
+            None => Self::alone(args, cuda, &reason),
+        }
+    }
+
+    /// A launcher started this process.
+    fn as_rank(args: &Args, environment: Environment, cuda: Option<usize>, why: String) -> Result<Plan> {
+        let Environment { local_rank, world_size, .. } = environment;
+        if args.mode == ModeArg::Single && world_size > 1 {
+            bail!("--mode single, but the launcher set WORLD_SIZE={world_size}; leave out one of them");
+        }
+        let device = match (args.device, cuda) {
+            (DeviceArg::Cuda(Some(n)), _) if world_size > 1 => {
+                bail!("--device cuda:{n} would put all {world_size} ranks on one GPU; use --device cuda")
+            }
+            (DeviceArg::Cuda(Some(n)), _) => LocalDevice::Cuda(n),
+            (_, Some(count)) if local_rank >= count => {
+                bail!("LOCAL_RANK={local_rank}, but this machine shows only {count} GPU(s)")
+            }
+            (_, Some(_)) => LocalDevice::Cuda(local_rank),
+            (_, None) => LocalDevice::Cpu,
+        };
+        let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
+        Ok(Plan::Train { mode, environment, device, why })
+    }
+
+    /// Nobody launched this process: it may launch others.
+    fn alone(args: &Args, cuda: Option<usize>, reason: &str) -> Result<Plan> {
+        let ranks = match (args.nproc_per_node, cuda) {
+            (NprocArg::Count(n), Some(count)) if n > count => {
+                bail!("--nproc-per-node {n}: there are only {count} GPU(s) to give each rank one; add --device cpu?")
+            }
+            (NprocArg::Count(n), _) => n,
+            (NprocArg::Auto, _) if args.mode == ModeArg::Single => 1,
+            (NprocArg::Auto, Some(count)) => count,
+            (NprocArg::Auto, None) => CPU_RANKS,
+        };
+        let single = match args.mode {
+            ModeArg::Single if ranks > 1 => bail!("--mode single has one rank, not --nproc-per-node {ranks}"),
+            ModeArg::Single => true,
+            ModeArg::Auto => ranks == 1,
+            ModeArg::Ddp | ModeArg::Dp => false,
+        };
+        if !single {
+            return Ok(Plan::Launch { ranks, why: format!("ddp with {ranks} rank(s) ({reason})") });
+        }
+        let device = match (args.device, cuda) {
+            (DeviceArg::Cuda(Some(n)), _) => LocalDevice::Cuda(n),
+            (_, Some(_)) => LocalDevice::Cuda(0),
+            (_, None) => LocalDevice::Cpu,
+        };
+        let why = format!("one device ({reason})");
+        Ok(Plan::Train { mode: Mode::Single, environment: Environment::SOLO, device, why })
+    }
+}
+
+/// Everything that decides a run's result, as `config.json` keeps it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunConfig {
+    pub mode: Mode,
+    pub world_size: usize,
+    pub device: LocalDevice,
+    pub threads: usize,
+    pub dataset: String,
+    pub train_samples: usize,
+    pub test_samples: usize,
+    pub shuffle: bool,
+    pub workers: usize,
+    pub batch_norm: bool,
+    pub dropout: [f64; 2],
+    pub init_from: Option<std::path::PathBuf>,
+    pub epochs: usize,
+    pub batch_size: usize,
+    pub lr: f64,
+    pub scale_lr: LrScaling,
+    pub lr_factor: f64,
+    pub warmup_epochs: f64,
+    pub momentum: f64,
+    pub seed: u64,
+    pub max_steps: Option<usize>,
+    pub version: &'static str,
+}
+
+impl RunConfig {
+    /// The flags and what was decided about them.
+    pub fn new(args: &Args, mode: Mode, environment: Environment, device: LocalDevice) -> Self {
+        let scale_lr = LrScaling::from(args.scale_lr);
+        Self {
+            mode,
+            world_size: environment.world_size,
+            device,
+            threads: args.threads.map_or((cores() / environment.local_world_size).max(1), usize::from),
+            dataset: String::new(),
+            train_samples: 0,
+            test_samples: 0,
+            shuffle: !args.no_shuffle,
+            workers: args.workers,
+            batch_norm: args.batch_norm,
+            dropout: args.dropout.map_or([0.25, 0.5], |p| [p, p]),
+            init_from: args.init_from.clone(),
+            epochs: args.epochs,
+            batch_size: args.batch_size,
+            lr: args.lr,
+            scale_lr,
+            lr_factor: scale_lr.factor(environment.world_size),
+            warmup_epochs: args.warmup_epochs,
+            momentum: args.momentum,
+            seed: args.seed,
+            max_steps: args.max_steps,
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
+
+    /// The learning rate of every step, for an epoch of `steps`.
+    pub fn schedule(&self, steps: usize) -> WarmupLr {
+        let warmup_steps = (self.warmup_epochs * steps as f64).round() as usize;
+        WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn decide(flags: &str, launched: Option<Environment>, gpus: Option<usize>) -> Result<Plan> {
+        let args = Args::try_parse_from(["mnist"].into_iter().chain(flags.split_whitespace()))?;
+        Plan::decide(&args, launched, gpus.ok_or_else(|| "libcuda.so not found".to_string()))
+    }
+
+    fn device_of(plan: Plan) -> Option<LocalDevice> {
+        match plan {
+            Plan::Train { device, .. } => Some(device),
+            Plan::Launch { .. } => None,
+        }
+    }
+
+    fn ranks_of(plan: Plan) -> Option<usize> {
+        match plan {
+            Plan::Launch { ranks, .. } => Some(ranks),
+            Plan::Train { .. } => None,
+        }
+    }
+
+    #[test]
+    fn without_flags_the_machine_decides() {
+        assert_eq!(ranks_of(decide("", None, None).expect("plan")), Some(2));
+        assert_eq!(ranks_of(decide("", None, Some(4)).expect("plan")), Some(4));
+        assert_eq!(device_of(decide("", None, Some(1)).expect("plan")), Some(LocalDevice::Cuda(0)));
+    }
+
+    #[test]
+    fn flags_overrule_the_machine() {
+        assert_eq!(device_of(decide("--mode single", None, None).expect("plan")), Some(LocalDevice::Cpu));
+        assert_eq!(ranks_of(decide("--mode ddp", None, Some(1)).expect("plan")), Some(1));
+        assert_eq!(ranks_of(decide("--device cpu --nproc-per-node 4", None, Some(1)).expect("plan")), Some(4));
+        assert_eq!(device_of(decide("--device cuda:2", None, Some(4)).expect("plan")), Some(LocalDevice::Cuda(2)));
+    }
+
+    #[test]
+    fn a_launched_rank_takes_its_own_device() {
+        let environment = Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4 };
+        assert_eq!(
+            device_of(decide("", Some(environment), Some(4)).expect("plan")),
+            Some(LocalDevice::Cuda(1))
+        );
+        assert_eq!(device_of(decide("", Some(environment), None).expect("plan")), Some(LocalDevice::Cpu));
+    }
+
+    #[test]
+    fn contradictions_are_errors_that_say_which() {
+        let rank = Environment { rank: 1, local_rank: 1, world_size: 2, local_world_size: 2 };
+        for (flags, launched, gpus, named) in [
+            ("--device cuda", None, None, "libcuda.so"),
+            ("--device cuda:4", None, Some(4), "cuda:4"),
+            ("--mode single --nproc-per-node 2", None, None, "--nproc-per-node 2"),
+            ("--nproc-per-node 3", None, Some(2), "only 2 GPU"),
+            ("--mode single", Some(rank), None, "WORLD_SIZE=2"),
+            ("--device cuda", Some(rank), Some(1), "LOCAL_RANK=1"),
+            ("--device cuda:0", Some(rank), Some(2), "cuda:0"),
+            ("--mode dp", None, None, "dp"),
+        ] {
+            let error = decide(flags, launched, gpus).expect_err(flags).to_string();
+            assert!(error.contains(named), "`{flags}`: {error} should name {named}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What a program's end means: errors with their exit codes, said once.
+
+use crate::console::last_words;
+use collective::Error;
+use std::process::ExitCode;
+
+/// Something failed here.
+pub const FAILED: u8 = 1;
+/// Another rank failed first; it has the reason. `EX_TEMPFAIL` of sysexits.h.
+pub const OTHER_RANK_FAILED: u8 = 75;
+
+/// Set by our launcher, which reports the first failing rank itself.
+pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
+
+/// Turns a program's result into its exit code, and an error into a line on standard error.
+///
+/// A rank that only suffers from another's failure stays silent under our launcher: the first
+/// failing rank's own error is what the user should read.
+pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
+    let error = match result {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    let consequence = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(is_consequence);
+    let launched = std::env::var_os(LAUNCHED).is_some();
+    if !(consequence && launched) {
+        let who = std::env::var("RANK").map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+        last_words(&format!("error: {who}{error:#}"));
+    }
+    ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
+}
+
+/// Whether `error` only says that another rank is gone.
+fn is_consequence(error: &Error) -> bool {
+    match error {
+        Error::PeerLost { .. } => true,
+        Error::Poisoned(first) => is_consequence(first),
+        _ => false,
+    }
+}

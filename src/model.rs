@@ -1,0 +1,106 @@
+//! The MNIST network of pytorch/examples, with PyTorch's parameter names.
+
+use crate::batch::MnistBatch;
+use burn::module::Module;
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d, Relu,
+    conv::{Conv2d, Conv2dConfig},
+    loss::{CrossEntropyLoss, CrossEntropyLossConfig},
+    pool::{MaxPool2d, MaxPool2dConfig},
+};
+use burn::tensor::{Device, Tensor};
+use burn::train::{InferenceStep, TrainOutput, TrainStep};
+use collective::metric::Classification;
+
+/// What can be chosen about the network.
+#[derive(Clone, Copy, Debug)]
+pub struct NetConfig {
+    /// BatchNorm after each convolution.
+    pub batch_norm: bool,
+    /// Probabilities of the two dropouts; pytorch/examples takes 0.25 and 0.5.
+    pub dropout: [f64; 2],
+}
+
+/// Two convolutions and two linear layers; 1,199,882 parameters without BatchNorm.
+#[derive(Module, Debug)]
+pub struct Net {
+    conv1: Conv2d,
+    bn1: Option<BatchNorm>,
+    conv2: Conv2d,
+    bn2: Option<BatchNorm>,
+    pool: MaxPool2d,
+    dropout1: Dropout,
+    fc1: Linear,
+    dropout2: Dropout,
+    fc2: Linear,
+    relu: Relu,
+    loss: CrossEntropyLoss,
+}
+
+impl NetConfig {
+    /// A network with Burn's default initialisation, which `device.seed` decides.
+    pub fn init(&self, device: &Device) -> Net {
+        let conv = |channels| Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Valid).init(device);
+        let norm = |features| self.batch_norm.then(|| BatchNormConfig::new(features).init(device));
+        Net {
+            conv1: conv([1, 32]),
+            bn1: norm(32),
+            conv2: conv([32, 64]),
+            bn2: norm(64),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            dropout1: DropoutConfig::new(self.dropout[0]).init(),
+            fc1: LinearConfig::new(9216, 128).init(device),
+            dropout2: DropoutConfig::new(self.dropout[1]).init(),
+            fc2: LinearConfig::new(128, 10).init(device),
+            relu: Relu::new(),
+            loss: CrossEntropyLossConfig::new().init(device),
+        }
+    }
+}
+
+impl Net {
+    /// Images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = self.conv1.forward(images); // [batch, 32, 26, 26]
+        let x = self.relu.forward(normalise(&self.bn1, x));
+        let x = self.conv2.forward(x); // [batch, 64, 24, 24]
+        let x = self.relu.forward(normalise(&self.bn2, x));
+        let x = self.pool.forward(x); // [batch, 64, 12, 12]
+        let x = self.dropout1.forward(x).flatten(1, 3); // [batch, 9216]
+        let x = self.relu.forward(self.fc1.forward(x)); // [batch, 128]
+        self.fc2.forward(self.dropout2.forward(x)) // [batch, 10]
+    }
+
+    /// The mean loss `[1]` over the batch, and the output that metrics see.
+    fn classify(&self, batch: MnistBatch) -> (Tensor<1>, Classification) {
+        let logits = self.forward(batch.images);
+        let loss = self.loss.forward(logits.clone(), batch.labels.clone());
+        (loss.clone(), Classification::new(loss, logits, batch.labels))
+    }
+}
+
+fn normalise(norm: &Option<BatchNorm>, x: Tensor<4>) -> Tensor<4> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
+    }
+}
+
+impl TrainStep for Net {
+    type Input = MnistBatch;
+    type Output = Classification;
+
+    fn step(&self, batch: MnistBatch) -> TrainOutput<Classification> {
+        let (loss, output) = self.classify(batch);
+        TrainOutput::new(self, loss.backward(), output)
+    }
+}
+
+impl InferenceStep for Net {
+    type Input = MnistBatch;
+    type Output = Classification;
+
+    fn step(&self, batch: MnistBatch) -> Classification {
+        self.classify(batch).1
+    }
+}

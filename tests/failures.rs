@@ -1,0 +1,152 @@
+//! Everything a user can get wrong, and everything that can break under them: one or two lines, an
+//! exit code that is not 0, and no process left.
+
+mod common;
+use common::{command, finish, processes_with, program, train};
+use std::{
+    fs,
+    net::TcpListener,
+    path::Path,
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A run long enough to be interrupted.
+const LONG: &str = "--dataset digits --train-limit 20000 --eval-limit 10 --epochs 50 --device cpu --progress plain";
+
+#[test]
+fn a_bad_flag_is_refused_before_anything_starts() {
+    let outcome = train("--batch-size none");
+    assert_eq!(outcome.code, Some(2));
+    assert!(outcome.stderr.contains("--batch-size") && outcome.stderr.contains("none"), "{}", outcome.stderr);
+    train("--mode single --nproc-per-node 2 --device cpu").failed_saying(&["--mode single", "--nproc-per-node 2"]);
+}
+
+#[test]
+fn a_missing_gpu_is_named_with_what_was_tried() {
+    let outcome = train("--device cuda");
+    if outcome.code == Some(0) {
+        eprintln!("SKIPPED: this machine has a GPU");
+        return;
+    }
+    let tried = if cfg!(feature = "cuda") { "libcuda.so" } else { "built without CUDA" };
+    outcome.failed_saying(&["--device cuda", tried]);
+}
+
+#[test]
+fn damaged_data_is_named_with_its_file() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("write");
+    // 2 images promised, 1 there.
+    let images = [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28][..], &[7; 784]].concat();
+    for part in ["train", "t10k"] {
+        write(&format!("{part}-images-idx3-ubyte"), &images);
+        write(&format!("{part}-labels-idx1-ubyte"), &[0, 0, 8, 1, 0, 0, 0, 2, 3, 4]);
+    }
+    for ranks in [1, 2] {
+        let outcome = train(&format!("--device cpu --nproc-per-node {ranks} --data-dir {}", folder.path().display()));
+        outcome.failed_saying(&["images-idx3-ubyte"]);
+    }
+}
+
+#[test]
+fn a_folder_without_data_says_which_file_is_missing() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let outcome = train(&format!("--device cpu --mode single --data-dir {}", folder.path().display()));
+    outcome.failed_saying(&["train-images-idx3-ubyte", &folder.path().display().to_string()]);
+}
+
+#[test]
+fn a_used_port_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("bound").port().to_string();
+    let mut command = command(&program(), &["train", "--device", "cpu", "--dataset", "digits"]);
+    let vars = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", port.as_str())];
+    let outcome = finish(command.envs(vars).spawn().expect("built"));
+    outcome.failed_saying(&[&port, "127.0.0.1"]);
+}
+
+#[test]
+fn a_run_folder_is_never_overwritten() {
+    let run = common::trained("--mode single --dataset digits --train-limit 64 --eval-limit 10 --max-steps 1");
+    let before = run.summary();
+    let again = train(&format!("{LONG} --mode single --run-dir {}", run.path.display()));
+    again.failed_saying(&["--run-dir", &run.path.display().to_string()]);
+    assert_eq!(run.summary(), before);
+}
+
+#[test]
+fn weights_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path().join("one.safetensors");
+    // The safetensors format: length of the header, the header, the data.
+    let header = br#"{"module.fc2.bias":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"fc9.bias":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}"#;
+    let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 16]].concat();
+    fs::write(&path, file).expect("write");
+    let flags = "--device cpu --dataset digits --train-limit 64 --eval-limit 10 --nproc-per-node 2";
+    let outcome = train(&format!("{flags} --init-from {}", path.display()));
+    outcome.failed_saying(&["fc2.bias", "fc9.bias", "conv1.weight", "missing"]);
+    let outcome = train(&format!("{flags} --init-from {}", folder.path().join("none.pt").display()));
+    outcome.failed_saying(&["none.pt", "no such file"]);
+}
+
+/// Starts a long run marked in its environment, and waits until both ranks train.
+fn long_run(marker: &str, run_dir: &Path) -> (Child, Vec<u32>) {
+    let args: Vec<&str> = ["train"].into_iter().chain(LONG.split_whitespace()).collect();
+    let mut command = command(&program(), &args);
+    command.arg("--run-dir").arg(run_dir).args(["--nproc-per-node", "2"]).env("BURN_DDP_TEST", marker);
+    let child = command.spawn().expect("built");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let trains = || fs::read_to_string(run_dir.join("steps.csv")).is_ok_and(|t| t.lines().count() > 2);
+    while !trains() {
+        assert!(Instant::now() < deadline, "no step within 2 minutes");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let launcher = child.id();
+    let ranks = processes_with(marker).into_iter().filter(|&pid| pid != launcher).collect();
+    (child, ranks)
+}
+
+/// Waits until no process of the run is left.
+fn gone(marker: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !processes_with(marker).is_empty() {
+        assert!(Instant::now() < deadline, "left behind: {:?}", processes_with(marker));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn signal(pid: u32, signal: i32) {
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is there");
+}
+
+#[test]
+fn a_killed_rank_ends_the_job() {
+    let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "killed-rank-4711");
+    let (child, ranks) = long_run(marker, &folder.path().join("run"));
+    assert_eq!(ranks.len(), 2);
+    signal(ranks[1], libc::SIGKILL);
+    let outcome = finish(child);
+    assert_eq!(outcome.code, Some(128 + libc::SIGKILL), "{outcome:#?}");
+    outcome.failed_saying(&["killed by signal 9"]);
+    gone(marker);
+}
+
+#[test]
+fn a_killed_launcher_leaves_no_rank() {
+    let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "killed-launcher-4712");
+    let (child, _) = long_run(marker, &folder.path().join("run"));
+    signal(child.id(), libc::SIGKILL);
+    finish(child);
+    gone(marker);
+}
+
+#[test]
+fn a_launcher_told_to_stop_stops_all() {
+    let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "stopped-launcher-4713");
+    let (child, _) = long_run(marker, &folder.path().join("run"));
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(finish(child).code, Some(128 + libc::SIGTERM));
+    gone(marker);
+}

@@ -1,0 +1,112 @@
+//! Whole runs of the real program: what they leave behind, and that the world size changes the
+//! speed and nothing else.
+
+mod common;
+use common::{assert_close, shared, trained};
+
+/// A small run on generated digits, fast enough to repeat.
+const SMALL: &str = "--dataset digits --train-limit 480 --eval-limit 101 --max-steps 12";
+
+#[test]
+fn two_ranks_leave_a_complete_run_folder() {
+    let run = trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 16 --lr 0.02"));
+    let summary = run.summary();
+    for (key, wanted) in [("mode", "ddp"), ("device", "cpu"), ("dataset", "digits")] {
+        assert_eq!(summary[key], wanted, "{summary:#}");
+    }
+    for (key, wanted) in [("world_size", 2), ("epochs", 1), ("steps", 12)] {
+        assert_eq!(summary[key], wanted, "{summary:#}");
+    }
+    for key in ["test_accuracy", "test_loss", "images_per_second", "seconds"] {
+        assert!(summary[key].as_f64().is_some_and(|x| x.is_finite() && x > 0.0), "{key}: {summary:#}");
+    }
+    assert_ne!(summary["transport"], "none");
+    assert_eq!(run.column("steps.csv", "step"), (1..=12).map(f64::from).collect::<Vec<_>>());
+    assert!(run.column("steps.csv", "lr").iter().all(|lr| (lr - 0.04).abs() < 1e-12), "scaled by 2 ranks");
+    assert_eq!(run.column("epochs.csv", "test_accuracy").len(), 1);
+    assert_eq!(run.json("config.json")["lr_factor"], 2.0);
+    assert!(run.path.join("model.bpk").metadata().is_ok_and(|m| m.len() > 4 * 1_199_882));
+}
+
+#[test]
+fn the_same_configuration_twice_gives_the_same_bits() {
+    for world in [1, 2] {
+        let flags = format!("{SMALL} --batch-norm --nproc-per-node {world} --batch-size 20");
+        assert_eq!(trained(&flags).digest(), trained(&flags).digest(), "{world} rank(s)");
+    }
+}
+
+#[test]
+fn every_world_size_follows_the_same_trajectory() {
+    // 500 samples at a global batch of 48: the last global batch is short, and uneven over ranks.
+    let flags = "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --epochs 2";
+    let run = |world: usize| trained(&format!("{flags} --nproc-per-node {world} --batch-size {}", 48 / world));
+    let one = run(1);
+    assert_eq!(one.losses().len(), 22);
+    for world in [2, 3, 4] {
+        let many = run(world);
+        assert_close(&format!("loss at {world} ranks"), &many.losses(), &one.losses(), 2e-3);
+        let (ours, theirs) = (many.column("epochs.csv", "test_loss"), one.column("epochs.csv", "test_loss"));
+        assert_close(&format!("test loss at {world} ranks"), &ours, &theirs, 2e-3);
+    }
+}
+
+#[test]
+fn every_test_image_counts_once() {
+    // 101 images over 3 ranks in batches of 16: shares of 34, 34 and 33.
+    let run = trained(&format!("{SMALL} --nproc-per-node 3 --batch-size 16"));
+    let correct = run.column("epochs.csv", "test_accuracy")[0] * 101.0;
+    assert!((correct - correct.round()).abs() < 1e-9, "{correct} correct answers");
+}
+
+#[test]
+fn more_ranks_than_samples_finish() {
+    let run = trained("--dataset digits --train-limit 5 --eval-limit 2 --nproc-per-node 3 --batch-size 1 --epochs 2");
+    assert_eq!(run.losses().len(), 4);
+    assert!(run.losses().iter().all(|loss| loss.is_finite()));
+}
+
+#[test]
+fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
+    let flags = "--train-limit 320 --eval-limit 10 --dataset digits --batch-size 16 --nproc-per-node 2";
+    let run = trained(&format!("{flags} --lr 0.01 --warmup-epochs 0.5"));
+    let lr = run.column("steps.csv", "lr");
+    assert_eq!(lr.len(), 10);
+    assert_close("warm-up", &lr[..5], &[0.012, 0.014, 0.016, 0.018, 0.02], 1e-12);
+    assert_close("after it", &lr[5..], &[0.02; 5], 1e-12);
+}
+
+/// PyTorch's own losses, step by step, from the same weights on the same images.
+fn golden(name: &str, worlds: &[usize], tolerance: f64) {
+    let (Some(reference), Some(mnist)) = (shared("reference"), shared("data/mnist")) else { return };
+    let text = std::fs::read(reference.join(format!("{name}.trajectory.json"))).expect("reference");
+    let golden: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let number = |key: &str| golden[key].as_f64().expect(key);
+    let losses: Vec<f64> = golden["loss"].as_array().expect("losses").iter().filter_map(|l| l.as_f64()).collect();
+    let batch_norm = if golden["batch_norm"] == true { "--batch-norm" } else { "" };
+    for &world in worlds {
+        let run = trained(&format!(
+            "--data-dir {} --dataset mnist --init-from {} --no-shuffle --dropout 0 --scale-lr none {batch_norm}
+             --lr {} --momentum {} --max-steps {} --nproc-per-node {world} --batch-size {} --eval-limit 2000",
+            mnist.display(),
+            reference.join(golden["init"].as_str().expect("init")).display(),
+            number("lr"),
+            number("momentum"),
+            losses.len(),
+            number("global_batch") as usize / world,
+        ));
+        assert_close(&format!("{name} at world {world}"), &run.losses(), &losses, tolerance);
+        let accuracy = run.summary()["test_accuracy"].as_f64().expect("accuracy");
+        assert_close(&format!("{name} accuracy"), &[accuracy], &[number("test_accuracy_first_2000")], 2e-2);
+    }
+}
+
+#[test]
+fn the_plain_network_follows_pytorch_at_every_world_size() {
+    golden("plain", &[1, 2, 4], 2e-3);
+}
+
+#[test]
+fn the_batch_norm_network_follows_pytorch() {
+    golden("bn", &[1], 2e-2);
+}
