@@ -3,10 +3,33 @@
 //!
 //! This crate knows no model, no data set and no command line.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(feature = "burn")]
+pub mod gradient;
+#[cfg(feature = "burn")]
+pub mod loader;
+#[cfg(feature = "burn")]
+pub mod lr;
+#[cfg(feature = "burn")]
+pub mod metric;
+#[cfg(feature = "burn")]
+pub mod replica;
+#[cfg(feature = "burn")]
+pub mod strategy;
+
 pub mod communicator;
 pub mod dtype;
 pub mod error;
+mod process_group;
+pub mod reduce;
+mod rendezvous;
+pub mod sampler;
+pub mod transport;
 
 pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result};
+pub use process_group::{Options, ProcessGroup};
+pub use rendezvous::{InitMethod, Secret};
+pub use transport::Transport;

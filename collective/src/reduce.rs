@@ -1,0 +1,330 @@
+//! The reduction kernels: how the bytes of n ranks become one result.
+//!
+//! Every transport goes through these, so that all of them give the same bits. An element is the
+//! left fold `((r0 ∘ r1) ∘ r2) ∘ …` in rank order over a *partial*, a type wide enough that
+//! nothing is lost on the way, and is rounded to its own type once, at the end:
+//!
+//! | type | sum, product, min, max | mean |
+//! |---|---|---|
+//! | f32, f64 | itself | itself, divided by n at the end |
+//! | f16, bf16 | f32 | f32, divided by n before rounding |
+//! | i32 | i32, wraps on overflow | i64, exact |
+//! | i64 | i64, wraps on overflow | i128, exact |
+//! | u8 | u8, wraps on overflow | u32, exact up to 2²⁴ ranks |
+//!
+//! Integer means round towards zero. A NaN on any rank makes the minimum and maximum NaN, so that
+//! a diverged replica is not hidden. Buffers are plain bytes and need no alignment. Work goes
+//! block by block over a partial on the stack, which stays in the first-level cache, with loops
+//! that the compiler turns into vector instructions: build this crate with `opt-level = 3`.
+
+use crate::{DType, ReduceOp};
+use bytemuck::Pod;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+/// Elements reduced at a time: 4 KiB of f32.
+const BLOCK: usize = 1024;
+
+/// Calls `$function::<element, partial>` for the pair of types that `$dtype` and `$op` stand for.
+macro_rules! dispatch {
+    ($dtype:expr, $op:expr, $function:ident $arguments:tt) => {
+        match ($dtype, $op) {
+            (DType::F32, _) => $function::<f32, f32> $arguments,
+            (DType::F64, _) => $function::<f64, f64> $arguments,
+            (DType::F16, _) => $function::<f16, f32> $arguments,
+            (DType::BF16, _) => $function::<bf16, f32> $arguments,
+            (DType::I32, ReduceOp::Mean) => $function::<i32, i64> $arguments,
+            (DType::I32, _) => $function::<i32, i32> $arguments,
+            (DType::I64, ReduceOp::Mean) => $function::<i64, i128> $arguments,
+            (DType::I64, _) => $function::<i64, i64> $arguments,
+            (DType::U8, ReduceOp::Mean) => $function::<u8, u32> $arguments,
+            (DType::U8, _) => $function::<u8, u8> $arguments,
+        }
+    };
+}
+
+/// Bytes of one element of a partial, see the table above.
+pub const fn partial_size(dtype: DType, op: ReduceOp) -> usize {
+    match (dtype, op) {
+        (DType::I64, ReduceOp::Mean) => 16,
+        (DType::F64 | DType::I64, _) | (DType::I32, ReduceOp::Mean) => 8,
+        (DType::F32 | DType::F16 | DType::BF16 | DType::I32, _) | (DType::U8, ReduceOp::Mean) => 4,
+        (DType::U8, _) => 1,
+    }
+}
+
+/// Begins a fold: writes the elements of `src` into `partial`, unchanged in value.
+///
+/// # Panics
+/// If `src` and `partial` are not of the same number of elements.
+pub fn widen(dtype: DType, op: ReduceOp, src: &[u8], partial: &mut [u8]) {
+    dispatch!(dtype, op, widen_as(src, partial));
+}
+
+/// One step of a fold: `partial[i] = partial[i] ∘ src[i]`, where `src` is of `dtype`.
+///
+/// # Panics
+/// If `src` and `partial` are not of the same number of elements.
+pub fn accumulate(dtype: DType, op: ReduceOp, partial: &mut [u8], src: &[u8]) {
+    dispatch!(dtype, op, accumulate_as(op, partial, src));
+}
+
+/// Ends a fold over `world` ranks: divides if `op` is the mean, rounds to `dtype`, writes to `out`.
+///
+/// # Panics
+/// If `partial` and `out` are not of the same number of elements.
+pub fn narrow(dtype: DType, op: ReduceOp, world: usize, partial: &[u8], out: &mut [u8]) {
+    dispatch!(dtype, op, narrow_as(op, world, partial, out));
+}
+
+/// The whole fold in one pass: `out` becomes the reduction of `inputs`, which are in rank order.
+///
+/// # Panics
+/// If `inputs` is empty, or an input is not as long as `out`, or that is no whole number of
+/// elements.
+pub fn reduce_in_rank_order(dtype: DType, op: ReduceOp, inputs: &[&[u8]], out: &mut [u8]) {
+    assert!(inputs.iter().all(|input| input.len() == out.len()), "inputs and output differ in length");
+    let inputs: Vec<_> = inputs.iter().map(|input| input.as_ptr()).collect();
+    // SAFETY: the inputs are `out.len()` bytes long each, checked above, and borrowed for this call.
+    unsafe { reduce_raw(dtype, op, &inputs, &[out.as_mut_ptr()], out.len()) }
+}
+
+/// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
+///
+/// # Safety
+/// Every pointer must be valid for `bytes` bytes during the call, for reads (inputs) or writes
+/// (outputs), and nobody else may write to an input or touch an output meanwhile. Two buffers
+/// either coincide or do not overlap.
+pub(crate) unsafe fn reduce_raw(
+    dtype: DType,
+    op: ReduceOp,
+    inputs: &[*const u8],
+    outs: &[*mut u8],
+    bytes: usize,
+) {
+    assert!(!inputs.is_empty(), "a reduction over no rank");
+    assert!(bytes.is_multiple_of(dtype.size()), "{bytes} bytes are no whole number of {dtype:?}");
+    // SAFETY: the caller's contract is the callee's.
+    unsafe { dispatch!(dtype, op, reduce_as(op, inputs, outs, bytes)) }
+}
+
+/// Arithmetic on a partial.
+trait Partial: Pod + Default {
+    /// The partial's bytes, which need no alignment.
+    type Bytes: Pod;
+    fn from_bytes(bytes: Self::Bytes) -> Self;
+    fn to_bytes(self) -> Self::Bytes;
+    fn add(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn min(self, other: Self) -> Self;
+    fn max(self, other: Self) -> Self;
+    fn div(self, world: usize) -> Self;
+}
+
+macro_rules! partial {
+    ($($t:ty, $add:expr, $mul:expr, $nan:expr;)*) => { $(impl Partial for $t {
+        type Bytes = [u8; size_of::<$t>()];
+        #[inline(always)]
+        fn from_bytes(bytes: Self::Bytes) -> Self { Self::from_ne_bytes(bytes) }
+        #[inline(always)]
+        fn to_bytes(self) -> Self::Bytes { self.to_ne_bytes() }
+        #[inline(always)]
+        fn add(self, other: Self) -> Self { $add(self, other) }
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self { $mul(self, other) }
+        // A NaN on the left fails the comparison and stays.
+        #[inline(always)]
+        fn min(self, other: Self) -> Self { if (other < self) | $nan(other) { other } else { self } }
+        #[inline(always)]
+        fn max(self, other: Self) -> Self { if (other > self) | $nan(other) { other } else { self } }
+        #[inline(always)]
+        fn div(self, world: usize) -> Self { self / world as $t }
+    })* };
+}
+partial! {
+    f32, |a: f32, b| a + b, |a: f32, b| a * b, f32::is_nan;
+    f64, |a: f64, b| a + b, |a: f64, b| a * b, f64::is_nan;
+    i32, i32::wrapping_add, i32::wrapping_mul, |_| false;
+    i64, i64::wrapping_add, i64::wrapping_mul, |_| false;
+    i128, i128::wrapping_add, i128::wrapping_mul, |_| false;
+    u8, u8::wrapping_add, u8::wrapping_mul, |_| false;
+    u32, u32::wrapping_add, u32::wrapping_mul, |_| false;
+}
+
+/// An element type with the partial `P` that its folds go through. Slices are of equal count.
+trait Folds<P: Partial>: Pod {
+    fn load(src: &[u8], acc: &mut [P]) {
+        Self::fold(acc, src, |_, value| value);
+    }
+    fn fold(acc: &mut [P], src: &[u8], f: impl Fn(P, P) -> P);
+    fn store(acc: &[P], out: &mut [u8]);
+}
+
+macro_rules! folds {
+    ($($t:ty => $p:ty, $to:expr, $from:expr;)*) => { $(impl Folds<$p> for $t {
+        #[inline(always)]
+        fn fold(acc: &mut [$p], src: &[u8], f: impl Fn($p, $p) -> $p) {
+            for (acc, src) in acc.iter_mut().zip(bytemuck::cast_slice::<u8, [u8; size_of::<$t>()]>(src)) {
+                *acc = f(*acc, $to(<$t>::from_ne_bytes(*src)));
+            }
+        }
+        #[inline(always)]
+        fn store(acc: &[$p], out: &mut [u8]) {
+            for (acc, out) in acc.iter().zip(bytemuck::cast_slice_mut::<u8, [u8; size_of::<$t>()]>(out)) {
+                *out = <$t>::to_ne_bytes($from(*acc));
+            }
+        }
+    })* };
+}
+folds! {
+    f32 => f32, |v| v, |v| v;
+    f64 => f64, |v| v, |v| v;
+    bf16 => f32, bf16_to_f32, bf16_from_f32;
+    i32 => i32, |v| v, |v| v;
+    i32 => i64, i64::from, |v| v as i32;
+    i64 => i64, |v| v, |v| v;
+    i64 => i128, i128::from, |v| v as i64;
+    u8 => u8, |v| v, |v| v;
+    u8 => u32, u32::from, |v| v as u8;
+}
+
+/// f16 goes through `half`'s slice conversions, which use the processor's own where it has them.
+impl Folds<f32> for f16 {
+    #[inline(always)]
+    fn fold(acc: &mut [f32], src: &[u8], f: impl Fn(f32, f32) -> f32) {
+        let (mut halves, mut values) = ([f16::ZERO; BLOCK], [0f32; BLOCK]);
+        let (halves, values) = (&mut halves[..acc.len()], &mut values[..acc.len()]);
+        bytemuck::cast_slice_mut(halves).copy_from_slice(src);
+        halves.convert_to_f32_slice(values);
+        for (acc, value) in acc.iter_mut().zip(values) {
+            *acc = f(*acc, *value);
+        }
+    }
+    #[inline(always)]
+    fn store(acc: &[f32], out: &mut [u8]) {
+        let mut halves = [f16::ZERO; BLOCK];
+        let halves = &mut halves[..acc.len()];
+        halves.convert_from_f32_slice(acc);
+        out.copy_from_slice(bytemuck::cast_slice(halves));
+    }
+}
+
+#[inline(always)]
+fn bf16_to_f32(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+/// Rounds to nearest, ties to even, without a branch, so that the loop around it vectorises.
+#[inline(always)]
+fn bf16_from_f32(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    // Rounding could turn a NaN into an infinity: keep its sign and make it quiet instead.
+    let bits = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+    bf16::from_bits((bits >> 16) as u16)
+}
+
+#[inline(always)]
+fn fold_as<T: Folds<P>, P: Partial>(op: ReduceOp, acc: &mut [P], src: &[u8]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => T::fold(acc, src, P::add),
+        ReduceOp::Min => T::fold(acc, src, P::min),
+        ReduceOp::Max => T::fold(acc, src, P::max),
+        ReduceOp::Product => T::fold(acc, src, P::mul),
+    }
+}
+
+#[inline(always)]
+fn finish_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: usize, acc: &mut [P], out: &mut [u8]) {
+    if op == ReduceOp::Mean {
+        acc.iter_mut().for_each(|acc| *acc = acc.div(world));
+    }
+    T::store(acc, out);
+}
+
+fn load_partial<P: Partial>(partial: &[u8], acc: &mut [P]) {
+    for (acc, bytes) in acc.iter_mut().zip(bytemuck::cast_slice::<u8, P::Bytes>(partial)) {
+        *acc = P::from_bytes(*bytes);
+    }
+}
+
+fn store_partial<P: Partial>(acc: &[P], partial: &mut [u8]) {
+    for (acc, bytes) in acc.iter().zip(bytemuck::cast_slice_mut::<u8, P::Bytes>(partial)) {
+        *bytes = acc.to_bytes();
+    }
+}
+
+/// The blocks of a buffer of elements beside those of its partial, both as ranges of bytes.
+fn blocks<T, P>(
+    elements: usize,
+    partial: usize,
+) -> impl Iterator<Item = (std::ops::Range<usize>, std::ops::Range<usize>)> {
+    let count = elements / size_of::<T>();
+    assert!(
+        count * size_of::<T>() == elements && count * size_of::<P>() == partial,
+        "{elements} bytes of elements do not belong to {partial} bytes of partials"
+    );
+    (0..count).step_by(BLOCK).map(move |from| {
+        let to = (from + BLOCK).min(count);
+        (from * size_of::<T>()..to * size_of::<T>(), from * size_of::<P>()..to * size_of::<P>())
+    })
+}
+
+fn widen_as<T: Folds<P>, P: Partial>(src: &[u8], partial: &mut [u8]) {
+    let mut acc = [P::default(); BLOCK];
+    for (element, wide) in blocks::<T, P>(src.len(), partial.len()) {
+        let acc = &mut acc[..element.len() / size_of::<T>()];
+        T::load(&src[element], acc);
+        store_partial(acc, &mut partial[wide]);
+    }
+}
+
+fn accumulate_as<T: Folds<P>, P: Partial>(op: ReduceOp, partial: &mut [u8], src: &[u8]) {
+    let mut acc = [P::default(); BLOCK];
+    for (element, wide) in blocks::<T, P>(src.len(), partial.len()) {
+        let acc = &mut acc[..element.len() / size_of::<T>()];
+        load_partial(&partial[wide.clone()], acc);
+        fold_as::<T, P>(op, acc, &src[element]);
+        store_partial(acc, &mut partial[wide]);
+    }
+}
+
+fn narrow_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: usize, partial: &[u8], out: &mut [u8]) {
+    let mut acc = [P::default(); BLOCK];
+    for (element, wide) in blocks::<T, P>(out.len(), partial.len()) {
+        let acc = &mut acc[..element.len() / size_of::<T>()];
+        load_partial(&partial[wide], acc);
+        finish_as::<T, P>(op, world, acc, &mut out[element]);
+    }
+}
+
+/// # Safety
+/// As [`reduce_raw`].
+unsafe fn reduce_as<T: Folds<P>, P: Partial>(
+    op: ReduceOp,
+    inputs: &[*const u8],
+    outs: &[*mut u8],
+    bytes: usize,
+) {
+    let mut acc = [P::default(); BLOCK];
+    let block = BLOCK * size_of::<T>();
+    for at in (0..bytes).step_by(block) {
+        let len = block.min(bytes - at);
+        let acc = &mut acc[..len / size_of::<T>()];
+        for (rank, input) in inputs.iter().enumerate() {
+            // SAFETY: within the buffer by the caller's contract. No output is borrowed while an
+            // input is, so that the two may coincide.
+            let input = unsafe { std::slice::from_raw_parts(input.add(at), len) };
+            if rank == 0 { T::load(input, acc) } else { fold_as::<T, P>(op, acc, input) }
+        }
+        let Some((first, others)) = outs.split_first() else { continue };
+        // SAFETY: as above; outputs that coincide with one another are copied onto themselves,
+        // which `copy` allows.
+        unsafe {
+            finish_as::<T, P>(op, inputs.len(), acc, std::slice::from_raw_parts_mut(first.add(at), len));
+            others.iter().for_each(|out| std::ptr::copy(first.add(at), out.add(at), len));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
