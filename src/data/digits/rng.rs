@@ -1,0 +1,47 @@
+//! Random numbers that are the same on every machine and in every version of this program.
+
+use super::Split;
+
+/// SplitMix64 (Steele, Lea and Flood 2014): small, fast, and fixed for ever.
+pub struct Rng(u64);
+
+impl Rng {
+    /// The stream of one image.
+    pub fn stream(seed: u64, split: Split, index: u64) -> Self {
+        let part = match split {
+            Split::Train => 1,
+            Split::Test => 2,
+        };
+        let mut rng = Rng(seed);
+        for word in [part, index] {
+            rng = Rng(rng.next() ^ word);
+        }
+        Rng(rng.next())
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in 0..limit.
+    pub fn below(&mut self, limit: u32) -> u32 {
+        (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
+    }
+
+    /// Uniform in low..high.
+    pub fn between(&mut self, low: f32, high: f32) -> f32 {
+        low + (high - low) * (self.next() >> 40) as f32 / (1 << 24) as f32
+    }
+
+    /// Mean 0, variance 1, close to normal: the sum of four uniforms, 16 bits each.
+    pub fn normal(&mut self) -> f32 {
+        let bits = self.next();
+        let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
+        // Four uniforms on 0..65536 sum to 131070 on average, with a deviation of 65536/√3.
+        (sum as f32 - 131_070.0) * (1.732_050_8 / 65_536.0)
+    }
+}
