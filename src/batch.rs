@@ -1,6 +1,6 @@
 //! Images to tensors: a Burn data set over [`Images`] and the batcher that normalises them.
 
-use crate::data::images::{Images, PIXELS};
+use crate::data::{Images, PIXELS};
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
@@ -23,26 +23,16 @@ pub struct Sample {
     index: usize,
 }
 
-/// The first `limit` images as a Burn data set.
-pub struct ImageDataset {
-    images: Images,
-    len: usize,
-}
-
-impl ImageDataset {
-    pub fn new(images: Images, limit: Option<usize>) -> Self {
-        let len = limit.map_or(images.len(), |limit| limit.min(images.len()));
-        Self { images, len }
-    }
-}
+/// [`Images`] as a Burn data set.
+pub struct ImageDataset(pub Images);
 
 impl Dataset<Sample> for ImageDataset {
     fn get(&self, index: usize) -> Result<Sample, DatasetError> {
-        Ok(Sample { images: self.images.clone(), index })
+        Ok(Sample { images: self.0.clone(), index })
     }
 
     fn len(&self) -> usize {
-        self.len
+        self.0.len()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     exit::{LAUNCHED, OTHER_RANK_FAILED},
 };
 use anyhow::{Context, Result};
-use collective::rendezvous::{MASTER_FD, SECRET};
+use collective::{MASTER_FD, SECRET, Secret};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::{
     net::TcpListener,
@@ -85,7 +85,7 @@ impl Ranks {
         // Bound here and handed to rank 0, so that no other program can take the port in between.
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot bind a port on 127.0.0.1")?;
         let port = listener.local_addr().context("cannot read the bound port")?.port();
-        let secret = format!("{:032x}", rand::random::<u128>());
+        let secret = Secret::random();
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut ranks = Ranks { running: Vec::new() };
         for rank in 0..count {
@@ -98,7 +98,7 @@ impl Ranks {
                 .env("LOCAL_WORLD_SIZE", count.to_string())
                 .env("MASTER_ADDR", "127.0.0.1")
                 .env("MASTER_PORT", port.to_string())
-                .env(SECRET, &secret)
+                .env(SECRET, secret.expose())
                 .env(LAUNCHED, "1")
                 .env(WHY, why);
             if rank == 0 {

@@ -102,7 +102,7 @@ fn train(args: &Args, mode: Mode, environment: Environment, device: LocalDevice,
         console.say(&format!("test accuracy {:.2} %", 100.0 * summary.test_accuracy));
         console.say(&format!("run folder    {}", output.folder.path().display()));
     }
-    group.destroy()?;
+    group.destroy();
     Ok(())
 }
 
@@ -129,17 +129,20 @@ fn load_data(args: &Args, environment: Environment, group: &ProcessGroup, consol
         kind: args.dataset,
         data_dir: args.data_dir.clone(),
         seed: args.seed,
-        progress: environment.is_main() && console.is_visible(),
-        train_limit: args.train_limit,
-        test_limit: args.eval_limit,
+        download: environment.is_local_main(),
+        progress: console.is_visible(),
     };
-    if environment.is_local_main() {
-        data::prepare(&request)?;
-    }
+    let prepared = request.download.then(|| data::prepare(&request)).transpose()?;
+    // Others may wait here for a download.
     group.barrier()?;
-    let data = data::load(&request)?;
+    let prepared = prepared.map_or_else(|| data::prepare(&request), Ok)?;
+    let data = prepared.load([args.train_limit, args.eval_limit])?;
     if let Some(notice) = &data.notice {
         console.warn(notice);
+    }
+    let digests = group.all_gather_object(&data.digest())?;
+    if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
+        bail!("rank {rank} does not have the data that rank 0 has; give all machines the same --data-dir or --dataset")
     }
     Ok(data)
 }
@@ -149,12 +152,12 @@ type Loader = Arc<ShardedLoader<crate::batch::Sample, MnistBatch>>;
 /// This rank's share of the training and test images.
 fn loaders(args: &Args, group: &ProcessGroup, data: &Dataset, config: &mut RunConfig) -> (Loader, Loader) {
     let world = World { rank: group.rank(), size: group.world_size() };
-    let loader = |images: &data::Images, limit, seed| {
-        let images = Arc::new(ImageDataset::new(images.clone(), limit));
+    let loader = |images: &data::Images, seed| {
+        let images = Arc::new(ImageDataset(images.clone()));
         Arc::new(ShardedLoader::new(images, Arc::new(Normaliser), world, args.batch_size, seed, args.workers))
     };
     let seed = (!args.no_shuffle).then_some(args.seed);
-    let (train, test) = (loader(&data.train, args.train_limit, seed), loader(&data.test, args.eval_limit, None));
+    let (train, test) = (loader(&data.train, seed), loader(&data.test, None));
     config.dataset = data.name.into();
     config.train_samples = train.samples();
     config.test_samples = test.samples();

@@ -31,5 +31,5 @@ pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result};
 pub use process_group::{Options, ProcessGroup};
-pub use rendezvous::{InitMethod, Secret};
+pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
 pub use transport::Transport;

@@ -43,6 +43,14 @@ impl Images {
         Images { pixels: pixels.into(), labels: labels.into() }
     }
 
+    /// The first `count` images, or all if there are fewer.
+    pub(super) fn first(self, count: usize) -> Self {
+        if count >= self.len() {
+            return self;
+        }
+        Images { pixels: self.pixels[..count * PIXELS].into(), labels: self.labels[..count].into() }
+    }
+
     /// Number of images.
     pub fn len(&self) -> usize {
         self.labels.len()
@@ -102,6 +110,13 @@ mod tests {
         assert_eq!((images.image(1), images.label(1)), (&[255; PIXELS][..], 9));
         assert_eq!(images.pixels().len(), 2 * PIXELS);
         assert_eq!(images.labels(), [3, 9]);
+    }
+
+    #[test]
+    fn the_first_images_are_the_first() {
+        assert_eq!(two().first(1).labels(), [3]);
+        assert_eq!(two().first(1).pixels(), [7; PIXELS]);
+        assert_eq!(two().first(3), two());
     }
 
     #[test]

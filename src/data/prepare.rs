@@ -19,20 +19,22 @@ pub enum Prepared {
 }
 
 impl Prepared {
-    /// Reads or generates the images.
-    pub fn load(&self) -> Result<Dataset, DataError> {
+    /// Reads or generates the images: all, or the first `limits` of training and test images.
+    pub fn load(&self, limits: [Option<usize>; 2]) -> Result<Dataset, DataError> {
+        let [train, test] = limits.map(|limit| limit.unwrap_or(usize::MAX));
         match self {
             Prepared::Files { folder, files: [train_images, train_labels, test_images, test_labels] } => {
                 Ok(Dataset {
-                    train: idx::read(train_images, train_labels)?,
-                    test: idx::read(test_images, test_labels)?,
+                    train: idx::read(train_images, train_labels)?.first(train),
+                    test: idx::read(test_images, test_labels)?.first(test),
                     name: "mnist",
                     source: folder.display().to_string(),
                     notice: None,
                 })
             }
             Prepared::Digits { seed, notice } => {
-                Ok(Dataset { notice: notice.clone(), ..Dataset::digits(TRAIN_DIGITS, TEST_DIGITS, *seed) })
+                let digits = Dataset::digits(train.min(TRAIN_DIGITS), test.min(TEST_DIGITS), *seed);
+                Ok(Dataset { notice: notice.clone(), ..digits })
             }
         }
     }
@@ -47,7 +49,7 @@ pub fn prepare(request: &Request) -> Result<Prepared, DataError> {
 
 /// [`prepare`] and [`Prepared::load`] in one.
 pub fn load(request: &Request) -> Result<Dataset, DataError> {
-    prepare(request)?.load()
+    prepare(request)?.load([None, None])
 }
 
 fn prepare_in(request: &Request, places: &Places, patience: Patience) -> Result<Prepared, DataError> {
@@ -140,7 +142,7 @@ mod tests {
 
         fixture::write(&own);
         let request = Request { data_dir: Some(own.clone()), ..request(DatasetKind::Auto) };
-        let dataset = prepare_in(&request, &places, Patience::default()).unwrap().load().unwrap();
+        let dataset = prepare_in(&request, &places, Patience::default()).unwrap().load([None, None]).unwrap();
         assert_eq!((dataset.name, dataset.source), ("mnist", own.display().to_string()));
         assert_eq!((dataset.train.len(), dataset.test.len()), (fixture::TRAIN, fixture::TEST));
 
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!(found(&places, &request(DatasetKind::Auto)), cache);
         assert_eq!(mirror.requests(), 4);
         let dataset =
-            prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap().load().unwrap();
+            prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap().load([None, None]).unwrap();
         assert_eq!((dataset.name, dataset.notice), ("mnist", None));
         assert_eq!(mirror.requests(), 4, "the second look-up found what the first had brought");
         fs::create_dir(&variable).unwrap();

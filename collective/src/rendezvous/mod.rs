@@ -16,6 +16,7 @@ pub(crate) mod wire;
 
 pub use method::InitMethod;
 pub(crate) use plan::Plan;
+pub use plan::{MASTER_FD, SECRET};
 pub use secret::Secret;
 
 use rustix::net::sockopt;

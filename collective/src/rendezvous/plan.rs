@@ -39,6 +39,12 @@ fn required<T>(value: Option<T>, name: &str, method: &InitMethod) -> Result<T> {
     })
 }
 
+/// Environment variable that holds the job's secret.
+pub const SECRET: &str = "BURN_DDP_SECRET";
+/// Environment variable that holds the number of an open listening socket, from a launcher that
+/// bound the master port and hands it to rank 0.
+pub const MASTER_FD: &str = "BURN_DDP_MASTER_FD";
+
 impl Plan {
     /// Settles rank, world size, address and secret.
     pub fn new(method: &InitMethod, options: &Options) -> Result<Self> {
@@ -83,7 +89,7 @@ impl Plan {
                 format!("{host}:0")
             }
         };
-        let secret = match (&options.secret, env::var("BURN_DDP_SECRET")) {
+        let secret = match (&options.secret, env::var(SECRET)) {
             (Some(secret), _) => Some(secret.clone()),
             (None, Ok(text)) => Some(Secret::new(text)?),
             (None, Err(_)) => None,
@@ -156,7 +162,7 @@ impl Plan {
 /// have it.
 fn inherited() -> Result<Option<TcpListener>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let Some(fd) = number::<RawFd>("BURN_DDP_MASTER_FD", "the number of an open listening socket")? else {
+    let Some(fd) = number::<RawFd>(MASTER_FD, "the number of an open listening socket")? else {
         return Ok(None);
     };
     if TAKEN.swap(true, Ordering::SeqCst) {

@@ -10,7 +10,6 @@ use crate::{
     replica,
 };
 use burn::data::dataloader::Progress;
-use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::train::{
     EventProcessorTraining, InferenceStep, Learner, LearnerEvent,
