@@ -123,7 +123,8 @@ fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
     Ok(ProcessGroup::init(InitMethod::Env, options)?)
 }
 
-/// One rank a machine looks the data up, or downloads it; the others wait, then all read it.
+/// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its
+/// error about the data is therefore the only one.
 fn load_data(args: &Args, environment: Environment, group: &ProcessGroup, console: &Console) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
@@ -132,11 +133,11 @@ fn load_data(args: &Args, environment: Environment, group: &ProcessGroup, consol
         download: environment.is_local_main(),
         progress: console.is_visible(),
     };
-    let prepared = request.download.then(|| data::prepare(&request)).transpose()?;
+    let load = || data::prepare(&request)?.load([args.train_limit, args.eval_limit]);
+    let first = request.download.then(load).transpose()?;
     // Others may wait here for a download.
     group.barrier()?;
-    let prepared = prepared.map_or_else(|| data::prepare(&request), Ok)?;
-    let data = prepared.load([args.train_limit, args.eval_limit])?;
+    let data = first.map_or_else(load, Ok)?;
     if let Some(notice) = &data.notice {
         console.warn(notice);
     }

@@ -1,9 +1,9 @@
 //! The data set: MNIST from this machine or from the internet, drop-ins in its format, or digits
 //! generated here.
 //!
-//! The rank of each machine that downloads calls [`prepare`] with `download` set and keeps what it
+//! The rank of each machine that downloads calls [`prepare`] with `download` set, and loads what it
 //! returns, while the others wait at a barrier; after it they call [`prepare`] too, which then only
-//! looks; then every rank calls [`Prepared::load`]. Nothing here prints but the progress bar.
+//! looks. Nothing here prints but the progress bar.
 
 mod digits;
 mod download;
