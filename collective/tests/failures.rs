@@ -135,6 +135,7 @@ fn a_rank_that_finishes_early_is_named() {
 #[test]
 fn a_panicking_rank_takes_the_others_along() {
     let errors = world(2, options(), |group| {
+        group.barrier().unwrap();
         if group.rank() == 1 {
             let died = thread::scope(|scope| {
                 scope
@@ -282,4 +283,89 @@ fn a_file_brings_the_ranks_together() {
     });
     assert_eq!(sums, [3, 3, 3]);
     assert!(!path.exists());
+}
+
+#[test]
+fn messages_that_differ_in_length_are_a_mismatch() {
+    let errors = world(2, options(), |group| {
+        let result = match group.rank() {
+            0 => group.send(&[1u8; 10], 1),
+            _ => group.recv(&mut [0u8; 11], 0),
+        };
+        result.err().unwrap_or_else(|| first_error(&group))
+    });
+    for error in errors {
+        assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+        assert!(error.to_string().contains("10 x U8") && error.to_string().contains("11 x U8"), "{error}");
+    }
+}
+
+#[test]
+fn a_message_that_does_not_come_names_the_sender() {
+    let errors = world(2, options().timeout(Duration::from_secs(1)), |group| {
+        group.barrier().unwrap();
+        match group.rank() {
+            0 => {
+                thread::sleep(Duration::from_secs(3));
+                group.barrier().unwrap_err()
+            }
+            _ => group.recv(&mut [0u8; 11], 0).unwrap_err(),
+        }
+    });
+    for error in errors {
+        assert!(error.to_string().contains("rank 0 is elsewhere; its last call was barrier #1"), "{error}");
+    }
+}
+
+#[test]
+fn a_failure_in_one_group_ends_all() {
+    let errors = world(4, options(), |group| {
+        let half = group.split(group.rank() as u64 / 2, 0).unwrap();
+        let count = if group.rank() == 3 { 2 } else { 1 };
+        let result = half.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
+        result.err().unwrap_or_else(|| first_error(&group))
+    });
+    for error in errors {
+        assert!(matches!(error.cause(), Error::Mismatch { rank_a: 2 | 3, rank_b: 2 | 3, .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_call_on_the_outer_group_inside_a_background_call_is_refused() {
+    let solo = ProcessGroup::solo();
+    let outer = solo.clone();
+    let work = solo.start(move |_| outer.barrier()).unwrap();
+    assert!(work.wait().unwrap_err().to_string().contains("passed to the closure"));
+    solo.barrier().unwrap();
+}
+
+#[test]
+fn a_panic_in_the_background_fails_the_group_everywhere() {
+    let errors = world(2, options(), |group| {
+        if group.rank() == 1 {
+            let work = group.start(|_| -> Result<()> { panic!("on purpose") }).unwrap();
+            assert!(work.wait().is_err());
+        }
+        group.barrier().unwrap_err()
+    });
+    for error in errors {
+        assert!(error.to_string().contains("a background operation panicked"), "{error}");
+    }
+}
+
+#[test]
+fn flight_records_explain_a_mismatch() {
+    let folder = tempfile::tempdir().unwrap();
+    world(3, options().flight_folder(folder.path()), |group| {
+        group.barrier().unwrap();
+        let count = if group.rank() == 1 { 5 } else { 4 };
+        let _ = group.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
+        first_error(&group)
+    });
+    let files: Vec<_> = (0..3).map(|rank| folder.path().join(format!("flight-rank{rank}.json"))).collect();
+    let text = collective::explain(&files).unwrap();
+    let expected =
+        "Ranks 0 and 2 called all_reduce #2 (4 x F32, Sum), but rank 1 called all_reduce #2 (5 x F32, Sum).";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.contains("collective mismatch"), "{text}");
 }

@@ -93,6 +93,10 @@ fn serial<T: Reference>(op: ReduceOp, all: &[Vec<T>]) -> Vec<T> {
         .collect()
 }
 
+fn bytes<T: Element>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
 /// Every operation once with these lengths, on every rank, against the reference.
 fn check<T: Reference>(group: &collective::ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
     let (rank, size) = (group.rank(), group.world_size());
@@ -101,12 +105,7 @@ fn check<T: Reference>(group: &collective::ProcessGroup, op: ReduceOp, count: us
     let mut buffer = all[rank].clone();
     group.all_reduce(&mut buffer, op).unwrap();
     // Bits, not values: all ranks and the serial order must agree exactly.
-    assert_eq!(
-        bytemuck::cast_slice::<T, u8>(&buffer),
-        bytemuck::cast_slice::<T, u8>(&serial(op, &all)),
-        "{op:?} of {count} {:?}",
-        T::DTYPE
-    );
+    assert_eq!(bytes(&buffer), bytes(&serial(op, &all)), "{op:?} of {count} {:?}", T::DTYPE);
 
     let root = seed as usize % size;
     let mut buffer = all[rank].clone();
@@ -114,6 +113,41 @@ fn check<T: Reference>(group: &collective::ProcessGroup, op: ReduceOp, count: us
     assert_eq!(buffer, all[root]);
 
     assert_eq!(group.all_gather(&all[rank]).unwrap(), all);
+
+    let mut buffer = all[rank].clone();
+    group.reduce(&mut buffer, op, root).unwrap();
+    let expected = if rank == root { serial(op, &all) } else { all[rank].clone() };
+    assert_eq!(bytes(&buffer), bytes(&expected), "reduce {op:?} of {count} {:?} to {root}", T::DTYPE);
+
+    // Equal parts need a multiple of the world size.
+    let wide: Vec<Vec<T>> = (0..size).map(|rank| data(!seed, rank, count * size)).collect();
+    let mut buffer = wide[rank].clone();
+    let part = group.reduce_scatter(&mut buffer, op).unwrap().to_vec();
+    let mine = rank * count..(rank + 1) * count;
+    assert_eq!(bytes(&part), bytes(&serial(op, &wide)[mine.clone()]), "reduce_scatter {op:?}");
+    let mut expected = wide[rank].clone();
+    expected[mine.clone()].copy_from_slice(&part);
+    assert_eq!(bytes(&buffer), bytes(&expected), "the rest of the buffer stays");
+
+    assert_eq!(group.gather(&all[rank], root).unwrap(), (rank == root).then(|| all.clone()));
+    let mut part = vec![T::zeroed(); count];
+    let source = if rank == root { &wide[root][..] } else { &[] };
+    group.scatter(source, &mut part, root).unwrap();
+    assert_eq!(part, wide[root][mine]);
+
+    // Around a ring, even ranks first, so that nobody waits for itself.
+    if size > 1 {
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let mut got = vec![T::zeroed(); count];
+        if rank % 2 == 0 {
+            group.send(&all[rank], next).unwrap();
+            group.recv(&mut got, previous).unwrap();
+        } else {
+            group.recv(&mut got, previous).unwrap();
+            group.send(&all[rank], next).unwrap();
+        }
+        assert_eq!(got, all[previous]);
+    }
 
     let uneven: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, (count * (rank + 1)) % 5000)).collect();
     assert_eq!(group.all_gather_v(&uneven[rank]).unwrap(), uneven);
@@ -189,5 +223,76 @@ fn objects_travel() {
     for (gathered, root) in all {
         assert_eq!(gathered, [(0, "".to_string()), (1, "x".into()), (2, "xx".into())]);
         assert_eq!(root, [2]);
+    }
+}
+
+#[test]
+fn groups_split_and_split_again() {
+    world(6, options(), |group| {
+        let rank = group.rank();
+        // Odd and even; the key turns the order around.
+        let half = group.split(rank as u64 % 2, -(rank as i64)).unwrap();
+        assert_eq!(half.world_size(), 3);
+        assert_eq!(half.members(), if rank % 2 == 0 { [4, 2, 0] } else { [5, 3, 1] });
+        assert_eq!(half.members()[half.rank()], rank);
+        let mut sum = [rank as i64];
+        half.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        assert_eq!(sum, [if rank % 2 == 0 { 6 } else { 9 }]);
+        let alone = half.split(rank as u64, 0).unwrap();
+        assert_eq!((alone.world_size(), alone.members()), (1, &[rank][..]));
+        alone.barrier().unwrap();
+        // The whole group goes on as before.
+        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        assert_eq!(sum, [45]);
+    });
+}
+
+#[test]
+fn background_calls_keep_the_order() {
+    world(3, options(), |group| {
+        let works: Vec<_> = (0..20)
+            .map(|i| group.all_reduce_async(vec![i as f32; 1000 * i], ReduceOp::Sum).unwrap())
+            .collect();
+        // A blocking call comes after all that were started before it.
+        let gathered = group.all_gather(&[group.rank() as i32]).unwrap();
+        assert_eq!(gathered.concat(), [0, 1, 2]);
+        let several = group
+            .start(|group| {
+                group.barrier()?;
+                group.all_gather_v(&vec![7u8; group.rank()])
+            })
+            .unwrap();
+        for (i, mut work) in works.into_iter().enumerate() {
+            while !work.is_done() {
+                std::thread::yield_now();
+            }
+            assert_eq!(work.wait().unwrap(), vec![3.0 * i as f32; 1000 * i]);
+        }
+        assert_eq!(several.wait().unwrap().concat(), [7, 7, 7]);
+        let scattered = group.reduce_scatter_async(vec![1i64; 6], ReduceOp::Sum).unwrap().wait().unwrap();
+        assert_eq!(scattered, [3, 3]);
+    });
+}
+
+#[test]
+fn one_rank_works_for_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = world(3, options(), |group| {
+        let file = folder.path().join("once");
+        let once = || std::fs::File::create_new(&file).map(|_| group.rank());
+        let first = group.run_on(1, once).unwrap();
+        let error = group.run_on(1, once).unwrap_err();
+        let zero = group.on_rank_zero(|| 5);
+        // The group is still good.
+        group.barrier().unwrap();
+        (first, error, zero)
+    });
+    for (rank, (first, error, zero)) in results.into_iter().enumerate() {
+        assert_eq!(first, 1);
+        assert!(
+            matches!(&error, collective::Error::Remote { rank: 1, reason } if reason.contains("exists")),
+            "{error}"
+        );
+        assert_eq!(zero, (rank == 0).then_some(5));
     }
 }

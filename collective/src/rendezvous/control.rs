@@ -2,7 +2,7 @@
 //! waits in a collective when the job has failed.
 
 use super::{
-    Secret,
+    Arbiter, Secret, Watched,
     secret::HANDSHAKE,
     tune_control,
     wire::{Event, FrameReader, Member, Next, Place, Request, Stall, write_frame},
@@ -24,17 +24,6 @@ use std::{
 const TICK: Duration = Duration::from_millis(100);
 /// How long a rank waits for the server to name the first cause.
 const VERDICT: Duration = Duration::from_millis(2500);
-
-/// A group as the control plane sees it.
-pub(crate) trait Watched: Send + Sync {
-    fn id(&self) -> u64;
-    /// Where this rank is, seen from call `seq`.
-    fn place(&self, seq: u64) -> Place;
-    /// The call that has waited for long since the last time it was asked, if any.
-    fn stalled(&self) -> Option<Stall>;
-    /// Wakes the call that waits. Never blocks.
-    fn abort(&self);
-}
 
 #[derive(Default)]
 struct State {
@@ -181,27 +170,6 @@ impl Control {
         &self.members
     }
 
-    /// The job's first cause of failure, if it has failed.
-    pub fn cause(&self) -> Option<Error> {
-        // The flag spares the healthy case the lock.
-        if !self.link.poisoned.load(Ordering::Acquire) {
-            return None;
-        }
-        self.link.lock().cause.clone()
-    }
-
-    /// Reports this rank's failure; returns what the server says was first.
-    pub fn fail(&self, error: Error) -> Error {
-        self.link.send(&Request::Report { error: error.clone() });
-        self.verdict(error)
-    }
-
-    /// Reports a call whose deadline has passed; returns the server's verdict, or `error`.
-    pub fn expire(&self, stall: Stall, error: Error) -> Error {
-        self.link.send(&Request::Stall(stall));
-        self.verdict(error)
-    }
-
     fn verdict(&self, error: Error) -> Error {
         match self.link.wait(Instant::now() + VERDICT, |state| state.gone.then_some(())) {
             Err(cause) => cause,
@@ -210,13 +178,6 @@ impl Control {
                 error
             }
         }
-    }
-
-    /// Lets a group hear of failures.
-    pub fn watch(&self, group: Weak<dyn Watched>) {
-        let mut state = self.link.lock();
-        state.groups.retain(|group| group.strong_count() > 0);
-        state.groups.push(group);
     }
 
     /// Stores a value for all ranks.
@@ -248,9 +209,34 @@ impl Control {
             absent: "no rank has set it".into(),
         })
     }
+}
 
-    /// Tells everyone that this rank leaves in peace. May be said twice.
-    pub fn goodbye(&self) {
+impl Arbiter for Control {
+    fn cause(&self) -> Option<Error> {
+        // The flag spares the healthy case the lock.
+        if !self.link.poisoned.load(Ordering::Acquire) {
+            return None;
+        }
+        self.link.lock().cause.clone()
+    }
+
+    fn fail(&self, error: Error) -> Error {
+        self.link.send(&Request::Report { error: error.clone() });
+        self.verdict(error)
+    }
+
+    fn expire(&self, stall: Stall, error: Error) -> Error {
+        self.link.send(&Request::Stall(stall));
+        self.verdict(error)
+    }
+
+    fn watch(&self, group: Weak<dyn Watched>) {
+        let mut state = self.link.lock();
+        state.groups.retain(|group| group.strong_count() > 0);
+        state.groups.push(group);
+    }
+
+    fn goodbye(&self) {
         if std::mem::replace(&mut self.link.lock().closing, true) {
             return;
         }

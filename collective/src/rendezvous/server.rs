@@ -9,6 +9,7 @@ use super::{
     Secret,
     secret::HANDSHAKE,
     tune_control,
+    verdict::verdict,
     wire::{Event, FrameReader, Member, Next, Place, Request, Stall, write_frame},
 };
 use crate::{Error, Result};
@@ -320,9 +321,10 @@ impl Shared {
             }
         }
         state.inquiries += 1;
-        let (id, group, seq) = (state.inquiries, stall.group, stall.call.seq);
+        let (id, group) = (state.inquiries, stall.group);
+        let seq = (!stall.direct).then_some(stall.call.seq);
         state.inquiry = Some(Inquiry { id, answers: HashMap::new() });
-        state.last_inquiry = Some((group, seq, begun));
+        state.last_inquiry = Some((group, stall.call.seq, begun));
         let members: Vec<usize> = stall.members.iter().copied().filter(|&m| m < self.world).collect();
         for &member in &members {
             state.tell(member, &Event::Where { inquiry: id, group, seq });
@@ -338,7 +340,7 @@ impl Shared {
         }
         let answers = state.inquiry.take().map(|inquiry| inquiry.answers).unwrap_or_default();
         self.answered.notify_all();
-        if let Some(error) = state.verdict(asker, &stall, &members, &answers) {
+        if let Some(error) = verdict(asker, &stall, |rank| state.left(rank), &answers) {
             state.poison(error);
         }
     }
@@ -347,6 +349,10 @@ impl Shared {
 impl State {
     fn present(&self, rank: usize) -> bool {
         self.seats[rank].as_ref().is_some_and(|seat| !seat.left && !seat.gone)
+    }
+
+    fn left(&self, rank: usize) -> bool {
+        self.seats.get(rank).and_then(Option::as_ref).is_some_and(|seat| seat.left)
     }
 
     fn tell(&mut self, rank: usize, event: &Event) {
@@ -374,7 +380,7 @@ impl State {
     fn report(&mut self, error: Error) {
         let error = match error {
             Error::PeerLost { rank, reason } => {
-                let left = self.seats.get(rank).and_then(Option::as_ref).is_some_and(|seat| seat.left);
+                let left = self.left(rank);
                 let reason =
                     if left { format!("it had finished or destroyed its group ({reason})") } else { reason };
                 Error::PeerLost { rank, reason }
@@ -382,52 +388,5 @@ impl State {
             other => other,
         };
         self.poison(error);
-    }
-
-    /// What the answers mean, if anything: a mismatch, a rank that has left or, once the deadline
-    /// has passed, who did not come.
-    fn verdict(
-        &self,
-        asker: usize,
-        stall: &Stall,
-        members: &[usize],
-        answers: &HashMap<usize, Place>,
-    ) -> Option<Error> {
-        let mut places: Vec<_> = answers.iter().collect();
-        places.sort_by_key(|(rank, _)| **rank);
-        for (rank, place) in places {
-            if let Some(other) = place.asked.as_ref().filter(|other| **other != stall.call) {
-                let (call_a, call_b) = (stall.call.to_string(), other.to_string());
-                return Some(Error::Mismatch { rank_a: asker, call_a, rank_b: *rank, call_b });
-            }
-        }
-        let left = |&&rank: &&usize| self.seats[rank].as_ref().is_some_and(|seat| seat.left);
-        if let Some(&rank) = members.iter().find(left) {
-            let reason = format!("it had finished or destroyed its group before {}", stall.call);
-            return Some(Error::PeerLost { rank, reason });
-        }
-        if !stall.expired {
-            return None;
-        }
-        let absent: Vec<_> = members
-            .iter()
-            .filter_map(|rank| match answers.get(rank) {
-                None => Some(format!("rank {rank} does not answer (stopped or unreachable)")),
-                Some(Place { asked: Some(_), .. }) => None,
-                Some(Place { last: None, .. }) => {
-                    Some(format!("rank {rank} has not called it (nor anything before)"))
-                }
-                Some(Place { last: Some(last), inside, .. }) => {
-                    let state = if *inside { "it is still in" } else { "its last call was" };
-                    Some(format!("rank {rank} has not called it; {state} {last}"))
-                }
-            })
-            .collect();
-        let absent = if absent.is_empty() {
-            "all ranks have called it, but the data did not get through in time".into()
-        } else {
-            absent.join("; ")
-        };
-        Some(Error::Timeout { call: stall.call.to_string(), seconds: stall.seconds, absent })
     }
 }

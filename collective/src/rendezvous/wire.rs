@@ -42,6 +42,8 @@ pub(crate) struct Stall {
     /// World ranks of the group.
     pub members: Vec<usize>,
     pub call: Fingerprint,
+    /// A message between two ranks, which has no number among the collectives.
+    pub direct: bool,
     pub seconds: f64,
     /// The deadline has passed: there must be a verdict now.
     pub expired: bool,
@@ -103,7 +105,7 @@ pub(crate) enum Event {
     Where {
         inquiry: u64,
         group: u64,
-        seq: u64,
+        seq: Option<u64>,
     },
     /// A rank has said goodbye.
     Left {
