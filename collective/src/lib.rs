@@ -7,6 +7,7 @@ pub mod communicator;
 pub mod dtype;
 pub mod error;
 pub mod reduce;
+pub mod transport;
 
 pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
