@@ -2,6 +2,7 @@
 //! [`ProcessGroup`](crate::ProcessGroup) makes all others.
 
 use crate::{DType, ReduceOp, Result};
+use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
 /// Who I am among how many.
@@ -25,7 +26,38 @@ pub struct Call {
     pub timeout: Duration,
 }
 
+impl Call {
+    /// What the other ranks' calls are compared with.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint {
+            seq: self.seq,
+            operation: self.operation.into(),
+            dtype: self.dtype,
+            count: self.count as u64,
+            reduce: self.reduce,
+            root: self.root.map(|root| root as u32),
+        }
+    }
+}
+
 impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fingerprint().fmt(f)
+    }
+}
+
+/// A [`Call`] as it travels: what must be equal on all ranks, which the deadline need not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    pub seq: u64,
+    pub operation: String,
+    pub dtype: DType,
+    pub count: u64,
+    pub reduce: Option<ReduceOp>,
+    pub root: Option<u32>,
+}
+
+impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} #{} ({} x {:?}", self.operation, self.seq, self.count, self.dtype)?;
         if let Some(reduce) = self.reduce {
@@ -57,4 +89,31 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn barrier(&self, call: &Call) -> Result<()>;
     /// Wakes every waiting call on this rank with an error. Never blocks.
     fn abort(&self);
+}
+
+/// A world of one: every collective is the identity.
+#[derive(Clone, Copy, Debug)]
+pub struct Solo;
+
+impl Communicator for Solo {
+    fn world(&self) -> World {
+        World { rank: 0, size: 1 }
+    }
+    fn name(&self) -> &'static str {
+        "solo"
+    }
+    fn all_reduce(&self, _: &Call, _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+    fn broadcast(&self, _: &Call, _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+    fn all_gather(&self, _: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        out.copy_from_slice(mine);
+        Ok(())
+    }
+    fn barrier(&self, _: &Call) -> Result<()> {
+        Ok(())
+    }
+    fn abort(&self) {}
 }

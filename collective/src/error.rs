@@ -1,11 +1,15 @@
 //! What can go wrong between ranks, in words a user can act on.
 
+use serde::{Deserialize, Serialize};
+
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a collective operation failed. Cloneable, because a poisoned group answers every later
 /// call with the first cause.
-#[derive(Clone, Debug, thiserror::Error)]
+///
+/// It travels between ranks as JSON, so that all of them report the same first cause.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A world, address, environment variable or argument that cannot work.
@@ -29,6 +33,10 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {reason}")]
     Io { what: String, reason: String },
+    /// The group was aborted while this call waited. A transport returns it; the process group
+    /// replaces it with the cause.
+    #[error("the collective was aborted")]
+    Aborted,
     /// The group failed before; this is the first cause.
     #[error("the process group failed earlier: {0}")]
     Poisoned(Box<Error>),
@@ -38,5 +46,13 @@ impl Error {
     /// An [`Error::Io`] that says what was attempted.
     pub fn io(what: impl Into<String>, source: &std::io::Error) -> Self {
         Error::Io { what: what.into(), reason: source.to_string() }
+    }
+
+    /// The first cause: what [`Error::Poisoned`] carries, or this error itself.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Error::Poisoned(cause) => cause.cause(),
+            other => other,
+        }
     }
 }

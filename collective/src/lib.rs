@@ -6,9 +6,14 @@
 pub mod communicator;
 pub mod dtype;
 pub mod error;
+mod process_group;
 pub mod reduce;
+mod rendezvous;
 pub mod transport;
 
 pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result};
+pub use process_group::{Options, ProcessGroup};
+pub use rendezvous::{InitMethod, Secret};
+pub use transport::Transport;

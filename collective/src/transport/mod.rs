@@ -1,6 +1,54 @@
-//! Ways of moving bytes between ranks.
+//! The ways of moving bytes between ranks. Each implements
+//! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
 
 mod local;
 #[cfg(target_os = "linux")]
 pub mod shm;
+pub mod tcp;
 pub mod thread;
+
+use crate::{Error, Result};
+use std::{fmt, str::FromStr};
+
+/// Which transport a group uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// The best one that all ranks of the group can use.
+    #[default]
+    Auto,
+    /// Threads of one process.
+    Thread,
+    /// Shared memory of one machine.
+    Shm,
+    /// TCP, within a machine and between machines.
+    Tcp,
+}
+
+impl Transport {
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Thread => "thread",
+            Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Transport {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let all = [Transport::Auto, Transport::Thread, Transport::Shm, Transport::Tcp];
+        all.into_iter().find(|transport| transport.name() == text).ok_or_else(|| {
+            Error::Invalid(format!("there is no transport {text:?}; choose auto, thread, shm or tcp"))
+        })
+    }
+}

@@ -43,7 +43,7 @@ impl Failure {
     /// As rank `me` reports it.
     pub fn error(self, me: usize) -> Error {
         let (rank, reason) = match self {
-            Failure::Aborted { by } if by == me => (by, "this rank aborted the call"),
+            Failure::Aborted { by } if by == me => return Error::Aborted,
             Failure::TimedOut { by } => (by, "it gave up at its deadline, waiting for others"),
             Failure::Aborted { by } => (by, "it aborted"),
             Failure::Lost { rank } => (rank, "another rank found it gone"),

@@ -8,16 +8,16 @@
 //! The first rank that fails says so in the header. From then on every wait of every rank ends
 //! with an error, and so does every later call: a group does not recover.
 
+mod announcement;
 mod failure;
-mod fingerprint;
 pub mod ops;
 pub mod region;
 mod stream;
 mod wait;
 
 use crate::{Error, Result, World, communicator::Call};
+use announcement::Announced;
 use failure::Failure;
-use fingerprint::Print;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, Memory, PRESENT, Region};
 use std::{
     sync::{
@@ -223,16 +223,16 @@ impl<'a, M: Memory> Session<'a, M> {
     /// After the entry gate: do all ranks make the same call?
     pub fn agree(&mut self) -> Result<()> {
         let (region, parity) = (&self.member.region, self.parity());
-        let print = |rank: usize| region.slot(rank).calls[parity].read();
-        let first = print(0);
-        let Some(other) = (1..region.world()).find(|rank| print(*rank) != first) else {
+        let announced = |rank: usize| region.slot(rank).calls[parity].read();
+        let first = announced(0);
+        let Some(other) = (1..region.world()).find(|rank| announced(*rank) != first) else {
             return Ok(());
         };
         let error = Error::Mismatch {
             rank_a: 0,
             call_a: first.describe(),
             rank_b: other,
-            call_b: print(other).describe(),
+            call_b: announced(other).describe(),
         };
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
@@ -279,11 +279,11 @@ impl<'a, M: Memory> Session<'a, M> {
     /// Where a rank that is behind was last seen.
     fn whereabouts(&self, rank: usize) -> String {
         let slot = self.member.region.slot(rank);
-        let [even, odd]: [Print; 2] = std::array::from_fn(|parity| slot.calls[parity].read());
+        let [even, odd]: [Announced; 2] = std::array::from_fn(|parity| slot.calls[parity].read());
         let last = if odd.seq() > even.seq() { odd } else { even };
         if slot.presence.load(Acquire) == ABSENT {
             format!("rank {rank} has not joined")
-        } else if last == Print::of(self.call) {
+        } else if last == Announced::of(self.call) {
             format!("rank {rank} came, but stopped on the way")
         } else if last.seq() == 0 {
             format!("rank {rank} did not come; it has made no call yet")

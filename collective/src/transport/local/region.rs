@@ -10,7 +10,7 @@
 //! All offsets follow from the world size and constants of this file. Nothing that is read from
 //! the memory is ever used as a size or an offset.
 
-use super::{fingerprint::Fingerprint, wait::Word};
+use super::{announcement::Announcement, wait::Word};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Most bytes a rank contributes to a call that is done in one exchange.
@@ -74,7 +74,7 @@ pub struct Slot {
     pub presence: AtomicU32,
     pub pid: AtomicU32,
     /// The calls this rank has made last; even and odd ones.
-    pub calls: [Fingerprint; 2],
+    pub calls: [Announcement; 2],
 }
 
 pub const ABSENT: u32 = 0;

@@ -1,47 +1,50 @@
 //! What a rank is calling, in a fixed number of shared words, so that peers can compare.
 
-use crate::{DType, ReduceOp, communicator::Call};
+use crate::{
+    DType, ReduceOp,
+    communicator::{Call, Fingerprint},
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an operation's name that are compared and shown.
 const NAME: usize = 32;
 
-/// One [`Call`], readable by every rank. The time-out is not part of it.
+/// The [`Fingerprint`] of a call, readable by every rank.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Fingerprint([AtomicU64; 4 + NAME / 8]);
+pub struct Announcement([AtomicU64; 4 + NAME / 8]);
 
-impl Fingerprint {
+impl Announcement {
     pub fn publish(&self, call: &Call) {
-        for (shared, word) in self.0.iter().zip(Print::of(call).0) {
+        for (shared, word) in self.0.iter().zip(Announced::of(call).0) {
             shared.store(word, Ordering::Relaxed);
         }
     }
 
-    pub fn read(&self) -> Print {
-        Print(std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed)))
+    pub fn read(&self) -> Announced {
+        Announced(std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed)))
     }
 }
 
-/// A [`Fingerprint`] as it was at one moment.
+/// An [`Announcement`] as it was at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Print([u64; 4 + NAME / 8]);
+pub struct Announced([u64; 4 + NAME / 8]);
 
-impl Print {
+impl Announced {
     pub fn of(call: &Call) -> Self {
+        let mut name = [0; NAME];
+        for (byte, from) in name.iter_mut().zip(call.operation.bytes()) {
+            *byte = from;
+        }
         let mut words = [0; 4 + NAME / 8];
         words[0] = call.seq;
         words[1] = call.count as u64;
         words[2] = call.root.map_or(0, |root| root as u64 + 1);
         words[3] = dtype_code(call.dtype) << 8 | call.reduce.map_or(0, reduce_code);
-        let mut name = [0; NAME];
-        for (byte, from) in name.iter_mut().zip(call.operation.bytes()) {
-            *byte = from;
-        }
         for (word, bytes) in words[4..].iter_mut().zip(name.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
-        Print(words)
+        Announced(words)
     }
 
     /// The call's number within its group; 0 before the first.
@@ -49,21 +52,22 @@ impl Print {
         self.0[0]
     }
 
-    /// As `Call` displays itself. Takes whatever bits it meets: a peer wrote them.
+    /// As the call displays itself. Takes whatever bits it meets: a peer wrote them.
     pub fn describe(&self) -> String {
-        let bytes: Vec<u8> = self.0[4..].iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let name = String::from_utf8_lossy(&bytes);
-        let name = name.trim_end_matches('\0').escape_debug();
-        let dtype = DTYPES.iter().find(|d| dtype_code(**d) == self.0[3] >> 8);
-        let dtype = dtype.map_or("?".to_string(), |d| format!("{d:?}"));
-        let mut text = format!("{name} #{} ({} x {dtype}", self.seq(), self.0[1]);
-        if let Some(reduce) = REDUCTIONS.iter().find(|r| reduce_code(**r) == self.0[3] & 0xff) {
-            text += &format!(", {reduce:?}");
-        }
-        if let Some(root) = self.0[2].checked_sub(1) {
-            text += &format!(", root {root}");
-        }
-        text + ")"
+        let [seq, count, root, kind, name @ ..] = self.0;
+        let Some(dtype) = DTYPES.into_iter().find(|dtype| dtype_code(*dtype) == kind >> 8) else {
+            return "a call that cannot be read".to_string();
+        };
+        let name: Vec<u8> = name.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let fingerprint = Fingerprint {
+            seq,
+            operation: String::from_utf8_lossy(&name).trim_end_matches('\0').escape_debug().to_string(),
+            dtype,
+            count,
+            reduce: REDUCTIONS.into_iter().find(|reduce| reduce_code(*reduce) == kind & 0xff),
+            root: root.checked_sub(1).map(|root| u32::try_from(root).unwrap_or(u32::MAX)),
+        };
+        fingerprint.to_string()
     }
 }
 
@@ -116,13 +120,15 @@ mod tests {
                 root,
                 timeout: Duration::from_secs(1),
             };
-            assert_eq!(Print::of(&call).describe(), call.to_string());
+            assert_eq!(Announced::of(&call).describe(), call.to_string());
         }
     }
 
     #[test]
     fn describes_rubbish_without_panicking() {
-        assert!(Print([u64::MAX; 8]).describe().contains("x ?"));
-        assert_eq!(Print([0; 8]).describe(), " #0 (0 x ?)");
+        assert!(Announced([u64::MAX; 8]).describe().contains("cannot be read"));
+        let mut words = [u64::MAX; 8];
+        words[3] = 1 << 8;
+        assert!(Announced(words).describe().contains("x F32, root"));
     }
 }

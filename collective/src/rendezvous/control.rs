@@ -1,0 +1,374 @@
+//! A rank's end of the control plane: joins, listens in a background thread, and wakes whoever
+//! waits in a collective when the job has failed.
+
+use super::{
+    Secret,
+    secret::HANDSHAKE,
+    tune_control,
+    wire::{Event, FrameReader, Member, Next, Place, Request, Stall, write_frame},
+};
+use crate::{Error, Result};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    net::{Shutdown, TcpStream, ToSocketAddrs},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often the background thread looks after calls that wait for long.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a rank waits for the server to name the first cause.
+const VERDICT: Duration = Duration::from_millis(2500);
+
+/// A group as the control plane sees it.
+pub(crate) trait Watched: Send + Sync {
+    fn id(&self) -> u64;
+    /// Where this rank is, seen from call `seq`.
+    fn place(&self, seq: u64) -> Place;
+    /// The call that has waited for long since the last time it was asked, if any.
+    fn stalled(&self) -> Option<Stall>;
+    /// Wakes the call that waits. Never blocks.
+    fn abort(&self);
+}
+
+#[derive(Default)]
+struct State {
+    members: Option<Vec<Member>>,
+    values: HashMap<u64, Vec<u8>>,
+    cause: Option<Error>,
+    left: BTreeSet<usize>,
+    groups: Vec<Weak<dyn Watched>>,
+    /// The server has ended, in peace or not.
+    gone: bool,
+    /// This rank has said goodbye.
+    closing: bool,
+}
+
+struct Link {
+    rank: usize,
+    writer: Mutex<TcpStream>,
+    state: Mutex<State>,
+    changed: Condvar,
+    poisoned: AtomicBool,
+    requests: AtomicU64,
+}
+
+/// A rank's connection to the server, closed with a goodbye when dropped.
+pub(crate) struct Control {
+    link: Arc<Link>,
+    members: Vec<Member>,
+    /// Address of this rank in the network that the server is in.
+    address: String,
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Control(rank {} of {} at {})", self.link.rank, self.members.len(), self.address)
+    }
+}
+
+/// Connects to the server, trying until `deadline`. Gives up earlier on a peer that does not prove
+/// the secret: at once if it gives a wrong proof, after five seconds if it gives none.
+pub(crate) fn connect(
+    address: &str,
+    secret: &Secret,
+    begun: Instant,
+    deadline: Instant,
+) -> Result<TcpStream> {
+    let mut strange: Option<Instant> = None;
+    loop {
+        let failure = match attempt(address, deadline) {
+            Ok(mut stream) => match secret.dial(&mut stream, deadline.min(Instant::now() + 2 * HANDSHAKE)) {
+                Ok(()) => return Ok(stream),
+                Err(Error::Io { reason, .. }) => {
+                    if strange.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(5) {
+                        let reason = format!("{reason}; does another program listen there?");
+                        return Err(Error::Unauthenticated { peer: address.into(), reason });
+                    }
+                    reason
+                }
+                Err(error) => return Err(error),
+            },
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() + Duration::from_millis(50) > deadline {
+            return Err(Error::Rendezvous {
+                address: address.into(),
+                seconds: begun.elapsed().as_secs_f64(),
+                absent: format!(
+                    "rank 0, which has to listen there ({failure}); is it running, and are MASTER_ADDR and MASTER_PORT those of rank 0?"
+                ),
+            });
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
+    let mut failure = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(10));
+        match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(5))) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+impl Control {
+    /// Joins over a proven connection and waits until all ranks have.
+    pub fn join(
+        stream: TcpStream,
+        rank: usize,
+        world: usize,
+        member: Member,
+        begun: Instant,
+        deadline: Instant,
+    ) -> Result<Self> {
+        let failed = |e| Error::io("join the rendezvous", &e);
+        tune_control(&stream).map_err(failed)?;
+        stream.set_write_timeout(Some(Duration::from_secs(1))).map_err(failed)?;
+        let address = stream.peer_addr().map_err(failed)?.to_string();
+        let reader = FrameReader::new(stream.try_clone().map_err(failed)?);
+        let link = Arc::new(Link {
+            rank,
+            writer: Mutex::new(stream),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            poisoned: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+        });
+        let listening = link.clone();
+        thread::Builder::new()
+            .name("ddp-control".into())
+            .spawn(move || listening.listen(reader))
+            .map_err(failed)?;
+        // From here on the goodbye in `drop` ends the thread.
+        let mut control = Control { link, members: Vec::new(), address };
+        control.link.send(&Request::Join { rank, world, member });
+        let seconds = |now: Instant| now.duration_since(begun).as_secs_f64();
+        control.members = match control.link.wait(deadline, |state| state.members.clone())? {
+            Some(members) => members,
+            None => {
+                control.link.send(&Request::Late { seconds: seconds(Instant::now()) });
+                let verdict = Instant::now() + VERDICT;
+                control.link.wait(verdict, |state| state.members.clone())?.ok_or_else(|| {
+                    Error::Rendezvous {
+                        address: control.address.clone(),
+                        seconds: seconds(Instant::now()),
+                        absent: "an answer of rank 0, which does not respond".into(),
+                    }
+                })?
+            }
+        };
+        if control.members.len() != world {
+            return Err(Error::Invalid(format!(
+                "rank 0 counts {} ranks, not {world}",
+                control.members.len()
+            )));
+        }
+        Ok(control)
+    }
+
+    /// All ranks, in rank order.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The job's first cause of failure, if it has failed.
+    pub fn cause(&self) -> Option<Error> {
+        // The flag spares the healthy case the lock.
+        if !self.link.poisoned.load(Ordering::Acquire) {
+            return None;
+        }
+        self.link.lock().cause.clone()
+    }
+
+    /// Reports this rank's failure; returns what the server says was first.
+    pub fn fail(&self, error: Error) -> Error {
+        self.link.send(&Request::Report { error: error.clone() });
+        self.verdict(error)
+    }
+
+    /// Reports a call whose deadline has passed; returns the server's verdict, or `error`.
+    pub fn expire(&self, stall: Stall, error: Error) -> Error {
+        self.link.send(&Request::Stall(stall));
+        self.verdict(error)
+    }
+
+    fn verdict(&self, error: Error) -> Error {
+        match self.link.wait(Instant::now() + VERDICT, |state| state.gone.then_some(())) {
+            Err(cause) => cause,
+            Ok(_) => {
+                self.link.poison(error.clone());
+                error
+            }
+        }
+    }
+
+    /// Lets a group hear of failures.
+    pub fn watch(&self, group: Weak<dyn Watched>) {
+        let mut state = self.link.lock();
+        state.groups.retain(|group| group.strong_count() > 0);
+        state.groups.push(group);
+    }
+
+    /// Stores a value for all ranks.
+    pub fn set(&self, key: &str, value: &[u8]) {
+        self.link.send(&Request::Set { key: key.into(), value: value.into() });
+    }
+
+    /// The value of `key`, waiting until somebody sets it.
+    pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
+        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
+        self.ask(id, key, Request::Get { id, key: key.into() }, deadline)
+    }
+
+    /// Adds to the counter `key`, which starts at 0, and returns its new value.
+    pub fn add(&self, key: &str, amount: i64, deadline: Instant) -> Result<i64> {
+        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
+        let value = self.ask(id, key, Request::Add { id, key: key.into(), amount }, deadline)?;
+        let text = String::from_utf8_lossy(&value);
+        text.parse()
+            .map_err(|_| Error::Invalid(format!("the store's key {key:?} is {text:?}, which is no number")))
+    }
+
+    fn ask(&self, id: u64, key: &str, request: Request, deadline: Instant) -> Result<Vec<u8>> {
+        let begun = Instant::now();
+        self.link.send(&request);
+        self.link.wait(deadline, |state| state.values.remove(&id))?.ok_or_else(|| Error::Timeout {
+            call: format!("store key {key:?}"),
+            seconds: begun.elapsed().as_secs_f64(),
+            absent: "no rank has set it".into(),
+        })
+    }
+
+    /// Tells everyone that this rank leaves in peace. May be said twice.
+    pub fn goodbye(&self) {
+        if std::mem::replace(&mut self.link.lock().closing, true) {
+            return;
+        }
+        self.link.send(&Request::Goodbye);
+        // Data connections close after this: whoever finds them closed must find the reason, too.
+        let rank = self.link.rank;
+        let heard = |state: &mut State| (state.gone || state.left.contains(&rank)).then_some(());
+        let _ = self.link.wait(Instant::now() + Duration::from_secs(1), heard);
+        self.link.close();
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let rank = self.link.rank;
+            self.link
+                .send(&Request::Report { error: Error::PeerLost { rank, reason: "it panicked".into() } });
+        }
+        self.goodbye();
+    }
+}
+
+impl Link {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends without waiting for an answer. A failure shows as the end of the connection.
+    fn send(&self, request: &Request) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if write_frame(&mut writer, request).is_err() {
+            let _ = writer.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn close(&self) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.shutdown(Shutdown::Both);
+    }
+
+    /// Waits for `found`, at most until `deadline` (then `None`); a failed job is an error.
+    fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut found: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(cause) = &state.cause {
+                return Err(cause.clone());
+            }
+            if let Some(value) = found(&mut state) {
+                return Ok(Some(value));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.gone {
+                return Ok(None);
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn poison(&self, error: Error) {
+        let mut state = self.lock();
+        if state.cause.is_none() {
+            state.cause = Some(error);
+            self.poisoned.store(true, Ordering::Release);
+        }
+        let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        self.changed.notify_all();
+        groups.iter().for_each(|group| group.abort());
+    }
+
+    /// The background thread.
+    fn listen(&self, mut reader: FrameReader) {
+        let reason = loop {
+            match reader.next(Some(TICK)) {
+                Ok(Next::Frame(event)) => self.hear(event),
+                Ok(Next::Idle) => {}
+                Ok(Next::Closed) => break "its process ended".to_string(),
+                Err(error) => break format!("the connection to it broke ({error})"),
+            }
+            let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
+            for stall in groups.iter().filter_map(|group| group.stalled()) {
+                self.send(&Request::Stall(stall));
+            }
+        };
+        let mut state = self.lock();
+        state.gone = true;
+        // Rank 0 may finish first; the others go on without an arbiter.
+        let peace = state.closing || state.left.contains(&0);
+        drop(state);
+        self.changed.notify_all();
+        if !peace {
+            self.poison(Error::PeerLost { rank: 0, reason });
+        }
+    }
+
+    fn hear(&self, event: Event) {
+        match event {
+            Event::Welcome { members } => self.lock().members = Some(members),
+            Event::Value { id, value } => {
+                self.lock().values.insert(id, value);
+            }
+            Event::Where { inquiry, group, seq } => {
+                let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
+                let place =
+                    groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
+                let place = place.unwrap_or(Place { asked: None, last: None, inside: false });
+                self.send(&Request::Here { inquiry, place });
+            }
+            Event::Left { rank } => {
+                self.lock().left.insert(rank);
+            }
+            Event::Poison { error } => return self.poison(error),
+        }
+        self.changed.notify_all();
+    }
+}

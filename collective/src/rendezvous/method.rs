@@ -1,0 +1,88 @@
+//! Where the ranks of a job meet.
+
+use crate::{Error, Result};
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Where the ranks of a job meet, as a URL: `env://`, `tcp://host:port` or `file:///path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InitMethod {
+    /// Rank, world size and address from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` (default 127.0.0.1)
+    /// and `MASTER_PORT`, which is what torchrun and `burn-ddp launch` set.
+    Env,
+    /// Rank 0 listens on this `host:port`, the others connect to it.
+    Tcp(String),
+    /// Rank 0 writes its address and a fresh secret into this file (mode 0600), the others read
+    /// it there. All ranks must be on one machine, unless `MASTER_ADDR` says under which address
+    /// the machine of rank 0 is reached.
+    File(PathBuf),
+}
+
+impl FromStr for InitMethod {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self> {
+        let invalid = |why: &str| {
+            Error::Invalid(format!("init method {url:?}: {why}; use env://, tcp://host:port or file:///path"))
+        };
+        if let Some(rest) = url.strip_prefix("env://") {
+            return if rest.is_empty() {
+                Ok(InitMethod::Env)
+            } else {
+                Err(invalid("env:// takes no address"))
+            };
+        }
+        if let Some(address) = url.strip_prefix("tcp://") {
+            let (host, port) = address.rsplit_once(':').ok_or_else(|| invalid("the port is missing"))?;
+            if host.is_empty() {
+                return Err(invalid("the host is missing"));
+            }
+            port.parse::<u16>().map_err(|_| invalid("the port is no number from 0 to 65535"))?;
+            return Ok(InitMethod::Tcp(address.into()));
+        }
+        if let Some(path) = url.strip_prefix("file://") {
+            if !path.starts_with('/') {
+                return Err(invalid("the path must be absolute"));
+            }
+            return Ok(InitMethod::File(path.into()));
+        }
+        Err(invalid("unknown scheme"))
+    }
+}
+
+impl fmt::Display for InitMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InitMethod::Env => f.write_str("env://"),
+            InitMethod::Tcp(address) => write!(f, "tcp://{address}"),
+            InitMethod::File(path) => write!(f, "file://{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read_and_written() {
+        for url in ["env://", "tcp://localhost:29500", "tcp://[::1]:1", "file:///run/job"] {
+            assert_eq!(url.parse::<InitMethod>().unwrap().to_string(), url);
+        }
+    }
+
+    #[test]
+    fn bad_urls_name_the_url_and_the_fault() {
+        for (url, fault) in [
+            ("", "unknown scheme"),
+            ("http://x", "unknown scheme"),
+            ("env://x", "takes no address"),
+            ("tcp://x", "port is missing"),
+            ("tcp://:1", "host is missing"),
+            ("tcp://x:99999", "no number"),
+            ("file://x", "absolute"),
+        ] {
+            let error = url.parse::<InitMethod>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{url:?}")) && error.contains(fault), "{error}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! From what the caller, the environment or a file says to who and where this rank is.
+
+use super::{InitMethod, Secret};
+use crate::{Error, Options, Result};
+use std::{
+    env,
+    io::Write,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs},
+    os::fd::{FromRawFd, RawFd},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
+
+/// Who this rank is, and the `host:port` and secret it meets the others with.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub rank: usize,
+    pub world: usize,
+    /// Where rank 0 listens. For `file://`, unknown before rank 0 has written the file.
+    pub address: String,
+    pub secret: Option<Secret>,
+}
+
+/// A variable's number; `None` if it is not set.
+fn number<T: std::str::FromStr>(name: &str, what: &str) -> Result<Option<T>> {
+    let Ok(text) = env::var(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(Error::Invalid(format!("environment variable {name} is {text:?}; it must be {what}"))),
+    }
+}
+
+fn required<T>(value: Option<T>, name: &str, method: &InitMethod) -> Result<T> {
+    value.ok_or_else(|| {
+        Error::Invalid(format!(
+            "{method} needs the environment variable {name}, which is not set: start the processes with a launcher (burn-ddp launch, torchrun), or set it"
+        ))
+    })
+}
+
+impl Plan {
+    /// Settles rank, world size, address and secret.
+    pub fn new(method: &InitMethod, options: &Options) -> Result<Self> {
+        let rank = match options.rank {
+            Some(rank) => rank,
+            None => required(number("RANK", "a rank, a whole number from 0")?, "RANK", method)?,
+        };
+        let world = match options.world_size {
+            Some(world) => world,
+            None => required(number("WORLD_SIZE", "a number of processes, from 1")?, "WORLD_SIZE", method)?,
+        };
+        if world == 0 {
+            return Err(Error::Invalid("the world size is 0; it must be at least 1".into()));
+        }
+        if rank >= world {
+            return Err(Error::Invalid(format!(
+                "rank {rank} does not exist in a world of {world}: ranks are 0 to {} (RANK, WORLD_SIZE)",
+                world - 1
+            )));
+        }
+        let address = match method {
+            InitMethod::Env if world == 1 => String::new(),
+            InitMethod::Env => {
+                let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+                let port: u16 =
+                    required(number("MASTER_PORT", "a port, 1 to 65535")?, "MASTER_PORT", method)?;
+                // torchrun's agent listens on MASTER_PORT itself and says so here; then rank 0
+                // takes the port after it.
+                let taken = env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|value| value == "True");
+                let port = if taken { port.checked_add(1) } else { Some(port) };
+                let port = port.ok_or_else(|| Error::Invalid("MASTER_PORT is 65535; under torchrun the port after it is needed, so choose a lower one".into()))?;
+                // An IPv6 address needs brackets before a port.
+                if host.contains(':') && !host.starts_with('[') {
+                    format!("[{host}]:{port}")
+                } else {
+                    format!("{host}:{port}")
+                }
+            }
+            InitMethod::Tcp(address) => address.clone(),
+            InitMethod::File(_) => {
+                let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+                format!("{host}:0")
+            }
+        };
+        let secret = match (&options.secret, env::var("BURN_DDP_SECRET")) {
+            (Some(secret), _) => Some(secret.clone()),
+            (None, Ok(text)) => Some(Secret::new(text)?),
+            (None, Err(_)) => None,
+        };
+        Ok(Plan { rank, world, address, secret })
+    }
+
+    /// The secret that connections prove: the one given, or on loopback one derived from the
+    /// address. Between machines there must be one.
+    pub fn secret(&self) -> Result<Secret> {
+        match &self.secret {
+            Some(secret) => Ok(secret.clone()),
+            None if self.loopback()? => Ok(Secret::derived(&format!(
+                "{} {}",
+                self.address,
+                env::var("TORCHELASTIC_RUN_ID").unwrap_or_default()
+            ))),
+            None => Err(Error::Invalid(format!(
+                "the world meets at {}, which is not this machine alone, and there is no secret: set BURN_DDP_SECRET to the same long random text on all ranks",
+                self.address
+            ))),
+        }
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        let failed = |why: String| {
+            Error::Invalid(format!(
+                "the rendezvous address {:?} is unusable: {why}; check MASTER_ADDR",
+                self.address
+            ))
+        };
+        let addresses: Vec<_> = self.address.to_socket_addrs().map_err(|e| failed(e.to_string()))?.collect();
+        if addresses.is_empty() { Err(failed("the name has no address".into())) } else { Ok(addresses) }
+    }
+
+    fn loopback(&self) -> Result<bool> {
+        Ok(self.resolve()?.iter().all(|address| address.ip().is_loopback()))
+    }
+
+    /// Rank 0's listener: the one inherited from the launcher, or a new one.
+    pub fn listen(&self) -> Result<TcpListener> {
+        if let Some(listener) = inherited()? {
+            return Ok(listener);
+        }
+        let addresses = self.resolve()?;
+        let failure = match TcpListener::bind(&addresses[..]) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
+        };
+        // A service name or a translated address stands for this machine without being its own.
+        if failure.kind() == std::io::ErrorKind::AddrNotAvailable && !self.loopback()? {
+            let any = |ip| SocketAddr::new(ip, addresses[0].port());
+            let any = [any(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), any(IpAddr::V4(Ipv4Addr::UNSPECIFIED))];
+            if let Ok(listener) = TcpListener::bind(&any[..]) {
+                return Ok(listener);
+            }
+        }
+        Err(Error::io(
+            format!(
+                "rank 0 cannot listen on {}; choose another MASTER_PORT if the port is taken, and check that MASTER_ADDR is an address of this machine",
+                self.address
+            ),
+            &failure,
+        ))
+    }
+}
+
+/// The listening socket that the launcher keeps bound and hands over, so that nobody can take the
+/// port in between: its number is in `BURN_DDP_MASTER_FD`. Only the first group of a process can
+/// have it.
+fn inherited() -> Result<Option<TcpListener>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let Some(fd) = number::<RawFd>("BURN_DDP_MASTER_FD", "the number of an open listening socket")? else {
+        return Ok(None);
+    };
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Ok(None);
+    }
+    let refuse = |why: &str| {
+        Error::Invalid(format!(
+            "environment variable BURN_DDP_MASTER_FD is {fd}, but {why}; it is for launchers, unset it"
+        ))
+    };
+    if fd < 3 {
+        return Err(refuse("0 to 2 are the standard streams"));
+    }
+    // SAFETY: `fcntl` and `getsockopt` accept any number; they only look.
+    let listening = unsafe {
+        let (mut value, mut size) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
+        libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == 0
+            && libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, (&raw mut value).cast(), &mut size)
+                == 0
+            && value == 1
+    };
+    if !listening {
+        return Err(refuse("that is no listening socket"));
+    }
+    // SAFETY: it is an open socket that the launcher made for this process, and the flag above
+    // gives it to one caller only.
+    Ok(Some(unsafe { TcpListener::from_raw_fd(fd) }))
+}
+
+/// Writes the address and a secret for the ranks that read this file.
+pub(crate) fn publish(path: &Path, address: SocketAddr, secret: &Secret) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let failed = |e| Error::io(format!("write the rendezvous file {}", path.display()), &e);
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(failed)?;
+    writeln!(file, "{address}\n{}", secret.expose()).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    std::fs::rename(&temporary, path).map_err(failed)
+}
+
+/// What rank 0 wrote, or `None` if it has not yet.
+pub(crate) fn read(path: &Path) -> Option<(String, Secret)> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let (address, secret) = text.split_once('\n')?;
+    let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
+    Some((address.into(), secret))
+}
+
+/// The error of a rank that waited for the file.
+pub(crate) fn no_file(path: &Path, begun: Instant, last: Option<Error>) -> Error {
+    let why = last.map_or_else(|| "the file does not exist".into(), |error| error.to_string());
+    Error::Rendezvous {
+        address: path.display().to_string(),
+        seconds: begun.elapsed().as_secs_f64(),
+        absent: format!("rank 0, which writes this file ({why})"),
+    }
+}

@@ -1,0 +1,209 @@
+//! The job's secret and the handshake that proves it on every connection.
+//!
+//! Both ends send 32 random bytes, then an HMAC-SHA256 over their role and both nonces, keyed with
+//! the secret:
+//!
+//! ```text
+//! dialler  → listener   magic (8)  nonce_d (32)
+//! listener → dialler    nonce_l (32)  HMAC("listener" ‖ nonce_d ‖ nonce_l) (32)
+//! dialler  → listener   HMAC("dialler" ‖ nonce_d ‖ nonce_l) (32)
+//! ```
+//!
+//! The role keeps a proof from being sent back to who made it. Who cannot prove the secret is
+//! never read beyond these 72 bytes. What follows is neither encrypted nor authenticated: on a
+//! network where others can change packets, use a tunnel.
+
+use crate::{Error, Result};
+use hmac::{Hmac, KeyInit, Mac};
+use rand::Rng;
+use sha2::{Digest, Sha256};
+use std::{
+    fmt,
+    io::{self, Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+const MAGIC: &[u8; 8] = b"BURNDDP\x01";
+
+/// How long a connection may take to prove the secret before it is closed.
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(2);
+
+/// What the ranks of one job share and nobody else knows. Its `Debug` output hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// A secret from any bytes or text. An empty one is refused.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
+        let bytes = bytes.into();
+        if bytes.is_empty() {
+            return Err(Error::Invalid("the job's secret (BURN_DDP_SECRET) is empty".into()));
+        }
+        Ok(Secret(bytes))
+    }
+
+    /// A fresh random secret as 64 hexadecimal digits, fit for an environment variable.
+    pub fn random() -> Self {
+        Secret(hex(&nonce()).into_bytes())
+    }
+
+    /// The secret as text, for handing it to a child process. Lossy if it is not UTF-8.
+    pub fn expose(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+
+    /// What a job on one machine uses when it was given no secret: two jobs that meet on one port
+    /// by accident do not mix. It keeps out nobody who can read this line.
+    pub(crate) fn derived(job: &str) -> Self {
+        Secret(Sha256::digest(format!("burn-ddp job {job}")).to_vec())
+    }
+
+    fn proof(&self, role: &str, dialler: &[u8; 32], listener: &[u8; 32]) -> Result<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0)
+            .map_err(|_| Error::Invalid("the job's secret has an impossible length".into()))?;
+        mac.update(role.as_bytes());
+        mac.update(dialler);
+        mac.update(listener);
+        Ok(mac)
+    }
+
+    /// Proves the secret to a listener and demands its proof.
+    pub(crate) fn dial(&self, stream: &mut TcpStream, deadline: Instant) -> Result<()> {
+        let peer = peer(stream);
+        let lost = |error: io::Error| Error::io(format!("prove the job's secret to {peer}"), &error);
+        let mine = nonce();
+        let mut hello = MAGIC.to_vec();
+        hello.extend(mine);
+        write_by(stream, &hello, deadline).map_err(lost)?;
+        let (mut theirs, mut proof) = ([0; 32], [0; 32]);
+        read_by(stream, &mut theirs, deadline).map_err(lost)?;
+        read_by(stream, &mut proof, deadline).map_err(lost)?;
+        self.proof("listener", &mine, &theirs)?.verify_slice(&proof).map_err(|_| Error::Unauthenticated {
+            peer: peer.clone(),
+            reason: "its secret differs from this rank's (BURN_DDP_SECRET must be the same for all ranks)"
+                .into(),
+        })?;
+        let proof = self.proof("dialler", &mine, &theirs)?.finalize().into_bytes();
+        write_by(stream, &proof, deadline).map_err(lost)
+    }
+
+    /// Demands a dialler's proof of the secret and gives its own.
+    pub(crate) fn answer(&self, stream: &mut TcpStream, deadline: Instant) -> Result<()> {
+        let peer = peer(stream);
+        let refused = |reason: String| Error::Unauthenticated { peer: peer.clone(), reason };
+        let lost = |error: io::Error| refused(error.to_string());
+        let (mut magic, mut theirs, mut proof) = ([0; 8], [0; 32], [0; 32]);
+        read_by(stream, &mut magic, deadline).map_err(lost)?;
+        if &magic != MAGIC {
+            return Err(refused("it does not speak this protocol".into()));
+        }
+        read_by(stream, &mut theirs, deadline).map_err(lost)?;
+        let mine = nonce();
+        let mut reply = mine.to_vec();
+        reply.extend(self.proof("listener", &theirs, &mine)?.finalize().into_bytes());
+        write_by(stream, &reply, deadline).map_err(lost)?;
+        read_by(stream, &mut proof, deadline).map_err(lost)?;
+        self.proof("dialler", &theirs, &mine)?
+            .verify_slice(&proof)
+            .map_err(|_| refused("its secret differs".into()))
+    }
+}
+
+fn peer(stream: &TcpStream) -> String {
+    stream.peer_addr().map_or_else(|_| "an unknown peer".into(), |address| address.to_string())
+}
+
+fn nonce() -> [u8; 32] {
+    let mut nonce = [0; 32];
+    rand::rng().fill_bytes(&mut nonce);
+    nonce
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn remaining(deadline: Instant) -> io::Result<Duration> {
+    match deadline.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
+        left => Ok(left),
+    }
+}
+
+/// Fills `buffer` before `deadline`, however slowly the bytes trickle in.
+pub(crate) fn read_by(stream: &mut TcpStream, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+    while !buffer.is_empty() {
+        stream.set_read_timeout(Some(remaining(deadline)?))?;
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => buffer = &mut buffer[n..],
+            Err(e) if retry(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` before `deadline`.
+pub(crate) fn write_by(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(remaining(deadline)?))?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if retry(&e) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an I/O error only says that nothing can be done right now.
+pub(crate) fn retry(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{net::TcpListener, thread};
+
+    fn meet(dialler: Secret, listener: Secret) -> (Result<()>, Result<()>) {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let soon = Instant::now() + HANDSHAKE;
+        let answering = thread::spawn(move || listener.answer(&mut socket.accept().unwrap().0, soon));
+        let dialled = dialler.dial(&mut TcpStream::connect(address).unwrap(), soon);
+        (dialled, answering.join().unwrap())
+    }
+
+    #[test]
+    fn equal_secrets_meet() {
+        let secret = Secret::random();
+        let (dialled, answered) = meet(secret.clone(), secret);
+        dialled.unwrap();
+        answered.unwrap();
+    }
+
+    #[test]
+    fn different_secrets_are_refused_on_both_sides() {
+        let (dialled, answered) = meet(Secret::random(), Secret::random());
+        assert!(dialled.unwrap_err().to_string().contains("BURN_DDP_SECRET"));
+        assert!(matches!(answered, Err(Error::Unauthenticated { .. })));
+    }
+
+    #[test]
+    fn a_secret_does_not_show() {
+        let secret = Secret::new("hunter2").unwrap();
+        assert!(!format!("{secret:?}").contains("hunter2"));
+        assert!(Secret::new("").is_err());
+    }
+}

@@ -1,0 +1,205 @@
+//! The control plane's messages, and how they are framed: a length of four bytes (big endian, at
+//! most [`LIMIT`]), then JSON.
+
+use crate::{Error, communicator::Fingerprint};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// Most bytes of one frame: room for the table of some ten thousand ranks.
+pub(crate) const LIMIT: usize = 4 << 20;
+
+/// One rank as the others know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    /// Where its data listener is.
+    pub data: SocketAddr,
+    /// Its host name, for messages.
+    pub host: String,
+    /// Ranks with equal `machine` are on one machine.
+    pub machine: String,
+    pub pid: u32,
+}
+
+/// Where a rank is in a group, as far as another one wants to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// Its call with the number asked for, if it has made it and still remembers.
+    pub asked: Option<Fingerprint>,
+    /// Its last call.
+    pub last: Option<Fingerprint>,
+    /// Whether it is still inside that last call.
+    pub inside: bool,
+}
+
+/// A call that has waited for long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stall {
+    pub group: u64,
+    /// World ranks of the group.
+    pub members: Vec<usize>,
+    pub call: Fingerprint,
+    pub seconds: f64,
+    /// The deadline has passed: there must be a verdict now.
+    pub expired: bool,
+}
+
+/// What a rank tells the server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// First message of a rank.
+    Join {
+        rank: usize,
+        world: usize,
+        member: Member,
+    },
+    /// The rendezvous took longer than this rank may wait.
+    Late {
+        seconds: f64,
+    },
+    Set {
+        key: String,
+        value: Vec<u8>,
+    },
+    /// Answered when somebody has set the key.
+    Get {
+        id: u64,
+        key: String,
+    },
+    /// Adds to a counter that starts at 0; answered with the new value as decimal text.
+    Add {
+        id: u64,
+        key: String,
+        amount: i64,
+    },
+    /// This rank has failed.
+    Report {
+        error: Error,
+    },
+    Stall(Stall),
+    /// Answer to [`Event::Where`].
+    Here {
+        inquiry: u64,
+        place: Place,
+    },
+    /// This rank leaves in peace.
+    Goodbye,
+}
+
+/// What the server tells a rank.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// All ranks have come.
+    Welcome {
+        members: Vec<Member>,
+    },
+    Value {
+        id: u64,
+        value: Vec<u8>,
+    },
+    Where {
+        inquiry: u64,
+        group: u64,
+        seq: u64,
+    },
+    /// A rank has said goodbye.
+    Left {
+        rank: usize,
+    },
+    /// The job has failed; this is the first cause.
+    Poison {
+        error: Error,
+    },
+}
+
+/// Writes one frame. The stream's write timeout bounds the wait.
+pub(crate) fn write_frame<T: Serialize>(stream: &mut TcpStream, message: &T) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    if body.len() > LIMIT {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("a message of {} bytes exceeds the limit of {LIMIT}", body.len()),
+        ));
+    }
+    let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+    frame.extend(body);
+    stream.write_all(&frame)
+}
+
+/// What [`FrameReader::next`] found.
+pub(crate) enum Next<T> {
+    Frame(T),
+    /// Nothing complete within the time given; ask again.
+    Idle,
+    Closed,
+}
+
+/// Takes frames from a stream; keeps what has arrived of a frame between calls.
+pub(crate) struct FrameReader {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl FrameReader {
+    pub fn new(stream: TcpStream) -> Self {
+        FrameReader { stream, buffer: Vec::new() }
+    }
+
+    /// The next frame, waiting at most about `wait` for more bytes (`None`: until they come).
+    pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Next<T>> {
+        self.stream.set_read_timeout(wait)?;
+        loop {
+            if let Some((message, used)) = decode(&self.buffer)? {
+                self.buffer.drain(..used);
+                return Ok(Next::Frame(message));
+            }
+            let mut chunk = [0; 8192];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Ok(Next::Closed),
+                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if super::secret::retry(&e) => return Ok(Next::Idle),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// The first message in `bytes` and its length with framing; `None` if it is not complete yet.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T, usize)>> {
+    let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > LIMIT {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a frame of {length} bytes exceeds the limit of {LIMIT}"),
+        ));
+    }
+    match rest.get(..length) {
+        Some(body) => Ok(Some((serde_json::from_slice(body)?, 4 + length))),
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn rubbish_is_refused_and_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = decode::<Request>(&bytes);
+            let _ = decode::<Event>(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_huge_length_is_refused_before_its_bytes_come() {
+        let error = decode::<Request>(&[0xff, 0xff, 0xff, 0xff]).unwrap_err();
+        assert!(error.to_string().contains("limit"));
+    }
+}

@@ -1,0 +1,193 @@
+//! The data connections of one rank: a listener for all its groups, and dialling.
+//!
+//! A connection is made when two ranks of a group first need each other: the higher rank dials,
+//! the lower waits. Both prove the job's secret, then the dialler says for which group it comes.
+
+use crate::{Error, Result, Secret, rendezvous::secret};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Most connections that may be proving themselves at one time.
+const MAX_UNPROVEN: usize = 1024;
+const ACCEPTED: u8 = 0xdd;
+
+type Arrivals = HashMap<(u64, usize), TcpStream>;
+
+struct Shared {
+    rank: usize,
+    secret: Secret,
+    arrivals: Mutex<Arrivals>,
+    arrived: Condvar,
+    closing: AtomicBool,
+    unproven: AtomicUsize,
+}
+
+/// Accepts and makes this rank's data connections. Stops listening when dropped.
+pub(crate) struct Switchboard {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+impl fmt::Debug for Switchboard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Switchboard({})", self.address)
+    }
+}
+
+impl Drop for Switchboard {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Switchboard {
+    /// Listens on a free port of `ip` as world rank `rank`.
+    pub fn start(ip: IpAddr, rank: usize, secret: Secret) -> Result<Self> {
+        let failed = |e| Error::io(format!("listen for data connections on {ip}"), &e);
+        let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let shared = Arc::new(Shared {
+            rank,
+            secret,
+            arrivals: Mutex::default(),
+            arrived: Condvar::new(),
+            closing: AtomicBool::new(false),
+            unproven: AtomicUsize::new(0),
+        });
+        let accepting = shared.clone();
+        thread::Builder::new()
+            .name("ddp-data".into())
+            .spawn(move || accepting.accept(listener))
+            .map_err(failed)?;
+        Ok(Switchboard { shared, address })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The connection to world rank `peer` for `group`, non-blocking. `check` is asked now and
+    /// then whether to go on waiting.
+    pub fn connect(
+        &self,
+        group: u64,
+        peer: usize,
+        address: SocketAddr,
+        mut check: impl FnMut() -> Result<()>,
+    ) -> Result<TcpStream> {
+        let stream = if self.shared.rank < peer {
+            self.shared.await_arrival(group, peer, check)?
+        } else {
+            loop {
+                check()?;
+                match self.shared.dial(group, peer, address) {
+                    Ok(stream) => break stream,
+                    Err(error @ Error::Unauthenticated { .. }) => return Err(error),
+                    // It may be stopped or slow; the deadline ends this.
+                    Err(_) => thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        };
+        let failed = |e| Error::io(format!("prepare the connection to rank {peer}"), &e);
+        crate::rendezvous::tune_data(&stream).map_err(failed)?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        Ok(stream)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn await_arrival(
+        &self,
+        group: u64,
+        peer: usize,
+        mut check: impl FnMut() -> Result<()>,
+    ) -> Result<TcpStream> {
+        let mut arrivals = self.lock();
+        loop {
+            if let Some(stream) = arrivals.remove(&(group, peer)) {
+                return Ok(stream);
+            }
+            check()?;
+            let wait = self.arrived.wait_timeout(arrivals, Duration::from_millis(50));
+            arrivals = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn dial(&self, group: u64, peer: usize, address: SocketAddr) -> Result<TcpStream> {
+        let failed = |e| Error::io(format!("connect to rank {peer} at {address}"), &e);
+        let deadline = Instant::now() + secret::HANDSHAKE;
+        let mut stream = TcpStream::connect_timeout(&address, secret::HANDSHAKE).map_err(failed)?;
+        self.secret.dial(&mut stream, deadline)?;
+        let mut hello = group.to_le_bytes().to_vec();
+        hello.extend((self.rank as u32).to_le_bytes());
+        hello.extend((peer as u32).to_le_bytes());
+        secret::write_by(&mut stream, &hello, deadline).map_err(failed)?;
+        let mut answer = [0];
+        secret::read_by(&mut stream, &mut answer, deadline).map_err(failed)?;
+        if answer != [ACCEPTED] {
+            return Err(Error::Invalid(format!(
+                "{address} answered rank {} as rank {peer} with {answer:?}",
+                self.rank
+            )));
+        }
+        Ok(stream)
+    }
+
+    fn accept(self: Arc<Self>, listener: TcpListener) {
+        while !self.closing.load(Ordering::Relaxed) {
+            let mut ready = [PollFd::new(&listener, PollFlags::IN)];
+            // An error here shows again, as one of `accept`.
+            let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
+            let Ok((stream, _)) = listener.accept() else { continue };
+            if self.unproven.fetch_add(1, Ordering::Relaxed) < MAX_UNPROVEN {
+                let shared = self.clone();
+                let work = move || {
+                    // Whoever fails here is a stranger, or a rank that will dial again.
+                    let _ = shared.receive(stream);
+                    shared.unproven.fetch_sub(1, Ordering::Relaxed);
+                };
+                if thread::Builder::new().name("ddp-data".into()).spawn(work).is_ok() {
+                    continue;
+                }
+            }
+            self.unproven.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn receive(&self, mut stream: TcpStream) -> Result<()> {
+        let failed = |e| Error::io("accept a data connection", &e);
+        let deadline = Instant::now() + secret::HANDSHAKE;
+        stream.set_nonblocking(false).map_err(failed)?;
+        self.secret.answer(&mut stream, deadline)?;
+        let (mut group, mut from, mut to) = ([0; 8], [0; 4], [0; 4]);
+        secret::read_by(&mut stream, &mut group, deadline).map_err(failed)?;
+        secret::read_by(&mut stream, &mut from, deadline).map_err(failed)?;
+        secret::read_by(&mut stream, &mut to, deadline).map_err(failed)?;
+        let (from, to) = (u32::from_le_bytes(from) as usize, u32::from_le_bytes(to) as usize);
+        if to != self.rank {
+            return Err(Error::Invalid(format!("rank {from} looks for rank {to} at rank {}", self.rank)));
+        }
+        // Holding the lock over the answer: the dialler must not be believed connected before
+        // the connection can be found.
+        let mut arrivals = self.lock();
+        secret::write_by(&mut stream, &[ACCEPTED], deadline).map_err(failed)?;
+        arrivals.insert((u64::from_le_bytes(group), from), stream);
+        self.arrived.notify_all();
+        Ok(())
+    }
+}
