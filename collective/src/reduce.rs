@@ -100,17 +100,31 @@ pub(crate) fn reduce_from<'a>(
         input.as_ptr()
     };
     // SAFETY: `len` bytes each, checked at every use, and borrowed for this call.
-    unsafe { reduce_raw(dtype, op, world, &pointer, &[out.as_mut_ptr()], len) }
+    unsafe { reduce_pointers(dtype, op, world, &pointer, &[out.as_mut_ptr()], len) }
 }
 
-/// [`reduce_from`] into several outputs at once, any of
-/// which may be one of the inputs.
+/// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
 ///
 /// # Safety
 /// Every pointer must be valid for `bytes` bytes during the call, for reads (inputs) or writes
 /// (outputs), and nobody else may write to an input or touch an output meanwhile. Two buffers
 /// either coincide or do not overlap.
 pub(crate) unsafe fn reduce_raw(
+    dtype: DType,
+    op: ReduceOp,
+    inputs: &[*const u8],
+    outs: &[*mut u8],
+    bytes: usize,
+) {
+    // SAFETY: the caller's contract is the callee's.
+    unsafe { reduce_pointers(dtype, op, inputs.len(), &|rank| inputs[rank], outs, bytes) }
+}
+
+/// [`reduce_raw`] of `input(0)` … `input(world - 1)`.
+///
+/// # Safety
+/// As [`reduce_raw`].
+unsafe fn reduce_pointers(
     dtype: DType,
     op: ReduceOp,
     world: usize,

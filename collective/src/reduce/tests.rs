@@ -134,10 +134,7 @@ fn outputs_may_be_the_inputs() {
     let (mut a, mut b) = (vec![1.5f32; 3000], vec![2.25f32; 3000]);
     let (a_ptr, b_ptr) = (a.as_mut_ptr().cast::<u8>(), b.as_mut_ptr().cast::<u8>());
     // SAFETY: both are 12000 bytes, and nobody else knows them.
-    unsafe {
-        let input = |rank: usize| [a_ptr.cast_const(), b_ptr.cast_const()][rank];
-        reduce_raw(DType::F32, ReduceOp::Sum, 2, &input, &[a_ptr, b_ptr], 12000);
-    }
+    unsafe { reduce_raw(DType::F32, ReduceOp::Sum, &[a_ptr, b_ptr], &[a_ptr, b_ptr], 12000) };
     assert_eq!(a, vec![3.75f32; 3000]);
     assert_eq!(b, a);
 }

@@ -228,8 +228,9 @@ impl Communicator for ThreadCommunicator {
             // SAFETY: the owner is in its call, see the module's text, and this range is ours alone.
             let at = |rank| unsafe { room.buffer(rank).add(range.start) };
             let outs: Vec<*mut u8> = (0..self.world().size).map(at).collect();
+            let inputs: Vec<*const u8> = outs.iter().map(|out| out.cast_const()).collect();
             // SAFETY: as above; the buffers are of equal length because the ranks agree.
-            unsafe { reduce_raw(call.dtype, op, outs.len(), &|rank| outs[rank], &outs, range.len()) };
+            unsafe { reduce_raw(call.dtype, op, &inputs, &outs, range.len()) };
         };
         // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
         unsafe { self.share_out(call, buffer.as_mut_ptr(), buffer.len(), &work) }
