@@ -1,7 +1,11 @@
 //! The ways of moving bytes between ranks. Each implements
 //! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
 
+mod local;
+#[cfg(target_os = "linux")]
+pub mod shm;
 pub mod tcp;
+pub mod thread;
 
 use crate::{Error, Result};
 use std::{fmt, str::FromStr};
