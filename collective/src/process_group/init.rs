@@ -6,11 +6,11 @@ use crate::{
     rendezvous::{
         Plan,
         control::{Control, connect},
-        host, plan,
+        hall, host, plan,
         server::Server,
         wire::Member,
     },
-    transport::tcp::Switchboard,
+    transport::{Transport, tcp::Switchboard},
 };
 use std::{
     net::{Ipv4Addr, Ipv6Addr, TcpStream},
@@ -30,8 +30,48 @@ impl ProcessGroup {
     }
 
     fn alone(options: Options) -> Self {
-        let site = Arc::new(Site::Solo(options));
-        ProcessGroup::new(site.solo())
+        ProcessGroup::new(Arc::new(Site::Solo(options)).alone())
+    }
+
+    /// As many ranks as asked for in this process, to be handed to as many threads. They exchange
+    /// data through memory; rank and world size in `options` are not used.
+    ///
+    /// ```
+    /// # use collective::{Options, ProcessGroup, ReduceOp};
+    /// let groups = ProcessGroup::threads(2, Options::default())?;
+    /// std::thread::scope(|scope| {
+    ///     for group in groups {
+    ///         scope.spawn(move || {
+    ///             let mut sum = [group.rank() as f32 + 1.0];
+    ///             group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    ///             assert_eq!(sum, [3.0]);
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    pub fn threads(world_size: usize, options: Options) -> Result<Vec<Self>> {
+        let options = options.or_environment();
+        match options.transport {
+            Transport::Auto | Transport::Thread => {}
+            other @ (Transport::Shm | Transport::Tcp) => {
+                return Err(Error::Invalid(format!(
+                    "threads of one process do not use transport {other}; choose auto or thread"
+                )));
+            }
+        }
+        match world_size {
+            0 => Err(Error::Invalid("the world size is 0; it must be at least 1".into())),
+            1 => Ok(vec![Self::alone(options)]),
+            size => hall::open(size)?
+                .into_iter()
+                .enumerate()
+                .map(|(rank, guest)| {
+                    let site = Arc::new(Site::Threads { guest: Arc::new(guest), options: options.clone() });
+                    Ok(ProcessGroup::new(site.open(WORLD, (0..size).collect(), rank)?))
+                })
+                .collect(),
+        }
     }
 
     /// Meets the other ranks and returns when all have come.
@@ -131,8 +171,12 @@ fn connect_by_file(path: &Path, begun: Instant, deadline: Instant) -> Result<(Tc
     Err(plan::no_file(path, begun, last))
 }
 
-/// Equal on two ranks if they share a running kernel and a host name (a container has its own).
+/// Equal on two ranks if they can share memory: one running kernel, one set of process numbers (a
+/// container has its own) and one user.
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{} {}", host(), boot.trim())
+    let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    // SAFETY: it only returns a number.
+    let user = unsafe { libc::geteuid() };
+    format!("{} {} {} user {user}", host(), boot.trim(), processes.display())
 }

@@ -35,8 +35,6 @@ pub(super) struct Parts {
     pub members: Vec<usize>,
     pub rank: usize,
     pub comm: Box<dyn Communicator>,
-    /// For messages between two ranks, where `comm` does not do that.
-    pub direct: Option<Box<dyn Communicator>>,
     pub arbiter: Option<Arc<dyn Arbiter>>,
     pub timeout: Duration,
     pub flight_folder: Option<PathBuf>,
@@ -52,7 +50,6 @@ pub(super) struct Inner {
     pub arbiter: Option<Arc<dyn Arbiter>>,
     pub site: Arc<Site>,
     pub comm: Box<dyn Communicator>,
-    pub direct: Option<Box<dyn Communicator>>,
     pub turns: Turns,
     pub jobs: Mutex<Option<Sender<Job>>>,
     /// Number of the last collective.
@@ -95,14 +92,13 @@ impl Spec {
 
 impl Inner {
     pub fn new(parts: Parts) -> Self {
-        let Parts { group, members, rank, comm, direct, arbiter, timeout, flight_folder, site } = parts;
+        let Parts { group, members, rank, comm, arbiter, timeout, flight_folder, site } = parts;
         Inner {
             world: World { rank, size: members.len() },
             group,
             members,
             arbiter,
             comm,
-            direct,
             turns: Turns::default(),
             jobs: Mutex::new(None),
             seq: AtomicU64::new(0),
@@ -174,9 +170,8 @@ impl Inner {
         };
         let Spec { operation, dtype, count, reduce, .. } = spec;
         let call = Call { seq, operation, dtype, count, reduce, root: Some(from), timeout: self.timeout };
-        let comm = self.direct.as_ref().unwrap_or(&self.comm);
         let peer = if from == self.world.rank { to } else { from };
-        self.record(&call, vec![self.members[peer]], true, || act(comm.as_ref(), &call))
+        self.record(&call, vec![self.members[peer]], true, || act(self.comm.as_ref(), &call))
     }
 
     fn record<R>(
@@ -274,8 +269,5 @@ impl Watched for Inner {
             self.write_flight_record(&cause);
         }
         self.comm.abort();
-        if let Some(direct) = &self.direct {
-            direct.abort();
-        }
     }
 }

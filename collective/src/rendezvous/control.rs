@@ -187,22 +187,9 @@ impl Control {
 
     /// The value of `key`, waiting until somebody sets it.
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
-        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
-        self.ask(id, key, Request::Get { id, key: key.into() }, deadline)
-    }
-
-    /// Adds to the counter `key`, which starts at 0, and returns its new value.
-    pub fn add(&self, key: &str, amount: i64, deadline: Instant) -> Result<i64> {
-        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
-        let value = self.ask(id, key, Request::Add { id, key: key.into(), amount }, deadline)?;
-        let text = String::from_utf8_lossy(&value);
-        text.parse()
-            .map_err(|_| Error::Invalid(format!("the store's key {key:?} is {text:?}, which is no number")))
-    }
-
-    fn ask(&self, id: u64, key: &str, request: Request, deadline: Instant) -> Result<Vec<u8>> {
         let begun = Instant::now();
-        self.link.send(&request);
+        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
+        self.link.send(&Request::Get { id, key: key.into() });
         self.link.wait(deadline, |state| state.values.remove(&id))?.ok_or_else(|| Error::Timeout {
             call: format!("store key {key:?}"),
             seconds: begun.elapsed().as_secs_f64(),

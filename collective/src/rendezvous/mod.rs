@@ -8,6 +8,7 @@
 //! Every connection first proves that both ends know the job's secret ([`secret`]).
 
 pub(crate) mod control;
+pub(crate) mod hall;
 mod method;
 pub(crate) mod plan;
 pub(crate) mod secret;
@@ -47,6 +48,15 @@ pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
     fn watch(&self, group: Weak<dyn Watched>);
     /// Tells everyone that this rank leaves in peace. May be said twice.
     fn goodbye(&self);
+}
+
+/// How long a rank's word that another one is gone waits for a better explanation, where that
+/// other one is still connected.
+pub(crate) const HEARSAY: Duration = Duration::from_millis(400);
+
+/// The reason for which a rank that has said goodbye is missed.
+pub(crate) fn finished(reason: &str) -> String {
+    format!("it had finished or destroyed its group ({reason})")
 }
 
 /// This machine's name, for messages.

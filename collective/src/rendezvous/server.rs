@@ -6,7 +6,7 @@
 //! server is the job's first cause; it goes to every rank, also to those that come later.
 
 use super::{
-    Secret,
+    HEARSAY, Secret, finished,
     secret::HANDSHAKE,
     tune_control,
     verdict::verdict,
@@ -256,13 +256,10 @@ impl Shared {
                 Some(value) => state.tell(rank, &Event::Value { id, value }),
                 None => state.waiting.push((key, id, rank)),
             },
-            Request::Add { id, key, amount } => {
-                let old = state.values.get(&key).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
-                let value = i64::wrapping_add(old.unwrap_or(0), amount).to_string().into_bytes();
-                state.values.insert(key, value.clone());
-                state.tell(rank, &Event::Value { id, value });
+            Request::Report { error } => {
+                drop(state);
+                self.report(rank, error);
             }
-            Request::Report { error } => state.report(error),
             Request::Stall(stall) => {
                 let asked = (stall.group, stall.call.seq);
                 let recent = state
@@ -307,6 +304,35 @@ impl Shared {
             }
         }
         text
+    }
+
+    /// A rank's error becomes the first cause, unless it only says that another rank is gone, which
+    /// is still here: then the cause is that one's own, or the deadline's, and on its way.
+    fn report(self: Arc<Self>, from: usize, error: Error) {
+        let mut state = self.lock();
+        let (rank, reason) = match error {
+            Error::PeerLost { rank, reason } if rank != from => (rank, reason),
+            other => return state.poison(other),
+        };
+        if state.left(rank) {
+            return state.poison(Error::PeerLost { rank, reason: finished(&reason) });
+        }
+        drop(state);
+        let shared = self.clone();
+        let lost = Error::PeerLost { rank, reason };
+        let late = lost.clone();
+        let waiting = thread::Builder::new().name("ddp-hearsay".into()).spawn(move || {
+            thread::sleep(HEARSAY);
+            let mut state = shared.lock();
+            while state.inquiry.is_some() && state.cause.is_none() {
+                state =
+                    shared.answered.wait_timeout(state, INQUIRY).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            state.poison(lost);
+        });
+        if waiting.is_err() {
+            self.lock().poison(late);
+        }
     }
 
     /// Asks every member where it is, and judges.
@@ -374,19 +400,5 @@ impl State {
             self.cause = Some(error.clone());
             self.tell_all(&Event::Poison { error });
         }
-    }
-
-    /// A rank's error. What a rank sees as a broken connection may be known better here.
-    fn report(&mut self, error: Error) {
-        let error = match error {
-            Error::PeerLost { rank, reason } => {
-                let left = self.left(rank);
-                let reason =
-                    if left { format!("it had finished or destroyed its group ({reason})") } else { reason };
-                Error::PeerLost { rank, reason }
-            }
-            other => other,
-        };
-        self.poison(error);
     }
 }

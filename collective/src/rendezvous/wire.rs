@@ -71,12 +71,6 @@ pub(crate) enum Request {
         id: u64,
         key: String,
     },
-    /// Adds to a counter that starts at 0; answered with the new value as decimal text.
-    Add {
-        id: u64,
-        key: String,
-        amount: i64,
-    },
     /// This rank has failed.
     Report {
         error: Error,
