@@ -84,12 +84,18 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
     let mut seq = 0;
     for bytes in sizes {
         let count = bytes / 4;
-        let rounds = (256 << 20 >> 1) / bytes.max(&(512 << 10));
+        let rounds = (256 << 20) / bytes.max(&(512 << 10));
         let mut times = Vec::new();
         let mut buffer = vec![0f32; count];
-        let input = |rank: usize, i: usize, round: usize| ((i + round) % 97) as f32 + rank as f32;
+        // Small whole numbers, exact in f32 in any order, and other ones in odd rounds.
+        let value = |rank: usize, i: usize, odd: usize| ((i + 31 * odd) % 97) as f32 + rank as f32;
+        let values = |of: &dyn Fn(usize, usize) -> f32| {
+            [0, 1].map(|odd| (0..count).map(|i| of(i, odd)).collect::<Vec<_>>())
+        };
+        let inputs = values(&|i, odd| value(world.rank, i, odd));
+        let sums = values(&|i, odd| (0..world.size).map(|rank| value(rank, i, odd)).sum());
         for round in 0..rounds.max(5) + 3 {
-            buffer.iter_mut().enumerate().for_each(|(i, v)| *v = input(world.rank, i, round));
+            buffer.copy_from_slice(&inputs[round % 2]);
             let mut call = |operation, count| {
                 seq += 1;
                 let reduce = (count > 0).then_some(ReduceOp::Sum);
@@ -103,10 +109,10 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
             if round >= 3 {
                 times.push(started.elapsed());
             }
-            // Small whole numbers: exact in f32 in any order.
-            let expected = |i| (0..world.size).map(|rank| input(rank, i, round)).sum::<f32>();
-            if let Some(i) = (0..count).find(|i| buffer[*i] != expected(*i)) {
-                return Err(format!("wrong sum {} instead of {} at {i}", buffer[i], expected(i)).into());
+            if buffer != sums[round % 2] {
+                return Err(
+                    format!("wrong sums in round {round} of {bytes} bytes on rank {}", world.rank).into()
+                );
             }
         }
         times.sort();

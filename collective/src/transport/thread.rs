@@ -19,8 +19,8 @@
 
 use super::local::{
     Immortal, Member, Session, check_world,
-    ops::{expect_len, reduction},
-    region::{GateId, Memory, Region, SMALL, small_end},
+    ops::{expect_len, expect_parts, reduction},
+    region::{GateId, Memory, Region, SMALL, bytes},
 };
 use crate::{Communicator, Error, Result, World, communicator::Call, reduce::reduce_raw};
 use std::{
@@ -36,7 +36,7 @@ use std::{
 };
 
 /// Bytes that a rank takes on at a time.
-const CHUNK: usize = 128 << 10;
+const CHUNK: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
 
 /// Makes the ranks of one process.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl ThreadGroup {
     /// If the world is empty or too large.
     pub fn create(world: usize) -> Result<Vec<ThreadCommunicator>> {
         check_world(world)?;
-        let region = Arc::new(Region::new(Heap::new(small_end(world))?, world));
+        let region = Arc::new(Region::new(Heap::new(bytes(world))?, world));
         let desks = (0..world).map(|_| Desk::default()).collect();
         let shared = Arc::new(Shared { desks, claims: AtomicUsize::new(0) });
         let member = |rank| Member::join(region.clone(), rank, Box::new(Immortal));
@@ -209,6 +209,40 @@ impl Drop for Inside<'_> {
     }
 }
 
+impl ThreadCommunicator {
+    /// Has all chunks of `buffer` reduced where they are, into the buffers of the ranks that
+    /// `wants` names for a chunk; all bytes of a chunk have the same.
+    fn reduce_in_place(
+        &self,
+        call: &Call,
+        buffer: &mut [u8],
+        parts: usize,
+        wants: &dyn Fn(usize, usize) -> bool,
+    ) -> Result<()> {
+        let (op, world) = (reduction(call)?, self.world().size);
+        expect_len(call, "buffer", buffer.len(), 1)?;
+        // Of one part; a buffer of no bytes has one empty part.
+        let part = (buffer.len() / parts).max(1);
+        let work = |room: &Room<'_>, range: Range<usize>| {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min((start / part + 1) * part);
+                // SAFETY: the owner is in its call, see the module's text, and these bytes are
+                // within the buffers, which are of equal length because the ranks agree.
+                let at = |rank| unsafe { room.buffer(rank).add(start) };
+                let inputs: Vec<*const u8> = (0..world).map(|rank| at(rank).cast_const()).collect();
+                let outs: Vec<*mut u8> =
+                    (0..world).filter(|rank| wants(*rank, start / part)).map(at).collect();
+                // SAFETY: as above, and no other rank works on these bytes.
+                unsafe { reduce_raw(call.dtype, op, &inputs, &outs, end - start) };
+                start = end;
+            }
+        };
+        // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
+        unsafe { self.share_out(call, buffer.as_mut_ptr(), buffer.len(), &work) }
+    }
+}
+
 impl Communicator for ThreadCommunicator {
     fn world(&self) -> World {
         self.member.world()
@@ -222,18 +256,24 @@ impl Communicator for ThreadCommunicator {
         if self.member.is_small(buffer.len()) {
             return self.member.all_reduce(call, buffer);
         }
-        let op = reduction(call)?;
-        expect_len(call, "buffer", buffer.len(), 1)?;
-        let work = |room: &Room<'_>, range: Range<usize>| {
-            // SAFETY: the owner is in its call, see the module's text, and this range is ours alone.
-            let at = |rank| unsafe { room.buffer(rank).add(range.start) };
-            let outs: Vec<*mut u8> = (0..self.world().size).map(at).collect();
-            let inputs: Vec<*const u8> = outs.iter().map(|out| out.cast_const()).collect();
-            // SAFETY: as above; the buffers are of equal length because the ranks agree.
-            unsafe { reduce_raw(call.dtype, op, &inputs, &outs, range.len()) };
-        };
-        // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
-        unsafe { self.share_out(call, buffer.as_mut_ptr(), buffer.len(), &work) }
+        self.reduce_in_place(call, buffer, 1, &|_, _| true)
+    }
+
+    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        if self.member.is_small(buffer.len()) {
+            return self.member.reduce(call, buffer);
+        }
+        let root = self.member.root(call)?;
+        self.reduce_in_place(call, buffer, 1, &|rank, _| rank == root)
+    }
+
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let world = self.world().size;
+        expect_parts(call, world)?;
+        if buffer.len() <= SMALL {
+            return self.member.reduce_scatter(call, buffer);
+        }
+        self.reduce_in_place(call, buffer, world, &|rank, part| rank == part)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -241,12 +281,7 @@ impl Communicator for ThreadCommunicator {
             return self.member.broadcast(call, buffer);
         }
         expect_len(call, "buffer", buffer.len(), 1)?;
-        let World { rank, size } = self.world();
-        let Some(root) = call.root.filter(|root| *root < size) else {
-            return Err(Error::Invalid(format!(
-                "{call} in a world of {size} ranks needs a root below {size}"
-            )));
-        };
+        let (root, rank) = (self.member.root(call)?, self.world().rank);
         let (mine, len) = (buffer.as_mut_ptr(), buffer.len());
         let work = |room: &Room<'_>| {
             if rank != root {
@@ -255,7 +290,7 @@ impl Communicator for ThreadCommunicator {
                 unsafe { room.copy(room.buffer(root), mine, len) };
             }
         };
-        // SAFETY: as above.
+        // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
         unsafe { self.expose(call, mine, &work) }
     }
 
@@ -274,6 +309,22 @@ impl Communicator for ThreadCommunicator {
         };
         // SAFETY: inputs are only read.
         unsafe { self.expose(call, mine.as_ptr().cast_mut(), &work) }
+    }
+
+    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        self.member.gather(call, mine, out)
+    }
+
+    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        self.member.scatter(call, all, mine)
+    }
+
+    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        self.member.send(call, to, data)
+    }
+
+    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        self.member.recv(call, from, data)
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {

@@ -10,6 +10,7 @@
 
 mod announcement;
 mod failure;
+mod message;
 pub mod ops;
 pub mod region;
 mod stream;
@@ -26,7 +27,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use wait::Patience;
+use wait::{Patience, Word};
 
 /// Longest sleep before a waiting rank looks for failures, dead peers and its deadline.
 const SLICE: Duration = Duration::from_millis(50);
@@ -96,20 +97,25 @@ impl<M: Memory> Member<M> {
         &self.region
     }
 
-    /// Begins a call: publishes it for the others to compare. Fails if the group has failed.
+    /// Begins a collective: publishes it for the others to compare. Fails if the group has failed.
     pub fn begin<'a>(&'a self, call: &'a Call) -> Result<Session<'a, M>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.open(call)?;
+        session.state.calls += 1;
+        self.region.slot(self.rank).calls[session.parity()].publish(call);
+        Ok(session)
+    }
+
+    fn open<'a>(&'a self, call: &'a Call) -> Result<Session<'a, M>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(first) = &state.failed {
             return Err(Error::Poisoned(Box::new(first.clone())));
         }
-        state.calls += 1;
         let started = Instant::now();
         let mut session = Session { member: self, state, call, started, finished: false };
-        if let Some(failure) = self.failure() {
-            return Err(session.heard(failure, &[]));
+        match self.failure() {
+            Some(failure) => Err(session.heard(failure, &[])),
+            None => Ok(session),
         }
-        self.region.slot(self.rank).calls[session.parity()].publish(call);
-        Ok(session)
     }
 
     /// Ends every wait of every rank with an error.
@@ -122,6 +128,14 @@ impl<M: Memory> Member<M> {
         self.region.header().failed.load(Acquire) != 0
     }
 
+    /// Why rank `rank` cannot arrive any more, if so. Asks the system only if `look`.
+    fn gone(&self, rank: usize, look: bool) -> Option<String> {
+        if self.region.slot(rank).presence.load(Acquire) == LEFT {
+            return Some("it closed its communicator".to_string());
+        }
+        if look { self.liveness.lost(rank) } else { None }
+    }
+
     fn failure(&self) -> Option<Failure> {
         Failure::decode(self.region.header().failed.load(Acquire), self.region.world())
     }
@@ -130,14 +144,20 @@ impl<M: Memory> Member<M> {
     fn declare(&self, failure: Failure) {
         let header = self.region.header();
         let _ = header.failed.compare_exchange(0, failure.encode(), Release, Relaxed);
-        header.gates.iter().for_each(|gate| gate.0.wake());
+        self.wake_all();
+    }
+
+    /// Makes every waiting rank look around.
+    fn wake_all(&self) {
+        self.region.header().gates.iter().for_each(|gate| gate.0.wake());
+        self.region.slots().flat_map(|slot| [&slot.outbox.posted, &slot.outbox.taken]).for_each(Word::wake);
     }
 }
 
 impl<M: Memory> Drop for Member<M> {
     fn drop(&mut self) {
         self.region.slot(self.rank).presence.store(LEFT, Release);
-        self.region.header().gates.iter().for_each(|gate| gate.0.wake());
+        self.wake_all();
     }
 }
 
@@ -175,33 +195,36 @@ impl<'a, M: Memory> Session<'a, M> {
 
     /// Returns when every rank has arrived at the ticket's gate.
     pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
+        let word = &self.member.region.gate(ticket.gate).0;
+        let slots = || self.member.region.slots().map(|slot| slot.steps.load(Acquire)).enumerate();
+        let late = |steps: u32| steps.wrapping_sub(ticket.step) > u32::MAX / 2;
+        let behind = || slots().filter(|(_, steps)| late(*steps)).map(|(rank, _)| rank).collect();
+        self.wait_for(word, ticket.target, &behind)
+    }
+
+    /// Returns when `word` has reached `target`, for which the ranks `behind` are waited for.
+    fn wait_for(&mut self, word: &Word, target: u32, behind: &dyn Fn() -> Vec<usize>) -> Result<()> {
         let member = self.member;
-        let word = &member.region.gate(ticket.gate).0;
-        if member.patience.until(|| word.reached(ticket.target)) {
+        if member.patience.until(|| word.reached(target)) {
             return Ok(());
         }
         let mut looked = Instant::now();
         loop {
-            let behind = self.behind(&ticket);
             let failure = member.failure();
-            let mut gone =
-                behind.iter().find(|rank| member.region.slot(**rank).presence.load(Acquire) == LEFT);
-            let mut reason = "it closed its communicator".to_string();
-            if gone.is_none() && looked.elapsed() >= SLICE {
+            let behind = behind();
+            let look = looked.elapsed() >= SLICE;
+            if look {
                 looked = Instant::now();
-                let lost = |rank| member.liveness.lost(rank).map(|why| (rank, why));
-                if let Some((rank, why)) = behind.iter().find_map(|rank| lost(*rank)) {
-                    (gone, reason) = (behind.iter().find(|r| **r == rank), why);
-                }
             }
+            let gone = behind.iter().find_map(|rank| Some((*rank, member.gone(*rank, look)?)));
             // The last to arrive may have done so, and left, while we looked.
-            if word.reached(ticket.target) {
+            if word.reached(target) {
                 return Ok(());
             }
             if let Some(failure) = failure {
                 return Err(self.heard(failure, &behind));
             }
-            if let Some(rank) = gone.copied() {
+            if let Some((rank, reason)) = gone {
                 return Err(self.fail(Failure::Lost { rank }, Error::PeerLost { rank, reason }));
             }
             let left = self.call.timeout.saturating_sub(self.started.elapsed());
@@ -209,7 +232,7 @@ impl<'a, M: Memory> Session<'a, M> {
                 let error = self.timeout(&behind);
                 return Err(self.fail(Failure::TimedOut { by: member.rank }, error));
             }
-            word.sleep(ticket.target, left.min(SLICE));
+            word.sleep(target, left.min(SLICE));
         }
     }
 
@@ -258,13 +281,6 @@ impl<'a, M: Memory> Session<'a, M> {
             other => other.error(self.member.rank),
         };
         self.fail(failure, error)
-    }
-
-    /// Ranks that have not yet come as far as this arrival.
-    fn behind(&self, ticket: &Ticket) -> Vec<usize> {
-        let steps = self.member.region.slots().map(|slot| slot.steps.load(Acquire));
-        let late = steps.enumerate().filter(|(_, steps)| steps.wrapping_sub(ticket.step) > u32::MAX / 2);
-        late.map(|(rank, _)| rank).collect()
     }
 
     fn timeout(&self, behind: &[usize]) -> Error {

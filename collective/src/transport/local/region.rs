@@ -4,6 +4,7 @@
 //! Header                       what every rank reads: gates, first failure
 //! Slot × world                 what each rank says about itself: one writer each
 //! small × world × 2            inputs of small calls, alternating from call to call
+//! message × world × 2          messages to one other rank, alternating from piece to piece
 //! (input + output) × world × 2 pieces of large calls, alternating from piece to piece
 //! ```
 //!
@@ -13,10 +14,14 @@
 use super::{announcement::Announcement, wait::Word};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+// Miri interprets: there, small areas lead through the same code in less time.
+
 /// Most bytes a rank contributes to a call that is done in one exchange.
-pub const SMALL: usize = 64 << 10;
+pub const SMALL: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
 /// Most bytes of a rank's input that are under way at a time in a large call.
-pub const PIECE: usize = 1 << 20;
+pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 512 << 10 };
+/// Most bytes of a piece of a message.
+pub const MESSAGE: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
 /// Most ranks that share one machine.
 pub const MAX_WORLD: usize = 1024;
 
@@ -64,7 +69,8 @@ pub struct Header {
     pub gates: [Gate; GateId::COUNT],
 }
 
-/// What one rank says about itself. Only that rank writes here.
+/// What one rank says about itself. Only that rank writes here,
+/// but for [`Outbox::taken`].
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
@@ -75,6 +81,20 @@ pub struct Slot {
     pub pid: AtomicU32,
     /// The calls this rank has made last; even and odd ones.
     pub calls: [Announcement; 2],
+    pub outbox: Outbox,
+}
+
+/// The messages of one rank to others, one at a time.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Outbox {
+    /// 1 + the rank that the message is for.
+    pub to: AtomicU32,
+    pub call: Announcement,
+    /// Pieces written since the beginning, by the sender.
+    pub posted: Word,
+    /// Pieces read since the beginning, by whom they were for.
+    pub taken: Word,
 }
 
 pub const ABSENT: u32 = 0;
@@ -100,9 +120,9 @@ pub struct Region<M: Memory> {
 
 impl<M: Memory> Region<M> {
     /// # Panics
-    /// If the memory is shorter than [`bytes`] says. A memory of threads may end before the pieces.
+    /// If the memory is shorter than [`bytes`] says.
     pub fn new(memory: M, world: usize) -> Self {
-        assert!(world > 0 && world <= MAX_WORLD && memory.len() >= small_end(world));
+        assert!(world > 0 && world <= MAX_WORLD && memory.len() >= bytes(world));
         assert!(memory.base().addr().is_multiple_of(PAGE));
         Region { memory, world }
     }
@@ -136,16 +156,21 @@ impl<M: Memory> Region<M> {
         self.at(slots_end(self.world) + (2 * rank + parity) * SMALL, SMALL)
     }
 
+    /// [`MESSAGE`] bytes.
+    pub fn message(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.at(small_end(self.world) + (2 * rank + parity) * MESSAGE, MESSAGE)
+    }
+
     /// [`PIECE`] bytes.
     pub fn input(&self, rank: usize, parity: usize) -> *mut u8 {
         let stride = PIECE + portion(self.world);
-        self.at(small_end(self.world) + (2 * rank + parity) * stride, PIECE)
+        self.at(messages_end(self.world) + (2 * rank + parity) * stride, PIECE)
     }
 
     /// [`portion`] bytes.
     pub fn output(&self, rank: usize, parity: usize) -> *mut u8 {
         let stride = PIECE + portion(self.world);
-        self.at(small_end(self.world) + (2 * rank + parity) * stride + PIECE, portion(self.world))
+        self.at(messages_end(self.world) + (2 * rank + parity) * stride + PIECE, portion(self.world))
     }
 
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
@@ -164,12 +189,15 @@ fn slots_end(world: usize) -> usize {
     (PAGE + world * size_of::<Slot>()).next_multiple_of(PAGE)
 }
 
-/// Bytes of a group's memory without the room for pieces.
-pub fn small_end(world: usize) -> usize {
+fn small_end(world: usize) -> usize {
     slots_end(world) + world * 2 * SMALL
 }
 
-/// Bytes of a group's whole memory.
+fn messages_end(world: usize) -> usize {
+    small_end(world) + world * 2 * MESSAGE
+}
+
+/// Bytes of a group's whole memory. Pages that no call goes through are never touched.
 pub fn bytes(world: usize) -> usize {
-    (small_end(world) + world * 2 * (PIECE + portion(world))).next_multiple_of(PAGE)
+    (messages_end(world) + world * 2 * (PIECE + portion(world))).next_multiple_of(PAGE)
 }

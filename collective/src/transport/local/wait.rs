@@ -9,8 +9,9 @@ use std::{
 /// How long a rank looks at a word itself before it lets the kernel wake it.
 ///
 /// Waking a sleeping thread costs tens of microseconds, many times what a small collective takes.
-/// Spinning is of use only while every rank has a core of its own; where ranks share cores, the
-/// peer that is waited for may need this very core, so the rank yields instead.
+/// So it spins for a moment, if every rank can have a core of its own, and then yields for about as
+/// long as a wake-up takes: the peer that is waited for may need this very core, either because
+/// ranks share cores or because the scheduler has put two of them on one.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     spin: Duration,
@@ -21,8 +22,8 @@ impl Patience {
     /// For `ranks` ranks on this machine.
     pub fn new(ranks: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let spin = if ranks <= cores { 20 } else { 0 };
-        Patience { spin: Duration::from_micros(spin), yielding: Duration::from_micros(100) }
+        let spin = if ranks <= cores { 2 } else { 0 };
+        Patience { spin: Duration::from_micros(spin), yielding: Duration::from_micros(50) }
     }
 
     /// True as soon as `done` is; false when patience has run out.

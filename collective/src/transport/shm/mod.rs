@@ -96,4 +96,28 @@ impl Communicator for ShmCommunicator {
     fn abort(&self) {
         self.member.abort();
     }
+
+    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.member.reduce(call, buffer)
+    }
+
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.member.reduce_scatter(call, buffer)
+    }
+
+    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        self.member.gather(call, mine, out)
+    }
+
+    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        self.member.scatter(call, all, mine)
+    }
+
+    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        self.member.send(call, to, data)
+    }
+
+    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        self.member.recv(call, from, data)
+    }
 }
