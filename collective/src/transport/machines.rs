@@ -80,7 +80,7 @@ impl Communicator for Machines {
     }
 
     fn name(&self) -> &'static str {
-        if self.local.name() == "shm" { "shm+tcp" } else { "tcp" }
+        if self.local.name() == "tcp" { "tcp" } else { "shm+tcp" }
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {

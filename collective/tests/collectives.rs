@@ -1,10 +1,10 @@
-//! Collectives over TCP against a serial reference: every type and reduction, several world sizes,
-//! random lengths.
+//! Collectives over every transport against a serial reference: every type and reduction, several
+//! world sizes, random lengths.
 
 mod common;
 
-use collective::{Element, ReduceOp};
-use common::{options, world};
+use collective::{Element, ProcessGroup, ReduceOp};
+use common::{KINDS, Kind, options, world};
 use half::{bf16, f16};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -98,7 +98,7 @@ fn bytes<T: Element>(values: &[T]) -> &[u8] {
 }
 
 /// Every operation once with these lengths, on every rank, against the reference.
-fn check<T: Reference>(group: &collective::ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
+fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
     let (rank, size) = (group.rank(), group.world_size());
     let all: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, count)).collect();
 
@@ -155,13 +155,16 @@ fn check<T: Reference>(group: &collective::ProcessGroup, op: ReduceOp, count: us
 }
 
 fn property<T: Reference>() {
-    for size in WORLDS {
+    // Several machines have an order of their own; see the test for them.
+    for (kind, size) in
+        [Kind::Tcp, Kind::Shm, Kind::Thread].into_iter().flat_map(|kind| WORLDS.map(|size| (kind, size)))
+    {
         // The same cases on every rank; each case is one round of collectives in one world.
         let length = prop_oneof![Just(0usize), Just(1), 0..40usize, 0..20_000usize, 100_000..300_000usize];
         let case = (length, prop::sample::select(&OPS[..]), any::<u64>());
         let mut runner = TestRunner::default();
-        let cases: Vec<_> = (0..8).map(|_| case.new_tree(&mut runner).unwrap().current()).collect();
-        world(size, options(), |group| {
+        let cases: Vec<_> = (0..4).map(|_| case.new_tree(&mut runner).unwrap().current()).collect();
+        world(kind, size, options(), |group| {
             for (count, op, seed) in &cases {
                 check::<T>(&group, *op, *count, *seed);
             }
@@ -203,7 +206,7 @@ fn u8_matches_the_reference() {
 
 #[test]
 fn many_ranks_go_through_the_tree() {
-    world(11, options(), |group| {
+    world(Kind::Tcp, 11, options(), |group| {
         for count in [0, 1, 1000, 20_000] {
             for op in OPS {
                 check::<f32>(&group, op, count, 7);
@@ -214,85 +217,135 @@ fn many_ranks_go_through_the_tree() {
 
 #[test]
 fn objects_travel() {
-    let all = world(3, options(), |group| {
-        let mine = (group.rank(), "x".repeat(group.rank()));
-        let all = group.all_gather_object(&mine).unwrap();
-        let root: Vec<u32> = group.broadcast_object(&vec![group.rank() as u32], 2).unwrap();
-        (all, root)
-    });
-    for (gathered, root) in all {
-        assert_eq!(gathered, [(0, "".to_string()), (1, "x".into()), (2, "xx".into())]);
-        assert_eq!(root, [2]);
+    for kind in KINDS {
+        let all = world(kind, 3, options(), |group| {
+            let mine = (group.rank(), "x".repeat(group.rank()));
+            let all = group.all_gather_object(&mine).unwrap();
+            let root: Vec<u32> = group.broadcast_object(&vec![group.rank() as u32], 2).unwrap();
+            (all, root)
+        });
+        for (gathered, root) in all {
+            assert_eq!(gathered, [(0, "".to_string()), (1, "x".into()), (2, "xx".into())]);
+            assert_eq!(root, [2]);
+        }
     }
 }
 
 #[test]
 fn groups_split_and_split_again() {
-    world(6, options(), |group| {
-        let rank = group.rank();
-        // Odd and even; the key turns the order around.
-        let half = group.split(rank as u64 % 2, -(rank as i64)).unwrap();
-        assert_eq!(half.world_size(), 3);
-        assert_eq!(half.members(), if rank % 2 == 0 { [4, 2, 0] } else { [5, 3, 1] });
-        assert_eq!(half.members()[half.rank()], rank);
-        let mut sum = [rank as i64];
-        half.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-        assert_eq!(sum, [if rank % 2 == 0 { 6 } else { 9 }]);
-        let alone = half.split(rank as u64, 0).unwrap();
-        assert_eq!((alone.world_size(), alone.members()), (1, &[rank][..]));
-        alone.barrier().unwrap();
-        // The whole group goes on as before.
-        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-        assert_eq!(sum, [45]);
-    });
+    for kind in KINDS {
+        world(kind, 6, options(), |group| {
+            let rank = group.rank();
+            // Odd and even; the key turns the order around.
+            let half = group.split(rank as u64 % 2, -(rank as i64)).unwrap();
+            assert_eq!(half.world_size(), 3);
+            assert_eq!(half.members(), if rank % 2 == 0 { [4, 2, 0] } else { [5, 3, 1] });
+            assert_eq!(half.members()[half.rank()], rank);
+            let mut sum = [rank as i64];
+            half.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, [if rank % 2 == 0 { 6 } else { 9 }]);
+            let alone = half.split(rank as u64, 0).unwrap();
+            assert_eq!((alone.world_size(), alone.members()), (1, &[rank][..]));
+            alone.barrier().unwrap();
+            // The whole group goes on as before.
+            group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, [45]);
+        });
+    }
 }
 
 #[test]
 fn background_calls_keep_the_order() {
-    world(3, options(), |group| {
-        let works: Vec<_> = (0..20)
-            .map(|i| group.all_reduce_async(vec![i as f32; 1000 * i], ReduceOp::Sum).unwrap())
-            .collect();
-        // A blocking call comes after all that were started before it.
-        let gathered = group.all_gather(&[group.rank() as i32]).unwrap();
-        assert_eq!(gathered.concat(), [0, 1, 2]);
-        let several = group
-            .start(|group| {
-                group.barrier()?;
-                group.all_gather_v(&vec![7u8; group.rank()])
-            })
-            .unwrap();
-        for (i, mut work) in works.into_iter().enumerate() {
-            while !work.is_done() {
-                std::thread::yield_now();
+    for kind in KINDS {
+        world(kind, 3, options(), |group| {
+            let works: Vec<_> = (0..20)
+                .map(|i| group.all_reduce_async(vec![i as f32; 1000 * i], ReduceOp::Sum).unwrap())
+                .collect();
+            // A blocking call comes after all that were started before it.
+            let gathered = group.all_gather(&[group.rank() as i32]).unwrap();
+            assert_eq!(gathered.concat(), [0, 1, 2]);
+            let several = group
+                .start(|group| {
+                    group.barrier()?;
+                    group.all_gather_v(&vec![7u8; group.rank()])
+                })
+                .unwrap();
+            for (i, mut work) in works.into_iter().enumerate() {
+                while !work.is_done() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(work.wait().unwrap(), vec![3.0 * i as f32; 1000 * i]);
             }
-            assert_eq!(work.wait().unwrap(), vec![3.0 * i as f32; 1000 * i]);
-        }
-        assert_eq!(several.wait().unwrap().concat(), [7, 7, 7]);
-        let scattered = group.reduce_scatter_async(vec![1i64; 6], ReduceOp::Sum).unwrap().wait().unwrap();
-        assert_eq!(scattered, [3, 3]);
-    });
+            assert_eq!(several.wait().unwrap().concat(), [7, 7, 7]);
+            let scattered = group.reduce_scatter_async(vec![1i64; 6], ReduceOp::Sum).unwrap().wait().unwrap();
+            assert_eq!(scattered, [3, 3]);
+        });
+    }
 }
 
 #[test]
 fn one_rank_works_for_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let results = world(3, options(), |group| {
-        let file = folder.path().join("once");
-        let once = || std::fs::File::create_new(&file).map(|_| group.rank());
-        let first = group.run_on(1, once).unwrap();
-        let error = group.run_on(1, once).unwrap_err();
-        let zero = group.on_rank_zero(|| 5);
-        // The group is still good.
-        group.barrier().unwrap();
-        (first, error, zero)
+    for kind in KINDS {
+        let folder = tempfile::tempdir().unwrap();
+        let results = world(kind, 3, options(), |group| {
+            let file = folder.path().join("once");
+            let once = || std::fs::File::create_new(&file).map(|_| group.rank());
+            let first = group.run_on(1, once).unwrap();
+            let error = group.run_on(1, once).unwrap_err();
+            let zero = group.on_rank_zero(|| 5);
+            // The group is still good.
+            group.barrier().unwrap();
+            (first, error, zero)
+        });
+        for (rank, (first, error, zero)) in results.into_iter().enumerate() {
+            assert_eq!(first, 1);
+            assert!(
+                matches!(&error, collective::Error::Remote { rank: 1, reason } if reason.contains("exists")),
+                "{error}"
+            );
+            assert_eq!(zero, (rank == 0).then_some(5));
+        }
+    }
+}
+
+#[test]
+fn several_machines_reduce_inside_first() {
+    fn check<T: Reference + From<u8>>(group: &ProcessGroup, op: ReduceOp, count: usize) {
+        // Small whole numbers: exact in every order and in every type.
+        let value = |rank: usize, i: usize| T::from(((i * 7 + rank * 3) % 5 + 1) as u8);
+        let all: Vec<Vec<T>> =
+            (0..group.world_size()).map(|rank| (0..count).map(|i| value(rank, i)).collect()).collect();
+        let mut buffer = all[group.rank()].clone();
+        group.all_reduce(&mut buffer, op).unwrap();
+        assert_eq!(buffer, serial(op, &all), "{op:?} of {count} {:?}", T::DTYPE);
+    }
+    // Two full machines and one with a single rank.
+    world(Kind::Machines, 5, options(), |group| {
+        assert_eq!(group.transport(), "shm+tcp");
+        for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product] {
+            for count in [0, 1, 100, 20_000, 100_000] {
+                check::<f32>(&group, op, count);
+                check::<f64>(&group, op, count);
+                check::<f16>(&group, op, count);
+                check::<bf16>(&group, op, count);
+                check::<i32>(&group, op, count);
+                check::<i64>(&group, op, count);
+                check::<u8>(&group, op, count);
+            }
+        }
+        check::<i32>(&group, ReduceOp::Mean, 50_000);
+        // The mean rounds once, at the end, whatever the way.
+        let mut means = vec![f16::from_f32(group.rank() as f32 + 0.5); 50_000];
+        group.all_reduce(&mut means, ReduceOp::Mean).unwrap();
+        assert!(means.iter().all(|mean| *mean == f16::from_f32(2.5)));
     });
-    for (rank, (first, error, zero)) in results.into_iter().enumerate() {
-        assert_eq!(first, 1);
-        assert!(
-            matches!(&error, collective::Error::Remote { rank: 1, reason } if reason.contains("exists")),
-            "{error}"
-        );
-        assert_eq!(zero, (rank == 0).then_some(5));
+}
+
+#[test]
+fn the_transport_is_chosen_by_where_the_ranks_are() {
+    for (kind, name) in
+        [(Kind::Tcp, "tcp"), (Kind::Shm, "shm"), (Kind::Thread, "thread"), (Kind::Machines, "shm+tcp")]
+    {
+        assert_eq!(world(kind, 3, options(), |group| group.transport()), [name; 3]);
     }
 }
