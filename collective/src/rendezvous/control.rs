@@ -173,7 +173,14 @@ impl Control {
     fn verdict(&self, error: Error) -> Error {
         match self.link.wait(Instant::now() + VERDICT, |state| state.gone.then_some(())) {
             Err(cause) => cause,
-            Ok(_) => {
+            Ok(gone) => {
+                let error = match error {
+                    Error::Timeout { call, seconds, absent } if gone.is_none() => {
+                        let silent = "rank 0 does not answer (stopped or unreachable)";
+                        Error::Timeout { call, seconds, absent: format!("{silent}; this rank was {absent}") }
+                    }
+                    other => other,
+                };
                 self.link.poison(error.clone());
                 error
             }
@@ -314,14 +321,17 @@ impl Link {
             }
         };
         let mut state = self.lock();
-        state.gone = true;
         // Rank 0 may finish first; the others go on without an arbiter.
-        let peace = state.closing || state.left.contains(&0);
-        drop(state);
-        self.changed.notify_all();
-        if !peace {
-            self.poison(Error::PeerLost { rank: 0, reason });
+        if state.closing || state.left.contains(&0) {
+            state.gone = true;
+            drop(state);
+            return self.changed.notify_all();
         }
+        drop(state);
+        // The cause before the end: who waits for a verdict must find this one.
+        self.poison(Error::PeerLost { rank: 0, reason });
+        self.lock().gone = true;
+        self.changed.notify_all();
     }
 
     fn hear(&self, event: Event) {

@@ -7,7 +7,7 @@ use crate::{
     transport::thread::{ThreadCommunicator, ThreadGroup},
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     thread,
@@ -107,12 +107,11 @@ impl Guest {
     /// This rank's communicator in a group, made with all others by whoever comes first.
     pub fn communicator(&self, group: u64, rank: usize, size: usize) -> Result<ThreadCommunicator> {
         let mut state = self.hall.lock();
-        if !state.rooms.contains_key(&group) {
-            let seats = ThreadGroup::create(size)?.into_iter().map(Some).collect();
-            state.rooms.insert(group, seats);
-        }
         let taken = || Error::Invalid(format!("rank {rank} of {size} is taken in this group"));
-        let seats = state.rooms.get_mut(&group).ok_or_else(taken)?;
+        let seats = match state.rooms.entry(group) {
+            Entry::Occupied(room) => room.into_mut(),
+            Entry::Vacant(room) => room.insert(ThreadGroup::create(size)?.into_iter().map(Some).collect()),
+        };
         let mine = seats.get_mut(rank).and_then(Option::take).ok_or_else(taken)?;
         if seats.iter().all(Option::is_none) {
             state.rooms.remove(&group);

@@ -388,8 +388,9 @@ impl State {
         }
     }
 
+    /// Rank 0 last: once it knows, this process may end.
     fn tell_all(&mut self, event: &Event) {
-        for rank in 0..self.seats.len() {
+        for rank in (0..self.seats.len()).rev() {
             self.tell(rank, event);
         }
     }
