@@ -1,15 +1,23 @@
 //! What a transport implements: the smallest object-safe set of operations from which a
 //! [`ProcessGroup`](crate::ProcessGroup) makes all others.
 
-use crate::{DType, ReduceOp, Result};
+use crate::{DType, Error, ReduceOp, Result};
 use serde::{Deserialize, Serialize};
-use std::{fmt, time::Duration};
+use std::{fmt, ops::Range, time::Duration};
 
 /// Who I am among how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
     pub rank: usize,
     pub size: usize,
+}
+
+impl World {
+    /// This rank's of `size` equal parts of `length`.
+    pub fn part(self, length: usize) -> Range<usize> {
+        let part = length / self.size;
+        self.rank * part..(self.rank + 1) * part
+    }
 }
 
 /// What every rank must agree on before a byte is moved: one collective call.
@@ -72,9 +80,12 @@ impl fmt::Display for Fingerprint {
 
 /// One way of moving bytes between the ranks of one group.
 ///
-/// Buffers are bytes of `call.dtype`, aligned to it. Every call blocks until done or until
-/// `call.timeout` has passed. The reduction order is rank 0, 1, … n−1 for every element, whatever
-/// the transport, so that all transports give the same bits.
+/// Buffers are bytes of `call.dtype`. Every call blocks until done, or until `call.timeout` has
+/// passed, or until [`abort`](Communicator::abort). The reduction order is rank 0, 1, … n−1 for
+/// every element, whatever the transport, so that all transports give the same bits. Ranks in
+/// errors are ranks of this group; the process group translates and completes them.
+///
+/// What has a default works through the first four; a transport overrides what it does better.
 pub trait Communicator: Send + Sync + fmt::Debug {
     fn world(&self) -> World;
     /// Name as `--transport` knows it.
@@ -87,8 +98,57 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()>;
     /// Returns when every rank has called it.
     fn barrier(&self, call: &Call) -> Result<()>;
-    /// Wakes every waiting call on this rank with an error. Never blocks.
+    /// Wakes every waiting call on this rank with an error, and lets later ones fail. Never blocks.
     fn abort(&self);
+
+    /// In place: the root ends with the reduction over all ranks, the others with what they had.
+    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        if call.root == Some(self.world().rank) {
+            return self.all_reduce(call, buffer);
+        }
+        self.all_reduce(call, &mut buffer.to_vec())
+    }
+
+    /// In place: rank r ends with the r-th of n equal parts of the reduction, in that part of its
+    /// buffer; the rest stays. `call.count` is of the whole buffer.
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let mut whole = buffer.to_vec();
+        self.all_reduce(call, &mut whole)?;
+        let part = self.world().part(buffer.len());
+        buffer[part.clone()].copy_from_slice(&whole[part]);
+        Ok(())
+    }
+
+    /// `out` of the root (world × `mine.len()` bytes, empty on the others) receives every rank's
+    /// bytes in rank order.
+    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        if call.root == Some(self.world().rank) {
+            return self.all_gather(call, mine, out);
+        }
+        self.all_gather(call, mine, &mut vec![0; mine.len() * self.world().size])
+    }
+
+    /// Every rank's `mine` receives its part of the root's `all` (world × `mine.len()` bytes, empty
+    /// on the others). `call.count` is of one part.
+    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        let world = self.world();
+        let mut whole = all.to_vec();
+        whole.resize(mine.len() * world.size, 0);
+        let call = Call { count: call.count * world.size, ..call.clone() };
+        self.broadcast(&call, &mut whole)?;
+        mine.copy_from_slice(&whole[world.part(whole.len())]);
+        Ok(())
+    }
+
+    /// Sends to rank `to`, which calls [`recv`](Communicator::recv) with an equal call.
+    fn send(&self, call: &Call, to: usize, _data: &[u8]) -> Result<()> {
+        Err(Error::Invalid(format!("transport {} cannot send to rank {to}: {call}", self.name())))
+    }
+
+    /// Receives from rank `from`.
+    fn recv(&self, call: &Call, from: usize, _data: &mut [u8]) -> Result<()> {
+        Err(Error::Invalid(format!("transport {} cannot receive from rank {from}: {call}", self.name())))
+    }
 }
 
 /// A world of one: every collective is the identity.

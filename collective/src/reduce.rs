@@ -82,10 +82,25 @@ pub fn narrow(dtype: DType, op: ReduceOp, world: usize, partial: &[u8], out: &mu
 /// If `inputs` is empty, or an input is not as long as `out`, or that is no whole number of
 /// elements.
 pub fn reduce_in_rank_order(dtype: DType, op: ReduceOp, inputs: &[&[u8]], out: &mut [u8]) {
-    assert!(inputs.iter().all(|input| input.len() == out.len()), "inputs and output differ in length");
-    let inputs: Vec<_> = inputs.iter().map(|input| input.as_ptr()).collect();
-    // SAFETY: the inputs are `out.len()` bytes long each, checked above, and borrowed for this call.
-    unsafe { reduce_raw(dtype, op, &inputs, &[out.as_mut_ptr()], out.len()) }
+    reduce_from(dtype, op, inputs.len(), &|rank| inputs[rank], out);
+}
+
+/// [`reduce_in_rank_order`] of `input(0)` … `input(world - 1)`.
+pub(crate) fn reduce_from<'a>(
+    dtype: DType,
+    op: ReduceOp,
+    world: usize,
+    input: &dyn Fn(usize) -> &'a [u8],
+    out: &mut [u8],
+) {
+    let len = out.len();
+    let pointer = |rank| {
+        let input = input(rank);
+        assert!(input.len() == len, "inputs and output differ in length");
+        input.as_ptr()
+    };
+    // SAFETY: `len` bytes each, checked at every use, and borrowed for this call.
+    unsafe { reduce_pointers(dtype, op, world, &pointer, &[out.as_mut_ptr()], len) }
 }
 
 /// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
@@ -101,10 +116,26 @@ pub(crate) unsafe fn reduce_raw(
     outs: &[*mut u8],
     bytes: usize,
 ) {
-    assert!(!inputs.is_empty(), "a reduction over no rank");
+    // SAFETY: the caller's contract is the callee's.
+    unsafe { reduce_pointers(dtype, op, inputs.len(), &|rank| inputs[rank], outs, bytes) }
+}
+
+/// [`reduce_raw`] of `input(0)` … `input(world - 1)`.
+///
+/// # Safety
+/// As [`reduce_raw`].
+unsafe fn reduce_pointers(
+    dtype: DType,
+    op: ReduceOp,
+    world: usize,
+    input: &dyn Fn(usize) -> *const u8,
+    outs: &[*mut u8],
+    bytes: usize,
+) {
+    assert!(world > 0, "a reduction over no rank");
     assert!(bytes.is_multiple_of(dtype.size()), "{bytes} bytes are no whole number of {dtype:?}");
     // SAFETY: the caller's contract is the callee's.
-    unsafe { dispatch!(dtype, op, reduce_as(op, inputs, outs, bytes)) }
+    unsafe { dispatch!(dtype, op, reduce_as(op, world, input, outs, bytes)) }
 }
 
 /// Arithmetic on a partial.
@@ -301,7 +332,8 @@ fn narrow_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: usize, partial: &[u8]
 /// As [`reduce_raw`].
 unsafe fn reduce_as<T: Folds<P>, P: Partial>(
     op: ReduceOp,
-    inputs: &[*const u8],
+    world: usize,
+    input: &dyn Fn(usize) -> *const u8,
     outs: &[*mut u8],
     bytes: usize,
 ) {
@@ -310,17 +342,17 @@ unsafe fn reduce_as<T: Folds<P>, P: Partial>(
     for at in (0..bytes).step_by(block) {
         let len = block.min(bytes - at);
         let acc = &mut acc[..len / size_of::<T>()];
-        for (rank, input) in inputs.iter().enumerate() {
+        for rank in 0..world {
             // SAFETY: within the buffer by the caller's contract. No output is borrowed while an
             // input is, so that the two may coincide.
-            let input = unsafe { std::slice::from_raw_parts(input.add(at), len) };
+            let input = unsafe { std::slice::from_raw_parts(input(rank).add(at), len) };
             if rank == 0 { T::load(input, acc) } else { fold_as::<T, P>(op, acc, input) }
         }
         let Some((first, others)) = outs.split_first() else { continue };
         // SAFETY: as above; outputs that coincide with one another are copied onto themselves,
         // which `copy` allows.
         unsafe {
-            finish_as::<T, P>(op, inputs.len(), acc, std::slice::from_raw_parts_mut(first.add(at), len));
+            finish_as::<T, P>(op, world, acc, std::slice::from_raw_parts_mut(first.add(at), len));
             others.iter().for_each(|out| std::ptr::copy(first.add(at), out.add(at), len));
         }
     }

@@ -1,7 +1,12 @@
 //! The ways of moving bytes between ranks. Each implements
 //! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
 
+mod local;
+pub(crate) mod machines;
+#[cfg(target_os = "linux")]
+pub mod shm;
 pub mod tcp;
+pub mod thread;
 
 use crate::{Error, Result};
 use std::{fmt, str::FromStr};

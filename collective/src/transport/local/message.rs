@@ -1,0 +1,108 @@
+//! Messages from one rank to one other, through the sender's outbox.
+//!
+//! An outbox holds two pieces. A message that fits in them is on its way when `send` returns; the
+//! sender's next message waits until this one is taken, whoever it is for. Messages pass beside
+//! the gates: collectives may go on while one waits.
+
+use super::{
+    Member, Session,
+    announcement::Announced,
+    failure::Failure,
+    region::{MESSAGE, Memory, Region},
+};
+use crate::{Error, Result, communicator::Call};
+use std::{
+    ops::Range,
+    sync::atomic::Ordering::{Acquire, Relaxed, Release},
+};
+
+impl<M: Memory> Member<M> {
+    /// Sends `data` to rank `to`, which makes an equal call of [`Member::recv`].
+    pub fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        self.check_peer(call, to)?;
+        let mut session = self.open(call)?;
+        let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
+        let outbox = &region.slot(rank).outbox;
+        let before = (outbox.to.load(Relaxed) as usize).saturating_sub(1).min(region.world() - 1);
+        session.wait_for(&outbox.taken, outbox.posted.load(), &|| vec![before])?;
+        outbox.call.publish(call);
+        outbox.to.store(to as u32 + 1, Release);
+        for (piece, data) in pieces(data.len()).map(|range| &data[range]).enumerate() {
+            // The piece two before this one used the same area.
+            if piece >= 2 {
+                session.wait_for(&outbox.taken, outbox.posted.load().wrapping_sub(1), &|| vec![to])?;
+            }
+            let area = region.message(rank, outbox.posted.load() as usize % 2);
+            // SAFETY: this rank's area of `MESSAGE` bytes; its last reader has said that it is done.
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), area, data.len()) };
+            outbox.posted.increment();
+            outbox.posted.wake();
+        }
+        session.finish();
+        Ok(())
+    }
+
+    /// Receives into `data` what rank `from` sends.
+    pub fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        self.check_peer(call, from)?;
+        let mut session = self.open(call)?;
+        let region: &Region<M> = self.region();
+        let outbox = &region.slot(from).outbox;
+        for range in pieces(data.len()) {
+            loop {
+                // In this order: `to` is then at least as new as the piece that was posted last,
+                // and all that was for an earlier receiver counts as taken.
+                let posted = outbox.posted.load();
+                let mine = outbox.to.load(Acquire) as usize == self.world().rank + 1;
+                if mine && posted != outbox.taken.load() {
+                    break;
+                }
+                session.wait_for(&outbox.posted, posted.wrapping_add(1), &|| vec![from])?;
+            }
+            if range.start == 0 {
+                session.agree_with(from, outbox.call.read())?;
+            }
+            let area = region.message(from, outbox.taken.load() as usize % 2);
+            let data = &mut data[range];
+            // SAFETY: the sender has written it and writes it again only after it is taken.
+            unsafe { std::ptr::copy_nonoverlapping(area, data.as_mut_ptr(), data.len()) };
+            outbox.taken.increment();
+            outbox.taken.wake();
+        }
+        session.finish();
+        Ok(())
+    }
+
+    fn check_peer(&self, call: &Call, peer: usize) -> Result<()> {
+        let world = self.world();
+        if peer < world.size && peer != world.rank {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "{call}: rank {} cannot pass messages to or from rank {peer}",
+            world.rank
+        )))
+    }
+}
+
+impl<M: Memory> Session<'_, M> {
+    /// Is what rank `from` sends what this rank expects?
+    fn agree_with(&mut self, from: usize, sent: Announced) -> Result<()> {
+        let (expected, rank) = (Announced::of(self.call), self.member.rank);
+        if sent == expected {
+            return Ok(());
+        }
+        let error = Error::Mismatch {
+            rank_a: from,
+            call_a: sent.describe(),
+            rank_b: rank,
+            call_b: expected.describe(),
+        };
+        Err(self.fail(Failure::Mismatch { by: rank }, error))
+    }
+}
+
+/// A message in pieces; an empty one is one piece.
+fn pieces(len: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len.max(1)).step_by(MESSAGE).map(move |start| start..len.min(start + MESSAGE))
+}

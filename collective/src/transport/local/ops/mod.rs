@@ -1,0 +1,242 @@
+//! The collectives as stages of a [`stream`](super::stream): all safe code, on slices.
+
+mod copying;
+mod reducing;
+
+use super::{
+    Member,
+    region::{Memory, PIECE, SMALL},
+    stream::Stages,
+};
+use crate::{DType, Error, ReduceOp, Result, communicator::Call};
+use copying::{Broadcast, Gather, Scatter};
+use reducing::{ReduceAll, ReducePart, ReduceParts, ReduceShares};
+use std::ops::Range;
+
+/// Two cache lines, which are fetched together; a multiple of every element's size.
+const LINE: usize = 128;
+
+/// The collectives, as [`Communicator`](crate::Communicator) describes them.
+impl<M: Memory> Member<M> {
+    pub fn barrier(&self, call: &Call) -> Result<()> {
+        let mut session = self.begin(call)?;
+        session.enter()?;
+        session.finish();
+        Ok(())
+    }
+
+    pub fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.reduce_for(call, buffer, true)
+    }
+
+    pub fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let root = self.root(call)?;
+        self.reduce_for(call, buffer, root == self.world().rank)
+    }
+
+    fn reduce_for(&self, call: &Call, buffer: &mut [u8], wants: bool) -> Result<()> {
+        let fold = Fold::of(call, self)?;
+        expect_len(call, "buffer", buffer.len(), 1)?;
+        if self.is_small(buffer.len()) {
+            return self.exchange(call, &mut ReduceAll { fold, wants, buffer });
+        }
+        let pieces = Pieces::new(buffer.len(), PIECE);
+        self.stream(call, pieces.count, &mut ReduceShares { fold, wants, pieces, buffer })
+    }
+
+    pub fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let fold = Fold::of(call, self)?;
+        expect_len(call, "buffer", buffer.len(), 1)?;
+        expect_parts(call, fold.world)?;
+        if buffer.len() <= SMALL {
+            return self.exchange(call, &mut ReducePart { fold, buffer });
+        }
+        let area = share_of_area(PIECE, fold.world);
+        let pieces = Pieces::new(buffer.len() / fold.world, area);
+        self.stream(call, pieces.count, &mut ReduceParts { fold, area, pieces, buffer })
+    }
+
+    pub fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let root = self.root(call)?;
+        expect_len(call, "buffer", buffer.len(), 1)?;
+        let area = area_for(buffer.len());
+        let pieces = Pieces::new(buffer.len(), area);
+        let mut stages = Broadcast { root, is_root: root == self.world().rank, pieces, buffer };
+        self.exchange_or_stream(call, pieces, area, &mut stages)
+    }
+
+    pub fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        self.gather_for(call, mine, out, true)
+    }
+
+    pub fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        let root = self.root(call)?;
+        self.gather_for(call, mine, out, root == self.world().rank)
+    }
+
+    fn gather_for(&self, call: &Call, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
+        expect_len(call, "input", mine.len(), 1)?;
+        if wants {
+            expect_len(call, "output", out.len(), self.world().size)?;
+        }
+        let area = area_for(mine.len());
+        let pieces = Pieces::new(mine.len(), area);
+        let mut stages = Gather { rank: self.world().rank, wants, pieces, mine, out };
+        self.exchange_or_stream(call, pieces, area, &mut stages)
+    }
+
+    pub fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        let (root, world) = (self.root(call)?, self.world());
+        expect_len(call, "output", mine.len(), 1)?;
+        let all = if root == world.rank { Some(all) } else { None };
+        if let Some(all) = all {
+            expect_len(call, "input", all.len(), world.size)?;
+        }
+        let area = area_for(mine.len().saturating_mul(world.size));
+        let each = share_of_area(area, world.size);
+        let pieces = Pieces::new(mine.len(), each);
+        let mut stages = Scatter { root, world, each, pieces, all, mine };
+        self.exchange_or_stream(call, pieces, area, &mut stages)
+    }
+
+    fn exchange_or_stream(
+        &self,
+        call: &Call,
+        pieces: Pieces,
+        area: usize,
+        stages: &mut dyn Stages,
+    ) -> Result<()> {
+        if area == SMALL && pieces.count == 1 {
+            self.exchange(call, stages)
+        } else {
+            self.stream(call, pieces.count, stages)
+        }
+    }
+
+    /// Whether every rank reducing everything costs less than meeting a second time.
+    pub fn is_small(&self, bytes: usize) -> bool {
+        bytes <= SMALL && bytes * self.world().size <= 2 * SMALL
+    }
+
+    pub fn root(&self, call: &Call) -> Result<usize> {
+        let world = self.world().size;
+        call.root.filter(|root| *root < world).ok_or_else(|| {
+            Error::Invalid(format!("{call} in a world of {world} ranks needs a root below {world}"))
+        })
+    }
+}
+
+/// How to reduce, and where this rank stands in it.
+#[derive(Clone, Copy, Debug)]
+struct Fold {
+    dtype: DType,
+    op: ReduceOp,
+    rank: usize,
+    world: usize,
+}
+
+impl Fold {
+    fn of<M: Memory>(call: &Call, member: &Member<M>) -> Result<Self> {
+        let world = member.world();
+        Ok(Fold { dtype: call.dtype, op: reduction(call)?, rank: world.rank, world: world.size })
+    }
+}
+
+pub fn reduction(call: &Call) -> Result<ReduceOp> {
+    call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))
+}
+
+/// Complains unless a buffer holds `times` × what the call says it is about.
+pub fn expect_len(call: &Call, what: &str, len: usize, times: usize) -> Result<()> {
+    let expected = call.count.checked_mul(times).and_then(|n| n.checked_mul(call.dtype.size()));
+    if expected == Some(len) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "{call}: the {what} has {len} bytes instead of {times} x {} elements x {} bytes",
+        call.count,
+        call.dtype.size()
+    )))
+}
+
+/// Complains unless the elements can be cut into equal parts, one a rank.
+pub fn expect_parts(call: &Call, world: usize) -> Result<()> {
+    if call.count.is_multiple_of(world) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("{call} cannot be cut into {world} equal parts: pad the buffer")))
+}
+
+/// The areas that a contribution of `bytes` goes through.
+fn area_for(bytes: usize) -> usize {
+    if bytes <= SMALL { SMALL } else { PIECE }
+}
+
+/// What one of `world` ranks gets of an area that holds something for each of them. Whole lines,
+/// and at least one: the world is bounded.
+fn share_of_area(area: usize, world: usize) -> usize {
+    area / world / LINE * LINE
+}
+
+/// A buffer in pieces of equal size, but for the last.
+#[derive(Clone, Copy, Debug)]
+struct Pieces {
+    bytes: usize,
+    /// Bytes of each piece.
+    size: usize,
+    /// At least one, which may be empty.
+    count: usize,
+}
+
+impl Pieces {
+    /// Of at most `area` bytes each, which is a multiple of [`LINE`].
+    fn new(bytes: usize, area: usize) -> Self {
+        let size = bytes.div_ceil(bytes.div_ceil(area).max(1)).next_multiple_of(LINE);
+        Pieces { bytes, size, count: bytes.div_ceil(size.max(1)).max(1) }
+    }
+
+    fn range(&self, piece: usize) -> Range<usize> {
+        let start = (piece * self.size).min(self.bytes);
+        start..(start + self.size).min(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::local::region::{MAX_WORLD, portion};
+
+    #[test]
+    fn pieces_cover_a_buffer_once() {
+        for area in [LINE, SMALL, PIECE] {
+            for bytes in [0, 1, LINE, area - 1, area, area + 1, 3 * area - 1, 3 * area, 10 * area + 8] {
+                let pieces = Pieces::new(bytes, area);
+                let mut at = 0;
+                for piece in 0..pieces.count {
+                    let range = pieces.range(piece);
+                    assert_eq!(range.start, at);
+                    assert!(range.len() <= area && (!range.is_empty() || bytes == 0));
+                    at = range.end;
+                }
+                assert_eq!(at, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn shares_cover_a_piece_once_and_fit() {
+        for world in [1, 2, 3, 7, 64, MAX_WORLD] {
+            assert!(share_of_area(SMALL, world) >= LINE);
+            for piece in [0..0, 0..8, 512..512 + PIECE, 128..PIECE - 8] {
+                let mut at = piece.start;
+                for rank in 0..world {
+                    let share = reducing::share(piece.clone(), rank, world);
+                    assert_eq!(share.start, at);
+                    assert!(share.len() <= portion(world));
+                    at = share.end;
+                }
+                assert_eq!(at, piece.end);
+            }
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The memory that the ranks of one machine share, and what lies where in it.
+//!
+//! ```text
+//! Header                       what every rank reads: gates, first failure
+//! Slot × world                 what each rank says about itself: one writer each
+//! small × world × 2            inputs of small calls, alternating from call to call
+//! message × world × 2          messages to one other rank, alternating from piece to piece
+//! (input + output) × world × 2 pieces of large calls, alternating from piece to piece
+//! ```
+//!
+//! All offsets follow from the world size and constants of this file. Nothing that is read from
+//! the memory is ever used as a size or an offset.
+
+use super::{announcement::Announcement, wait::Word};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+// Miri interprets: there, small areas lead through the same code in less time.
+
+/// Most bytes a rank contributes to a call that is done in one exchange.
+pub const SMALL: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
+/// Most bytes of a rank's input that are under way at a time in a large call.
+pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 512 << 10 };
+/// Most bytes of a piece of a message.
+pub const MESSAGE: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
+/// Most ranks that share one machine.
+pub const MAX_WORLD: usize = 1024;
+
+const PAGE: usize = 4096;
+const _: () = assert!(size_of::<Header>() <= PAGE);
+
+/// A barrier in two halves: a rank arrives, does something else, and waits for the others later.
+/// The word counts arrivals of all ranks since the beginning. No rank arrives again at a gate
+/// that has not yet opened, so `n × world` arrivals mean that everybody has arrived n times.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Gate(pub Word);
+
+/// The gates of a group. Every rank passes the same gates in the same order.
+#[derive(Clone, Copy, Debug)]
+pub enum GateId {
+    /// Every call begins here.
+    Entry,
+    /// The inputs of a piece are in place; of even and odd pieces.
+    Input(usize),
+    /// The work on a piece is done; of even and odd pieces.
+    Output(usize),
+}
+
+impl GateId {
+    pub const COUNT: usize = 5;
+
+    pub fn index(self) -> usize {
+        match self {
+            GateId::Entry => 0,
+            GateId::Input(parity) => 1 + parity,
+            GateId::Output(parity) => 3 + parity,
+        }
+    }
+}
+
+/// The first page.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Header {
+    /// What the memory is: see [`super::super::shm`]; unused between threads.
+    pub identity: [AtomicU64; 4],
+    /// The first failure as [`super::Failure`] encodes it; 0 while all is well.
+    pub failed: AtomicU64,
+    pub gates: [Gate; GateId::COUNT],
+}
+
+/// What one rank says about itself. Only that rank writes here,
+/// but for [`Outbox::taken`].
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Gates this rank has arrived at since the beginning.
+    pub steps: AtomicU32,
+    /// [`ABSENT`], [`PRESENT`] or [`LEFT`].
+    pub presence: AtomicU32,
+    pub pid: AtomicU32,
+    /// The calls this rank has made last; even and odd ones.
+    pub calls: [Announcement; 2],
+    pub outbox: Outbox,
+}
+
+/// The messages of one rank to others, one at a time.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Outbox {
+    /// 1 + the rank that the message is for.
+    pub to: AtomicU32,
+    pub call: Announcement,
+    /// Pieces written since the beginning, by the sender.
+    pub posted: Word,
+    /// Pieces read since the beginning, by whom they were for.
+    pub taken: Word,
+}
+
+pub const ABSENT: u32 = 0;
+pub const PRESENT: u32 = 1;
+pub const LEFT: u32 = 2;
+
+/// Zeroed memory that is shared by ranks.
+///
+/// # Safety
+/// `base` is aligned to a page and stays valid for reads and writes of `len` bytes, at the same
+/// address, for the life of the value.
+pub unsafe trait Memory: Send + Sync + std::fmt::Debug {
+    fn base(&self) -> *mut u8;
+    fn len(&self) -> usize;
+}
+
+/// Typed access to a [`Memory`].
+#[derive(Debug)]
+pub struct Region<M: Memory> {
+    memory: M,
+    world: usize,
+}
+
+impl<M: Memory> Region<M> {
+    /// # Panics
+    /// If the memory is shorter than [`bytes`] says.
+    pub fn new(memory: M, world: usize) -> Self {
+        assert!(world > 0 && world <= MAX_WORLD && memory.len() >= bytes(world));
+        assert!(memory.base().addr().is_multiple_of(PAGE));
+        Region { memory, world }
+    }
+
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    pub fn header(&self) -> &Header {
+        // SAFETY: the first page, aligned. Every field is an atomic, valid with any bits, and no
+        // `&mut` to it is ever made.
+        unsafe { &*self.memory.base().cast() }
+    }
+
+    pub fn gate(&self, id: GateId) -> &Gate {
+        &self.header().gates[id.index()]
+    }
+
+    pub fn slot(&self, rank: usize) -> &Slot {
+        assert!(rank < self.world);
+        // SAFETY: in bounds by the assertion and `new`; otherwise as in `header`.
+        unsafe { &*self.memory.base().add(PAGE).cast::<Slot>().add(rank) }
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = &Slot> {
+        (0..self.world).map(|rank| self.slot(rank))
+    }
+
+    /// [`SMALL`] bytes.
+    pub fn small(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.at(slots_end(self.world) + (2 * rank + parity) * SMALL, SMALL)
+    }
+
+    /// [`MESSAGE`] bytes.
+    pub fn message(&self, rank: usize, parity: usize) -> *mut u8 {
+        self.at(small_end(self.world) + (2 * rank + parity) * MESSAGE, MESSAGE)
+    }
+
+    /// [`PIECE`] bytes.
+    pub fn input(&self, rank: usize, parity: usize) -> *mut u8 {
+        let stride = PIECE + portion(self.world);
+        self.at(messages_end(self.world) + (2 * rank + parity) * stride, PIECE)
+    }
+
+    /// [`portion`] bytes.
+    pub fn output(&self, rank: usize, parity: usize) -> *mut u8 {
+        let stride = PIECE + portion(self.world);
+        self.at(messages_end(self.world) + (2 * rank + parity) * stride + PIECE, portion(self.world))
+    }
+
+    fn at(&self, offset: usize, len: usize) -> *mut u8 {
+        assert!(offset + len <= self.memory.len(), "beyond the shared memory");
+        // SAFETY: in bounds, just checked.
+        unsafe { self.memory.base().add(offset) }
+    }
+}
+
+/// Bytes of a piece that one rank reduces, at most.
+pub fn portion(world: usize) -> usize {
+    PIECE.div_ceil(world).next_multiple_of(128)
+}
+
+fn slots_end(world: usize) -> usize {
+    (PAGE + world * size_of::<Slot>()).next_multiple_of(PAGE)
+}
+
+fn small_end(world: usize) -> usize {
+    slots_end(world) + world * 2 * SMALL
+}
+
+fn messages_end(world: usize) -> usize {
+    small_end(world) + world * 2 * MESSAGE
+}
+
+/// Bytes of a group's whole memory. Pages that no call goes through are never touched.
+pub fn bytes(world: usize) -> usize {
+    (messages_end(world) + world * 2 * (PIECE + portion(world))).next_multiple_of(PAGE)
+}

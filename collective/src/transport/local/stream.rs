@@ -1,0 +1,111 @@
+//! Moves a call's data through the shared memory, piece by piece.
+//!
+//! Each rank writes its own areas only and reads those of the others only between gates:
+//!
+//! 1. *fill*: a rank writes its input area, then arrives at the input gate.
+//! 2. *work*: when all have arrived there, it reads all input areas and may write its output area,
+//!    then arrives at the output gate.
+//! 3. *drain*: when all have arrived there, it reads all output areas.
+//!
+//! There are two of each area, so a rank fills piece k+1 before it waits for piece k. It has then
+//! passed the output gate of piece k−1, so nobody still reads the input area it fills; and it
+//! writes the output area of piece k+1 only after the input gate of that piece, where all arrive
+//! after they have drained piece k−1. The gate before the first piece's work is the entry gate,
+//! which nobody leaves before all are there and agree.
+//!
+//! A small call has its own areas, two per rank and used in turn, and no output gate: a rank that
+//! fills its area for call s+2 has passed the entry gate of call s+1, where all arrive after they
+//! have worked on call s.
+
+use super::{
+    Member,
+    region::{GateId, Memory, PIECE, Region, SMALL, portion},
+};
+use crate::{Result, communicator::Call};
+
+/// What a collective does with a piece. Every rank has the same number of pieces.
+pub trait Stages {
+    /// Writes this rank's part of `piece` into its input area.
+    fn fill(&mut self, piece: usize, input: &mut [u8]);
+    /// Reads the inputs of all ranks; may write this rank's output area.
+    fn work(&mut self, piece: usize, inputs: &Areas<'_>, output: &mut [u8]);
+    /// Reads the outputs of all ranks.
+    fn drain(&mut self, _piece: usize, _outputs: &Areas<'_>) {}
+}
+
+/// The same area of every rank, for reading.
+pub struct Areas<'a> {
+    of: &'a dyn Fn(usize) -> &'a [u8],
+}
+
+impl<'a> Areas<'a> {
+    pub fn of(&self, rank: usize) -> &'a [u8] {
+        (self.of)(rank)
+    }
+}
+
+impl<M: Memory> Member<M> {
+    /// A call in one exchange, with areas of [`SMALL`] bytes.
+    pub fn exchange(&self, call: &Call, stages: &mut dyn Stages) -> Result<()> {
+        let mut session = self.begin(call)?;
+        let (parity, rank) = (session.parity(), self.world().rank);
+        // SAFETY: this rank's area, which nobody reads now, see the module's text.
+        stages.fill(0, unsafe { writable(self.region().small(rank, parity), SMALL) });
+        session.enter()?;
+        // SAFETY: all ranks have filled their areas, and fill them again only after this call.
+        let of = |rank| unsafe { readable(self.region().small(rank, parity), SMALL) };
+        stages.work(0, &Areas { of: &of }, &mut []);
+        session.finish();
+        Ok(())
+    }
+
+    /// A call of `pieces` pieces, at least one, with areas of [`PIECE`] and [`portion`] bytes.
+    pub fn stream(&self, call: &Call, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
+        let mut session = self.begin(call)?;
+        let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
+        let portion = portion(region.world());
+        // SAFETY: this rank's area, which nobody reads now, see the module's text.
+        stages.fill(0, unsafe { writable(region.input(rank, 0), PIECE) });
+        let mut filled = session.arrive(GateId::Entry);
+        for piece in 0..pieces {
+            let (parity, next) = (piece % 2, (piece + 1) % 2);
+            let current = filled;
+            if piece + 1 < pieces {
+                // SAFETY: as above.
+                stages.fill(piece + 1, unsafe { writable(region.input(rank, next), PIECE) });
+                filled = session.arrive(GateId::Input(next));
+            }
+            session.wait(current)?;
+            if piece == 0 {
+                session.agree()?;
+            }
+            // SAFETY: all ranks have filled these areas and write them again only after all have
+            // arrived at the output gate below; nobody reads this rank's output area before that.
+            let inputs = |peer| unsafe { readable(region.input(peer, parity), PIECE) };
+            let output = unsafe { writable(region.output(rank, parity), portion) };
+            stages.work(piece, &Areas { of: &inputs }, output);
+            let worked = session.arrive(GateId::Output(parity));
+            session.wait(worked)?;
+            // SAFETY: all ranks have written these areas and write them again only after all have
+            // arrived at the input gate of piece + 2, or at the entry gate of the next call.
+            let outputs = |peer| unsafe { readable(region.output(peer, parity), portion) };
+            stages.drain(piece, &Areas { of: &outputs });
+        }
+        session.finish();
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `area` is valid for `len` bytes, and nobody writes to it during `'a`.
+unsafe fn readable<'a>(area: *const u8, len: usize) -> &'a [u8] {
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts(area, len) }
+}
+
+/// # Safety
+/// `area` is valid for `len` bytes, and nobody else reads or writes it during `'a`.
+unsafe fn writable<'a>(area: *mut u8, len: usize) -> &'a mut [u8] {
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts_mut(area, len) }
+}

@@ -1,0 +1,123 @@
+//! Ranks that are processes of one machine, over shared memory.
+//!
+//! The memory is a sealed `memfd`: it has no name anywhere, so nothing can be left behind however
+//! the processes end, it is not limited by the size of `/dev/shm` (64 MiB in a default container),
+//! and nobody can cut it short under a running group. Rank 0 makes it and passes on where to find
+//! it; the others open it through `/proc`, which asks for the same user; when all have joined, the
+//! last descriptor is closed.
+//!
+//! ```no_run
+//! # use collective::transport::shm::{ShmCommunicator, ShmSegment};
+//! # use std::time::Duration;
+//! # fn publish(_: &str) {}
+//! # fn look_up() -> String { String::new() }
+//! # fn main() -> collective::Result<()> {
+//! let timeout = Duration::from_secs(30);
+//! // Rank 0:
+//! let segment = ShmSegment::create(2)?;
+//! publish(segment.name());
+//! let zero = ShmCommunicator::connect(segment, 0, timeout)?;
+//! // Rank 1, in another process:
+//! let segment = ShmSegment::open(&look_up(), 2)?;
+//! let one = ShmCommunicator::connect(segment, 1, timeout)?;
+//! # Ok(()) }
+//! ```
+
+mod processes;
+mod segment;
+
+pub use segment::ShmSegment;
+
+use super::local::{Immortal, Member, region::Region};
+use crate::{Communicator, DType, Result, World, communicator::Call};
+use processes::Processes;
+use segment::Mapping;
+use std::{sync::Arc, time::Duration};
+
+/// One rank of a group of processes on one machine.
+#[derive(Debug)]
+pub struct ShmCommunicator {
+    member: Member<Mapping>,
+}
+
+impl ShmCommunicator {
+    /// Joins the group as `rank` and waits for all other ranks.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if the rank is taken or not in the world,
+    /// [`Error::Timeout`](crate::Error::Timeout) if some rank has not joined after `timeout`.
+    pub fn connect(segment: ShmSegment, rank: usize, timeout: Duration) -> Result<Self> {
+        let (mapping, descriptor) = segment.into_parts();
+        let region = Arc::new(Region::new(mapping, descriptor.world));
+        let mut member = Member::join(region, rank, Box::new(Immortal))?;
+        let call = Call {
+            seq: 0,
+            operation: "join the shared memory",
+            dtype: DType::U8,
+            count: 0,
+            reduce: None,
+            root: None,
+            timeout,
+        };
+        member.barrier(&call)?;
+        // All have mapped it: from here on nobody else can.
+        drop(descriptor);
+        let processes = Processes::watch(member.region());
+        member.watch(Box::new(processes));
+        Ok(ShmCommunicator { member })
+    }
+}
+
+impl Communicator for ShmCommunicator {
+    fn world(&self) -> World {
+        self.member.world()
+    }
+
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.member.all_reduce(call, buffer)
+    }
+
+    fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.member.broadcast(call, buffer)
+    }
+
+    fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        self.member.all_gather(call, mine, out)
+    }
+
+    fn barrier(&self, call: &Call) -> Result<()> {
+        self.member.barrier(call)
+    }
+
+    fn abort(&self) {
+        self.member.abort();
+    }
+
+    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.member.reduce(call, buffer)
+    }
+
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.member.reduce_scatter(call, buffer)
+    }
+
+    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        self.member.gather(call, mine, out)
+    }
+
+    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        self.member.scatter(call, all, mine)
+    }
+
+    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        self.member.send(call, to, data)
+    }
+
+    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        self.member.recv(call, from, data)
+    }
+}
