@@ -3,7 +3,7 @@
 
 use crate::data::DatasetKind;
 use clap::{Parser, ValueEnum, value_parser};
-use collective::lr::LrScaling;
+use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -23,6 +23,9 @@ pub struct Args {
     /// Threads a rank computes with [default: cores / ranks on this machine]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..), help_heading = "World")]
     pub threads: Option<u16>,
+    /// How ranks exchange data: auto, shm (one machine) or tcp
+    #[arg(long, default_value = "auto", value_name = "TRANSPORT", help_heading = "World")]
+    pub transport: Transport,
     /// Seconds any collective call may wait for other ranks
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, help_heading = "World")]
     pub timeout: f64,

@@ -87,8 +87,7 @@ impl Console {
     /// A line of rank 0's.
     pub fn say(&self, line: &str) {
         if self.style != Style::Silent {
-            // Whoever closed our standard output does not want the line.
-            let _ = writeln!(stdout(), "{line}");
+            print_line(line);
         }
     }
 
@@ -102,6 +101,12 @@ impl Console {
     fn now(&self) -> std::sync::MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// A line to standard output.
+pub fn print_line(line: &str) {
+    // Whoever closed our standard output does not want the line.
+    let _ = writeln!(stdout(), "{line}");
 }
 
 /// A line to standard error, from any rank or the launcher.

@@ -6,6 +6,7 @@
 //! [`collective`], which knows nothing of the above.
 
 pub mod batch;
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod console;
@@ -21,6 +22,7 @@ pub mod train;
 pub mod weights;
 pub mod world;
 
-/// Large buffers are mapped and freed every step: mimalloc keeps them, worth 1.4 × in images/s.
+/// Large buffers are mapped and freed every step; mimalloc keeps them.
+#[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,8 +1,13 @@
 //! The `burn-ddp` command.
 
-use burn_ddp::{cli::Args, exit, train};
+use burn_ddp::{
+    bench::{self, Bench},
+    cli::Args,
+    console::print_line,
+    exit, train,
+};
 use clap::{Parser, Subcommand};
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 /// Data-parallel training for Burn.
 #[derive(Parser)]
@@ -16,10 +21,28 @@ struct Cli {
 enum Command {
     /// Train the MNIST network (the same as `cargo run --example mnist_ddp`)
     Train(Box<Args>),
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Say which rank did what differently, from the flight records of a failed job
+    Explain {
+        /// The records, one a rank
+        #[arg(required = true, value_name = "FILE")]
+        records: Vec<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
-    exit::report(match Cli::parse().command {
+    exit::report(run(Cli::parse().command))
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Train(args) => train::run(&args),
-    })
+        Command::Bench(bench) => bench::run(&bench),
+        Command::Explain { records } => {
+            print_line(&collective::explain(&records)?);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }

@@ -119,7 +119,7 @@ fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
     if environment.world_size == 1 {
         return Ok(ProcessGroup::solo());
     }
-    let options = Options::default().timeout(Duration::from_secs_f64(args.timeout));
+    let options = Options::default().timeout(Duration::from_secs_f64(args.timeout)).transport(args.transport);
     Ok(ProcessGroup::init(InitMethod::Env, options)?)
 }
 

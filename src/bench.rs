@@ -1,0 +1,200 @@
+//! `burn-ddp bench`: measurements anyone can repeat, each checked for being right.
+
+use crate::{console::print_line, launch, world::Environment};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use collective::{InitMethod, Options, ProcessGroup, ReduceOp, Transport};
+use serde::Serialize;
+use std::{
+    net::TcpListener,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What can be measured.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Bench {
+    /// Time of an all-reduce of f32 against its size, as nccl-tests shows it
+    AllReduce(AllReduce),
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct AllReduce {
+    /// auto, thread (ranks in one process), shm or tcp
+    #[arg(long, default_value = "auto")]
+    transport: Transport,
+    /// Ranks, all on this machine
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=512))]
+    ranks: u16,
+    /// Sizes of the buffer, with K, M and G for powers of 1000
+    #[arg(long, default_value = "4K,64K,1M,4.8M,16M,64M", value_delimiter = ',', value_parser = bytes)]
+    bytes: Vec<usize>,
+    /// Seconds to spend on each size
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// `4.8M` as a number of bytes, rounded down to whole f32.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1e3),
+        Some((at, 'm' | 'M')) => (&text[..at], 1e6),
+        Some((at, 'g' | 'G')) => (&text[..at], 1e9),
+        Some(_) | None => (text, 1.0),
+    };
+    let size: f64 = number.parse().map_err(|_| "expected a size such as 4K or 4.8M".to_string())?;
+    if !(4.0..=16e9).contains(&(size * unit)) {
+        return Err("expected a size from 4 to 16G bytes".into());
+    }
+    Ok((size * unit) as usize / 4 * 4)
+}
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    transport: &'static str,
+    ranks: usize,
+    bytes: usize,
+    rounds: usize,
+    median_us: f64,
+    min_us: f64,
+    /// Bytes over the median time.
+    algbw_gb_s: f64,
+    /// algbw × 2(n−1)/n, which is comparable over n (nccl-tests, doc/PERFORMANCE.md).
+    busbw_gb_s: f64,
+    /// Elements that were not the sum, over all rounds and ranks.
+    wrong: i64,
+}
+
+/// Runs the benchmark, starting the ranks if nobody did.
+pub fn run(bench: &Bench) -> Result<ExitCode> {
+    let Bench::AllReduce(bench) = bench;
+    let ranks = usize::from(bench.ranks);
+    if bench.transport == Transport::Thread || ranks == 1 {
+        in_threads(bench, ranks)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    match Environment::detect()? {
+        None => launch::ranks(ranks, "bench"),
+        Some(_) => {
+            let options = Options::default().transport(bench.transport);
+            measure(bench, &ProcessGroup::init(InitMethod::Env, options)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Ranks as threads of this process.
+fn in_threads(bench: &AllReduce, ranks: usize) -> Result<()> {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("cannot find a port")?.port();
+    let rank = |rank: usize| -> Result<()> {
+        let options = Options::default().rank(rank).world_size(ranks).transport(bench.transport);
+        measure(bench, &ProcessGroup::init(InitMethod::Tcp(format!("127.0.0.1:{port}")), options)?)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..ranks).map(|r| scope.spawn(move || rank(r))).collect();
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a rank panicked")))
+    })
+}
+
+fn measure(bench: &AllReduce, group: &ProcessGroup) -> Result<()> {
+    let speaks = group.rank() == 0;
+    if speaks && !bench.json {
+        print_line(&format!("# {} rank(s) over {}, f32 sum", group.world_size(), group.transport()));
+        print_line(&format!("# copying within memory, 64 MB: {:.2} GB/s", copy_bandwidth()));
+        let columns = ["bytes", "rounds", "median us", "min us", "algbw GB/s", "busbw GB/s", "wrong"];
+        print_line(&columns.map(|c| format!("{c:>11}")).join(" "));
+    }
+    for &bytes in &bench.bytes {
+        let row = one_size(bench, group, bytes)?;
+        if speaks && bench.json {
+            print_line(&serde_json::to_string(&row)?);
+        } else if speaks {
+            print_line(&format!(
+                "{:>11} {:>11} {:>11.1} {:>11.1} {:>11.3} {:>11.3} {:>11}",
+                row.bytes, row.rounds, row.median_us, row.min_us, row.algbw_gb_s, row.busbw_gb_s, row.wrong
+            ));
+        }
+        if row.wrong > 0 {
+            bail!("all_reduce of {bytes} bytes over {} gave {} wrong elements", row.transport, row.wrong);
+        }
+    }
+    Ok(())
+}
+
+/// Rounds of barrier, all-reduce, check; only the all-reduce is timed.
+fn one_size(bench: &AllReduce, group: &ProcessGroup, bytes: usize) -> Result<Row> {
+    let (n, size) = (group.world_size(), bytes / 4);
+    // Whole numbers below 2^24 add up exactly in f32, in any order.
+    let value = |rank: usize, i: usize| ((i * 31 + rank * 7) % 1000) as f32;
+    let mut buffer = vec![0f32; size];
+    let (mut times, mut wrong) = (Vec::new(), 0i64);
+    let mut round = || -> Result<Duration> {
+        buffer.iter_mut().enumerate().for_each(|(i, x)| *x = value(group.rank(), i));
+        group.barrier()?;
+        let begun = Instant::now();
+        group.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        let took = begun.elapsed();
+        let sum = |i: usize| (0..n).map(|rank| value(rank, i)).sum::<f32>();
+        wrong += buffer.iter().enumerate().filter(|(i, x)| **x != sum(*i)).count() as i64;
+        Ok(took)
+    };
+    // Two rounds to warm up; the second says how many fit into the time.
+    round()?;
+    let mut rounds = [(bench.seconds / round()?.as_secs_f64().max(1e-6)).clamp(5.0, 2000.0) as i64];
+    group.broadcast(&mut rounds, 0)?;
+    for _ in 0..rounds[0] {
+        times.push(round()?.as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let mut wrong = [wrong];
+    group.all_reduce(&mut wrong, ReduceOp::Sum)?;
+    let median = times[times.len() / 2];
+    let algbw = bytes as f64 / median / 1e9;
+    Ok(Row {
+        transport: group.transport(),
+        ranks: n,
+        bytes,
+        rounds: times.len(),
+        median_us: median * 1e6,
+        min_us: times[0] * 1e6,
+        algbw_gb_s: algbw,
+        busbw_gb_s: algbw * 2.0 * (n as f64 - 1.0) / n as f64,
+        wrong: wrong[0],
+    })
+}
+
+/// Bytes copied per second, in GB/s, median of 9.
+fn copy_bandwidth() -> f64 {
+    let (from, mut to) = (vec![1u8; 64_000_000], vec![0u8; 64_000_000]);
+    let mut times: Vec<f64> = (0..9)
+        .map(|_| {
+            let begun = Instant::now();
+            to.copy_from_slice(&from);
+            std::hint::black_box(&to);
+            begun.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    from.len() as f64 / times[4] / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_are_read_as_documented() {
+        assert_eq!(bytes("4K"), Ok(4000));
+        assert_eq!(bytes("4.8M"), Ok(4_800_000));
+        assert_eq!(bytes("1g"), Ok(1_000_000_000));
+        assert_eq!(bytes("13"), Ok(12));
+        for bad in ["", "K", "0", "-4K", "4T", "99G", "µ"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+}
