@@ -3,7 +3,7 @@
 mod common;
 
 use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Secret, Transport};
-use common::{KINDS, free_port, options, ranks, world};
+use common::{KINDS, Kind, free_port, options, ranks, world};
 use std::{
     io::Write,
     net::TcpStream,
@@ -148,6 +148,19 @@ fn a_rank_that_finishes_early_is_named() {
             }
         }
     }
+}
+
+#[test]
+fn a_rank_that_has_done_its_part_may_leave() {
+    world(Kind::Tcp, 8, options(), |group| {
+        // Rank 7 gets it from 6, 6 from 4, 4 from 0, which is long gone when 6 comes.
+        if group.rank() == 6 {
+            thread::sleep(Duration::from_millis(1500));
+        }
+        let mut buffer = [group.rank() as f32; 10];
+        group.broadcast(&mut buffer, 0).unwrap();
+        assert_eq!(buffer, [0.0; 10]);
+    });
 }
 
 #[test]

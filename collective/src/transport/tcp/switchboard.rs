@@ -4,7 +4,6 @@
 //! the lower waits. Both prove the job's secret, then the dialler says for which group it comes.
 
 use crate::{Error, Result, Secret, rendezvous::secret};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::HashMap,
     fmt,
@@ -150,10 +149,7 @@ impl Shared {
 
     fn accept(self: Arc<Self>, listener: TcpListener) {
         while !self.closing.load(Ordering::Relaxed) {
-            let mut ready = [PollFd::new(&listener, PollFlags::IN)];
-            // An error here shows again, as one of `accept`.
-            let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let Some(stream) = crate::rendezvous::accept(&listener) else { continue };
             if self.unproven.fetch_add(1, Ordering::Relaxed) < MAX_UNPROVEN {
                 let shared = self.clone();
                 let work = move || {
