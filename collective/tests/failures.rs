@@ -235,6 +235,19 @@ fn world_sizes_that_differ_are_an_error_on_all_sides() {
 }
 
 #[test]
+fn transports_that_differ_are_an_error_on_all_sides() {
+    let port = free_port();
+    let transports = [Transport::Tcp, Transport::Tcp, Transport::Shm];
+    let errors = ranks(3, |rank| init(port, rank, 3, options().transport(transports[rank])).unwrap_err());
+    for error in errors {
+        assert!(
+            error.to_string().contains("rank 2 was started with transport shm, but rank 0 with tcp"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn one_rank_twice_is_an_error_on_all_sides() {
     let port = free_port();
     let errors = ranks(3, |i| init(port, [0, 1, 1][i], 3, options()).unwrap_err());

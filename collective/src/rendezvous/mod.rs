@@ -95,6 +95,13 @@ pub(crate) fn tune_data(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets `listener` not block, and hold more connections than usual: hundreds of ranks dial at once.
+pub(crate) fn tune_listener(listener: &TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    rustix::net::listen(listener, 4096)?;
+    Ok(())
+}
+
 /// The next connection of a non-blocking listener, if one comes within a tenth of a second.
 pub(crate) fn accept(listener: &TcpListener) -> Option<TcpStream> {
     let pause = Duration::from_millis(100);

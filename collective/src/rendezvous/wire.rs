@@ -23,6 +23,8 @@ pub(crate) struct Member {
     /// Ranks with equal `machine` are on one machine.
     pub machine: String,
     pub pid: u32,
+    /// Its `--transport`, which must be the same on all ranks.
+    pub transport: String,
 }
 
 /// Where a rank is in a group, as far as another one wants to know.

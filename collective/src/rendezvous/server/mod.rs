@@ -49,7 +49,7 @@ impl Server {
     pub fn start(listener: TcpListener, world: usize, secret: Secret) -> Result<Self> {
         let failed = |e| Error::io("start the rendezvous server", &e);
         let address = listener.local_addr().map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        super::tune_listener(&listener).map_err(failed)?;
         let state = State { seats: (0..world).map(|_| None).collect(), ..State::default() };
         let shared = Arc::new(Shared {
             world,

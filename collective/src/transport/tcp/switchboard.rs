@@ -54,7 +54,7 @@ impl Switchboard {
     pub fn start(ip: IpAddr, rank: usize, secret: Secret) -> Result<Self> {
         let failed = |e| Error::io(format!("listen for data connections on {ip}"), &e);
         let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        crate::rendezvous::tune_listener(&listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
             rank,
