@@ -33,6 +33,9 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {reason}")]
     Io { what: String, reason: String },
+    /// What a rank ran for all failed there.
+    #[error("rank {rank} failed: {reason}")]
+    Remote { rank: usize, reason: String },
     /// The group was aborted while this call waited. A transport returns it; the process group
     /// replaces it with the cause.
     #[error("the collective was aborted")]

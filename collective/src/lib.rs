@@ -14,6 +14,6 @@ pub mod transport;
 pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result};
-pub use process_group::{Options, ProcessGroup};
+pub use process_group::{FlightRecord, Options, ProcessGroup, RecordedCall, Work, explain};
 pub use rendezvous::{InitMethod, Secret};
 pub use transport::Transport;

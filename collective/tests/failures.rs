@@ -3,7 +3,7 @@
 mod common;
 
 use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Secret, Transport};
-use common::{free_port, options, ranks, world};
+use common::{KINDS, free_port, options, ranks, world};
 use std::{
     io::Write,
     net::TcpStream,
@@ -24,146 +24,170 @@ fn first_error(group: &ProcessGroup) -> Error {
     }
 }
 
+/// A failure that comes at once could still find others in the call before.
+fn let_others_go_on() {
+    thread::sleep(Duration::from_millis(300));
+}
+
 #[test]
 fn different_operations_are_a_mismatch_on_all_ranks() {
-    let errors = world(3, options(), |group| {
-        let result = if group.rank() == 1 {
-            group.broadcast(&mut [0f32; 4], 1)
-        } else {
-            group.all_reduce(&mut [0f32; 4], ReduceOp::Sum)
-        };
-        result.err().unwrap_or_else(|| first_error(&group))
-    });
-    for error in errors {
-        let text = error.to_string();
-        assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-        assert!(text.contains("broadcast #1") && text.contains("all_reduce #1"), "{text}");
-        assert!(text.contains("rank 1"), "{text}");
+    for kind in KINDS {
+        let errors = world(kind, 3, options(), |group| {
+            let result = if group.rank() == 1 {
+                group.broadcast(&mut [0f32; 4], 1)
+            } else {
+                group.all_reduce(&mut [0f32; 4], ReduceOp::Sum)
+            };
+            result.err().unwrap_or_else(|| first_error(&group))
+        });
+        for error in errors {
+            let text = error.to_string();
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+            assert!(text.contains("broadcast #1") && text.contains("all_reduce #1"), "{text}");
+            assert!(text.contains("rank 1"), "{text}");
+        }
     }
 }
 
 #[test]
 fn different_counts_types_and_reductions_are_a_mismatch() {
-    let differ: [fn(&ProcessGroup, bool) -> Result<()>; 4] = [
-        |group, odd| group.all_reduce(&mut vec![0f32; if odd { 5 } else { 4 }], ReduceOp::Sum),
-        |group, odd| match odd {
-            true => group.all_reduce(&mut [0f32; 4], ReduceOp::Sum),
-            false => group.all_reduce(&mut [0i32; 4], ReduceOp::Sum),
-        },
-        |group, odd| group.all_reduce(&mut [0f32; 4], if odd { ReduceOp::Max } else { ReduceOp::Sum }),
-        |group, odd| group.all_gather(&vec![0u8; if odd { 100_000 } else { 3 }]).map(drop),
-    ];
-    for call in differ {
-        let errors = world(4, options(), |group| {
-            group.barrier().unwrap();
-            call(&group, group.rank() == 2).err().unwrap_or_else(|| first_error(&group))
-        });
-        for error in &errors {
-            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-            assert!(error.to_string().contains("rank 2"), "{error}");
+    for kind in KINDS {
+        let differ: [fn(&ProcessGroup, bool) -> Result<()>; 4] = [
+            |group, odd| group.all_reduce(&mut vec![0f32; if odd { 5 } else { 4 }], ReduceOp::Sum),
+            |group, odd| match odd {
+                true => group.all_reduce(&mut [0f32; 4], ReduceOp::Sum),
+                false => group.all_reduce(&mut [0i32; 4], ReduceOp::Sum),
+            },
+            |group, odd| group.all_reduce(&mut [0f32; 4], if odd { ReduceOp::Max } else { ReduceOp::Sum }),
+            |group, odd| group.all_gather(&vec![0u8; if odd { 100_000 } else { 3 }]).map(drop),
+        ];
+        for call in differ {
+            let errors = world(kind, 4, options(), |group| {
+                // A rank may still be in the barrier when the others have failed after it.
+                let result = group.barrier().and_then(|()| call(&group, group.rank() == 2));
+                result.err().unwrap_or_else(|| first_error(&group))
+            });
+            for error in &errors {
+                assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+                assert!(error.to_string().contains("rank 2"), "{error}");
+            }
         }
     }
 }
 
 #[test]
 fn different_roots_are_a_mismatch() {
-    let errors = world(2, options(), |group| {
-        let result = group.broadcast(&mut [1f32; 4], group.rank());
-        result.err().unwrap_or_else(|| first_error(&group))
-    });
-    for error in errors {
-        assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
-        assert!(error.to_string().contains("root 0") && error.to_string().contains("root 1"), "{error}");
+    for kind in KINDS {
+        let errors = world(kind, 2, options(), |group| {
+            let result = group.broadcast(&mut [1f32; 4], group.rank());
+            result.err().unwrap_or_else(|| first_error(&group))
+        });
+        for error in errors {
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+            assert!(error.to_string().contains("root 0") && error.to_string().contains("root 1"), "{error}");
+        }
     }
 }
 
 #[test]
 fn a_passed_deadline_names_the_absent_rank_and_where_it_is() {
-    let options = options().timeout(Duration::from_secs(2));
-    let errors = world(3, options, |group| {
-        group.barrier().unwrap();
-        if group.rank() == 1 {
-            // Busy with something else until the others have given up.
-            thread::sleep(Duration::from_secs(4));
+    for kind in KINDS {
+        let options = options().timeout(Duration::from_secs(2));
+        let errors = world(kind, 3, options, |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                // Busy with something else until the others have given up.
+                thread::sleep(Duration::from_secs(4));
+            }
+            group.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap_err()
+        });
+        for (rank, error) in errors.iter().enumerate() {
+            let text = error.to_string();
+            assert!(matches!(error.cause(), Error::Timeout { .. }), "{error:?}");
+            assert_eq!(rank == 1, matches!(error, Error::Poisoned(_)), "{error:?}");
+            assert!(text.contains("all_reduce #2") && text.contains("rank 1 has not called it"), "{text}");
+            assert!(text.contains("barrier #1") && !text.contains("rank 2"), "{text}");
         }
-        group.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap_err()
-    });
-    for (rank, error) in errors.iter().enumerate() {
-        let text = error.to_string();
-        assert!(matches!(error.cause(), Error::Timeout { .. }), "{error:?}");
-        assert_eq!(rank == 1, matches!(error, Error::Poisoned(_)), "{error:?}");
-        assert!(text.contains("all_reduce #2") && text.contains("rank 1 has not called it"), "{text}");
-        assert!(text.contains("barrier #1") && !text.contains("rank 2"), "{text}");
     }
 }
 
 #[test]
 fn a_rank_that_fails_poisons_the_group_with_its_reason() {
-    let errors = world(3, options(), |group| {
-        if group.rank() == 2 {
-            thread::sleep(Duration::from_millis(100));
-            group.abort("out of memory");
+    for kind in KINDS {
+        let errors = world(kind, 3, options(), |group| {
+            if group.rank() == 2 {
+                thread::sleep(Duration::from_millis(100));
+                group.abort("out of memory");
+            }
+            (group.barrier().unwrap_err(), group.barrier().unwrap_err())
+        });
+        for (first, later) in errors {
+            assert_eq!(*first.cause(), Error::PeerLost { rank: 2, reason: "out of memory".into() });
+            assert_eq!(later, Error::Poisoned(Box::new(first.cause().clone())));
         }
-        (group.barrier().unwrap_err(), group.barrier().unwrap_err())
-    });
-    for (first, later) in errors {
-        assert_eq!(*first.cause(), Error::PeerLost { rank: 2, reason: "out of memory".into() });
-        assert_eq!(later, Error::Poisoned(Box::new(first.cause().clone())));
     }
 }
 
 #[test]
 fn a_rank_that_finishes_early_is_named() {
-    for early in [0, 1] {
-        let errors = world(3, options(), |group| {
-            group.barrier().unwrap();
-            if group.rank() == early {
-                return None;
+    for kind in KINDS {
+        for early in [0, 1] {
+            let errors = world(kind, 3, options(), |group| {
+                group.barrier().unwrap();
+                if group.rank() == early {
+                    return None;
+                }
+                Some(group.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap_err())
+            });
+            for error in errors.into_iter().flatten() {
+                let text = error.to_string();
+                assert!(
+                    text.contains(&format!("rank {early} left the group")) && text.contains("finished"),
+                    "{text}"
+                );
             }
-            Some(group.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap_err())
-        });
-        for error in errors.into_iter().flatten() {
-            let text = error.to_string();
-            assert!(
-                text.contains(&format!("rank {early} left the group")) && text.contains("finished"),
-                "{text}"
-            );
         }
     }
 }
 
 #[test]
 fn a_panicking_rank_takes_the_others_along() {
-    let errors = world(2, options(), |group| {
-        if group.rank() == 1 {
-            let died = thread::scope(|scope| {
-                scope
-                    .spawn(move || {
-                        let _group = group;
-                        panic!("on purpose")
-                    })
-                    .join()
-                    .is_err()
-            });
-            assert!(died);
-            return None;
-        }
-        Some(group.barrier().unwrap_err())
-    });
-    assert!(
-        errors[0].as_ref().unwrap().to_string().contains("rank 1 left the group: it panicked"),
-        "{errors:?}"
-    );
+    for kind in KINDS {
+        let errors = world(kind, 2, options(), |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let_others_go_on();
+                let died = thread::scope(|scope| {
+                    scope
+                        .spawn(move || {
+                            let _group = group;
+                            panic!("on purpose")
+                        })
+                        .join()
+                        .is_err()
+                });
+                assert!(died);
+                return None;
+            }
+            Some(group.barrier().unwrap_err())
+        });
+        assert!(
+            errors[0].as_ref().unwrap().to_string().contains("rank 1 left the group: it panicked"),
+            "{errors:?}"
+        );
+    }
 }
 
 #[test]
 fn after_destroy_calls_fail() {
-    world(2, options(), |group| {
-        let clone = group.clone();
-        group.barrier().unwrap();
-        group.destroy();
-        assert!(clone.barrier().unwrap_err().to_string().contains("destroyed"));
-    });
+    for kind in KINDS {
+        world(kind, 2, options(), |group| {
+            let clone = group.clone();
+            group.barrier().unwrap();
+            group.destroy();
+            assert!(clone.barrier().unwrap_err().to_string().contains("destroyed"));
+        });
+    }
 }
 
 #[test]
@@ -282,4 +306,113 @@ fn a_file_brings_the_ranks_together() {
     });
     assert_eq!(sums, [3, 3, 3]);
     assert!(!path.exists());
+}
+
+#[test]
+fn messages_that_differ_in_length_are_a_mismatch() {
+    for kind in KINDS {
+        let errors = world(kind, 2, options(), |group| {
+            let result = match group.rank() {
+                0 => group.send(&[1u8; 10], 1),
+                _ => group.recv(&mut [0u8; 11], 0),
+            };
+            result.err().unwrap_or_else(|| first_error(&group))
+        });
+        for error in errors {
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+            assert!(
+                error.to_string().contains("10 x U8") && error.to_string().contains("11 x U8"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_message_that_does_not_come_names_the_sender() {
+    for kind in KINDS {
+        let errors = world(kind, 2, options().timeout(Duration::from_secs(1)), |group| {
+            group.barrier().unwrap();
+            match group.rank() {
+                0 => {
+                    thread::sleep(Duration::from_secs(3));
+                    group.barrier().unwrap_err()
+                }
+                _ => group.recv(&mut [0u8; 11], 0).unwrap_err(),
+            }
+        });
+        for error in errors {
+            assert!(
+                error.to_string().contains("rank 0 is elsewhere; its last call was barrier #1"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_failure_in_one_group_ends_all() {
+    for kind in KINDS {
+        let errors = world(kind, 4, options(), |group| {
+            let half = group.split(group.rank() as u64 / 2, 0).unwrap();
+            group.barrier().unwrap();
+            let_others_go_on();
+            let count = if group.rank() == 3 { 2 } else { 1 };
+            let result = half.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
+            result.err().unwrap_or_else(|| first_error(&group))
+        });
+        for error in errors {
+            assert!(
+                matches!(error.cause(), Error::Mismatch { rank_a: 2 | 3, rank_b: 2 | 3, .. }),
+                "{error:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_call_on_the_outer_group_inside_a_background_call_is_refused() {
+    let solo = ProcessGroup::solo();
+    let outer = solo.clone();
+    let work = solo.start(move |_| outer.barrier()).unwrap();
+    assert!(work.wait().unwrap_err().to_string().contains("passed to the closure"));
+    solo.barrier().unwrap();
+}
+
+#[test]
+fn a_panic_in_the_background_fails_the_group_everywhere() {
+    for kind in KINDS {
+        let errors = world(kind, 2, options(), |group| {
+            if group.rank() == 1 {
+                let work = group.start(|_| -> Result<()> { panic!("on purpose") }).unwrap();
+                assert!(work.wait().is_err());
+            }
+            group.barrier().unwrap_err()
+        });
+        for error in errors {
+            assert!(error.to_string().contains("a background operation panicked"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn flight_records_explain_a_mismatch() {
+    for kind in KINDS {
+        let folder = tempfile::tempdir().unwrap();
+        world(kind, 3, options().flight_folder(folder.path()), |group| {
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let_others_go_on();
+            }
+            let count = if group.rank() == 1 { 5 } else { 4 };
+            let _ = group.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
+            first_error(&group)
+        });
+        let files: Vec<_> =
+            (0..3).map(|rank| folder.path().join(format!("flight-rank{rank}.json"))).collect();
+        let text = collective::explain(&files).unwrap();
+        let expected = "Ranks 0 and 2 called all_reduce #2 (4 x F32, Sum), but rank 1 called all_reduce #2 (5 x F32, Sum).";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("collective mismatch"), "{text}");
+    }
 }

@@ -1,23 +1,19 @@
 //! From an init method to a process group.
 
-use super::{Inner, ProcessGroup};
+use super::{ProcessGroup, site::Site};
 use crate::{
-    Error, InitMethod, Options, Result, Secret, World,
-    communicator::Solo,
+    Error, InitMethod, Options, Result, Secret,
     rendezvous::{
         Plan,
         control::{Control, connect},
-        plan,
+        hall, host, plan,
         server::Server,
         wire::Member,
     },
-    transport::{
-        Transport,
-        tcp::{Switchboard, Tcp},
-    },
+    transport::{Transport, tcp::Switchboard},
 };
 use std::{
-    net::TcpStream,
+    net::{Ipv4Addr, Ipv6Addr, TcpStream},
     path::Path,
     sync::Arc,
     thread,
@@ -25,19 +21,57 @@ use std::{
 };
 
 /// Number of the group of all ranks.
-pub(super) const WORLD: u64 = 0;
+const WORLD: u64 = 0;
 
 impl ProcessGroup {
     /// A world of one: no socket, no thread, and every collective is the identity.
     pub fn solo() -> Self {
-        ProcessGroup::new(Inner::new(
-            WORLD,
-            vec![0],
-            World { rank: 0, size: 1 },
-            Box::new(Solo),
-            None,
-            Options::default().timeout,
-        ))
+        Self::alone(Options::default())
+    }
+
+    fn alone(options: Options) -> Self {
+        ProcessGroup::new(Arc::new(Site::Solo(options)).alone())
+    }
+
+    /// As many ranks as asked for in this process, to be handed to as many threads. They exchange
+    /// data through memory; rank and world size in `options` are not used.
+    ///
+    /// ```
+    /// # use collective::{Options, ProcessGroup, ReduceOp};
+    /// let groups = ProcessGroup::threads(2, Options::default())?;
+    /// std::thread::scope(|scope| {
+    ///     for group in groups {
+    ///         scope.spawn(move || {
+    ///             let mut sum = [group.rank() as f32 + 1.0];
+    ///             group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    ///             assert_eq!(sum, [3.0]);
+    ///         });
+    ///     }
+    /// });
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    pub fn threads(world_size: usize, options: Options) -> Result<Vec<Self>> {
+        let options = options.or_environment();
+        match options.transport {
+            Transport::Auto | Transport::Thread => {}
+            other @ (Transport::Shm | Transport::Tcp) => {
+                return Err(Error::Invalid(format!(
+                    "threads of one process do not use transport {other}; choose auto or thread"
+                )));
+            }
+        }
+        match world_size {
+            0 => Err(Error::Invalid("the world size is 0; it must be at least 1".into())),
+            1 => Ok(vec![Self::alone(options)]),
+            size => hall::open(size)?
+                .into_iter()
+                .enumerate()
+                .map(|(rank, guest)| {
+                    let site = Arc::new(Site::Threads { guest: Arc::new(guest), options: options.clone() });
+                    Ok(ProcessGroup::new(site.open(WORLD, (0..size).collect(), rank)?))
+                })
+                .collect(),
+        }
     }
 
     /// Meets the other ranks and returns when all have come.
@@ -47,18 +81,11 @@ impl ProcessGroup {
     /// the other ranks if they disagree with this one; [`Error::Rendezvous`] with the ranks that
     /// did not come in time; [`Error::Unauthenticated`] if the secrets differ; [`Error::Io`].
     pub fn init(method: InitMethod, options: Options) -> Result<Self> {
+        let options = options.or_environment();
         let plan = Plan::new(&method, &options)?;
         if plan.world == 1 {
-            return Ok(Self::solo());
+            return Ok(Self::alone(options));
         }
-        let transport = match options.transport {
-            Transport::Auto | Transport::Tcp => Transport::Tcp,
-            other => {
-                return Err(Error::Invalid(format!(
-                    "transport {other} is not in this build; choose auto or tcp"
-                )));
-            }
-        };
         let begun = Instant::now();
         let deadline = begun + options.rendezvous_timeout;
         let file = match &method {
@@ -66,27 +93,15 @@ impl ProcessGroup {
             InitMethod::Env | InitMethod::Tcp(_) => None,
         };
         let mut server = None;
-        let started = start(&plan, file, &mut server, begun, deadline);
+        let machine = options.host_id.clone().unwrap_or_else(machine);
+        let started = start(&plan, file, machine, &mut server, begun, deadline);
         if let (Err(_), Some(server)) = (&started, &server) {
             server.close();
         }
         let (control, switchboard) = started?;
-        let members = control.members().iter().map(|member| member.data).enumerate().collect();
-        let world = World { rank: plan.rank, size: plan.world };
-        let comm = match transport {
-            Transport::Auto | Transport::Thread | Transport::Shm | Transport::Tcp => {
-                Tcp::new(Arc::new(switchboard), WORLD, plan.rank, members)
-            }
-        };
-        let ranks = (0..plan.world).collect();
-        Ok(ProcessGroup::new(Inner::new(
-            WORLD,
-            ranks,
-            world,
-            Box::new(comm),
-            Some(Arc::new(control)),
-            options.timeout,
-        )))
+        let (control, switchboard) = (Arc::new(control), Arc::new(switchboard));
+        let site = Arc::new(Site::Processes { control, switchboard, options });
+        Ok(ProcessGroup::new(site.open(WORLD, (0..plan.world).collect(), plan.rank)?))
     }
 }
 
@@ -94,6 +109,7 @@ impl ProcessGroup {
 fn start(
     plan: &Plan,
     file: Option<&Path>,
+    machine: String,
     server: &mut Option<Server>,
     begun: Instant,
     deadline: Instant,
@@ -114,9 +130,9 @@ fn start(
             let mut own = address;
             if own.ip().is_unspecified() {
                 own.set_ip(if own.is_ipv4() {
-                    std::net::Ipv4Addr::LOCALHOST.into()
+                    Ipv4Addr::LOCALHOST.into()
                 } else {
-                    std::net::Ipv6Addr::LOCALHOST.into()
+                    Ipv6Addr::LOCALHOST.into()
                 });
             }
             (connect(&own.to_string(), &secret, begun, deadline)?, secret)
@@ -130,8 +146,7 @@ fn start(
     // The address that leads to rank 0 is the one by which the others can reach this rank.
     let local = stream.local_addr().map_err(|e| Error::io("find this rank's address", &e))?;
     let switchboard = Switchboard::start(local.ip(), plan.rank, secret)?;
-    let member =
-        Member { data: switchboard.address(), host: host(), machine: machine(), pid: std::process::id() };
+    let member = Member { data: switchboard.address(), host: host(), machine, pid: std::process::id() };
     let control = Control::join(stream, plan.rank, plan.world, member, begun, deadline)?;
     if let (0, Some(path)) = (plan.rank, file) {
         // All have read it; a later job must not.
@@ -156,13 +171,12 @@ fn connect_by_file(path: &Path, begun: Instant, deadline: Instant) -> Result<(Tc
     Err(plan::no_file(path, begun, last))
 }
 
-fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if name.trim().is_empty() { "an unnamed host".into() } else { name.trim().into() }
-}
-
-/// Equal on two ranks if they share a running kernel and a host name (a container has its own).
+/// Equal on two ranks if they can share memory: one running kernel, one set of process numbers (a
+/// container has its own) and one user.
 fn machine() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    format!("{} {}", host(), boot.trim())
+    let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    // SAFETY: it only returns a number.
+    let user = unsafe { libc::geteuid() };
+    format!("{} {} {} user {user}", host(), boot.trim(), processes.display())
 }

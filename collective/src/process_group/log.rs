@@ -1,10 +1,19 @@
-//! What this rank did lately in one group: the last 256 calls.
+//! The flight recorder: what this rank did lately in one group, its last 256 calls. It answers
+//! where this rank is, finds calls that wait for long, and is written to a file when the group
+//! fails.
 
-use crate::{communicator::Call, rendezvous::wire::Place};
+use crate::{
+    DType, Error, ReduceOp, Result,
+    communicator::{Call, Fingerprint},
+    rendezvous::wire::Place,
+};
+use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
+    io::Write,
+    path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// Calls that are remembered.
@@ -14,59 +23,171 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const MOST_PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
-struct Record {
+struct Entry {
     call: Call,
+    /// Between two ranks: no other rank has a call of the same number.
+    direct: bool,
+    at: SystemTime,
     begun: Instant,
-    finished: bool,
+    took: Option<Duration>,
+    error: Option<String>,
     /// When to ask next where the others are.
     ask_after: Duration,
 }
 
 /// The calls of one group on this rank.
 #[derive(Debug, Default)]
-pub(super) struct Log(Mutex<VecDeque<Record>>);
+pub(super) struct Log(Mutex<VecDeque<Entry>>);
+
+/// One call in a [`FlightRecord`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedCall {
+    pub seq: u64,
+    pub operation: String,
+    pub dtype: DType,
+    pub count: u64,
+    pub reduce: Option<ReduceOp>,
+    pub root: Option<u32>,
+    /// A message between two ranks; `seq` counts those from one rank to another.
+    #[serde(default)]
+    pub direct: bool,
+    /// When the rank made the call, in microseconds since 1970.
+    pub begun_us: u64,
+    /// How long it took, in microseconds; none if it had not returned.
+    pub took_us: Option<u64>,
+    pub error: Option<String>,
+}
+
+/// What one rank leaves behind when its group fails: the content of `flight-rank<R>.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlightRecord {
+    /// World rank of the writer.
+    pub rank: usize,
+    /// World ranks of the group.
+    pub members: Vec<usize>,
+    /// Number of the group, 0 for that of all ranks.
+    pub group: u64,
+    pub host: String,
+    pub pid: u32,
+    pub written_us: u64,
+    /// The first cause, as this rank was told.
+    pub error: String,
+    /// Oldest first.
+    pub calls: Vec<RecordedCall>,
+}
+
+impl RecordedCall {
+    /// The part that must be the same on all ranks.
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint {
+            seq: self.seq,
+            operation: self.operation.clone(),
+            dtype: self.dtype,
+            count: self.count,
+            reduce: self.reduce,
+            root: self.root,
+        }
+    }
+}
+
+impl FlightRecord {
+    /// Writes itself into `folder`, which is made if it does not exist, and returns the file.
+    pub(super) fn write(&self, folder: &Path) -> Result<PathBuf> {
+        let name = match self.group {
+            0 => format!("flight-rank{}.json", self.rank),
+            group => format!("flight-rank{}-group{group:016x}.json", self.rank),
+        };
+        let path = folder.join(&name);
+        let temporary = folder.join(format!(".{name}.{}", self.pid));
+        let write = || {
+            std::fs::create_dir_all(folder)?;
+            let mut file = std::fs::File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.sync_all()?;
+            std::fs::rename(&temporary, &path)
+        };
+        write().map_err(|e| Error::io(format!("write the flight record {}", path.display()), &e))?;
+        Ok(path)
+    }
+}
+
+pub(super) fn microseconds(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
 
 impl Log {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Record>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn enter(&self, call: &Call) {
-        let mut records = self.lock();
-        if records.len() == KEPT {
-            records.pop_front();
+    pub fn enter(&self, call: &Call, direct: bool) {
+        let mut entries = self.lock();
+        if entries.len() == KEPT {
+            entries.pop_front();
         }
-        let (begun, finished) = (Instant::now(), false);
-        records.push_back(Record { call: call.clone(), begun, finished, ask_after: PATIENCE });
+        entries.push_back(Entry {
+            call: call.clone(),
+            direct,
+            at: SystemTime::now(),
+            begun: Instant::now(),
+            took: None,
+            error: None,
+            ask_after: PATIENCE,
+        });
     }
 
-    pub fn leave(&self) {
-        if let Some(record) = self.lock().back_mut() {
-            record.finished = true;
+    pub fn leave(&self, error: Option<&Error>) {
+        if let Some(entry) = self.lock().back_mut() {
+            entry.took = Some(entry.begun.elapsed());
+            entry.error = error.map(Error::to_string);
         }
     }
 
-    /// Where this rank is, seen from call `seq`.
+    /// Whether this rank is in a call right now.
+    pub fn inside(&self) -> bool {
+        self.lock().back().is_some_and(|entry| entry.took.is_none())
+    }
+
+    /// Where this rank is, seen from the collective `seq`.
     pub fn place(&self, seq: u64) -> Place {
-        let records = self.lock();
-        let asked = records.iter().rev().find(|record| record.call.seq == seq);
-        let last = records.back();
+        let entries = self.lock();
+        let asked = entries.iter().rev().find(|entry| !entry.direct && entry.call.seq == seq);
+        let last = entries.back();
         Place {
-            asked: asked.map(|record| record.call.fingerprint()),
-            last: last.map(|record| record.call.fingerprint()),
-            inside: last.is_some_and(|record| !record.finished),
+            asked: asked.map(|entry| entry.call.fingerprint()),
+            last: last.map(|entry| entry.call.fingerprint()),
+            inside: last.is_some_and(|entry| entry.took.is_none()),
         }
     }
 
-    /// The call that waits, and for how long, each time it is due to be asked about.
+    /// The collective that waits, and for how long, each time it is due to be asked about.
     pub fn stalled(&self) -> Option<(Call, Duration)> {
-        let mut records = self.lock();
-        let record = records.back_mut().filter(|record| !record.finished)?;
-        let waited = record.begun.elapsed();
-        if waited < record.ask_after {
+        let mut entries = self.lock();
+        let entry = entries.back_mut().filter(|entry| entry.took.is_none() && !entry.direct)?;
+        let waited = entry.begun.elapsed();
+        if waited < entry.ask_after {
             return None;
         }
-        record.ask_after = waited + record.ask_after.min(MOST_PATIENCE);
-        Some((record.call.clone(), waited))
+        entry.ask_after = waited + entry.ask_after.min(MOST_PATIENCE);
+        Some((entry.call.clone(), waited))
+    }
+
+    pub fn calls(&self) -> Vec<RecordedCall> {
+        let recorded = |entry: &Entry| {
+            let Fingerprint { seq, operation, dtype, count, reduce, root } = entry.call.fingerprint();
+            RecordedCall {
+                seq,
+                operation,
+                dtype,
+                count,
+                reduce,
+                root,
+                direct: entry.direct,
+                begun_us: microseconds(entry.at),
+                took_us: entry.took.map(|took| took.as_micros() as u64),
+                error: entry.error.clone(),
+            }
+        };
+        self.lock().iter().map(recorded).collect()
     }
 }

@@ -4,6 +4,7 @@
 use super::ProcessGroup;
 use crate::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
+use std::fmt::Display;
 
 /// Most bytes of one object.
 const LIMIT: usize = 64 << 20;
@@ -38,13 +39,46 @@ impl ProcessGroup {
 
     /// The root's `value`; what the others pass is ignored.
     pub fn broadcast_object<T: Serialize + DeserializeOwned>(&self, value: &T, root: usize) -> Result<T> {
-        let mut bytes = if self.rank() == root { pack(value)? } else { Vec::new() };
-        let mut length = [bytes.len() as i64];
-        self.broadcast(&mut length, root)?;
-        let length = usize::try_from(length[0]).unwrap_or(usize::MAX);
-        check(length)?;
-        bytes.resize(length, 0);
-        self.broadcast(&mut bytes, root)?;
-        unpack(&bytes)
+        unpack(&self.broadcast_bytes((self.rank() == root).then(|| pack(value)).transpose()?, root)?)
+    }
+
+    /// The root's bytes, of a length that only the root knows.
+    fn broadcast_bytes(&self, bytes: Option<Vec<u8>>, root: usize) -> Result<Vec<u8>> {
+        self.in_turn(|group| {
+            let mut bytes = bytes.unwrap_or_default();
+            let mut length = [bytes.len() as i64];
+            group.broadcast(&mut length, root)?;
+            let length = usize::try_from(length[0]).unwrap_or(usize::MAX);
+            check(length)?;
+            bytes.resize(length, 0);
+            group.broadcast(&mut bytes, root)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Runs `act` on rank `rank` and gives its result to all, while they wait for it within the
+    /// group's time-out: for a download, a check, a decision.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] on all ranks if `act` fails; the group stays usable.
+    pub fn run_on<T, E>(&self, rank: usize, act: impl FnOnce() -> Result<T, E>) -> Result<T>
+    where
+        T: Serialize + DeserializeOwned,
+        E: Display,
+    {
+        let rank = self.inner.check_rank("rank", rank)?;
+        let outcome = (self.rank() == rank).then(|| {
+            let outcome = act().map_err(|error| format!("{error:#}"));
+            pack(&outcome).or_else(|error| pack(&Err::<T, _>(error.to_string())))
+        });
+        let outcome = unpack(&self.broadcast_bytes(outcome.transpose()?, rank)?)?;
+        let member = self.inner.members[rank];
+        let failed = |reason: String| Error::Remote { rank: member, reason };
+        Result::<T, String>::map_err(outcome, failed)
+    }
+
+    /// Runs `act` on rank 0 only, without waiting for it on the others.
+    pub fn on_rank_zero<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        (self.rank() == 0).then(act)
     }
 }

@@ -1,7 +1,7 @@
 //! What a caller can choose about a process group.
 
 use crate::{Secret, transport::Transport};
-use std::time::Duration;
+use std::{env, path::PathBuf, time::Duration};
 
 /// Choices for [`ProcessGroup::init`](crate::ProcessGroup::init); what is not chosen comes from
 /// the environment or a default.
@@ -21,6 +21,8 @@ pub struct Options {
     pub(crate) rendezvous_timeout: Duration,
     pub(crate) transport: Transport,
     pub(crate) secret: Option<Secret>,
+    pub(crate) flight_folder: Option<PathBuf>,
+    pub(crate) host_id: Option<String>,
 }
 
 impl Default for Options {
@@ -34,6 +36,8 @@ impl Default for Options {
             rendezvous_timeout: Duration::from_secs(60),
             transport: Transport::Auto,
             secret: None,
+            flight_folder: None,
+            host_id: None,
         }
     }
 }
@@ -74,6 +78,30 @@ impl Options {
     /// `BURN_DDP_SECRET`; required if the world spans machines.
     pub fn secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
+        self
+    }
+
+    /// Folder in which every rank leaves its flight record when the group fails, for
+    /// [`explain`](crate::explain). Default: the environment's `BURN_DDP_FLIGHT_DIR`; none is
+    /// written without either.
+    pub fn flight_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.flight_folder = Some(folder.into());
+        self
+    }
+
+    /// Ranks with the same text count as being on one machine. Default: the environment's
+    /// `BURN_DDP_HOST_ID`, or what tells running kernels and containers apart.
+    pub fn host_id(mut self, id: impl Into<String>) -> Self {
+        self.host_id = Some(id.into());
+        self
+    }
+
+    /// Takes from the environment what has not been chosen.
+    pub(crate) fn or_environment(mut self) -> Self {
+        let variable = |name: &str| env::var(name).ok().filter(|text| !text.is_empty());
+        self.flight_folder =
+            self.flight_folder.or_else(|| variable("BURN_DDP_FLIGHT_DIR").map(PathBuf::from));
+        self.host_id = self.host_id.or_else(|| variable("BURN_DDP_HOST_ID"));
         self
     }
 }

@@ -2,7 +2,7 @@
 //! waits in a collective when the job has failed.
 
 use super::{
-    Secret,
+    Arbiter, Secret, Watched,
     secret::HANDSHAKE,
     tune_control,
     wire::{Event, FrameReader, Member, Next, Place, Request, Stall, write_frame},
@@ -24,17 +24,6 @@ use std::{
 const TICK: Duration = Duration::from_millis(100);
 /// How long a rank waits for the server to name the first cause.
 const VERDICT: Duration = Duration::from_millis(2500);
-
-/// A group as the control plane sees it.
-pub(crate) trait Watched: Send + Sync {
-    fn id(&self) -> u64;
-    /// Where this rank is, seen from call `seq`.
-    fn place(&self, seq: u64) -> Place;
-    /// The call that has waited for long since the last time it was asked, if any.
-    fn stalled(&self) -> Option<Stall>;
-    /// Wakes the call that waits. Never blocks.
-    fn abort(&self);
-}
 
 #[derive(Default)]
 struct State {
@@ -181,27 +170,6 @@ impl Control {
         &self.members
     }
 
-    /// The job's first cause of failure, if it has failed.
-    pub fn cause(&self) -> Option<Error> {
-        // The flag spares the healthy case the lock.
-        if !self.link.poisoned.load(Ordering::Acquire) {
-            return None;
-        }
-        self.link.lock().cause.clone()
-    }
-
-    /// Reports this rank's failure; returns what the server says was first.
-    pub fn fail(&self, error: Error) -> Error {
-        self.link.send(&Request::Report { error: error.clone() });
-        self.verdict(error)
-    }
-
-    /// Reports a call whose deadline has passed; returns the server's verdict, or `error`.
-    pub fn expire(&self, stall: Stall, error: Error) -> Error {
-        self.link.send(&Request::Stall(stall));
-        self.verdict(error)
-    }
-
     fn verdict(&self, error: Error) -> Error {
         match self.link.wait(Instant::now() + VERDICT, |state| state.gone.then_some(())) {
             Err(cause) => cause,
@@ -212,13 +180,6 @@ impl Control {
         }
     }
 
-    /// Lets a group hear of failures.
-    pub fn watch(&self, group: Weak<dyn Watched>) {
-        let mut state = self.link.lock();
-        state.groups.retain(|group| group.strong_count() > 0);
-        state.groups.push(group);
-    }
-
     /// Stores a value for all ranks.
     pub fn set(&self, key: &str, value: &[u8]) {
         self.link.send(&Request::Set { key: key.into(), value: value.into() });
@@ -226,31 +187,43 @@ impl Control {
 
     /// The value of `key`, waiting until somebody sets it.
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
-        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
-        self.ask(id, key, Request::Get { id, key: key.into() }, deadline)
-    }
-
-    /// Adds to the counter `key`, which starts at 0, and returns its new value.
-    pub fn add(&self, key: &str, amount: i64, deadline: Instant) -> Result<i64> {
-        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
-        let value = self.ask(id, key, Request::Add { id, key: key.into(), amount }, deadline)?;
-        let text = String::from_utf8_lossy(&value);
-        text.parse()
-            .map_err(|_| Error::Invalid(format!("the store's key {key:?} is {text:?}, which is no number")))
-    }
-
-    fn ask(&self, id: u64, key: &str, request: Request, deadline: Instant) -> Result<Vec<u8>> {
         let begun = Instant::now();
-        self.link.send(&request);
+        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
+        self.link.send(&Request::Get { id, key: key.into() });
         self.link.wait(deadline, |state| state.values.remove(&id))?.ok_or_else(|| Error::Timeout {
             call: format!("store key {key:?}"),
             seconds: begun.elapsed().as_secs_f64(),
             absent: "no rank has set it".into(),
         })
     }
+}
 
-    /// Tells everyone that this rank leaves in peace. May be said twice.
-    pub fn goodbye(&self) {
+impl Arbiter for Control {
+    fn cause(&self) -> Option<Error> {
+        // The flag spares the healthy case the lock.
+        if !self.link.poisoned.load(Ordering::Acquire) {
+            return None;
+        }
+        self.link.lock().cause.clone()
+    }
+
+    fn fail(&self, error: Error) -> Error {
+        self.link.send(&Request::Report { error: error.clone() });
+        self.verdict(error)
+    }
+
+    fn expire(&self, stall: Stall, error: Error) -> Error {
+        self.link.send(&Request::Stall(stall));
+        self.verdict(error)
+    }
+
+    fn watch(&self, group: Weak<dyn Watched>) {
+        let mut state = self.link.lock();
+        state.groups.retain(|group| group.strong_count() > 0);
+        state.groups.push(group);
+    }
+
+    fn goodbye(&self) {
         if std::mem::replace(&mut self.link.lock().closing, true) {
             return;
         }

@@ -8,18 +8,62 @@
 //! Every connection first proves that both ends know the job's secret ([`secret`]).
 
 pub(crate) mod control;
+pub(crate) mod hall;
 mod method;
 pub(crate) mod plan;
 pub(crate) mod secret;
 pub(crate) mod server;
+mod verdict;
 pub(crate) mod wire;
 
 pub use method::InitMethod;
 pub(crate) use plan::Plan;
 pub use secret::Secret;
 
+use crate::Error;
 use rustix::net::sockopt;
-use std::{io, net::TcpStream, time::Duration};
+use std::{fmt, io, net::TcpStream, sync::Weak, time::Duration};
+use wire::{Place, Stall};
+
+/// A group as its arbiter sees it.
+pub(crate) trait Watched: Send + Sync {
+    fn id(&self) -> u64;
+    /// Where this rank is, seen from the collective `seq` or from a message between two ranks.
+    fn place(&self, seq: Option<u64>) -> Place;
+    /// The call that has waited for long since the last time it was asked, if any.
+    fn stalled(&self) -> Option<Stall>;
+    /// Wakes the call that waits. Never waits for another rank.
+    fn abort(&self);
+}
+
+/// Who decides for a rank what the first cause of a failure was.
+pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
+    /// The job's first cause of failure, if it has failed.
+    fn cause(&self) -> Option<Error>;
+    /// Reports this rank's failure; returns what was first.
+    fn fail(&self, error: Error) -> Error;
+    /// Reports a call whose deadline has passed; returns the verdict, or `error`.
+    fn expire(&self, stall: Stall, error: Error) -> Error;
+    /// Lets a group hear of failures.
+    fn watch(&self, group: Weak<dyn Watched>);
+    /// Tells everyone that this rank leaves in peace. May be said twice.
+    fn goodbye(&self);
+}
+
+/// How long a rank's word that another one is gone waits for a better explanation, where that
+/// other one is still connected.
+pub(crate) const HEARSAY: Duration = Duration::from_millis(400);
+
+/// The reason for which a rank that has said goodbye is missed.
+pub(crate) fn finished(reason: &str) -> String {
+    format!("it had finished or destroyed its group ({reason})")
+}
+
+/// This machine's name, for messages.
+pub(crate) fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "an unnamed host".into() } else { name.trim().into() }
+}
 
 /// No delay for small messages, and let the kernel notice within about 5 s that the other
 /// *machine* is gone. A stopped process still has a kernel that answers, so this never mistakes a

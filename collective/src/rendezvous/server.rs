@@ -6,9 +6,10 @@
 //! server is the job's first cause; it goes to every rank, also to those that come later.
 
 use super::{
-    Secret,
+    HEARSAY, Secret, finished,
     secret::HANDSHAKE,
     tune_control,
+    verdict::verdict,
     wire::{Event, FrameReader, Member, Next, Place, Request, Stall, write_frame},
 };
 use crate::{Error, Result};
@@ -255,13 +256,10 @@ impl Shared {
                 Some(value) => state.tell(rank, &Event::Value { id, value }),
                 None => state.waiting.push((key, id, rank)),
             },
-            Request::Add { id, key, amount } => {
-                let old = state.values.get(&key).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
-                let value = i64::wrapping_add(old.unwrap_or(0), amount).to_string().into_bytes();
-                state.values.insert(key, value.clone());
-                state.tell(rank, &Event::Value { id, value });
+            Request::Report { error } => {
+                drop(state);
+                self.report(rank, error);
             }
-            Request::Report { error } => state.report(error),
             Request::Stall(stall) => {
                 let asked = (stall.group, stall.call.seq);
                 let recent = state
@@ -308,6 +306,35 @@ impl Shared {
         text
     }
 
+    /// A rank's error becomes the first cause, unless it only says that another rank is gone, which
+    /// is still here: then the cause is that one's own, or the deadline's, and on its way.
+    fn report(self: Arc<Self>, from: usize, error: Error) {
+        let mut state = self.lock();
+        let (rank, reason) = match error {
+            Error::PeerLost { rank, reason } if rank != from => (rank, reason),
+            other => return state.poison(other),
+        };
+        if state.left(rank) {
+            return state.poison(Error::PeerLost { rank, reason: finished(&reason) });
+        }
+        drop(state);
+        let shared = self.clone();
+        let lost = Error::PeerLost { rank, reason };
+        let late = lost.clone();
+        let waiting = thread::Builder::new().name("ddp-hearsay".into()).spawn(move || {
+            thread::sleep(HEARSAY);
+            let mut state = shared.lock();
+            while state.inquiry.is_some() && state.cause.is_none() {
+                state =
+                    shared.answered.wait_timeout(state, INQUIRY).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            state.poison(lost);
+        });
+        if waiting.is_err() {
+            self.lock().poison(late);
+        }
+    }
+
     /// Asks every member where it is, and judges.
     fn inquire(&self, asker: usize, stall: Stall) {
         let mut state = self.lock();
@@ -320,9 +347,10 @@ impl Shared {
             }
         }
         state.inquiries += 1;
-        let (id, group, seq) = (state.inquiries, stall.group, stall.call.seq);
+        let (id, group) = (state.inquiries, stall.group);
+        let seq = (!stall.direct).then_some(stall.call.seq);
         state.inquiry = Some(Inquiry { id, answers: HashMap::new() });
-        state.last_inquiry = Some((group, seq, begun));
+        state.last_inquiry = Some((group, stall.call.seq, begun));
         let members: Vec<usize> = stall.members.iter().copied().filter(|&m| m < self.world).collect();
         for &member in &members {
             state.tell(member, &Event::Where { inquiry: id, group, seq });
@@ -338,7 +366,7 @@ impl Shared {
         }
         let answers = state.inquiry.take().map(|inquiry| inquiry.answers).unwrap_or_default();
         self.answered.notify_all();
-        if let Some(error) = state.verdict(asker, &stall, &members, &answers) {
+        if let Some(error) = verdict(asker, &stall, |rank| state.left(rank), &answers) {
             state.poison(error);
         }
     }
@@ -347,6 +375,10 @@ impl Shared {
 impl State {
     fn present(&self, rank: usize) -> bool {
         self.seats[rank].as_ref().is_some_and(|seat| !seat.left && !seat.gone)
+    }
+
+    fn left(&self, rank: usize) -> bool {
+        self.seats.get(rank).and_then(Option::as_ref).is_some_and(|seat| seat.left)
     }
 
     fn tell(&mut self, rank: usize, event: &Event) {
@@ -368,66 +400,5 @@ impl State {
             self.cause = Some(error.clone());
             self.tell_all(&Event::Poison { error });
         }
-    }
-
-    /// A rank's error. What a rank sees as a broken connection may be known better here.
-    fn report(&mut self, error: Error) {
-        let error = match error {
-            Error::PeerLost { rank, reason } => {
-                let left = self.seats.get(rank).and_then(Option::as_ref).is_some_and(|seat| seat.left);
-                let reason =
-                    if left { format!("it had finished or destroyed its group ({reason})") } else { reason };
-                Error::PeerLost { rank, reason }
-            }
-            other => other,
-        };
-        self.poison(error);
-    }
-
-    /// What the answers mean, if anything: a mismatch, a rank that has left or, once the deadline
-    /// has passed, who did not come.
-    fn verdict(
-        &self,
-        asker: usize,
-        stall: &Stall,
-        members: &[usize],
-        answers: &HashMap<usize, Place>,
-    ) -> Option<Error> {
-        let mut places: Vec<_> = answers.iter().collect();
-        places.sort_by_key(|(rank, _)| **rank);
-        for (rank, place) in places {
-            if let Some(other) = place.asked.as_ref().filter(|other| **other != stall.call) {
-                let (call_a, call_b) = (stall.call.to_string(), other.to_string());
-                return Some(Error::Mismatch { rank_a: asker, call_a, rank_b: *rank, call_b });
-            }
-        }
-        let left = |&&rank: &&usize| self.seats[rank].as_ref().is_some_and(|seat| seat.left);
-        if let Some(&rank) = members.iter().find(left) {
-            let reason = format!("it had finished or destroyed its group before {}", stall.call);
-            return Some(Error::PeerLost { rank, reason });
-        }
-        if !stall.expired {
-            return None;
-        }
-        let absent: Vec<_> = members
-            .iter()
-            .filter_map(|rank| match answers.get(rank) {
-                None => Some(format!("rank {rank} does not answer (stopped or unreachable)")),
-                Some(Place { asked: Some(_), .. }) => None,
-                Some(Place { last: None, .. }) => {
-                    Some(format!("rank {rank} has not called it (nor anything before)"))
-                }
-                Some(Place { last: Some(last), inside, .. }) => {
-                    let state = if *inside { "it is still in" } else { "its last call was" };
-                    Some(format!("rank {rank} has not called it; {state} {last}"))
-                }
-            })
-            .collect();
-        let absent = if absent.is_empty() {
-            "all ranks have called it, but the data did not get through in time".into()
-        } else {
-            absent.join("; ")
-        };
-        Some(Error::Timeout { call: stall.call.to_string(), seconds: stall.seconds, absent })
     }
 }

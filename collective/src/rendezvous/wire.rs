@@ -42,6 +42,8 @@ pub(crate) struct Stall {
     /// World ranks of the group.
     pub members: Vec<usize>,
     pub call: Fingerprint,
+    /// A message between two ranks, which has no number among the collectives.
+    pub direct: bool,
     pub seconds: f64,
     /// The deadline has passed: there must be a verdict now.
     pub expired: bool,
@@ -68,12 +70,6 @@ pub(crate) enum Request {
     Get {
         id: u64,
         key: String,
-    },
-    /// Adds to a counter that starts at 0; answered with the new value as decimal text.
-    Add {
-        id: u64,
-        key: String,
-        amount: i64,
     },
     /// This rank has failed.
     Report {
@@ -103,7 +99,7 @@ pub(crate) enum Event {
     Where {
         inquiry: u64,
         group: u64,
-        seq: u64,
+        seq: Option<u64>,
     },
     /// A rank has said goodbye.
     Left {

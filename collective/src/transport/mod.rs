@@ -2,6 +2,7 @@
 //! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
 
 mod local;
+pub(crate) mod machines;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod tcp;

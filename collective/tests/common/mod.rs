@@ -1,7 +1,9 @@
 //! Worlds of threads in the test's process, each with a process group of its own over loopback.
 
-use collective::{InitMethod, Options, ProcessGroup, Secret};
-use std::{net::TcpListener, thread, time::Duration};
+#![allow(dead_code, reason = "not every test file uses all of it")]
+
+use collective::{InitMethod, Options, ProcessGroup, Secret, Transport};
+use std::{net::TcpListener, sync::Mutex, thread, time::Duration};
 
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
@@ -15,11 +17,41 @@ pub fn options() -> Options {
         .rendezvous_timeout(Duration::from_secs(30))
 }
 
+/// The ways in which the ranks of a test are connected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Tcp,
+    Shm,
+    Thread,
+    /// Two ranks a machine, as far as the group knows.
+    Machines,
+}
+
+pub const KINDS: [Kind; 4] = [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Machines];
+
 /// Runs `body` as every rank of a world and returns what each returned.
-pub fn world<R: Send>(size: usize, options: Options, body: impl Fn(ProcessGroup) -> R + Sync) -> Vec<R> {
+pub fn world<R: Send>(
+    kind: Kind,
+    size: usize,
+    options: Options,
+    body: impl Fn(ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    let transport = match kind {
+        Kind::Tcp => Transport::Tcp,
+        Kind::Shm => Transport::Shm,
+        Kind::Thread => {
+            let groups = ProcessGroup::threads(size, options).unwrap();
+            let groups: Vec<_> = groups.into_iter().map(|group| Mutex::new(Some(group))).collect();
+            return ranks(size, |rank| body(groups[rank].lock().unwrap().take().unwrap()));
+        }
+        Kind::Machines => Transport::Auto,
+    };
     let method: InitMethod = format!("tcp://127.0.0.1:{}", free_port()).parse().unwrap();
     ranks(size, |rank| {
-        let options = options.clone().rank(rank).world_size(size);
+        let mut options = options.clone().transport(transport).rank(rank).world_size(size);
+        if kind == Kind::Machines {
+            options = options.host_id(format!("machine {}", rank / 2));
+        }
         body(ProcessGroup::init(method.clone(), options).unwrap())
     })
 }

@@ -15,6 +15,9 @@ use std::{
     time::Instant,
 };
 
+/// Pieces of memory that one system call sends.
+const SLICES: usize = 8;
+
 /// The memory that a call works on.
 pub(super) struct Memory<'a> {
     /// The caller's buffer.
@@ -55,57 +58,78 @@ impl Part {
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     parts: Vec<Part>,
-    total: usize,
-    done: usize,
-    /// Bytes, header included, that may move for now.
-    open: usize,
+    /// Bytes of the header that have moved.
+    head: usize,
+    /// Parts that have moved, and bytes of the next.
+    index: usize,
+    skip: usize,
+    /// Parts that may move for now, after the header; `None` if not even that.
+    open: Option<usize>,
 }
 
 impl Flow {
-    /// A header and these parts, all of it free to go.
-    pub fn new(parts: Vec<Part>) -> Self {
-        let total = HEADER + parts.iter().map(Part::len).sum::<usize>();
-        Flow { parts, total, done: 0, open: total }
-    }
-
-    /// The same, but only so many bytes after the header may go before [`Flow::open`] says more.
-    pub fn gated(parts: Vec<Part>, payload: usize) -> Self {
-        let mut flow = Flow::new(parts);
-        flow.open = HEADER + payload;
+    /// A header and these parts, of which the first `open` are free to go.
+    pub fn new(parts: Vec<Part>, open: Option<usize>) -> Self {
+        let open = open.map(|open| open.min(parts.len()));
+        let mut flow = Flow { parts, open, ..Flow::default() };
+        flow.settle();
         flow
     }
 
-    /// The same, but not even the header may go.
-    pub fn closed(parts: Vec<Part>) -> Self {
-        let mut flow = Flow::new(parts);
-        flow.open = 0;
-        flow
+    /// A header and these parts, all free to go.
+    pub fn free(parts: Vec<Part>) -> Self {
+        let all = parts.len();
+        Flow::new(parts, Some(all))
     }
 
-    /// Lets the first `payload` bytes after the header go.
-    pub fn open(&mut self, payload: usize) {
-        self.open = self.open.max((HEADER + payload).min(self.total));
+    /// A header alone.
+    pub fn bare() -> Self {
+        Flow::free(Vec::new())
     }
 
-    /// Bytes after the header that have moved.
-    pub fn payload(&self) -> usize {
-        self.done.saturating_sub(HEADER)
+    /// Nothing at all.
+    pub fn absent() -> Self {
+        Flow { head: HEADER, ..Flow::bare() }
+    }
+
+    /// Lets the header and the first `parts` parts go.
+    pub fn open(&mut self, parts: usize) {
+        self.open = Some(self.open.unwrap_or(0).max(parts.min(self.parts.len())));
+    }
+
+    /// Lets everything go.
+    pub fn open_all(&mut self) {
+        self.open(usize::MAX);
+    }
+
+    /// Parts that have moved.
+    pub fn moved(&self) -> usize {
+        self.index
     }
 
     pub fn complete(&self) -> bool {
-        self.done == self.total
+        self.head == HEADER && self.index == self.parts.len()
     }
 
-    /// The part at position `done`, and how far into it.
-    fn at(&self) -> Option<(usize, usize)> {
-        let mut skip = self.done.saturating_sub(HEADER);
-        for (index, part) in self.parts.iter().enumerate() {
-            if skip < part.len() {
-                return Some((index, skip));
-            }
-            skip -= part.len();
+    /// Whether something may move.
+    fn ready(&self) -> bool {
+        self.open.is_some_and(|open| self.head < HEADER || self.index < open)
+    }
+
+    /// Counts `bytes` as moved.
+    fn advance(&mut self, bytes: usize) {
+        let head = bytes.min(HEADER - self.head);
+        self.head += head;
+        self.skip += bytes - head;
+        self.settle();
+    }
+
+    /// Steps over parts that are complete, empty ones among them.
+    fn settle(&mut self) {
+        while let Some(part) = self.parts.get(self.index).filter(|part| part.len() <= self.skip) {
+            self.skip -= part.len();
+            self.index += 1;
         }
-        None
     }
 }
 
@@ -116,7 +140,7 @@ pub(super) struct Lane<'a> {
     pub stream: &'a TcpStream,
     pub send: Flow,
     pub recv: Flow,
-    pub head: [u8; HEADER],
+    head: [u8; HEADER],
 }
 
 impl<'a> Lane<'a> {
@@ -124,34 +148,27 @@ impl<'a> Lane<'a> {
         Lane { peer, stream, send, recv, head: [0; HEADER] }
     }
 
-    fn complete(&self) -> bool {
+    pub fn complete(&self) -> bool {
         self.send.complete() && self.recv.complete()
     }
 
     fn push(&mut self, head: &[u8; HEADER], memory: &Memory) -> io::Result<bool> {
         let flow = &mut self.send;
-        if flow.done >= flow.open {
+        if !flow.ready() {
             return Ok(false);
         }
-        let mut room = flow.open - flow.done;
-        let mut slices = [IoSlice::new(&[]), IoSlice::new(&[]), IoSlice::new(&[])];
-        let mut used = 0;
-        if flow.done < HEADER {
-            slices[0] = IoSlice::new(&head[flow.done..]);
-            room -= HEADER - flow.done;
-            used = 1;
-        }
-        let (mut index, mut skip) = flow.at().unwrap_or((flow.parts.len(), 0));
-        while used < slices.len() && room > 0 && index < flow.parts.len() {
-            let bytes = flow.parts[index].read(memory, skip);
-            let bytes = &bytes[..bytes.len().min(room)];
-            slices[used] = IoSlice::new(bytes);
-            (room, used, index, skip) = (room - bytes.len(), used + 1, index + 1, 0);
+        let mut slices = [IoSlice::new(&[]); SLICES];
+        slices[0] = IoSlice::new(&head[flow.head..]);
+        let open = flow.parts[flow.index..].iter().take(flow.open.unwrap_or(0).saturating_sub(flow.index));
+        let mut used = 1;
+        for part in open.take(SLICES - 1) {
+            slices[used] = IoSlice::new(part.read(memory, if used == 1 { flow.skip } else { 0 }));
+            used += 1;
         }
         let mut stream = self.stream;
         match stream.write_vectored(&slices[..used]) {
             Ok(sent) => {
-                flow.done += sent;
+                flow.advance(sent);
                 Ok(sent > 0)
             }
             Err(error) if retry(&error) => Ok(false),
@@ -161,28 +178,22 @@ impl<'a> Lane<'a> {
 
     fn pull(&mut self, memory: &mut Memory) -> io::Result<bool> {
         let flow = &mut self.recv;
-        if flow.done >= flow.open {
+        if !flow.ready() {
             return Ok(false);
         }
         let mut stream = self.stream;
-        let at = flow.at();
-        let read = if flow.done < HEADER {
-            let head = IoSliceMut::new(&mut self.head[flow.done..]);
-            match at {
-                Some((index, skip)) => {
-                    let body = IoSliceMut::new(flow.parts[index].write(memory, skip));
-                    stream.read_vectored(&mut [head, body])
-                }
-                None => stream.read_vectored(&mut [head]),
-            }
+        let part = flow.parts.get(flow.index).filter(|_| flow.open > Some(flow.index));
+        let body: &mut [u8] = part.map_or(&mut [], |part| part.write(memory, flow.skip));
+        let read = if flow.head < HEADER {
+            let head = IoSliceMut::new(&mut self.head[flow.head..]);
+            stream.read_vectored(&mut [head, IoSliceMut::new(body)])
         } else {
-            let Some((index, skip)) = at else { return Ok(false) };
-            stream.read(flow.parts[index].write(memory, skip))
+            stream.read(body)
         };
         match read {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(got) => {
-                flow.done += got;
+                flow.advance(got);
                 Ok(true)
             }
             Err(error) if retry(&error) => Ok(false),
@@ -237,10 +248,10 @@ pub(super) fn run(
                     _ => format!("its connection broke during {} ({error})", watch.call),
                 },
             };
-            let headed = lane.recv.done >= HEADER;
+            let headed = lane.recv.head == HEADER;
             moved |= lane.push(&head, memory).map_err(lost)?;
             moved |= lane.pull(memory).map_err(lost)?;
-            if !headed && lane.recv.done >= HEADER && lane.head != head {
+            if !headed && lane.recv.head == HEADER && lane.head != head {
                 let call_b = header::decode(&lane.head);
                 let call_b =
                     call_b.map_or_else(|| "something unintelligible".into(), |call| call.to_string());
@@ -271,8 +282,8 @@ fn wait(lanes: &[Lane]) {
         .iter()
         .filter_map(|lane| {
             let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, lane.recv.done < lane.recv.open);
-            flags.set(PollFlags::OUT, lane.send.done < lane.send.open);
+            flags.set(PollFlags::IN, lane.recv.ready());
+            flags.set(PollFlags::OUT, lane.send.ready());
             (!flags.is_empty()).then(|| PollFd::new(lane.stream, flags))
         })
         .collect();

@@ -12,6 +12,7 @@
 //!
 //! In all three an element is reduced by one rank, or by all alike, in rank order.
 
+mod chunks;
 mod header;
 mod lanes;
 mod switchboard;
@@ -39,7 +40,7 @@ use std::{
 const SMALL: usize = 32 << 10;
 /// Up to this many ranks, small messages go flat.
 const FEW: usize = 8;
-/// Bytes of a chunk that are reduced and passed on at a time.
+/// Bytes that are reduced or passed on at a time.
 const PIECE: usize = 128 << 10;
 
 /// What a call needs besides its arguments; one call at a time has it.
@@ -83,6 +84,10 @@ impl Tcp {
     fn peers(&self) -> impl Iterator<Item = usize> + Clone + use<> {
         let World { rank, size } = self.world;
         (0..size).filter(move |peer| *peer != rank)
+    }
+
+    fn slot(&self, rank: usize, bytes: usize) -> Range<usize> {
+        rank * bytes..(rank + 1) * bytes
     }
 
     /// Connects to `peers` where that is not done, then runs the lanes that `plan` makes of them.
@@ -134,66 +139,47 @@ impl Tcp {
         self.switchboard.connect(self.group, rank, address, || watch.check(|| format!("rank {peer}")))
     }
 
+    /// Everyone's buffer to everyone, or to the root alone.
     fn reduce_flat(&self, call: &Call, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
         let World { rank: me, size } = self.world;
         let bytes = buffer.len();
+        let wants = |rank: usize| call.root.is_none_or(|root| root == rank);
         let slot = |peer: usize| peer * bytes..(peer + 1) * bytes;
-        let plan = |peer| (Flow::new(vec![Part::User(0..bytes)]), Flow::new(vec![Part::Scratch(slot(peer))]));
-        self.exchange(call, buffer, size * bytes, self.peers(), plan, |memory, lanes| {
-            if lanes.iter().all(|lane| lane.recv.complete() && lane.send.complete()) {
-                reduce_slots(call.dtype, op, memory, me, size, slot, 0..bytes);
-            }
-        })
-    }
-
-    fn reduce_chunks(&self, call: &Call, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
-        let World { rank: me, size } = self.world;
-        let width = call.dtype.size();
-        let chunk = |rank: usize| rank * call.count / size * width..(rank + 1) * call.count / size * width;
-        let mine = chunk(me);
-        let len = mine.len();
-        let slot = |peer: usize| peer * len..(peer + 1) * len;
         let plan = |peer| {
-            let part = chunk(peer).len();
-            let send = Flow::gated(vec![Part::User(chunk(peer)), Part::User(mine.clone())], part);
-            (send, Flow::new(vec![Part::Scratch(slot(peer)), Part::User(chunk(peer))]))
+            let send = if wants(peer) { Flow::free(vec![Part::User(0..bytes)]) } else { Flow::bare() };
+            let recv = if wants(me) { Flow::free(vec![Part::Scratch(slot(peer))]) } else { Flow::bare() };
+            (send, recv)
         };
-        let mut reduced = 0;
-        self.exchange(call, buffer, size * len, self.peers(), plan, |memory, lanes| {
-            let come = lanes.iter().map(|lane| lane.recv.payload().min(len)).min().unwrap_or(len);
-            let come = if come == len { len } else { come / width * width };
-            if come - reduced < PIECE && come < len || come == reduced {
-                return;
-            }
-            let piece = reduced..come;
-            let from = |peer: usize| peer * len + piece.start..peer * len + piece.end;
-            let to = mine.start + piece.start..mine.start + piece.end;
-            reduce_slots(call.dtype, op, memory, me, size, from, to);
-            reduced = come;
-            for lane in lanes {
-                lane.send.open(chunk(lane.peer).len() + reduced);
+        let peers = self.peers().filter(|peer| wants(me) || wants(*peer));
+        self.exchange(call, buffer, size * bytes, peers, plan, |memory, lanes| {
+            if wants(me) && lanes.iter().all(Lane::complete) {
+                let own = memory.user.as_mut_ptr();
+                let inputs = (0..size).map(|rank| match rank == me {
+                    true => own.cast_const(),
+                    false => memory.scratch[slot(rank)].as_ptr(),
+                });
+                reduce_into(call.dtype, op, inputs, own, bytes);
             }
         })
     }
 }
 
-/// Reduces everyone's slot in scratch and this rank's own `mine` in the caller's buffer, in rank
-/// order, into `mine`.
-fn reduce_slots(
+/// Reduces `bytes` bytes of every input, in rank order, into `out`, which may be one of them.
+fn reduce_into(
     dtype: DType,
     op: ReduceOp,
-    memory: &mut Memory,
-    me: usize,
-    size: usize,
-    slot: impl Fn(usize) -> Range<usize>,
-    mine: Range<usize>,
+    inputs: impl Iterator<Item = *const u8>,
+    out: *mut u8,
+    bytes: usize,
 ) {
-    let own = memory.user[mine.clone()].as_mut_ptr();
-    let input = |rank| if rank == me { own.cast_const() } else { memory.scratch[slot(rank)].as_ptr() };
-    let inputs: Vec<_> = (0..size).map(input).collect();
-    // SAFETY: each pointer is to `mine.len()` bytes, which slicing has checked; `own` is the only
-    // output and coincides with one input; nobody else has this memory during the call.
-    unsafe { reduce_raw(dtype, op, &inputs, &[own], mine.len()) }
+    let inputs: Vec<_> = inputs.collect();
+    // SAFETY: the callers slice their memory to `bytes` bytes for every pointer, all of it borrowed
+    // for this call; inputs are different slots, and the output is one of them or apart.
+    unsafe { reduce_raw(dtype, op, &inputs, &[out], bytes) }
+}
+
+fn reduction(call: &Call) -> Result<ReduceOp> {
+    call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))
 }
 
 impl Communicator for Tcp {
@@ -206,12 +192,24 @@ impl Communicator for Tcp {
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let op = call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))?;
+        let op = reduction(call)?;
         match (buffer.len() <= SMALL, self.world.size <= FEW) {
             (true, true) => self.reduce_flat(call, op, buffer),
             (true, false) => self.reduce_tree(call, op, buffer),
-            (false, _) => self.reduce_chunks(call, op, buffer),
+            (false, _) => self.reduce_chunks(call, op, buffer, |_| true),
         }
+    }
+
+    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let op = reduction(call)?;
+        match buffer.len() <= SMALL {
+            true => self.reduce_flat(call, op, buffer),
+            false => self.reduce_chunks(call, op, buffer, |rank| call.root == Some(rank)),
+        }
+    }
+
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        self.reduce_chunks(call, reduction(call)?, buffer, |_| false)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -220,21 +218,60 @@ impl Communicator for Tcp {
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         let (me, bytes) = (self.world.rank, mine.len());
-        let slot = |rank: usize| rank * bytes..(rank + 1) * bytes;
-        out[slot(me)].copy_from_slice(mine);
+        out[self.slot(me, bytes)].copy_from_slice(mine);
         if self.world.size > FEW && bytes <= SMALL {
             return self.gather_tree(call, out, bytes);
         }
-        let plan = |peer| (Flow::new(vec![Part::User(slot(me))]), Flow::new(vec![Part::User(slot(peer))]));
-        self.exchange(call, out, 0, self.peers(), plan, |_, _| {})
+        let part = |rank| Flow::free(vec![Part::User(self.slot(rank, bytes))]);
+        self.exchange(call, out, 0, self.peers(), |peer| (part(me), part(peer)), |_, _| {})
+    }
+
+    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        let (me, bytes) = (self.world.rank, mine.len());
+        match call.root {
+            Some(root) if root != me => {
+                let plan = |_| (Flow::free(vec![Part::User(0..bytes)]), Flow::bare());
+                self.exchange(call, &mut mine.to_vec(), 0, std::iter::once(root), plan, |_, _| {})
+            }
+            _ => {
+                out[self.slot(me, bytes)].copy_from_slice(mine);
+                let plan = |peer| (Flow::bare(), Flow::free(vec![Part::User(self.slot(peer, bytes))]));
+                self.exchange(call, out, 0, self.peers(), plan, |_, _| {})
+            }
+        }
+    }
+
+    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        let (me, bytes) = (self.world.rank, mine.len());
+        match call.root {
+            Some(root) if root != me => {
+                let plan = |_| (Flow::bare(), Flow::free(vec![Part::User(0..bytes)]));
+                self.exchange(call, mine, 0, std::iter::once(root), plan, |_, _| {})
+            }
+            _ => {
+                mine.copy_from_slice(&all[self.slot(me, bytes)]);
+                let plan = |peer| (Flow::free(vec![Part::User(self.slot(peer, bytes))]), Flow::bare());
+                self.exchange(call, &mut all.to_vec(), 0, self.peers(), plan, |_, _| {})
+            }
+        }
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {
         if self.world.size > FEW {
             return self.gather_tree(call, &mut [], 0);
         }
-        let plan = |_| (Flow::new(vec![]), Flow::new(vec![]));
-        self.exchange(call, &mut [], 0, self.peers(), plan, |_, _| {})
+        self.exchange(call, &mut [], 0, self.peers(), |_| (Flow::bare(), Flow::bare()), |_, _| {})
+    }
+
+    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        let plan = |_| (Flow::free(vec![Part::User(0..data.len())]), Flow::absent());
+        self.exchange(call, &mut data.to_vec(), 0, std::iter::once(to), plan, |_, _| {})
+    }
+
+    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        let all = 0..data.len();
+        let plan = |_| (Flow::absent(), Flow::free(vec![Part::User(all.clone())]));
+        self.exchange(call, data, 0, std::iter::once(from), plan, |_, _| {})
     }
 
     fn abort(&self) {

@@ -4,9 +4,9 @@
 //! are a run that begins with v: what they send up is contiguous and in rank order.
 
 use super::{
-    Tcp,
-    lanes::{Flow, Part},
-    reduce_slots,
+    PIECE, Tcp,
+    lanes::{Flow, Lane, Part},
+    reduce_into,
 };
 use crate::{ReduceOp, Result, communicator::Call};
 use std::ops::Range;
@@ -41,21 +41,22 @@ impl Tcp {
         (node.parent.map(rank), node.children.into_iter().map(rank).collect())
     }
 
-    /// Bytes go down as they come. A header goes up from everyone at once, so that a rank that
+    /// Pieces go down as they come. A header goes up from everyone at once, so that a rank that
     /// does something else is found out by its parent.
     pub(super) fn broadcast_tree(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let (parent, children) = self.relatives(call.root.unwrap_or(0));
         let bytes = buffer.len();
-        let all = || vec![Part::User(0..bytes)];
+        let pieces = || (0..bytes).step_by(PIECE).map(|at| Part::User(at..bytes.min(at + PIECE))).collect();
         let plan = |peer| match parent == Some(peer) {
-            true => (Flow::new(vec![]), Flow::new(all())),
-            false if parent.is_none() => (Flow::new(all()), Flow::new(vec![])),
-            false => (Flow::gated(all(), 0), Flow::new(vec![])),
+            true => (Flow::bare(), Flow::free(pieces())),
+            false => (Flow::new(pieces(), Some(0)), Flow::bare()),
         };
         let peers = parent.into_iter().chain(children);
         self.exchange(call, buffer, 0, peers, plan, |_, lanes| {
-            let come =
-                lanes.iter().find(|lane| parent == Some(lane.peer)).map_or(bytes, |lane| lane.recv.payload());
+            let come = lanes
+                .iter()
+                .find(|lane| parent == Some(lane.peer))
+                .map_or(usize::MAX, |lane| lane.recv.moved());
             for lane in lanes.iter_mut().filter(|lane| parent != Some(lane.peer)) {
                 lane.send.open(come);
             }
@@ -64,34 +65,20 @@ impl Tcp {
 
     /// All slots of `bytes` bytes in `out` go up to rank 0, and all of `out` comes back.
     pub(super) fn gather_tree(&self, call: &Call, out: &mut [u8], bytes: usize) -> Result<()> {
-        let size = self.world.size;
+        let (me, size) = (self.world.rank, self.world.size);
         let (parent, children) = self.relatives(0);
         let slots = |ranks: Range<usize>| vec![Part::User(ranks.start * bytes..ranks.end * bytes)];
-        let me = self.world.rank;
         let plan = |peer| match parent == Some(peer) {
-            true => (Flow::closed(slots(below(me, size))), Flow::new(slots(0..size))),
-            false => (Flow::closed(slots(0..size)), Flow::new(slots(below(peer, size)))),
+            true => (Flow::new(slots(below(me, size)), None), Flow::free(slots(0..size))),
+            false => (Flow::new(slots(0..size), None), Flow::free(slots(below(peer, size)))),
         };
         let peers = parent.into_iter().chain(children);
-        self.exchange(call, out, 0, peers, plan, |_, lanes| {
-            let from_children =
-                lanes.iter().filter(|lane| parent != Some(lane.peer)).all(|lane| lane.recv.complete());
-            let from_parent =
-                lanes.iter().filter(|lane| parent == Some(lane.peer)).all(|lane| lane.recv.complete());
-            for lane in lanes {
-                let ready =
-                    if parent == Some(lane.peer) { from_children } else { from_children && from_parent };
-                if ready {
-                    lane.send.open(usize::MAX / 2);
-                }
-            }
-        })
+        self.exchange(call, out, 0, peers, plan, |_, lanes| pass_on(lanes, parent))
     }
 
     /// Everyone's buffer goes up to rank 0, which reduces; the result comes back.
     pub(super) fn reduce_tree(&self, call: &Call, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
-        let size = self.world.size;
-        let me = self.world.rank;
+        let (me, size) = (self.world.rank, self.world.size);
         let (parent, children) = self.relatives(0);
         let bytes = buffer.len();
         let mine = below(me, size);
@@ -102,29 +89,40 @@ impl Tcp {
         let plan = |peer| match parent == Some(peer) {
             true => {
                 let rest = Part::Scratch(slots(me + 1..mine.end));
-                (Flow::closed(vec![all(), rest]), Flow::new(vec![all()]))
+                (Flow::new(vec![all(), rest], None), Flow::free(vec![all()]))
             }
-            false => (Flow::closed(vec![all()]), Flow::new(vec![Part::Scratch(slots(below(peer, size)))])),
+            false => {
+                (Flow::new(vec![all()], None), Flow::free(vec![Part::Scratch(slots(below(peer, size)))]))
+            }
         };
         let peers = parent.into_iter().chain(children);
         let mut reduced = false;
         self.exchange(call, buffer, mine.len() * bytes, peers, plan, |memory, lanes| {
-            let from_children =
-                lanes.iter().filter(|lane| parent != Some(lane.peer)).all(|lane| lane.recv.complete());
-            let from_parent =
-                lanes.iter().filter(|lane| parent == Some(lane.peer)).all(|lane| lane.recv.complete());
-            if parent.is_none() && from_children && !reduced {
+            if parent.is_none() && !reduced && lanes.iter().all(|lane| lane.recv.complete()) {
                 reduced = true;
-                reduce_slots(call.dtype, op, memory, me, size, |rank| slots(rank..rank + 1), 0..bytes);
+                let own = memory.user.as_mut_ptr();
+                let inputs = (0..size).map(|rank| match rank == me {
+                    true => own.cast_const(),
+                    false => memory.scratch[slots(rank..rank + 1)].as_ptr(),
+                });
+                reduce_into(call.dtype, op, inputs, own, bytes);
             }
-            for lane in lanes {
-                let ready =
-                    if parent == Some(lane.peer) { from_children } else { from_children && from_parent };
-                if ready {
-                    lane.send.open(usize::MAX / 2);
-                }
-            }
+            pass_on(lanes, parent);
         })
+    }
+}
+
+/// Up when all children have come, down when the parent has come, too.
+fn pass_on(lanes: &mut [Lane], parent: Option<usize>) {
+    let come = |up: bool| {
+        let here = lanes.iter().filter(|lane| (parent == Some(lane.peer)) == up);
+        here.map(|lane| lane.recv.complete()).all(|complete| complete)
+    };
+    let (from_children, from_parent) = (come(false), come(true));
+    for lane in lanes {
+        if from_children && (from_parent || parent == Some(lane.peer)) {
+            lane.send.open_all();
+        }
     }
 }
 

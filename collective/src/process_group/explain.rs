@@ -1,0 +1,213 @@
+//! What the flight records of a failed job say together: which rank did what differently.
+
+use super::log::{FlightRecord, RecordedCall};
+use crate::{Error, Result};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+/// Reads the flight records of a job's ranks and says in a sentence which rank did what
+/// differently, then what the ranks were told.
+///
+/// # Errors
+/// If there is no file, or one cannot be read or is no flight record.
+pub fn explain<P: AsRef<Path>>(files: &[P]) -> Result<String> {
+    let records = files.iter().map(|file| read(file.as_ref())).collect::<Result<Vec<_>>>()?;
+    if records.is_empty() {
+        return Err(Error::Invalid("there is no flight record to explain".into()));
+    }
+    let mut groups: BTreeMap<u64, BTreeMap<usize, FlightRecord>> = BTreeMap::new();
+    for record in records {
+        groups.entry(record.group).or_default().insert(record.rank, record);
+    }
+    let several = groups.len() > 1;
+    let lines = groups.iter().map(|(group, records)| {
+        let text = explain_group(records);
+        if several && *group != 0 { format!("Group {group:016x}: {text}") } else { text }
+    });
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn read(file: &Path) -> Result<FlightRecord> {
+    let text = std::fs::read(file)
+        .map_err(|e| Error::io(format!("read the flight record {}", file.display()), &e))?;
+    serde_json::from_slice(&text)
+        .map_err(|e| Error::Invalid(format!("{} is no flight record: {e}", file.display())))
+}
+
+fn names(ranks: &[usize]) -> String {
+    let list: Vec<_> = ranks.iter().map(usize::to_string).collect();
+    match list.as_slice() {
+        [one] => format!("rank {one}"),
+        [all @ .., last] => format!("ranks {} and {last}", all.join(", ")),
+        [] => "no rank".into(),
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+fn explain_group(records: &BTreeMap<usize, FlightRecord>) -> String {
+    let mut text =
+        different_calls(records).or_else(|| behind(records)).unwrap_or_else(|| unfinished(records));
+    let members: BTreeSet<usize> =
+        records.values().flat_map(|record| record.members.iter().copied()).collect();
+    let silent: Vec<usize> = members.into_iter().filter(|rank| !records.contains_key(rank)).collect();
+    if !silent.is_empty() {
+        let leaves = if silent.len() == 1 { "leaves" } else { "leave" };
+        text += &format!(
+            " {} {leaves} no record: killed or stopped before it could be written, or its file is not among these.",
+            capital(&names(&silent))
+        );
+    }
+    let mut errors: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (rank, record) in records {
+        errors.entry(&record.error).or_default().push(*rank);
+    }
+    for (error, ranks) in errors {
+        text += &format!(" {} reported: {error}.", capital(&names(&ranks)));
+    }
+    text
+}
+
+fn collectives(record: &FlightRecord) -> impl DoubleEndedIterator<Item = &RecordedCall> {
+    record.calls.iter().filter(|call| !call.direct)
+}
+
+/// The first number under which ranks made different calls.
+fn different_calls(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
+    let mut calls: BTreeMap<u64, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
+    for (rank, record) in records {
+        for call in collectives(record) {
+            calls.entry(call.seq).or_default().entry(call.fingerprint().to_string()).or_default().push(*rank);
+        }
+    }
+    let (_, calls) = calls.into_iter().find(|(_, calls)| calls.len() > 1)?;
+    let mut sides: Vec<_> = calls.into_iter().collect();
+    // The majority first; the odd one out is what the reader looks for.
+    sides.sort_by_key(|(_, ranks)| std::cmp::Reverse(ranks.len()));
+    let sides: Vec<_> = sides.iter().map(|(call, ranks)| format!("{} called {call}", names(ranks))).collect();
+    Some(capital(&sides.join(", but ")) + ".")
+}
+
+/// Ranks that did not make the last call of the others.
+fn behind(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
+    let last = |record: &FlightRecord| collectives(record).next_back().map_or(0, |call| call.seq);
+    let most = records.values().map(last).max()?;
+    let (there, behind): (Vec<_>, Vec<_>) = records.iter().partition(|(_, record)| last(record) == most);
+    let call = collectives(there.first()?.1).next_back()?.fingerprint();
+    if behind.is_empty() {
+        return None;
+    }
+    let there: Vec<usize> = there.iter().map(|(rank, _)| **rank).collect();
+    let behind: Vec<_> = behind
+        .iter()
+        .map(|(rank, record)| match collectives(record).next_back() {
+            Some(last) => format!("rank {rank} never did: its last call was {}", last.fingerprint()),
+            None => format!("rank {rank} never did, nor anything before"),
+        })
+        .collect();
+    Some(format!("{} called {call}, but {}.", capital(&names(&there)), behind.join(", and ")))
+}
+
+/// All made the same calls; who did not come out of the last?
+fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
+    let last = |record: &FlightRecord| collectives(record).next_back().cloned();
+    let Some(call) = records.values().find_map(last) else {
+        return "No rank with a record had called anything.".into();
+    };
+    let failed = |record: &FlightRecord| {
+        last(record).is_some_and(|call| call.took_us.is_none() || call.error.is_some())
+    };
+    let stuck: Vec<usize> =
+        records.iter().filter(|(_, record)| failed(record)).map(|(rank, _)| *rank).collect();
+    let call = call.fingerprint();
+    if stuck.is_empty() {
+        return format!(
+            "All ranks with a record made the same calls and finished the last, {call}; the failure came between calls."
+        );
+    }
+    format!("All ranks with a record made the same calls up to {call}, which failed on {}.", names(&stuck))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+
+    fn record(rank: usize, calls: &[(u64, &str, bool)]) -> FlightRecord {
+        let call = |(seq, operation, finished): &(u64, &str, bool)| RecordedCall {
+            seq: *seq,
+            operation: (*operation).into(),
+            dtype: DType::F32,
+            count: 4,
+            reduce: None,
+            root: None,
+            direct: false,
+            begun_us: 0,
+            took_us: finished.then_some(1),
+            error: None,
+        };
+        FlightRecord {
+            rank,
+            members: vec![0, 1, 2],
+            group: 0,
+            host: "here".into(),
+            pid: 1,
+            written_us: 0,
+            error: "it broke".into(),
+            calls: calls.iter().map(call).collect(),
+        }
+    }
+
+    fn told(records: Vec<FlightRecord>) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let files: Vec<_> = records.iter().map(|record| record.write(folder.path()).unwrap()).collect();
+        explain(&files).unwrap()
+    }
+
+    #[test]
+    fn the_first_different_call_is_named() {
+        let text = told(vec![
+            record(0, &[(1, "barrier", true), (2, "all_reduce", false)]),
+            record(1, &[(1, "barrier", true), (2, "broadcast", false)]),
+            record(2, &[(1, "barrier", true), (2, "all_reduce", false)]),
+        ]);
+        assert!(
+            text.starts_with(
+                "Ranks 0 and 2 called all_reduce #2 (4 x F32), but rank 1 called broadcast #2 (4 x F32)."
+            ),
+            "{text}"
+        );
+        assert!(text.ends_with("Ranks 0, 1 and 2 reported: it broke."), "{text}");
+    }
+
+    #[test]
+    fn a_rank_that_stayed_behind_is_named() {
+        let text = told(vec![
+            record(0, &[(1, "barrier", true), (2, "all_reduce", false)]),
+            record(1, &[(1, "barrier", true)]),
+            record(2, &[(1, "barrier", true), (2, "all_reduce", false)]),
+        ]);
+        assert!(text.contains("rank 1 never did: its last call was barrier #1"), "{text}");
+    }
+
+    #[test]
+    fn a_silent_rank_is_named() {
+        let text = told(vec![record(0, &[(1, "barrier", false)]), record(2, &[(1, "barrier", false)])]);
+        assert!(
+            text.contains("barrier #1 (4 x F32), which failed on ranks 0 and 2. Rank 1 leaves no record"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(explain(&[file.path()]).unwrap_err().to_string().contains("no flight record"));
+        assert!(explain::<&Path>(&[]).is_err());
+    }
+}

@@ -1,0 +1,136 @@
+//! Collectives in the background: a worker thread a group makes them in the order in which they
+//! were started, also between the blocking ones.
+
+use super::{ProcessGroup, inner::Job};
+use crate::{Element, Error, ReduceOp, Result};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        PoisonError,
+        mpsc::{Receiver, TryRecvError, channel},
+    },
+    thread,
+};
+
+/// A collective under way. It is made even if this is dropped.
+#[must_use = "the result, and the error, are in `wait`"]
+pub struct Work<R> {
+    result: Receiver<Result<R>>,
+    early: Option<Result<R>>,
+}
+
+impl<R> fmt::Debug for Work<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Work")
+    }
+}
+
+fn vanished<R>() -> Result<R> {
+    Err(Error::Invalid("a background operation panicked".into()))
+}
+
+impl<R> Work<R> {
+    /// Waits for the end, which the deadlines of the calls in it bound.
+    pub fn wait(self) -> Result<R> {
+        self.early.unwrap_or_else(|| self.result.recv().unwrap_or_else(|_| vanished()))
+    }
+
+    /// Whether [`Work::wait`] would return at once.
+    pub fn is_done(&mut self) -> bool {
+        if self.early.is_none() {
+            self.early = match self.result.try_recv() {
+                Ok(result) => Some(result),
+                Err(TryRecvError::Disconnected) => Some(vanished()),
+                Err(TryRecvError::Empty) => None,
+            };
+        }
+        self.early.is_some()
+    }
+}
+
+impl ProcessGroup {
+    /// Runs `act` in the background, after all calls before and before all calls after this one.
+    /// It may make any number of calls, on the group that it is given.
+    ///
+    /// ```
+    /// # use collective::{ProcessGroup, ReduceOp};
+    /// # let group = ProcessGroup::solo();
+    /// let mut gradients = vec![1f32; 1000];
+    /// let work = group.start(move |group| {
+    ///     group.all_reduce(&mut gradients, ReduceOp::Mean)?;
+    ///     Ok(gradients)
+    /// })?;
+    /// // ... compute something else ...
+    /// let gradients = work.wait()?;
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the worker thread cannot be started. All others come from [`Work::wait`].
+    pub fn start<R: Send + 'static>(
+        &self,
+        act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
+    ) -> Result<Work<R>> {
+        let (done, result) = channel();
+        // Ticket and place in the worker's queue must be in one order.
+        let mut jobs = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = match &mut *jobs {
+            Some(queue) => queue,
+            none => {
+                let (queue, waiting) = channel::<Job>();
+                thread::Builder::new()
+                    .name("ddp-worker".into())
+                    .spawn(move || waiting.into_iter().for_each(|job| job()))
+                    .map_err(|e| Error::io("start the group's worker thread", &e))?;
+                none.insert(queue)
+            }
+        };
+        let group = ProcessGroup { inner: self.inner.clone(), has_turn: true };
+        let ticket = self.inner.turns.ticket();
+        let job: Job = Box::new(move || {
+            let turn = group.inner.turns.wait(ticket);
+            let outcome = catch_unwind(AssertUnwindSafe(|| act(&group)));
+            drop(turn);
+            if outcome.is_err() {
+                group.abort("a background operation panicked");
+            }
+            // Before the result goes out: the last handle should be dropped by its user.
+            drop(group);
+            if let Ok(result) = outcome {
+                // Nobody may be waiting for it.
+                let _ = done.send(result);
+            }
+        });
+        if let Err(unsent) = queue.send(job) {
+            // The worker has ended, which it does not do while the group lives; serve the ticket.
+            (unsent.0)();
+        }
+        Ok(Work { result, early: None })
+    }
+
+    /// [`ProcessGroup::all_reduce`] in the background; `wait` gives the buffer back.
+    pub fn all_reduce_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
+        self.start(move |group| group.all_reduce(&mut buffer, op).map(|()| buffer))
+    }
+
+    /// [`ProcessGroup::reduce_scatter`] in the background; `wait` gives this rank's part.
+    pub fn reduce_scatter_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
+        self.start(move |group| group.reduce_scatter(&mut buffer, op).map(|part| part.to_vec()))
+    }
+
+    /// [`ProcessGroup::broadcast`] in the background; `wait` gives the buffer back.
+    pub fn broadcast_async<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
+        self.start(move |group| group.broadcast(&mut buffer, root).map(|()| buffer))
+    }
+
+    /// [`ProcessGroup::all_gather`] in the background.
+    pub fn all_gather_async<T: Element>(&self, mine: Vec<T>) -> Result<Work<Vec<Vec<T>>>> {
+        self.start(move |group| group.all_gather(&mine))
+    }
+
+    /// [`ProcessGroup::barrier`] in the background.
+    pub fn barrier_async(&self) -> Result<Work<()>> {
+        self.start(|group| group.barrier())
+    }
+}

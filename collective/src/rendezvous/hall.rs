@@ -1,0 +1,173 @@
+//! The control plane of ranks that are threads of one process: the same decisions as the server's,
+//! without a wire.
+
+use super::{Arbiter, HEARSAY, Watched, verdict::verdict, wire::Stall};
+use crate::{
+    Error, Result,
+    transport::thread::{ThreadCommunicator, ThreadGroup},
+};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often calls that wait for long are looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct State {
+    cause: Option<Error>,
+    left: BTreeSet<usize>,
+    groups: Vec<(usize, Weak<dyn Watched>)>,
+    /// Communicators of groups that not all members have opened yet.
+    rooms: HashMap<u64, Vec<Option<ThreadCommunicator>>>,
+}
+
+/// Where the ranks of one process meet.
+#[derive(Default)]
+struct Hall {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// One rank's place in the hall. Dropping it says goodbye.
+pub(crate) struct Guest {
+    hall: Arc<Hall>,
+    rank: usize,
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guest(rank {})", self.rank)
+    }
+}
+
+/// Places for `world` ranks.
+pub(crate) fn open(world: usize) -> Result<Vec<Guest>> {
+    let hall = Arc::new(Hall::default());
+    let watching = Arc::downgrade(&hall);
+    thread::Builder::new()
+        .name("ddp-hall".into())
+        .spawn(move || {
+            while let Some(hall) = watching.upgrade() {
+                hall.look_around();
+                drop(hall);
+                thread::sleep(TICK);
+            }
+        })
+        .map_err(|e| Error::io("start the thread that watches the ranks", &e))?;
+    Ok((0..world).map(|rank| Guest { hall: hall.clone(), rank }).collect())
+}
+
+impl Hall {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn groups(&self) -> Vec<(usize, Arc<dyn Watched>)> {
+        let state = self.lock();
+        let alive = |(rank, group): &(usize, Weak<dyn Watched>)| Some((*rank, group.upgrade()?));
+        state.groups.iter().filter_map(alive).collect()
+    }
+
+    fn look_around(&self) {
+        for (rank, group) in self.groups() {
+            if let Some(stall) = group.stalled() {
+                self.judge(rank, &stall);
+            }
+        }
+    }
+
+    fn judge(&self, asker: usize, stall: &Stall) {
+        let seq = (!stall.direct).then_some(stall.call.seq);
+        let here = self.groups().into_iter().filter(|(_, group)| group.id() == stall.group);
+        let answers = here.map(|(rank, group)| (rank, group.place(seq))).collect();
+        let left = self.lock().left.clone();
+        if let Some(error) = verdict(asker, stall, |rank| left.contains(&rank), &answers) {
+            self.poison(error);
+        }
+    }
+
+    fn poison(&self, error: Error) {
+        let mut state = self.lock();
+        let first = state.cause.is_none();
+        state.cause.get_or_insert(error);
+        drop(state);
+        self.changed.notify_all();
+        if first {
+            self.groups().iter().for_each(|(_, group)| group.abort());
+        }
+    }
+}
+
+impl Guest {
+    /// This rank's communicator in a group, made with all others by whoever comes first.
+    pub fn communicator(&self, group: u64, rank: usize, size: usize) -> Result<ThreadCommunicator> {
+        let mut state = self.hall.lock();
+        if !state.rooms.contains_key(&group) {
+            let seats = ThreadGroup::create(size)?.into_iter().map(Some).collect();
+            state.rooms.insert(group, seats);
+        }
+        let taken = || Error::Invalid(format!("rank {rank} of {size} is taken in this group"));
+        let seats = state.rooms.get_mut(&group).ok_or_else(taken)?;
+        let mine = seats.get_mut(rank).and_then(Option::take).ok_or_else(taken)?;
+        if seats.iter().all(Option::is_none) {
+            state.rooms.remove(&group);
+        }
+        Ok(mine)
+    }
+}
+
+impl Arbiter for Guest {
+    fn cause(&self) -> Option<Error> {
+        self.hall.lock().cause.clone()
+    }
+
+    fn fail(&self, error: Error) -> Error {
+        let error = match error {
+            Error::PeerLost { rank, reason } if rank != self.rank => {
+                // What one hears of a rank that is still here, its own report explains better.
+                let heard = Instant::now();
+                let mut state = self.hall.lock();
+                while state.cause.is_none() && !state.left.contains(&rank) && heard.elapsed() < HEARSAY {
+                    let left = HEARSAY.saturating_sub(heard.elapsed());
+                    state =
+                        self.hall.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+                }
+                let reason = if state.left.contains(&rank) { super::finished(&reason) } else { reason };
+                Error::PeerLost { rank, reason }
+            }
+            other => other,
+        };
+        self.hall.poison(error.clone());
+        self.cause().unwrap_or(error)
+    }
+
+    fn expire(&self, stall: Stall, error: Error) -> Error {
+        self.hall.judge(self.rank, &stall);
+        self.cause().unwrap_or(error)
+    }
+
+    fn watch(&self, group: Weak<dyn Watched>) {
+        let mut state = self.hall.lock();
+        state.groups.retain(|(_, group)| group.strong_count() > 0);
+        state.groups.push((self.rank, group));
+    }
+
+    fn goodbye(&self) {
+        self.hall.lock().left.insert(self.rank);
+        self.hall.changed.notify_all();
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.fail(Error::PeerLost { rank: self.rank, reason: "it panicked".into() });
+        }
+        self.goodbye();
+    }
+}
