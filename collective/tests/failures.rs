@@ -3,7 +3,7 @@
 mod common;
 
 use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Secret, Transport};
-use common::{KINDS, free_port, options, ranks, world};
+use common::{KINDS, Kind, free_port, options, ranks, world};
 use std::{
     io::Write,
     net::TcpStream,
@@ -151,6 +151,19 @@ fn a_rank_that_finishes_early_is_named() {
 }
 
 #[test]
+fn a_rank_that_has_done_its_part_may_leave() {
+    world(Kind::Tcp, 8, options(), |group| {
+        // Rank 7 gets it from 6, 6 from 4, 4 from 0, which is long gone when 6 comes.
+        if group.rank() == 6 {
+            thread::sleep(Duration::from_millis(1500));
+        }
+        let mut buffer = [group.rank() as f32; 10];
+        group.broadcast(&mut buffer, 0).unwrap();
+        assert_eq!(buffer, [0.0; 10]);
+    });
+}
+
+#[test]
 fn a_panicking_rank_takes_the_others_along() {
     for kind in KINDS {
         let errors = world(kind, 2, options(), |group| {
@@ -217,6 +230,19 @@ fn world_sizes_that_differ_are_an_error_on_all_sides() {
         assert!(
             text.contains("rank 1") && text.contains("world size 4") && text.contains("rank 0 with 3"),
             "{text}"
+        );
+    }
+}
+
+#[test]
+fn transports_that_differ_are_an_error_on_all_sides() {
+    let port = free_port();
+    let transports = [Transport::Tcp, Transport::Tcp, Transport::Shm];
+    let errors = ranks(3, |rank| init(port, rank, 3, options().transport(transports[rank])).unwrap_err());
+    for error in errors {
+        assert!(
+            error.to_string().contains("rank 2 was started with transport shm, but rank 0 with tcp"),
+            "{error}"
         );
     }
 }

@@ -32,6 +32,8 @@ struct State {
     cause: Option<Error>,
     left: BTreeSet<usize>,
     groups: Vec<Weak<dyn Watched>>,
+    /// Last calls of all groups, also of those that are gone.
+    counters: HashMap<u64, Arc<AtomicU64>>,
     /// The server has ended, in peace or not.
     gone: bool,
     /// This rank has said goodbye.
@@ -40,7 +42,7 @@ struct State {
 
 struct Link {
     rank: usize,
-    writer: Mutex<TcpStream>,
+    writer: Mutex<Arc<TcpStream>>,
     state: Mutex<State>,
     changed: Condvar,
     poisoned: AtomicBool,
@@ -124,7 +126,8 @@ impl Control {
         tune_control(&stream).map_err(failed)?;
         stream.set_write_timeout(Some(Duration::from_secs(1))).map_err(failed)?;
         let address = stream.peer_addr().map_err(failed)?.to_string();
-        let reader = FrameReader::new(stream.try_clone().map_err(failed)?);
+        let stream = Arc::new(stream);
+        let reader = FrameReader::new(stream.clone());
         let link = Arc::new(Link {
             rank,
             writer: Mutex::new(stream),
@@ -224,17 +227,20 @@ impl Arbiter for Control {
         self.verdict(error)
     }
 
-    fn watch(&self, group: Weak<dyn Watched>) {
+    fn watch(&self, group: &Arc<dyn Watched>) {
         let mut state = self.link.lock();
         state.groups.retain(|group| group.strong_count() > 0);
-        state.groups.push(group);
+        state.groups.push(Arc::downgrade(group));
+        state.counters.insert(group.id(), group.counter());
     }
 
     fn goodbye(&self) {
         if std::mem::replace(&mut self.link.lock().closing, true) {
             return;
         }
-        self.link.send(&Request::Goodbye);
+        let last = |(group, last): (&u64, &Arc<AtomicU64>)| (*group, last.load(Ordering::Relaxed));
+        let calls = self.link.lock().counters.iter().map(last).collect();
+        self.link.send(&Request::Goodbye { calls });
         // Data connections close after this: whoever finds them closed must find the reason, too.
         let rank = self.link.rank;
         let heard = |state: &mut State| (state.gone || state.left.contains(&rank)).then_some(());
@@ -261,8 +267,8 @@ impl Link {
 
     /// Sends without waiting for an answer. A failure shows as the end of the connection.
     fn send(&self, request: &Request) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if write_frame(&mut writer, request).is_err() {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if write_frame(&writer, request).is_err() {
             let _ = writer.shutdown(Shutdown::Both);
         }
     }
@@ -296,14 +302,12 @@ impl Link {
 
     fn poison(&self, error: Error) {
         let mut state = self.lock();
-        if state.cause.is_none() {
-            state.cause = Some(error);
-            self.poisoned.store(true, Ordering::Release);
-        }
+        let cause = state.cause.get_or_insert(error).clone();
+        self.poisoned.store(true, Ordering::Release);
         let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         self.changed.notify_all();
-        groups.iter().for_each(|group| group.abort());
+        groups.iter().for_each(|group| group.abort(&cause));
     }
 
     /// The background thread.
@@ -344,7 +348,9 @@ impl Link {
                 let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
                 let place =
                     groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
-                let place = place.unwrap_or(Place { asked: None, last: None, inside: false });
+                let last = |counter: &Arc<AtomicU64>| counter.load(Ordering::Relaxed);
+                let seq = self.lock().counters.get(&group).map_or(0, last);
+                let place = place.unwrap_or(Place { asked: None, seq, last: None, inside: false });
                 self.send(&Request::Here { inquiry, place });
             }
             Event::Left { rank } => {

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Elements of a buffer that goes through the small areas, and of one that does not.
-const COUNTS: [usize; 2] = if cfg!(miri) { [10, 2_000] } else { [10, 300_000] };
+const COUNTS: [usize; 2] = if cfg!(miri) { [10, 600] } else { [10, 300_000] };
 
 fn summing(seq: u64, count: usize, timeout: Duration) -> Call {
     Call { reduce: Some(ReduceOp::Sum), timeout, ..call(seq, "all_reduce", count) }
