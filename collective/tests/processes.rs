@@ -98,7 +98,8 @@ impl Drop for Rank {
     }
 }
 
-/// Starts a world whose rank 0 inherits its listening socket.
+/// Starts a world whose rank 0 inherits its listening socket. With transport `machines`, two ranks
+/// each count as one machine.
 fn launch(size: usize, role: &str) -> Vec<Rank> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -112,17 +113,22 @@ fn launch(size: usize, role: &str) -> Vec<Rank> {
                 ("WORLD_SIZE", size.to_string()),
                 ("MASTER_PORT", port.to_string()),
             ];
+            let machines = role.strip_prefix("machines");
+            if machines.is_some() {
+                variables.push(("BURN_DDP_HOST_ID", format!("machine {}", rank / 2)));
+            }
+            let role = machines.map_or(role.to_string(), |rest| format!("auto{rest}"));
             if rank == 0 {
                 variables.push(("BURN_DDP_MASTER_FD", fd.to_string()));
             }
-            Rank::start(role, &variables)
+            Rank::start(&role, &variables)
         })
         .collect()
 }
 
 #[test]
 fn processes_compute_and_end() {
-    for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12)] {
+    for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("machines", 5)] {
         for mut rank in launch(size, &format!("{transport} 60000 40")) {
             assert_eq!(rank.ended(), None);
             assert!(rank.process.wait().unwrap().success());
@@ -134,7 +140,7 @@ fn processes_compute_and_end() {
 fn a_killed_rank_ends_all_others_with_its_name() {
     let times = env::var(KILLS).map_or(4, |times| times.parse().unwrap());
     for (transport, time) in
-        ["tcp", "shm"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
+        ["tcp", "shm", "machines"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
     {
         let mut ranks = launch(4, &format!("{transport} 60000 1000000"));
         for rank in &mut ranks {
@@ -157,7 +163,9 @@ fn a_killed_rank_ends_all_others_with_its_name() {
 
 #[test]
 fn a_stopped_rank_is_named_at_the_deadline() {
-    for (transport, victim) in [("tcp", 1), ("shm", 1), ("tcp", 0), ("shm", 0)] {
+    for (transport, victim) in
+        [("tcp", 1), ("shm", 1), ("machines", 1), ("tcp", 0), ("shm", 0), ("machines", 0)]
+    {
         let mut ranks = launch(3, &format!("{transport} 2000 1000000"));
         for rank in &mut ranks {
             rank.expect("JOINED").unwrap();

@@ -9,6 +9,7 @@
 
 pub(crate) mod control;
 pub(crate) mod hall;
+mod link;
 mod method;
 pub(crate) mod plan;
 pub(crate) mod secret;
