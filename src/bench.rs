@@ -90,7 +90,8 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
 
 /// Ranks as threads of this process.
 fn in_threads(bench: &AllReduce, ranks: usize) -> Result<()> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("cannot find a port")?.port();
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("cannot find a port")?.port();
     let rank = |rank: usize| -> Result<()> {
         let options = Options::default().rank(rank).world_size(ranks).transport(bench.transport);
         measure(bench, &ProcessGroup::init(InitMethod::Tcp(format!("127.0.0.1:{port}")), options)?)

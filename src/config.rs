@@ -83,7 +83,9 @@ impl Plan {
     fn alone(args: &Args, cuda: Option<usize>, reason: &str) -> Result<Plan> {
         let ranks = match (args.nproc_per_node, cuda) {
             (NprocArg::Count(n), Some(count)) if n > count => {
-                bail!("--nproc-per-node {n}: there are only {count} GPU(s) to give each rank one; add --device cpu?")
+                bail!(
+                    "--nproc-per-node {n}: there are only {count} GPU(s) to give each rank one; add --device cpu?"
+                )
             }
             (NprocArg::Count(n), _) => n,
             (NprocArg::Auto, _) if args.mode == ModeArg::Single => 1,
@@ -208,8 +210,14 @@ mod tests {
     fn flags_overrule_the_machine() {
         assert_eq!(device_of(decide("--mode single", None, None).expect("plan")), Some(LocalDevice::Cpu));
         assert_eq!(ranks_of(decide("--mode ddp", None, Some(1)).expect("plan")), Some(1));
-        assert_eq!(ranks_of(decide("--device cpu --nproc-per-node 4", None, Some(1)).expect("plan")), Some(4));
-        assert_eq!(device_of(decide("--device cuda:2", None, Some(4)).expect("plan")), Some(LocalDevice::Cuda(2)));
+        assert_eq!(
+            ranks_of(decide("--device cpu --nproc-per-node 4", None, Some(1)).expect("plan")),
+            Some(4)
+        );
+        assert_eq!(
+            device_of(decide("--device cuda:2", None, Some(4)).expect("plan")),
+            Some(LocalDevice::Cuda(2))
+        );
     }
 
     #[test]

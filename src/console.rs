@@ -126,7 +126,9 @@ impl Observer for Console {
             Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
         };
         let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
-        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
         bar.set_prefix(format!("epoch {epoch}/{}", self.epochs));
         let now = Instant::now();
         *self.now() = Now { bar, samples: 0, total: samples, began: now, said: now };

@@ -13,7 +13,9 @@ pub struct Evaluation {
 
 impl Evaluation {
     pub fn of(report: &EpochReport) -> Self {
-        let mean = |i: usize| report.valid_totals.get(i).copied().unwrap_or(0.0) / report.valid_samples.max(1) as f64;
+        let mean = |i: usize| {
+            report.valid_totals.get(i).copied().unwrap_or(0.0) / report.valid_samples.max(1) as f64
+        };
         Self { loss: mean(0), accuracy: mean(1) }
     }
 }

@@ -10,9 +10,15 @@ use collective::{MASTER_FD, SECRET, Secret};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::{
     net::TcpListener,
-    os::{fd::AsRawFd, unix::process::{CommandExt, ExitStatusExt}},
+    os::{
+        fd::AsRawFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
-    sync::{Arc, atomic::{AtomicUsize, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };

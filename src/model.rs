@@ -40,7 +40,8 @@ pub struct Net {
 impl NetConfig {
     /// A network with Burn's default initialisation, which `device.seed` decides.
     pub fn init(&self, device: &Device) -> Net {
-        let conv = |channels| Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Valid).init(device);
+        let conv =
+            |channels| Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Valid).init(device);
         let norm = |features| self.batch_norm.then(|| BatchNormConfig::new(features).init(device));
         Net {
             conv1: conv([1, 32]),

@@ -76,7 +76,8 @@ impl RunFolder {
 
     /// The model as a Burn record, `model.bpk`.
     pub fn write_model<M: Module>(&self, model: M) -> Result<()> {
-        let bytes = model.into_record().into_bytes().map_err(|e| anyhow::anyhow!("cannot pack the model: {e}"))?;
+        let bytes =
+            model.into_record().into_bytes().map_err(|e| anyhow::anyhow!("cannot pack the model: {e}"))?;
         self.write("model.bpk", &bytes)
     }
 

@@ -125,7 +125,12 @@ fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
 
 /// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its
 /// error about the data is therefore the only one.
-fn load_data(args: &Args, environment: Environment, group: &ProcessGroup, console: &Console) -> Result<Dataset> {
+fn load_data(
+    args: &Args,
+    environment: Environment,
+    group: &ProcessGroup,
+    console: &Console,
+) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
         data_dir: args.data_dir.clone(),
@@ -143,7 +148,9 @@ fn load_data(args: &Args, environment: Environment, group: &ProcessGroup, consol
     }
     let digests = group.all_gather_object(&data.digest())?;
     if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
-        bail!("rank {rank} does not have the data that rank 0 has; give all machines the same --data-dir or --dataset")
+        bail!(
+            "rank {rank} does not have the data that rank 0 has; give all machines the same --data-dir or --dataset"
+        )
     }
     Ok(data)
 }

@@ -43,6 +43,7 @@ fn complaints(result: &ApplyResult) -> Vec<String> {
     complaints.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
     // PyTorch counts BatchNorm's batches for a mode Burn does not have.
     let extra = result.unused.iter().filter(|name| !name.ends_with("num_batches_tracked"));
-    complaints.extend(extra.map(|name| format!("`{name}` is not in the network (is --batch-norm set as it was?)")));
+    complaints
+        .extend(extra.map(|name| format!("`{name}` is not in the network (is --batch-norm set as it was?)")));
     complaints
 }

@@ -29,7 +29,9 @@ impl Environment {
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let number = |name: &str| -> Result<Option<usize>> {
             lookup(name)
-                .map(|value| value.trim().parse().with_context(|| format!("{name}={value} is not a number from 0")))
+                .map(|value| {
+                    value.trim().parse().with_context(|| format!("{name}={value} is not a number from 0"))
+                })
                 .transpose()
         };
         let (rank, local_rank) = (number("RANK")?, number("LOCAL_RANK")?);
@@ -97,7 +99,10 @@ mod tests {
             (&[("LOCAL_RANK", "0")], "RANK"),
             (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2"),
             (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "3")], "LOCAL_WORLD_SIZE=3"),
-            (&[("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "2")], "LOCAL_RANK=3"),
+            (
+                &[("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "2")],
+                "LOCAL_RANK=3",
+            ),
         ] {
             let error = detect(vars).expect_err("must be refused").to_string();
             assert!(error.contains(named), "{error} should name {named}");

@@ -13,14 +13,16 @@ use std::{
 };
 
 /// A run long enough to be interrupted.
-const LONG: &str = "--dataset digits --train-limit 20000 --eval-limit 10 --epochs 50 --device cpu --progress plain";
+const LONG: &str =
+    "--dataset digits --train-limit 20000 --eval-limit 10 --epochs 50 --device cpu --progress plain";
 
 #[test]
 fn a_bad_flag_is_refused_before_anything_starts() {
     let outcome = train("--batch-size none");
     assert_eq!(outcome.code, Some(2));
     assert!(outcome.stderr.contains("--batch-size") && outcome.stderr.contains("none"), "{}", outcome.stderr);
-    train("--mode single --nproc-per-node 2 --device cpu").failed_saying(&["--mode single", "--nproc-per-node 2"]);
+    train("--mode single --nproc-per-node 2 --device cpu")
+        .failed_saying(&["--mode single", "--nproc-per-node 2"]);
 }
 
 #[test]
@@ -45,7 +47,8 @@ fn damaged_data_is_named_with_its_file() {
         write(&format!("{part}-labels-idx1-ubyte"), &[0, 0, 8, 1, 0, 0, 0, 2, 3, 4]);
     }
     for ranks in [1, 2] {
-        let outcome = train(&format!("--device cpu --nproc-per-node {ranks} --data-dir {}", folder.path().display()));
+        let outcome =
+            train(&format!("--device cpu --nproc-per-node {ranks} --data-dir {}", folder.path().display()));
         outcome.failed_saying(&["images-idx3-ubyte"]);
     }
 }
@@ -69,7 +72,8 @@ fn a_used_port_is_named() {
 
 #[test]
 fn a_run_folder_is_never_overwritten() {
-    let run = common::trained("--mode single --dataset digits --train-limit 64 --eval-limit 10 --max-steps 1");
+    let run =
+        common::trained("--mode single --dataset digits --train-limit 64 --eval-limit 10 --max-steps 1");
     let before = run.summary();
     let again = train(&format!("{LONG} --mode single --run-dir {}", run.path.display()));
     again.failed_saying(&["--run-dir", &run.path.display().to_string()]);

@@ -40,7 +40,8 @@ fn the_same_configuration_twice_gives_the_same_bits() {
 fn every_world_size_follows_the_same_trajectory() {
     // 500 samples at a global batch of 48: the last global batch is short, and uneven over ranks.
     let flags = "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --epochs 2";
-    let run = |world: usize| trained(&format!("{flags} --nproc-per-node {world} --batch-size {}", 48 / world));
+    let run =
+        |world: usize| trained(&format!("{flags} --nproc-per-node {world} --batch-size {}", 48 / world));
     let one = run(1);
     assert_eq!(one.losses().len(), 22);
     for world in [2, 3, 4] {
@@ -61,7 +62,9 @@ fn every_test_image_counts_once() {
 
 #[test]
 fn more_ranks_than_samples_finish() {
-    let run = trained("--dataset digits --train-limit 5 --eval-limit 2 --nproc-per-node 3 --batch-size 1 --epochs 2");
+    let run = trained(
+        "--dataset digits --train-limit 5 --eval-limit 2 --nproc-per-node 3 --batch-size 1 --epochs 2",
+    );
     assert_eq!(run.losses().len(), 4);
     assert!(run.losses().iter().all(|loss| loss.is_finite()));
 }
@@ -83,7 +86,8 @@ fn golden(name: &str, worlds: &[usize], steps: usize, tolerance: f64, later: f64
     let text = std::fs::read(reference.join(format!("{name}.trajectory.json"))).expect("reference");
     let golden: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     let number = |key: &str| golden[key].as_f64().expect(key);
-    let losses: Vec<f64> = golden["loss"].as_array().expect("losses").iter().filter_map(|l| l.as_f64()).collect();
+    let losses: Vec<f64> =
+        golden["loss"].as_array().expect("losses").iter().filter_map(|l| l.as_f64()).collect();
     let batch_norm = if golden["batch_norm"] == true { "--batch-norm" } else { "" };
     for &world in worlds {
         let run = trained(&format!(

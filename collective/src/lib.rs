@@ -17,6 +17,8 @@ pub mod metric;
 pub mod replica;
 #[cfg(feature = "burn")]
 pub mod strategy;
+#[cfg(feature = "burn")]
+pub mod tensor;
 
 pub mod communicator;
 pub mod dtype;

@@ -92,7 +92,10 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
 impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoader<I, O> {
     fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> Shares<O> {
         let batches: Vec<Batch> = (self.sampler.batches(epoch, self.batch_size).into_iter().enumerate())
-            .map(|(step, indices)| Batch { indices, global: self.sampler.global_batch(step, self.batch_size) })
+            .map(|(step, indices)| Batch {
+                indices,
+                global: self.sampler.global_batch(step, self.batch_size),
+            })
             .skip(skip)
             .collect();
         if self.workers == 0 {
@@ -161,7 +164,11 @@ impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O>
     }
 
     fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
-        Arc::new(Self { device: device.clone(), next_epoch: AtomicUsize::new(1), ..self.shallow(self.sampler) })
+        Arc::new(Self {
+            device: device.clone(),
+            next_epoch: AtomicUsize::new(1),
+            ..self.shallow(self.sampler)
+        })
     }
 
     /// The samples `start..end` of the data set, still shared out over the world.

@@ -2,12 +2,12 @@
 //! over ranks and batches whatever their sizes, and padding adds nothing.
 
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
+use burn::train::ItemLazy;
 use burn::train::metric::{
     Adaptor, LossInput, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
     NumericEntry, SerializedEntry,
     state::{FormatOptions, NumericMetricState},
 };
-use burn::train::ItemLazy;
 use std::sync::Arc;
 
 /// A step's output that can be added up over ranks.
@@ -94,7 +94,11 @@ impl Metric for GlobalAccuracy {
         NumericAttributes { unit: Some("%".into()), higher_is_better: true }.into()
     }
 
-    fn update(&mut self, input: &AccuracyTotals, _: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+    fn update(
+        &mut self,
+        input: &AccuracyTotals,
+        _: &MetricMetadata,
+    ) -> Result<SerializedEntry, TensorReadError> {
         let correct = input.correct.clone().try_into_scalar::<f64>()?;
         self.state.update(100.0 * correct / input.samples.max(1) as f64, input.samples);
         Ok(self.state.compute_update(self.format()))

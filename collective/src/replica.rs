@@ -56,7 +56,8 @@ pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Res
     let mut rest = &bytes[..];
     for entry in &mut entries {
         let (mine, others) = rest.split_at(entry.data.as_bytes().len());
-        entry.data = TensorData::from_bytes_vec(mine.to_vec(), entry.data.shape().clone(), entry.data.dtype());
+        entry.data =
+            TensorData::from_bytes_vec(mine.to_vec(), entry.data.shape().clone(), entry.data.dtype());
         rest = others;
     }
     Ok(overwrite(module, entries.into_iter().map(|e| e.data).collect()))

@@ -26,7 +26,11 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// If the group fails, or the ranks' shapes differ in their number of elements.
-pub fn all_reduce<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, op: ReduceOp) -> Result<Tensor<D>> {
+pub fn all_reduce<const D: usize>(
+    tensor: Tensor<D>,
+    group: &ProcessGroup,
+    op: ReduceOp,
+) -> Result<Tensor<D>> {
     run(tensor, group, Kind::AllReduce(op))
 }
 
@@ -40,7 +44,9 @@ pub fn all_gather<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup) -> Re
     let all = group.all_gather_object(&shape.to_vec())?;
     if let Some(rank) = all.iter().position(|theirs| theirs[1..] != all[0][1..]) {
         let (ours, theirs) = (&all[0], &all[rank]);
-        return Err(Error::Invalid(format!("all_gather: rank 0 has shape {ours:?}, but rank {rank} {theirs:?}")));
+        return Err(Error::Invalid(format!(
+            "all_gather: rank 0 has shape {ours:?}, but rank {rank} {theirs:?}"
+        )));
     }
     run(tensor, group, Kind::AllGather(all.iter().map(|shape| shape[0]).collect()))
 }
@@ -51,7 +57,11 @@ pub fn all_gather<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup) -> Re
 ///
 /// # Errors
 /// If the group fails, or `op` is neither `Sum` nor `Mean`.
-pub fn reduce_scatter<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, op: ReduceOp) -> Result<Tensor<D>> {
+pub fn reduce_scatter<const D: usize>(
+    tensor: Tensor<D>,
+    group: &ProcessGroup,
+    op: ReduceOp,
+) -> Result<Tensor<D>> {
     let tensor = match op {
         ReduceOp::Sum => tensor,
         ReduceOp::Mean => tensor.div_scalar(group.world_size() as f32),
@@ -60,7 +70,11 @@ pub fn reduce_scatter<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, o
         }
     };
     let (len, n) = (tensor.dims()[0], group.world_size());
-    run(tensor, group, Kind::ReduceScatter((0..n).map(|rank| len / n + usize::from(rank < len % n)).collect()))
+    run(
+        tensor,
+        group,
+        Kind::ReduceScatter((0..n).map(|rank| len / n + usize::from(rank < len % n)).collect()),
+    )
 }
 
 /// The tensor of rank `root` on every rank. Backwards, `root` receives the sum of all gradients,
@@ -76,7 +90,8 @@ pub fn broadcast<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, root: 
 /// group remembers why.
 fn run<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, kind: Kind) -> Result<Tensor<D>> {
     let exchange = Exchange { group: group.clone(), kind: Arc::new(kind) };
-    let result = Tensor::from_dispatch(<Dispatch as CollectiveBackend>::exchange(tensor.into_dispatch(), exchange));
+    let result =
+        Tensor::from_dispatch(<Dispatch as CollectiveBackend>::exchange(tensor.into_dispatch(), exchange));
     group.failure().map_or(Ok(result), Err)
 }
 

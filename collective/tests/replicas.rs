@@ -48,7 +48,8 @@ impl ModuleVisitor for Flat<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if param.is_require_grad() {
             let zeros = vec![0.0; param.lazy_shape().num_elements()];
-            let values = self.0.get::<D>(param.id).map_or(zeros, |g| g.into_data().try_into_vec().expect("f32"));
+            let values =
+                self.0.get::<D>(param.id).map_or(zeros, |g| g.into_data().try_into_vec().expect("f32"));
             self.1.extend::<Vec<f32>>(values);
         }
     }

@@ -169,8 +169,10 @@ mod tests {
         places.mnist_dir = Some(variable.clone());
         assert_eq!(found(&places, &request(DatasetKind::Auto)), cache);
         assert_eq!(mirror.requests(), 4);
-        let dataset =
-            prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap().load([None, None]).unwrap();
+        let dataset = prepare_in(&request(DatasetKind::Mnist), &places, Patience::default())
+            .unwrap()
+            .load([None, None])
+            .unwrap();
         assert_eq!((dataset.name, dataset.notice), ("mnist", None));
         assert_eq!(mirror.requests(), 4, "the second look-up found what the first had brought");
         fs::create_dir(&variable).unwrap();

@@ -78,7 +78,9 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String>
 pub fn command(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    for name in ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MNIST_DIR"] {
+    for name in
+        ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MNIST_DIR"]
+    {
         command.env_remove(name);
     }
     command
@@ -161,8 +163,10 @@ pub fn assert_close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
 pub fn processes_with(marker: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| fs::read(format!("/proc/{pid}/environ")).is_ok_and(|env| contains(&env, marker.as_bytes())))
-        .collect()
+    pids.filter(|pid| {
+        fs::read(format!("/proc/{pid}/environ")).is_ok_and(|env| contains(&env, marker.as_bytes()))
+    })
+    .collect()
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

@@ -76,6 +76,11 @@ impl ProcessGroup {
         self.inner.core.comm.name()
     }
 
+    /// Why this group can make no more calls, if it failed.
+    pub fn failure(&self) -> Option<Error> {
+        self.inner.cause()
+    }
+
     /// Leaves in peace, after the calls under way; later calls, also on clones, fail. Dropping the
     /// last handle does the same.
     pub fn destroy(self) {

@@ -12,9 +12,9 @@ use crate::{
     metric::StepOutput,
 };
 use burn::tensor::Device;
-use burn::train::{ Learner, LearnerModel, SupervisedLearningStrategy,
-    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents,
-    ValidLoader,
+use burn::train::{
+    Learner, LearnerModel, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
+    TrainingComponents, ValidLoader,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -2,18 +2,12 @@
 //! between them, and the evaluation.
 
 use super::{DistributedDataParallel, EpochReport, StepReport, TrainInput, TrainedOutput, ValidOutput};
-use crate::{
-    Error, ReduceOp,
-    gradient::GradientBuckets,
-    loader::Share,
-    metric::StepOutput,
-    replica,
-};
+use crate::{Error, ReduceOp, gradient::GradientBuckets, loader::Share, metric::StepOutput, replica};
 use burn::data::dataloader::Progress;
 use burn::tensor::Tensor;
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerEvent,
-    LearnerModel, TrainingComponents, TrainingItem,
+    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, TrainingComponents,
+    TrainingItem,
 };
 use std::time::Instant;
 
@@ -68,7 +62,9 @@ where
     /// The whole run.
     pub fn epochs(&mut self, starting_epoch: usize) -> Result<(), Stop> {
         if self.components.grad_accumulation.is_some() {
-            return Err(Error::Invalid("gradient accumulation is not supported by this strategy".into()).into());
+            return Err(
+                Error::Invalid("gradient accumulation is not supported by this strategy".into()).into()
+            );
         }
         self.share_state()?;
         replica::verify_equal(&self.learner.model(), &self.ddp.group, "before the first step")?;
@@ -172,7 +168,12 @@ where
         let samples = all.pop().unwrap_or(0.0) as usize;
         let item = ValidOutput::<M>::from_totals(&all, samples);
         let progress = Progress::new(samples, samples, Some("items".into()));
-        self.valid_event(LearnerEvent::ProcessedItem(TrainingItem::new(item, progress, Some(self.step), None)));
+        self.valid_event(LearnerEvent::ProcessedItem(TrainingItem::new(
+            item,
+            progress,
+            Some(self.step),
+            None,
+        )));
         self.valid_event(LearnerEvent::EndSplit(epoch));
         Ok(Totals { sums: all, samples })
     }
@@ -227,7 +228,8 @@ where
 
 /// The values of a small tensor, on the host.
 fn read<E: burn::tensor::Element>(tensor: Tensor<1>) -> Result<Vec<E>, Error> {
-    let broken = |reason: String| Error::Io { what: "reading a step's totals from the device".into(), reason };
+    let broken =
+        |reason: String| Error::Io { what: "reading a step's totals from the device".into(), reason };
     let data = tensor.try_into_data().map_err(|e| broken(e.to_string()))?;
     data.convert::<E>().try_into_vec().map_err(|e| broken(format!("{e:?}")))
 }
