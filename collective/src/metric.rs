@@ -55,7 +55,7 @@ impl ItemLazy for Classification {
 
 impl Adaptor<LossInput> for Classification {
     fn adapt(&self) -> LossInput {
-        LossInput::new(self.totals.clone().slice([0..1]).div_scalar(self.samples.max(1) as f32))
+        LossInput::new(self.totals.clone().slice(0..1).div_scalar(self.samples.max(1) as f32))
     }
 }
 
@@ -67,7 +67,7 @@ pub struct AccuracyTotals {
 
 impl Adaptor<AccuracyTotals> for Classification {
     fn adapt(&self) -> AccuracyTotals {
-        AccuracyTotals { correct: self.totals.clone().slice([1..2]), samples: self.samples }
+        AccuracyTotals { correct: self.totals.clone().slice(1..2), samples: self.samples }
     }
 }
 

@@ -63,7 +63,7 @@ fn flat(grads: &GradientsParams, net: &Net) -> Vec<f32> {
 
 #[test]
 fn broadcast_gives_all_ranks_the_same_parameters_and_buffers() {
-    let digests = common::world(3, common::options(), |group: ProcessGroup| {
+    let digests = common::world(common::Kind::Thread, 3, common::options(), |group: ProcessGroup| {
         let device = device();
         let net = Net::new(4, &device);
         // Every rank its own weights and running statistics.
@@ -84,7 +84,7 @@ fn broadcast_gives_all_ranks_the_same_parameters_and_buffers() {
 
 #[test]
 fn different_models_are_named_on_every_rank() {
-    let errors = common::world(2, common::options(), |group: ProcessGroup| {
+    let errors = common::world(common::Kind::Thread, 2, common::options(), |group: ProcessGroup| {
         let net = Net::new(4 + group.rank(), &device());
         replica::broadcast(net, &group, 0).expect_err("different").to_string()
     });
@@ -95,7 +95,7 @@ fn different_models_are_named_on_every_rank() {
 
 #[test]
 fn a_replica_that_drifted_is_named() {
-    let errors = common::world(3, common::options(), |group: ProcessGroup| {
+    let errors = common::world(common::Kind::Thread, 3, common::options(), |group: ProcessGroup| {
         let net = replica::broadcast(Net::new(4, &device()), &group, 0).expect("broadcast");
         let mut data: Vec<TensorData> = replica::entries(&net).into_iter().map(|e| e.data).collect();
         if group.rank() == 2 {
@@ -116,7 +116,7 @@ fn averaged_gradients_are_those_of_the_global_batch_even_if_ranks_differ_in_size
     let shares = [0..3, 3..7, 0..1];
     let weights = [3.0 / 7.0, 4.0 / 7.0, 0.0];
     for sizes in [BucketSizes::default(), BucketSizes { first: 1, rest: 64 }] {
-        let results = common::world(3, common::options(), |group: ProcessGroup| {
+        let results = common::world(common::Kind::Thread, 3, common::options(), |group: ProcessGroup| {
             let device = device();
             let net = replica::broadcast(Net::new(4, &device), &group, 0).expect("broadcast");
             let x: Vec<f32> = (0..28).map(|i| (i as f32 * 0.37).sin()).collect();
