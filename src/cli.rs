@@ -83,7 +83,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub max_steps: Option<usize>,
 
-    /// Where the run leaves its files [default: runs/<date-time>]
+    /// Where the run leaves its files [default: runs/DATE-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub run_dir: Option<PathBuf>,
     /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard

@@ -33,7 +33,7 @@ impl DistributedSampler {
     }
 
     /// The same dealing over `len` samples.
-    pub(crate) fn with_len(self, len: usize) -> Self {
+    pub fn with_len(self, len: usize) -> Self {
         Self { len, ..self }
     }
 
