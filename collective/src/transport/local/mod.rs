@@ -260,6 +260,11 @@ impl<'a, M: Memory> Session<'a, M> {
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 
+    /// An error if some rank has failed meanwhile.
+    pub fn still_well(&mut self) -> Result<()> {
+        self.member.failure().map_or(Ok(()), |failure| Err(self.heard(failure, &[])))
+    }
+
     /// The call is done; without this, dropping the session fails the group.
     pub fn finish(mut self) {
         self.finished = true;
