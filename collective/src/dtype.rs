@@ -38,7 +38,7 @@ pub enum ReduceOp {
     Product,
 }
 
-/// A plain number that can travel: [`f32`], [`f64`], [`f16`], [`bf16`], [`i32`], [`i64`], [`u8`].
+/// A plain number that can travel: [`f32`], [`f64`], [`struct@f16`], [`bf16`], [`i32`], [`i64`], [`u8`].
 pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug {
     /// Its type as collectives name it.
     const DTYPE: DType;

@@ -349,3 +349,13 @@ fn the_transport_is_chosen_by_where_the_ranks_are() {
         assert_eq!(world(kind, 3, options(), |group| group.transport()), [name; 3]);
     }
 }
+
+#[test]
+fn hundreds_of_ranks_meet() {
+    let sums = world(Kind::Tcp, 200, options(), |group| {
+        let mut sum = [1i64];
+        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        sum[0]
+    });
+    assert_eq!(sums, [200; 200]);
+}

@@ -109,7 +109,7 @@ impl ProcessGroup {
         self.in_turn(|group| {
             let spec = Spec::new::<T>("send_recv", data.len());
             let inner = &group.inner;
-            inner.pass(spec, inner.world.rank, to, |comm, call| comm.send(call, to, cast_slice(data)))
+            inner.pass(spec, inner.core.world.rank, to, |comm, call| comm.send(call, to, cast_slice(data)))
         })
     }
 
@@ -119,7 +119,9 @@ impl ProcessGroup {
         self.in_turn(|group| {
             let spec = Spec::new::<T>("send_recv", data.len());
             let inner = &group.inner;
-            inner.pass(spec, from, inner.world.rank, |comm, call| comm.recv(call, from, cast_slice_mut(data)))
+            inner.pass(spec, from, inner.core.world.rank, |comm, call| {
+                comm.recv(call, from, cast_slice_mut(data))
+            })
         })
     }
 

@@ -94,11 +94,20 @@ impl ProcessGroup {
         };
         let mut server = None;
         let machine = options.host_id.clone().unwrap_or_else(machine);
-        let started = start(&plan, file, machine, &mut server, begun, deadline);
+        let about = (machine, options.transport.name().to_string());
+        let started = start(&plan, file, about, &mut server, begun, deadline);
         if let (Err(_), Some(server)) = (&started, &server) {
             server.close();
         }
         let (control, switchboard) = started?;
+        let transport = |rank: usize| &control.members()[rank].transport;
+        if let Some(other) = (1..plan.world).find(|other| transport(*other) != transport(0)) {
+            return Err(Error::Invalid(format!(
+                "rank {other} was started with transport {}, but rank 0 with {}: choose the same for all",
+                transport(other),
+                transport(0)
+            )));
+        }
         let (control, switchboard) = (Arc::new(control), Arc::new(switchboard));
         let site = Arc::new(Site::Processes { control, switchboard, options });
         Ok(ProcessGroup::new(site.open(WORLD, (0..plan.world).collect(), plan.rank)?))
@@ -109,7 +118,7 @@ impl ProcessGroup {
 fn start(
     plan: &Plan,
     file: Option<&Path>,
-    machine: String,
+    (machine, transport): (String, String),
     server: &mut Option<Server>,
     begun: Instant,
     deadline: Instant,
@@ -146,7 +155,8 @@ fn start(
     // The address that leads to rank 0 is the one by which the others can reach this rank.
     let local = stream.local_addr().map_err(|e| Error::io("find this rank's address", &e))?;
     let switchboard = Switchboard::start(local.ip(), plan.rank, secret)?;
-    let member = Member { data: switchboard.address(), host: host(), machine, pid: std::process::id() };
+    let member =
+        Member { data: switchboard.address(), host: host(), machine, pid: std::process::id(), transport };
     let control = Control::join(stream, plan.rank, plan.world, member, begun, deadline)?;
     if let (0, Some(path)) = (plan.rank, file) {
         // All have read it; a later job must not.

@@ -41,28 +41,34 @@ pub(super) struct Parts {
     pub site: Arc<Site>,
 }
 
-pub(super) struct Inner {
+/// The part of a group that its arbiter watches. It does not own the arbiter: whoever drops the
+/// last of a group says goodbye, and that must not be the arbiter's own thread.
+pub(super) struct Core {
     pub group: u64,
     pub members: Vec<usize>,
     pub world: World,
-    /// These two before the transports, so that the goodbye goes out before the data connections
-    /// close.
-    pub arbiter: Option<Arc<dyn Arbiter>>,
-    pub site: Arc<Site>,
     pub comm: Box<dyn Communicator>,
-    pub turns: Turns,
-    pub jobs: Mutex<Option<Sender<Job>>>,
     /// Number of the last collective.
-    seq: AtomicU64,
-    /// Number of the last message from one rank of the group to another.
-    messages: Mutex<HashMap<(usize, usize), u64>>,
+    seq: Arc<AtomicU64>,
     log: Log,
-    /// Why no call can be made any more, where the arbiter does not know.
-    ended: Mutex<Option<Error>>,
-    pub destroyed: AtomicBool,
     timeout: Duration,
     flight_folder: Option<PathBuf>,
     recorded: Once,
+}
+
+pub(super) struct Inner {
+    /// These two before the transport, so that the goodbye goes out before the data connections
+    /// close.
+    pub arbiter: Option<Arc<dyn Arbiter>>,
+    pub site: Arc<Site>,
+    pub core: Arc<Core>,
+    pub turns: Turns,
+    pub jobs: Mutex<Option<Sender<Job>>>,
+    pub destroyed: AtomicBool,
+    /// Number of the last message from one rank of the group to another.
+    messages: Mutex<HashMap<(usize, usize), u64>>,
+    /// Why no call can be made any more, where there is no arbiter to know it.
+    ended: Mutex<Option<Error>>,
 }
 
 /// What is known of a call before it gets its number.
@@ -93,32 +99,43 @@ impl Spec {
 impl Inner {
     pub fn new(parts: Parts) -> Self {
         let Parts { group, members, rank, comm, arbiter, timeout, flight_folder, site } = parts;
-        Inner {
+        let core = Core {
             world: World { rank, size: members.len() },
             group,
             members,
-            arbiter,
             comm,
-            turns: Turns::default(),
-            jobs: Mutex::new(None),
-            seq: AtomicU64::new(0),
-            messages: Mutex::default(),
+            seq: Arc::new(AtomicU64::new(0)),
             log: Log::default(),
-            ended: Mutex::new(None),
             timeout,
             flight_folder,
             recorded: Once::new(),
-            destroyed: AtomicBool::new(false),
+        };
+        let inner = Inner {
+            arbiter,
             site,
+            core: Arc::new(core),
+            turns: Turns::default(),
+            jobs: Mutex::new(None),
+            destroyed: AtomicBool::new(false),
+            messages: Mutex::default(),
+            ended: Mutex::new(None),
+        };
+        if let Some(arbiter) = &inner.arbiter {
+            let watched: Arc<dyn Watched> = inner.core.clone();
+            arbiter.watch(&watched);
         }
+        inner
     }
 
     /// A rank of the group that a caller named.
     pub fn check_rank(&self, what: &str, rank: usize) -> Result<usize> {
-        if rank < self.world.size {
+        if rank < self.core.world.size {
             return Ok(rank);
         }
-        Err(Error::Invalid(format!("{what} {rank} does not exist in a group of {} ranks", self.world.size)))
+        Err(Error::Invalid(format!(
+            "{what} {rank} does not exist in a group of {} ranks",
+            self.core.world.size
+        )))
     }
 
     pub fn end(&self, cause: Error) {
@@ -135,22 +152,17 @@ impl Inner {
             return Err(Error::Invalid("the process group was destroyed".into()));
         }
         let Some(cause) = self.cause() else { return Ok(()) };
-        self.write_flight_record(&cause);
+        self.core.write_flight_record(&cause);
         Err(Error::Poisoned(Box::new(cause)))
-    }
-
-    /// Number of the last collective made.
-    pub fn last_seq(&self) -> u64 {
-        self.seq.load(Ordering::Relaxed)
     }
 
     /// Makes one collective call. The caller has the turn.
     pub fn run<R>(&self, spec: Spec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>) -> Result<R> {
         self.alive()?;
-        let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+        let seq = self.core.seq.fetch_add(1, Ordering::Relaxed) + 1;
         let Spec { operation, dtype, count, reduce, root } = spec;
-        let call = Call { seq, operation, dtype, count, reduce, root, timeout: self.timeout };
-        self.record(&call, self.members.clone(), false, || act(self.comm.as_ref(), &call))
+        let call = Call { seq, operation, dtype, count, reduce, root, timeout: self.core.timeout };
+        self.record(&call, self.core.members.clone(), false, || act(self.core.comm.as_ref(), &call))
     }
 
     /// Passes one message from rank `from` to rank `to`, one of which is this one.
@@ -169,9 +181,10 @@ impl Inner {
             *seq
         };
         let Spec { operation, dtype, count, reduce, .. } = spec;
-        let call = Call { seq, operation, dtype, count, reduce, root: Some(from), timeout: self.timeout };
-        let peer = if from == self.world.rank { to } else { from };
-        self.record(&call, vec![self.members[peer]], true, || act(self.comm.as_ref(), &call))
+        let call =
+            Call { seq, operation, dtype, count, reduce, root: Some(from), timeout: self.core.timeout };
+        let peer = if from == self.core.world.rank { to } else { from };
+        self.record(&call, vec![self.core.members[peer]], true, || act(self.core.comm.as_ref(), &call))
     }
 
     fn record<R>(
@@ -181,12 +194,12 @@ impl Inner {
         direct: bool,
         act: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.log.enter(call, direct);
+        self.core.log.enter(call, direct);
         let begun = Instant::now();
         let result = act().map_err(|error| self.settle(call, members, direct, begun, error));
-        self.log.leave(result.as_ref().err());
+        self.core.log.leave(result.as_ref().err());
         if let Err(error) = &result {
-            self.write_flight_record(error);
+            self.core.write_flight_record(error);
         }
         result
     }
@@ -196,7 +209,7 @@ impl Inner {
         if let Some(cause) = self.cause() {
             return cause;
         }
-        let member = |rank: usize| self.members.get(rank).copied().unwrap_or(rank);
+        let member = |rank: usize| self.core.members.get(rank).copied().unwrap_or(rank);
         let error = match error {
             Error::PeerLost { rank, reason } => Error::PeerLost { rank: member(rank), reason },
             Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
@@ -207,15 +220,22 @@ impl Inner {
         let cause = match (&self.arbiter, &error) {
             (None, _) => error,
             (Some(arbiter), Error::Timeout { .. }) => {
-                arbiter.expire(self.stall(call, members, direct, begun.elapsed(), true), error)
+                arbiter.expire(self.core.stall(call, members, direct, begun.elapsed(), true), error)
             }
             (Some(arbiter), _) => arbiter.fail(error),
         };
         self.end(cause.clone());
         cause
     }
+}
 
-    fn stall(
+impl Core {
+    /// Number of the last collective made.
+    pub fn last_seq(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    pub fn stall(
         &self,
         call: &Call,
         members: Vec<usize>,
@@ -229,7 +249,7 @@ impl Inner {
 
     /// Leaves a record behind, once, if a folder is chosen. A record that cannot be written must not
     /// hide the error that it is about, so that failure goes to standard error only.
-    fn write_flight_record(&self, error: &Error) {
+    pub fn write_flight_record(&self, error: &Error) {
         let Some(folder) = &self.flight_folder else { return };
         self.recorded.call_once(|| {
             let record = FlightRecord {
@@ -249,13 +269,17 @@ impl Inner {
     }
 }
 
-impl Watched for Inner {
+impl Watched for Core {
     fn id(&self) -> u64 {
         self.group
     }
 
+    fn counter(&self) -> Arc<AtomicU64> {
+        self.seq.clone()
+    }
+
     fn place(&self, seq: Option<u64>) -> Place {
-        self.log.place(seq.unwrap_or(u64::MAX))
+        self.log.place(seq, self.last_seq())
     }
 
     fn stalled(&self) -> Option<Stall> {
@@ -263,10 +287,10 @@ impl Watched for Inner {
         Some(self.stall(&call, self.members.clone(), false, waited, false))
     }
 
-    fn abort(&self) {
+    fn abort(&self, cause: &Error) {
         // A rank inside a call writes its record when that has returned.
-        if let Some(cause) = self.cause().filter(|_| !self.log.inside()) {
-            self.write_flight_record(&cause);
+        if !self.log.inside() {
+            self.write_flight_record(cause);
         }
         self.comm.abort();
     }

@@ -148,13 +148,14 @@ impl Log {
         self.lock().back().is_some_and(|entry| entry.took.is_none())
     }
 
-    /// Where this rank is, seen from the collective `seq`.
-    pub fn place(&self, seq: u64) -> Place {
+    /// Where this rank is, seen from the collective `seq`, if its last one is `counter`.
+    pub fn place(&self, seq: Option<u64>, counter: u64) -> Place {
         let entries = self.lock();
-        let asked = entries.iter().rev().find(|entry| !entry.direct && entry.call.seq == seq);
+        let asked = entries.iter().rev().find(|entry| !entry.direct && Some(entry.call.seq) == seq);
         let last = entries.back();
         Place {
             asked: asked.map(|entry| entry.call.fingerprint()),
+            seq: counter,
             last: last.map(|entry| entry.call.fingerprint()),
             inside: last.is_some_and(|entry| entry.took.is_none()),
         }

@@ -25,7 +25,7 @@ use crate::{
 use inner::{Inner, Parts, Spec};
 use std::{
     fmt,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
 };
 
 /// A group of ranks that act together. Cloning is cheap and gives the same group.
@@ -53,32 +53,27 @@ impl fmt::Debug for ProcessGroup {
 
 impl ProcessGroup {
     fn new(parts: Parts) -> Self {
-        let inner = Arc::new(Inner::new(parts));
-        if let Some(arbiter) = &inner.arbiter {
-            let watched: Weak<Inner> = Arc::downgrade(&inner);
-            arbiter.watch(watched);
-        }
-        ProcessGroup { inner, has_turn: false }
+        ProcessGroup { inner: Arc::new(Inner::new(parts)), has_turn: false }
     }
 
     /// This rank's number in the group, from 0.
     pub fn rank(&self) -> usize {
-        self.inner.world.rank
+        self.inner.core.world.rank
     }
 
     /// Number of ranks in the group.
     pub fn world_size(&self) -> usize {
-        self.inner.world.size
+        self.inner.core.world.size
     }
 
     /// World rank of every rank of the group.
     pub fn members(&self) -> &[usize] {
-        &self.inner.members
+        &self.inner.core.members
     }
 
     /// Name of the transport: `solo` or what `--transport` calls it.
     pub fn transport(&self) -> &'static str {
-        self.inner.comm.name()
+        self.inner.core.comm.name()
     }
 
     /// Leaves in peace, after the calls under way; later calls, also on clones, fail. Dropping the
@@ -94,11 +89,11 @@ impl ProcessGroup {
 
     /// Tells all ranks that this one cannot go on, and why: their collectives fail with `reason`.
     pub fn abort(&self, reason: impl Into<String>) {
-        let rank = self.inner.members[self.inner.world.rank];
+        let rank = self.inner.core.members[self.inner.core.world.rank];
         let error = Error::PeerLost { rank, reason: reason.into() };
         let cause = self.inner.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
+        self.inner.core.abort(&cause);
         self.inner.end(cause);
-        self.inner.abort();
     }
 
     /// Runs several calls without another thread's calls in between.

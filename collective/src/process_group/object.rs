@@ -72,7 +72,7 @@ impl ProcessGroup {
             pack(&outcome).or_else(|error| pack(&Err::<T, _>(error.to_string())))
         });
         let outcome = unpack(&self.broadcast_bytes(outcome.transpose()?, rank)?)?;
-        let member = self.inner.members[rank];
+        let member = self.inner.core.members[rank];
         let failed = |reason: String| Error::Remote { rank: member, reason };
         Result::<T, String>::map_err(outcome, failed)
     }

@@ -22,12 +22,12 @@ impl ProcessGroup {
                 .map(|(rank, choice)| (choice[1], rank))
                 .collect();
             ranks.sort();
-            let members: Vec<usize> = ranks.iter().map(|(_, rank)| inner.members[*rank]).collect();
+            let members: Vec<usize> = ranks.iter().map(|(_, rank)| inner.core.members[*rank]).collect();
             // The same on all its ranks, and different from all other groups'.
-            let name = format!("{} {} {color}", inner.group, inner.last_seq());
+            let name = format!("{} {} {color}", inner.core.group, inner.core.last_seq());
             let digest = Sha256::digest(name);
             let id = digest.iter().take(8).fold(0u64, |id, byte| id << 8 | u64::from(*byte)).max(1);
-            let me = inner.members[inner.world.rank];
+            let me = inner.core.members[inner.core.world.rank];
             let rank = members.iter().position(|member| *member == me).unwrap_or_default();
             Ok(ProcessGroup::new(inner.site.open(id, members, rank)?))
         })

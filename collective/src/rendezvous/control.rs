@@ -1,57 +1,32 @@
-//! A rank's end of the control plane: joins, listens in a background thread, and wakes whoever
-//! waits in a collective when the job has failed.
+//! A rank's end of the control plane: joins, asks the store, reports failures and gets the first
+//! cause, says goodbye.
 
 use super::{
     Arbiter, Secret, Watched,
+    link::{Link, State},
     secret::HANDSHAKE,
-    tune_control,
-    wire::{Event, FrameReader, Member, Next, Place, Request, Stall, write_frame},
+    wire::{Member, Request, Stall},
 };
 use crate::{Error, Result};
 use std::{
-    collections::{BTreeSet, HashMap},
     fmt,
-    net::{Shutdown, TcpStream, ToSocketAddrs},
+    net::{TcpStream, ToSocketAddrs},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-/// How often the background thread looks after calls that wait for long.
-const TICK: Duration = Duration::from_millis(100);
 /// How long a rank waits for the server to name the first cause.
 const VERDICT: Duration = Duration::from_millis(2500);
-
-#[derive(Default)]
-struct State {
-    members: Option<Vec<Member>>,
-    values: HashMap<u64, Vec<u8>>,
-    cause: Option<Error>,
-    left: BTreeSet<usize>,
-    groups: Vec<Weak<dyn Watched>>,
-    /// The server has ended, in peace or not.
-    gone: bool,
-    /// This rank has said goodbye.
-    closing: bool,
-}
-
-struct Link {
-    rank: usize,
-    writer: Mutex<TcpStream>,
-    state: Mutex<State>,
-    changed: Condvar,
-    poisoned: AtomicBool,
-    requests: AtomicU64,
-}
 
 /// A rank's connection to the server, closed with a goodbye when dropped.
 pub(crate) struct Control {
     link: Arc<Link>,
     members: Vec<Member>,
-    /// Address of this rank in the network that the server is in.
+    /// Where the server is.
     address: String,
 }
 
@@ -121,23 +96,8 @@ impl Control {
         deadline: Instant,
     ) -> Result<Self> {
         let failed = |e| Error::io("join the rendezvous", &e);
-        tune_control(&stream).map_err(failed)?;
-        stream.set_write_timeout(Some(Duration::from_secs(1))).map_err(failed)?;
         let address = stream.peer_addr().map_err(failed)?.to_string();
-        let reader = FrameReader::new(stream.try_clone().map_err(failed)?);
-        let link = Arc::new(Link {
-            rank,
-            writer: Mutex::new(stream),
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            poisoned: AtomicBool::new(false),
-            requests: AtomicU64::new(0),
-        });
-        let listening = link.clone();
-        thread::Builder::new()
-            .name("ddp-control".into())
-            .spawn(move || listening.listen(reader))
-            .map_err(failed)?;
+        let link = Link::start(rank, stream).map_err(failed)?;
         // From here on the goodbye in `drop` ends the thread.
         let mut control = Control { link, members: Vec::new(), address };
         control.link.send(&Request::Join { rank, world, member });
@@ -170,10 +130,18 @@ impl Control {
         &self.members
     }
 
+    /// What the server says was first, if it answers.
     fn verdict(&self, error: Error) -> Error {
         match self.link.wait(Instant::now() + VERDICT, |state| state.gone.then_some(())) {
             Err(cause) => cause,
-            Ok(_) => {
+            Ok(gone) => {
+                let error = match error {
+                    Error::Timeout { call, seconds, absent } if gone.is_none() => {
+                        let silent = "rank 0 does not answer (stopped or unreachable)";
+                        Error::Timeout { call, seconds, absent: format!("{silent}; this rank was {absent}") }
+                    }
+                    other => other,
+                };
                 self.link.poison(error.clone());
                 error
             }
@@ -200,11 +168,7 @@ impl Control {
 
 impl Arbiter for Control {
     fn cause(&self) -> Option<Error> {
-        // The flag spares the healthy case the lock.
-        if !self.link.poisoned.load(Ordering::Acquire) {
-            return None;
-        }
-        self.link.lock().cause.clone()
+        self.link.cause()
     }
 
     fn fail(&self, error: Error) -> Error {
@@ -217,17 +181,20 @@ impl Arbiter for Control {
         self.verdict(error)
     }
 
-    fn watch(&self, group: Weak<dyn Watched>) {
+    fn watch(&self, group: &Arc<dyn Watched>) {
         let mut state = self.link.lock();
         state.groups.retain(|group| group.strong_count() > 0);
-        state.groups.push(group);
+        state.groups.push(Arc::downgrade(group));
+        state.counters.insert(group.id(), group.counter());
     }
 
     fn goodbye(&self) {
         if std::mem::replace(&mut self.link.lock().closing, true) {
             return;
         }
-        self.link.send(&Request::Goodbye);
+        let last = |(group, last): (&u64, &Arc<AtomicU64>)| (*group, last.load(Ordering::Relaxed));
+        let calls = self.link.lock().counters.iter().map(last).collect();
+        self.link.send(&Request::Goodbye { calls });
         // Data connections close after this: whoever finds them closed must find the reason, too.
         let rank = self.link.rank;
         let heard = |state: &mut State| (state.gone || state.left.contains(&rank)).then_some(());
@@ -244,104 +211,5 @@ impl Drop for Control {
                 .send(&Request::Report { error: Error::PeerLost { rank, reason: "it panicked".into() } });
         }
         self.goodbye();
-    }
-}
-
-impl Link {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sends without waiting for an answer. A failure shows as the end of the connection.
-    fn send(&self, request: &Request) {
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        if write_frame(&mut writer, request).is_err() {
-            let _ = writer.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn close(&self) {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = writer.shutdown(Shutdown::Both);
-    }
-
-    /// Waits for `found`, at most until `deadline` (then `None`); a failed job is an error.
-    fn wait<T>(
-        &self,
-        deadline: Instant,
-        mut found: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<Option<T>> {
-        let mut state = self.lock();
-        loop {
-            if let Some(cause) = &state.cause {
-                return Err(cause.clone());
-            }
-            if let Some(value) = found(&mut state) {
-                return Ok(Some(value));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.gone {
-                return Ok(None);
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    fn poison(&self, error: Error) {
-        let mut state = self.lock();
-        if state.cause.is_none() {
-            state.cause = Some(error);
-            self.poisoned.store(true, Ordering::Release);
-        }
-        let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
-        drop(state);
-        self.changed.notify_all();
-        groups.iter().for_each(|group| group.abort());
-    }
-
-    /// The background thread.
-    fn listen(&self, mut reader: FrameReader) {
-        let reason = loop {
-            match reader.next(Some(TICK)) {
-                Ok(Next::Frame(event)) => self.hear(event),
-                Ok(Next::Idle) => {}
-                Ok(Next::Closed) => break "its process ended".to_string(),
-                Err(error) => break format!("the connection to it broke ({error})"),
-            }
-            let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
-            for stall in groups.iter().filter_map(|group| group.stalled()) {
-                self.send(&Request::Stall(stall));
-            }
-        };
-        let mut state = self.lock();
-        state.gone = true;
-        // Rank 0 may finish first; the others go on without an arbiter.
-        let peace = state.closing || state.left.contains(&0);
-        drop(state);
-        self.changed.notify_all();
-        if !peace {
-            self.poison(Error::PeerLost { rank: 0, reason });
-        }
-    }
-
-    fn hear(&self, event: Event) {
-        match event {
-            Event::Welcome { members } => self.lock().members = Some(members),
-            Event::Value { id, value } => {
-                self.lock().values.insert(id, value);
-            }
-            Event::Where { inquiry, group, seq } => {
-                let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
-                let place =
-                    groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
-                let place = place.unwrap_or(Place { asked: None, last: None, inside: false });
-                self.send(&Request::Here { inquiry, place });
-            }
-            Event::Left { rank } => {
-                self.lock().left.insert(rank);
-            }
-            Event::Poison { error } => return self.poison(error),
-        }
-        self.changed.notify_all();
     }
 }

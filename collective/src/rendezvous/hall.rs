@@ -7,9 +7,12 @@ use crate::{
     transport::thread::{ThreadCommunicator, ThreadGroup},
 };
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     fmt,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +25,8 @@ struct State {
     cause: Option<Error>,
     left: BTreeSet<usize>,
     groups: Vec<(usize, Weak<dyn Watched>)>,
+    /// Last calls, by rank and group.
+    counters: HashMap<(usize, u64), Arc<AtomicU64>>,
     /// Communicators of groups that not all members have opened yet.
     rooms: HashMap<u64, Vec<Option<ThreadCommunicator>>>,
 }
@@ -85,8 +90,13 @@ impl Hall {
         let seq = (!stall.direct).then_some(stall.call.seq);
         let here = self.groups().into_iter().filter(|(_, group)| group.id() == stall.group);
         let answers = here.map(|(rank, group)| (rank, group.place(seq))).collect();
-        let left = self.lock().left.clone();
-        if let Some(error) = verdict(asker, stall, |rank| left.contains(&rank), &answers) {
+        let state = self.lock();
+        let counter = |rank| state.counters.get(&(rank, stall.group));
+        let last = |rank| counter(rank).map_or(0, |counter| counter.load(Ordering::Relaxed));
+        let left = |rank| state.left.contains(&rank) && (stall.direct || last(rank) < stall.call.seq);
+        let verdict = verdict(asker, stall, left, &answers);
+        drop(state);
+        if let Some(error) = verdict {
             self.poison(error);
         }
     }
@@ -94,11 +104,11 @@ impl Hall {
     fn poison(&self, error: Error) {
         let mut state = self.lock();
         let first = state.cause.is_none();
-        state.cause.get_or_insert(error);
+        let cause = state.cause.get_or_insert(error).clone();
         drop(state);
         self.changed.notify_all();
         if first {
-            self.groups().iter().for_each(|(_, group)| group.abort());
+            self.groups().iter().for_each(|(_, group)| group.abort(&cause));
         }
     }
 }
@@ -107,12 +117,11 @@ impl Guest {
     /// This rank's communicator in a group, made with all others by whoever comes first.
     pub fn communicator(&self, group: u64, rank: usize, size: usize) -> Result<ThreadCommunicator> {
         let mut state = self.hall.lock();
-        if !state.rooms.contains_key(&group) {
-            let seats = ThreadGroup::create(size)?.into_iter().map(Some).collect();
-            state.rooms.insert(group, seats);
-        }
         let taken = || Error::Invalid(format!("rank {rank} of {size} is taken in this group"));
-        let seats = state.rooms.get_mut(&group).ok_or_else(taken)?;
+        let seats = match state.rooms.entry(group) {
+            Entry::Occupied(room) => room.into_mut(),
+            Entry::Vacant(room) => room.insert(ThreadGroup::create(size)?.into_iter().map(Some).collect()),
+        };
         let mine = seats.get_mut(rank).and_then(Option::take).ok_or_else(taken)?;
         if seats.iter().all(Option::is_none) {
             state.rooms.remove(&group);
@@ -151,10 +160,11 @@ impl Arbiter for Guest {
         self.cause().unwrap_or(error)
     }
 
-    fn watch(&self, group: Weak<dyn Watched>) {
+    fn watch(&self, group: &Arc<dyn Watched>) {
         let mut state = self.hall.lock();
         state.groups.retain(|(_, group)| group.strong_count() > 0);
-        state.groups.push((self.rank, group));
+        state.groups.push((self.rank, Arc::downgrade(group)));
+        state.counters.insert((self.rank, group.id()), group.counter());
     }
 
     fn goodbye(&self) {

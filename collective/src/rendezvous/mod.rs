@@ -9,6 +9,7 @@
 
 pub(crate) mod control;
 pub(crate) mod hall;
+mod link;
 mod method;
 pub(crate) mod plan;
 pub(crate) mod secret;
@@ -21,19 +22,28 @@ pub(crate) use plan::Plan;
 pub use secret::Secret;
 
 use crate::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
-use std::{fmt, io, net::TcpStream, sync::Weak, time::Duration};
+use std::{
+    fmt, io,
+    net::{TcpListener, TcpStream},
+    sync::{Arc, atomic::AtomicU64},
+    thread,
+    time::Duration,
+};
 use wire::{Place, Stall};
 
 /// A group as its arbiter sees it.
 pub(crate) trait Watched: Send + Sync {
     fn id(&self) -> u64;
+    /// Number of the last collective; outlives the group.
+    fn counter(&self) -> Arc<AtomicU64>;
     /// Where this rank is, seen from the collective `seq` or from a message between two ranks.
     fn place(&self, seq: Option<u64>) -> Place;
     /// The call that has waited for long since the last time it was asked, if any.
     fn stalled(&self) -> Option<Stall>;
-    /// Wakes the call that waits. Never waits for another rank.
-    fn abort(&self);
+    /// The job has failed: wakes the call that waits. Never waits for another rank.
+    fn abort(&self, cause: &Error);
 }
 
 /// Who decides for a rank what the first cause of a failure was.
@@ -45,7 +55,7 @@ pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
     /// Reports a call whose deadline has passed; returns the verdict, or `error`.
     fn expire(&self, stall: Stall, error: Error) -> Error;
     /// Lets a group hear of failures.
-    fn watch(&self, group: Weak<dyn Watched>);
+    fn watch(&self, group: &Arc<dyn Watched>);
     /// Tells everyone that this rank leaves in peace. May be said twice.
     fn goodbye(&self);
 }
@@ -84,4 +94,28 @@ pub(crate) fn tune_data(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     Ok(())
+}
+
+/// Lets `listener` not block, and hold more connections than usual: hundreds of ranks dial at once.
+pub(crate) fn tune_listener(listener: &TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    rustix::net::listen(listener, 4096)?;
+    Ok(())
+}
+
+/// The next connection of a non-blocking listener, if one comes within a tenth of a second.
+pub(crate) fn accept(listener: &TcpListener) -> Option<TcpStream> {
+    let pause = Duration::from_millis(100);
+    let mut ready = [PollFd::new(listener, PollFlags::IN)];
+    // An error here shows again, as one of `accept`.
+    let _ = poll(&mut ready, Timespec::try_from(pause).ok().as_ref());
+    match listener.accept() {
+        Ok((stream, _)) => Some(stream),
+        Err(error) if secret::retry(&error) => None,
+        // Such as too many open files: the listener stays readable, and this must not spin.
+        Err(_) => {
+            thread::sleep(pause);
+            None
+        }
+    }
 }

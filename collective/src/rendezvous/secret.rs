@@ -167,8 +167,8 @@ pub(crate) fn write_by(stream: &mut TcpStream, mut bytes: &[u8], deadline: Insta
 
 /// Whether an I/O error only says that nothing can be done right now.
 pub(crate) fn retry(error: &io::Error) -> bool {
-    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+    // Not `TimedOut`: that is a connection that has broken.
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 #[cfg(test)]

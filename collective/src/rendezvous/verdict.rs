@@ -33,6 +33,7 @@ pub(crate) fn verdict(
         .filter_map(|rank| match answer(rank) {
             None => Some(format!("rank {rank} does not answer (stopped or unreachable)")),
             Some(Place { asked: Some(_), .. }) => None,
+            Some(Place { seq, .. }) if !stall.direct && *seq >= stall.call.seq => None,
             Some(Place { last: None, .. }) => {
                 Some(format!("rank {rank} has not called it, nor anything before"))
             }

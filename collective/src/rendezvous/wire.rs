@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,6 +23,8 @@ pub(crate) struct Member {
     /// Ranks with equal `machine` are on one machine.
     pub machine: String,
     pub pid: u32,
+    /// Its `--transport`, which must be the same on all ranks.
+    pub transport: String,
 }
 
 /// Where a rank is in a group, as far as another one wants to know.
@@ -29,6 +32,8 @@ pub(crate) struct Member {
 pub(crate) struct Place {
     /// Its call with the number asked for, if it has made it and still remembers.
     pub asked: Option<Fingerprint>,
+    /// Number of its last collective in the group, remembered or not.
+    pub seq: u64,
     /// Its last call.
     pub last: Option<Fingerprint>,
     /// Whether it is still inside that last call.
@@ -81,8 +86,10 @@ pub(crate) enum Request {
         inquiry: u64,
         place: Place,
     },
-    /// This rank leaves in peace.
-    Goodbye,
+    /// This rank leaves in peace, after these last calls: group and number.
+    Goodbye {
+        calls: Vec<(u64, u64)>,
+    },
 }
 
 /// What the server tells a rank.
@@ -112,7 +119,7 @@ pub(crate) enum Event {
 }
 
 /// Writes one frame. The stream's write timeout bounds the wait.
-pub(crate) fn write_frame<T: Serialize>(stream: &mut TcpStream, message: &T) -> io::Result<()> {
+pub(crate) fn write_frame<T: Serialize>(mut stream: &TcpStream, message: &T) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     if body.len() > LIMIT {
         return Err(io::Error::new(
@@ -135,12 +142,12 @@ pub(crate) enum Next<T> {
 
 /// Takes frames from a stream; keeps what has arrived of a frame between calls.
 pub(crate) struct FrameReader {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     buffer: Vec<u8>,
 }
 
 impl FrameReader {
-    pub fn new(stream: TcpStream) -> Self {
+    pub fn new(stream: Arc<TcpStream>) -> Self {
         FrameReader { stream, buffer: Vec::new() }
     }
 
@@ -153,7 +160,7 @@ impl FrameReader {
                 return Ok(Next::Frame(message));
             }
             let mut chunk = [0; 8192];
-            match self.stream.read(&mut chunk) {
+            match (&*self.stream).read(&mut chunk) {
                 Ok(0) => return Ok(Next::Closed),
                 Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -4,7 +4,6 @@
 //! the lower waits. Both prove the job's secret, then the dialler says for which group it comes.
 
 use crate::{Error, Result, Secret, rendezvous::secret};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::HashMap,
     fmt,
@@ -55,7 +54,7 @@ impl Switchboard {
     pub fn start(ip: IpAddr, rank: usize, secret: Secret) -> Result<Self> {
         let failed = |e| Error::io(format!("listen for data connections on {ip}"), &e);
         let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
+        crate::rendezvous::tune_listener(&listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {
             rank,
@@ -150,10 +149,7 @@ impl Shared {
 
     fn accept(self: Arc<Self>, listener: TcpListener) {
         while !self.closing.load(Ordering::Relaxed) {
-            let mut ready = [PollFd::new(&listener, PollFlags::IN)];
-            // An error here shows again, as one of `accept`.
-            let _ = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }));
-            let Ok((stream, _)) = listener.accept() else { continue };
+            let Some(stream) = crate::rendezvous::accept(&listener) else { continue };
             if self.unproven.fetch_add(1, Ordering::Relaxed) < MAX_UNPROVEN {
                 let shared = self.clone();
                 let work = move || {

@@ -115,8 +115,7 @@ impl Tcp {
 /// Up when all children have come, down when the parent has come, too.
 fn pass_on(lanes: &mut [Lane], parent: Option<usize>) {
     let come = |up: bool| {
-        let here = lanes.iter().filter(|lane| (parent == Some(lane.peer)) == up);
-        here.map(|lane| lane.recv.complete()).all(|complete| complete)
+        lanes.iter().filter(|lane| (parent == Some(lane.peer)) == up).all(|lane| lane.recv.complete())
     };
     let (from_children, from_parent) = (come(false), come(true));
     for lane in lanes {

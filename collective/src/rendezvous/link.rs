@@ -1,0 +1,177 @@
+//! A rank's connection to the server, and the background thread that listens to it: what it has
+//! heard, and whom it wakes.
+
+use super::{
+    Watched, tune_control,
+    wire::{Event, FrameReader, Member, Next, Place, Request, write_frame},
+};
+use crate::{Error, Result};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often the background thread looks after calls that wait for long.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+pub struct State {
+    pub members: Option<Vec<Member>>,
+    pub values: HashMap<u64, Vec<u8>>,
+    pub cause: Option<Error>,
+    pub left: BTreeSet<usize>,
+    pub groups: Vec<Weak<dyn Watched>>,
+    /// Last calls of all groups, also of those that are gone.
+    pub counters: HashMap<u64, Arc<AtomicU64>>,
+    /// The server has ended, in peace or not.
+    pub gone: bool,
+    /// This rank has said goodbye.
+    pub closing: bool,
+}
+
+pub struct Link {
+    pub rank: usize,
+    writer: Mutex<Arc<TcpStream>>,
+    state: Mutex<State>,
+    changed: Condvar,
+    poisoned: AtomicBool,
+    pub requests: AtomicU64,
+}
+
+impl Link {
+    /// Takes over the connection and starts the background thread, which ends with it.
+    pub fn start(rank: usize, stream: TcpStream) -> io::Result<Arc<Self>> {
+        tune_control(&stream)?;
+        stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+        let stream = Arc::new(stream);
+        let reader = FrameReader::new(stream.clone());
+        let link = Arc::new(Link {
+            rank,
+            writer: Mutex::new(stream),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            poisoned: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+        });
+        let listening = link.clone();
+        thread::Builder::new().name("ddp-control".into()).spawn(move || listening.listen(reader))?;
+        Ok(link)
+    }
+
+    /// The job's first cause of failure, if it has failed.
+    pub fn cause(&self) -> Option<Error> {
+        // The flag spares the healthy case the lock.
+        if !self.poisoned.load(Ordering::Acquire) {
+            return None;
+        }
+        self.lock().cause.clone()
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends without waiting for an answer. A failure shows as the end of the connection.
+    pub fn send(&self, request: &Request) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if write_frame(&writer, request).is_err() {
+            let _ = writer.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub fn close(&self) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.shutdown(Shutdown::Both);
+    }
+
+    /// Waits for `found`, at most until `deadline` (then `None`); a failed job is an error.
+    pub fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut found: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(cause) = &state.cause {
+                return Err(cause.clone());
+            }
+            if let Some(value) = found(&mut state) {
+                return Ok(Some(value));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.gone {
+                return Ok(None);
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The job has failed here: keeps the first cause, wakes everyone who waits.
+    pub fn poison(&self, error: Error) {
+        let mut state = self.lock();
+        let cause = state.cause.get_or_insert(error).clone();
+        self.poisoned.store(true, Ordering::Release);
+        let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
+        drop(state);
+        self.changed.notify_all();
+        groups.iter().for_each(|group| group.abort(&cause));
+    }
+
+    /// The background thread.
+    fn listen(&self, mut reader: FrameReader) {
+        let reason = loop {
+            match reader.next(Some(TICK)) {
+                Ok(Next::Frame(event)) => self.hear(event),
+                Ok(Next::Idle) => {}
+                Ok(Next::Closed) => break "its process ended".to_string(),
+                Err(error) => break format!("the connection to it broke ({error})"),
+            }
+            let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
+            for stall in groups.iter().filter_map(|group| group.stalled()) {
+                self.send(&Request::Stall(stall));
+            }
+        };
+        let mut state = self.lock();
+        // Rank 0 may finish first; the others go on without an arbiter.
+        if state.closing || state.left.contains(&0) {
+            state.gone = true;
+            drop(state);
+            return self.changed.notify_all();
+        }
+        drop(state);
+        // The cause before the end: who waits for a verdict must find this one.
+        self.poison(Error::PeerLost { rank: 0, reason });
+        self.lock().gone = true;
+        self.changed.notify_all();
+    }
+
+    fn hear(&self, event: Event) {
+        match event {
+            Event::Welcome { members } => self.lock().members = Some(members),
+            Event::Value { id, value } => {
+                self.lock().values.insert(id, value);
+            }
+            Event::Where { inquiry, group, seq } => {
+                let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
+                let place =
+                    groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
+                let last = |counter: &Arc<AtomicU64>| counter.load(Ordering::Relaxed);
+                let seq = self.lock().counters.get(&group).map_or(0, last);
+                let place = place.unwrap_or(Place { asked: None, seq, last: None, inside: false });
+                self.send(&Request::Here { inquiry, place });
+            }
+            Event::Left { rank } => {
+                self.lock().left.insert(rank);
+            }
+            Event::Poison { error } => return self.poison(error),
+        }
+        self.changed.notify_all();
+    }
+}

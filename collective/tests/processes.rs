@@ -1,0 +1,252 @@
+//! Ranks as real processes that meet through `env://`: killed, stopped, badly started. The test
+//! binary starts itself again for every rank; a rank prints how it ended.
+
+#![cfg(target_os = "linux")]
+
+use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result};
+use rand::RngExt;
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    os::fd::AsRawFd,
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Tells a process that it is a rank: transport, time-out in ms, rounds.
+const ROLE: &str = "COLLECTIVE_TEST_ROLE";
+/// Repetitions of the test that kills ranks.
+const KILLS: &str = "COLLECTIVE_TEST_KILLS";
+const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
+
+/// Not a test of its own: what a rank does.
+#[test]
+fn rank() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let [transport, timeout, rounds] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
+    let timeout = Duration::from_millis(timeout.parse().unwrap());
+    let result = work(transport, timeout, rounds.parse().unwrap());
+    println!("ENDED {}", serde_json::to_string(&result.err()).unwrap());
+}
+
+fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+    let options = Options::default().transport(transport.parse()?).timeout(timeout);
+    let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
+    println!("JOINED");
+    for round in 0..rounds {
+        let count = COUNTS[round % COUNTS.len()];
+        let mut buffer: Vec<f32> =
+            (0..count).map(|i| (i % 1000 + group.rank() * (round % 7)) as f32).collect();
+        group.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        let size = group.world_size();
+        let ranks = (0..size).sum::<usize>() * (round % 7);
+        assert!(buffer.iter().enumerate().all(|(i, v)| *v == (i % 1000 * size + ranks) as f32));
+    }
+    group.destroy();
+    Ok(())
+}
+
+struct Rank {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    fn start(role: &str, variables: &[(&str, String)]) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BURN_DDP_SECRET"] {
+            command.env_remove(name);
+        }
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Rank { process, output }
+    }
+
+    /// Reads up to a line that holds `word`, and returns the rest of that line.
+    fn expect(&mut self, word: &str) -> Option<String> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, rest)) = line.split_once(word) {
+                return Some(rest.trim().to_string());
+            }
+            line.clear();
+        }
+        None
+    }
+
+    fn ended(&mut self) -> Option<Error> {
+        let text = self.expect("ENDED ").expect("the rank to say how it ended");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: the process is this test's own child and not yet waited for.
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Starts a world whose rank 0 inherits its listening socket. With transport `machines`, two ranks
+/// each count as one machine.
+fn launch(size: usize, role: &str) -> Vec<Rank> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let fd = listener.as_raw_fd();
+    // SAFETY: the descriptor is open; this lets it live on in the children.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    (0..size)
+        .map(|rank| {
+            let mut variables = vec![
+                ("RANK", rank.to_string()),
+                ("WORLD_SIZE", size.to_string()),
+                ("MASTER_PORT", port.to_string()),
+            ];
+            let machines = role.strip_prefix("machines");
+            if machines.is_some() {
+                variables.push(("BURN_DDP_HOST_ID", format!("machine {}", rank / 2)));
+            }
+            let role = machines.map_or(role.to_string(), |rest| format!("auto{rest}"));
+            if rank == 0 {
+                variables.push(("BURN_DDP_MASTER_FD", fd.to_string()));
+            }
+            Rank::start(&role, &variables)
+        })
+        .collect()
+}
+
+#[test]
+fn processes_compute_and_end() {
+    for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("machines", 5)] {
+        for mut rank in launch(size, &format!("{transport} 60000 40")) {
+            assert_eq!(rank.ended(), None);
+            assert!(rank.process.wait().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_all_others_with_its_name() {
+    let times = env::var(KILLS).map_or(4, |times| times.parse().unwrap());
+    for (transport, time) in
+        ["tcp", "shm", "machines"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
+    {
+        let mut ranks = launch(4, &format!("{transport} 60000 1000000"));
+        for rank in &mut ranks {
+            rank.expect("JOINED").unwrap();
+        }
+        let victim = time % 4;
+        thread::sleep(Duration::from_millis(rand::rng().random_range(0..200)));
+        ranks[victim].signal(libc::SIGKILL);
+        let killed = Instant::now();
+        for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+            let error = process.ended().expect("an error");
+            assert!(
+                matches!(error.cause(), Error::PeerLost { rank, .. } if *rank == victim),
+                "{transport}: rank {victim} was killed, rank {rank} reports {error}"
+            );
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_at_the_deadline() {
+    for (transport, victim) in
+        [("tcp", 1), ("shm", 1), ("machines", 1), ("tcp", 0), ("shm", 0), ("machines", 0)]
+    {
+        let mut ranks = launch(3, &format!("{transport} 2000 1000000"));
+        for rank in &mut ranks {
+            rank.expect("JOINED").unwrap();
+        }
+        ranks[victim].signal(libc::SIGSTOP);
+        for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+            let error = process.ended().expect("an error");
+            let said = format!("rank {victim} does not answer");
+            assert!(
+                matches!(error.cause(), Error::Timeout { .. }) && error.to_string().contains(&said),
+                "{transport}: rank {victim} was stopped, rank {rank} reports {error}"
+            );
+        }
+        // Once it runs again it learns that the job is over.
+        ranks[victim].signal(libc::SIGCONT);
+        assert!(ranks[victim].ended().is_some());
+    }
+}
+
+#[test]
+fn under_torchrun_the_port_after_its_own_is_used() {
+    // Two ports in a row, the first of which is taken as torchrun's agent takes it.
+    let (agent, port) = loop {
+        let agent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = agent.local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break (agent, port);
+        }
+    };
+    let mut ranks: Vec<_> = (0..2)
+        .map(|rank| {
+            Rank::start(
+                "tcp 60000 4",
+                &[
+                    ("RANK", rank.to_string()),
+                    ("WORLD_SIZE", "2".into()),
+                    ("MASTER_ADDR", "localhost".into()),
+                    ("MASTER_PORT", port.to_string()),
+                    ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
+                ],
+            )
+        })
+        .collect();
+    for rank in &mut ranks {
+        assert_eq!(rank.ended(), None);
+    }
+    drop(agent);
+}
+
+#[test]
+fn bad_variables_are_named() {
+    let good = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1"), ("MASTER_ADDR", "127.0.0.1")];
+    let cases = [
+        ("RANK", None, "RANK, which is not set"),
+        ("WORLD_SIZE", None, "WORLD_SIZE, which is not set"),
+        ("MASTER_PORT", None, "MASTER_PORT, which is not set"),
+        ("RANK", Some("one"), "RANK is \"one\""),
+        ("WORLD_SIZE", Some("-2"), "WORLD_SIZE is \"-2\""),
+        ("MASTER_PORT", Some("70000"), "MASTER_PORT is \"70000\""),
+        ("RANK", Some("2"), "rank 2 does not exist"),
+        ("MASTER_ADDR", Some("192.0.2.7"), "set BURN_DDP_SECRET"),
+        ("BURN_DDP_SECRET", Some(""), "BURN_DDP_SECRET"),
+    ];
+    for (name, value, part) in cases {
+        let mut variables: Vec<_> = good.iter().map(|(name, value)| (*name, value.to_string())).collect();
+        variables.retain(|(other, _)| *other != name);
+        variables.extend(value.map(|value| (name, value.to_string())));
+        let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+        assert!(error.contains(part), "{name}={value:?}: {error}");
+    }
+    let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1"), ("BURN_DDP_MASTER_FD", "77")];
+    let variables = variables.map(|(name, value)| (name, value.to_string()));
+    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+    assert!(error.contains("BURN_DDP_MASTER_FD is 77") && error.contains("no listening socket"), "{error}");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let variables = [("RANK", "0".into()), ("WORLD_SIZE", "2".into()), ("MASTER_PORT", port.clone())];
+    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("another MASTER_PORT"), "{error}");
+}

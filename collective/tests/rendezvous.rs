@@ -1,0 +1,147 @@
+//! How ranks meet, and what they are told when they cannot.
+
+mod common;
+
+use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Secret, Transport};
+use common::{free_port, options, ranks};
+use std::{
+    io::Write,
+    net::TcpStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+fn init(port: u16, rank: usize, size: usize, options: Options) -> Result<ProcessGroup> {
+    ProcessGroup::init(InitMethod::Tcp(format!("127.0.0.1:{port}")), options.rank(rank).world_size(size))
+}
+
+#[test]
+fn missing_ranks_are_named_at_the_rendezvous() {
+    let port = free_port();
+    let options = options().rendezvous_timeout(Duration::from_secs(1));
+    let errors = ranks(2, |i| init(port, 2 * i, 4, options.clone()).unwrap_err());
+    for error in errors {
+        assert!(matches!(error, Error::Rendezvous { .. }), "{error:?}");
+        assert!(error.to_string().contains("ranks 1, 3 (2 of 4 came)"), "{error}");
+    }
+}
+
+#[test]
+fn without_rank_0_the_error_says_so() {
+    let error =
+        init(free_port(), 1, 2, options().rendezvous_timeout(Duration::from_millis(300))).unwrap_err();
+    assert!(error.to_string().contains("rank 0") && error.to_string().contains("MASTER_PORT"), "{error}");
+}
+
+#[test]
+fn world_sizes_that_differ_are_an_error_on_all_sides() {
+    let port = free_port();
+    let errors = ranks(3, |rank| init(port, rank, if rank == 1 { 4 } else { 3 }, options()).unwrap_err());
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            text.contains("rank 1") && text.contains("world size 4") && text.contains("rank 0 with 3"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn transports_that_differ_are_an_error_on_all_sides() {
+    let port = free_port();
+    let transports = [Transport::Tcp, Transport::Tcp, Transport::Shm];
+    let errors = ranks(3, |rank| init(port, rank, 3, options().transport(transports[rank])).unwrap_err());
+    for error in errors {
+        assert!(
+            error.to_string().contains("rank 2 was started with transport shm, but rank 0 with tcp"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn one_rank_twice_is_an_error_on_all_sides() {
+    let port = free_port();
+    let errors = ranks(3, |i| init(port, [0, 1, 1][i], 3, options()).unwrap_err());
+    for error in errors {
+        assert!(error.to_string().contains("two processes have rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_with_another_secret_is_refused() {
+    let port = free_port();
+    let options = options().rendezvous_timeout(Duration::from_secs(2));
+    let errors = ranks(2, |rank| match rank {
+        0 => init(port, 0, 2, options.clone()).unwrap_err(),
+        _ => init(port, 1, 2, options.clone().secret(Secret::new("another").unwrap())).unwrap_err(),
+    });
+    assert!(errors[0].to_string().contains("did not prove the job's secret"), "{}", errors[0]);
+    assert!(matches!(errors[1], Error::Unauthenticated { .. }), "{:?}", errors[1]);
+}
+
+/// Connects to `port` and sends rubbish or nothing, over and over, until `until`.
+fn pester(port: u16, until: Instant) {
+    let mut silent = Vec::new();
+    while Instant::now() < until {
+        if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        }
+        if silent.len() < 50 {
+            silent.extend(TcpStream::connect(("127.0.0.1", port)));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn strangers_neither_stop_nor_delay_the_job() {
+    let port = free_port();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| pester(port, begun + Duration::from_secs(3)));
+        ranks(3, |rank| {
+            thread::sleep(Duration::from_millis(300 * rank as u64));
+            let group = init(port, rank, 3, options()).unwrap();
+            for _ in 0..50 {
+                let mut sum = [1f32];
+                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                assert_eq!(sum, [3.0]);
+            }
+        });
+    });
+}
+
+#[test]
+fn bad_arguments_are_refused_before_anything_is_opened() {
+    let refused = |method: &str, options: Options, part: &str| {
+        let error = ProcessGroup::init(method.parse().unwrap(), options).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    let two = || Options::default().rank(0).world_size(2);
+    refused("tcp://127.0.0.1:1", two().rank(2), "rank 2 does not exist in a world of 2");
+    refused("tcp://127.0.0.1:1", two().world_size(0), "world size is 0");
+    refused("tcp://192.0.2.1:1", two(), "BURN_DDP_SECRET");
+    refused("tcp://host.invalid:1", two(), "host.invalid");
+    assert!("x".parse::<Transport>().unwrap_err().to_string().contains("thread, shm or tcp"));
+    let solo = ProcessGroup::solo();
+    assert!(solo.broadcast(&mut [0u8], 1).unwrap_err().to_string().contains("root 1"));
+}
+
+#[test]
+fn a_file_brings_the_ranks_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job");
+    // What an earlier job left behind leads nowhere and must not matter.
+    std::fs::write(&path, "127.0.0.1:1\nold secret\n").unwrap();
+    let sums = ranks(3, |rank| {
+        let method = InitMethod::File(path.clone());
+        let options = Options::default().rank(rank).world_size(3).rendezvous_timeout(Duration::from_secs(30));
+        let group = ProcessGroup::init(method, options).unwrap();
+        let mut sum = [rank as i64];
+        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+        sum[0]
+    });
+    assert_eq!(sums, [3, 3, 3]);
+    assert!(!path.exists());
+}
