@@ -17,9 +17,11 @@
 //! block by block over a partial on the stack, which stays in the first-level cache, with loops
 //! that the compiler turns into vector instructions: build this crate with `opt-level = 3`.
 
+mod kernel;
+
 use crate::{DType, ReduceOp};
-use bytemuck::Pod;
-use half::{bf16, f16, slice::HalfFloatSliceExt};
+use half::{bf16, f16};
+use kernel::{Folds, Partial};
 
 /// Elements reduced at a time: 4 KiB of f32.
 const BLOCK: usize = 1024;
@@ -134,124 +136,31 @@ unsafe fn reduce_pointers(
 ) {
     assert!(world > 0, "a reduction over no rank");
     assert!(bytes.is_multiple_of(dtype.size()), "{bytes} bytes are no whole number of {dtype:?}");
-    // SAFETY: the caller's contract is the callee's.
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has it, and the caller's contract is the callee's.
+        return unsafe { reduce_avx2(dtype, op, world, input, outs, bytes) };
+    }
+    // SAFETY: as above.
     unsafe { dispatch!(dtype, op, reduce_as(op, world, input, outs, bytes)) }
 }
 
-/// Arithmetic on a partial.
-trait Partial: Pod + Default {
-    /// The partial's bytes, which need no alignment.
-    type Bytes: Pod;
-    fn from_bytes(bytes: Self::Bytes) -> Self;
-    fn to_bytes(self) -> Self::Bytes;
-    fn add(self, other: Self) -> Self;
-    fn mul(self, other: Self) -> Self;
-    fn min(self, other: Self) -> Self;
-    fn max(self, other: Self) -> Self;
-    fn div(self, world: usize) -> Self;
-}
-
-macro_rules! partial {
-    ($($t:ty, $add:expr, $mul:expr, $nan:expr;)*) => { $(impl Partial for $t {
-        type Bytes = [u8; size_of::<$t>()];
-        #[inline(always)]
-        fn from_bytes(bytes: Self::Bytes) -> Self { Self::from_ne_bytes(bytes) }
-        #[inline(always)]
-        fn to_bytes(self) -> Self::Bytes { self.to_ne_bytes() }
-        #[inline(always)]
-        fn add(self, other: Self) -> Self { $add(self, other) }
-        #[inline(always)]
-        fn mul(self, other: Self) -> Self { $mul(self, other) }
-        // A NaN on the left fails the comparison and stays.
-        #[inline(always)]
-        fn min(self, other: Self) -> Self { if (other < self) | $nan(other) { other } else { self } }
-        #[inline(always)]
-        fn max(self, other: Self) -> Self { if (other > self) | $nan(other) { other } else { self } }
-        #[inline(always)]
-        fn div(self, world: usize) -> Self { self / world as $t }
-    })* };
-}
-partial! {
-    f32, |a: f32, b| a + b, |a: f32, b| a * b, f32::is_nan;
-    f64, |a: f64, b| a + b, |a: f64, b| a * b, f64::is_nan;
-    i32, i32::wrapping_add, i32::wrapping_mul, |_| false;
-    i64, i64::wrapping_add, i64::wrapping_mul, |_| false;
-    i128, i128::wrapping_add, i128::wrapping_mul, |_| false;
-    u8, u8::wrapping_add, u8::wrapping_mul, |_| false;
-    u32, u32::wrapping_add, u32::wrapping_mul, |_| false;
-}
-
-/// An element type with the partial `P` that its folds go through. Slices are of equal count.
-trait Folds<P: Partial>: Pod {
-    fn load(src: &[u8], acc: &mut [P]) {
-        Self::fold(acc, src, |_, value| value);
-    }
-    fn fold(acc: &mut [P], src: &[u8], f: impl Fn(P, P) -> P);
-    fn store(acc: &[P], out: &mut [u8]);
-}
-
-macro_rules! folds {
-    ($($t:ty => $p:ty, $to:expr, $from:expr;)*) => { $(impl Folds<$p> for $t {
-        #[inline(always)]
-        fn fold(acc: &mut [$p], src: &[u8], f: impl Fn($p, $p) -> $p) {
-            for (acc, src) in acc.iter_mut().zip(bytemuck::cast_slice::<u8, [u8; size_of::<$t>()]>(src)) {
-                *acc = f(*acc, $to(<$t>::from_ne_bytes(*src)));
-            }
-        }
-        #[inline(always)]
-        fn store(acc: &[$p], out: &mut [u8]) {
-            for (acc, out) in acc.iter().zip(bytemuck::cast_slice_mut::<u8, [u8; size_of::<$t>()]>(out)) {
-                *out = <$t>::to_ne_bytes($from(*acc));
-            }
-        }
-    })* };
-}
-folds! {
-    f32 => f32, |v| v, |v| v;
-    f64 => f64, |v| v, |v| v;
-    bf16 => f32, bf16_to_f32, bf16_from_f32;
-    i32 => i32, |v| v, |v| v;
-    i32 => i64, i64::from, |v| v as i32;
-    i64 => i64, |v| v, |v| v;
-    i64 => i128, i128::from, |v| v as i64;
-    u8 => u8, |v| v, |v| v;
-    u8 => u32, u32::from, |v| v as u8;
-}
-
-/// f16 goes through `half`'s slice conversions, which use the processor's own where it has them.
-impl Folds<f32> for f16 {
-    #[inline(always)]
-    fn fold(acc: &mut [f32], src: &[u8], f: impl Fn(f32, f32) -> f32) {
-        let (mut halves, mut values) = ([f16::ZERO; BLOCK], [0f32; BLOCK]);
-        let (halves, values) = (&mut halves[..acc.len()], &mut values[..acc.len()]);
-        bytemuck::cast_slice_mut(halves).copy_from_slice(src);
-        halves.convert_to_f32_slice(values);
-        for (acc, value) in acc.iter_mut().zip(values) {
-            *acc = f(*acc, *value);
-        }
-    }
-    #[inline(always)]
-    fn store(acc: &[f32], out: &mut [u8]) {
-        let mut halves = [f16::ZERO; BLOCK];
-        let halves = &mut halves[..acc.len()];
-        halves.convert_from_f32_slice(acc);
-        out.copy_from_slice(bytemuck::cast_slice(halves));
-    }
-}
-
-#[inline(always)]
-fn bf16_to_f32(value: bf16) -> f32 {
-    f32::from_bits(u32::from(value.to_bits()) << 16)
-}
-
-/// Rounds to nearest, ties to even, without a branch, so that the loop around it vectorises.
-#[inline(always)]
-fn bf16_from_f32(value: f32) -> bf16 {
-    let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    // Rounding could turn a NaN into an infinity: keep its sign and make it quiet instead.
-    let bits = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
-    bf16::from_bits((bits >> 16) as u16)
+/// The same code for wider vectors. Each element is still computed alone, so the bits are the same.
+///
+/// # Safety
+/// The processor has AVX2; otherwise as [`reduce_raw`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn reduce_avx2(
+    dtype: DType,
+    op: ReduceOp,
+    world: usize,
+    input: &dyn Fn(usize) -> *const u8,
+    outs: &[*mut u8],
+    bytes: usize,
+) {
+    // SAFETY: the caller's contract is the callee's.
+    unsafe { dispatch!(dtype, op, reduce_as(op, world, input, outs, bytes)) }
 }
 
 #[inline(always)]
@@ -267,7 +176,7 @@ fn fold_as<T: Folds<P>, P: Partial>(op: ReduceOp, acc: &mut [P], src: &[u8]) {
 #[inline(always)]
 fn finish_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: usize, acc: &mut [P], out: &mut [u8]) {
     if op == ReduceOp::Mean {
-        acc.iter_mut().for_each(|acc| *acc = acc.div(world));
+        P::divide(acc, world);
     }
     T::store(acc, out);
 }
@@ -330,6 +239,7 @@ fn narrow_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: usize, partial: &[u8]
 
 /// # Safety
 /// As [`reduce_raw`].
+#[inline(always)]
 unsafe fn reduce_as<T: Folds<P>, P: Partial>(
     op: ReduceOp,
     world: usize,

@@ -24,13 +24,13 @@ impl<M: Memory> Member<M> {
         let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
         let outbox = &region.slot(rank).outbox;
         let before = (outbox.to.load(Relaxed) as usize).saturating_sub(1).min(region.world() - 1);
-        session.wait_for(&outbox.taken, outbox.posted.load(), &|| vec![before])?;
+        session.wait_for(&outbox.taken, outbox.posted.load(), &|rank| *rank == before)?;
         outbox.call.publish(call);
         outbox.to.store(to as u32 + 1, Release);
         for (piece, data) in pieces(data.len()).map(|range| &data[range]).enumerate() {
             // The piece two before this one used the same area.
             if piece >= 2 {
-                session.wait_for(&outbox.taken, outbox.posted.load().wrapping_sub(1), &|| vec![to])?;
+                session.wait_for(&outbox.taken, outbox.posted.load().wrapping_sub(1), &|rank| *rank == to)?;
             }
             let area = region.message(rank, outbox.posted.load() as usize % 2);
             // SAFETY: this rank's area of `MESSAGE` bytes; its last reader has said that it is done.
@@ -57,7 +57,7 @@ impl<M: Memory> Member<M> {
                 if mine && posted != outbox.taken.load() {
                     break;
                 }
-                session.wait_for(&outbox.posted, posted.wrapping_add(1), &|| vec![from])?;
+                session.wait_for(&outbox.posted, posted.wrapping_add(1), &|rank| *rank == from)?;
             }
             if range.start == 0 {
                 session.agree_with(from, outbox.call.read())?;

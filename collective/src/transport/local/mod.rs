@@ -27,7 +27,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use wait::{Patience, Word};
+use wait::{Word, patiently, this_core};
 
 /// Longest sleep before a waiting rank looks for failures, dead peers and its deadline.
 const SLICE: Duration = Duration::from_millis(50);
@@ -43,7 +43,6 @@ pub trait Liveness: Send + Sync + std::fmt::Debug {
 pub struct Member<M: Memory> {
     region: Arc<Region<M>>,
     rank: usize,
-    patience: Patience,
     liveness: Box<dyn Liveness>,
     state: Mutex<State>,
 }
@@ -80,8 +79,7 @@ impl<M: Memory> Member<M> {
             return Err(Error::Invalid(format!("two ranks of this machine claim to be rank {rank}")));
         }
         region.slot(rank).pid.store(std::process::id(), Release);
-        let (patience, state) = (Patience::new(world), Mutex::default());
-        Ok(Member { region, rank, patience, liveness, state })
+        Ok(Member { region, rank, liveness, state: Mutex::default() })
     }
 
     /// Asks `liveness` about peers that keep this rank waiting.
@@ -184,6 +182,7 @@ impl<'a, M: Memory> Session<'a, M> {
         let target = arrivals.wrapping_mul(member.region.world() as u32);
         self.state.steps = self.state.steps.wrapping_add(1);
         let word = &member.region.gate(gate).0;
+        member.region.slot(member.rank).core.store(this_core(), Relaxed);
         let opened = word.increment() == target;
         // After the arrival itself: a rank whose steps are up to date has certainly arrived.
         member.region.slot(member.rank).steps.store(self.state.steps, Release);
@@ -195,23 +194,27 @@ impl<'a, M: Memory> Session<'a, M> {
 
     /// Returns when every rank has arrived at the ticket's gate.
     pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
-        let word = &self.member.region.gate(ticket.gate).0;
-        let slots = || self.member.region.slots().map(|slot| slot.steps.load(Acquire)).enumerate();
-        let late = |steps: u32| steps.wrapping_sub(ticket.step) > u32::MAX / 2;
-        let behind = || slots().filter(|(_, steps)| late(*steps)).map(|(rank, _)| rank).collect();
-        self.wait_for(word, ticket.target, &behind)
+        let region = &self.member.region;
+        let late =
+            |rank: &usize| region.slot(*rank).steps.load(Acquire).wrapping_sub(ticket.step) > u32::MAX / 2;
+        self.wait_for(&region.gate(ticket.gate).0, ticket.target, &late)
     }
 
-    /// Returns when `word` has reached `target`, for which the ranks `behind` are waited for.
-    fn wait_for(&mut self, word: &Word, target: u32, behind: &dyn Fn() -> Vec<usize>) -> Result<()> {
+    /// Returns when `word` has reached `target`; ranks that `late` is true of are waited for.
+    fn wait_for(&mut self, word: &Word, target: u32, late: &dyn Fn(&usize) -> bool) -> Result<()> {
         let member = self.member;
-        if member.patience.until(|| word.reached(target)) {
+        let ranks = || 0..member.region.world();
+        let crowded = || {
+            let core = this_core();
+            ranks().any(|rank| member.region.slot(rank).core.load(Relaxed) == core && late(&rank))
+        };
+        if patiently(|| word.reached(target), crowded) {
             return Ok(());
         }
         let mut looked = Instant::now();
         loop {
             let failure = member.failure();
-            let behind = behind();
+            let behind: Vec<usize> = ranks().filter(late).collect();
             let look = looked.elapsed() >= SLICE;
             if look {
                 looked = Instant::now();
@@ -258,6 +261,11 @@ impl<'a, M: Memory> Session<'a, M> {
             call_b: announced(other).describe(),
         };
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
+    }
+
+    /// An error if some rank has failed meanwhile.
+    pub fn still_well(&mut self) -> Result<()> {
+        self.member.failure().map_or(Ok(()), |failure| Err(self.heard(failure, &[])))
     }
 
     /// The call is done; without this, dropping the session fails the group.

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Most bytes a rank contributes to a call that is done in one exchange.
 pub const SMALL: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
 /// Most bytes of a rank's input that are under way at a time in a large call.
-pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 512 << 10 };
+pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 256 << 10 };
 /// Most bytes of a piece of a message.
 pub const MESSAGE: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
 /// Most ranks that share one machine.
@@ -79,6 +79,8 @@ pub struct Slot {
     /// [`ABSENT`], [`PRESENT`] or [`LEFT`].
     pub presence: AtomicU32,
     pub pid: AtomicU32,
+    /// The core it was on when it arrived last; a hint.
+    pub core: AtomicU32,
     /// The calls this rank has made last; even and odd ones.
     pub calls: [Announcement; 2],
     pub outbox: Outbox,

@@ -6,48 +6,43 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a rank looks at a word itself before it lets the kernel wake it.
+/// How long a rank looks at a word itself before it lets the kernel wake it: about twice what a
+/// wake-up takes, which is many times what a small collective takes.
+const PATIENCE: Duration = Duration::from_micros(100);
+
+/// True as soon as `done` is; false when patience has run out.
 ///
-/// Waking a sleeping thread costs tens of microseconds, many times what a small collective takes.
-/// So it spins for a moment, if every rank can have a core of its own, and then yields for about as
-/// long as a wake-up takes: the peer that is waited for may need this very core, either because
-/// ranks share cores or because the scheduler has put two of them on one.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    spin: Duration,
-    yielding: Duration,
-}
-
-impl Patience {
-    /// For `ranks` ranks on this machine.
-    pub fn new(ranks: usize) -> Self {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let spin = if ranks <= cores { 2 } else { 0 };
-        Patience { spin: Duration::from_micros(spin), yielding: Duration::from_micros(50) }
+/// While those who are waited for run on other cores, the rank keeps its own: giving it away on a
+/// busy machine means to get it back milliseconds later. When `crowded` says that one of them
+/// needs this very core, because ranks share cores or because the scheduler happens to have put
+/// two of them on one, it yields.
+pub fn patiently(done: impl Fn() -> bool, crowded: impl Fn() -> bool) -> bool {
+    if done() {
+        return true;
     }
-
-    /// True as soon as `done` is; false when patience has run out.
-    pub fn until(&self, done: impl Fn() -> bool) -> bool {
-        if done() {
-            return true;
-        }
-        let started = Instant::now();
-        while started.elapsed() < self.spin {
-            for _ in 0..32 {
-                std::hint::spin_loop();
-                if done() {
-                    return true;
-                }
-            }
-        }
-        while started.elapsed() < self.spin + self.yielding {
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
+        if crowded() {
             thread::yield_now();
+        }
+        for _ in 0..32 {
             if done() {
                 return true;
             }
+            std::hint::spin_loop();
         }
-        false
     }
+    false
+}
+
+/// Number of the core that this thread is on; the same for all where that is unknown, so that
+/// everybody yields.
+pub fn this_core() -> u32 {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: takes nothing; cannot fail on any kernel that Rust supports.
+    return unsafe { libc::sched_getcpu() }.cast_unsigned();
+    #[cfg(any(not(target_os = "linux"), miri))]
+    return 0;
 }
 
 /// A word in shared memory that ranks sleep on. Its value only ever grows (and wraps around).

@@ -1,0 +1,58 @@
+//! Memory that the threads of a process share, for what goes through areas.
+
+use crate::{Error, Result, transport::local::region::Memory};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    ptr::NonNull,
+};
+
+/// Memory of this process.
+#[derive(Debug)]
+pub struct Heap {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// What [`Memory`] promises.
+const PAGE: usize = 4096;
+
+impl Heap {
+    pub fn new(len: usize) -> Result<Self> {
+        // SAFETY: not of size zero.
+        match NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) }) {
+            Some(start) => Ok(Heap { start, len }),
+            None => Err(Error::Invalid(format!("out of memory: {len} bytes for a group of threads"))),
+        }
+    }
+
+    /// Room to align within: an aligned allocation would not be zeroed lazily.
+    fn layout(len: usize) -> Result<Layout> {
+        Layout::from_size_align(len + PAGE, 16).map_err(|e| Error::Invalid(format!("{len} bytes: {e}")))
+    }
+}
+
+// SAFETY: aligned within the allocation, which lives as long as this.
+unsafe impl Memory for Heap {
+    fn base(&self) -> *mut u8 {
+        let start = self.start.as_ptr();
+        start.wrapping_add(start.align_offset(PAGE))
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+// SAFETY: an address; who may read and write there is `Member`'s business.
+unsafe impl Send for Heap {}
+// SAFETY: as above.
+unsafe impl Sync for Heap {}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        if let Ok(layout) = Self::layout(self.len) {
+            // SAFETY: allocated with this layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
