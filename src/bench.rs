@@ -1,12 +1,11 @@
 //! `burn-ddp bench`: measurements anyone can repeat, each checked for being right.
 
 use crate::{console::print_line, launch, world::Environment};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp, Transport};
 use serde::Serialize;
 use std::{
-    net::TcpListener,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -90,14 +89,10 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
 
 /// Ranks as threads of this process.
 fn in_threads(bench: &AllReduce, ranks: usize) -> Result<()> {
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).context("cannot find a port")?.port();
-    let rank = |rank: usize| -> Result<()> {
-        let options = Options::default().rank(rank).world_size(ranks).transport(bench.transport);
-        measure(bench, &ProcessGroup::init(InitMethod::Tcp(format!("127.0.0.1:{port}")), options)?)
-    };
+    let groups = ProcessGroup::threads(ranks, Options::default())?;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..ranks).map(|r| scope.spawn(move || rank(r))).collect();
+        let threads: Vec<_> =
+            groups.into_iter().map(|group| scope.spawn(move || measure(bench, &group))).collect();
         threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a rank panicked")))
     })
 }

@@ -55,8 +55,12 @@ fn without_cargo(line: &str) -> Option<String> {
         Some(name) => example(name.trim()),
         None => program(),
     };
-    let less =
-        LESS.iter().filter(|(flag, _)| !args.contains(flag)).map(|(flag, value)| format!("{flag} {value}"));
+    // `burn-ddp bench` and its like have no such flags.
+    let trains = target.contains("--example") || args.starts_with("train");
+    let less = LESS
+        .iter()
+        .filter(|(flag, _)| trains && !args.contains(flag))
+        .map(|(flag, value)| format!("{flag} {value}"));
     Some(format!("{before}{} {args} {} {background}", exe.display(), less.collect::<Vec<_>>().join(" ")))
 }
 
