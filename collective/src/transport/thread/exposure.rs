@@ -81,7 +81,7 @@ impl ThreadCommunicator {
     }
 
     /// A call during which peers may touch this rank's `buffer`, within their `work`, and this
-    /// rank theirs. `work` asks [`Room::may_stay`] before it touches anything and again every so
+    /// rank theirs. `work` asks `Room::may_stay` before it touches anything and again every so
     /// often, and returns when it may not.
     ///
     /// # Safety
