@@ -13,7 +13,6 @@
 //! In all three an element is reduced by one rank, or by all alike, in rank order.
 
 mod chunks;
-mod header;
 mod lanes;
 mod switchboard;
 mod tree;
