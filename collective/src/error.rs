@@ -36,6 +36,9 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {reason}")]
     Io { what: String, reason: String },
+    /// A device's thread failed or panicked.
+    #[error("device {device}: {reason}")]
+    Device { device: String, reason: String },
     /// What a rank ran for all failed there.
     #[error("rank {rank} failed: {reason}")]
     Remote { rank: usize, reason: String },

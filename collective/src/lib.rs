@@ -6,6 +6,8 @@
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "burn")]
+pub mod data_parallel;
+#[cfg(feature = "burn")]
 pub mod gradient;
 #[cfg(feature = "burn")]
 pub mod loader;
