@@ -17,18 +17,30 @@ fn index<T: PartialEq>(all: &[T], one: &T) -> u8 {
     all.iter().position(|other| other == one).map_or(NONE, |at| at as u8)
 }
 
+pub(crate) fn encode(call: &Call) -> [u8; HEADER] {
+    let root = call.root.map(|root| root as u32);
+    pack(call.seq, call.count as u64, call.operation, call.dtype, call.reduce, root)
+}
+
 /// Little endian: seq (8), count (8), operation as ASCII padded with zeros (16), dtype (1),
 /// reduction (1), "dd" (2), root (4, all ones for none).
-pub(crate) fn encode(call: &Call) -> [u8; HEADER] {
+pub(crate) fn pack(
+    seq: u64,
+    count: u64,
+    operation: &str,
+    dtype: DType,
+    reduce: Option<ReduceOp>,
+    root: Option<u32>,
+) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    header[0..8].copy_from_slice(&call.seq.to_le_bytes());
-    header[8..16].copy_from_slice(&(call.count as u64).to_le_bytes());
-    let name = &call.operation.as_bytes()[..call.operation.len().min(16)];
+    header[0..8].copy_from_slice(&seq.to_le_bytes());
+    header[8..16].copy_from_slice(&count.to_le_bytes());
+    let name = &operation.as_bytes()[..operation.len().min(16)];
     header[16..16 + name.len()].copy_from_slice(name);
-    header[32] = index(&DTYPES, &call.dtype);
-    header[33] = call.reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
+    header[32] = index(&DTYPES, &dtype);
+    header[33] = reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
     header[34..36].copy_from_slice(b"dd");
-    header[36..40].copy_from_slice(&call.root.map_or(u32::MAX, |root| root as u32).to_le_bytes());
+    header[36..40].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
     header
 }
 
