@@ -214,6 +214,13 @@ mod tests {
             let _ = decode::<Request>(&bytes);
             let _ = decode::<Event>(&bytes);
         }
+
+        #[test]
+        fn numbers_arrive_to_the_last_bit(seconds in prop::num::f64::NORMAL | prop::num::f64::ZERO) {
+            let message = Request::Late { seconds };
+            let frame = encode(&message).unwrap();
+            prop_assert_eq!(decode(&frame).unwrap(), Some((message, frame.len())));
+        }
     }
 
     #[test]

@@ -47,8 +47,11 @@ pub(crate) fn pack(
 /// The call behind a header, or `None` if it is no header.
 pub(crate) fn decode(header: &[u8; HEADER]) -> Option<Fingerprint> {
     let word = |at: usize| header[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-    let name = header[16..32].split(|byte| *byte == 0).next()?;
-    if &header[34..36] != b"dd" || name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+    let name = &header[16..32];
+    let (name, padding) = name.split_at(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+    // What differs from every header must not read as the call it differs from.
+    let padded = padding.iter().all(|byte| *byte == 0);
+    if &header[34..36] != b"dd" || name.is_empty() || !padded || !name.iter().all(u8::is_ascii_graphic) {
         return None;
     }
     let root = u32::from_le_bytes(header[36..40].try_into().ok()?);
