@@ -12,6 +12,7 @@ use process::Rank;
 use std::{
     env,
     io::Write,
+    path::Path,
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -109,6 +110,19 @@ impl Drop for Machines {
             let _ = ip(&format!("netns delete {name}"));
         }
     }
+}
+
+#[test]
+fn nothing_is_left_of_them_after_a_panic() {
+    let Some(machines) = Machines::new() else { return };
+    let files = machines.names.clone().map(|name| Path::new("/run/netns").join(name));
+    assert!(files.iter().all(|file| file.exists()));
+    let using = thread::spawn(move || {
+        let _machines = machines;
+        panic!("on purpose")
+    });
+    assert!(using.join().is_err());
+    assert!(!files.iter().any(|file| file.exists()));
 }
 
 #[test]
