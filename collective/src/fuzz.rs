@@ -11,7 +11,7 @@ use crate::{
         verdict::verdict,
         wire::{self, Event, FrameReader, Next, Place, Request},
     },
-    transport::tcp::{header, switchboard},
+    transport::{header, tcp::switchboard},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{

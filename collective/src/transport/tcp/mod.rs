@@ -13,7 +13,6 @@
 //! In all three an element is reduced by one rank, or by all alike, in rank order.
 
 mod chunks;
-pub(crate) mod header;
 mod lanes;
 pub(crate) mod switchboard;
 mod tree;
