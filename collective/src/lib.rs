@@ -25,6 +25,8 @@ pub mod tensor;
 pub mod communicator;
 pub mod dtype;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod process_group;
 pub mod reduce;
 mod rendezvous;

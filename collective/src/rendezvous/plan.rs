@@ -223,14 +223,23 @@ pub(crate) fn publish(path: &Path, address: SocketAddr, secret: &Secret) -> Resu
         .mode(0o600)
         .open(&temporary)
         .map_err(failed)?;
-    writeln!(file, "{address}\n{}", secret.expose()).map_err(failed)?;
+    file.write_all(written(&address.to_string(), secret).as_bytes()).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)
 }
 
 /// What rank 0 wrote, or `None` if it has not yet.
 pub(crate) fn read(path: &Path) -> Option<(String, Secret)> {
-    let text = std::fs::read_to_string(path).ok()?;
+    parse(&std::fs::read_to_string(path).ok()?)
+}
+
+/// What rank 0 writes.
+pub(crate) fn written(address: &str, secret: &Secret) -> String {
+    format!("{address}\n{}\n", secret.expose())
+}
+
+/// The inverse of [`written`].
+pub(crate) fn parse(text: &str) -> Option<(String, Secret)> {
     let (address, secret) = text.split_once('\n')?;
     let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
     Some((address.into(), secret))

@@ -1,7 +1,7 @@
 //! The ways of moving bytes between ranks. Each implements
 //! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
 
-mod header;
+pub(crate) mod header;
 mod local;
 pub(crate) mod machines;
 #[cfg(feature = "mpi")]

@@ -14,7 +14,7 @@
 
 mod chunks;
 mod lanes;
-mod switchboard;
+pub(crate) mod switchboard;
 mod tree;
 
 pub(crate) use switchboard::Switchboard;
