@@ -46,7 +46,7 @@ pub enum Error {
     /// replaces it with the cause.
     #[error("the collective was aborted")]
     Aborted,
-    /// The group failed before; this is the first cause.
+    /// The group, or the replicas of a process, failed before; this is the first cause.
     #[error("the process group failed earlier: {0}")]
     Poisoned(Box<Error>),
 }

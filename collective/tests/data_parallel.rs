@@ -12,6 +12,7 @@ use collective::{
     Error,
     data_parallel::{DataParallel, DpReduce, NamedDevice, ParallelStep},
 };
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Two layers, and an input value at which a part of the batch panics.
 #[derive(Module, Debug)]
@@ -26,13 +27,16 @@ const BROKEN: f32 = 777.0;
 
 impl Net {
     fn new(norm: bool, device: &Device) -> Self {
-        device.seed(7);
-        Net {
+        let _turn = seeded(7);
+        let net = Net {
             first: LinearConfig::new(5, 8).init(device),
             norm: norm.then(|| BatchNormConfig::new(8).init(device)),
             second: LinearConfig::new(8, 3).init(device),
             relu: Relu::new(),
-        }
+        };
+        // Burn draws a parameter when it is first looked at.
+        values(&net, None);
+        net
     }
 }
 
@@ -79,6 +83,14 @@ impl TrainStep for Net {
     }
 }
 
+/// The seed is the device's, and the tests share it.
+fn seeded(seed: u64) -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    device().seed(seed);
+    turn
+}
+
 fn device() -> Device {
     Device::flex().autodiff()
 }
@@ -89,7 +101,7 @@ fn cpus(count: usize) -> Vec<NamedDevice> {
 
 fn batch(samples: usize, seed: u64) -> Batch {
     let device = device();
-    device.seed(seed);
+    let _turn = seeded(seed);
     let x = Tensor::random([samples, 5], Distribution::Uniform(-1.0, 1.0), &device);
     let labels: Vec<i32> = (0..samples).map(|i| (i % 3) as i32).collect();
     (x, Tensor::from_data(&labels[..], &device))
@@ -172,19 +184,23 @@ fn running_statistics_are_those_of_the_main_devices_part() {
         dp.step(&net, (x.clone(), labels.clone())).unwrap();
         alone.forward_part((x.narrow(0, 0, 4), labels.narrow(0, 0, 4)));
     }
-    let mean = |net: Net| net.valid().norm.unwrap().running_mean.value().into_data().try_to_vec::<f32>().unwrap();
+    let mean =
+        |net: Net| net.valid().norm.unwrap().running_mean.value().into_data().try_to_vec::<f32>().unwrap();
     assert_close(&mean(net), &mean(alone), "running mean");
 }
 
 #[test]
 fn a_failing_replica_is_named() {
     let net = Net::new(false, &device());
-    let dp = DataParallel::new(&net, &cpus(3), 0, DpReduce::Main, 1).unwrap();
     for (row, name) in [(0, "cpu:0"), (2, "cpu:1"), (5, "cpu:2")] {
         let (x, labels) = batch(6, 1);
         let x = x.slice_assign([row..row + 1, 0..1], Tensor::full([1, 1], BROKEN, &device()));
+        let dp = DataParallel::new(&net, &cpus(3), 0, DpReduce::Main, 1).unwrap();
         let error = dp.step(&net, (x, labels)).map(|output| output.item.0).unwrap_err();
-        assert_eq!(error, Error::Device { device: name.into(), reason: "a broken part of the batch".into() });
+        let broken = Error::Device { device: name.into(), reason: "a broken part of the batch".into() };
+        assert_eq!(error, broken);
+        let later = dp.step(&net, batch(6, 1)).map(|output| output.item.0).unwrap_err();
+        assert_eq!(later.cause(), &broken);
     }
 }
 

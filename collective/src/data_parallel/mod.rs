@@ -19,7 +19,10 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use burn::train::{TrainOutput, TrainStep};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, PoisonError},
+};
 use worker::{Worker, parameters, reason};
 
 /// A module whose training step can be cut where the outputs are: what is before runs on every
@@ -50,6 +53,8 @@ pub struct DataParallel<M: ParallelStep> {
     workers: Vec<Worker<M>>,
     output: Device,
     reduce: DpReduce,
+    /// The first failure: some replica may be in the middle of a step then.
+    failure: Mutex<Option<Error>>,
 }
 
 /// A device and what errors call it.
@@ -84,6 +89,7 @@ impl<M: ParallelStep> DataParallel<M> {
             workers: others.iter().map(start).collect::<Result<_>>()?,
             output: autodiff(output),
             reduce,
+            failure: Mutex::new(None),
         })
     }
 
@@ -91,8 +97,17 @@ impl<M: ParallelStep> DataParallel<M> {
     /// metrics see. The gradients are those of the loss over the whole batch.
     ///
     /// # Errors
-    /// [`Error::Device`] for the first device whose thread failed or panicked.
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps fail
+    /// with the same.
     pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &*failure {
+            return Err(Error::Poisoned(Box::new(error.clone())));
+        }
+        self.try_step(model, batch).inspect_err(|error| *failure = Some(error.clone()))
+    }
+
+    fn try_step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
         let sizes = shares(batch.samples(), 1 + self.workers.len());
         let mut parts = batch.clone().scatter(&sizes).into_iter();
         let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
