@@ -30,7 +30,7 @@ proptest! {
             if unbiased {
                 wanted.running_var = unbiased_from_population(&case, step);
             }
-            ours.assert_close(&wanted, 1e-9, &format!("step {step} of {:?} in {:?}", case.shape, case.shards));
+            ours.assert_close(&wanted, 1e-3, 1e-9, &format!("step {step} of {:?} in {:?}", case.shape, case.shards));
         }
     }
 }
@@ -56,7 +56,7 @@ fn every_transport_gives_the_same_bits() {
         assert_eq!(case.sharded(kind), thread, "{kind:?}");
     }
     for (ours, wanted) in thread.iter().zip(case.whole()) {
-        ours.assert_close(&wanted, 1e-5, "in f32");
+        ours.assert_close(&wanted, 1e-3, 1e-5, "in f32");
     }
 }
 

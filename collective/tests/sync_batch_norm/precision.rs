@@ -56,15 +56,14 @@ fn a_mean_of_1e4_leaves_a_deviation_of_1e_2_its_digits() {
     assert!((f64::from(naive) / wanted.running_var[0] - 1.0).abs() > 1.0, "naively {naive} is no failure");
 
     let ours = case.sharded(Kind::Thread).remove(0);
-    println!("far from zero: {}", ours.report(&wanted));
-    ours.assert_close(&wanted, 1e-5, "far from zero");
+    ours.assert_close(&wanted, 1e-3, 1e-5, "far from zero");
 }
 
 #[test]
 fn one_far_off_value_spoils_nothing() {
     let x = |i: usize, noise: f64| if i % 200 == 0 { 900.0 } else { noise };
     let case = one_channel(&[200, 400], DType::F32, x);
-    case.sharded(Kind::Thread).remove(0).assert_close(&exact(&case), 1e-5, "an outlier");
+    case.sharded(Kind::Thread).remove(0).assert_close(&exact(&case), 1e-3, 1e-5, "an outlier");
 }
 
 #[test]
@@ -72,6 +71,11 @@ fn half_types_are_computed_in_f32() {
     // Squares and sums overflow f16, and bf16 would lose the deviation.
     for (dtype, tolerance) in [(DType::F16, 2e-3), (DType::BF16, 2e-2)] {
         let case = one_channel(&[500, 300], dtype, |_, noise| 1000.0 + 200.0 * noise);
-        case.sharded(Kind::Thread).remove(0).assert_close(&exact(&case), tolerance, &format!("{dtype:?}"));
+        case.sharded(Kind::Thread).remove(0).assert_close(
+            &exact(&case),
+            1e-3,
+            tolerance,
+            &format!("{dtype:?}"),
+        );
     }
 }
