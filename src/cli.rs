@@ -52,6 +52,9 @@ pub struct Args {
     /// BatchNorm after each convolution
     #[arg(long, help_heading = "Model")]
     pub batch_norm: bool,
+    /// BatchNorm with the statistics of all ranks' batches together; implies --batch-norm
+    #[arg(long, help_heading = "Model")]
+    pub sync_bn: bool,
     /// Probability of both dropouts; 0 turns them off [default: 0.25 and 0.5]
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Model")]
     pub dropout: Option<f64>,

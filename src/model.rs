@@ -3,19 +3,22 @@
 use crate::batch::MnistBatch;
 use burn::module::Module;
 use burn::nn::{
-    BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d, Relu,
+    Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d, Relu,
     conv::{Conv2d, Conv2dConfig},
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::tensor::{Device, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use collective::metric::Classification;
+use collective::{
+    metric::Classification,
+    sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
+};
 
 /// What can be chosen about the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetConfig {
-    /// BatchNorm after each convolution.
+    /// BatchNorm after each convolution; of each rank by itself until it is converted.
     pub batch_norm: bool,
     /// Probabilities of the two dropouts; pytorch/examples takes 0.25 and 0.5.
     pub dropout: [f64; 2],
@@ -25,9 +28,9 @@ pub struct NetConfig {
 #[derive(Module, Debug)]
 pub struct Net {
     conv1: Conv2d,
-    bn1: Option<BatchNorm>,
+    bn1: Option<SyncBatchNorm>,
     conv2: Conv2d,
-    bn2: Option<BatchNorm>,
+    bn2: Option<SyncBatchNorm>,
     pool: MaxPool2d,
     dropout1: Dropout,
     fc1: Linear,
@@ -42,7 +45,7 @@ impl NetConfig {
     pub fn init(&self, device: &Device) -> Net {
         let conv =
             |channels| Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Valid).init(device);
-        let norm = |features| self.batch_norm.then(|| BatchNormConfig::new(features).init(device));
+        let norm = |features| self.batch_norm.then(|| SyncBatchNormConfig::new(features).init(device));
         Net {
             conv1: conv([1, 32]),
             bn1: norm(32),
@@ -80,7 +83,7 @@ impl Net {
     }
 }
 
-fn normalise(norm: &Option<BatchNorm>, x: Tensor<4>) -> Tensor<4> {
+fn normalise(norm: &Option<SyncBatchNorm>, x: Tensor<4>) -> Tensor<4> {
     match norm {
         Some(norm) => norm.forward(x),
         None => x,

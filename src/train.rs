@@ -29,6 +29,7 @@ use collective::{
     metric::GlobalAccuracy,
     sampler::mix,
     strategy::{DistributedDataParallel, Observer},
+    sync_batch_norm::convert_sync_batch_norm,
 };
 use std::{
     process::ExitCode,
@@ -64,7 +65,7 @@ fn train(args: &Args, mode: Mode, environment: Environment, device: LocalDevice,
 
     let device = device.burn().autodiff();
     device.seed(args.seed);
-    let net = network(&config, environment, &device)?;
+    let net = network(&config, environment, &device, &group)?;
     // Each rank drops out its own units.
     device.seed(mix(args.seed, 1 + environment.rank as u64));
 
@@ -174,8 +175,17 @@ fn loaders(args: &Args, group: &ProcessGroup, data: &Dataset, config: &mut RunCo
 }
 
 /// The network, equal on all ranks once rank 0's weights are broadcast.
-fn network(config: &RunConfig, environment: Environment, device: &Device) -> Result<Net> {
-    let net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(device);
+fn network(
+    config: &RunConfig,
+    environment: Environment,
+    device: &Device,
+    group: &ProcessGroup,
+) -> Result<Net> {
+    let mut net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(device);
+    if config.sync_bn {
+        // In a group of its own it never waits behind gradients.
+        net = convert_sync_batch_norm(net, &group.split(0, 0)?)?;
+    }
     match &config.init_from {
         Some(path) if environment.is_main() => weights::load(net, path),
         Some(_) | None => Ok(net),

@@ -81,17 +81,16 @@ fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
 
 /// PyTorch's own losses, step by step, from the same weights on the same images: the first `steps`
 /// within `tolerance`, the others within `later`.
-fn golden(name: &str, worlds: &[usize], steps: usize, tolerance: f64, later: f64) {
+fn golden(name: &str, flags: &str, worlds: &[usize], steps: usize, tolerance: f64, later: f64) {
     let (Some(reference), Some(mnist)) = (shared("reference"), shared("data/mnist")) else { return };
     let text = std::fs::read(reference.join(format!("{name}.trajectory.json"))).expect("reference");
     let golden: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     let number = |key: &str| golden[key].as_f64().expect(key);
     let losses: Vec<f64> =
         golden["loss"].as_array().expect("losses").iter().filter_map(|l| l.as_f64()).collect();
-    let batch_norm = if golden["batch_norm"] == true { "--batch-norm" } else { "" };
     for &world in worlds {
         let run = trained(&format!(
-            "--data-dir {} --dataset mnist --init-from {} --no-shuffle --dropout 0 --scale-lr none {batch_norm}
+            "--data-dir {} --dataset mnist --init-from {} --no-shuffle --dropout 0 --scale-lr none {flags}
              --lr {} --momentum {} --max-steps {} --nproc-per-node {world} --batch-size {} --eval-limit 2000",
             mnist.display(),
             reference.join(golden["init"].as_str().expect("init")).display(),
@@ -116,10 +115,36 @@ fn golden(name: &str, worlds: &[usize], steps: usize, tolerance: f64, later: f64
 /// own repetitions keep.
 #[test]
 fn the_plain_network_follows_pytorch_at_every_world_size() {
-    golden("plain", &[1, 2, 4], 20, 2e-3, 0.2);
+    golden("plain", "", &[1, 2, 4], 20, 2e-3, 0.2);
 }
 
 #[test]
 fn the_batch_norm_network_follows_pytorch() {
-    golden("bn", &[1], 40, 2e-2, 0.0);
+    golden("bn", "--batch-norm", &[1], 40, 2e-2, 0.0);
+}
+
+#[test]
+fn the_synchronised_batch_norm_network_follows_pytorch_at_every_world_size() {
+    golden("bn", "--sync-bn", &[1, 2, 3], 40, 2e-2, 0.0);
+}
+
+#[test]
+fn synchronised_batch_norm_follows_one_trajectory_even_if_batches_differ_in_size() {
+    // At a global batch of 12, the last step of each epoch has 5 samples, or 1 and ranks without any.
+    for samples in [29, 25] {
+        let flags = format!("--sync-bn --dataset digits --train-limit {samples} --eval-limit 50 --epochs 4");
+        let run = |world: usize| {
+            let batch = 12 / world;
+            let flags = format!("{flags} --nproc-per-node {world} --batch-size {batch}");
+            trained(&format!("{flags} --lr 0.01 --dropout 0 --scale-lr none"))
+        };
+        let one = run(1);
+        assert_eq!(one.losses().len(), 12);
+        for world in [2, 3] {
+            let many = run(world);
+            assert_close(&format!("loss at {world} ranks"), &many.losses(), &one.losses(), 1e-4);
+            let [ours, theirs] = [&many, &one].map(|run| run.column("epochs.csv", "test_loss"));
+            assert_close(&format!("test loss at {world} ranks"), &ours, &theirs, 1e-4);
+        }
+    }
 }

@@ -20,6 +20,8 @@ pub mod replica;
 #[cfg(feature = "burn")]
 pub mod strategy;
 #[cfg(feature = "burn")]
+pub mod sync_batch_norm;
+#[cfg(feature = "burn")]
 pub mod tensor;
 
 pub mod communicator;

@@ -138,14 +138,29 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// For an operation of our own that reduces on its way forwards or backwards.
+    pub(crate) fn all_reduce(group: &ProcessGroup, op: ReduceOp) -> Self {
+        Exchange { group: group.clone(), kind: Arc::new(Kind::AllReduce(op)) }
+    }
+
+    /// Likewise, with `rows` of every rank.
+    pub(crate) fn all_gather(group: &ProcessGroup, rows: Vec<usize>) -> Self {
+        Exchange { group: group.clone(), kind: Arc::new(Kind::AllGather(rows)) }
+    }
+
     fn apply<T: crate::Element + burn::tensor::Element>(&self, data: &TensorData) -> Result<Vec<T>> {
         let unreadable = |e| Error::Invalid(format!("a tensor's own data cannot be read: {e:?}"));
         let mut values = data.as_slice::<T>().map_err(unreadable)?.to_vec();
-        let row = values.len() / data.shape()[0].max(1);
+        let row: usize = data.shape()[1..].iter().product();
         let (group, rank) = (&self.group, self.group.rank());
         match &*self.kind {
             Kind::AllReduce(op) => group.all_reduce(&mut values, *op)?,
-            Kind::AllGather(_) => values = group.all_gather_v(&values)?.concat(),
+            Kind::AllGather(rows) => {
+                // The lengths are known, so that one call of equal parts will do.
+                values.resize(rows.iter().max().map_or(0, |longest| longest * row), T::zeroed());
+                let all = group.all_gather(&values)?;
+                values = all.iter().zip(rows).flat_map(|(part, rows)| &part[..rows * row]).copied().collect();
+            }
             Kind::Broadcast(root) => group.broadcast(&mut values, *root)?,
             Kind::ReduceScatter(rows) => {
                 group.all_reduce(&mut values, ReduceOp::Sum)?;

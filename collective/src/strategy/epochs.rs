@@ -2,7 +2,10 @@
 //! between them, and the evaluation.
 
 use super::{DistributedDataParallel, EpochReport, StepReport, TrainInput, TrainedOutput, ValidOutput};
-use crate::{Error, ReduceOp, gradient::GradientBuckets, loader::Share, metric::StepOutput, replica};
+use crate::{
+    Error, ReduceOp, gradient::GradientBuckets, loader::Share, metric::StepOutput, replica,
+    sync_batch_norm::with_share,
+};
 use burn::data::dataloader::Progress;
 use burn::tensor::Tensor;
 use burn::train::{
@@ -72,7 +75,7 @@ where
             let began = Instant::now();
             let trained = self.train(epoch)?;
             let train_time = began.elapsed();
-            // Running statistics differ between ranks, as in PyTorch; rank 0's are what is kept.
+            // BatchNorm's running statistics differ between ranks, as in PyTorch; rank 0's are kept.
             self.share_state()?;
             let when = format!("after epoch {epoch}");
             let digest = replica::verify_equal(&self.learner.model(), &self.ddp.group, &when)?;
@@ -132,7 +135,7 @@ where
     /// Forward, backward, average, optimize. Returns the global samples and totals, and whether
     /// any rank was told to stop: ranks must leave together.
     fn train_step(&mut self, share: Share<TrainInput<M>>) -> Result<(usize, Vec<f64>, bool), Stop> {
-        let output = self.learner.train_step(share.item);
+        let output = with_share(share.samples, share.global_samples, || self.learner.train_step(share.item));
         let mut totals = read::<f32>(output.item.totals())?;
         if share.samples == 0 {
             totals.fill(0.0);

@@ -1,0 +1,110 @@
+//! SyncBatchNorm as one operation of a Burn backend, differentiable, and never repeated by gradient
+//! checkpointing.
+
+use super::kernel::{self, Statistics};
+use crate::{ProcessGroup, tensor::CollectiveBackend};
+use burn::backend::{
+    Autodiff, AutodiffBackend, Backend, Flex,
+    autodiff::{
+        NodeId,
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    backend_extension,
+    tensor::FloatTensor,
+};
+
+/// How a batch is normalised.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub group: ProcessGroup,
+    pub epsilon: f64,
+    /// Whether the variance given back is the unbiased one.
+    pub unbiased: bool,
+    /// Of this rank's batch against the others'; 0 if it must not count.
+    pub weight: f64,
+}
+
+/// A Burn backend whose batches can be normalised together with other ranks'.
+#[cfg_attr(feature = "cuda", backend_extension(Autodiff, Flex, Cube))]
+#[cfg_attr(not(feature = "cuda"), backend_extension(Autodiff, Flex))]
+pub trait SyncBatchNormBackend: CollectiveBackend {
+    /// The normalised `x`, of its shape `[batch, channels, ...]`, and the mean and variance over
+    /// all ranks, `[channels]`, which are constants to autodiff. If the group fails they mean
+    /// nothing, and the group remembers why.
+    fn sync_batch_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        settings: Settings,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let result = kernel::forward::<Self>(x, gamma, beta, &settings);
+        (result.output, result.mean, result.variance)
+    }
+}
+
+impl SyncBatchNormBackend for Flex {}
+
+#[cfg(feature = "cuda")]
+impl SyncBatchNormBackend for burn::backend::Cube {}
+
+#[derive(Debug)]
+struct Step;
+
+#[derive(Clone, Debug)]
+struct State<B: Backend> {
+    x: NodeId,
+    gamma: NodeId,
+    statistics: Statistics<B>,
+    settings: Settings,
+}
+
+impl<B: SyncBatchNormBackend> Backward<B, 3> for Step {
+    type State = State<B>;
+
+    fn backward(self, ops: Ops<State<B>, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [x_node, gamma_node, beta_node] = ops.parents;
+        let State { x, gamma, statistics, settings } = ops.state;
+        let grad = grads.consume::<B>(&ops.node);
+        let x = checkpointer.retrieve_node_output::<FloatTensor<B>>(x);
+        let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
+        let result = kernel::backward::<B>(x, gamma, grad, statistics, &settings, x_node.is_some());
+        if let (Some(node), Some(grad)) = (x_node, result.input) {
+            grads.register::<B>(node.id, grad);
+        }
+        if let Some(node) = gamma_node {
+            grads.register::<B>(node.id, result.gamma);
+        }
+        if let Some(node) = beta_node {
+            grads.register::<B>(node.id, result.beta);
+        }
+    }
+}
+
+impl<B: SyncBatchNormBackend, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
+    fn sync_batch_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        settings: Settings,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let prep = Step.prepare::<C>([x.node(), gamma.node(), beta.node()]).compute_bound().stateful();
+        let (output, mean, variance) = match prep {
+            OpsKind::Tracked(mut prep) => {
+                let (x_id, gamma_id) = (prep.checkpoint(&x), prep.checkpoint(&gamma));
+                let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
+                let result = kernel::forward::<B>(x, gamma, beta, &settings);
+                let state = State { x: x_id, gamma: gamma_id, statistics: result.statistics, settings };
+                (prep.finish(state, result.output), result.mean, result.variance)
+            }
+            OpsKind::UnTracked(prep) => {
+                let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
+                let result = kernel::forward::<B>(x, gamma, beta, &settings);
+                (prep.finish(result.output), result.mean, result.variance)
+            }
+        };
+        let constant = <Self as AutodiffBackend>::from_inner;
+        (output, constant(mean), constant(variance))
+    }
+}

@@ -1,0 +1,120 @@
+//! Giving every `SyncBatchNorm` of a model its process group.
+//!
+//! Burn's modules are plain structs, and what walks them is shown their parameters only: a
+//! `burn::nn::BatchNorm` in a model's field cannot become another type, and its `forward` calls
+//! nothing that could be replaced. So a model is written with the type `SyncBatchNorm`, and this
+//! finds the ones that are not.
+
+use crate::{Error, ProcessGroup, Result};
+use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::nn::BatchNorm;
+use burn::tensor::Tensor;
+use std::{cell::RefCell, collections::HashSet};
+
+thread_local! {
+    /// The conversion under way on this thread: a mapper cannot hand a submodule anything.
+    static CONVERSION: RefCell<Option<Conversion>> = const { RefCell::new(None) };
+}
+
+struct Conversion {
+    group: ProcessGroup,
+    /// Gamma of each module found.
+    found: HashSet<ParamId>,
+}
+
+/// Makes every [`SyncBatchNorm`](super::SyncBatchNorm) in `module` normalise together with the ranks of `group`. A module
+/// without BatchNorm stays as it is.
+///
+/// Each rank calls it on its own replica; nothing is sent.
+///
+/// # Errors
+/// [`Error::Invalid`] naming every `burn::nn::BatchNorm` that is being trained, because that type
+/// cannot be synchronised. A frozen one is left alone: its statistics do not move.
+pub fn convert_sync_batch_norm<M: Module>(module: M, group: &ProcessGroup) -> Result<M> {
+    let mut survey = Survey::default();
+    module.visit(&mut survey);
+    let (module, found) = Conversion::run(module, group);
+    let missed: Vec<String> = survey
+        .trained
+        .into_iter()
+        .filter(|(gamma, _)| !found.contains(gamma))
+        .map(|(_, path)| path)
+        .collect();
+    if missed.is_empty() {
+        return Ok(module);
+    }
+    Err(Error::Invalid(format!(
+        "`{}`: burn::nn::BatchNorm cannot be synchronised over ranks; give the model's field the type collective::sync_batch_norm::SyncBatchNorm, which loads the same records",
+        missed.join("`, `")
+    )))
+}
+
+/// The group that `norm` gets, if its model is being converted.
+pub(super) fn group_for(norm: &BatchNorm) -> Option<ProcessGroup> {
+    CONVERSION.with_borrow_mut(|conversion| {
+        let conversion = conversion.as_mut()?;
+        conversion.found.insert(norm.gamma.id);
+        Some(conversion.group.clone())
+    })
+}
+
+impl Conversion {
+    /// The converted module, and the gammas of what was converted.
+    fn run<M: Module>(module: M, group: &ProcessGroup) -> (M, HashSet<ParamId>) {
+        /// Ends the conversion, also when a user's own module panics.
+        struct End;
+        impl Drop for End {
+            fn drop(&mut self) {
+                let _ = CONVERSION.try_with(RefCell::take);
+            }
+        }
+        let _end = End;
+        CONVERSION.set(Some(Conversion { group: group.clone(), found: HashSet::new() }));
+        let module = module.map(&mut Keep);
+        (module, CONVERSION.take().map(|conversion| conversion.found).unwrap_or_default())
+    }
+}
+
+/// Changes no parameter.
+struct Keep;
+impl ModuleMapper for Keep {}
+
+/// The gamma and the path of each BatchNorm in training, of either type.
+#[derive(Default)]
+struct Survey {
+    /// Field names, and whether it is a BatchNorm's.
+    path: Vec<(String, bool)>,
+    trained: Vec<(ParamId, String)>,
+}
+
+impl Survey {
+    /// Whether the walk is at this field of a BatchNorm.
+    fn at(&self, field: &str) -> bool {
+        self.path.last().is_some_and(|(name, in_batch_norm)| *in_batch_norm && name == field)
+    }
+}
+
+impl ModuleVisitor for Survey {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.push((name.into(), container == "Struct:BatchNorm"));
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.at("gamma") {
+            let names: Vec<&str> =
+                self.path[..self.path.len() - 1].iter().map(|(name, _)| name.as_str()).collect();
+            self.trained.push((param.id, names.join(".")));
+        }
+    }
+
+    fn visit_flag(&mut self, flag: &Param<Flag>) {
+        // It comes after gamma.
+        if self.at("training") && !flag.is_enabled() {
+            self.trained.pop();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The arithmetic of SyncBatchNorm, on the tensors of any Burn backend.
+//!
+//! E[x²] − E[x]² loses everything where the mean is large against the deviation. So each rank
+//! measures its batch from its own mean, and the ranks' means and variances are combined as Chan,
+//! Golub and LeVeque do ("Algorithms for computing the sample variance", 1983). Half types are
+//! computed in f32.
+
+use super::backend::Settings;
+use crate::{
+    ReduceOp,
+    tensor::{CollectiveBackend, Exchange},
+};
+use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{DType, Shape, Slice};
+use std::ops::Range;
+
+/// What a batch is normalised with: the statistics of all ranks' batches, `[1, channels]` each.
+#[derive(Clone, Debug)]
+pub struct Statistics<B: Backend> {
+    /// The mean is `anchor + offset`: one number of this precision could not hold a mean of 1e4
+    /// beside a deviation of 1e-2.
+    anchor: FloatTensor<B>,
+    offset: FloatTensor<B>,
+    /// 1 / √(variance + ε)
+    inv_std: FloatTensor<B>,
+    /// Values a channel over all ranks, at least 1. Shape `[1, 1]`.
+    count: FloatTensor<B>,
+}
+
+pub struct Forward<B: Backend> {
+    /// Of the input's shape and type.
+    pub output: FloatTensor<B>,
+    /// Of all ranks' batches, `[channels]`.
+    pub mean: FloatTensor<B>,
+    pub variance: FloatTensor<B>,
+    pub statistics: Statistics<B>,
+}
+
+pub struct Gradients<B: Backend> {
+    pub input: Option<FloatTensor<B>>,
+    /// Of this rank's samples, `[channels]`.
+    pub gamma: FloatTensor<B>,
+    pub beta: FloatTensor<B>,
+}
+
+/// Normalises `x`, `[batch, channels, ...]`, after one all-gather.
+pub fn forward<B: CollectiveBackend>(
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: FloatTensor<B>,
+    settings: &Settings,
+) -> Forward<B> {
+    let (shape, dtype, device) = (x.shape(), x.dtype(), x.device());
+    let values = flatten::<B>(x);
+    let (channels, wide) = (shape[1], values.dtype());
+    let centred = (shape.num_elements() > 0).then(|| Centred::<B>::of(values.clone()));
+    let row = match &centred {
+        Some(centred) if settings.weight > 0.0 => centred.row(shape.num_elements() / channels),
+        Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
+    };
+    let rows = vec![1; settings.group.world_size()];
+    let all = B::exchange(row, Exchange::all_gather(&settings.group, rows));
+    let (statistics, variance) = combine::<B>(all, channels, settings.epsilon);
+
+    let output = match centred {
+        // No values, no work.
+        None => values,
+        Some(centred) => {
+            let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
+            // Own mean against that of all.
+            let own = B::float_add(
+                B::float_sub(centred.anchor, statistics.anchor.clone()),
+                B::float_sub(centred.rest, statistics.offset.clone()),
+            );
+            let bias = B::float_add(B::float_mul(own, scale.clone()), line::<B>(beta, wide));
+            let scaled = B::float_mul(centred.values, per_channel::<B>(scale));
+            B::float_add(scaled, per_channel::<B>(bias))
+        }
+    };
+    let variance = if settings.unbiased {
+        let others = B::float_sub_scalar(statistics.count.clone(), Scalar::Float(1.0));
+        let others = B::float_clamp_min(others, Scalar::Float(1.0));
+        B::float_mul(variance, B::float_div(statistics.count.clone(), others))
+    } else {
+        variance
+    };
+    let mean = B::float_add(statistics.anchor.clone(), statistics.offset.clone());
+    let flat = |tensor| B::float_reshape(tensor, Shape::new([channels]));
+    Forward {
+        output: B::float_reshape(cast::<B>(output, dtype), shape),
+        mean: flat(mean),
+        variance: flat(variance),
+        statistics,
+    }
+}
+
+/// The gradients for `grad`, that of the output. That of the input, if it is wanted, takes one
+/// all-reduce.
+pub fn backward<B: CollectiveBackend>(
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    grad: FloatTensor<B>,
+    statistics: Statistics<B>,
+    settings: &Settings,
+    for_input: bool,
+) -> Gradients<B> {
+    let (shape, dtype, gamma_dtype) = (x.shape(), x.dtype(), gamma.dtype());
+    let (channels, empty) = (shape[1], shape.num_elements() == 0);
+    let (values, grad) = (flatten::<B>(x), flatten::<B>(grad));
+    let (wide, device) = (values.dtype(), values.device());
+    let Statistics { anchor, offset, inv_std, count } = statistics;
+
+    let centred = B::float_sub(B::float_sub(values, per_channel::<B>(anchor)), per_channel::<B>(offset));
+    let normalised = B::float_mul(centred, per_channel::<B>(inv_std.clone()));
+    let sum = |tensor| match empty {
+        true => B::float_zeros(Shape::new([1, channels]), &device, wide.into()),
+        false => sum::<B>(tensor),
+    };
+    let for_beta = sum(grad.clone());
+    let for_gamma = sum(B::float_mul(grad.clone(), normalised.clone()));
+
+    let input = for_input.then(|| {
+        let counts = settings.weight > 0.0 && !empty;
+        let row = B::float_cat(vec![for_beta.clone(), for_gamma.clone()], 1);
+        // Not ×0: what does not count may be infinite.
+        let row = match counts {
+            true => B::float_mul_scalar(row, Scalar::Float(settings.weight)),
+            false => B::float_zeros(Shape::new([1, 2 * channels]), &device, wide.into()),
+        };
+        let all = B::exchange(row, Exchange::all_reduce(&settings.group, ReduceOp::Sum));
+        // The weight is taken out again, as all of this gradient will be weighted with it later.
+        let factor = if counts { settings.weight.recip() } else { 0.0 };
+        let mean = B::float_mul_scalar(B::float_div(all, count), Scalar::Float(factor));
+        let mean_grad = per_channel::<B>(columns::<B>(&mean, 0..channels));
+        let mean_normalised = per_channel::<B>(columns::<B>(&mean, channels..2 * channels));
+        let projected = B::float_mul(normalised, mean_normalised);
+        let rest = B::float_sub(B::float_sub(grad, mean_grad), projected);
+        let scale = per_channel::<B>(B::float_mul(line::<B>(gamma, wide), inv_std));
+        B::float_reshape(cast::<B>(B::float_mul(rest, scale), dtype), shape)
+    });
+    let flat = |tensor| cast::<B>(B::float_reshape(tensor, Shape::new([channels])), gamma_dtype);
+    Gradients { input, gamma: flat(for_gamma), beta: flat(for_beta) }
+}
+
+/// One rank's batch about its own mean, which is `anchor + rest`.
+struct Centred<B: Backend> {
+    /// `[batch, channels, positions]`
+    values: FloatTensor<B>,
+    /// `[1, channels]`, like the following.
+    anchor: FloatTensor<B>,
+    rest: FloatTensor<B>,
+    variance: FloatTensor<B>,
+}
+
+impl<B: Backend> Centred<B> {
+    fn of(values: FloatTensor<B>) -> Self {
+        // A sum of large numbers is rounded, but what it gives is close enough to the mean for the
+        // differences to be exact.
+        let anchor = mean::<B>(values.clone());
+        let values = B::float_sub(values, per_channel::<B>(anchor.clone()));
+        let rest = mean::<B>(values.clone());
+        let values = B::float_sub(values, per_channel::<B>(rest.clone()));
+        let variance = mean::<B>(B::float_mul(values.clone(), values.clone()));
+        Self { values, anchor, rest, variance }
+    }
+
+    /// What the other ranks are told: `[1, 3 × channels + 2]`.
+    fn row(&self, count: usize) -> FloatTensor<B> {
+        let (device, dtype) = (self.rest.device(), self.rest.dtype());
+        let number = |value: usize| {
+            B::float_full(Shape::new([1, 1]), Scalar::Float(value as f64), &device, dtype.into())
+        };
+        // In two digits, because f32 counts no further than 2²⁴.
+        let (high, low) = (number(count / DIGIT), number(count % DIGIT));
+        B::float_cat(vec![self.anchor.clone(), self.rest.clone(), self.variance.clone(), high, low], 1)
+    }
+}
+
+const DIGIT: usize = 1 << 16;
+
+/// The statistics of all ranks, and their variance, from each rank's row. A row of zeros counts for
+/// nothing.
+fn combine<B: Backend>(
+    rows: FloatTensor<B>,
+    channels: usize,
+    epsilon: f64,
+) -> (Statistics<B>, FloatTensor<B>) {
+    let part = |number: usize| columns::<B>(&rows, number * channels..(number + 1) * channels);
+    let digit = |number: usize| columns::<B>(&rows, 3 * channels + number..3 * channels + number + 1);
+    let counts = B::float_add(B::float_mul_scalar(digit(0), Scalar::Float(DIGIT as f64)), digit(1));
+    let count = B::float_clamp_min(B::float_sum_dim(counts.clone(), 0), Scalar::Float(1.0));
+    let weights = B::float_div(counts, count.clone());
+    let mean = |tensor| B::float_sum_dim(B::float_mul(tensor, weights.clone()), 0);
+
+    let anchors = part(0);
+    let anchor = mean(anchors.clone());
+    // Each rank's mean, measured from the common anchor.
+    let means = B::float_add(B::float_sub(anchors, anchor.clone()), part(1));
+    let offset = mean(means.clone());
+    let apart = B::float_sub(means, offset.clone());
+    let variance = mean(B::float_add(part(2), B::float_mul(apart.clone(), apart)));
+    let std = B::float_sqrt(B::float_add_scalar(variance.clone(), Scalar::Float(epsilon)));
+    (Statistics { anchor, offset, inv_std: B::float_recip(std), count }, variance)
+}
+
+/// `[batch, channels, positions]`, in the type that is computed in.
+fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = x.shape();
+    let wide = match x.dtype() {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    };
+    let positions = shape[2..].iter().product();
+    cast::<B>(B::float_reshape(x, Shape::new([shape[0], shape[1], positions])), wide)
+}
+
+fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    if tensor.dtype() == dtype { tensor } else { B::float_cast(tensor, dtype.into()) }
+}
+
+/// A parameter as `[1, channels]`.
+fn line<B: Backend>(parameter: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    let channels = parameter.shape()[0];
+    cast::<B>(B::float_reshape(parameter, Shape::new([1, channels])), dtype)
+}
+
+/// `[1, channels]` against `[batch, channels, positions]`.
+fn per_channel<B: Backend>(line: FloatTensor<B>) -> FloatTensor<B> {
+    let channels = line.shape()[1];
+    B::float_reshape(line, Shape::new([1, channels, 1]))
+}
+
+fn columns<B: Backend>(rows: &FloatTensor<B>, columns: Range<usize>) -> FloatTensor<B> {
+    B::float_slice(rows.clone(), &[Slice::from(0..rows.shape()[0]), Slice::from(columns)])
+}
+
+/// `[batch, channels, positions]` to `[1, channels]`. Dimension by dimension, which rounds less than
+/// one long sum.
+fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let channels = tensor.shape()[1];
+    B::float_reshape(B::float_sum_dim(B::float_sum_dim(tensor, 2), 0), Shape::new([1, channels]))
+}
+
+fn mean<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let channels = tensor.shape()[1];
+    B::float_reshape(B::float_mean_dim(B::float_mean_dim(tensor, 2), 0), Shape::new([1, channels]))
+}

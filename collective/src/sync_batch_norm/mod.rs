@@ -1,0 +1,172 @@
+//! BatchNorm over the batches of all ranks together, on every Burn device.
+//!
+//! A [`SyncBatchNorm`] holds Burn's own `BatchNorm` and, once
+//! [`convert_sync_batch_norm`] or [`SyncBatchNorm::with_group`] gave it one, a process group. While
+//! it trains in a group of several ranks it makes one all-gather forwards and one all-reduce
+//! backwards. Without a group, alone in it, frozen or in inference it is Burn's BatchNorm, to the bit.
+
+mod backend;
+mod convert;
+mod kernel;
+mod module;
+mod share;
+
+pub use convert::convert_sync_batch_norm;
+pub use share::with_share;
+
+use crate::ProcessGroup;
+use backend::{Settings, SyncBatchNormBackend};
+use burn::backend::Dispatch;
+use burn::config::Config;
+use burn::module::RunningState;
+use burn::nn::{BatchNorm, BatchNormConfig};
+use burn::tensor::{Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use serde::{Deserialize, Serialize};
+
+/// Which variance of a batch of `n` values a channel goes into the running variance. Batches
+/// themselves are normalised with the population variance everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunningVariance {
+    /// Divided by `n`, as Burn's BatchNorm keeps it.
+    Population,
+    /// Divided by `n - 1`, as PyTorch's BatchNorm keeps it.
+    Unbiased,
+}
+
+/// Settings of a [`SyncBatchNorm`]: those of Burn's `BatchNormConfig`, with the same defaults, and
+/// one more.
+#[derive(Config, Debug)]
+pub struct SyncBatchNormConfig {
+    /// Number of channels, from 1.
+    pub num_features: usize,
+    /// Added to the variance, above 0.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Weight of a new batch in the running statistics, 0 to 1.
+    #[config(default = 0.1)]
+    pub momentum: f64,
+    /// Which variance the running variance is of.
+    #[config(default = "RunningVariance::Population")]
+    pub running_variance: RunningVariance,
+}
+
+impl SyncBatchNormConfig {
+    /// A module without a group.
+    ///
+    /// # Panics
+    /// If a setting is out of range, as Burn's BatchNorm does.
+    pub fn init(&self, device: &Device) -> SyncBatchNorm {
+        let config =
+            BatchNormConfig::new(self.num_features).with_epsilon(self.epsilon).with_momentum(self.momentum);
+        SyncBatchNorm::from(config.init(device)).with_running_variance(self.running_variance)
+    }
+}
+
+/// Batch normalisation with the statistics of all ranks' batches.
+///
+/// Parameters, buffers, their names and their records are those of Burn's `BatchNorm`. The
+/// gradients of gamma and beta are those of this rank's samples, to be reduced with all others.
+#[derive(Clone, Debug)]
+pub struct SyncBatchNorm {
+    /// Parameters, running statistics and settings.
+    pub norm: BatchNorm,
+    /// Which variance the running variance is of.
+    pub running_variance: RunningVariance,
+    group: Option<ProcessGroup>,
+}
+
+impl From<BatchNorm> for SyncBatchNorm {
+    fn from(norm: BatchNorm) -> Self {
+        Self { norm, running_variance: RunningVariance::Population, group: None }
+    }
+}
+
+impl From<SyncBatchNorm> for BatchNorm {
+    fn from(sync: SyncBatchNorm) -> Self {
+        sync.norm
+    }
+}
+
+impl SyncBatchNorm {
+    /// Normalises together with the ranks of `group` from now on.
+    pub fn with_group(mut self, group: &ProcessGroup) -> Self {
+        self.group = Some(group.clone());
+        self
+    }
+
+    /// Keeps the other running variance.
+    pub fn with_running_variance(mut self, running_variance: RunningVariance) -> Self {
+        self.running_variance = running_variance;
+        self
+    }
+
+    /// The ranks that are normalised together.
+    pub fn group(&self) -> Option<&ProcessGroup> {
+        self.group.as_ref()
+    }
+
+    /// Normalises `input`, `[batch, channels, ...]`, over everything but the channels.
+    ///
+    /// In training, every rank of the group must call it, and later run backward over it; the
+    /// ranks' batches may differ in size, and be empty on some. If the group fails, the output
+    /// means nothing, the running statistics stay, and [`ProcessGroup::failure`] and every later
+    /// call on the group say why.
+    ///
+    /// # Panics
+    /// If the input has not as many channels as gamma.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let training = input.device().is_autodiff() && self.norm.training.is_enabled();
+        match (&self.group, self.running_variance) {
+            _ if !training => self.norm.forward(input),
+            (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
+            (_, RunningVariance::Population) => self.norm.forward(input),
+            (_, RunningVariance::Unbiased) => self.forward_alone(input),
+        }
+    }
+
+    fn forward_together<const D: usize>(&self, input: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
+        let [channels] = self.norm.gamma.shape().dims();
+        assert_shape!(input, [_, channels, ..]);
+        let settings = Settings {
+            group: group.clone(),
+            epsilon: self.norm.epsilon,
+            unbiased: self.running_variance == RunningVariance::Unbiased,
+            weight: share::weight(),
+        };
+        let (output, mean, variance) = <Dispatch as SyncBatchNormBackend>::sync_batch_norm(
+            input.into_dispatch(),
+            self.norm.gamma.val().into_dispatch(),
+            self.norm.beta.val().into_dispatch(),
+            settings,
+        );
+        if group.failure().is_none() {
+            self.follow(Tensor::from_dispatch(mean), Tensor::from_dispatch(variance));
+        }
+        Tensor::from_dispatch(output)
+    }
+
+    /// What Burn's BatchNorm does, up to the running variance.
+    fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let [channels] = self.norm.gamma.shape().dims();
+        assert_shape!(input, [_, channels, ..]);
+        let count = input.shape().num_elements() / channels;
+        let (gamma, beta) = (self.norm.gamma.val(), self.norm.beta.val());
+        let result = batch_norm_train(input, gamma, beta, self.norm.epsilon);
+        let unbiased = count as f64 / count.saturating_sub(1).max(1) as f64;
+        self.follow(result.mean, result.variance.mul_scalar(unbiased));
+        result.output
+    }
+
+    /// Moves the running statistics towards a batch's.
+    fn follow(&self, mean: Tensor<1>, variance: Tensor<1>) {
+        let momentum = self.norm.momentum;
+        let update = |running: &RunningState<Tensor<1>>, new: Tensor<1>| {
+            let old = running.value_sync().to_device(&new.device());
+            let new = new.detach().cast(FloatDType::from(old.dtype()));
+            let moved = old.mul_scalar(1.0 - momentum).add(new.mul_scalar(momentum));
+            running.update(moved.detach());
+        };
+        update(&self.norm.running_mean, mean);
+        update(&self.norm.running_var, variance);
+    }
+}
