@@ -8,6 +8,8 @@ pub mod cuda;
 #[cfg(feature = "burn")]
 pub mod gradient;
 #[cfg(feature = "burn")]
+pub mod join;
+#[cfg(feature = "burn")]
 pub mod loader;
 #[cfg(feature = "burn")]
 pub mod lr;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Error, ProcessGroup,
-    gradient::{BucketSizes, GradientBuckets},
+    gradient::{Reducer, ReducerOptions},
     loader::DistributedLoader,
     metric::StepOutput,
 };
@@ -27,7 +27,9 @@ pub struct DistributedDataParallel<M: LearnerModel> {
     pub(super) train: Arc<dyn DistributedLoader<TrainInput<M>>>,
     pub(super) valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     pub(super) observer: Arc<dyn Observer>,
-    buckets: BucketSizes,
+    reducer: ReducerOptions,
+    accumulation: Option<usize>,
+    pub(super) clip: Option<f64>,
     pub(super) max_steps: Option<usize>,
     failure: Mutex<Option<Error>>,
 }
@@ -44,8 +46,18 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     ) -> Self {
         let device = if device.is_autodiff() { device.clone() } else { device.clone().autodiff() };
-        let (observer, buckets) = (Arc::new(Silent), BucketSizes::default());
-        Self { group, device, train, valid, observer, buckets, max_steps: None, failure: Mutex::new(None) }
+        Self {
+            group,
+            device,
+            train,
+            valid,
+            observer: Arc::new(Silent),
+            reducer: ReducerOptions::default(),
+            accumulation: None,
+            clip: None,
+            max_steps: None,
+            failure: Mutex::new(None),
+        }
     }
 
     /// Follows the run.
@@ -54,9 +66,28 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         self
     }
 
-    /// Other bucket sizes than PyTorch's.
-    pub fn with_buckets(mut self, buckets: BucketSizes) -> Self {
-        self.buckets = buckets;
+    /// How gradients are synchronised.
+    pub fn with_reducer(mut self, reducer: ReducerOptions) -> Self {
+        self.reducer = reducer;
+        self
+    }
+
+    /// Makes an optimizer step of `batches` batches, of which only the last synchronises. The last
+    /// step of an epoch takes what is left. Default: what burn-train's
+    /// `SupervisedTraining::grads_accumulation` says, or 1.
+    ///
+    /// # Panics
+    /// If `batches` is 0.
+    pub fn with_accumulation(mut self, batches: usize) -> Self {
+        assert!(batches > 0, "an optimizer step needs at least 1 batch");
+        self.accumulation = Some(batches);
+        self
+    }
+
+    /// Clips the averaged gradients, all together, to this norm: see
+    /// [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
+    pub fn with_clip(mut self, max_norm: Option<f64>) -> Self {
+        self.clip = max_norm;
         self
     }
 
@@ -88,14 +119,22 @@ where
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         learner.fork(&self.device);
         let interrupter = components.interrupter.clone();
-        let buckets = GradientBuckets::new(&learner.model(), self.buckets);
-        let mut run = Run { ddp: self, learner, components, buckets, step: 0 };
+        let fail = |error: Error| {
+            interrupter.stop(Some(&error.to_string()));
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        };
+        let reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
+            Ok(reducer) => reducer,
+            Err(error) => {
+                fail(error);
+                return (learner.model(), components.event_processor);
+            }
+        };
+        let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
+        let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, step: 0 };
         match run.epochs(starting_epoch) {
             Ok(()) | Err(Stop::Interrupted) => {}
-            Err(Stop::Failed(error)) => {
-                interrupter.stop(Some(&error.to_string()));
-                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            }
+            Err(Stop::Failed(error)) => fail(error),
         }
         (run.learner.model(), run.components.event_processor)
     }
