@@ -4,7 +4,8 @@ mod common;
 use common::{assert_close, train, trained};
 
 /// Steps of 64 images, the same ones whatever the flags are.
-const SMALL: &str = "--dataset digits --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02";
+const SMALL: &str =
+    "--dataset digits --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02";
 
 #[test]
 fn accumulating_four_batches_of_16_is_a_batch_of_64() {
@@ -23,7 +24,8 @@ fn accumulating_four_batches_of_16_is_a_batch_of_64() {
 #[test]
 fn the_last_step_of_an_epoch_takes_what_is_left_also_on_uneven_ranks() {
     // 500 samples: 11 batches of 48 over 3 ranks, the last one short and uneven; 3 steps of 4, 4 and 3.
-    let flags = "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02 --epochs 2";
+    let flags =
+        "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02 --epochs 2";
     let three = trained(&format!("{flags} --nproc-per-node 3 --batch-size 16 --accumulate 4"));
     let one = trained(&format!("{flags} --mode single --batch-size 48 --accumulate 4"));
     assert_eq!(three.losses().len(), 6);
@@ -34,7 +36,9 @@ fn the_last_step_of_an_epoch_takes_what_is_left_also_on_uneven_ranks() {
 fn overlap_and_bucket_sizes_change_no_bit() {
     let run = |flags: &str| trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 32 {flags}")).digest();
     let plain = run("");
-    for flags in ["--no-overlap", "--first-bucket-mb 0.001 --bucket-cap-mb 0.2", "--bucket-cap-mb 0.2 --no-overlap"] {
+    for flags in
+        ["--no-overlap", "--first-bucket-mb 0.001 --bucket-cap-mb 0.2", "--bucket-cap-mb 0.2 --no-overlap"]
+    {
         assert_eq!(run(flags), plain, "{flags}");
     }
 }
@@ -45,12 +49,9 @@ fn every_compression_trains_and_says_so_in_the_configuration() {
         trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 32 --grad-compression {hook}"))
     };
     let exact = run("none");
-    for (hook, name) in [
-        ("bf16", "bf16"),
-        ("fp16", "fp16"),
-        ("topk:0.1", "topk:0.1"),
-        ("powersgd", "powersgd:4"),
-    ] {
+    for (hook, name) in
+        [("bf16", "bf16"), ("fp16", "fp16"), ("topk:0.1", "topk:0.1"), ("powersgd", "powersgd:4")]
+    {
         let run = run(hook);
         assert_eq!(run.json("config.json")["grad_compression"], name);
         assert_ne!(run.digest(), exact.digest(), "{hook} does something");

@@ -32,11 +32,11 @@ type CountSamples<O> = Arc<dyn Fn(&O) -> usize + Send + Sync>;
 /// The iterator yields an error if a batch cannot be read, if the group fails, or if this rank has no
 /// batch at all while others have: there is nothing to keep in step with.
 pub fn join<O: Clone>(
-    mut batches: impl Iterator<Item = Result<O, DatasetError>>,
+    batches: impl Iterator<Item = Result<O, DatasetError>>,
     samples: impl Fn(&O) -> usize,
     group: ProcessGroup,
 ) -> impl Iterator<Item = Result<Share<O>, DatasetError>> {
-    let (mut first, mut over) = (None, false);
+    let (mut batches, mut first, mut over) = (batches.fuse(), None, false);
     std::iter::from_fn(move || {
         if over {
             return None;

@@ -127,7 +127,11 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     let link = Arc::new(SlowLink::default());
     let reducer = |overlap| {
         let hook: Arc<dyn CommHook> = link.clone();
-        Reducer::new(&net, group, ReducerOptions { buckets: BucketSizes::default(), overlap, hook: Some(hook) })
+        Reducer::new(
+            &net,
+            group,
+            ReducerOptions { buckets: BucketSizes::default(), overlap, hook: Some(hook) },
+        )
     };
     let reducers = [reducer(true)?, reducer(false)?];
     let batch = batch(bench.batch_size, &device);
@@ -136,7 +140,10 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     if speaks && !bench.json {
         let (ranks, threads) = (group.world_size(), bench.threads);
         let size = bench.batch_size;
-        print_line(&format!("# {ranks} ranks x {threads} thread(s), batch {size} a rank, a slow link before {}", group.transport()));
+        print_line(&format!(
+            "# {ranks} ranks x {threads} thread(s), batch {size} a rank, a slow link before {}",
+            group.transport()
+        ));
         print_line(&format!("# medians of {} rounds, ms", bench.rounds));
         let columns = ["ratio", "compute", "link", "after", "overlapped", "/ longer", "/ sum"];
         print_line(&columns.map(|c| format!("{c:>11}")).join(" "));
@@ -192,7 +199,8 @@ impl Rig<'_> {
                 spent.push(worst[3]);
             }
         }
-        let [compute, overlapped, after, link] = [alone, overlapped, after, spent].map(|times| 1e3 * median(times));
+        let [compute, overlapped, after, link] =
+            [alone, overlapped, after, spent].map(|times| 1e3 * median(times));
         Ok(Row {
             ratio,
             compute_ms: compute,

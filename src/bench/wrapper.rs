@@ -56,7 +56,14 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5] }.init(&device);
     let loader = || {
         let world = World { rank: 0, size: 1 };
-        Arc::new(ShardedLoader::new(images.clone(), Arc::new(Normaliser), world, bench.batch_size, Some(1), 1))
+        Arc::new(ShardedLoader::new(
+            images.clone(),
+            Arc::new(Normaliser),
+            world,
+            bench.batch_size,
+            Some(1),
+            1,
+        ))
     };
     print_line(&format!(
         "# batch {}, {} thread(s), {} steps a run, median ms a step",
@@ -78,7 +85,13 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         wrapped.push(w);
     }
     let (bare, wrapped) = (median(bare), median(wrapped));
-    print_line(&format!("{:>9} {:>9.2} {:>9.2} {:>9.4}", "median", 1e3 * bare, 1e3 * wrapped, wrapped / bare));
+    print_line(&format!(
+        "{:>9} {:>9.2} {:>9.2} {:>9.4}",
+        "median",
+        1e3 * bare,
+        1e3 * wrapped,
+        wrapped / bare
+    ));
     Ok(ExitCode::SUCCESS)
 }
 

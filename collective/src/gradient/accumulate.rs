@@ -32,7 +32,12 @@ impl Carry {
     }
 
     /// What `grads` are with what was carried, which is used up; on one rank.
-    pub fn mean<M: Module>(&mut self, grads: GradientsParams, module: &M, weights: Weights) -> GradientsParams {
+    pub fn mean<M: Module>(
+        &mut self,
+        grads: GradientsParams,
+        module: &M,
+        weights: Weights,
+    ) -> GradientsParams {
         if self.is_empty() {
             return grads;
         }

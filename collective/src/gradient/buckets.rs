@@ -142,7 +142,10 @@ mod tests {
     fn the_last_parameters_come_first_and_shared_ones_once() {
         let plan = Plan::new(&net(), BucketSizes::default());
         assert_eq!(paths(&plan), [["last.bias", "last.weight", "first.bias", "first.weight"]]);
-        assert_eq!(plan.slots.iter().map(|s| s.range.clone()).collect::<Vec<_>>(), [43..93, 33..43, 3..33, 0..3]);
+        assert_eq!(
+            plan.slots.iter().map(|s| s.range.clone()).collect::<Vec<_>>(),
+            [43..93, 33..43, 3..33, 0..3]
+        );
         assert_eq!(plan.length(0), 93);
     }
 

@@ -5,7 +5,7 @@
 use super::{
     buckets::Plan,
     hook::{Bucket, CommHook},
-    watch,
+    watch::Ladder,
 };
 use crate::{Error, ProcessGroup, ReduceOp, Result, Work};
 use burn::module::ParamId;
@@ -36,12 +36,17 @@ pub(super) struct Link {
 pub(super) struct Flight {
     plan: Arc<Plan>,
     link: Link,
+    ladder: Arc<Ladder>,
     weights: Weights,
+    /// Elements of each gradient that are compared with what backward left.
+    compared: usize,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Uses of each parameter in forward whose gradients have not come back.
+    /// Uses of parameters in forward.
+    uses: usize,
+    /// Of each parameter those whose gradients have not come back.
     pending: Vec<usize>,
     /// Whether a gradient is in its bucket.
     written: Vec<bool>,
@@ -52,9 +57,8 @@ struct State {
     /// Empty once it has left.
     buffers: Vec<Vec<f32>>,
     left: Vec<Work<Vec<f32>>>,
-    anchor: Option<(Device, Tensor<1>)>,
-    /// Of each gradient as it was written, if asked for.
-    digests: Option<Vec<u64>>,
+    /// Of the first elements of each gradient that was seen on the way.
+    digests: Vec<u64>,
     /// Why what has left is not what should have.
     spoiled: Option<String>,
     failure: Option<Error>,
@@ -72,26 +76,27 @@ impl Flight {
     pub fn new(
         plan: Arc<Plan>,
         link: Link,
+        ladder: Arc<Ladder>,
         weights: Weights,
         buffers: Vec<Vec<f32>>,
         used: Vec<bool>,
-        digests: bool,
+        compared: usize,
     ) -> Self {
         let slots = plan.slots.len();
         let state = State {
+            uses: 0,
             pending: vec![0; slots],
             written: vec![false; slots],
             used,
             missing: plan.members.iter().map(Vec::len).collect(),
             buffers,
             left: Vec::new(),
-            anchor: None,
-            digests: digests.then(|| vec![0; slots]),
+            digests: vec![0; slots],
             spoiled: None,
             failure: None,
             landed: false,
         };
-        Self { plan, link, weights, state: Mutex::new(state) }
+        Self { plan, link, ladder, weights, compared, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,31 +107,20 @@ impl Flight {
         self.plan.slot_of(id)
     }
 
-    /// The anchor of the next use of a parameter on `device`. None once the step is over, and for a
-    /// second device: its parameters are not watched, and their gradients are taken at the end.
-    pub fn anchor(&self, device: &Device) -> Option<Tensor<1>> {
-        // Not locked while autodiff works, which has locks of its own.
-        let below = {
-            let mut state = self.state();
-            match &state.anchor {
-                _ if state.landed => return None,
-                Some((other, _)) if other != device => return None,
-                Some(_) | None => state.anchor.take().map(|(_, below)| below),
-            }
-        };
-        let below = below.unwrap_or_else(|| Tensor::zeros([1], device).require_grad());
-        let anchor = watch::climb(below);
-        self.state().anchor = Some((device.clone(), anchor.clone()));
-        Some(anchor)
-    }
-
-    /// A parameter is used in forward.
-    pub fn used(&self, slot: usize) {
+    /// A parameter is used in forward. Returns the anchor of this use, or None if it is not to be
+    /// watched: the step is over, or its device is not that of the others.
+    pub fn used(&self, slot: usize, device: &Device) -> Option<Tensor<1>> {
         let mut state = self.state();
+        if state.landed {
+            return None;
+        }
+        let anchor = self.ladder.anchor(state.uses, device)?;
+        state.uses += 1;
+        state.pending[slot] += 1;
         if state.written[slot] {
             state.spoil("a parameter was used again after backward", &self.plan, slot);
         }
-        state.pending[slot] += 1;
+        Some(anchor)
     }
 
     /// The gradient of one use has come, and `read` gives the sum of all that have.
@@ -140,7 +134,10 @@ impl Flight {
             return;
         }
         let written = if self.weights.own > 0.0 {
-            read().and_then(|grad| state.write(&self.plan, self.weights, slot, Some(grad)))
+            read().and_then(|grad| {
+                state.digests[slot] = digest(&grad, self.compared);
+                state.write(&self.plan, self.weights, slot, Some(grad))
+            })
         } else {
             state.write(&self.plan, self.weights, slot, None)
         };
@@ -164,16 +161,16 @@ impl Flight {
         }
     }
 
-    /// Whether gradients that were seen on the way are to be compared with what backward left.
-    pub fn compares(&self) -> bool {
-        self.state().digests.is_some() && self.weights.own > 0.0
+    /// How many elements of a gradient that was seen on the way are to be compared with what backward
+    /// left.
+    pub fn compared(&self) -> usize {
+        if self.weights.own > 0.0 { self.compared } else { 0 }
     }
 
-    /// Compares one of them.
-    pub fn compare(&self, slot: usize, grad: &TensorData) {
+    /// Compares them.
+    pub fn compare(&self, slot: usize, first: &TensorData) {
         let mut state = self.state();
-        let seen = state.digests.as_ref().map(|digests| digests[slot]);
-        if seen.is_some_and(|seen| digest(grad) != seen) {
+        if digest(first, self.compared) != state.digests[slot] {
             state.spoil("a gradient was changed after backward", &self.plan, slot);
         }
     }
@@ -187,7 +184,6 @@ impl Flight {
     pub fn land(&self, totals: &mut Vec<f32>) -> Result<Landing> {
         let mut state = self.state();
         state.landed = true;
-        state.anchor = None;
         if let Some(failure) = state.failure.take() {
             self.link.group.abort(failure.to_string());
             return Err(failure);
@@ -198,13 +194,16 @@ impl Flight {
         let last = self.plan.buckets() - 1;
         state.buffers[last].extend_from_slice(totals);
         self.depart(&mut state, self.plan.buckets());
-        let (left, spoiled, failure) = (std::mem::take(&mut state.left), state.spoiled.take(), state.failure.take());
+        let (left, spoiled, failure) =
+            (std::mem::take(&mut state.left), state.spoiled.take(), state.failure.take());
         drop(state);
         if let Some(failure) = failure {
             return Err(failure);
         }
         if left.len() <= last {
-            return Err(Error::Invalid("a parameter that was there when the reducer was made is gone".into()));
+            return Err(Error::Invalid(
+                "a parameter that was there when the reducer was made is gone".into(),
+            ));
         }
         let mut buffers = left.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
         let tail = buffers[last].split_off(self.plan.length(last));
@@ -273,9 +272,6 @@ impl State {
         let to = &mut self.buffers[place.bucket][place.range.clone()];
         match grad {
             Some(grad) => {
-                if let Some(digests) = &mut self.digests {
-                    digests[slot] = digest(&grad);
-                }
                 let grad = grad.convert::<f32>();
                 let from = grad.as_slice::<f32>().map_err(|error| format!("{error:?}"))?;
                 if from.len() != to.len() {
@@ -309,8 +305,9 @@ impl State {
     }
 }
 
-fn digest(grad: &TensorData) -> u64 {
+fn digest(grad: &TensorData, elements: usize) -> u64 {
+    let (bytes, size) = (grad.as_bytes(), grad.dtype().size());
     let mut hasher = DefaultHasher::new();
-    hasher.write(grad.as_bytes());
+    hasher.write(&bytes[..elements.saturating_mul(size).min(bytes.len())]);
     hasher.finish()
 }

@@ -41,6 +41,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use flight::Link;
 use std::sync::Arc;
+use watch::Ladder;
 
 /// What can be chosen about a [`Reducer`].
 #[derive(Clone, Debug)]
@@ -93,8 +94,9 @@ pub struct Reducer {
     /// for one, without an order between them and the buckets. `None` in a world of one.
     link: Option<Link>,
     carry: Carry,
+    ladder: Arc<Ladder>,
     overlap: bool,
-    /// Whether a step with overlap has been compared with what backward left.
+    /// Whether a step with overlap has been compared, in full, with what backward left.
     compared: bool,
     fallback: Option<String>,
     users: Vec<usize>,
@@ -117,6 +119,7 @@ impl Reducer {
             plan: Arc::new(Plan::new(module, buckets)),
             link,
             carry: Carry::default(),
+            ladder: Arc::default(),
             overlap,
             compared: false,
             fallback: None,

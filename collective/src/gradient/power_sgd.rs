@@ -9,8 +9,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Added to a column's norm, so that a zero gradient stays one.
-const EPSILON: f32 = 1e-8;
+/// A column of which less is left, after what lies along others is taken away, is rounding.
+const EPSILON: f32 = 1e-5;
 
 /// Low-rank compression with error feedback and warm start (Vogels, Karimireddy and Jaggi 2019,
 /// arXiv 1905.13727, algorithms 1 and 2).
@@ -19,12 +19,14 @@ const EPSILON: f32 = 1e-8;
 /// `P = M Q`, added up over ranks and made orthonormal, then `Q = Mᵀ P`, added up; every rank has
 /// `P Qᵀ`, and keeps what that lacks of its own part for the next step. Q starts the next step.
 /// Vectors, and matrices for which it would not halve the bytes, travel whole, as in PyTorch's
-/// `powerSGD_hook`. What is kept is not part of a checkpoint.
+/// `powerSGD_hook`. What is kept is not part of a checkpoint; one hook
+/// serves one model.
 #[derive(Debug)]
 pub struct PowerSgd {
     rank: usize,
     warm_up: usize,
-    kept: Mutex<HashMap<usize, Kept>>,
+    /// By rank, for ranks that are threads, and bucket.
+    kept: Mutex<HashMap<(usize, usize), Kept>>,
 }
 
 /// What one bucket needs from step to step.
@@ -47,6 +49,8 @@ struct Matrix {
     /// `rank` columns of `columns` elements.
     q: Vec<f32>,
     seed: u64,
+    /// Columns drawn at random so far.
+    draws: u64,
 }
 
 impl PowerSgd {
@@ -70,7 +74,7 @@ impl PowerSgd {
         self
     }
 
-    fn kept(&self, bucket: &Bucket<'_>) -> Kept {
+    fn fresh(&self, bucket: &Bucket<'_>) -> Kept {
         let (mut matrices, mut whole) = (Vec::new(), Vec::new());
         for (number, parameter) in bucket.parameters().enumerate() {
             let (length, rows) = (parameter.range.len(), parameter.shape.first().copied().unwrap_or(1));
@@ -82,7 +86,7 @@ impl PowerSgd {
             }
             let seed = mix(bucket.index() as u64, number as u64);
             let q = vec![0.0; rank * columns];
-            matrices.push(Matrix { place: parameter.range, rows, columns, rank, q, seed });
+            matrices.push(Matrix { place: parameter.range, rows, columns, rank, q, seed, draws: 0 });
         }
         Kept { steps: 0, error: vec![0.0; bucket.values().len()], matrices, whole }
     }
@@ -94,18 +98,30 @@ impl CommHook for PowerSgd {
     }
 
     fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()> {
-        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = all.entry(bucket.index()).or_insert_with(|| self.kept(bucket));
+        let key = (group.rank(), bucket.index());
+        // Not locked while it communicates.
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let mut kept = kept.unwrap_or_else(|| self.fresh(bucket));
         kept.steps += 1;
         if kept.steps <= self.warm_up {
-            return group.all_reduce(bucket.values_mut(), ReduceOp::Sum);
+            group.all_reduce(bucket.values_mut(), ReduceOp::Sum)?;
+        } else {
+            kept.reduce(bucket.values_mut(), group)?;
         }
-        let values = bucket.values_mut();
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, kept);
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn reduce(&mut self, values: &mut [f32], group: &ProcessGroup) -> Result<()> {
+        let kept = self;
         values.iter_mut().zip(&kept.error).for_each(|(value, error)| *value += error);
         kept.error.copy_from_slice(values);
 
         // One message with everything that is not compressed and every P, one with every Q.
-        let mut message: Vec<f32> = kept.whole.iter().flat_map(|place| &values[place.clone()]).copied().collect();
+        let mut message: Vec<f32> =
+            kept.whole.iter().flat_map(|place| &values[place.clone()]).copied().collect();
         kept.matrices.iter_mut().for_each(|matrix| matrix.push_p(values, &mut message));
         group.all_reduce(&mut message, ReduceOp::Sum)?;
         let mut rest = &mut message[..];
@@ -145,12 +161,15 @@ impl CommHook for PowerSgd {
 impl Matrix {
     /// Appends this rank's `M Q`, after making Q orthonormal.
     fn push_p(&mut self, values: &[f32], message: &mut Vec<f32>) {
-        // At the start, and after a step whose gradient was zero or no number; Q has the same bits
-        // on all ranks.
-        let norm = self.q.iter().map(|x| x * x).sum::<f32>();
-        if norm == 0.0 || !norm.is_finite() {
-            let mut random = ChaCha8Rng::seed_from_u64(self.seed);
-            self.q.iter_mut().for_each(|x| *x = random.random_range(-1.0..1.0));
+        // At the start, after a gradient of lower rank, and after one that was no number. Q has the
+        // same bits on all ranks, and so has what replaces it.
+        for q in self.q.chunks_exact_mut(self.columns) {
+            let norm = dot(q, q);
+            if norm == 0.0 || !norm.is_finite() {
+                self.draws += 1;
+                let mut random = ChaCha8Rng::seed_from_u64(mix(self.seed, self.draws));
+                q.iter_mut().for_each(|x| *x = random.random_range(-1.0..1.0));
+            }
         }
         orthonormalise(&mut self.q, self.columns);
         let m = &values[self.place.clone()];
@@ -183,17 +202,22 @@ impl Matrix {
     }
 }
 
-/// Makes columns of `length` elements orthogonal and of length 1, in place (modified Gram-Schmidt).
+/// Makes columns of `length` elements orthogonal and of length 1, in place (Gram-Schmidt, twice, which
+/// is enough). A column that depends on those before it becomes zero.
 fn orthonormalise(columns: &mut [f32], length: usize) {
     let count = columns.len() / length.max(1);
     for current in 0..count {
         let (before, rest) = columns.split_at_mut(current * length);
         let column = &mut rest[..length];
-        for other in before.chunks_exact(length) {
-            let along = dot(column, other);
-            column.iter_mut().zip(other).for_each(|(x, y)| *x -= along * y);
+        let whole = dot(column, column).sqrt();
+        for _ in 0..2 {
+            for other in before.chunks_exact(length) {
+                let along = dot(column, other);
+                column.iter_mut().zip(other).for_each(|(x, y)| *x -= along * y);
+            }
         }
-        let scale = 1.0 / (dot(column, column).sqrt() + EPSILON);
+        let left = dot(column, column).sqrt();
+        let scale = if left > EPSILON * whole { 1.0 / left } else { 0.0 };
         column.iter_mut().for_each(|x| *x *= scale);
     }
 }
@@ -222,9 +246,10 @@ mod tests {
                 assert!((dot(a, b) - wanted).abs() < 1e-5, "{i} {j}: {}", dot(a, b));
             }
         }
-        let mut zeros = vec![0.0; 10];
-        orthonormalise(&mut zeros, 5);
-        assert_eq!(zeros, [0.0; 10]);
+        // Zeros stay zeros, and what depends on others becomes zero.
+        let mut columns = vec![0.0, 0.0, 0.0, 1.0, 2.0, 3.0, -3.0, -6.0, -9.0];
+        orthonormalise(&mut columns, 3);
+        assert_eq!((&columns[..3], &columns[6..]), (&[0.0; 3][..], &[0.0; 3][..]));
     }
 
     #[test]

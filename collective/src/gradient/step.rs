@@ -10,6 +10,9 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use std::sync::Arc;
 
+/// Elements of each gradient that are compared, in steps after the first, with what backward left.
+const SPOT: usize = 64;
+
 /// A step under way, from [`Reducer::step`]. Every rank must finish it.
 #[must_use = "the other ranks wait until it is finished"]
 pub struct Step<'a> {
@@ -116,9 +119,13 @@ impl<'a> Step<'a> {
     fn fly<M: Module>(&mut self, module: &M, compare: bool) -> Result<Option<Arc<Flight>>> {
         let Some(link) = self.reducer.link.clone() else { return Ok(None) };
         let mut buffers = self.reducer.buffers();
-        let plan = self.reducer.plan.clone();
+        let (plan, ladder) = (self.reducer.plan.clone(), self.reducer.ladder.clone());
         let used = self.reducer.carry.fill(module, &plan, &mut buffers)?;
-        let compare = compare && self.reducer.overlap && !self.reducer.compared;
-        Ok(Some(Arc::new(Flight::new(plan, link, self.weights, buffers, used, compare))))
+        let compared = match (compare && self.reducer.overlap, self.reducer.compared) {
+            (false, _) => 0,
+            (true, false) => usize::MAX,
+            (true, true) => SPOT,
+        };
+        Ok(Some(Arc::new(Flight::new(plan, link, ladder, self.weights, buffers, used, compared))))
     }
 }

@@ -10,15 +10,15 @@ use std::{
 /// Of each bucket, every rank sends the `ratio` of its values that are largest in magnitude, with
 /// their positions; what it does not send it adds to the next step's gradient, so that nothing is
 /// lost for good (error feedback: Aji and Heafield 2017, arXiv 1704.05021; Stich et al. 2018,
-/// arXiv 1809.07599). What is kept is not part of a checkpoint.
+/// arXiv 1809.07599). What is kept is not part of a checkpoint; one hook serves one model.
 ///
 /// All ranks' choices are gathered, 8 bytes a value: with n ranks less travels than without if
 /// `ratio` is well below 1 / n.
 #[derive(Debug)]
 pub struct TopK {
     ratio: f64,
-    /// By bucket: what has not been sent.
-    kept: Mutex<HashMap<usize, Vec<f32>>>,
+    /// By rank, for ranks that are threads, and bucket: what has not been sent.
+    kept: Mutex<HashMap<(usize, usize), Vec<f32>>>,
 }
 
 impl TopK {
@@ -49,18 +49,20 @@ impl CommHook for TopK {
         if length == 0 {
             return Ok(());
         }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = kept.entry(bucket.index()).or_insert_with(|| vec![0.0; length]);
+        let key = (group.rank(), bucket.index());
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let mut kept = kept.unwrap_or_else(|| vec![0.0; length]);
         kept.iter_mut().zip(bucket.values()).for_each(|(to, from)| *to += from);
         let count = ((self.ratio * length as f64).ceil() as usize).clamp(1, length);
         let mut message = Vec::with_capacity(2 * count);
-        for position in largest(kept, count) {
+        for position in largest(&kept, count) {
             let value = std::mem::take(&mut kept[position as usize]);
             message.extend([position as i32, value.to_bits() as i32]);
         }
         if kept.iter().any(|value| !value.is_finite()) {
             kept.fill(0.0);
         }
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(key, kept);
         let all = group.all_gather(&message)?;
         let values = bucket.values_mut();
         values.fill(0.0);

@@ -22,7 +22,7 @@ pub(super) fn gather<M: Module>(
     module: &M,
     keep: bool,
 ) -> Result<()> {
-    let mut gather = Gather { flight, grads, keep, compares: flight.compares(), failure: None };
+    let mut gather = Gather { flight, grads, keep, compared: flight.compared(), failure: None };
     module.visit(&mut gather);
     gather.failure.map_or(Ok(()), Err)
 }
@@ -31,7 +31,7 @@ struct Gather<'a> {
     flight: &'a Flight,
     grads: &'a mut GradientsParams,
     keep: bool,
-    compares: bool,
+    compared: usize,
     failure: Option<Error>,
 }
 
@@ -43,17 +43,19 @@ impl Gather<'_> {
                 param.id
             )));
         };
-        let seen = self.flight.has(slot);
-        if seen && !self.compares {
-            return Ok(());
+        if self.flight.has(slot) {
+            return self.compare(param, slot);
         }
         let grad = if self.keep { self.grads.get::<D>(param.id) } else { self.grads.remove::<D>(param.id) };
-        let grad = grad.map(read).transpose()?;
-        match (seen, grad) {
-            (true, Some(grad)) => self.flight.compare(slot, &grad),
-            (true, None) => {}
-            (false, grad) => self.flight.write(slot, grad),
-        }
+        self.flight.write(slot, grad.map(read).transpose()?);
+        Ok(())
+    }
+
+    fn compare<const D: usize>(&mut self, param: &Param<Tensor<D>>, slot: usize) -> Result<()> {
+        let Some(grad) = self.grads.get::<D>(param.id).filter(|_| self.compared > 0) else { return Ok(()) };
+        let length = grad.shape().num_elements();
+        let first = grad.reshape([length]).slice([0..self.compared.min(length)]);
+        self.flight.compare(slot, &read(first)?);
         Ok(())
     }
 }

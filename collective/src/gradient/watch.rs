@@ -8,10 +8,11 @@
 //! enough to put it beside the activations that were there when the parameter was used. It
 //! then runs right after the parameter's consumers and before the layers further down.
 //!
-//! Anchors are rungs of a ladder, operations that do nothing, neither forwards nor backwards: each use
-//! of a parameter goes [`RUNGS`] further up. That does not depend on what other threads do, and so
-//! two runs give the same order. Where a model is deeper between two uses, the gradient is seen that
-//! much later; it is right in any case.
+//! Anchors are rungs of a ladder: operations that do nothing, on a tensor that needs no gradient.
+//! Autodiff counts the depth of such a parent, and never visits it, so the ladder is built once and
+//! serves every step. Each use of a parameter goes [`RUNGS`] further up. That does not depend on what
+//! other threads do, and so two runs give the same order. Where a model is deeper between two uses, the
+//! gradient is seen that much later; it is right in any case.
 //!
 //! Every use goes through [`Param::val`], where a [`Reparameterization`] has a say. It is attached
 //! to a copy of the module for one step; the module itself never carries one.
@@ -28,12 +29,16 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
-use burn::tensor::{Tensor, TensorData};
-use std::sync::Arc;
+use burn::tensor::{Device, Tensor, TensorData};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Levels between two uses of parameters. A convolution with its activation, pooling and dropout is
-/// 4, a linear layer 3, and each uses two parameters.
+/// 5, a linear layer 3, and each uses two parameters.
 const RUNGS: usize = 6;
+
+/// Anchors that are kept. Only a recurrent network uses parameters more often, and there it is the
+/// first use, the last to come back, that decides when a gradient is final.
+const HEIGHT: usize = 1024;
 
 /// A copy of `module` whose parameters tell `flight` when their gradients are final.
 pub(super) fn watch<M: Module>(module: &M, flight: &Arc<Flight>) -> M {
@@ -71,8 +76,8 @@ impl Reparameterization for Watcher {
         if !base.is_require_grad() {
             return base;
         }
-        let Some(anchor) = self.watched.flight.anchor(&base.device()) else { return base };
-        self.watched.flight.used(self.watched.slot);
+        let Watched { flight, slot } = &self.watched;
+        let Some(anchor) = flight.used(*slot, &base.device()) else { return base };
         Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
             base.into_dispatch(),
             anchor.into_dispatch(),
@@ -81,9 +86,22 @@ impl Reparameterization for Watcher {
     }
 }
 
-/// The next anchor above one, or above a leaf.
-pub(super) fn climb(below: Tensor<1>) -> Tensor<1> {
-    Tensor::from_dispatch(<Dispatch as WatchBackend>::climbed(below.into_dispatch(), RUNGS))
+/// The anchors, each [`RUNGS`] above the one before.
+#[derive(Debug, Default)]
+pub(super) struct Ladder(Mutex<Vec<Tensor<1>>>);
+
+impl Ladder {
+    /// The anchor of a step's use number `number`, from 0. None on another device than the first.
+    pub fn anchor(&self, number: usize, device: &Device) -> Option<Tensor<1>> {
+        let mut anchors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = number.min(HEIGHT - 1);
+        while anchors.len() <= number {
+            let below = anchors.last().cloned().unwrap_or_else(|| Tensor::zeros([1], device));
+            let dispatch = <Dispatch as WatchBackend>::climbed(below.into_dispatch(), RUNGS);
+            anchors.push(Tensor::from_dispatch(dispatch));
+        }
+        (anchors[number].device() == *device).then(|| anchors[number].clone())
+    }
 }
 
 /// One parameter of one step.
@@ -150,7 +168,7 @@ fn read<B: Backend>(grad: FloatTensor<B>) -> Result<TensorData, String> {
     }
 }
 
-/// No gradient comes to a rung, and none goes on from it.
+/// Backward never comes to a rung, because nothing below it needs a gradient.
 #[derive(Debug)]
 struct Rung;
 

@@ -144,10 +144,7 @@ where
 
     /// Forward and backward over as many batches as make a step, average, optimize. `None` at the
     /// end of the epoch, which comes at the same time on all ranks.
-    fn train_step(
-        &mut self,
-        shares: &mut Peekable<Shares<TrainInput<M>>>,
-    ) -> Result<Option<Trained>, Stop> {
+    fn train_step(&mut self, shares: &mut Peekable<Shares<TrainInput<M>>>) -> Result<Option<Trained>, Stop> {
         let model = self.learner.model();
         let (mut samples, mut totals) = (0, Vec::new());
         for batch in 1.. {

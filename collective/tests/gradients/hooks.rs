@@ -1,6 +1,6 @@
 //! Communication hooks: ours, and a user's.
 
-use crate::{TINY, Net, device, flat, numbers, rows, with_reducer, worst};
+use crate::{Net, TINY, device, flat, numbers, rows, with_reducer, worst};
 use burn::module::{Module, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -36,7 +36,8 @@ impl Matrix {
         let device = self.matrix.val().device();
         let matrix = Tensor::<2>::from_data(TensorData::new(matrix, [20, 30]), &device);
         let vector = Tensor::<1>::from_data(TensorData::new(vector, [7]), &device);
-        let loss = (self.matrix.val() * matrix).sum() + (self.vector.val() * vector).sum() + self.small.val().sum();
+        let loss =
+            (self.matrix.val() * matrix).sum() + (self.vector.val() * vector).sum() + self.small.val().sum();
         GradientsParams::from_grads(loss.backward(), self)
     }
 }
@@ -73,7 +74,7 @@ fn summed(
 
 /// Full-rank numbers of one rank.
 fn full(rank: usize) -> Vec<f32> {
-    (0..600).map(|i| ((i * i + 31 * rank) as f32 * 0.71).sin()).collect()
+    (0..600).map(|i| ((i * i + 7 * rank) as f32 * 0.71).sin()).collect()
 }
 
 /// A product of a column and a row, the same row on every rank.
@@ -150,7 +151,8 @@ impl CommHook for Mine {
         let parameters: Vec<_> = bucket.parameters().collect();
         assert_eq!(parameters.len(), 1);
         assert_eq!(parameters[0].range, 0..parameters[0].shape.iter().product());
-        let paths = ["unused.bias", "unused.weight", "last.bias", "last.weight", "first.bias", "first.weight"];
+        let paths =
+            ["unused.bias", "unused.weight", "last.bias", "last.weight", "first.bias", "first.weight"];
         assert_eq!(parameters[0].path, paths[bucket.index()]);
         let all = group.all_gather(bucket.values())?;
         bucket.values_mut().fill(0.0);
@@ -209,8 +211,11 @@ fn an_error_in_a_hook_ends_the_step_on_every_rank() {
 
 #[test]
 fn hooks_work_on_a_model_without_parameters() {
-    for hook in [Arc::new(HalfPrecision::Bf16) as Arc<dyn CommHook>, Arc::new(PowerSgd::new(1).expect("a rank"))] {
-        let choose = || ReducerOptions { buckets: BucketSizes::default(), overlap: true, hook: Some(hook.clone()) };
+    for hook in
+        [Arc::new(HalfPrecision::Bf16) as Arc<dyn CommHook>, Arc::new(PowerSgd::new(1).expect("a rank"))]
+    {
+        let choose =
+            || ReducerOptions { buckets: BucketSizes::default(), overlap: true, hook: Some(hook.clone()) };
         let make = |device: &_| Net::new(device).freeze();
         with_reducer(2, make, choose, |net, mut reducer, _| {
             let mut totals = vec![1.0];

@@ -80,7 +80,8 @@ fn ranks_whose_data_is_used_up_keep_in_step_and_no_sample_is_lost_or_counted_twi
 fn a_loader_of_any_length_becomes_a_distributed_one() {
     let results = world(Kind::Thread, 3, options(), |group: ProcessGroup| {
         let own = batches(group.rank());
-        let loader = JoinedLoader::new(Arc::new(Own(own.clone())), own.len(), Vec::len, &group).expect("joined");
+        let loader =
+            JoinedLoader::new(Arc::new(Own(own.clone())), own.len(), Vec::len, &group).expect("joined");
         assert_eq!((loader.steps(), loader.samples(), loader.num_items()), (5, 29, own.concat().len()));
         let shares = |skip| {
             let shares = loader.epoch(1, skip, &Device::default());
@@ -105,7 +106,8 @@ fn a_rank_without_any_batch_is_an_error_and_so_is_a_loader_that_panics() {
     });
     assert!(errors[1].contains("rank 1 has no batch"), "{errors:?}");
 
-    let loader = JoinedLoader::new(Arc::new(Own(vec![vec![1], vec![13]])), 2, Vec::len, &ProcessGroup::solo());
+    let loader =
+        JoinedLoader::new(Arc::new(Own(vec![vec![1], vec![13]])), 2, Vec::len, &ProcessGroup::solo());
     let loader = loader.expect("joined");
     let results: Vec<_> = loader.epoch(1, 0, &Device::default()).collect();
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false]);

@@ -190,7 +190,8 @@ fn without_overlap_nothing_is_sent_before_the_end() {
         let grads = GradientsParams::from_grads(loss.backward(), &watched);
         log.push("backward is over");
         step.finish(grads, &net, &mut vec![]).expect("finish");
-        let wanted = ["backward is over", "bucket 0", "bucket 1", "bucket 2", "bucket 3", "bucket 4", "bucket 5"];
+        let wanted =
+            ["backward is over", "bucket 0", "bucket 1", "bucket 2", "bucket 3", "bucket 4", "bucket 5"];
         assert_eq!(log.events(), wanted);
     });
 }
@@ -251,7 +252,8 @@ fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)
         let net = Zoo::new(device);
         let data = replica::entries(&net).into_iter().map(|entry| {
             let shape = entry.data.shape().clone();
-            let numbers = numbers(shape.num_elements()).into_iter().map(|x| 0.3 * x + 0.5).collect::<Vec<_>>();
+            let numbers =
+                numbers(shape.num_elements()).into_iter().map(|x| 0.3 * x + 0.5).collect::<Vec<_>>();
             TensorData::new(numbers, shape)
         });
         let net = replica::overwrite(net.clone(), data.collect());
