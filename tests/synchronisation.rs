@@ -75,7 +75,7 @@ fn flags_that_cannot_be_are_refused_by_name() {
     for (flags, named) in [
         ("--grad-compression zip", "powersgd"),
         ("--grad-compression topk:0", "ratio 0"),
-        ("--gradient-clip -1", "--gradient-clip"),
+        ("--gradient-clip 0", "--gradient-clip"),
         ("--accumulate 0", "--accumulate"),
     ] {
         let outcome = train(flags);

@@ -142,7 +142,7 @@ fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> 
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(1)
-        .renderer(Quiet)
+        .renderer(Box::new(Quiet))
         .with_training_strategy(TrainingStrategy::Custom(ddp.clone()));
     let result = training.launch(Learner::new(net, optimizer(), WarmupLr::new(RATE, RATE, 0)));
     if let Some(failure) = ddp.failure() {
