@@ -70,7 +70,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         bench.batch_size, bench.threads, bench.steps
     ));
     print_line(&["round", "bare", "ddp", "ratio"].map(|c| format!("{c:>9}")).join(" "));
-    let (mut bare, mut wrapped) = (Vec::new(), Vec::new());
+    let (mut bare, mut wrapped, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 1..=bench.rounds {
         // In turn, so that neither always comes first.
         let (b, w) = if round % 2 == 0 {
