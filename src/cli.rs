@@ -23,7 +23,7 @@ pub struct Args {
     /// Threads a rank computes with [default: cores / ranks on this machine]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..), help_heading = "World")]
     pub threads: Option<u16>,
-    /// How ranks exchange data: auto, shm (one machine) or tcp
+    /// How ranks exchange data: auto, shm (one machine), tcp or mpi (a build with the feature `mpi`, under mpirun)
     #[arg(long, default_value = "auto", value_name = "TRANSPORT", help_heading = "World")]
     pub transport: Transport,
     /// Seconds any collective call may wait for other ranks

@@ -227,7 +227,8 @@ mod tests {
 
     #[test]
     fn a_launched_rank_takes_its_own_device() {
-        let environment = Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4 };
+        let environment =
+            Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4, ..Environment::SOLO };
         assert_eq!(
             device_of(decide("", Some(environment), Some(4)).expect("plan")),
             Some(LocalDevice::Cuda(1))
@@ -237,7 +238,8 @@ mod tests {
 
     #[test]
     fn contradictions_are_errors_that_say_which() {
-        let rank = Environment { rank: 1, local_rank: 1, world_size: 2, local_world_size: 2 };
+        let rank =
+            Environment { rank: 1, local_rank: 1, world_size: 2, local_world_size: 2, ..Environment::SOLO };
         for (flags, launched, gpus, named) in [
             ("--device cuda", None, None, "libcuda.so"),
             ("--device cuda:4", None, Some(4), "cuda:4"),

@@ -24,7 +24,7 @@ use burn::train::{
     renderer::{MetricsRenderer, default_renderer},
 };
 use collective::{
-    InitMethod, Options, ProcessGroup, World,
+    Options, ProcessGroup, World,
     loader::{DistributedLoader, ShardedLoader},
     metric::GlobalAccuracy,
     sampler::mix,
@@ -123,7 +123,8 @@ fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
         return Ok(ProcessGroup::solo());
     }
     let options = Options::default().timeout(Duration::from_secs_f64(args.timeout)).transport(args.transport);
-    Ok(ProcessGroup::init(InitMethod::Env, options)?)
+    let options = options.rank(environment.rank).world_size(environment.world_size);
+    Ok(ProcessGroup::init(environment.init_method(args.transport), options)?)
 }
 
 /// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its

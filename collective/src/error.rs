@@ -36,6 +36,9 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {reason}")]
     Io { what: String, reason: String },
+    /// A device's thread failed or panicked.
+    #[error("device {device}: {reason}")]
+    Device { device: String, reason: String },
     /// What a rank ran for all failed there.
     #[error("rank {rank} failed: {reason}")]
     Remote { rank: usize, reason: String },
@@ -43,7 +46,7 @@ pub enum Error {
     /// replaces it with the cause.
     #[error("the collective was aborted")]
     Aborted,
-    /// The group failed before; this is the first cause.
+    /// The group, or the replicas of a process, failed before; this is the first cause.
     #[error("the process group failed earlier: {0}")]
     Poisoned(Box<Error>),
 }

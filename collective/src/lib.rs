@@ -6,6 +6,8 @@
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "burn")]
+pub mod data_parallel;
+#[cfg(feature = "burn")]
 pub mod gradient;
 #[cfg(feature = "burn")]
 pub mod join;
@@ -25,6 +27,8 @@ pub mod tensor;
 pub mod communicator;
 pub mod dtype;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod process_group;
 pub mod reduce;
 mod rendezvous;

@@ -24,7 +24,7 @@ use half::{bf16, f16};
 use kernel::{Folds, Partial};
 
 /// Elements reduced at a time: 4 KiB of f32.
-const BLOCK: usize = 1024;
+const BLOCK: usize = if cfg!(miri) { 16 } else { 1024 };
 
 /// Calls `$function::<element, partial>` for the pair of types that `$dtype` and `$op` stand for.
 macro_rules! dispatch {
@@ -105,6 +105,36 @@ pub(crate) fn reduce_from<'a>(
     unsafe { reduce_pointers(dtype, op, world, &pointer, &[out.as_mut_ptr()], len) }
 }
 
+/// [`reduce_from`] where rank `rank`'s input is `own`, which is not asked of `input`. The result
+/// goes to `out` and, if `keep`, also to `own`.
+#[expect(clippy::too_many_arguments)]
+pub(crate) fn reduce_with<'a>(
+    dtype: DType,
+    op: ReduceOp,
+    world: usize,
+    rank: usize,
+    own: &mut [u8],
+    input: &dyn Fn(usize) -> &'a [u8],
+    out: &mut [u8],
+    keep: bool,
+) {
+    let len = out.len();
+    assert!(own.len() == len, "input and output differ in length");
+    let own = own.as_mut_ptr();
+    let pointer = |other| {
+        if other == rank {
+            return own.cast_const();
+        }
+        let input = input(other);
+        assert!(input.len() == len, "inputs and output differ in length");
+        input.as_ptr()
+    };
+    let outs = [out.as_mut_ptr(), own];
+    // SAFETY: `len` bytes each, checked at every use, and borrowed for this call; `own` and `out`
+    // exclusively, so that neither overlaps with anything.
+    unsafe { reduce_pointers(dtype, op, world, &pointer, if keep { &outs } else { &outs[..1] }, len) }
+}
+
 /// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
 ///
 /// # Safety
@@ -170,6 +200,16 @@ fn fold_as<T: Folds<P>, P: Partial>(op: ReduceOp, acc: &mut [P], src: &[u8]) {
         ReduceOp::Min => T::fold(acc, src, P::min),
         ReduceOp::Max => T::fold(acc, src, P::max),
         ReduceOp::Product => T::fold(acc, src, P::mul),
+    }
+}
+
+#[inline(always)]
+fn first_as<T: Folds<P>, P: Partial>(op: ReduceOp, acc: &mut [P], a: &[u8], b: &[u8]) {
+    match op {
+        ReduceOp::Sum | ReduceOp::Mean => T::first(acc, a, b, P::add),
+        ReduceOp::Min => T::first(acc, a, b, P::min),
+        ReduceOp::Max => T::first(acc, a, b, P::max),
+        ReduceOp::Product => T::first(acc, a, b, P::mul),
     }
 }
 
@@ -252,12 +292,15 @@ unsafe fn reduce_as<T: Folds<P>, P: Partial>(
     for at in (0..bytes).step_by(block) {
         let len = block.min(bytes - at);
         let acc = &mut acc[..len / size_of::<T>()];
-        for rank in 0..world {
-            // SAFETY: within the buffer by the caller's contract. No output is borrowed while an
-            // input is, so that the two may coincide.
-            let input = unsafe { std::slice::from_raw_parts(input(rank).add(at), len) };
-            if rank == 0 { T::load(input, acc) } else { fold_as::<T, P>(op, acc, input) }
+        // SAFETY: within the buffer by the caller's contract. No output is borrowed while an input
+        // is, so that the two may coincide.
+        let input = |rank| unsafe { std::slice::from_raw_parts(input(rank).add(at), len) };
+        if world == 1 {
+            T::load(input(0), acc);
+        } else {
+            first_as::<T, P>(op, acc, input(0), input(1));
         }
+        (2..world).for_each(|rank| fold_as::<T, P>(op, acc, input(rank)));
         let Some((first, others)) = outs.split_first() else { continue };
         // SAFETY: as above; outputs that coincide with one another are copied onto themselves,
         // which `copy` allows.

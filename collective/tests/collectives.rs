@@ -2,100 +2,17 @@
 //! world sizes, random lengths.
 
 mod common;
+#[path = "common/reference.rs"]
+mod reference;
 
-use collective::{Element, ProcessGroup, ReduceOp};
-use common::{KINDS, Kind, options, world};
+use collective::{ProcessGroup, ReduceOp};
+use common::{Kind, options, world};
 use half::{bf16, f16};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use reference::{Reference, bytes, data, serial};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 4, 7];
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
-
-/// How the reference computes with a type.
-trait Reference: Element + PartialEq {
-    type Wide: Copy;
-    fn random(rng: &mut StdRng) -> Self;
-    fn widen(self) -> Self::Wide;
-    fn fold(op: ReduceOp, a: Self::Wide, b: Self::Wide) -> Self::Wide;
-    fn finish(op: ReduceOp, world: usize, wide: Self::Wide) -> Self;
-}
-
-macro_rules! float {
-    ($t:ty, $wide:ty, $widen:expr, $narrow:expr) => {
-        impl Reference for $t {
-            type Wide = $wide;
-            fn random(rng: &mut StdRng) -> Self {
-                $narrow(rng.random_range(-2.0..2.0))
-            }
-            fn widen(self) -> $wide {
-                $widen(self)
-            }
-            fn fold(op: ReduceOp, a: $wide, b: $wide) -> $wide {
-                match op {
-                    ReduceOp::Sum | ReduceOp::Mean => a + b,
-                    ReduceOp::Min => a.min(b),
-                    ReduceOp::Max => a.max(b),
-                    ReduceOp::Product => a * b,
-                }
-            }
-            fn finish(op: ReduceOp, world: usize, wide: $wide) -> Self {
-                $narrow(if op == ReduceOp::Mean { wide / world as $wide } else { wide })
-            }
-        }
-    };
-}
-float!(f32, f32, |v| v, |v| v);
-float!(f64, f64, |v| v, |v| v);
-float!(f16, f32, f16::to_f32, f16::from_f32);
-float!(bf16, f32, bf16::to_f32, bf16::from_f32);
-
-macro_rules! integer {
-    ($t:ty) => {
-        impl Reference for $t {
-            type Wide = i128;
-            fn random(rng: &mut StdRng) -> Self {
-                rng.random()
-            }
-            fn widen(self) -> i128 {
-                self as i128
-            }
-            fn fold(op: ReduceOp, a: i128, b: i128) -> i128 {
-                match op {
-                    ReduceOp::Sum => (a + b) as $t as i128,
-                    ReduceOp::Mean => a + b,
-                    ReduceOp::Min => a.min(b),
-                    ReduceOp::Max => a.max(b),
-                    ReduceOp::Product => (a * b) as $t as i128,
-                }
-            }
-            fn finish(op: ReduceOp, world: usize, wide: i128) -> Self {
-                (if op == ReduceOp::Mean { wide / world as i128 } else { wide }) as $t
-            }
-        }
-    };
-}
-integer!(i32);
-integer!(i64);
-integer!(u8);
-
-fn data<T: Reference>(seed: u64, rank: usize, count: usize) -> Vec<T> {
-    let mut rng = StdRng::seed_from_u64(seed ^ (rank as u64) << 32);
-    (0..count).map(|_| T::random(&mut rng)).collect()
-}
-
-fn serial<T: Reference>(op: ReduceOp, all: &[Vec<T>]) -> Vec<T> {
-    (0..all[0].len())
-        .map(|i| {
-            let wide = all.iter().map(|rank| rank[i].widen()).reduce(|a, b| T::fold(op, a, b)).unwrap();
-            T::finish(op, all.len(), wide)
-        })
-        .collect()
-}
-
-fn bytes<T: Element>(values: &[T]) -> &[u8] {
-    bytemuck::cast_slice(values)
-}
 
 /// Every operation once with these lengths, on every rank, against the reference.
 fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
@@ -216,99 +133,6 @@ fn many_ranks_go_through_the_tree() {
 }
 
 #[test]
-fn objects_travel() {
-    for kind in KINDS {
-        let all = world(kind, 3, options(), |group| {
-            let mine = (group.rank(), "x".repeat(group.rank()));
-            let all = group.all_gather_object(&mine).unwrap();
-            let root: Vec<u32> = group.broadcast_object(&vec![group.rank() as u32], 2).unwrap();
-            (all, root)
-        });
-        for (gathered, root) in all {
-            assert_eq!(gathered, [(0, "".to_string()), (1, "x".into()), (2, "xx".into())]);
-            assert_eq!(root, [2]);
-        }
-    }
-}
-
-#[test]
-fn groups_split_and_split_again() {
-    for kind in KINDS {
-        world(kind, 6, options(), |group| {
-            let rank = group.rank();
-            // Odd and even; the key turns the order around.
-            let half = group.split(rank as u64 % 2, -(rank as i64)).unwrap();
-            assert_eq!(half.world_size(), 3);
-            assert_eq!(half.members(), if rank % 2 == 0 { [4, 2, 0] } else { [5, 3, 1] });
-            assert_eq!(half.members()[half.rank()], rank);
-            let mut sum = [rank as i64];
-            half.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-            assert_eq!(sum, [if rank % 2 == 0 { 6 } else { 9 }]);
-            let alone = half.split(rank as u64, 0).unwrap();
-            assert_eq!((alone.world_size(), alone.members()), (1, &[rank][..]));
-            alone.barrier().unwrap();
-            // The whole group goes on as before.
-            group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-            assert_eq!(sum, [45]);
-        });
-    }
-}
-
-#[test]
-fn background_calls_keep_the_order() {
-    for kind in KINDS {
-        world(kind, 3, options(), |group| {
-            let works: Vec<_> = (0..20)
-                .map(|i| group.all_reduce_async(vec![i as f32; 1000 * i], ReduceOp::Sum).unwrap())
-                .collect();
-            // A blocking call comes after all that were started before it.
-            let gathered = group.all_gather(&[group.rank() as i32]).unwrap();
-            assert_eq!(gathered.concat(), [0, 1, 2]);
-            let several = group
-                .start(|group| {
-                    group.barrier()?;
-                    group.all_gather_v(&vec![7u8; group.rank()])
-                })
-                .unwrap();
-            for (i, mut work) in works.into_iter().enumerate() {
-                while !work.is_done() {
-                    std::thread::yield_now();
-                }
-                assert_eq!(work.wait().unwrap(), vec![3.0 * i as f32; 1000 * i]);
-            }
-            assert_eq!(several.wait().unwrap().concat(), [7, 7, 7]);
-            let scattered = group.reduce_scatter_async(vec![1i64; 6], ReduceOp::Sum).unwrap().wait().unwrap();
-            assert_eq!(scattered, [3, 3]);
-        });
-    }
-}
-
-#[test]
-fn one_rank_works_for_all() {
-    for kind in KINDS {
-        let folder = tempfile::tempdir().unwrap();
-        let results = world(kind, 3, options(), |group| {
-            let file = folder.path().join("once");
-            let once = || std::fs::File::create_new(&file).map(|_| group.rank());
-            let first = group.run_on(1, once).unwrap();
-            let error = group.run_on(1, once).unwrap_err();
-            let zero = group.on_rank_zero(|| 5);
-            // The group is still good.
-            group.barrier().unwrap();
-            (first, error, zero)
-        });
-        for (rank, (first, error, zero)) in results.into_iter().enumerate() {
-            assert_eq!(first, 1);
-            assert!(
-                matches!(&error, collective::Error::Remote { rank: 1, reason } if reason.contains("exists")),
-                "{error}"
-            );
-            assert_eq!(zero, (rank == 0).then_some(5));
-        }
-    }
-}
-
-#[test]
 fn several_machines_reduce_inside_first() {
     fn check<T: Reference + From<u8>>(group: &ProcessGroup, op: ReduceOp, count: usize) {
         // Small whole numbers: exact in every order and in every type.
@@ -339,23 +163,4 @@ fn several_machines_reduce_inside_first() {
         group.all_reduce(&mut means, ReduceOp::Mean).unwrap();
         assert!(means.iter().all(|mean| *mean == f16::from_f32(2.5)));
     });
-}
-
-#[test]
-fn the_transport_is_chosen_by_where_the_ranks_are() {
-    for (kind, name) in
-        [(Kind::Tcp, "tcp"), (Kind::Shm, "shm"), (Kind::Thread, "thread"), (Kind::Machines, "shm+tcp")]
-    {
-        assert_eq!(world(kind, 3, options(), |group| group.transport()), [name; 3]);
-    }
-}
-
-#[test]
-fn hundreds_of_ranks_meet() {
-    let sums = world(Kind::Tcp, 200, options(), |group| {
-        let mut sum = [1i64];
-        group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
-        sum[0]
-    });
-    assert_eq!(sums, [200; 200]);
 }

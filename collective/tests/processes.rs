@@ -1,101 +1,28 @@
-//! Ranks as real processes that meet through `env://`: killed, stopped, badly started. The test
-//! binary starts itself again for every rank; a rank prints how it ended.
+//! Ranks as real processes that meet through `env://`: killed, stopped, badly started.
 
 #![cfg(target_os = "linux")]
 
-use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result};
+#[path = "common/process.rs"]
+mod process;
+
+use collective::Error;
+use process::Rank;
 use rand::RngExt;
 use std::{
     env,
-    io::{BufRead, BufReader},
     net::TcpListener,
     os::fd::AsRawFd,
-    process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-/// Tells a process that it is a rank: transport, time-out in ms, rounds.
-const ROLE: &str = "COLLECTIVE_TEST_ROLE";
 /// Repetitions of the test that kills ranks.
 const KILLS: &str = "COLLECTIVE_TEST_KILLS";
-const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
 
 /// Not a test of its own: what a rank does.
 #[test]
 fn rank() {
-    let Ok(role) = env::var(ROLE) else { return };
-    let [transport, timeout, rounds] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
-    let timeout = Duration::from_millis(timeout.parse().unwrap());
-    let result = work(transport, timeout, rounds.parse().unwrap());
-    println!("ENDED {}", serde_json::to_string(&result.err()).unwrap());
-}
-
-fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
-    let options = Options::default().transport(transport.parse()?).timeout(timeout);
-    let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
-    println!("JOINED");
-    for round in 0..rounds {
-        let count = COUNTS[round % COUNTS.len()];
-        let mut buffer: Vec<f32> =
-            (0..count).map(|i| (i % 1000 + group.rank() * (round % 7)) as f32).collect();
-        group.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        let size = group.world_size();
-        let ranks = (0..size).sum::<usize>() * (round % 7);
-        assert!(buffer.iter().enumerate().all(|(i, v)| *v == (i % 1000 * size + ranks) as f32));
-    }
-    group.destroy();
-    Ok(())
-}
-
-struct Rank {
-    process: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Rank {
-    fn start(role: &str, variables: &[(&str, String)]) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
-        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BURN_DDP_SECRET"] {
-            command.env_remove(name);
-        }
-        for (name, value) in variables {
-            command.env(name, value);
-        }
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Rank { process, output }
-    }
-
-    /// Reads up to a line that holds `word`, and returns the rest of that line.
-    fn expect(&mut self, word: &str) -> Option<String> {
-        let mut line = String::new();
-        while self.output.read_line(&mut line).unwrap() > 0 {
-            if let Some((_, rest)) = line.split_once(word) {
-                return Some(rest.trim().to_string());
-            }
-            line.clear();
-        }
-        None
-    }
-
-    fn ended(&mut self) -> Option<Error> {
-        let text = self.expect("ENDED ").expect("the rank to say how it ended");
-        serde_json::from_str(&text).unwrap()
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: the process is this test's own child and not yet waited for.
-        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
-    }
-}
-
-impl Drop for Rank {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+    process::be_a_rank();
 }
 
 /// Starts a world whose rank 0 inherits its listening socket. With transport `machines`, two ranks

@@ -3,7 +3,7 @@
 use crate::{console::print_line, launch, world::Environment};
 use anyhow::{Result, bail};
 use clap::Args;
-use collective::{InitMethod, Options, ProcessGroup, ReduceOp, Transport};
+use collective::{Options, ProcessGroup, ReduceOp, Transport};
 use serde::Serialize;
 use std::{
     process::ExitCode,
@@ -13,7 +13,7 @@ use std::{
 
 #[derive(Args, Clone, Debug)]
 pub struct AllReduce {
-    /// auto, thread (ranks in one process), shm or tcp
+    /// auto, thread (ranks in one process), shm, tcp or mpi (under mpirun)
     #[arg(long, default_value = "auto")]
     transport: Transport,
     /// Ranks, all on this machine
@@ -71,9 +71,13 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
     }
     match Environment::detect()? {
         None => launch::ranks(ranks, "bench"),
-        Some(_) => {
-            let options = Options::default().transport(bench.transport);
-            measure(bench, &ProcessGroup::init(InitMethod::Env, options)?)?;
+        Some(Environment { rank, world_size, .. }) if world_size != ranks => {
+            bail!("this is rank {rank} of {world_size}, but --ranks is {ranks}; give the launcher's number")
+        }
+        Some(environment) => {
+            let Environment { rank, world_size, .. } = environment;
+            let options = Options::default().transport(bench.transport).rank(rank).world_size(world_size);
+            measure(bench, &ProcessGroup::init(environment.init_method(bench.transport), options)?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

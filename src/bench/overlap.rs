@@ -15,7 +15,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use clap::Args;
 use collective::{
-    InitMethod, Options, ProcessGroup, ReduceOp, Transport,
+    Options, ProcessGroup, ReduceOp, Transport,
     gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
     replica,
 };
@@ -35,7 +35,7 @@ pub struct Overlap {
     /// Ranks, all on this machine
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
     ranks: u16,
-    /// auto, shm or tcp
+    /// auto, shm, tcp or mpi (under mpirun)
     #[arg(long, default_value = "auto")]
     transport: Transport,
     /// How long the link takes for a step's gradients, as parts of the time of a step without it
@@ -101,11 +101,13 @@ impl CommHook for SlowLink {
 }
 
 pub fn run(bench: &Overlap) -> Result<ExitCode> {
-    if Environment::detect()?.is_none() {
+    let Some(environment) = Environment::detect()? else {
         return launch::ranks(usize::from(bench.ranks), "bench");
-    }
+    };
     use_threads(bench.threads)?;
-    let group = ProcessGroup::init(InitMethod::Env, Options::default().transport(bench.transport))?;
+    let Environment { rank, world_size, .. } = environment;
+    let options = Options::default().transport(bench.transport).rank(rank).world_size(world_size);
+    let group = ProcessGroup::init(environment.init_method(bench.transport), options)?;
     measure(bench, &group)?;
     Ok(ExitCode::SUCCESS)
 }

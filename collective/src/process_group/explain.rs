@@ -4,22 +4,36 @@ use super::log::{FlightRecord, RecordedCall};
 use crate::{Error, Result};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::Read,
     path::Path,
 };
+
+/// Most bytes of one file: some hundred times what a rank writes.
+const LIMIT: u64 = 16 << 20;
 
 /// Reads the flight records of a job's ranks and says in a sentence which rank did what
 /// differently, then what the ranks were told.
 ///
 /// # Errors
-/// If there is no file, or one cannot be read or is no flight record.
+/// If there is no file, one cannot be read or is no flight record, or two are of the same rank.
 pub fn explain<P: AsRef<Path>>(files: &[P]) -> Result<String> {
-    let records = files.iter().map(|file| read(file.as_ref())).collect::<Result<Vec<_>>>()?;
+    together(files.iter().map(|file| read(file.as_ref())).collect::<Result<_>>()?)
+}
+
+/// What `records`, in any order, say together.
+pub(crate) fn together(records: Vec<FlightRecord>) -> Result<String> {
     if records.is_empty() {
         return Err(Error::Invalid("there is no flight record to explain".into()));
     }
     let mut groups: BTreeMap<u64, BTreeMap<usize, FlightRecord>> = BTreeMap::new();
     for record in records {
-        groups.entry(record.group).or_default().insert(record.rank, record);
+        let (group, rank) = (record.group, record.rank);
+        if groups.entry(group).or_default().insert(rank, record).is_some() {
+            return Err(Error::Invalid(format!(
+                "two of the flight records are of rank {rank} in the same group: give one file a rank, all from one run"
+            )));
+        }
     }
     let several = groups.len() > 1;
     let lines = groups.iter().map(|(group, records)| {
@@ -30,10 +44,18 @@ pub fn explain<P: AsRef<Path>>(files: &[P]) -> Result<String> {
 }
 
 fn read(file: &Path) -> Result<FlightRecord> {
-    let text = std::fs::read(file)
-        .map_err(|e| Error::io(format!("read the flight record {}", file.display()), &e))?;
-    serde_json::from_slice(&text)
-        .map_err(|e| Error::Invalid(format!("{} is no flight record: {e}", file.display())))
+    let failed = |e| Error::io(format!("read the flight record {}", file.display()), &e);
+    let mut text = Vec::new();
+    File::open(file).map_err(failed)?.take(LIMIT + 1).read_to_end(&mut text).map_err(failed)?;
+    parse(&text).map_err(|why| Error::Invalid(format!("{} is no flight record: {why}", file.display())))
+}
+
+/// A record from the content of its file, or why it is none.
+pub(crate) fn parse(text: &[u8]) -> Result<FlightRecord, String> {
+    if text.len() as u64 > LIMIT {
+        return Err(format!("it is larger than {} MiB", LIMIT >> 20));
+    }
+    serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
 fn names(ranks: &[usize]) -> String {
@@ -207,7 +229,17 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(explain(&[file.path()]).unwrap_err().to_string().contains("no flight record"));
+        let refusal = || explain(&[file.path()]).unwrap_err().to_string();
+        assert!(refusal().contains("no flight record"));
+        file.as_file().set_len(LIMIT + 1).unwrap();
+        assert!(refusal().contains("larger than 16 MiB"));
         assert!(explain::<&Path>(&[]).is_err());
+    }
+
+    #[test]
+    fn two_records_of_one_rank_are_refused() {
+        let same = || record(1, &[(1, "barrier", true)]);
+        let error = together(vec![record(0, &[]), same(), same()]).unwrap_err().to_string();
+        assert!(error.contains("two of the flight records are of rank 1"), "{error}");
     }
 }

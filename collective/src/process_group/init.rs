@@ -10,10 +10,10 @@ use crate::{
         server::Server,
         wire::Member,
     },
-    transport::{Transport, tcp::Switchboard},
+    transport::{Transport, mpi, tcp::Switchboard},
 };
 use std::{
-    net::{Ipv4Addr, Ipv6Addr, TcpStream},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     path::Path,
     sync::Arc,
     thread,
@@ -54,7 +54,7 @@ impl ProcessGroup {
         let options = options.or_environment();
         match options.transport {
             Transport::Auto | Transport::Thread => {}
-            other @ (Transport::Shm | Transport::Tcp) => {
+            other @ (Transport::Shm | Transport::Tcp | Transport::Mpi) => {
                 return Err(Error::Invalid(format!(
                     "threads of one process do not use transport {other}; choose auto or thread"
                 )));
@@ -88,14 +88,10 @@ impl ProcessGroup {
         }
         let begun = Instant::now();
         let deadline = begun + options.rendezvous_timeout;
-        let file = match &method {
-            InitMethod::File(path) => Some(path.as_path()),
-            InitMethod::Env | InitMethod::Tcp(_) => None,
-        };
         let mut server = None;
         let machine = options.host_id.clone().unwrap_or_else(machine);
         let about = (machine, options.transport.name().to_string());
-        let started = start(&plan, file, about, &mut server, begun, deadline);
+        let started = start(&plan, &method, about, &mut server, begun, deadline);
         if let (Err(_), Some(server)) = (&started, &server) {
             server.close();
         }
@@ -117,24 +113,24 @@ impl ProcessGroup {
 /// Rank 0 serves; everyone, rank 0 too, joins.
 fn start(
     plan: &Plan,
-    file: Option<&Path>,
+    method: &InitMethod,
     (machine, transport): (String, String),
     server: &mut Option<Server>,
     begun: Instant,
     deadline: Instant,
 ) -> Result<(Control, Switchboard)> {
-    let (stream, secret) = match (plan.rank, file) {
-        (0, file) => {
-            let listener = plan.listen()?;
-            let address = listener.local_addr().map_err(|e| Error::io("find the rendezvous address", &e))?;
-            let secret = match file {
-                Some(_) => plan.secret.clone().unwrap_or_else(Secret::random),
-                None => plan.secret()?,
-            };
-            *server = Some(Server::start(listener, plan.world, secret.clone())?);
-            if let Some(path) = file {
-                plan::publish(path, address, &secret)?;
+    let (stream, secret) = match (plan.rank, method) {
+        (0, method) => {
+            let served = serve(plan, method, server);
+            match method {
+                InitMethod::File(path) => {
+                    let (address, secret) = &served.clone()?;
+                    plan::publish(path, *address, secret)?;
+                }
+                InitMethod::Mpi => mpi::publish(&served, deadline.saturating_duration_since(begun))?,
+                InitMethod::Env | InitMethod::Tcp(_) => {}
             }
+            let (address, secret) = served?;
             // Port 0 and the wildcard address are known better by the listener.
             let mut own = address;
             if own.ip().is_unspecified() {
@@ -146,8 +142,12 @@ fn start(
             }
             (connect(&own.to_string(), &secret, begun, deadline)?, secret)
         }
-        (_, Some(path)) => connect_by_file(path, begun, deadline)?,
-        (_, None) => {
+        (_, InitMethod::File(path)) => connect_by_file(path, begun, deadline)?,
+        (_, InitMethod::Mpi) => {
+            let (address, secret) = mpi::look_up(deadline.saturating_duration_since(begun))?;
+            (connect(&address, &secret, begun, deadline)?, secret)
+        }
+        (_, InitMethod::Env | InitMethod::Tcp(_)) => {
             let secret = plan.secret()?;
             (connect(&plan.address, &secret, begun, deadline)?, secret)
         }
@@ -158,11 +158,24 @@ fn start(
     let member =
         Member { data: switchboard.address(), host: host(), machine, pid: std::process::id(), transport };
     let control = Control::join(stream, plan.rank, plan.world, member, begun, deadline)?;
-    if let (0, Some(path)) = (plan.rank, file) {
+    if let (0, InitMethod::File(path)) = (plan.rank, method) {
         // All have read it; a later job must not.
         let _ = std::fs::remove_file(path);
     }
     Ok((control, switchboard))
+}
+
+/// Rank 0's store: where it listens, and the job's secret, which is a fresh one if there is a way to
+/// tell it to the others.
+fn serve(plan: &Plan, method: &InitMethod, server: &mut Option<Server>) -> Result<(SocketAddr, Secret)> {
+    let listener = plan.listen()?;
+    let address = listener.local_addr().map_err(|e| Error::io("find the rendezvous address", &e))?;
+    let secret = match method {
+        InitMethod::File(_) | InitMethod::Mpi => plan.secret.clone().unwrap_or_else(Secret::random),
+        InitMethod::Env | InitMethod::Tcp(_) => plan.secret()?,
+    };
+    *server = Some(Server::start(listener, plan.world, secret.clone())?);
+    Ok((address, secret))
 }
 
 /// Reads the file until what it says leads to rank 0: it may still be an earlier job's.

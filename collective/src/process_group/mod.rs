@@ -1,7 +1,7 @@
 //! What a user holds: a group of ranks and the collectives on it.
 
 mod collectives;
-mod explain;
+pub(crate) mod explain;
 mod init;
 mod inner;
 mod log;

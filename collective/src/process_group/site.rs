@@ -8,6 +8,7 @@ use crate::{
     transport::{
         Transport,
         machines::Machines,
+        mpi,
         tcp::{Switchboard, Tcp},
     },
 };
@@ -84,8 +85,9 @@ impl Plan<'_> {
         let one = machines.len() == 1;
         match self.options.transport {
             Transport::Tcp => Ok(Box::new(self.tcp(0, &self.everyone()))),
+            Transport::Mpi => mpi::connect(self.group, self.members, self.rank, self.options.rendezvous_timeout),
             Transport::Thread => Err(Error::Invalid(
-                "transport thread is for ranks in one process, which ProcessGroup::threads makes; choose auto, shm or tcp".into(),
+                "transport thread is for ranks in one process, which ProcessGroup::threads makes; choose auto, shm, tcp or mpi".into(),
             )),
             Transport::Shm if !one => Err(Error::Invalid(format!(
                 "transport shm is for one machine, and this group is on {}; choose auto or tcp",

@@ -85,6 +85,11 @@ pub trait Folds<P: Partial>: Pod {
         Self::fold(acc, src, |_, value| value);
     }
     fn fold(acc: &mut [P], src: &[u8], f: impl Fn(P, P) -> P);
+    /// Loads `a` and folds `b`, both in one go: the processor then fetches them side by side.
+    fn first(acc: &mut [P], a: &[u8], b: &[u8], f: impl Fn(P, P) -> P) {
+        Self::load(a, acc);
+        Self::fold(acc, b, f);
+    }
     fn store(acc: &[P], out: &mut [u8]);
 }
 
@@ -94,6 +99,14 @@ macro_rules! folds {
         fn fold(acc: &mut [$p], src: &[u8], f: impl Fn($p, $p) -> $p) {
             for (acc, src) in acc.iter_mut().zip(bytemuck::cast_slice::<u8, [u8; size_of::<$t>()]>(src)) {
                 *acc = f(*acc, $to(<$t>::from_ne_bytes(*src)));
+            }
+        }
+        #[inline(always)]
+        fn first(acc: &mut [$p], a: &[u8], b: &[u8], f: impl Fn($p, $p) -> $p) {
+            let a = bytemuck::cast_slice::<u8, [u8; size_of::<$t>()]>(a);
+            let b = bytemuck::cast_slice::<u8, [u8; size_of::<$t>()]>(b);
+            for (acc, (a, b)) in acc.iter_mut().zip(a.iter().zip(b)) {
+                *acc = f($to(<$t>::from_ne_bytes(*a)), $to(<$t>::from_ne_bytes(*b)));
             }
         }
         #[inline(always)]

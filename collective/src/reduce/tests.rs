@@ -81,14 +81,14 @@ integer!(check_u8, u8);
 
 /// One vector a rank, all of one length: some short, some around a block's end.
 fn ranks<T: std::fmt::Debug>(value: impl Strategy<Value = T> + Clone) -> impl Strategy<Value = Vec<Vec<T>>> {
-    let count = prop_oneof![0..5usize, 0..100usize, BLOCK - 2..BLOCK + 3, 2 * BLOCK - 1..2 * BLOCK + 2];
+    let count = prop_oneof![0..5usize, 0..BLOCK, BLOCK - 2..BLOCK + 3, 2 * BLOCK - 1..2 * BLOCK + 2];
     (1..8usize, count).prop_flat_map(move |(world, count)| {
         prop::collection::vec(prop::collection::vec(value.clone(), count), world)
     })
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 64 }))]
 
     #[test]
     fn floats_equal_a_serial_fold(ranks in ranks(-300.0..300.0f64)) {
@@ -106,10 +106,13 @@ proptest! {
     }
 }
 
+/// Miri is too slow for all values.
+const STRIDE: usize = if cfg!(miri) { 997 } else { 1 };
+
 /// Every upper half of an f32 with lower halves on both sides of all ties.
 fn rounding_cases() -> impl Iterator<Item = f32> {
     let low = [0u32, 1, 0x7fff, 0x8000, 0x8001, 0xffff];
-    let high = (0..=u16::MAX).step_by(if cfg!(miri) { 97 } else { 1 });
+    let high = (0..=u16::MAX).step_by(STRIDE);
     high.flat_map(move |high| low.map(|low| f32::from_bits(u32::from(high) << 16 | low)))
 }
 
@@ -120,7 +123,7 @@ fn bf16_converts_like_the_half_crate() {
         let equal = ours.to_bits() == theirs.to_bits() || ours.is_nan() && theirs.is_nan();
         assert!(equal, "{value:e}: {ours:e} {theirs:e}");
     }
-    for value in (0..=u16::MAX).map(bf16::from_bits) {
+    for value in (0..=u16::MAX).step_by(STRIDE).map(bf16::from_bits) {
         let (ours, theirs) = (bf16_to_f32(value), value.to_f32());
         assert!(ours.to_bits() == theirs.to_bits() || value.is_nan() && ours.is_nan(), "{value:e}: {ours:e}");
     }

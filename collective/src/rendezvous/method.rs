@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Where the ranks of a job meet, as a URL: `env://`, `tcp://host:port` or `file:///path`.
+/// Where the ranks of a job meet, as a URL: `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMethod {
     /// Rank, world size and address from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` (default 127.0.0.1)
@@ -15,6 +15,9 @@ pub enum InitMethod {
     /// it there. All ranks must be on one machine, unless `MASTER_ADDR` says under which address
     /// the machine of rank 0 is reached.
     File(PathBuf),
+    /// The MPI library that started the processes knows rank and world size, and carries rank 0's
+    /// address and a fresh secret to the others. Needs the feature `mpi`.
+    Mpi,
 }
 
 impl FromStr for InitMethod {
@@ -22,7 +25,9 @@ impl FromStr for InitMethod {
 
     fn from_str(url: &str) -> Result<Self> {
         let invalid = |why: &str| {
-            Error::Invalid(format!("init method {url:?}: {why}; use env://, tcp://host:port or file:///path"))
+            Error::Invalid(format!(
+                "init method {url:?}: {why}; use env://, tcp://host:port, file:///path or mpi://"
+            ))
         };
         if let Some(rest) = url.strip_prefix("env://") {
             return if rest.is_empty() {
@@ -45,7 +50,10 @@ impl FromStr for InitMethod {
             }
             return Ok(InitMethod::File(path.into()));
         }
-        Err(invalid("unknown scheme"))
+        match url {
+            "mpi://" => Ok(InitMethod::Mpi),
+            _ => Err(invalid("unknown scheme")),
+        }
     }
 }
 
@@ -55,6 +63,7 @@ impl fmt::Display for InitMethod {
             InitMethod::Env => f.write_str("env://"),
             InitMethod::Tcp(address) => write!(f, "tcp://{address}"),
             InitMethod::File(path) => write!(f, "file://{}", path.display()),
+            InitMethod::Mpi => f.write_str("mpi://"),
         }
     }
 }
@@ -65,7 +74,7 @@ mod tests {
 
     #[test]
     fn urls_are_read_and_written() {
-        for url in ["env://", "tcp://localhost:29500", "tcp://[::1]:1", "file:///run/job"] {
+        for url in ["env://", "tcp://localhost:29500", "tcp://[::1]:1", "file:///run/job", "mpi://"] {
             assert_eq!(url.parse::<InitMethod>().unwrap().to_string(), url);
         }
     }

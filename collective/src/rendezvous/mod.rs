@@ -14,7 +14,7 @@ mod method;
 pub(crate) mod plan;
 pub(crate) mod secret;
 pub(crate) mod server;
-mod verdict;
+pub(crate) mod verdict;
 pub(crate) mod wire;
 
 pub use method::InitMethod;

@@ -1,7 +1,10 @@
 //! From what the caller, the environment or a file says to who and where this rank is.
 
 use super::{InitMethod, Secret};
-use crate::{Error, Options, Result};
+use crate::{
+    Error, Options, Result,
+    transport::{Transport, mpi},
+};
 use std::{
     env,
     io::Write,
@@ -48,11 +51,15 @@ pub const MASTER_FD: &str = "BURN_DDP_MASTER_FD";
 impl Plan {
     /// Settles rank, world size, address and secret.
     pub fn new(method: &InitMethod, options: &Options) -> Result<Self> {
-        let rank = match options.rank {
+        let mpi = match method {
+            InitMethod::Mpi => Some(mpi::world()?),
+            InitMethod::Env | InitMethod::Tcp(_) | InitMethod::File(_) => None,
+        };
+        let rank = match options.rank.or(mpi.map(|mpi| mpi.rank)) {
             Some(rank) => rank,
             None => required(number("RANK", "a rank, a whole number from 0")?, "RANK", method)?,
         };
-        let world = match options.world_size {
+        let world = match options.world_size.or(mpi.map(|mpi| mpi.size)) {
             Some(world) => world,
             None => required(number("WORLD_SIZE", "a number of processes, from 1")?, "WORLD_SIZE", method)?,
         };
@@ -65,7 +72,18 @@ impl Plan {
                 world - 1
             )));
         }
+        if mpi.is_some() || options.transport == Transport::Mpi {
+            let mpi = mpi::world()?;
+            if (mpi.rank, mpi.size) != (rank, world) {
+                return Err(Error::Invalid(format!(
+                    "this is rank {rank} of {world}, but to MPI it is rank {} of {}: start it with mpirun, and leave rank and world size to mpi://",
+                    mpi.rank, mpi.size
+                )));
+            }
+        }
         let address = match method {
+            InitMethod::Mpi if world == 1 => String::new(),
+            InitMethod::Mpi => mpi::address(options.rendezvous_timeout)?,
             InitMethod::Env if world == 1 => String::new(),
             InitMethod::Env => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
@@ -205,14 +223,23 @@ pub(crate) fn publish(path: &Path, address: SocketAddr, secret: &Secret) -> Resu
         .mode(0o600)
         .open(&temporary)
         .map_err(failed)?;
-    writeln!(file, "{address}\n{}", secret.expose()).map_err(failed)?;
+    file.write_all(written(&address.to_string(), secret).as_bytes()).map_err(failed)?;
     file.sync_all().map_err(failed)?;
     std::fs::rename(&temporary, path).map_err(failed)
 }
 
 /// What rank 0 wrote, or `None` if it has not yet.
 pub(crate) fn read(path: &Path) -> Option<(String, Secret)> {
-    let text = std::fs::read_to_string(path).ok()?;
+    parse(&std::fs::read_to_string(path).ok()?)
+}
+
+/// What rank 0 writes.
+pub(crate) fn written(address: &str, secret: &Secret) -> String {
+    format!("{address}\n{}\n", secret.expose())
+}
+
+/// The inverse of [`written`].
+pub(crate) fn parse(text: &str) -> Option<(String, Secret)> {
     let (address, secret) = text.split_once('\n')?;
     let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
     Some((address.into(), secret))

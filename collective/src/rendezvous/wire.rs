@@ -7,7 +7,7 @@ use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Most bytes of one frame: room for the table of some ten thousand ranks.
@@ -120,6 +120,11 @@ pub(crate) enum Event {
 
 /// Writes one frame. The stream's write timeout bounds the wait.
 pub(crate) fn write_frame<T: Serialize>(mut stream: &TcpStream, message: &T) -> io::Result<()> {
+    stream.write_all(&encode(message)?)
+}
+
+/// A message as [`decode`] reads it.
+pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
     if body.len() > LIMIT {
         return Err(io::Error::new(
@@ -129,7 +134,7 @@ pub(crate) fn write_frame<T: Serialize>(mut stream: &TcpStream, message: &T) -> 
     }
     let mut frame = (body.len() as u32).to_be_bytes().to_vec();
     frame.extend(body);
-    stream.write_all(&frame)
+    Ok(frame)
 }
 
 /// What [`FrameReader::next`] found.
@@ -151,14 +156,20 @@ impl FrameReader {
         FrameReader { stream, buffer: Vec::new() }
     }
 
-    /// The next frame, waiting at most about `wait` for more bytes (`None`: until they come).
+    /// The next frame, waiting at most about `wait` for it (`None`: until it comes), however slowly
+    /// its bytes trickle in.
     pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Next<T>> {
-        self.stream.set_read_timeout(wait)?;
+        let until = wait.map(|wait| Instant::now() + wait);
         loop {
             if let Some((message, used)) = decode(&self.buffer)? {
                 self.buffer.drain(..used);
                 return Ok(Next::Frame(message));
             }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Next::Idle);
+            }
+            self.stream.set_read_timeout(left)?;
             let mut chunk = [0; 8192];
             match (&*self.stream).read(&mut chunk) {
                 Ok(0) => return Ok(Next::Closed),
@@ -191,6 +202,11 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T,
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::{
+        os::{fd::OwnedFd, unix::net::UnixStream},
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
 
     proptest! {
         #[test]
@@ -198,6 +214,38 @@ mod tests {
             let _ = decode::<Request>(&bytes);
             let _ = decode::<Event>(&bytes);
         }
+
+        #[test]
+        fn numbers_arrive_to_the_last_bit(seconds in prop::num::f64::NORMAL | prop::num::f64::ZERO) {
+            let message = Request::Late { seconds };
+            let frame = encode(&message).unwrap();
+            prop_assert_eq!(decode(&frame).unwrap(), Some((message, frame.len())));
+        }
+    }
+
+    #[test]
+    fn a_frame_that_trickles_in_does_not_hold_its_reader() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut reader = FrameReader::new(Arc::new(TcpStream::from(OwnedFd::from(here))));
+        let message = Event::Value { id: 1, value: vec![0; 300] };
+        let frame = encode(&message).unwrap();
+        let given_up = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for byte in frame {
+                    (&there).write_all(&[byte]).unwrap();
+                    if !given_up.load(Ordering::Relaxed) {
+                        thread::sleep(Duration::from_millis(10));
+                    }
+                }
+            });
+            // Each byte comes within the time given, all of them together do not.
+            let early = reader.next::<Event>(Some(Duration::from_millis(100)));
+            given_up.store(true, Ordering::Relaxed);
+            assert!(matches!(early, Ok(Next::Idle)));
+            let late = reader.next::<Event>(None);
+            assert!(matches!(late, Ok(Next::Frame(whole)) if whole == message));
+        });
     }
 
     #[test]

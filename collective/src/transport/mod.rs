@@ -1,8 +1,14 @@
 //! The ways of moving bytes between ranks. Each implements
 //! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
 
+pub(crate) mod header;
 mod local;
 pub(crate) mod machines;
+#[cfg(feature = "mpi")]
+pub(crate) mod mpi;
+#[cfg(not(feature = "mpi"))]
+#[path = "no_mpi.rs"]
+pub(crate) mod mpi;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod tcp;
@@ -23,6 +29,8 @@ pub enum Transport {
     Shm,
     /// TCP, within a machine and between machines.
     Tcp,
+    /// The MPI library that started the processes; needs the feature `mpi`.
+    Mpi,
 }
 
 impl Transport {
@@ -33,6 +41,7 @@ impl Transport {
             Transport::Thread => "thread",
             Transport::Shm => "shm",
             Transport::Tcp => "tcp",
+            Transport::Mpi => "mpi",
         }
     }
 }
@@ -47,9 +56,9 @@ impl FromStr for Transport {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = [Transport::Auto, Transport::Thread, Transport::Shm, Transport::Tcp];
+        let all = [Transport::Auto, Transport::Thread, Transport::Shm, Transport::Tcp, Transport::Mpi];
         all.into_iter().find(|transport| transport.name() == text).ok_or_else(|| {
-            Error::Invalid(format!("there is no transport {text:?}; choose auto, thread, shm or tcp"))
+            Error::Invalid(format!("there is no transport {text:?}; choose auto, thread, shm, tcp or mpi"))
         })
     }
 }

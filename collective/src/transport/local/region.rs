@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Most bytes a rank contributes to a call that is done in one exchange.
 pub const SMALL: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
 /// Most bytes of a rank's input that are under way at a time in a large call.
-pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 256 << 10 };
+pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 128 << 10 };
 /// Most bytes of a piece of a message.
 pub const MESSAGE: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
 /// Most ranks that share one machine.

@@ -24,7 +24,7 @@
 //! ```
 
 mod processes;
-mod segment;
+pub(crate) mod segment;
 
 pub use segment::ShmSegment;
 

@@ -109,7 +109,7 @@ impl ShmSegment {
 }
 
 /// Takes `/proc/<pid>/fd/<number>#<nonce>` apart, and nothing else.
-fn parse(name: &str) -> Option<(&str, [u64; 2])> {
+pub(crate) fn parse(name: &str) -> Option<(&str, [u64; 2])> {
     let (path, nonce) = name.split_once('#')?;
     let (pid, fd) = path.strip_prefix("/proc/")?.split_once("/fd/")?;
     let number = |s: &str| s.len() < 12 && !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());

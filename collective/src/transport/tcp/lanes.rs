@@ -4,7 +4,7 @@
 //! A lane is one peer. What goes each way is a header and then some parts of memory, in order.
 //! After every step forward a hook looks at what has come, reduces, and opens more of what may go.
 
-use super::header::{self, HEADER};
+use crate::transport::header::{self, HEADER};
 use crate::{Error, Result, communicator::Call, rendezvous::secret::retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{

@@ -13,9 +13,8 @@
 //! In all three an element is reduced by one rank, or by all alike, in rank order.
 
 mod chunks;
-mod header;
 mod lanes;
-mod switchboard;
+pub(crate) mod switchboard;
 mod tree;
 
 pub(crate) use switchboard::Switchboard;

@@ -187,3 +187,18 @@ impl Shared {
         Ok(())
     }
 }
+
+/// Lets rank `rank` receive `stream`, and returns for which group and from which rank it came.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn receive(rank: usize, secret: Secret, stream: TcpStream) -> Result<Vec<(u64, usize)>> {
+    let shared = Shared {
+        rank,
+        secret,
+        arrivals: Mutex::default(),
+        arrived: Condvar::new(),
+        closing: AtomicBool::new(false),
+        unproven: AtomicUsize::new(0),
+    };
+    shared.receive(stream)?;
+    Ok(shared.lock().keys().copied().collect())
+}

@@ -2,13 +2,10 @@
 
 use super::{Fold, LINE, Pieces};
 use crate::{
-    reduce::reduce_from,
+    reduce::{reduce_from, reduce_with},
     transport::local::stream::{Areas, Stages},
 };
 use std::ops::Range;
-
-/// Bytes that are reduced into shared memory and copied on while they are in the first-level cache.
-const TILE: usize = 8 << 10;
 
 /// The part of `piece` (a range of bytes) that `rank` reduces for all; whole lines.
 pub fn share(piece: Range<usize>, rank: usize, world: usize) -> Range<usize> {
@@ -20,7 +17,7 @@ pub fn share(piece: Range<usize>, rank: usize, world: usize) -> Range<usize> {
 impl Fold {
     /// Reduces this rank's `own` part of its buffer with what the other ranks' areas have at `at`.
     /// The result goes to `output` and, if `keep`, also into the buffer.
-    fn tiles(
+    fn reduce(
         &self,
         buffer: &mut [u8],
         own: Range<usize>,
@@ -29,16 +26,10 @@ impl Fold {
         output: &mut [u8],
         keep: bool,
     ) {
-        for start in (0..own.len()).step_by(TILE) {
-            let end = (start + TILE).min(own.len());
-            let tile = own.start + start..own.start + end;
-            let mine = &buffer[tile.clone()];
-            let input = |rank| if rank == self.rank { mine } else { &inputs.of(rank)[at + start..at + end] };
-            reduce_from(self.dtype, self.op, self.world, &input, &mut output[start..end]);
-            if keep {
-                buffer[tile].copy_from_slice(&output[start..end]);
-            }
-        }
+        let len = own.len();
+        let input = |rank| &inputs.of(rank)[at..at + len];
+        let (own, output) = (&mut buffer[own], &mut output[..len]);
+        reduce_with(self.dtype, self.op, self.world, self.rank, own, &input, output, keep);
     }
 }
 
@@ -85,7 +76,7 @@ impl Stages for ReduceShares<'_> {
         let piece = self.pieces.range(piece);
         let own = share(piece.clone(), self.fold.rank, self.fold.world);
         let at = own.start - piece.start;
-        self.fold.tiles(self.buffer, own, inputs, at, output, self.wants);
+        self.fold.reduce(self.buffer, own, inputs, at, output, self.wants);
     }
 
     fn drain(&mut self, piece: usize, outputs: &Areas<'_>) {
@@ -146,6 +137,6 @@ impl Stages for ReduceParts<'_> {
     fn work(&mut self, piece: usize, inputs: &Areas<'_>, output: &mut [u8]) {
         let own = self.part(piece, self.fold.rank);
         let at = self.fold.rank * self.area;
-        self.fold.tiles(self.buffer, own, inputs, at, output, true);
+        self.fold.reduce(self.buffer, own, inputs, at, output, true);
     }
 }

@@ -17,26 +17,41 @@ fn index<T: PartialEq>(all: &[T], one: &T) -> u8 {
     all.iter().position(|other| other == one).map_or(NONE, |at| at as u8)
 }
 
+pub(crate) fn encode(call: &Call) -> [u8; HEADER] {
+    let root = call.root.map(|root| root as u32);
+    pack(call.seq, call.count as u64, call.operation, call.dtype, call.reduce, root)
+}
+
 /// Little endian: seq (8), count (8), operation as ASCII padded with zeros (16), dtype (1),
 /// reduction (1), "dd" (2), root (4, all ones for none).
-pub(crate) fn encode(call: &Call) -> [u8; HEADER] {
+pub(crate) fn pack(
+    seq: u64,
+    count: u64,
+    operation: &str,
+    dtype: DType,
+    reduce: Option<ReduceOp>,
+    root: Option<u32>,
+) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    header[0..8].copy_from_slice(&call.seq.to_le_bytes());
-    header[8..16].copy_from_slice(&(call.count as u64).to_le_bytes());
-    let name = &call.operation.as_bytes()[..call.operation.len().min(16)];
+    header[0..8].copy_from_slice(&seq.to_le_bytes());
+    header[8..16].copy_from_slice(&count.to_le_bytes());
+    let name = &operation.as_bytes()[..operation.len().min(16)];
     header[16..16 + name.len()].copy_from_slice(name);
-    header[32] = index(&DTYPES, &call.dtype);
-    header[33] = call.reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
+    header[32] = index(&DTYPES, &dtype);
+    header[33] = reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
     header[34..36].copy_from_slice(b"dd");
-    header[36..40].copy_from_slice(&call.root.map_or(u32::MAX, |root| root as u32).to_le_bytes());
+    header[36..40].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
     header
 }
 
 /// The call behind a header, or `None` if it is no header.
 pub(crate) fn decode(header: &[u8; HEADER]) -> Option<Fingerprint> {
     let word = |at: usize| header[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-    let name = header[16..32].split(|byte| *byte == 0).next()?;
-    if &header[34..36] != b"dd" || name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+    let name = &header[16..32];
+    let (name, padding) = name.split_at(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
+    // What differs from every header must not read as the call it differs from.
+    let padded = padding.iter().all(|byte| *byte == 0);
+    if &header[34..36] != b"dd" || name.is_empty() || !padded || !name.iter().all(u8::is_ascii_graphic) {
         return None;
     }
     let root = u32::from_le_bytes(header[36..40].try_into().ok()?);

@@ -1,0 +1,213 @@
+//! Data parallelism in one process, a thread per device, as PyTorch's `nn.DataParallel` does it.
+//!
+//! A step deals the mini-batch out along its batch dimension, runs the forward pass of a replica on
+//! every device at the same time, gathers the outputs on the output device and computes the loss of
+//! the whole batch there. The gradient of the outputs goes back to the replicas, which run their
+//! backward passes at the same time; what they find is added up on the main device, where the one
+//! optimizer works. The next step begins with the new parameters.
+//!
+//! Unlike PyTorch, replicas live on between steps. Each keeps running statistics of its own; those
+//! of the main device are the module's.
+
+mod scatter;
+mod worker;
+
+pub use scatter::{Outputs, Scatter, shares};
+
+use crate::{Error, Result};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use burn::train::{TrainOutput, TrainStep};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, PoisonError},
+};
+use worker::{Worker, parameters, reason};
+
+/// A module whose training step can be cut where the outputs are: what is before runs on every
+/// device, what is after on one.
+pub trait ParallelStep: TrainStep<Input: Scatter> + Module + 'static {
+    /// What the forward pass gives.
+    type Outputs: Outputs;
+    /// The forward pass over a part of the batch.
+    fn forward_part(&self, part: Self::Input) -> Self::Outputs;
+    /// The loss `[1]` of the whole batch, and what metrics see of it.
+    fn criterion(&self, outputs: Self::Outputs, batch: Self::Input) -> (Tensor<1>, Self::Output);
+}
+
+/// How the gradients of the replicas come together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DpReduce {
+    /// One after the other into those of the main device.
+    #[default]
+    Main,
+    /// In pairs, pairs of pairs, and so on: log₂ n steps, half the transfers between neighbours.
+    Tree,
+}
+
+/// Replicas of one module on several devices of this process.
+pub struct DataParallel<M: ParallelStep> {
+    /// The first holds the module and its optimizer.
+    main: (Device, String),
+    workers: Vec<Worker<M>>,
+    output: Device,
+    reduce: DpReduce,
+    /// The first failure: some replica may be in the middle of a step then.
+    failure: Mutex<Option<Error>>,
+}
+
+/// A device and what errors call it.
+pub type NamedDevice = (Device, String);
+
+impl<M: ParallelStep> DataParallel<M> {
+    /// Replicas of `model`, which is on `devices[0]`, on all other `devices`. The outputs are
+    /// gathered on `devices[output]`. On the CPU every replica computes with `threads` threads.
+    ///
+    /// # Errors
+    /// If there is no device, or `output` is none of them, or a thread cannot be started.
+    pub fn new(
+        model: &M,
+        devices: &[NamedDevice],
+        output: usize,
+        reduce: DpReduce,
+        threads: usize,
+    ) -> Result<Self> {
+        let Some((main, others)) = devices.split_first() else {
+            return Err(Error::Invalid("data parallelism needs at least one device".into()));
+        };
+        let Some((output, _)) = devices.get(output) else {
+            return Err(Error::Invalid(format!(
+                "the output device is number {output}, but there are {} devices",
+                devices.len()
+            )));
+        };
+        let autodiff = |device: &Device| device.clone().autodiff();
+        let start = |(device, name): &NamedDevice| Worker::start(model, &autodiff(device), name, threads);
+        Ok(DataParallel {
+            main: (autodiff(&main.0), main.1.clone()),
+            workers: others.iter().map(start).collect::<Result<_>>()?,
+            output: autodiff(output),
+            reduce,
+            failure: Mutex::new(None),
+        })
+    }
+
+    /// One training step of `model`, which is on the main device: its gradients, there, and what
+    /// metrics see. The gradients are those of the loss over the whole batch.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps fail
+    /// with the same.
+    pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &*failure {
+            return Err(Error::Poisoned(Box::new(error.clone())));
+        }
+        self.try_step(model, batch).inspect_err(|error| *failure = Some(error.clone()))
+    }
+
+    fn try_step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
+        let sizes = shares(batch.samples(), 1 + self.workers.len());
+        let mut parts = batch.clone().scatter(&sizes).into_iter();
+        let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
+        // A batch smaller than the number of devices leaves the last ones out.
+        let busy = &self.workers[..sizes.len() - 1];
+        for (worker, part) in busy.iter().zip(parts) {
+            worker.forward(parameters(model), part)?;
+        }
+        let own = self.here(|| model.forward_part(own.to_device(&self.main.0)))?;
+        let mut all = vec![own.clone().detach()];
+        for worker in busy {
+            all.push(worker.outputs()?);
+        }
+        let (loss, item, gathered) = self.here(|| {
+            let device = self.output.clone().inner();
+            let gathered =
+                M::Outputs::gather(all.into_iter().map(|part| part.to_device(&device)).collect()).leaf();
+            let (loss, item) = model.criterion(gathered.clone(), batch.to_device(&self.output));
+            (loss, item, gathered)
+        })?;
+        let (mut gradients, outputs) = self.here(|| {
+            let mut gradients = loss.backward();
+            let outputs = gathered.gradient(&gradients);
+            // Those of parameters that the criterion itself uses.
+            (GradientsParams::from_module(&mut gradients, model), outputs)
+        })?;
+        let mut outputs = outputs.scatter(&sizes).into_iter();
+        let Some(mine) = outputs.next() else { return Err(Error::Invalid("outputs without a part".into())) };
+        for (worker, gradient) in busy.iter().zip(outputs) {
+            worker.backward(gradient)?;
+        }
+        let own = self.here(|| {
+            let sum = own.weighted_sum(mine.to_device(&self.main.0.clone().inner()));
+            GradientsParams::from_grads(sum.backward(), model)
+        })?;
+        let mut found = vec![(own, self.main.0.clone())];
+        for worker in busy {
+            found.push((worker.gradients()?, worker.device().clone()));
+        }
+        let reduced = self.here(|| self.reduce(model, found))?;
+        gradients = add(model, gradients.to_device(&self.main.0.clone().inner(), model), reduced);
+        Ok(TrainOutput { grads: gradients, item })
+    }
+
+    /// All gradients added up on the main device, in the order of the devices.
+    fn reduce(&self, model: &M, mut found: Vec<(GradientsParams, Device)>) -> GradientsParams {
+        match self.reduce {
+            DpReduce::Main => {
+                let sum = |sum: GradientsParams, (other, _): (GradientsParams, Device)| {
+                    add(model, sum, other.to_device(&self.main.0.clone().inner(), model))
+                };
+                let mut found = found.into_iter();
+                let first = found.next().map(|(first, _)| first).unwrap_or_default();
+                found.fold(first, sum)
+            }
+            DpReduce::Tree => {
+                while found.len() > 1 {
+                    let mut pairs = found.into_iter();
+                    found = Vec::new();
+                    while let Some((left, device)) = pairs.next() {
+                        let sum = match pairs.next() {
+                            Some((right, _)) => {
+                                add(model, left, right.to_device(&device.clone().inner(), model))
+                            }
+                            None => left,
+                        };
+                        found.push((sum, device));
+                    }
+                }
+                found.pop().map(|(sum, _)| sum).unwrap_or_default()
+            }
+        }
+    }
+
+    /// What happens on the main device's thread, which is the caller's.
+    fn here<R>(&self, act: impl FnOnce() -> R) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(act))
+            .map_err(|panic| Error::Device { device: self.main.1.clone(), reason: reason(panic) })
+    }
+}
+
+/// `a + b` for every parameter that either has a gradient for.
+fn add<M: Module>(model: &M, a: GradientsParams, b: GradientsParams) -> GradientsParams {
+    let mut add = Add { a, b };
+    model.visit(&mut add);
+    add.a
+}
+
+struct Add {
+    a: GradientsParams,
+    b: GradientsParams,
+}
+
+impl ModuleVisitor for Add {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(b) = self.b.remove::<D>(param.id) else { return };
+        let sum = match self.a.remove::<D>(param.id) {
+            Some(a) => a + b,
+            None => b,
+        };
+        self.a.register(param.id, sum);
+    }
+}

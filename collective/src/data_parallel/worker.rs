@@ -1,0 +1,171 @@
+//! A replica on its device, in a thread of its own. The thread lives as long as the replica, so
+//! that the replica's running statistics belong to one thread, and panics end in an error.
+
+use super::{ParallelStep, scatter::Outputs};
+use crate::{Error, Result};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+};
+
+/// The trainable parameters of a module, outside any graph.
+pub(super) fn parameters<M: Module>(module: &M) -> GradientsParams {
+    let mut collect = Collect(GradientsParams::new());
+    module.visit(&mut collect);
+    collect.0
+}
+
+struct Collect(GradientsParams);
+
+impl ModuleVisitor for Collect {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            self.0.register::<D>(param.id, param.val().inner());
+        }
+    }
+}
+
+/// Gives a module parameters from another device.
+struct Receive<'a> {
+    parameters: GradientsParams,
+    device: &'a Device,
+}
+
+impl ModuleMapper for Receive<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match self.parameters.remove::<D>(param.id) {
+            Some(value) => param
+                .map(|_| Tensor::from_inner(value.to_device(&self.device.clone().inner())).require_grad()),
+            None => param,
+        }
+    }
+}
+
+enum Command<M: ParallelStep> {
+    /// New parameters, then a forward pass.
+    Forward(GradientsParams, M::Input),
+    /// The backward pass of the last forward pass, from the gradient of its outputs.
+    Backward(M::Outputs),
+}
+
+enum Answer<M: ParallelStep> {
+    /// Outside any graph.
+    Outputs(M::Outputs),
+    Gradients(GradientsParams),
+}
+
+/// The handle on a replica. Dropping it ends the thread once it has done what it is doing.
+pub(super) struct Worker<M: ParallelStep> {
+    device: Device,
+    name: String,
+    commands: Sender<Command<M>>,
+    answers: Receiver<Result<Answer<M>, String>>,
+}
+
+impl<M: ParallelStep> Worker<M> {
+    /// A replica of `model` on `device`, which errors call `name`. On the CPU it computes with
+    /// `threads` threads of its own.
+    pub fn start(model: &M, device: &Device, name: &str, threads: usize) -> Result<Self> {
+        let (commands, orders) = channel();
+        let (reports, answers) = channel();
+        // Running statistics are shared by clones; those that come back from inference are its own.
+        let replica = model.valid().train().fork(device);
+        let on = device.clone();
+        let run = move || {
+            // Flex computes on the pool of the thread that calls it.
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
+            let mut replica = Replica { module: replica, device: on, outputs: None };
+            for order in orders {
+                let answer = match &pool {
+                    Ok(_) => catch_unwind(AssertUnwindSafe(|| replica.obey(order))).map_err(reason),
+                    Err(error) => Err(format!("cannot start {threads} compute threads: {error}")),
+                };
+                if reports.send(answer).is_err() {
+                    return;
+                }
+            }
+        };
+        thread::Builder::new()
+            .name(format!("replica {name}"))
+            .spawn(run)
+            .map_err(|error| Error::io(format!("start the thread of device {name}"), &error))?;
+        Ok(Worker { device: device.clone(), name: name.into(), commands, answers })
+    }
+
+    pub fn forward(&self, parameters: GradientsParams, input: M::Input) -> Result<()> {
+        self.order(Command::Forward(parameters, input))
+    }
+
+    pub fn outputs(&self) -> Result<M::Outputs> {
+        match self.answer()? {
+            Answer::Outputs(outputs) => Ok(outputs),
+            Answer::Gradients(_) => Err(self.failed("it answered out of turn")),
+        }
+    }
+
+    pub fn backward(&self, gradient: M::Outputs) -> Result<()> {
+        self.order(Command::Backward(gradient))
+    }
+
+    pub fn gradients(&self) -> Result<GradientsParams> {
+        match self.answer()? {
+            Answer::Gradients(gradients) => Ok(gradients),
+            Answer::Outputs(_) => Err(self.failed("it answered out of turn")),
+        }
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn order(&self, command: Command<M>) -> Result<()> {
+        self.commands.send(command).map_err(|_| self.failed("its thread has ended"))
+    }
+
+    fn answer(&self) -> Result<Answer<M>> {
+        let answer = self.answers.recv().map_err(|_| self.failed("its thread has ended"))?;
+        answer.map_err(|reason| self.failed(reason))
+    }
+
+    fn failed(&self, reason: impl Into<String>) -> Error {
+        Error::Device { device: self.name.clone(), reason: reason.into() }
+    }
+}
+
+/// What a panic said.
+pub(super) fn reason(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").into()
+}
+
+struct Replica<M: ParallelStep> {
+    module: M,
+    device: Device,
+    /// Of the last forward pass, with its graph.
+    outputs: Option<M::Outputs>,
+}
+
+impl<M: ParallelStep> Replica<M> {
+    fn obey(&mut self, command: Command<M>) -> Answer<M> {
+        match command {
+            Command::Forward(parameters, input) => {
+                let mut receive = Receive { parameters, device: &self.device };
+                self.module = self.module.clone().map(&mut receive);
+                let outputs = self.module.forward_part(super::Scatter::to_device(input, &self.device));
+                self.outputs = Some(outputs.clone());
+                Answer::Outputs(outputs.detach())
+            }
+            Command::Backward(gradient) => {
+                let outputs = self.outputs.take().expect("forward comes before backward");
+                let sum =
+                    outputs.weighted_sum(super::Scatter::to_device(gradient, &self.device.clone().inner()));
+                Answer::Gradients(GradientsParams::from_grads(sum.backward(), &self.module))
+            }
+        }
+    }
+}

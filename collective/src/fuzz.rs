@@ -1,0 +1,269 @@
+//! What must hold for any bytes that come from outside: one function for each fuzz target in
+//! `fuzz/`, which panics if it does not hold. The tests run them on the seeds kept there, among
+//! them whatever fuzzing has found.
+
+use crate::{
+    InitMethod, Result, Secret,
+    process_group::explain,
+    rendezvous::{
+        plan,
+        secret::HANDSHAKE,
+        verdict::verdict,
+        wire::{self, Event, FrameReader, Next, Place, Request},
+    },
+    transport::{header, tcp::switchboard},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::Arc,
+    thread,
+    time::Instant,
+};
+
+/// What `bytes` say they are as a frame, with the prefix they have and with one that fits.
+pub fn frames(bytes: &[u8]) {
+    let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
+    framed.extend(bytes);
+    for bytes in [bytes, &framed] {
+        if let Some(Request::Stall(stall)) = frame(bytes) {
+            // A verdict is found whatever is asked and answered, and always after the deadline.
+            let place = Place { asked: None, seq: 0, last: Some(stall.call.clone()), inside: true };
+            let answers = stall.members.iter().step_by(2).map(|rank| (*rank, place.clone())).collect();
+            for answers in [HashMap::new(), answers] {
+                let error = verdict(0, &stall, |_| false, &answers);
+                assert_eq!(error.is_some(), stall.expired);
+                assert!(error.is_none_or(|error| !error.to_string().is_empty()));
+            }
+        }
+        if let Some(Event::Poison { error }) = frame(bytes) {
+            assert!(error.to_string().ends_with(&error.cause().to_string()));
+        }
+    }
+}
+
+/// A whole frame is read or refused, a part of one is neither, and what is read is written and
+/// read as the same.
+fn frame<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
+    let announced = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize);
+    let here = bytes.len().saturating_sub(4);
+    match wire::decode::<T>(bytes) {
+        Ok(Some((message, used))) => {
+            assert_eq!(Some(used), announced.map(|length| length + 4));
+            assert!(used <= bytes.len() && used <= wire::LIMIT + 4);
+            assert!(matches!(wire::decode::<T>(&bytes[..used - 1]), Ok(None)));
+            let again = wire::encode(&message).expect("what was read to fit");
+            let (same, length) = wire::decode::<T>(&again).expect("it to be read").expect("all of it");
+            assert_eq!((&same, length), (&message, again.len()));
+            Some(message)
+        }
+        Ok(None) => {
+            assert!(announced.is_none_or(|length| length <= wire::LIMIT && here < length));
+            None
+        }
+        Err(_) => {
+            assert!(announced.is_some_and(|length| length > wire::LIMIT || here >= length));
+            None
+        }
+    }
+}
+
+/// A stream of frames, the first byte apart, which says in how large pieces it comes: the pieces
+/// make no difference.
+pub fn reader(bytes: &[u8]) {
+    let Some((step, bytes)) = bytes.split_first() else { return };
+    let (mut expected, mut rest) = (Vec::new(), bytes);
+    let refused = loop {
+        match wire::decode::<Request>(rest) {
+            Ok(Some((message, used))) => {
+                expected.push(message);
+                rest = &rest[used..];
+            }
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    let (here, mut there) = pair();
+    // So that what has not come is not waited for.
+    here.set_nonblocking(true).expect("a non-blocking socket");
+    let mut reader = FrameReader::new(Arc::new(here));
+    let mut next = || reader.next::<Request>(Some(HANDSHAKE));
+    let mut got = Vec::new();
+    let mut ended = false;
+    for piece in bytes.chunks(usize::from(*step) + 1) {
+        there.write_all(piece).expect("room for a piece");
+        ended = loop {
+            match next() {
+                Ok(Next::Frame(message)) => got.push(message),
+                Ok(Next::Idle) => break false,
+                Ok(Next::Closed) => panic!("closed before its end"),
+                Err(_) => break true,
+            }
+        };
+        if ended {
+            break;
+        }
+    }
+    assert_eq!((got, ended), (expected, refused));
+    drop(there);
+    assert!(refused || matches!(next(), Ok(Next::Closed)));
+}
+
+/// A header that can be read is the one that would have been written: two that differ never read
+/// as the same call.
+pub fn header(bytes: &[u8]) {
+    let Some(header) = bytes.first_chunk() else { return };
+    let Some(call) = header::decode(header) else { return };
+    let written = header::pack(call.seq, call.count, &call.operation, call.dtype, call.reduce, call.root);
+    assert_eq!(&written, header, "{call}");
+}
+
+/// The handshake and the greeting after it; the first byte says what is played.
+pub fn handshake(bytes: &[u8]) {
+    let Some((play, bytes)) = bytes.split_first() else { return };
+    let bytes = &bytes[..bytes.len().min(4096)];
+    match play % 4 {
+        0 => stranger(bytes, 72, |stream| secret().answer(stream, soon())),
+        1 => stranger(bytes, 64, |stream| secret().dial(stream, soon())),
+        2 => relay(bytes),
+        _ => greeting(bytes),
+    }
+}
+
+fn secret() -> Secret {
+    Secret::new("a secret for tests").expect("a secret")
+}
+
+fn soon() -> Instant {
+    Instant::now() + 10 * HANDSHAKE
+}
+
+/// The two ends of a connection. All that the handshake asks of a socket, these can do.
+fn pair() -> (TcpStream, TcpStream) {
+    let (one, other) = UnixStream::pair().expect("a pair of sockets");
+    (TcpStream::from(OwnedFd::from(one)), TcpStream::from(OwnedFd::from(other)))
+}
+
+/// Who does not know the secret is refused, and `most` bytes of theirs are read.
+fn stranger(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStream) -> Result<()>) {
+    let (mut here, mut there) = pair();
+    there.write_all(bytes).expect("room for the bytes");
+    there.shutdown(Shutdown::Write).expect("an open socket");
+    assert!(meet(&mut here).is_err());
+    let mut rest = Vec::new();
+    here.read_to_end(&mut rest).expect("the rest");
+    assert!(bytes.len() - rest.len() <= most);
+}
+
+/// Two who know the secret, and between them one who changes bits: the first 72 bytes of `edits`
+/// are for what the dialler says, the next 64 for what the listener says. Whoever is told
+/// something else than was said does not believe it.
+fn relay(edits: &[u8]) {
+    let edits: [u8; 136] = std::array::from_fn(|at| edits.get(at).copied().unwrap_or(0));
+    let (mut dialler, to_dialler) = pair();
+    let (mut listener, to_listener) = pair();
+    let (dialled, answered) = thread::scope(|scope| {
+        let dialling = scope.spawn(move || secret().dial(&mut dialler, soon()));
+        let answering = scope.spawn(move || secret().answer(&mut listener, soon()));
+        // Dropping the two ends after it tells who is still waiting.
+        let ((d, l), (said, replied)) = ((to_dialler, to_listener), edits.split_at(72));
+        let _ = pass(&d, &l, &said[..40]) && pass(&l, &d, replied) && pass(&d, &l, &said[40..]);
+        drop((d, l));
+        (dialling.join().expect("no panic"), answering.join().expect("no panic"))
+    });
+    let untouched = |part: &[u8]| part.iter().all(|bits| *bits == 0);
+    assert_eq!(dialled.is_ok(), untouched(&edits[..40]) && untouched(&edits[72..]));
+    assert_eq!(answered.is_ok(), untouched(&edits));
+}
+
+/// Passes on as many bytes as there are edits; false if one of the ends is closed.
+fn pass(mut from: &TcpStream, mut to: &TcpStream, edits: &[u8]) -> bool {
+    let mut bytes = vec![0; edits.len()];
+    if from.read_exact(&mut bytes).is_err() {
+        return false;
+    }
+    bytes.iter_mut().zip(edits).for_each(|(byte, edit)| *byte ^= edit);
+    to.write_all(&bytes).is_ok()
+}
+
+/// One who has proved the secret and then says `bytes`: for which group and rank it comes.
+fn greeting(bytes: &[u8]) {
+    const RANK: usize = 1;
+    let (here, mut there) = pair();
+    let received = thread::scope(|scope| {
+        let receiving = scope.spawn(move || switchboard::receive(RANK, secret(), here));
+        secret().dial(&mut there, soon()).expect("the same secret");
+        let _ = there.write_all(bytes);
+        let _ = there.shutdown(Shutdown::Write);
+        receiving.join().expect("no panic")
+    });
+    let number = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
+    let meant = (bytes.len() >= 16 && number(12) == RANK)
+        .then(|| ((number(4) as u64) << 32 | number(0) as u64, number(8)));
+    assert_eq!(received.ok(), meant.map(|arrival| vec![arrival]));
+}
+
+/// Flight records, apart by the byte 0x1e: what is read is written and read as the same, and what
+/// several say together does not depend on their order.
+pub fn flight(bytes: &[u8]) {
+    let mut records: Vec<_> =
+        bytes.split(|byte| *byte == 0x1e).filter_map(|text| explain::parse(text).ok()).collect();
+    for record in &records {
+        let again = serde_json::to_vec_pretty(record).expect("a record to be written");
+        assert_eq!(explain::parse(&again).as_ref(), Ok(record));
+    }
+    let told = explain::together(records.clone());
+    records.reverse();
+    assert_eq!(told, explain::together(records.clone()));
+    if let Ok(text) = told {
+        assert!(records.iter().all(|record| text.contains(&record.error)));
+    }
+}
+
+/// Texts that say where to meet: read and written they are the same.
+pub fn text(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    if let Ok(method) = text.parse::<InitMethod>() {
+        assert_eq!(method.to_string(), text);
+    }
+    if let Some((address, secret)) = plan::parse(text) {
+        assert_eq!(plan::written(&address, &secret), text);
+    }
+    #[cfg(target_os = "linux")]
+    if let Some((path, [high, low])) = crate::transport::shm::segment::parse(text) {
+        assert!(text.eq_ignore_ascii_case(&format!("{path}#{high:016x}{low:016x}")));
+        let mut parts = path.split(|letter: char| letter.is_ascii_digit()).filter(|part| !part.is_empty());
+        assert_eq!((parts.next(), parts.next(), parts.next()), (Some("/proc/"), Some("/fd/"), None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// Runs a target's property on its seeds.
+    fn holds(target: &str, property: fn(&[u8])) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
+        let seeds: Vec<_> = folder.read_dir().unwrap().map(|seed| seed.unwrap().path()).collect();
+        assert!(!seeds.is_empty(), "no seeds in {}", folder.display());
+        for seed in seeds {
+            // Shown if it fails.
+            println!("{}", seed.display());
+            property(&std::fs::read(seed).unwrap());
+        }
+    }
+
+    macro_rules! targets {
+        ($($name:ident),*) => { $(
+            #[test]
+            fn $name() {
+                holds(stringify!($name), super::$name);
+            }
+        )* };
+    }
+    targets!(frames, reader, header, handshake, flight, text);
+}

@@ -1,0 +1,99 @@
+//! The MPI library of this process: started once with full thread support, ended when the process
+//! exits in good order.
+
+use crate::{Error, Result};
+use mpi::{Threading, ffi};
+use std::{
+    ffi::{c_char, c_int},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Operations were given up half done: MPI cannot end in good order any more.
+static ABANDONED: AtomicBool = AtomicBool::new(false);
+
+/// MPI as this process sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Library {
+    pub rank: usize,
+    pub size: usize,
+    /// Name of this machine, as MPI has it.
+    pub host: String,
+}
+
+impl Library {
+    /// Starts MPI, at the first call.
+    pub fn get() -> Result<&'static Library> {
+        static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
+        LIBRARY.get_or_init(start).as_ref().map_err(Clone::clone)
+    }
+
+    /// Says that some operation will never be completed.
+    pub fn abandon() {
+        ABANDONED.store(true, Ordering::SeqCst);
+    }
+}
+
+/// An error if an MPI function did not return success.
+pub(super) fn check(what: &str, code: c_int) -> Result<()> {
+    // MPI_SUCCESS is 0 by the standard.
+    if code == 0 {
+        return Ok(());
+    }
+    let mut text = vec![0u8; 1024];
+    let mut length = 0;
+    // SAFETY: the text has room for MPI_MAX_ERROR_STRING, which is at most 512 in MPICH and 256 in
+    // OpenMPI.
+    unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast::<c_char>(), &mut length) };
+    text.truncate(length.max(0) as usize);
+    Err(Error::Io { what: what.into(), reason: String::from_utf8_lossy(&text).into_owned() })
+}
+
+fn start() -> Result<Library> {
+    let provided = match mpi::initialize_with_threading(Threading::Multiple) {
+        Some((universe, provided)) => {
+            // Dropping it would end MPI; `finish` does that.
+            std::mem::forget(universe);
+            // SAFETY: `finish` takes and returns nothing and does not unwind.
+            unsafe { libc::atexit(finish) };
+            provided
+        }
+        // Somebody else in this process started it, and will end it.
+        None => mpi::environment::threading_support(),
+    };
+    if provided < Threading::Multiple {
+        return Err(Error::Invalid(format!(
+            "MPI offers {provided:?} threads, but transport mpi calls it from several (MPI_THREAD_MULTIPLE): use an MPI built with thread support"
+        )));
+    }
+    let (mut rank, mut size) = (0, 0);
+    // SAFETY: MPI is started; the world communicator exists from then on.
+    unsafe {
+        let world = ffi::RSMPI_COMM_WORLD;
+        check("let MPI errors be returned", ffi::MPI_Comm_set_errhandler(world, ffi::RSMPI_ERRORS_RETURN))?;
+        check("ask MPI for the rank", ffi::MPI_Comm_rank(world, &mut rank))?;
+        check("ask MPI for the world size", ffi::MPI_Comm_size(world, &mut size))?;
+    }
+    Ok(Library {
+        rank: rank as usize,
+        size: size as usize,
+        host: mpi::environment::processor_name().unwrap_or_default(),
+    })
+}
+
+/// Ends MPI when the process exits. All ranks must do so together, which those of a failed job do
+/// not: then it is left to the launcher, which sees that a rank went without saying goodbye.
+extern "C" fn finish() {
+    if ABANDONED.load(Ordering::SeqCst) || std::thread::panicking() {
+        return;
+    }
+    // SAFETY: MPI was started by this process; whether it has ended is asked first.
+    unsafe {
+        let mut ended = 0;
+        if ffi::MPI_Finalized(&mut ended) == 0 && ended == 0 {
+            ffi::MPI_Finalize();
+        }
+    }
+}

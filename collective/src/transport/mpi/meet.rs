@@ -1,0 +1,124 @@
+//! The rendezvous by way of MPI: rank 0 tells the others where its store listens and what the
+//! job's secret is.
+
+use super::{
+    Handle, Library,
+    operation::{Memory, Patience, count, run},
+};
+use crate::{DType, Error, Result, Secret, World, communicator::Call};
+use mpi::ffi;
+use std::{
+    env,
+    net::{SocketAddr, UdpSocket},
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+/// Room for an address and a secret.
+const WORDS: usize = 512;
+
+/// Who this process is in MPI's world.
+pub(crate) fn world() -> Result<World> {
+    let library = Library::get()?;
+    Ok(World { rank: library.rank, size: library.size })
+}
+
+/// Where rank 0 should listen, as `host:port`: on loopback if all ranks are on its machine.
+/// All ranks must call it.
+pub(crate) fn address(timeout: Duration) -> Result<String> {
+    let library = Library::get()?;
+    let mut name = library.host.clone().into_bytes();
+    name.resize(WORDS, 0);
+    let n = count(WORDS)?;
+    // SAFETY: the null-padded name has n bytes, and the memory to receive has n of every rank.
+    let names = with_patience("learn the hosts' names from MPI", timeout, |patience| {
+        run(patience, Memory::new(name, WORDS * library.size), |from, to, request| unsafe {
+            let bytes = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Iallgather(from, n, bytes, to, n, bytes, everyone().0, request)
+        })
+    })?;
+    let own = &names.recv[..WORDS];
+    let Some(other) = names.recv.chunks_exact(WORDS).find(|name| *name != own) else {
+        return Ok("127.0.0.1:0".into());
+    };
+    if let Ok(host) = env::var("MASTER_ADDR") {
+        return Ok(if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") });
+    }
+    let other = text(other);
+    // Nothing is sent: the system only decides which of its addresses leads there.
+    let route = || -> std::io::Result<SocketAddr> {
+        let socket = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
+        socket.connect((other.as_str(), 9))?;
+        socket.local_addr()
+    };
+    let found = route().map_err(|error| {
+        Error::io(
+            format!("find this machine's address towards {other}; set MASTER_ADDR to it on all ranks"),
+            &error,
+        )
+    })?;
+    Ok(SocketAddr::new(found.ip().to_canonical(), 0).to_string())
+}
+
+/// Rank 0's word to the others, or its failure to have one.
+pub(crate) fn publish(word: &Result<(SocketAddr, Secret)>, timeout: Duration) -> Result<()> {
+    let text = match word {
+        Ok((address, secret)) => format!("+{address}\n{}", secret.expose()),
+        Err(error) => format!("-{error}"),
+    };
+    let mut words = text.into_bytes();
+    words.resize(WORDS, 0);
+    broadcast(words, timeout).map(drop)
+}
+
+/// Where rank 0 listens, and the secret.
+pub(crate) fn look_up(timeout: Duration) -> Result<(String, Secret)> {
+    let text = text(&broadcast(vec![0; WORDS], timeout)?);
+    let unreadable =
+        || Error::Invalid(format!("rank 0 said {text:?} through MPI, which is no address and secret"));
+    if let Some(reason) = text.strip_prefix('-') {
+        return Err(Error::Remote { rank: 0, reason: reason.into() });
+    }
+    let (address, secret) =
+        text.strip_prefix('+').and_then(|rest| rest.split_once('\n')).ok_or_else(unreadable)?;
+    Ok((address.into(), Secret::new(secret)?))
+}
+
+fn text(padded: &[u8]) -> String {
+    let end = padded.iter().position(|byte| *byte == 0).unwrap_or(padded.len());
+    String::from_utf8_lossy(&padded[..end]).into_owned()
+}
+
+fn everyone() -> Handle {
+    // SAFETY: a constant of the library.
+    Handle(unsafe { ffi::RSMPI_COMM_WORLD })
+}
+
+fn broadcast(words: Vec<u8>, timeout: Duration) -> Result<Vec<u8>> {
+    let n = count(words.len())?;
+    let memory = Memory { recv: words, ..Memory::default() };
+    with_patience("learn from MPI where rank 0 listens", timeout, |patience| {
+        // SAFETY: the memory has n bytes.
+        run(patience, memory, |_, both, request| unsafe {
+            ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, 0, everyone().0, request)
+        })
+    })
+    .map(|memory| memory.recv)
+}
+
+fn with_patience<R>(
+    operation: &'static str,
+    timeout: Duration,
+    act: impl FnOnce(Patience<'_>) -> Result<R>,
+) -> Result<R> {
+    let call = Call { seq: 0, operation, dtype: DType::U8, count: 0, reduce: None, root: None, timeout };
+    let begun = Instant::now();
+    act(Patience { call: &call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
+        Error::Timeout { seconds, .. } => Error::Rendezvous {
+            address: "mpi://".into(),
+            seconds,
+            absent: "some of MPI's ranks, which did not call init".into(),
+        },
+        other => other,
+    })
+}

@@ -1,0 +1,289 @@
+//! An MPI library as the transport: the engine that CPU clusters already have, with whatever
+//! network it knows to use.
+//!
+//! MPI moves the bytes and this crate reduces them: `MPI_Allreduce` may add in any order, which
+//! differs with the number of ranks on a machine, and knows no half types. An all-reduce is an
+//! `MPI_Ialltoall` of parts, a reduction in rank order, and an `MPI_Iallgather` of the results: as
+//! many bytes as the best algorithm, and the same bits as every other transport.
+//!
+//! Only non-blocking operations are used, so that all of them have a deadline. Before the data of
+//! a call the ranks exchange its header, so that ranks that disagree end with an error.
+//!
+//! Standard: MPI 3.1, chapters 5.12 (non-blocking collectives) and 12.4 (threads).
+
+mod library;
+mod meet;
+mod operation;
+
+pub(crate) use meet::{address, look_up, publish, world};
+
+use super::header::{self, HEADER};
+use crate::{
+    Error, ReduceOp, Result,
+    communicator::{Call, Communicator, World},
+    reduce::reduce_in_rank_order,
+};
+use library::{Library, check};
+use mpi::ffi;
+use operation::{Memory, Patience, count, run};
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes of a rank's buffer that are under way at a time.
+const PIECE: usize = 1 << 20;
+
+/// An MPI communicator, which any thread may use: MPI runs with `MPI_THREAD_MULTIPLE`.
+#[derive(Clone, Copy, Debug)]
+struct Handle(ffi::MPI_Comm);
+// SAFETY: see above.
+unsafe impl Send for Handle {}
+// SAFETY: see above.
+unsafe impl Sync for Handle {}
+
+/// One rank of a group of MPI processes.
+#[derive(Debug)]
+pub(crate) struct Mpi {
+    world: World,
+    handle: Handle,
+    /// A message is two: its header and its data. One at a time to and from each rank.
+    outgoing: Vec<Mutex<()>>,
+    incoming: Vec<Mutex<()>>,
+    aborted: AtomicBool,
+}
+
+impl Mpi {
+    /// The group of `members`, which are ranks of MPI's world, as its number `rank`. All of them
+    /// must call it, with the same `group` number.
+    pub fn connect(group: u64, members: &[usize], rank: usize, timeout: Duration) -> Result<Self> {
+        Library::get()?;
+        // A tag that keeps groups apart which are made at the same time; any MPI has 15 bits.
+        let tag = (group % 0x7fff) as i32;
+        let ranks: Vec<i32> = members.iter().map(|member| *member as i32).collect();
+        // MPI has no way to do this with a deadline, so a thread does it and may be left behind.
+        let (done, made) = mpsc::channel();
+        thread::spawn(move || done.send(create(&ranks, tag)));
+        let handle = made.recv_timeout(timeout).map_err(|_| {
+            Library::abandon();
+            Error::Timeout {
+                call: "the making of an MPI communicator".into(),
+                seconds: timeout.as_secs_f64(),
+                absent: "some rank of the group did not take part".into(),
+            }
+        })??;
+        let size = members.len();
+        let locks = || (0..size).map(|_| Mutex::new(())).collect();
+        Ok(Mpi {
+            world: World { rank, size },
+            handle,
+            outgoing: locks(),
+            incoming: locks(),
+            aborted: AtomicBool::new(false),
+        })
+    }
+
+    fn patience<'a>(&'a self, call: &'a Call) -> Patience<'a> {
+        Patience { call, begun: Instant::now(), aborted: &self.aborted }
+    }
+
+    /// Every rank's `send` to every rank, in rank order.
+    fn gather_all(&self, patience: Patience<'_>, send: Vec<u8>) -> Result<Memory> {
+        let (n, recv) = (count(send.len())?, send.len() * self.world.size);
+        // SAFETY: `send` has n bytes, and the memory to receive has n of every rank.
+        run(patience, Memory::new(send, recv), |from, to, request| unsafe {
+            let bytes = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Iallgather(from, n, bytes, to, n, bytes, self.handle.0, request)
+        })
+    }
+
+    /// The r-th of n equal parts of every rank's `send` to rank r, in rank order.
+    fn all_to_all(&self, patience: Patience<'_>, send: Vec<u8>) -> Result<Memory> {
+        let (n, recv) = (count(send.len() / self.world.size)?, send.len());
+        // SAFETY: both memories have n bytes for every rank.
+        run(patience, Memory::new(send, recv), |from, to, request| unsafe {
+            let bytes = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Ialltoall(from, n, bytes, to, n, bytes, self.handle.0, request)
+        })
+    }
+
+    /// Learns what all others are calling; an error if it is not this.
+    fn agree(&self, patience: Patience<'_>) -> Result<()> {
+        let own = header::encode(patience.call);
+        let all = self.gather_all(patience, own.to_vec())?.recv;
+        let mut others = all.chunks_exact(HEADER).enumerate();
+        match others.find(|(_, other)| *other != own) {
+            Some((rank, other)) => Err(self.mismatch(patience.call, rank, other)),
+            None => Ok(()),
+        }
+    }
+
+    fn mismatch(&self, call: &Call, rank: usize, header: &[u8]) -> Error {
+        let other = header.try_into().ok().and_then(header::decode);
+        Error::Mismatch {
+            rank_a: self.world.rank,
+            call_a: call.to_string(),
+            rank_b: rank,
+            call_b: other.map_or_else(|| "something unreadable".into(), |call| call.to_string()),
+        }
+    }
+
+    /// The reduction of this rank's part of `send`, which has an equal part for every rank.
+    fn reduce_part(&self, patience: Patience<'_>, op: ReduceOp, send: Vec<u8>) -> Result<Vec<u8>> {
+        let mut memory = self.all_to_all(patience, send)?;
+        let part = memory.recv.len() / self.world.size;
+        let inputs: Vec<&[u8]> = memory.recv.chunks_exact(part).collect();
+        memory.send.truncate(part);
+        reduce_in_rank_order(patience.call.dtype, op, &inputs, &mut memory.send);
+        Ok(memory.send)
+    }
+}
+
+/// The transport of a group, see [`Mpi::connect`].
+pub(crate) fn connect(
+    group: u64,
+    members: &[usize],
+    rank: usize,
+    timeout: Duration,
+) -> Result<Box<dyn Communicator>> {
+    Ok(Box::new(Mpi::connect(group, members, rank, timeout)?))
+}
+
+/// Makes the communicator; blocks until all its ranks do.
+fn create(ranks: &[i32], tag: i32) -> Result<Handle> {
+    // SAFETY: MPI is started; the ranks are ranks of its world, checked when the job began.
+    unsafe {
+        let (mut all, mut some) = (ffi::RSMPI_GROUP_NULL, ffi::RSMPI_GROUP_NULL);
+        let mut comm = ffi::RSMPI_COMM_NULL;
+        check("ask MPI for its ranks", ffi::MPI_Comm_group(ffi::RSMPI_COMM_WORLD, &mut all))?;
+        let count = ranks.len() as i32;
+        check("make an MPI group", ffi::MPI_Group_incl(all, count, ranks.as_ptr(), &mut some))?;
+        let made = ffi::MPI_Comm_create_group(ffi::RSMPI_COMM_WORLD, some, tag, &mut comm);
+        ffi::MPI_Group_free(&mut some);
+        ffi::MPI_Group_free(&mut all);
+        check("make an MPI communicator", made)?;
+        check("let MPI errors be returned", ffi::MPI_Comm_set_errhandler(comm, ffi::RSMPI_ERRORS_RETURN))?;
+        Ok(Handle(comm))
+    }
+}
+
+fn reduction(call: &Call) -> Result<ReduceOp> {
+    call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))
+}
+
+impl Communicator for Mpi {
+    fn world(&self) -> World {
+        self.world
+    }
+
+    fn name(&self) -> &'static str {
+        "mpi"
+    }
+
+    fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let (op, patience, size) = (reduction(call)?, self.patience(call), self.world.size);
+        self.agree(patience)?;
+        for piece in buffer.chunks_mut(PIECE) {
+            // Filled up so that every rank reduces equally many elements.
+            let part = piece.len().div_ceil(size).next_multiple_of(call.dtype.size());
+            let mut send = piece.to_vec();
+            send.resize(part * size, 0);
+            let own = self.reduce_part(patience, op, send)?;
+            let all = self.gather_all(patience, own)?.recv;
+            piece.copy_from_slice(&all[..piece.len()]);
+        }
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let (op, patience, size) = (reduction(call)?, self.patience(call), self.world.size);
+        self.agree(patience)?;
+        let own = self.world.part(buffer.len());
+        let step = (PIECE / size).next_multiple_of(call.dtype.size());
+        for from in (0..own.len()).step_by(step) {
+            let to = (from + step).min(own.len());
+            let parts = buffer.chunks_exact(own.len());
+            let send = parts.flat_map(|part| &part[from..to]).copied().collect();
+            let reduced = self.reduce_part(patience, op, send)?;
+            buffer[own.start + from..own.start + to].copy_from_slice(&reduced);
+        }
+        Ok(())
+    }
+
+    fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let (patience, root) = (self.patience(call), call.root.unwrap_or_default());
+        self.agree(patience)?;
+        for piece in buffer.chunks_mut(PIECE) {
+            let n = count(piece.len())?;
+            let memory = Memory { recv: piece.to_vec(), ..Memory::default() };
+            // SAFETY: the memory has n bytes.
+            let memory = run(patience, memory, |_, both, request| unsafe {
+                ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, root as i32, self.handle.0, request)
+            })?;
+            piece.copy_from_slice(&memory.recv);
+        }
+        Ok(())
+    }
+
+    fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        let patience = self.patience(call);
+        self.agree(patience)?;
+        for (at, piece) in mine.chunks(PIECE).enumerate() {
+            let all = self.gather_all(patience, piece.to_vec())?.recv;
+            for (rank, piece) in all.chunks_exact(piece.len()).enumerate() {
+                let from = rank * mine.len() + at * PIECE;
+                out[from..from + piece.len()].copy_from_slice(piece);
+            }
+        }
+        Ok(())
+    }
+
+    fn barrier(&self, call: &Call) -> Result<()> {
+        // Nobody has all headers before everybody has come.
+        self.agree(self.patience(call))
+    }
+
+    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        let patience = self.patience(call);
+        let _turn = self.outgoing[to].lock().unwrap_or_else(PoisonError::into_inner);
+        let head = header::encode(call);
+        for piece in std::iter::once(&head[..]).chain(data.chunks(PIECE)) {
+            let n = count(piece.len())?;
+            // SAFETY: the memory has n bytes.
+            run(patience, Memory::new(piece.to_vec(), 0), |from, _, request| unsafe {
+                ffi::MPI_Isend(from, n, ffi::RSMPI_UINT8_T, to as i32, 0, self.handle.0, request)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        let patience = self.patience(call);
+        let _turn = self.incoming[from].lock().unwrap_or_else(PoisonError::into_inner);
+        let receive = |bytes: usize| {
+            let n = count(bytes)?;
+            // SAFETY: the memory has n bytes.
+            let memory = run(patience, Memory::new(Vec::new(), bytes), |_, to, request| unsafe {
+                ffi::MPI_Irecv(to, n, ffi::RSMPI_UINT8_T, from as i32, 0, self.handle.0, request)
+            })?;
+            Ok(memory.recv)
+        };
+        let head = receive(HEADER)?;
+        if head != header::encode(call) {
+            return Err(self.mismatch(call, from, &head));
+        }
+        for piece in data.chunks_mut(PIECE) {
+            piece.copy_from_slice(&receive(piece.len())?);
+        }
+        Ok(())
+    }
+
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,105 @@
+//! Ranks as real processes that meet through `env://`: the test binary starts itself again for
+//! every rank, as the test named `rank`, which says how it ended.
+
+#![allow(dead_code, reason = "not every test file uses all of it")]
+
+use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result};
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// Tells a process that it is a rank: transport, time-out in ms, rounds.
+const ROLE: &str = "COLLECTIVE_TEST_ROLE";
+/// No rank of any test lives longer; one that hangs ends here, and its test fails.
+const LONGEST: Duration = Duration::from_secs(600);
+const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
+
+/// What the test named `rank` does: the work of a rank if this process is one, else nothing.
+pub fn be_a_rank() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let [transport, timeout, rounds] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
+    thread::spawn(|| {
+        thread::sleep(LONGEST);
+        eprintln!("a rank hangs");
+        std::process::abort();
+    });
+    let timeout = Duration::from_millis(timeout.parse().unwrap());
+    let result = work(transport, timeout, rounds.parse().unwrap());
+    println!("ENDED {}", serde_json::to_string(&result.err()).unwrap());
+}
+
+fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+    let options = Options::default().transport(transport.parse()?).timeout(timeout);
+    let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
+    println!("JOINED {}", group.transport());
+    for round in 0..rounds {
+        let count = COUNTS[round % COUNTS.len()];
+        let mut buffer: Vec<f32> =
+            (0..count).map(|i| (i % 1000 + group.rank() * (round % 7)) as f32).collect();
+        group.all_reduce(&mut buffer, ReduceOp::Sum)?;
+        let size = group.world_size();
+        let ranks = (0..size).sum::<usize>() * (round % 7);
+        assert!(buffer.iter().enumerate().all(|(i, v)| *v == (i % 1000 * size + ranks) as f32));
+    }
+    group.destroy();
+    Ok(())
+}
+
+/// A rank, killed when dropped.
+pub struct Rank {
+    pub process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Rank {
+    pub fn start(role: &str, variables: &[(&str, String)]) -> Self {
+        Self::start_by(Command::new(env::current_exe().unwrap()), role, variables)
+    }
+
+    /// Starts it by a command that ends with this program.
+    pub fn start_by(mut command: Command, role: &str, variables: &[(&str, String)]) -> Self {
+        command.args(["--exact", "rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BURN_DDP_SECRET"] {
+            command.env_remove(name);
+        }
+        for (name, value) in variables {
+            command.env(name, value);
+        }
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Rank { process, output }
+    }
+
+    /// Reads up to a line that holds `word`, and returns the rest of that line.
+    pub fn expect(&mut self, word: &str) -> Option<String> {
+        let mut line = String::new();
+        while self.output.read_line(&mut line).unwrap() > 0 {
+            if let Some((_, rest)) = line.split_once(word) {
+                return Some(rest.trim().to_string());
+            }
+            line.clear();
+        }
+        None
+    }
+
+    pub fn ended(&mut self) -> Option<Error> {
+        let text = self.expect("ENDED ").expect("the rank to say how it ended");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the process is this test's own child and not yet waited for.
+        assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
