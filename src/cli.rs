@@ -1,7 +1,7 @@
 //! The flags of a training run, as typed. What they mean on this machine is decided in
 //! [`config`](crate::config).
 
-use crate::data::DatasetKind;
+use crate::{data::DatasetKind, gradients::GradientArgs};
 use clap::{Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,9 @@ pub struct Args {
     /// Stop after N optimizer steps, and evaluate
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub max_steps: Option<usize>,
+
+    #[command(flatten)]
+    pub gradients: GradientArgs,
 
     /// Where the run leaves its files [default: runs/DATE-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
@@ -171,11 +174,13 @@ impl std::str::FromStr for NprocArg {
     }
 }
 
-fn positive(s: &str) -> Result<usize, String> {
+/// A whole number from 1.
+pub fn positive(s: &str) -> Result<usize, String> {
     s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".into())
 }
 
-fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, String> {
+/// A finite number that fits; `what` says which do.
+pub fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, String> {
     s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x)).ok_or_else(|| format!("expected {what}"))
 }
 
@@ -220,6 +225,10 @@ mod tests {
             ["--nproc-per-node", "0"],
             ["--timeout", "0"],
             ["--epochs", "-1"],
+            ["--accumulate", "0"],
+            ["--gradient-clip", "0"],
+            ["--bucket-cap-mb", "-1"],
+            ["--grad-compression", "topk:2"],
         ] {
             let args = [&["mnist"][..], &bad].concat();
             assert!(Args::try_parse_from(args).is_err(), "{bad:?}");

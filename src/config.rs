@@ -3,6 +3,7 @@
 use crate::{
     cli::{Args, DeviceArg, ModeArg, NprocArg},
     device::{LocalDevice, cores},
+    gradients::GradientArgs,
     world::Environment,
 };
 use anyhow::{Result, bail};
@@ -134,6 +135,8 @@ pub struct RunConfig {
     pub lr_factor: f64,
     pub warmup_epochs: f64,
     pub momentum: f64,
+    #[serde(flatten)]
+    pub gradients: GradientArgs,
     pub seed: u64,
     pub max_steps: Option<usize>,
     pub version: &'static str,
@@ -164,14 +167,16 @@ impl RunConfig {
             lr_factor: scale_lr.factor(environment.world_size),
             warmup_epochs: args.warmup_epochs,
             momentum: args.momentum,
+            gradients: args.gradients.clone(),
             seed: args.seed,
             max_steps: args.max_steps,
             version: env!("CARGO_PKG_VERSION"),
         }
     }
 
-    /// The learning rate of every step, for an epoch of `steps`.
-    pub fn schedule(&self, steps: usize) -> WarmupLr {
+    /// The learning rate of every step, for an epoch of this many batches a rank.
+    pub fn schedule(&self, batches: usize) -> WarmupLr {
+        let steps = batches.div_ceil(self.gradients.accumulate);
         let warmup_steps = (self.warmup_epochs * steps as f64).round() as usize;
         WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps)
     }

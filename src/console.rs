@@ -68,8 +68,10 @@ impl Console {
         self.say(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
         let (train, test) = (config.train_samples, config.test_samples);
         self.say(&format!("dataset   {}: {train} training, {test} test images, {source}", config.dataset));
-        let global = batch_size * world_size;
-        self.say(&format!("batch     {batch_size} a rank, {global} in all"));
+        let accumulate = config.gradients.accumulate;
+        let times = if accumulate > 1 { format!(", {accumulate} times a step") } else { String::new() };
+        let global = batch_size * world_size * accumulate;
+        self.say(&format!("batch     {batch_size} a rank{times}, {global} in all"));
         let scaled = lr * lr_factor;
         let warmup = match config.warmup_epochs {
             0.0 => String::new(),
@@ -150,6 +152,10 @@ impl Observer for Console {
 
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {
         self.now().bar.set_message("testing");
+    }
+
+    fn warned(&self, message: &str) {
+        self.warn(message);
     }
 
     fn epoch_done(&self, report: &EpochReport) {

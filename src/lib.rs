@@ -14,6 +14,7 @@ pub mod data;
 pub mod device;
 pub mod evaluation;
 pub mod exit;
+pub mod gradients;
 pub mod launch;
 pub mod model;
 pub mod quiet;

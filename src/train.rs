@@ -76,6 +76,9 @@ fn train(args: &Args, mode: Mode, environment: Environment, device: LocalDevice,
 
     let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
+        .with_reducer(args.gradients.reducer())
+        .with_accumulation(args.gradients.accumulate)
+        .with_clip(args.gradients.gradient_clip)
         .with_max_steps(args.max_steps);
     let ddp = Arc::new(ddp);
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
@@ -108,7 +111,7 @@ fn train(args: &Args, mode: Mode, environment: Environment, device: LocalDevice,
 }
 
 /// Flex computes on rayon's global pool.
-fn use_threads(threads: usize) -> Result<()> {
+pub fn use_threads(threads: usize) -> Result<()> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build_global()

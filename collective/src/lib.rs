@@ -10,6 +10,8 @@ pub mod data_parallel;
 #[cfg(feature = "burn")]
 pub mod gradient;
 #[cfg(feature = "burn")]
+pub mod join;
+#[cfg(feature = "burn")]
 pub mod loader;
 #[cfg(feature = "burn")]
 pub mod lr;

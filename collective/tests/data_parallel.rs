@@ -10,7 +10,7 @@ use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn::train::{ItemLazy, TrainOutput, TrainStep};
 use collective::{
     Error,
-    data_parallel::{DataParallel, DpReduce, NamedDevice, ParallelStep},
+    data_parallel::{DataParallel, DataParallelConfig, DpReduce, ParallelStep},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -95,8 +95,9 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-fn cpus(count: usize) -> Vec<NamedDevice> {
-    (0..count).map(|i| (Device::flex(), format!("cpu:{i}"))).collect()
+fn cpus(count: usize, output: usize, reduce: DpReduce) -> DataParallelConfig {
+    let devices = (0..count).map(|i| (Device::flex(), format!("cpu:{i}"))).collect();
+    DataParallelConfig { devices, output, reduce, threads: 1 }
 }
 
 fn batch(samples: usize, seed: u64) -> Batch {
@@ -150,7 +151,7 @@ fn gradients_are_those_of_the_whole_batch_on_one_device() {
         (3, 1, DpReduce::Main),
     ] {
         let what = format!("{samples} samples on {replicas} replicas, {reduce:?}");
-        let dp = DataParallel::new(&net, &cpus(replicas), replicas - 1, reduce, 1).unwrap();
+        let dp = DataParallel::new(&net, &cpus(replicas, replicas - 1, reduce)).unwrap();
         let alone = net.step(batch(samples, 3));
         let together = dp.step(&net, batch(samples, 3)).unwrap();
         assert!((alone.item.0 - together.item.0).abs() < 1e-5, "{what}");
@@ -163,7 +164,7 @@ fn training_follows_the_single_device() {
     let train = |replicas: usize| {
         let mut net = Net::new(false, &device());
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-        let dp = DataParallel::new(&net, &cpus(replicas), 0, DpReduce::Main, 1).unwrap();
+        let dp = DataParallel::new(&net, &cpus(replicas, 0, DpReduce::Main)).unwrap();
         for step in 0..20 {
             let output = dp.step(&net, batch(4 + step % 5, step as u64)).unwrap();
             net = optimizer.step(0.1, net, output.grads);
@@ -178,7 +179,7 @@ fn training_follows_the_single_device() {
 #[test]
 fn running_statistics_are_those_of_the_main_devices_part() {
     let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
-    let dp = DataParallel::new(&net, &cpus(2), 0, DpReduce::Main, 1).unwrap();
+    let dp = DataParallel::new(&net, &cpus(2, 0, DpReduce::Main)).unwrap();
     for step in 0..5 {
         let (x, labels) = batch(8, step);
         dp.step(&net, (x.clone(), labels.clone())).unwrap();
@@ -195,7 +196,7 @@ fn a_failing_replica_is_named() {
     for (row, name) in [(0, "cpu:0"), (2, "cpu:1"), (5, "cpu:2")] {
         let (x, labels) = batch(6, 1);
         let x = x.slice_assign([row..row + 1, 0..1], Tensor::full([1, 1], BROKEN, &device()));
-        let dp = DataParallel::new(&net, &cpus(3), 0, DpReduce::Main, 1).unwrap();
+        let dp = DataParallel::new(&net, &cpus(3, 0, DpReduce::Main)).unwrap();
         let error = dp.step(&net, (x, labels)).map(|output| output.item.0).unwrap_err();
         let broken = Error::Device { device: name.into(), reason: "a broken part of the batch".into() };
         assert_eq!(error, broken);
@@ -207,7 +208,7 @@ fn a_failing_replica_is_named() {
 #[test]
 fn an_output_device_that_is_not_there_is_refused() {
     let net = Net::new(false, &device());
-    let error = DataParallel::new(&net, &cpus(2), 2, DpReduce::Main, 1).map(drop).unwrap_err().to_string();
+    let error = DataParallel::new(&net, &cpus(2, 2, DpReduce::Main)).map(drop).unwrap_err().to_string();
     assert!(error.contains("number 2") && error.contains("2 devices"), "{error}");
-    assert!(DataParallel::new(&net, &[], 0, DpReduce::Main, 1).is_err());
+    assert!(DataParallel::new(&net, &cpus(0, 0, DpReduce::Main)).is_err());
 }

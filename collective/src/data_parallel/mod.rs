@@ -60,35 +60,41 @@ pub struct DataParallel<M: ParallelStep> {
 /// A device and what errors call it.
 pub type NamedDevice = (Device, String);
 
+/// Where the replicas are.
+#[derive(Clone, Debug)]
+pub struct DataParallelConfig {
+    /// The first holds the module and its optimizer.
+    pub devices: Vec<NamedDevice>,
+    /// Which of them gathers the outputs and computes the loss, as a position in `devices`.
+    pub output: usize,
+    pub reduce: DpReduce,
+    /// Compute threads of each replica on the CPU.
+    pub threads: usize,
+}
+
 impl<M: ParallelStep> DataParallel<M> {
-    /// Replicas of `model`, which is on `devices[0]`, on all other `devices`. The outputs are
-    /// gathered on `devices[output]`. On the CPU every replica computes with `threads` threads.
+    /// Replicas of `model`, which is on the first device, on all the others.
     ///
     /// # Errors
-    /// If there is no device, or `output` is none of them, or a thread cannot be started.
-    pub fn new(
-        model: &M,
-        devices: &[NamedDevice],
-        output: usize,
-        reduce: DpReduce,
-        threads: usize,
-    ) -> Result<Self> {
+    /// If there is no device, or the output device is none of them, or a thread cannot be started.
+    pub fn new(model: &M, config: &DataParallelConfig) -> Result<Self> {
+        let DataParallelConfig { devices, output, reduce, threads } = config;
         let Some((main, others)) = devices.split_first() else {
             return Err(Error::Invalid("data parallelism needs at least one device".into()));
         };
-        let Some((output, _)) = devices.get(output) else {
+        let Some((output, _)) = devices.get(*output) else {
             return Err(Error::Invalid(format!(
                 "the output device is number {output}, but there are {} devices",
                 devices.len()
             )));
         };
         let autodiff = |device: &Device| device.clone().autodiff();
-        let start = |(device, name): &NamedDevice| Worker::start(model, &autodiff(device), name, threads);
+        let start = |(device, name): &NamedDevice| Worker::start(model, &autodiff(device), name, *threads);
         Ok(DataParallel {
             main: (autodiff(&main.0), main.1.clone()),
             workers: others.iter().map(start).collect::<Result<_>>()?,
             output: autodiff(output),
-            reduce,
+            reduce: *reduce,
             failure: Mutex::new(None),
         })
     }

@@ -6,15 +6,16 @@ use super::{
     epochs::{Run, Stop},
 };
 use crate::{
-    Error, ProcessGroup,
-    gradient::{BucketSizes, GradientBuckets},
+    Error, ProcessGroup, Result,
+    data_parallel::{DataParallel, DataParallelConfig, ParallelStep},
+    gradient::{Reducer, ReducerOptions},
     loader::DistributedLoader,
     metric::StepOutput,
 };
 use burn::tensor::Device;
 use burn::train::{
     Learner, LearnerModel, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
-    TrainingComponents, ValidLoader,
+    TrainOutput, TrainStep, TrainingComponents, ValidLoader,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,10 +28,17 @@ pub struct DistributedDataParallel<M: LearnerModel> {
     pub(super) train: Arc<dyn DistributedLoader<TrainInput<M>>>,
     pub(super) valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     pub(super) observer: Arc<dyn Observer>,
-    buckets: BucketSizes,
+    reducer: ReducerOptions,
+    accumulation: Option<usize>,
+    pub(super) clip: Option<f64>,
     pub(super) max_steps: Option<usize>,
+    /// Forward and backward over one batch.
+    pub(super) step: StepFn<M>,
+    devices: usize,
     failure: Mutex<Option<Error>>,
 }
+
+type StepFn<M> = Box<dyn Fn(&M, TrainInput<M>) -> Result<TrainOutput<TrainedOutput<M>>> + Send + Sync>;
 
 struct Silent;
 impl Observer for Silent {}
@@ -44,8 +52,20 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     ) -> Self {
         let device = if device.is_autodiff() { device.clone() } else { device.clone().autodiff() };
-        let (observer, buckets) = (Arc::new(Silent), BucketSizes::default());
-        Self { group, device, train, valid, observer, buckets, max_steps: None, failure: Mutex::new(None) }
+        Self {
+            group,
+            device,
+            train,
+            valid,
+            observer: Arc::new(Silent),
+            reducer: ReducerOptions::default(),
+            accumulation: None,
+            clip: None,
+            max_steps: None,
+            step: Box::new(|model, batch| Ok(TrainStep::step(model, batch))),
+            devices: 1,
+            failure: Mutex::new(None),
+        }
     }
 
     /// Follows the run.
@@ -54,15 +74,54 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         self
     }
 
-    /// Other bucket sizes than PyTorch's.
-    pub fn with_buckets(mut self, buckets: BucketSizes) -> Self {
-        self.buckets = buckets;
+    /// How gradients are synchronised.
+    pub fn with_reducer(mut self, reducer: ReducerOptions) -> Self {
+        self.reducer = reducer;
+        self
+    }
+
+    /// Makes an optimizer step of `batches` batches, of which only the last synchronises. The last
+    /// step of an epoch takes what is left. Default: what burn-train's
+    /// `SupervisedTraining::grads_accumulation` says, or 1.
+    ///
+    /// # Panics
+    /// If `batches` is 0.
+    pub fn with_accumulation(mut self, batches: usize) -> Self {
+        assert!(batches > 0, "an optimizer step needs at least 1 batch");
+        self.accumulation = Some(batches);
+        self
+    }
+
+    /// Clips the averaged gradients, all together, to this norm: see
+    /// [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
+    pub fn with_clip(mut self, max_norm: Option<f64>) -> Self {
+        self.clip = max_norm;
         self
     }
 
     /// Ends the run after this many optimizer steps, with an evaluation.
     pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
         self.max_steps = max_steps;
+        self
+    }
+
+    /// Runs every step on several devices of this process, a thread each: see
+    /// [`DataParallel`]. The first must be this strategy's own device. Only for a world of one.
+    pub fn with_devices(mut self, setup: DataParallelConfig) -> Self
+    where
+        M: ParallelStep,
+    {
+        self.devices = setup.devices.len();
+        let replicas: Mutex<Option<DataParallel<M>>> = Mutex::new(None);
+        self.step = Box::new(move |model, batch| {
+            let mut replicas = replicas.lock().unwrap_or_else(PoisonError::into_inner);
+            let replicas = match &mut *replicas {
+                Some(replicas) => replicas,
+                // The first step is the first to know the module.
+                none => none.insert(DataParallel::new(model, &setup)?),
+            };
+            replicas.step(model, batch)
+        });
         self
     }
 
@@ -88,14 +147,30 @@ where
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
         learner.fork(&self.device);
         let interrupter = components.interrupter.clone();
-        let buckets = GradientBuckets::new(&learner.model(), self.buckets);
-        let mut run = Run { ddp: self, learner, components, buckets, step: 0 };
+        let fail = |error: Error| {
+            interrupter.stop(Some(&error.to_string()));
+            *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        };
+        if self.devices > 1 && self.group.world_size() > 1 {
+            fail(Error::Invalid(format!(
+                "a process of a world of {} uses one device, but was given {}: start a process for each",
+                self.group.world_size(),
+                self.devices
+            )));
+            return (learner.model(), components.event_processor);
+        }
+        let reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
+            Ok(reducer) => reducer,
+            Err(error) => {
+                fail(error);
+                return (learner.model(), components.event_processor);
+            }
+        };
+        let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
+        let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, step: 0 };
         match run.epochs(starting_epoch) {
             Ok(()) | Err(Stop::Interrupted) => {}
-            Err(Stop::Failed(error)) => {
-                interrupter.stop(Some(&error.to_string()));
-                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            }
+            Err(Stop::Failed(error)) => fail(error),
         }
         (run.learner.model(), run.components.event_processor)
     }

@@ -3,16 +3,20 @@
 
 use super::{DistributedDataParallel, EpochReport, StepReport, TrainInput, TrainedOutput, ValidOutput};
 use crate::{
-    Error, ReduceOp, gradient::GradientBuckets, loader::Share, metric::StepOutput, replica,
+    Error, ReduceOp,
+    gradient::{Reducer, clip_by_global_norm},
+    loader::Shares,
+    metric::StepOutput,
+    replica,
     sync_batch_norm::with_share,
 };
 use burn::data::dataloader::Progress;
 use burn::tensor::Tensor;
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, TrainingComponents,
-    TrainingItem,
+    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, TrainOutput,
+    TrainingComponents, TrainingItem,
 };
-use std::time::Instant;
+use std::{iter::Peekable, time::Instant};
 
 /// Why a run ends before its last epoch.
 pub(super) enum Stop {
@@ -33,9 +37,21 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub ddp: &'a DistributedDataParallel<M>,
     pub learner: Learner<M>,
     pub components: TrainingComponents<M>,
-    pub buckets: GradientBuckets,
+    pub reducer: Reducer,
+    /// Batches an optimizer step.
+    pub accumulation: usize,
+    /// Whether the user knows that overlap has ended.
+    pub warned: bool,
     /// Optimizer steps done.
     pub step: usize,
+}
+
+/// One optimizer step, over all ranks.
+struct Trained {
+    samples: usize,
+    totals: Vec<f64>,
+    /// Whether any rank was told to stop: ranks must leave together.
+    stop: bool,
 }
 
 /// Sums over the samples of an epoch, or of a part of it.
@@ -64,11 +80,6 @@ where
 {
     /// The whole run.
     pub fn epochs(&mut self, starting_epoch: usize) -> Result<(), Stop> {
-        if self.components.grad_accumulation.is_some() {
-            return Err(
-                Error::Invalid("gradient accumulation is not supported by this strategy".into()).into()
-            );
-        }
         self.share_state()?;
         replica::verify_equal(&self.learner.model(), &self.ddp.group, "before the first step")?;
         for epoch in starting_epoch..=self.components.num_epochs {
@@ -100,24 +111,24 @@ where
     /// The steps of one epoch.
     fn train(&mut self, epoch: usize) -> Result<Totals, Stop> {
         let (ddp, mut epoch_totals) = (self.ddp, Totals::default());
-        ddp.observer.epoch_started(epoch, ddp.train.steps(), ddp.train.samples());
+        let steps = ddp.train.steps().div_ceil(self.accumulation);
+        ddp.observer.epoch_started(epoch, steps, ddp.train.samples());
         self.event(LearnerEvent::StartSplit { epoch_number: epoch, total_items: ddp.train.samples() });
         let mut clock = Instant::now();
-        for share in ddp.train.epoch(epoch, 0, &ddp.device) {
-            let share = share.map_err(|error| self.bad_data(error))?;
-            let (samples, step_totals, stop) = self.train_step(share)?;
-            epoch_totals.add(&step_totals, samples);
+        let mut shares = ddp.train.epoch(epoch, 0, &ddp.device).peekable();
+        while let Some(Trained { samples, totals, stop }) = self.train_step(&mut shares)? {
+            epoch_totals.add(&totals, samples);
             let report = StepReport {
                 step: self.step,
                 epoch,
-                loss: step_totals.first().copied().unwrap_or(0.0) / samples.max(1) as f64,
+                loss: totals.first().copied().unwrap_or(0.0) / samples.max(1) as f64,
                 lr: self.learner.lr_current().base(),
                 samples,
                 elapsed: clock.elapsed(),
             };
             clock = Instant::now();
             ddp.observer.step_done(&report);
-            let item = TrainedOutput::<M>::from_totals(&step_totals, samples);
+            let item = TrainedOutput::<M>::from_totals(&totals, samples);
             let progress = Progress::new(epoch_totals.samples, ddp.train.samples(), Some("items".into()));
             let lr = Some(self.learner.lr_current());
             self.event(LearnerEvent::ProcessedItem(TrainingItem::new(item, progress, Some(self.step), lr)));
@@ -132,23 +143,70 @@ where
         Ok(epoch_totals)
     }
 
-    /// Forward, backward, average, optimize. Returns the global samples and totals, and whether
-    /// any rank was told to stop: ranks must leave together.
-    fn train_step(&mut self, share: Share<TrainInput<M>>) -> Result<(usize, Vec<f64>, bool), Stop> {
-        let output = with_share(share.samples, share.global_samples, || self.learner.train_step(share.item));
-        let mut totals = read::<f32>(output.item.totals())?;
-        if share.samples == 0 {
-            totals.fill(0.0);
-        }
-        totals.push(f32::from(u8::from(self.components.interrupter.should_stop())));
+    /// Forward and backward over as many batches as make a step, average, optimize. `None` at the
+    /// end of the epoch, which comes at the same time on all ranks.
+    fn train_step(&mut self, shares: &mut Peekable<Shares<TrainInput<M>>>) -> Result<Option<Trained>, Stop> {
         let model = self.learner.model();
-        let weight = share.samples as f32 / share.global_samples.max(1) as f32;
-        let grads = self.buckets.average(output.grads, &model, weight, &mut totals, &self.ddp.group)?;
-        self.step += 1;
-        self.learner.lr_step();
-        self.learner.optimizer_step(grads);
+        let (mut samples, mut totals) = (0, Vec::new());
+        for batch in 1.. {
+            let Some(share) = shares.next() else { return Ok(None) };
+            let share = share.map_err(|error| self.bad_data(error))?;
+            samples += share.global_samples;
+            if batch < self.accumulation && shares.peek().is_some() {
+                let output =
+                    self.forward_backward(&model, share.item, [share.samples, share.global_samples])?;
+                add_totals(&mut totals, &output.item, share.samples)?;
+                self.reducer.accumulate(output.grads, &model, share.samples);
+                continue;
+            }
+            let step = self.reducer.step(&model, share.samples, samples)?;
+            let output = self.forward_backward(
+                &step.watch(&model),
+                share.item,
+                [share.samples, share.global_samples],
+            )?;
+            add_totals(&mut totals, &output.item, share.samples)?;
+            totals.push(f32::from(u8::from(self.components.interrupter.should_stop())));
+            let mut grads = step.finish(output.grads, &model, &mut totals)?;
+            if let Some(max_norm) = self.ddp.clip {
+                (grads, _) = clip_by_global_norm(grads, &model, max_norm)?;
+            }
+            self.step += 1;
+            self.learner.lr_step();
+            self.learner.optimizer_step(grads);
+            self.warn();
+            break;
+        }
         let stop = totals.pop().unwrap_or(0.0) > 0.0;
-        Ok((share.global_samples, totals.into_iter().map(f64::from).collect(), stop))
+        Ok(Some(Trained { samples, totals: totals.into_iter().map(f64::from).collect(), stop }))
+    }
+
+    /// One batch, of which this rank has `samples` of so many: forward and backward.
+    fn forward_backward(
+        &self,
+        model: &M,
+        batch: TrainInput<M>,
+        [samples, global_samples]: [usize; 2],
+    ) -> Result<TrainOutput<TrainedOutput<M>>, Error> {
+        with_share(samples, global_samples, || (self.ddp.step)(model, batch))
+    }
+
+    /// What the first step shows about synchronisation, and the step that ends overlap.
+    fn warn(&mut self) {
+        let observer = &self.ddp.observer;
+        if self.step == 1 {
+            let unused: Vec<String> =
+                self.reducer.unused().map(|(path, ranks)| format!("{path} ({ranks} ranks)")).collect();
+            if !unused.is_empty() {
+                let world = self.ddp.group.world_size();
+                let unused = unused.join(", ");
+                observer.warned(&format!("not all {world} ranks used these parameters in step 1: {unused}"));
+            }
+        }
+        if let (Some(reason), false) = (self.reducer.fallback(), self.warned) {
+            self.warned = true;
+            observer.warned(&format!("gradients are synchronised after backward from now on: {reason}"));
+        }
     }
 
     /// Every evaluation sample once, over all ranks.
@@ -213,9 +271,16 @@ where
     }
 
     fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {
-        let message = format!("rank {} could not read its data: {error}", self.ddp.group.rank());
+        // A loader may have asked the other ranks; what happened there is not about this rank's data.
+        let collective = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
+        let failure = match collective {
+            None => {
+                Error::Invalid(format!("rank {} could not read its data: {error}", self.ddp.group.rank()))
+            }
+            Some(error) => error.clone(),
+        };
         self.components.interrupter.fail(error);
-        Stop::Failed(Error::Invalid(message))
+        Stop::Failed(failure)
     }
 
     fn event(&mut self, event: LearnerEvent<TrainedOutput<M>>) {
@@ -227,6 +292,17 @@ where
         let result = self.components.event_processor.process_valid(event);
         self.components.interrupter.fail_on_error(result);
     }
+}
+
+/// Adds what a step says about its samples, if it has any.
+fn add_totals(to: &mut Vec<f32>, output: &impl StepOutput, samples: usize) -> Result<(), Error> {
+    let mut totals = read::<f32>(output.totals())?;
+    if samples == 0 {
+        totals.fill(0.0);
+    }
+    to.resize(totals.len(), 0.0);
+    to.iter_mut().zip(totals).for_each(|(to, from)| *to += from);
+    Ok(())
 }
 
 /// The values of a small tensor, on the host.

@@ -58,6 +58,8 @@ pub trait Observer: Send + Sync {
     fn step_done(&self, _report: &StepReport) {}
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
     fn epoch_done(&self, _report: &EpochReport) {}
+    /// Something that the user may want to change.
+    fn warned(&self, _message: &str) {}
 }
 
 /// Several observers, told in turn.
@@ -73,5 +75,8 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
     fn epoch_done(&self, report: &EpochReport) {
         self.iter().for_each(|o| o.epoch_done(report));
+    }
+    fn warned(&self, message: &str) {
+        self.iter().for_each(|o| o.warned(message));
     }
 }

@@ -1,8 +1,8 @@
-//! `burn-ddp bench`: measurements anyone can repeat, each checked for being right.
+//! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
 use crate::{console::print_line, launch, world::Environment};
 use anyhow::{Result, bail};
-use clap::{Args, Subcommand};
+use clap::Args;
 use collective::{Options, ProcessGroup, ReduceOp, Transport};
 use serde::Serialize;
 use std::{
@@ -10,13 +10,6 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// What can be measured.
-#[derive(Subcommand, Clone, Debug)]
-pub enum Bench {
-    /// Time of an all-reduce of f32 against its size, as nccl-tests shows it
-    AllReduce(AllReduce),
-}
 
 #[derive(Args, Clone, Debug)]
 pub struct AllReduce {
@@ -70,8 +63,7 @@ struct Row {
 }
 
 /// Runs the benchmark, starting the ranks if nobody did.
-pub fn run(bench: &Bench) -> Result<ExitCode> {
-    let Bench::AllReduce(bench) = bench;
+pub fn run(bench: &AllReduce) -> Result<ExitCode> {
     let ranks = usize::from(bench.ranks);
     if bench.transport == Transport::Thread || ranks == 1 {
         in_threads(bench, ranks)?;

@@ -1,0 +1,164 @@
+//! Which gradients travel together: a model's trainable parameters cut into buckets.
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
+use std::{collections::HashMap, ops::Range};
+
+/// Bytes of the first bucket, small so that communication can start early, and of the others:
+/// PyTorch DDP's sizes (`dist._DEFAULT_FIRST_BUCKET_BYTES`, `bucket_cap_mb`). Gradients travel as
+/// `f32`; a bucket is closed by the parameter with which it reaches its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketSizes {
+    pub first: usize,
+    pub rest: usize,
+}
+
+impl Default for BucketSizes {
+    fn default() -> Self {
+        Self { first: 1 << 20, rest: 25 << 20 }
+    }
+}
+
+/// Where one parameter's gradient lies.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    /// Field names from the root, joined by dots: `conv1.weight`.
+    pub path: String,
+    pub shape: Vec<usize>,
+    pub bucket: usize,
+    /// Elements of the bucket.
+    pub range: Range<usize>,
+}
+
+/// The buckets of one model.
+///
+/// Parameters are laid out in reverse field order, because backward finishes the last layers
+/// first. A parameter that occurs twice has one place.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// In field order.
+    pub slots: Vec<Slot>,
+    by_id: HashMap<ParamId, usize>,
+    /// The slots of each bucket, in the order of their ranges.
+    pub members: Vec<Vec<usize>>,
+}
+
+impl Plan {
+    /// For the trainable float parameters of `module`.
+    pub fn new<M: Module>(module: &M, sizes: BucketSizes) -> Self {
+        let mut found = Found::default();
+        module.visit(&mut found);
+        let Found { mut slots, by_id, .. } = found;
+        let (mut members, mut open, mut end) = (Vec::new(), Vec::new(), 0);
+        for (index, slot) in slots.iter_mut().enumerate().rev() {
+            let start = end;
+            end += slot.range.len();
+            (slot.bucket, slot.range) = (members.len(), start..end);
+            open.push(index);
+            let cap = if members.is_empty() { sizes.first } else { sizes.rest };
+            if end * size_of::<f32>() >= cap {
+                members.push(std::mem::take(&mut open));
+                end = 0;
+            }
+        }
+        // Even without a trainable parameter there is one bucket, to carry the totals.
+        if !open.is_empty() || members.is_empty() {
+            members.push(open);
+        }
+        Self { slots, by_id, members }
+    }
+
+    /// The slot of a parameter, unless it was not trainable when the plan was made.
+    pub fn slot_of(&self, id: ParamId) -> Option<usize> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Elements of a bucket.
+    pub fn length(&self, bucket: usize) -> usize {
+        self.members[bucket].last().map_or(0, |slot| self.slots[*slot].range.end)
+    }
+
+    pub fn buckets(&self) -> usize {
+        self.members.len()
+    }
+}
+
+/// Every trainable float parameter once, in field order; `range` holds no more than its length yet.
+#[derive(Default)]
+struct Found {
+    path: Vec<String>,
+    slots: Vec<Slot>,
+    by_id: HashMap<ParamId, usize>,
+}
+
+impl ModuleVisitor for Found {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() || self.by_id.contains_key(&param.id) {
+            return;
+        }
+        let shape = param.lazy_shape();
+        self.by_id.insert(param.id, self.slots.len());
+        self.slots.push(Slot {
+            path: self.path.join("."),
+            shape: shape.to_vec(),
+            bucket: 0,
+            range: 0..shape.num_elements(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    #[derive(Module, Debug)]
+    struct Net {
+        first: Linear,
+        last: Linear,
+        again: Linear,
+    }
+
+    fn net() -> Net {
+        let device = Device::flex().autodiff();
+        let last = LinearConfig::new(10, 3).init(&device);
+        Net { first: LinearConfig::new(5, 10).init(&device), again: last.clone(), last }
+    }
+
+    fn paths(plan: &Plan) -> Vec<Vec<&str>> {
+        plan.members.iter().map(|m| m.iter().map(|slot| plan.slots[*slot].path.as_str()).collect()).collect()
+    }
+
+    #[test]
+    fn the_last_parameters_come_first_and_shared_ones_once() {
+        let plan = Plan::new(&net(), BucketSizes::default());
+        assert_eq!(paths(&plan), [["last.bias", "last.weight", "first.bias", "first.weight"]]);
+        assert_eq!(
+            plan.slots.iter().map(|s| s.range.clone()).collect::<Vec<_>>(),
+            [43..93, 33..43, 3..33, 0..3]
+        );
+        assert_eq!(plan.length(0), 93);
+    }
+
+    #[test]
+    fn a_bucket_closes_when_it_reaches_its_size() {
+        let plan = Plan::new(&net(), BucketSizes { first: 12, rest: 160 });
+        assert_eq!(paths(&plan), [&["last.bias"][..], &["last.weight", "first.bias"], &["first.weight"]]);
+        assert_eq!((0..3).map(|b| plan.length(b)).collect::<Vec<_>>(), [3, 40, 50]);
+    }
+
+    #[test]
+    fn a_model_without_parameters_has_one_empty_bucket() {
+        let plan = Plan::new(&burn::nn::Relu::new(), BucketSizes::default());
+        assert_eq!((plan.buckets(), plan.length(0)), (1, 0));
+    }
+}

@@ -1,0 +1,313 @@
+//! One step's gradients on their way: each is written into its bucket when it is final, and a bucket
+//! leaves when it is full and all before it have left. Buckets therefore travel in the same order on
+//! every rank, in whichever order gradients come.
+
+use super::{
+    buckets::Plan,
+    hook::{Bucket, CommHook},
+    watch::Ladder,
+};
+use crate::{Error, ProcessGroup, ReduceOp, Result, Work};
+use burn::module::ParamId;
+use burn::tensor::{Device, Tensor, TensorData};
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What this rank's gradients count in the mean over the global batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    /// Of this step's gradient, which is a mean over this rank's samples. 0 for a rank that only
+    /// keeps in step: its gradients are not looked at.
+    pub own: f32,
+    /// Of what was carried over from steps that were not synchronised, a sum over samples.
+    pub carried: Option<f32>,
+}
+
+/// Where buckets go.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub group: ProcessGroup,
+    pub hook: Option<Arc<dyn CommHook>>,
+}
+
+pub(super) struct Flight {
+    plan: Arc<Plan>,
+    link: Link,
+    ladder: Arc<Ladder>,
+    weights: Weights,
+    /// Elements of each gradient that are compared with what backward left.
+    compared: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Uses of parameters in forward.
+    uses: usize,
+    /// Of each parameter those whose gradients have not come back.
+    pending: Vec<usize>,
+    /// Whether a gradient is in its bucket.
+    written: Vec<bool>,
+    /// Whether there was a gradient that counts.
+    used: Vec<bool>,
+    /// Gradients that each bucket waits for.
+    missing: Vec<usize>,
+    /// Empty once it has left.
+    buffers: Vec<Vec<f32>>,
+    left: Vec<Work<Vec<f32>>>,
+    /// Of the first elements of each gradient that was seen on the way.
+    digests: Vec<u64>,
+    /// Why what has left is not what should have.
+    spoiled: Option<String>,
+    failure: Option<Error>,
+    landed: bool,
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Flight({} buckets)", self.plan.buckets())
+    }
+}
+
+impl Flight {
+    /// `buffers` hold zeros or what is carried over, and `used` says for which parameters.
+    pub fn new(
+        plan: Arc<Plan>,
+        link: Link,
+        ladder: Arc<Ladder>,
+        weights: Weights,
+        buffers: Vec<Vec<f32>>,
+        used: Vec<bool>,
+        compared: usize,
+    ) -> Self {
+        let slots = plan.slots.len();
+        let state = State {
+            uses: 0,
+            pending: vec![0; slots],
+            written: vec![false; slots],
+            used,
+            missing: plan.members.iter().map(Vec::len).collect(),
+            buffers,
+            left: Vec::new(),
+            digests: vec![0; slots],
+            spoiled: None,
+            failure: None,
+            landed: false,
+        };
+        Self { plan, link, ladder, weights, compared, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn slot_of(&self, id: ParamId) -> Option<usize> {
+        self.plan.slot_of(id)
+    }
+
+    /// A parameter is used in forward. Returns the anchor of this use, or None if it is not to be
+    /// watched: the step is over, or its device is not that of the others.
+    pub fn used(&self, slot: usize, device: &Device) -> Option<Tensor<1>> {
+        let mut state = self.state();
+        if state.landed {
+            return None;
+        }
+        let anchor = self.ladder.anchor(state.uses, device)?;
+        state.uses += 1;
+        state.pending[slot] += 1;
+        if state.written[slot] {
+            state.spoil("a parameter was used again after backward", &self.plan, slot);
+        }
+        Some(anchor)
+    }
+
+    /// The gradient of one use has come, and `read` gives the sum of all that have.
+    pub fn arrived(&self, slot: usize, read: impl FnOnce() -> Result<TensorData, String>) {
+        let mut state = self.state();
+        state.pending[slot] = state.pending[slot].saturating_sub(1);
+        if state.landed || state.written[slot] {
+            return state.spoil("a gradient changed after it was complete", &self.plan, slot);
+        }
+        if state.pending[slot] > 0 {
+            return;
+        }
+        let written = if self.weights.own > 0.0 {
+            read().and_then(|grad| {
+                state.digests[slot] = digest(&grad, self.compared);
+                state.write(&self.plan, self.weights, slot, Some(grad))
+            })
+        } else {
+            state.write(&self.plan, self.weights, slot, None)
+        };
+        match written {
+            Ok(()) => self.depart(&mut state, self.plan.buckets() - 1),
+            Err(reason) => state.fail(&self.plan, slot, reason),
+        }
+    }
+
+    /// Whether a gradient is in its bucket already.
+    pub fn has(&self, slot: usize) -> bool {
+        self.state().written[slot]
+    }
+
+    /// Writes what backward left of a parameter that was not seen on the way; `None` if nothing.
+    pub fn write(&self, slot: usize, grad: Option<TensorData>) {
+        let mut state = self.state();
+        let grad = grad.filter(|_| self.weights.own > 0.0);
+        if let Err(reason) = state.write(&self.plan, self.weights, slot, grad) {
+            state.fail(&self.plan, slot, reason);
+        }
+    }
+
+    /// How many elements of a gradient that was seen on the way are to be compared with what backward
+    /// left.
+    pub fn compared(&self) -> usize {
+        if self.weights.own > 0.0 { self.compared } else { 0 }
+    }
+
+    /// Compares them.
+    pub fn compare(&self, slot: usize, first: &TensorData) {
+        let mut state = self.state();
+        if digest(first, self.compared) != state.digests[slot] {
+            state.spoil("a gradient was changed after backward", &self.plan, slot);
+        }
+    }
+
+    /// Sends all that is left, with `totals` behind the last bucket, and waits for everything.
+    /// Returns the buckets' sums; `totals` become sums too. Behind the caller's totals travels how
+    /// many ranks used each parameter, and how many ranks want the step done again.
+    ///
+    /// # Errors
+    /// The first one, on this rank or in the group.
+    pub fn land(&self, totals: &mut Vec<f32>) -> Result<Landing> {
+        let mut state = self.state();
+        state.landed = true;
+        if let Some(failure) = state.failure.take() {
+            self.link.group.abort(failure.to_string());
+            return Err(failure);
+        }
+        let own = totals.len();
+        totals.extend(state.used.iter().map(|used| f32::from(u8::from(*used))));
+        totals.push(f32::from(u8::from(state.spoiled.is_some())));
+        let last = self.plan.buckets() - 1;
+        state.buffers[last].extend_from_slice(totals);
+        self.depart(&mut state, self.plan.buckets());
+        let (left, spoiled, failure) =
+            (std::mem::take(&mut state.left), state.spoiled.take(), state.failure.take());
+        drop(state);
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        if left.len() <= last {
+            return Err(Error::Invalid(
+                "a parameter that was there when the reducer was made is gone".into(),
+            ));
+        }
+        let mut buffers = left.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
+        let tail = buffers[last].split_off(self.plan.length(last));
+        totals.truncate(own);
+        totals.copy_from_slice(&tail[..own]);
+        let users = tail[own..tail.len() - 1].iter().map(|ranks| *ranks as usize).collect();
+        let again = (tail[tail.len() - 1] > 0.0)
+            .then(|| spoiled.unwrap_or_else(|| "another rank could not overlap".into()));
+        Ok(Landing { buffers, users, again })
+    }
+
+    /// Sends the buckets below `end` that are full, in order.
+    fn depart(&self, state: &mut State, end: usize) {
+        while state.left.len() < end && state.missing[state.left.len()] == 0 && state.failure.is_none() {
+            let index = state.left.len();
+            match self.link.send(&self.plan, index, std::mem::take(&mut state.buffers[index])) {
+                Ok(work) => state.left.push(work),
+                Err(error) => state.failure = Some(error),
+            }
+        }
+    }
+}
+
+/// What came back.
+#[derive(Default)]
+pub(super) struct Landing {
+    pub buffers: Vec<Vec<f32>>,
+    /// Ranks on which each parameter had a gradient that counts.
+    pub users: Vec<usize>,
+    /// Why the sums are not those of the gradients that backward left, on any rank.
+    pub again: Option<String>,
+}
+
+impl Link {
+    /// Reduces a bucket in the background.
+    fn send(&self, plan: &Arc<Plan>, index: usize, mut buffer: Vec<f32>) -> Result<Work<Vec<f32>>> {
+        let (plan, hook) = (plan.clone(), self.hook.clone());
+        self.group.start(move |group| {
+            let Some(hook) = hook else {
+                return group.all_reduce(&mut buffer, ReduceOp::Sum).map(|()| buffer);
+            };
+            let (values, totals) = buffer.split_at_mut(plan.length(index));
+            hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
+                // The other ranks need not wait for a rank whose hook gave up.
+                if group.failure().is_none() {
+                    group.abort(format!("communication hook {}: {error}", hook.name()));
+                }
+            })?;
+            if !totals.is_empty() {
+                group.all_reduce(totals, ReduceOp::Sum)?;
+            }
+            Ok(buffer)
+        })
+    }
+}
+
+impl State {
+    fn write(
+        &mut self,
+        plan: &Plan,
+        weights: Weights,
+        slot: usize,
+        grad: Option<TensorData>,
+    ) -> Result<(), String> {
+        let place = &plan.slots[slot];
+        let to = &mut self.buffers[place.bucket][place.range.clone()];
+        match grad {
+            Some(grad) => {
+                let grad = grad.convert::<f32>();
+                let from = grad.as_slice::<f32>().map_err(|error| format!("{error:?}"))?;
+                if from.len() != to.len() {
+                    return Err(format!("it has {} elements", from.len()));
+                }
+                let pairs = to.iter_mut().zip(from);
+                match weights.carried {
+                    None => pairs.for_each(|(to, from)| *to = from * weights.own),
+                    Some(carried) => pairs.for_each(|(to, from)| *to = *to * carried + from * weights.own),
+                }
+                self.used[slot] = true;
+            }
+            None => {
+                if let Some(carried) = weights.carried {
+                    to.iter_mut().for_each(|to| *to *= carried);
+                }
+            }
+        }
+        self.written[slot] = true;
+        self.missing[place.bucket] -= 1;
+        Ok(())
+    }
+
+    fn spoil(&mut self, what: &str, plan: &Plan, slot: usize) {
+        self.spoiled.get_or_insert_with(|| format!("{what}: {}", plan.slots[slot].path));
+    }
+
+    fn fail(&mut self, plan: &Plan, slot: usize, reason: String) {
+        let what = format!("reading the gradient of {}", plan.slots[slot].path);
+        self.failure.get_or_insert(Error::Io { what, reason });
+    }
+}
+
+fn digest(grad: &TensorData, elements: usize) -> u64 {
+    let (bytes, size) = (grad.as_bytes(), grad.dtype().size());
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes[..elements.saturating_mul(size).min(bytes.len())]);
+    hasher.finish()
+}

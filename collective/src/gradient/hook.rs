@@ -1,0 +1,141 @@
+//! How a bucket of gradients becomes the sum over all ranks: the trait that users implement, and
+//! the two hooks that send half-size numbers.
+
+use super::buckets::Plan;
+use crate::{Element, ProcessGroup, ReduceOp, Result};
+use half::{bf16, f16};
+use std::{fmt, ops::Range};
+
+/// Replaces a rank's part of a bucket by the sum of all ranks' parts: PyTorch's communication hook.
+///
+/// It is called once a bucket and step, in the order of the buckets, on a thread of its own while
+/// backward goes on. What it keeps from step to step, such as an error to feed back, it keeps by
+/// [`Bucket::index`] behind a lock of its own.
+///
+/// ```
+/// use collective::{ProcessGroup, ReduceOp, Result, gradient::{Bucket, CommHook}};
+///
+/// /// Sums in f64.
+/// #[derive(Debug)]
+/// struct Careful;
+///
+/// impl CommHook for Careful {
+///     fn name(&self) -> &str {
+///         "f64"
+///     }
+///
+///     fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()> {
+///         let mut wide: Vec<f64> = bucket.values().iter().map(|x| f64::from(*x)).collect();
+///         group.all_reduce(&mut wide, ReduceOp::Sum)?;
+///         bucket.values_mut().iter_mut().zip(wide).for_each(|(to, from)| *to = from as f32);
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait CommHook: Send + Sync + fmt::Debug {
+    /// What it is called in a run's configuration.
+    fn name(&self) -> &str;
+
+    /// In place: from this rank's part to the sum over all ranks, or something near it. Each rank's
+    /// part is weighted already, so that the sum is the mean over the global batch. All ranks must
+    /// end with the same bits and must make the same collective calls on `group`.
+    ///
+    /// # Errors
+    /// Whatever the group returns. An error of this rank alone ends the job on all of them.
+    fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()>;
+}
+
+/// One bucket on its way.
+pub struct Bucket<'a> {
+    index: usize,
+    plan: &'a Plan,
+    values: &'a mut [f32],
+}
+
+/// One parameter's gradient in a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BucketParameter<'a> {
+    /// Field names from the root, joined by dots.
+    pub path: &'a str,
+    pub shape: &'a [usize],
+    /// Its elements of [`Bucket::values`].
+    pub range: Range<usize>,
+}
+
+impl<'a> Bucket<'a> {
+    pub(super) fn new(index: usize, plan: &'a Plan, values: &'a mut [f32]) -> Self {
+        Self { index, plan, values }
+    }
+
+    /// Number of this bucket, from 0, the same on every rank and in every step.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Number of buckets in a step.
+    pub fn count(&self) -> usize {
+        self.plan.buckets()
+    }
+
+    /// The gradients, one after the other.
+    pub fn values(&self) -> &[f32] {
+        self.values
+    }
+
+    /// The gradients, to be replaced.
+    pub fn values_mut(&mut self) -> &mut [f32] {
+        self.values
+    }
+
+    /// Whose gradients these are, in the order of their ranges.
+    pub fn parameters(&self) -> impl Iterator<Item = BucketParameter<'a>> + use<'a> {
+        let plan = self.plan;
+        plan.members[self.index].iter().map(|slot| {
+            let slot = &plan.slots[*slot];
+            BucketParameter { path: &slot.path, shape: &slot.shape, range: slot.range.clone() }
+        })
+    }
+}
+
+impl fmt::Debug for Bucket<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bucket({} of {}, {} values)", self.index, self.count(), self.values.len())
+    }
+}
+
+/// Sends gradients as numbers of half the size, and adds them up as such. What rounding loses is
+/// lost: bf16 keeps f32's range with 8 bits of precision, fp16 keeps 11 bits from 6e-8 to 65504,
+/// and what is larger becomes infinite. PyTorch's `bf16_compress_hook` and `fp16_compress_hook`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HalfPrecision {
+    Bf16,
+    Fp16,
+}
+
+impl CommHook for HalfPrecision {
+    fn name(&self) -> &str {
+        match self {
+            HalfPrecision::Bf16 => "bf16",
+            HalfPrecision::Fp16 => "fp16",
+        }
+    }
+
+    fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()> {
+        match self {
+            HalfPrecision::Bf16 => through(bucket.values_mut(), group, bf16::from_f32, bf16::to_f32),
+            HalfPrecision::Fp16 => through(bucket.values_mut(), group, f16::from_f32, f16::to_f32),
+        }
+    }
+}
+
+fn through<T: Element>(
+    values: &mut [f32],
+    group: &ProcessGroup,
+    narrow: fn(f32) -> T,
+    widen: fn(T) -> f32,
+) -> Result<()> {
+    let mut narrowed: Vec<T> = values.iter().map(|value| narrow(*value)).collect();
+    group.all_reduce(&mut narrowed, ReduceOp::Sum)?;
+    values.iter_mut().zip(narrowed).for_each(|(to, from)| *to = widen(from));
+    Ok(())
+}

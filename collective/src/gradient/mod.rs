@@ -1,0 +1,176 @@
+//! Gradients of all ranks made one, while backward still runs.
+//!
+//! A [`Reducer`] cuts a model's gradients into buckets, in reverse field order. In a [`Step`] the
+//! model is watched: the moment a gradient is final, it is written into its bucket, and the moment
+//! a bucket is full, it is reduced in the background, in index order, while backward goes on to the
+//! layers below (Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704). Where that does not
+//! work, gradients are taken when backward is over, with the same sums, bit for bit:
+//!
+//! - what cannot be watched (parameters under a reparameterization of their own, on a second
+//!   device, unused ones) is taken at the end;
+//! - a step that runs backward twice, or changes gradients after backward, is noticed, done again
+//!   without overlap, and so are all later ones; [`Reducer::fallback`] says why.
+//!
+//! A parameter that is used on no rank gets no gradient, as on a single device. One that is used on
+//! some contributes zeros on the others. This is what PyTorch's `find_unused_parameters` asks for; here
+//! it is always so, because the count of ranks that used a parameter travels in a message that is sent
+//! anyway.
+
+mod accumulate;
+mod buckets;
+mod clip;
+mod flight;
+mod hook;
+mod power_sgd;
+mod step;
+mod top_k;
+mod visit;
+mod watch;
+
+pub use buckets::BucketSizes;
+pub use clip::clip_by_global_norm;
+pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
+pub use power_sgd::PowerSgd;
+pub use step::Step;
+pub use top_k::TopK;
+
+use crate::{ProcessGroup, Result};
+use accumulate::Carry;
+use buckets::Plan;
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use flight::Link;
+use std::sync::Arc;
+use watch::Ladder;
+
+/// What can be chosen about a [`Reducer`].
+#[derive(Clone, Debug)]
+pub struct ReducerOptions {
+    pub buckets: BucketSizes,
+    /// Whether to communicate while backward runs.
+    pub overlap: bool,
+    /// How a bucket is reduced; `None` adds up in f32.
+    pub hook: Option<Arc<dyn CommHook>>,
+}
+
+impl Default for ReducerOptions {
+    /// PyTorch's bucket sizes, with overlap, without a hook.
+    fn default() -> Self {
+        Self { buckets: BucketSizes::default(), overlap: true, hook: None }
+    }
+}
+
+/// Makes every rank's gradients those of the mean over the global batch.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::optim::{GradientsParams, SgdConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use collective::{ProcessGroup, gradient::{Reducer, ReducerOptions}};
+///
+/// let group = ProcessGroup::solo();
+/// let device = Device::flex().autodiff();
+/// let mut model: Linear = LinearConfig::new(3, 2).init(&device);
+/// let mut optimizer = SgdConfig::new().init();
+/// let mut reducer = Reducer::new(&model, &group, ReducerOptions::default())?;
+///
+/// let backward = |model: &Linear, samples: usize| {
+///     let loss = model.forward(Tensor::<2>::ones([samples, 3], &device)).mean();
+///     GradientsParams::from_grads(loss.backward(), model)
+/// };
+/// // Two batches a step, 7 samples in all; only the second one communicates.
+/// let grads = backward(&model, 4);
+/// reducer.accumulate(grads, &model, 4);
+/// let step = reducer.step(&model, 3, 7)?;
+/// let grads = backward(&step.watch(&model), 3);
+/// let grads = step.finish(grads, &model, &mut vec![])?;
+/// model = optimizer.step(0.1, model, grads);
+/// # Ok::<(), collective::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Reducer {
+    plan: Arc<Plan>,
+    /// A group of its own, so that other collectives may be called during backward, by SyncBatchNorm
+    /// for one, without an order between them and the buckets. `None` in a world of one.
+    link: Option<Link>,
+    carry: Carry,
+    ladder: Arc<Ladder>,
+    overlap: bool,
+    /// Whether a step with overlap has been compared, in full, with what backward left.
+    compared: bool,
+    fallback: Option<String>,
+    users: Vec<usize>,
+    /// The last step's buckets, whose memory the next one uses.
+    spare: Vec<Vec<f32>>,
+}
+
+impl Reducer {
+    /// For the trainable parameters of `module`. Every rank of `group` must call it.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
+        let ReducerOptions { buckets, overlap, hook } = options;
+        let link = match group.world_size() {
+            1 => None,
+            _ => Some(Link { group: group.split(0, group.rank() as i64)?, hook }),
+        };
+        Ok(Self {
+            plan: Arc::new(Plan::new(module, buckets)),
+            link,
+            carry: Carry::default(),
+            ladder: Arc::default(),
+            overlap,
+            compared: false,
+            fallback: None,
+            users: Vec::new(),
+            spare: Vec::new(),
+        })
+    }
+
+    /// Keeps the gradients of a batch that is not synchronised: PyTorch's `no_sync`. They are added
+    /// to those of the next [`Step`], each weighted by its samples. `grads` are of a mean over this
+    /// rank's `samples`; 0 for a batch that only keeps this rank in step.
+    #[doc(alias = "no_sync")]
+    pub fn accumulate<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
+        self.carry.add(grads, module, samples);
+    }
+
+    /// Begins a synchronised step. `samples` are this rank's in it, 0 if it only keeps in step.
+    /// `global_samples` are those of all ranks, with all that was accumulated since the last step.
+    ///
+    /// # Errors
+    /// If gradients that were accumulated cannot be read from their device.
+    pub fn step<M: Module>(&mut self, module: &M, samples: usize, global_samples: usize) -> Result<Step<'_>> {
+        Step::begin(self, module, samples, global_samples)
+    }
+
+    /// Buckets in a step.
+    pub fn buckets(&self) -> usize {
+        self.plan.buckets()
+    }
+
+    /// Why steps are synchronised after backward although overlap was asked for, if they are.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    /// Parameters that were used by some ranks only in the last step, each with their number, and
+    /// those that were used by none. Empty in a world of one.
+    pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
+        let world = self.link.as_ref().map_or(1, |link| link.group.world_size());
+        let slots = self.plan.slots.iter().zip(&self.users);
+        slots.filter(move |(_, users)| **users < world).map(|(slot, users)| (slot.path.as_str(), *users))
+    }
+
+    /// Zeros for every bucket, and one more element for each total.
+    fn buffers(&mut self) -> Vec<Vec<f32>> {
+        let mut buffers = std::mem::take(&mut self.spare);
+        buffers.resize_with(self.plan.buckets(), Vec::new);
+        for (index, buffer) in buffers.iter_mut().enumerate() {
+            buffer.clear();
+            buffer.resize(self.plan.length(index), 0.0);
+        }
+        buffers
+    }
+}

@@ -1,0 +1,103 @@
+//! Between the gradients of a module, as Burn keeps them, and the buckets.
+
+use super::{buckets::Plan, flight::Flight};
+use crate::{Error, Result};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Tensor, TensorData};
+
+/// A gradient on the host.
+pub(super) fn read<const D: usize>(grad: Tensor<D>) -> Result<TensorData> {
+    let broken = |reason: String| Error::Io { what: "reading a gradient from its device".into(), reason };
+    grad.try_into_data().map_err(|error| broken(error.to_string()))
+}
+
+/// Writes every gradient that is not yet in its bucket. With `keep`, `grads` stay as they are.
+///
+/// # Errors
+/// If a gradient cannot be read, or a parameter has become trainable.
+pub(super) fn gather<M: Module>(
+    flight: &Flight,
+    grads: &mut GradientsParams,
+    module: &M,
+    keep: bool,
+) -> Result<()> {
+    let mut gather = Gather { flight, grads, keep, compared: flight.compared(), failure: None };
+    module.visit(&mut gather);
+    gather.failure.map_or(Ok(()), Err)
+}
+
+struct Gather<'a> {
+    flight: &'a Flight,
+    grads: &'a mut GradientsParams,
+    keep: bool,
+    compared: usize,
+    failure: Option<Error>,
+}
+
+impl Gather<'_> {
+    fn take<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
+        let Some(slot) = self.flight.slot_of(param.id) else {
+            return Err(Error::Invalid(format!(
+                "parameter {} became trainable after the gradient buckets were made: make a new reducer",
+                param.id
+            )));
+        };
+        if self.flight.has(slot) {
+            return self.compare(param, slot);
+        }
+        let grad = if self.keep { self.grads.get::<D>(param.id) } else { self.grads.remove::<D>(param.id) };
+        self.flight.write(slot, grad.map(read).transpose()?);
+        Ok(())
+    }
+
+    fn compare<const D: usize>(&mut self, param: &Param<Tensor<D>>, slot: usize) -> Result<()> {
+        let Some(grad) = self.grads.get::<D>(param.id).filter(|_| self.compared > 0) else { return Ok(()) };
+        let length = grad.shape().num_elements();
+        let first = grad.reshape([length]).slice([0..self.compared.min(length)]);
+        self.flight.compare(slot, &read(first)?);
+        Ok(())
+    }
+}
+
+impl ModuleVisitor for Gather<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() && self.failure.is_none() {
+            self.failure = self.take(param).err();
+        }
+    }
+}
+
+/// The averaged gradients of `module`, without those of parameters that no rank used.
+pub(super) fn scatter<M: Module>(
+    plan: &Plan,
+    buffers: &[Vec<f32>],
+    users: &[usize],
+    module: &M,
+) -> GradientsParams {
+    let mut scatter = Scatter { plan, buffers, users, grads: GradientsParams::new() };
+    module.visit(&mut scatter);
+    scatter.grads
+}
+
+struct Scatter<'a> {
+    plan: &'a Plan,
+    buffers: &'a [Vec<f32>],
+    users: &'a [usize],
+    grads: GradientsParams,
+}
+
+impl ModuleVisitor for Scatter<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.plan.slot_of(param.id) else { return };
+        if self.users[index] == 0 || !param.is_require_grad() {
+            return;
+        }
+        let (slot, value) = (&self.plan.slots[index], param.base());
+        let values = self.buffers[slot.bucket][slot.range.clone()].to_vec();
+        // A gradient lives on the plain device under the autodiff one.
+        let device = value.device().inner();
+        let grad = Tensor::from_data(TensorData::new(values, value.shape()), (&device, value.dtype()));
+        self.grads.register::<D>(param.id, grad);
+    }
+}

@@ -1,0 +1,159 @@
+//! Data loaders of different lengths on different ranks: ranks whose data is used up keep in step,
+//! with weight zero, until the last one's is. PyTorch calls this `join`.
+//!
+//! [`ShardedLoader`](crate::loader::ShardedLoader) needs none of this: it deals out equal numbers of
+//! steps, and knows without asking how many samples each has. This is for a loader of your own, one that
+//! reads another file on each rank, say. It costs one message of 16 bytes a step.
+
+use crate::{
+    Error, ProcessGroup, ReduceOp, Result,
+    loader::{DistributedLoader, Share, Shares},
+};
+use burn::data::{
+    dataloader::{DataLoader, DataLoaderIterator},
+    dataset::DatasetError,
+};
+use burn::tensor::Device;
+use std::{
+    sync::{Arc, mpsc::sync_channel},
+    thread,
+};
+
+/// Batches that are read ahead of training.
+const AHEAD: usize = 2;
+
+type CountSamples<O> = Arc<dyn Fn(&O) -> usize + Send + Sync>;
+
+/// This rank's `batches`, and after them its first one again, with no samples, as long as other
+/// ranks have batches left. `samples` counts those of a batch. Every rank of `group` must run through
+/// its iterator, and call nothing else on `group` from another thread meanwhile.
+///
+/// # Errors
+/// The iterator yields an error if a batch cannot be read, if the group fails, or if this rank has no
+/// batch at all while others have: there is nothing to keep in step with.
+pub fn join<O: Clone>(
+    batches: impl Iterator<Item = Result<O, DatasetError>>,
+    samples: impl Fn(&O) -> usize,
+    group: ProcessGroup,
+) -> impl Iterator<Item = Result<Share<O>, DatasetError>> {
+    let (mut batches, mut first, mut over) = (batches.fuse(), None, false);
+    std::iter::from_fn(move || {
+        if over {
+            return None;
+        }
+        let own = match batches.next().transpose() {
+            Ok(own) => own,
+            Err(error) => {
+                over = true;
+                return Some(Err(error));
+            }
+        };
+        first = first.take().or_else(|| own.clone());
+        let count = own.as_ref().map_or(0, &samples);
+        let mut all = [count as i64, i64::from(own.is_some())];
+        if let Err(error) = group.all_reduce(&mut all, ReduceOp::Sum) {
+            over = true;
+            return Some(Err(DatasetError::new(error)));
+        }
+        if all[1] == 0 {
+            over = true;
+            return None;
+        }
+        let Some(item) = own.or_else(|| first.clone()) else {
+            over = true;
+            let rank = group.rank();
+            return Some(Err(DatasetError::new(Error::Invalid(format!(
+                "rank {rank} has no batch at all, and needs one to keep in step with the others"
+            )))));
+        };
+        Some(Ok(Share { item, samples: count, global_samples: all[0] as usize }))
+    })
+}
+
+/// A Burn data loader of this rank's own, of any length, for
+/// [`DistributedDataParallel`](crate::strategy::DistributedDataParallel).
+pub struct JoinedLoader<O> {
+    loader: Arc<dyn DataLoader<O>>,
+    count: CountSamples<O>,
+    group: ProcessGroup,
+    steps: usize,
+    samples: usize,
+}
+
+impl<O: Clone + Send + 'static> JoinedLoader<O> {
+    /// `batches` are this rank's in an epoch, which only sets how many steps are announced; `count`
+    /// says how many samples a batch has. Every rank must call it.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn new(
+        loader: Arc<dyn DataLoader<O>>,
+        batches: usize,
+        count: impl Fn(&O) -> usize + Send + Sync + 'static,
+        group: &ProcessGroup,
+    ) -> Result<Self> {
+        let (mut steps, mut samples) = ([batches as i64], [loader.num_items() as i64]);
+        group.all_reduce(&mut steps, ReduceOp::Max)?;
+        group.all_reduce(&mut samples, ReduceOp::Sum)?;
+        Ok(Self {
+            loader,
+            count: Arc::new(count),
+            group: group.clone(),
+            steps: steps[0] as usize,
+            samples: samples[0] as usize,
+        })
+    }
+
+    fn over(&self, loader: Arc<dyn DataLoader<O>>) -> Arc<dyn DataLoader<O>> {
+        let Self { count, group, steps, samples, .. } = self;
+        let (count, group) = (count.clone(), group.clone());
+        Arc::new(Self { loader, count, group, steps: *steps, samples: *samples })
+    }
+}
+
+impl<O: Clone + Send + 'static> DistributedLoader<O> for JoinedLoader<O> {
+    /// The loader decides what an epoch is; its number is not used.
+    fn epoch(&self, _epoch: usize, skip: usize, device: &Device) -> Shares<O> {
+        let loader = self.loader.to_device(device);
+        let (send, receive) = sync_channel(AHEAD);
+        thread::spawn(move || {
+            // A closed channel means that nobody wants more.
+            if loader.iter().all(|item| send.send(Some(item)).is_ok()) {
+                let _ = send.send(None);
+            }
+        });
+        let batches = std::iter::from_fn(move || match receive.recv() {
+            Ok(item) => item,
+            // A loader that panicked must not look like the end of the epoch: other ranks go on.
+            Err(_) => Some(Err(DatasetError::new(std::io::Error::other("the data loader panicked")))),
+        });
+        let count = self.count.clone();
+        Box::new(join(batches, move |item: &O| count(item), self.group.clone()).skip(skip))
+    }
+
+    fn steps(&self) -> usize {
+        self.steps
+    }
+
+    fn samples(&self) -> usize {
+        self.samples
+    }
+}
+
+impl<O: Clone + Send + 'static> DataLoader<O> for JoinedLoader<O> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
+        self.loader.iter()
+    }
+
+    fn num_items(&self) -> usize {
+        self.loader.num_items()
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
+        self.over(self.loader.to_device(device))
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
+        self.over(self.loader.slice(start, end))
+    }
+}

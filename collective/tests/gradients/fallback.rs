@@ -1,0 +1,190 @@
+//! Steps in which gradients cannot be sent early are noticed, and end with the same sums.
+
+use crate::{Net, TINY, bits, device, flat, rows, with_reducer, worst};
+use burn::module::{Lora, Module};
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use collective::gradient::{Reducer, ReducerOptions};
+
+fn choose(overlap: bool) -> ReducerOptions {
+    ReducerOptions { buckets: TINY, overlap, hook: None }
+}
+
+/// Three steps of `grads`, which gets the rank and the step, with and without overlap must give the same
+/// bits, and `reason` must be why.
+fn falls_back(grads: impl Fn(&Net, usize, usize) -> GradientsParams + Sync, reason: &str) {
+    let run = |overlap| {
+        with_reducer(
+            2,
+            Net::new,
+            || choose(overlap),
+            |net, mut reducer: Reducer, group| {
+                // The same weights in both runs.
+                let data = collective::replica::entries(&net).into_iter().map(|entry| {
+                    let shape = entry.data.shape().clone();
+                    burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
+                });
+                let net = collective::replica::overwrite(net, data.collect());
+                let mut totals = vec![1.0];
+                let mut steps = Vec::new();
+                for number in 0..3 {
+                    let step = reducer.step(&net, 3, 6).expect("step");
+                    let grads = grads(&step.watch(&net), group.rank(), number);
+                    steps.push(bits(&step.finish(grads, &net, &mut totals).expect("finish"), &net));
+                }
+                assert_eq!(totals, [8.0]);
+                (steps, reducer.fallback().map(String::from))
+            },
+        )
+    };
+    let (with, without) = (run(true), run(false));
+    for ((ours, why), (wanted, none)) in with.into_iter().zip(without) {
+        assert_eq!(ours, wanted);
+        assert_eq!(none, None);
+        let why = why.expect("a reason");
+        assert!(why.contains(reason) || why.contains("another rank"), "{why}");
+    }
+}
+
+#[test]
+fn two_backward_passes_in_a_step() {
+    let twice = |net: &Net, _, _| {
+        let mut sum = GradientsAccumulator::new();
+        sum.accumulate(net, net.grads(rows(3, 4, &device())));
+        sum.accumulate(net, net.grads(rows(3, 4, &device()) * 2.0));
+        sum.grads()
+    };
+    falls_back(twice, "used again after backward");
+}
+
+#[test]
+fn on_one_rank_only() {
+    let twice = |net: &Net, rank, _| {
+        let mut sum = GradientsAccumulator::new();
+        sum.accumulate(net, net.grads(rows(3, 4, &device())));
+        if rank == 1 {
+            sum.accumulate(net, net.grads(rows(3, 4, &device()) * 2.0));
+        }
+        sum.grads()
+    };
+    falls_back(twice, "used again after backward");
+}
+
+#[test]
+fn two_graphs_at_once() {
+    let twice = |net: &Net, _, _| {
+        let losses = [net.loss(rows(3, 4, &device())), net.loss(rows(3, 4, &device()) * 2.0)];
+        let mut sum = GradientsAccumulator::new();
+        for loss in losses {
+            sum.accumulate(net, GradientsParams::from_grads(loss.backward(), net));
+        }
+        sum.grads()
+    };
+    // Both uses are known before the first gradient comes, so that the sum is sent; but `step` added up
+    // more than autodiff did.
+    falls_back(twice, "changed after backward");
+}
+
+#[test]
+fn gradients_that_the_step_changes_after_backward() {
+    let clipped = |net: &Net, _, _| {
+        let grads = net.grads(rows(3, 4, &device()));
+        collective::gradient::clip_by_global_norm(grads, net, 0.01).expect("clip").0
+    };
+    falls_back(clipped, "changed after backward");
+    let clipped_later = |net: &Net, _, number| {
+        let grads = net.grads(rows(3, 4, &device()));
+        let norm = if number == 2 { 0.01 } else { 1e9 };
+        collective::gradient::clip_by_global_norm(grads, net, norm).expect("clip").0
+    };
+    falls_back(clipped_later, "changed after backward");
+}
+
+#[test]
+fn a_forward_pass_that_backward_does_not_see_changes_nothing() {
+    let results = with_reducer(
+        2,
+        Net::new,
+        || choose(true),
+        |net, mut reducer: Reducer, _| {
+            let wanted = flat(&net.grads(rows(3, 4, &device())), &net);
+            let step = reducer.step(&net, 3, 6).expect("step");
+            let watched = step.watch(&net);
+            // Says that a gradient of each parameter may come, which does not.
+            let _ = watched.loss(rows(2, 4, &device()));
+            let grads = watched.grads(rows(3, 4, &device()));
+            let ours = flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
+            assert_eq!(reducer.fallback(), None);
+            (ours, wanted)
+        },
+    );
+    for (ours, wanted) in results {
+        assert!(worst(&ours, &wanted) < 1e-6);
+    }
+}
+
+#[test]
+fn parameters_under_a_reparameterization_of_their_own() {
+    let make = |device: &_| Net::new(device).apply_lora(Lora::new(2, 4.0));
+    let run = |overlap| {
+        with_reducer(
+            2,
+            make,
+            || choose(overlap),
+            |net, mut reducer: Reducer, group| {
+                let data = collective::replica::entries(&net).into_iter().map(|entry| {
+                    let shape = entry.data.shape().clone();
+                    burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
+                });
+                let net = collective::replica::overwrite(net, data.collect());
+                let step = reducer.step(&net, 3, 6).expect("step");
+                let grads = step.watch(&net).grads(rows(3, 4, &device()) + group.rank() as f32);
+                let ours = bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
+                assert_eq!(reducer.fallback(), None);
+                assert!(!ours.is_empty());
+                ours
+            },
+        )
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn a_parameter_that_became_trainable_is_an_error_that_says_what_to_do() {
+    let make = |device: &_| Net::new(device).freeze();
+    let errors = with_reducer(
+        2,
+        make,
+        || choose(true),
+        |net, mut reducer: Reducer, _| {
+            let net = net.unfreeze();
+            let step = reducer.step(&net, 3, 6).expect("step");
+            let grads = step.watch(&net).grads(rows(3, 4, &device()));
+            step.finish(grads, &net, &mut vec![]).expect_err("not planned for").to_string()
+        },
+    );
+    assert!(errors.iter().all(|error| error.contains("new reducer")), "{errors:?}");
+}
+
+#[test]
+fn records_and_later_copies_show_nothing_of_it() {
+    with_reducer(
+        2,
+        Net::new,
+        || choose(true),
+        |net, mut reducer: Reducer, _| {
+            let step = reducer.step(&net, 3, 6).expect("step");
+            let watched = step.watch(&net);
+            let bytes = |net: &Net| net.clone().into_record().into_bytes().expect("a record");
+            assert_eq!(bytes(&watched), bytes(&net));
+            assert_eq!(watched.num_params(), net.num_params());
+            let x = rows(3, 4, &device());
+            // Validation uses watched parameters without autodiff.
+            let valid = watched.valid().loss(x.clone().inner());
+            assert_eq!(valid.into_data(), net.loss(x.clone()).inner().into_data());
+            let grads = watched.grads(x.clone());
+            step.finish(grads, &net, &mut vec![]).expect("finish");
+            // A copy that outlives its step works on without being watched.
+            assert_eq!(bits(&watched.grads(x.clone()), &net), bits(&net.grads(x), &net));
+        },
+    );
+}

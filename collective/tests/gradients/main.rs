@@ -1,0 +1,110 @@
+//! Gradients made one over ranks: sums, overlap with backward, hooks, and ranks with less data.
+#![cfg(feature = "burn")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod fallback;
+mod hooks;
+mod joined;
+mod overlap;
+mod sums;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor, TensorData};
+use collective::{
+    ProcessGroup,
+    gradient::{BucketSizes, Reducer, ReducerOptions},
+    replica,
+};
+use common::{Kind, options, world};
+
+/// Every parameter in a bucket of its own.
+const TINY: BucketSizes = BucketSizes { first: 1, rest: 1 };
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// Numbers that differ, the same on every rank.
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * 0.37).sin()).collect()
+}
+
+fn rows(count: usize, width: usize, device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(numbers(count * width), [count, width]), device)
+}
+
+/// Two layers, and one that is not used.
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    last: Linear,
+    unused: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Net {
+            first: LinearConfig::new(4, 8).init(device),
+            last: LinearConfig::new(8, 1).init(device),
+            unused: LinearConfig::new(3, 3).init(device),
+        }
+    }
+
+    /// Mean over the batch, each sample on its own.
+    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+        self.last.forward(self.first.forward(x).tanh()).powf_scalar(2.0).mean()
+    }
+
+    fn grads(&self, x: Tensor<2>) -> GradientsParams {
+        GradientsParams::from_grads(self.loss(x).backward(), self)
+    }
+}
+
+/// All trainable gradients, flat, in field order; `None` where there is none.
+struct Flat<'a>(&'a GradientsParams, Vec<Option<Vec<f32>>>);
+
+impl ModuleVisitor for Flat<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            let grad = self.0.get::<D>(param.id);
+            self.1.push(grad.map(|grad| grad.into_data().convert::<f32>().try_into_vec().expect("f32")));
+        }
+    }
+}
+
+fn by_parameter<M: Module>(grads: &GradientsParams, module: &M) -> Vec<Option<Vec<f32>>> {
+    let mut flat = Flat(grads, Vec::new());
+    module.visit(&mut flat);
+    flat.1
+}
+
+fn flat<M: Module>(grads: &GradientsParams, module: &M) -> Vec<f32> {
+    by_parameter(grads, module).into_iter().flatten().flatten().collect()
+}
+
+fn bits<M: Module>(grads: &GradientsParams, module: &M) -> Vec<u32> {
+    flat(grads, module).into_iter().map(f32::to_bits).collect()
+}
+
+fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Runs `body` on every rank with the same model and a reducer for it.
+fn with_reducer<M: Module + Send, R: Send>(
+    size: usize,
+    make: impl Fn(&Device) -> M + Sync,
+    choose: impl Fn() -> ReducerOptions + Sync,
+    body: impl Fn(M, Reducer, ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    world(Kind::Thread, size, options(), |group: ProcessGroup| {
+        let model = replica::broadcast(make(&device()), &group, 0).expect("broadcast");
+        let reducer = Reducer::new(&model, &group, choose()).expect("a reducer");
+        body(model, reducer, group)
+    })
+}

@@ -1,0 +1,202 @@
+//! What comes out: the gradients of the mean over the global batch.
+
+use crate::common::{KINDS, options, world};
+use crate::{Net, TINY, by_parameter, device, flat, rows, with_reducer, worst};
+use burn::tensor::Tensor;
+use collective::{
+    ProcessGroup,
+    gradient::{BucketSizes, Reducer, ReducerOptions, clip_by_global_norm},
+    replica,
+};
+
+fn choices() -> Vec<ReducerOptions> {
+    let sizes = [BucketSizes::default(), TINY, BucketSizes { first: 1, rest: 64 }];
+    let both = |buckets| [true, false].map(|overlap| ReducerOptions { buckets, overlap, hook: None });
+    sizes.into_iter().flat_map(both).collect()
+}
+
+/// 7 samples: 3, 4 and none.
+const SHARES: [std::ops::Range<usize>; 3] = [0..3, 3..7, 0..1];
+const COUNTS: [usize; 3] = [3, 4, 0];
+
+#[test]
+fn averaged_gradients_are_those_of_the_global_batch_even_if_ranks_differ_in_size() {
+    for choice in choices() {
+        let results = with_reducer(
+            3,
+            Net::new,
+            || choice.clone(),
+            |net, mut reducer, group| {
+                let x = rows(7, 4, &device());
+                let wanted = flat(&net.grads(x.clone()), &net);
+                let mut totals = vec![group.rank() as f32, 1.0];
+                let step = reducer.step(&net, COUNTS[group.rank()], 7).expect("step");
+                let grads = step.watch(&net).grads(x.slice([SHARES[group.rank()].clone(), 0..4]));
+                let grads = step.finish(grads, &net, &mut totals).expect("finish");
+                assert_eq!(totals, [3.0, 3.0]);
+                assert_eq!(reducer.fallback(), None);
+                (flat(&grads, &net), wanted)
+            },
+        );
+        for (ours, wanted) in &results {
+            assert_eq!(ours, &results[0].0, "the same bits on every rank");
+            assert!(worst(ours, wanted) < 1e-6, "{choice:?}");
+        }
+    }
+}
+
+#[test]
+fn every_transport_gives_the_same_bits() {
+    let on = |kind| {
+        let results = world(kind, 2, options(), |group: ProcessGroup| {
+            let device = device();
+            let net = Net::new(&device);
+            // The same weights everywhere, whatever the random numbers were.
+            let data = replica::entries(&net).into_iter().map(|entry| {
+                let shape = entry.data.shape().clone();
+                burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
+            });
+            let net = replica::overwrite(net.clone(), data.collect());
+            let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
+            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            let x = rows(6, 4, &device).slice([group.rank() * 3..group.rank() * 3 + 3, 0..4]);
+            let step = reducer.step(&net, 3, 6).expect("step");
+            let grads = step.watch(&net).grads(x);
+            let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+            flat(&grads, &net)
+        });
+        assert_eq!(results[0], results[1]);
+        results[0].clone()
+    };
+    let wanted = on(KINDS[0]);
+    assert!(KINDS[1..].iter().all(|kind| on(*kind) == wanted));
+}
+
+/// Micro-batches of each rank, of 18 samples; the last one of rank 2 is padding.
+const MICRO: [[std::ops::Range<usize>; 3]; 3] =
+    [[0..3, 6..8, 12..15], [3..5, 8..12, 15..18], [5..6, 0..1, 0..1]];
+const MICRO_COUNTS: [[usize; 3]; 3] = [[3, 2, 3], [2, 4, 3], [1, 0, 0]];
+
+#[test]
+fn uneven_micro_batches_on_uneven_ranks_add_up_to_the_global_batch() {
+    for choice in choices() {
+        let results = with_reducer(
+            3,
+            Net::new,
+            || choice.clone(),
+            |net, mut reducer, group| {
+                let x = rows(18, 4, &device());
+                let wanted = flat(&net.grads(x.clone()), &net);
+                let micro =
+                    |net: &Net, i: usize| net.grads(x.clone().slice([MICRO[group.rank()][i].clone(), 0..4]));
+                let counts = MICRO_COUNTS[group.rank()];
+                // Twice, to see that nothing is left over.
+                let mut ours = Vec::new();
+                for _ in 0..2 {
+                    for i in 0..2 {
+                        reducer.accumulate(micro(&net, i), &net, counts[i]);
+                    }
+                    let step = reducer.step(&net, counts[2], 18).expect("step");
+                    let grads = micro(&step.watch(&net), 2);
+                    ours.push(flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net));
+                }
+                assert_eq!(ours[0], ours[1]);
+                (ours.remove(0), wanted)
+            },
+        );
+        for (ours, wanted) in &results {
+            assert_eq!(ours, &results[0].0, "the same bits on every rank");
+            assert!(worst(ours, wanted) < 1e-6, "{choice:?}: {}", worst(ours, wanted));
+        }
+    }
+}
+
+#[test]
+fn a_world_of_one_accumulates_too_and_otherwise_changes_nothing() {
+    let (device, group) = (device(), ProcessGroup::solo());
+    let net = Net::new(&device);
+    let mut reducer = Reducer::new(&net, &group, ReducerOptions::default()).expect("a reducer");
+    let x = rows(7, 4, &device);
+    let whole = flat(&net.grads(x.clone()), &net);
+    let step = reducer.step(&net, 7, 7).expect("step");
+    let grads = step.watch(&net).grads(x.clone());
+    assert_eq!(flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net), whole);
+
+    reducer.accumulate(net.grads(x.clone().slice([0..4, 0..4])), &net, 4);
+    let step = reducer.step(&net, 3, 7).expect("step");
+    let grads = step.watch(&net).grads(x.slice([4..7, 0..4]));
+    let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+    assert!(worst(&flat(&grads, &net), &whole) < 1e-6);
+    assert_eq!(reducer.unused().count(), 0);
+}
+
+#[test]
+fn a_parameter_that_no_rank_used_has_no_gradient_and_one_that_some_used_has() {
+    for choice in choices() {
+        with_reducer(
+            3,
+            Net::new,
+            || choice.clone(),
+            |net, mut reducer, group| {
+                let x = rows(2, 4, &device());
+                let step = reducer.step(&net, 2, 6).expect("step");
+                let watched = step.watch(&net);
+                // Rank 0 leaves the first layer out.
+                let loss = match group.rank() {
+                    0 => watched.last.forward(Tensor::<2>::ones([2, 8], &device())).mean(),
+                    _ => watched.loss(x.clone()),
+                };
+                let grads = burn::optim::GradientsParams::from_grads(loss.backward(), &watched);
+                let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+                let users: Vec<(String, usize)> =
+                    reducer.unused().map(|(path, n)| (path.into(), n)).collect();
+                let wanted =
+                    [("first.weight", 2), ("first.bias", 2), ("unused.weight", 0), ("unused.bias", 0)];
+                assert_eq!(users, wanted.map(|(path, n)| (path.to_string(), n)));
+                let by_parameter = by_parameter(&grads, &net);
+                assert_eq!(
+                    by_parameter.iter().map(Option::is_some).collect::<Vec<_>>(),
+                    [true, true, true, true, false, false]
+                );
+                // Two ranks of three have the same gradient, and the third adds zeros.
+                let alone = crate::by_parameter(&net.grads(x), &net)[0].clone().expect("a gradient");
+                let alone: Vec<f32> = alone.iter().map(|g| g * 2.0 / 3.0).collect();
+                assert!(worst(by_parameter[0].as_ref().expect("a gradient"), &alone) < 1e-6);
+            },
+        );
+    }
+}
+
+#[test]
+fn a_padding_ranks_gradients_are_not_looked_at() {
+    let results = with_reducer(2, Net::new, ReducerOptions::default, |net, mut reducer, group| {
+        let x = rows(2, 4, &device());
+        let (x, count) = if group.rank() == 0 { (x, 2) } else { (x * f32::NAN, 0) };
+        let step = reducer.step(&net, count, 2).expect("step");
+        let grads = step.watch(&net).grads(x);
+        flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net)
+    });
+    assert!(results.iter().flatten().all(|g| g.is_finite()));
+}
+
+#[test]
+fn the_global_norm_is_clipped_as_pytorch_does() {
+    let device = device();
+    let net = Net::new(&device);
+    let grads = || net.grads(rows(5, 4, &device));
+    let before = flat(&grads(), &net);
+    let norm = before.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    let (same, seen) = clip_by_global_norm(grads(), &net, norm * 1.01).expect("clip");
+    assert!((seen - norm).abs() < 1e-6 * norm, "{seen} against {norm}");
+    assert_eq!(flat(&same, &net), before);
+    let max = norm / 3.0;
+    let (clipped, seen) = clip_by_global_norm(grads(), &net, max).expect("clip");
+    assert!((seen - norm).abs() < 1e-6 * norm);
+    let wanted: Vec<f32> = before.iter().map(|g| (f64::from(*g) * max / (norm + 1e-6)) as f32).collect();
+    assert!(worst(&flat(&clipped, &net), &wanted) < 1e-7);
+    // Nothing to scale by.
+    let (kept, seen) =
+        clip_by_global_norm(net.grads(rows(5, 4, &device) * f32::INFINITY), &net, 1.0).expect("clip");
+    assert!(!seen.is_finite());
+    assert_eq!(flat(&kept, &net).len(), before.len());
+}

@@ -1,0 +1,49 @@
+//! `burn-ddp bench`: measurements anyone can repeat, each checked for being right.
+
+mod all_reduce;
+mod overlap;
+mod wrapper;
+
+use anyhow::Result;
+use clap::Subcommand;
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// What can be measured.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Bench {
+    /// Time of an all-reduce of f32 against its size, as nccl-tests shows it
+    AllReduce(all_reduce::AllReduce),
+    /// How much of a slow link backward hides
+    Overlap(overlap::Overlap),
+    /// What training through DDP in a world of one costs over a bare Burn loop
+    Wrapper(wrapper::Wrapper),
+}
+
+/// Runs the benchmark, starting the ranks if nobody did.
+pub fn run(bench: &Bench) -> Result<ExitCode> {
+    match bench {
+        Bench::AllReduce(bench) => all_reduce::run(bench),
+        Bench::Overlap(bench) => overlap::run(bench),
+        Bench::Wrapper(bench) => wrapper::run(bench),
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let middle = times.len() / 2;
+    match times.len() % 2 {
+        _ if times.is_empty() => f64::NAN,
+        1 => times[middle],
+        _ => (times[middle - 1] + times[middle]) / 2.0,
+    }
+}
+
+/// What `act` returns, and how long it took.
+fn timed<R>(act: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
+    let begun = Instant::now();
+    let result = act()?;
+    Ok((result, begun.elapsed()))
+}
