@@ -13,8 +13,8 @@ use crate::{
 use burn::data::dataloader::Progress;
 use burn::tensor::Tensor;
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, TrainOutput,
-    TrainingComponents, TrainingItem,
+    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, TrainingComponents,
+    TrainingItem,
 };
 use std::{iter::Peekable, time::Instant};
 
@@ -146,7 +146,7 @@ where
     /// Forward and backward over as many batches as make a step, average, optimize. `None` at the
     /// end of the epoch, which comes at the same time on all ranks.
     fn train_step(&mut self, shares: &mut Peekable<Shares<TrainInput<M>>>) -> Result<Option<Trained>, Stop> {
-        let model = self.learner.model();
+        let (ddp, model) = (self.ddp, self.learner.model());
         let (mut samples, mut totals) = (0, Vec::new());
         for batch in 1.. {
             let Some(share) = shares.next() else { return Ok(None) };
@@ -154,17 +154,15 @@ where
             samples += share.global_samples;
             if batch < self.accumulation && shares.peek().is_some() {
                 let output =
-                    self.forward_backward(&model, share.item, [share.samples, share.global_samples])?;
+                    with_share(share.samples, share.global_samples, || (ddp.step)(&model, share.item))?;
                 add_totals(&mut totals, &output.item, share.samples)?;
                 self.reducer.accumulate(output.grads, &model, share.samples);
                 continue;
             }
             let step = self.reducer.step(&model, share.samples, samples)?;
-            let output = self.forward_backward(
-                &step.watch(&model),
-                share.item,
-                [share.samples, share.global_samples],
-            )?;
+            let watched = step.watch(&model);
+            let output =
+                with_share(share.samples, share.global_samples, || (ddp.step)(&watched, share.item))?;
             add_totals(&mut totals, &output.item, share.samples)?;
             totals.push(f32::from(u8::from(self.components.interrupter.should_stop())));
             let mut grads = step.finish(output.grads, &model, &mut totals)?;
@@ -179,16 +177,6 @@ where
         }
         let stop = totals.pop().unwrap_or(0.0) > 0.0;
         Ok(Some(Trained { samples, totals: totals.into_iter().map(f64::from).collect(), stop }))
-    }
-
-    /// One batch, of which this rank has `samples` of so many: forward and backward.
-    fn forward_backward(
-        &self,
-        model: &M,
-        batch: TrainInput<M>,
-        [samples, global_samples]: [usize; 2],
-    ) -> Result<TrainOutput<TrainedOutput<M>>, Error> {
-        with_share(samples, global_samples, || (self.ddp.step)(model, batch))
     }
 
     /// What the first step shows about synchronisation, and the step that ends overlap.

@@ -9,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData, activation::relu};
 use collective::{
     FlightRecord, ProcessGroup,
-    gradient::{BucketSizes, GradientBuckets},
+    gradient::{Reducer, ReducerOptions},
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm, with_share},
 };
 use std::fs;
@@ -86,12 +86,12 @@ fn shares_of_different_sizes_and_padding_train_like_the_whole_batch() {
         let net = convert_sync_batch_norm(Net::new(&device), &group).expect("nothing else in it");
         let (mine, samples_here) = (rows[group.rank()].clone(), counts[group.rank()]);
         let x = samples(&device).slice([mine, 0..3]);
-        let grads = with_share(samples_here, 9, || net.loss(x).backward());
-        let grads = GradientsParams::from_grads(grads, &net);
-        let weight = samples_here as f32 / 9.0;
-        let grads = GradientBuckets::new(&net, BucketSizes::default())
-            .average(grads, &net, weight, &mut [0.0], &group)
-            .expect("average");
+        let mut reducer = Reducer::new(&net, &group, ReducerOptions::default()).expect("a reducer");
+        let step = reducer.step(&net, samples_here, 9).expect("a step");
+        let watched = step.watch(&net);
+        let grads = with_share(samples_here, 9, || watched.loss(x).backward());
+        let grads = GradientsParams::from_grads(grads, &watched);
+        let grads = step.finish(grads, &net, &mut vec![]).expect("average");
         (flat(&grads, &net), statistics(&net))
     });
     for (grads, statistics) in &results {
