@@ -1,7 +1,7 @@
 //! The flags of a training run, as typed. What they mean on this machine is decided in
 //! [`config`](crate::config).
 
-use crate::{data::DatasetKind, gradients::GradientArgs};
+use crate::{data::DatasetKind, gradients::GradientArgs, replicas::DeviceId};
 use clap::{Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,17 @@ pub struct Args {
     /// Processes to start on this machine; auto: one per GPU, or 2 on the CPU
     #[arg(long, default_value = "auto", value_name = "N|auto", help_heading = "World")]
     pub nproc_per_node: NprocArg,
-    /// Threads a rank computes with [default: cores / ranks on this machine]
+    /// dp mode: the devices, the first of which holds the module: N or cuda:N, or cpu:N for replicas that
+    /// share the CPU [default: all GPUs, or cpu:0,cpu:1]
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', help_heading = "World")]
+    pub device_ids: Vec<DeviceId>,
+    /// dp mode: where outputs are gathered and the loss is computed [default: the first of --device-ids]
+    #[arg(long, value_name = "ID", help_heading = "World")]
+    pub output_device: Option<DeviceId>,
+    /// dp mode: how gradients come together on the main device
+    #[arg(long, value_enum, default_value_t = DpReduceArg::Main, help_heading = "World")]
+    pub dp_reduce: DpReduceArg,
+    /// Threads a rank or replica computes with [default: cores / ranks or replicas on this machine]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..), help_heading = "World")]
     pub threads: Option<u16>,
     /// How ranks exchange data: auto, shm (one machine), tcp or mpi (a build with the feature `mpi`, under mpirun)
@@ -64,7 +74,7 @@ pub struct Args {
 
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub epochs: usize,
-    /// Samples a rank and step
+    /// Samples a rank and step; in dp mode, samples a step, dealt out to the devices
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub batch_size: usize,
     /// Learning rate of one rank
@@ -106,6 +116,14 @@ pub enum ModeArg {
     Dp,
     /// Many devices, a process each
     Ddp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DpReduceArg {
+    /// One device after the other
+    Main,
+    /// In pairs, and pairs of pairs
+    Tree,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,6 +4,7 @@ use crate::{
     cli::{Args, DeviceArg, ModeArg, NprocArg},
     device::{LocalDevice, cores},
     gradients::GradientArgs,
+    replicas::Replicas,
     world::Environment,
 };
 use anyhow::{Result, bail};
@@ -19,7 +20,19 @@ pub enum Plan {
     /// Start this many ranks of the same program and wait for them.
     Launch { ranks: usize, why: String },
     /// Be one rank.
-    Train { mode: Mode, environment: Environment, device: LocalDevice, why: String },
+    Train(Role),
+}
+
+/// Who this process is in the training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    pub mode: Mode,
+    pub environment: Environment,
+    /// The device, or the main one of several.
+    pub device: LocalDevice,
+    /// Of `--mode dp`.
+    pub replicas: Option<Replicas>,
+    pub why: String,
 }
 
 /// How devices are used, once decided.
@@ -27,6 +40,7 @@ pub enum Plan {
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     Single,
+    Dp,
     Ddp,
 }
 
@@ -37,7 +51,12 @@ impl Plan {
     /// If flags contradict each other or ask for a device that is not there.
     pub fn decide(args: &Args, launched: Option<Environment>, gpus: Result<usize, String>) -> Result<Plan> {
         if args.mode == ModeArg::Dp {
-            bail!("--mode dp is not built yet; --mode ddp uses the same devices, with a process each");
+            return Self::one_process(args, launched, &gpus);
+        }
+        if !args.device_ids.is_empty() || args.output_device.is_some() {
+            bail!(
+                "--device-ids and --output-device are for --mode dp; ddp gives every rank a device of its own"
+            );
         }
         let cuda = match (args.device, &gpus) {
             (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
@@ -77,7 +96,22 @@ impl Plan {
             (_, None) => LocalDevice::Cpu,
         };
         let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
-        Ok(Plan::Train { mode, environment, device, why })
+        Ok(Plan::Train(Role { mode, environment, device, replicas: None, why }))
+    }
+
+    /// Several devices in this process.
+    fn one_process(args: &Args, launched: Option<Environment>, gpus: &Result<usize, String>) -> Result<Plan> {
+        if let Some(Environment { world_size: 2.., .. }) = launched {
+            bail!("--mode dp is one process, but a launcher started several; use --mode ddp");
+        }
+        if let NprocArg::Count(count @ 2..) = args.nproc_per_node {
+            bail!("--mode dp is one process, not --nproc-per-node {count}; use --device-ids, or --mode ddp");
+        }
+        let replicas = Replicas::decide(args, gpus)?;
+        let device = replicas.devices.first().map_or(LocalDevice::Cpu, |id| id.local());
+        let why = format!("replicas on {replicas}");
+        let environment = Environment::SOLO;
+        Ok(Plan::Train(Role { mode: Mode::Dp, environment, device, replicas: Some(replicas), why }))
     }
 
     /// Nobody launched this process: it may launch others.
@@ -108,7 +142,8 @@ impl Plan {
             (_, None) => LocalDevice::Cpu,
         };
         let why = format!("one device ({reason})");
-        Ok(Plan::Train { mode: Mode::Single, environment: Environment::SOLO, device, why })
+        let environment = Environment::SOLO;
+        Ok(Plan::Train(Role { mode: Mode::Single, environment, device, replicas: None, why }))
     }
 }
 
@@ -118,6 +153,7 @@ pub struct RunConfig {
     pub mode: Mode,
     pub world_size: usize,
     pub device: LocalDevice,
+    pub replicas: Option<Replicas>,
     pub threads: usize,
     pub dataset: String,
     pub train_samples: usize,
@@ -144,13 +180,16 @@ pub struct RunConfig {
 
 impl RunConfig {
     /// The flags and what was decided about them.
-    pub fn new(args: &Args, mode: Mode, environment: Environment, device: LocalDevice) -> Self {
+    pub fn new(args: &Args, role: &Role) -> Self {
+        let Role { mode, environment, device, .. } = *role;
+        let parts = role.replicas.as_ref().map_or(environment.local_world_size, |r| r.devices.len());
         let scale_lr = LrScaling::from(args.scale_lr);
         Self {
             mode,
             world_size: environment.world_size,
             device,
-            threads: args.threads.map_or((cores() / environment.local_world_size).max(1), usize::from),
+            replicas: role.replicas.clone(),
+            threads: args.threads.map_or((cores() / parts).max(1), usize::from),
             dataset: String::new(),
             train_samples: 0,
             test_samples: 0,
@@ -194,7 +233,7 @@ mod tests {
 
     fn device_of(plan: Plan) -> Option<LocalDevice> {
         match plan {
-            Plan::Train { device, .. } => Some(device),
+            Plan::Train(role) => Some(role.device),
             Plan::Launch { .. } => None,
         }
     }
@@ -202,7 +241,7 @@ mod tests {
     fn ranks_of(plan: Plan) -> Option<usize> {
         match plan {
             Plan::Launch { ranks, .. } => Some(ranks),
-            Plan::Train { .. } => None,
+            Plan::Train(_) => None,
         }
     }
 
@@ -250,7 +289,8 @@ mod tests {
             ("--mode single", Some(rank), None, "WORLD_SIZE=2"),
             ("--device cuda", Some(rank), Some(1), "LOCAL_RANK=1"),
             ("--device cuda:0", Some(rank), Some(2), "cuda:0"),
-            ("--mode dp", None, None, "dp"),
+            ("--mode dp --nproc-per-node 2", None, None, "--nproc-per-node 2"),
+            ("--device-ids cpu:0", None, None, "--mode dp"),
         ] {
             let error = decide(flags, launched, gpus).expect_err(flags).to_string();
             assert!(error.contains(named), "`{flags}`: {error} should name {named}");

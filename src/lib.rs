@@ -18,6 +18,7 @@ pub mod gradients;
 pub mod launch;
 pub mod model;
 pub mod quiet;
+pub mod replicas;
 pub mod run_folder;
 pub mod train;
 pub mod weights;

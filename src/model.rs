@@ -8,7 +8,7 @@ use burn::nn::{
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use collective::{
     metric::Classification,
@@ -77,9 +77,13 @@ impl Net {
 
     /// The mean loss `[1]` over the batch, and the output that metrics see.
     fn classify(&self, batch: MnistBatch) -> (Tensor<1>, Classification) {
-        let logits = self.forward(batch.images);
-        let loss = self.loss.forward(logits.clone(), batch.labels.clone());
-        (loss.clone(), Classification::new(loss, logits, batch.labels))
+        self.judge(self.forward(batch.images), batch.labels)
+    }
+
+    /// The same from logits `[batch, 10]` and labels `[batch]`.
+    pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
+        let loss = self.loss.forward(logits.clone(), labels.clone());
+        (loss.clone(), Classification::new(loss, logits, labels))
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser},
     cli::{Args, ProgressArg},
-    config::{Mode, Plan, RunConfig},
+    config::{Plan, Role, RunConfig},
     console::{Console, Style},
     data::{self, Dataset},
-    device::{LocalDevice, gpus},
+    device::gpus,
     launch,
     model::{Net, NetConfig},
     quiet::Quiet,
@@ -40,22 +40,18 @@ use std::{
 /// Decides what this process is, and does it: start the ranks, or be one.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match Plan::decide(args, Environment::detect()?, gpus())? {
-        Plan::Launch { ranks, why } => {
-            // The ranks cannot know why there are so many of them.
-            launch::ranks(ranks, &why)
-        }
-        Plan::Train { mode, environment, device, why } => {
-            let why = std::env::var(launch::WHY).unwrap_or(why);
-            train(args, mode, environment, device, &why)?;
+        Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
+        Plan::Train(role) => {
+            train(args, &role)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
 /// One rank's run. Everything below is the same at every world size.
-fn train(args: &Args, mode: Mode, environment: Environment, device: LocalDevice, why: &str) -> Result<()> {
-    let began = Instant::now();
-    let mut config = RunConfig::new(args, mode, environment, device);
+fn train(args: &Args, role: &Role) -> Result<()> {
+    let (began, environment) = (Instant::now(), role.environment);
+    let mut config = RunConfig::new(args, role);
     let console = Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs));
     use_threads(config.threads)?;
 
@@ -63,23 +59,28 @@ fn train(args: &Args, mode: Mode, environment: Environment, device: LocalDevice,
     let data = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
 
-    let device = device.burn().autodiff();
+    let device = role.device.burn().autodiff();
     device.seed(args.seed);
     let net = network(&config, environment, &device, &group)?;
     // Each rank drops out its own units.
     device.seed(mix(args.seed, 1 + environment.rank as u64));
 
     let output = environment.is_main().then(|| Output::create(args, &config)).transpose()?;
-    console.header(&config, why, group.transport(), &data.source);
+    // A rank cannot know why there are so many of it; its launcher does.
+    let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
+    console.header(&config, &why, group.transport(), &data.source);
     let mut observers: Vec<Arc<dyn Observer>> = vec![console.clone()];
     observers.extend(output.iter().map(|output| output.log.clone() as Arc<dyn Observer>));
 
-    let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
+    let mut ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)
         .with_max_steps(args.max_steps);
+    if let Some(replicas) = &role.replicas {
+        ddp = ddp.with_devices(replicas.config(args, config.threads));
+    }
     let ddp = Arc::new(ddp);
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
         .metrics((LossMetric::new(), GlobalAccuracy::default()))

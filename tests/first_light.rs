@@ -53,6 +53,20 @@ fn every_world_size_follows_the_same_trajectory() {
 }
 
 #[test]
+fn replicas_in_one_process_train_like_one_device() {
+    // The last batch has 3 samples, for 4 replicas.
+    let flags = "--dataset digits --train-limit 35 --eval-limit 50 --dropout 0 --batch-size 16 --epochs 2";
+    let one = trained(&format!("{flags} --mode single"));
+    for more in ["cpu:0,cpu:1", "cpu:3,cpu:0,cpu:1,cpu:2 --output-device cpu:1 --dp-reduce tree"] {
+        let many = trained(&format!("{flags} --mode dp --device-ids {more}"));
+        assert_close(more, &many.losses(), &one.losses(), 1e-4);
+        assert_eq!(many.summary()["mode"], "dp");
+        let [ours, theirs] = [&many, &one].map(|run| run.column("epochs.csv", "test_loss"));
+        assert_close(more, &ours, &theirs, 1e-4);
+    }
+}
+
+#[test]
 fn every_test_image_counts_once() {
     // 101 images over 3 ranks in batches of 16: shares of 34, 34 and 33.
     let run = trained(&format!("{SMALL} --nproc-per-node 3 --batch-size 16"));
@@ -81,17 +95,18 @@ fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
 
 /// PyTorch's own losses, step by step, from the same weights on the same images: the first `steps`
 /// within `tolerance`, the others within `later`.
-fn golden(name: &str, flags: &str, worlds: &[usize], steps: usize, tolerance: f64, later: f64) {
+/// `ways` are flags and how many ranks they make.
+fn golden(name: &str, ways: &[(&str, usize)], steps: usize, tolerance: f64, later: f64) {
     let (Some(reference), Some(mnist)) = (shared("reference"), shared("data/mnist")) else { return };
     let text = std::fs::read(reference.join(format!("{name}.trajectory.json"))).expect("reference");
     let golden: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     let number = |key: &str| golden[key].as_f64().expect(key);
     let losses: Vec<f64> =
         golden["loss"].as_array().expect("losses").iter().filter_map(|l| l.as_f64()).collect();
-    for &world in worlds {
+    for &(flags, world) in ways {
         let run = trained(&format!(
             "--data-dir {} --dataset mnist --init-from {} --no-shuffle --dropout 0 --scale-lr none {flags}
-             --lr {} --momentum {} --max-steps {} --nproc-per-node {world} --batch-size {} --eval-limit 2000",
+             --lr {} --momentum {} --max-steps {} --batch-size {} --eval-limit 2000",
             mnist.display(),
             reference.join(golden["init"].as_str().expect("init")).display(),
             number("lr"),
@@ -101,8 +116,8 @@ fn golden(name: &str, flags: &str, worlds: &[usize], steps: usize, tolerance: f6
         ));
         let ours = run.losses();
         assert_eq!(ours.len(), losses.len());
-        assert_close(&format!("{name} at world {world}"), &ours[..steps], &losses[..steps], tolerance);
-        assert_close(&format!("{name} at world {world}, later"), &ours[steps..], &losses[steps..], later);
+        assert_close(&format!("{name} with {flags}"), &ours[..steps], &losses[..steps], tolerance);
+        assert_close(&format!("{name} with {flags}, later"), &ours[steps..], &losses[steps..], later);
         let accuracy = run.summary()["test_accuracy"].as_f64().expect("accuracy");
         assert_close(&format!("{name} accuracy"), &[accuracy], &[number("test_accuracy_first_2000")], 2e-2);
     }
@@ -115,17 +130,29 @@ fn golden(name: &str, flags: &str, worlds: &[usize], steps: usize, tolerance: f6
 /// own repetitions keep.
 #[test]
 fn the_plain_network_follows_pytorch_at_every_world_size() {
-    golden("plain", "", &[1, 2, 4], 20, 2e-3, 0.2);
+    let ways = [("--mode single", 1), ("--nproc-per-node 2", 2), ("--nproc-per-node 4", 4)];
+    golden("plain", &ways, 20, 2e-3, 0.2);
+}
+
+#[test]
+fn replicas_in_one_process_follow_pytorch() {
+    let [two, three] = ["--mode dp --device-ids cpu:0,cpu:1", "--mode dp --device-ids cpu:0,cpu:1,cpu:2"];
+    golden("plain", &[(two, 1), (three, 1)], 20, 2e-3, 0.2);
+    let synchronised = [two, three].map(|way| format!("{way} --sync-bn"));
+    golden("bn", &synchronised.each_ref().map(|way| (way.as_str(), 1)), 40, 2e-2, 0.0);
 }
 
 #[test]
 fn the_batch_norm_network_follows_pytorch() {
-    golden("bn", "--batch-norm", &[1], 40, 2e-2, 0.0);
+    golden("bn", &[("--batch-norm --mode single", 1)], 40, 2e-2, 0.0);
 }
 
 #[test]
 fn the_synchronised_batch_norm_network_follows_pytorch_at_every_world_size() {
-    golden("bn", "--sync-bn", &[1, 2, 3], 40, 2e-2, 0.0);
+    let ways =
+        ["--mode single", "--nproc-per-node 2", "--nproc-per-node 3"].map(|way| format!("--sync-bn {way}"));
+    let ways = [(ways[0].as_str(), 1), (ways[1].as_str(), 2), (ways[2].as_str(), 3)];
+    golden("bn", &ways, 40, 2e-2, 0.0);
 }
 
 #[test]

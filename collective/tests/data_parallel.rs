@@ -4,13 +4,14 @@
 #![cfg(feature = "burn")]
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, Relu};
+use burn::nn::{Linear, LinearConfig, Relu};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn::train::{ItemLazy, TrainOutput, TrainStep};
 use collective::{
     Error,
     data_parallel::{DataParallel, DataParallelConfig, DpReduce, ParallelStep},
+    sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Module, Debug)]
 struct Net {
     first: Linear,
-    norm: Option<BatchNorm>,
+    norm: Option<SyncBatchNorm>,
     second: Linear,
     relu: Relu,
 }
@@ -30,7 +31,7 @@ impl Net {
         let _turn = seeded(7);
         let net = Net {
             first: LinearConfig::new(5, 8).init(device),
-            norm: norm.then(|| BatchNormConfig::new(8).init(device)),
+            norm: norm.then(|| SyncBatchNormConfig::new(8).init(device)),
             second: LinearConfig::new(8, 3).init(device),
             relu: Relu::new(),
         };
@@ -97,7 +98,7 @@ fn device() -> Device {
 
 fn cpus(count: usize, output: usize, reduce: DpReduce) -> DataParallelConfig {
     let devices = (0..count).map(|i| (Device::flex(), format!("cpu:{i}"))).collect();
-    DataParallelConfig { devices, output, reduce, threads: 1 }
+    DataParallelConfig { devices, output, reduce, threads: 1, sync_batch_norm: false }
 }
 
 fn batch(samples: usize, seed: u64) -> Batch {
@@ -185,8 +186,27 @@ fn running_statistics_are_those_of_the_main_devices_part() {
         dp.step(&net, (x.clone(), labels.clone())).unwrap();
         alone.forward_part((x.narrow(0, 0, 4), labels.narrow(0, 0, 4)));
     }
-    let mean =
-        |net: Net| net.valid().norm.unwrap().running_mean.value().into_data().try_to_vec::<f32>().unwrap();
+    assert_close(&mean(net), &mean(alone), "running mean");
+}
+
+fn mean(net: Net) -> Vec<f32> {
+    let norm = net.valid().norm.expect("a net with BatchNorm");
+    norm.norm.running_mean.value().into_data().try_to_vec::<f32>().unwrap()
+}
+
+/// Also where the batch has fewer samples than there are devices.
+#[test]
+fn with_sync_batch_norm_it_is_batch_norm_over_the_whole_batch() {
+    let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
+    let config = DataParallelConfig { sync_batch_norm: true, ..cpus(3, 0, DpReduce::Main) };
+    let dp = DataParallel::new(&net, &config).unwrap();
+    for samples in [8, 7, 2, 9] {
+        let together = dp.step(&net, batch(samples, samples as u64)).unwrap();
+        let alone = (alone.step(batch(samples, samples as u64)), &alone);
+        let (a, b) = (values(&net, Some(&together.grads)), values(alone.1, Some(&alone.0.grads)));
+        // Where a sum of gradients cancels, its rounding shows.
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{samples}: {a:?} {b:?}");
+    }
     assert_close(&mean(net), &mean(alone), "running mean");
 }
 

@@ -83,15 +83,10 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         print_line(&format!("{round:>9} {:>9.2} {:>9.2} {:>9.4}", 1e3 * b, 1e3 * w, w / b));
         bare.push(b);
         wrapped.push(w);
+        ratios.push(w / b);
     }
-    let (bare, wrapped) = (median(bare), median(wrapped));
-    print_line(&format!(
-        "{:>9} {:>9.2} {:>9.2} {:>9.4}",
-        "median",
-        1e3 * bare,
-        1e3 * wrapped,
-        wrapped / bare
-    ));
+    let (bare, wrapped, ratio) = (median(bare), median(wrapped), median(ratios));
+    print_line(&format!("{:>9} {:>9.2} {:>9.2} {:>9.4}", "median", 1e3 * bare, 1e3 * wrapped, ratio));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -6,7 +6,7 @@
 //! backward passes at the same time; what they find is added up on the main device, where the one
 //! optimizer works. The next step begins with the new parameters.
 //!
-//! Unlike PyTorch, replicas live on between steps. Each keeps running statistics of its own; those
+//! Unlike in PyTorch, replicas live on between steps, and SyncBatchNorm works. Each keeps running statistics of its own; those
 //! of the main device are the module's.
 
 mod scatter;
@@ -14,7 +14,7 @@ mod worker;
 
 pub use scatter::{Outputs, Scatter, shares};
 
-use crate::{Error, Result};
+use crate::{Error, Options, ProcessGroup, Result, sync_batch_norm::convert_sync_batch_norm};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
@@ -53,6 +53,8 @@ pub struct DataParallel<M: ParallelStep> {
     workers: Vec<Worker<M>>,
     output: Device,
     reduce: DpReduce,
+    /// For SyncBatchNorm: the groups of as many replicas as have a part of the batch, from one.
+    groups: Vec<Vec<ProcessGroup>>,
     /// The first failure: some replica may be in the middle of a step then.
     failure: Mutex<Option<Error>>,
 }
@@ -70,6 +72,9 @@ pub struct DataParallelConfig {
     pub reduce: DpReduce,
     /// Compute threads of each replica on the CPU.
     pub threads: usize,
+    /// Whether the module's [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm)s take their
+    /// statistics over all replicas.
+    pub sync_batch_norm: bool,
 }
 
 impl<M: ParallelStep> DataParallel<M> {
@@ -78,7 +83,7 @@ impl<M: ParallelStep> DataParallel<M> {
     /// # Errors
     /// If there is no device, or the output device is none of them, or a thread cannot be started.
     pub fn new(model: &M, config: &DataParallelConfig) -> Result<Self> {
-        let DataParallelConfig { devices, output, reduce, threads } = config;
+        let DataParallelConfig { devices, output, reduce, threads, sync_batch_norm } = config;
         let Some((main, others)) = devices.split_first() else {
             return Err(Error::Invalid("data parallelism needs at least one device".into()));
         };
@@ -90,7 +95,10 @@ impl<M: ParallelStep> DataParallel<M> {
         };
         let autodiff = |device: &Device| device.clone().autodiff();
         let start = |(device, name): &NamedDevice| Worker::start(model, &autodiff(device), name, *threads);
+        let most = if *sync_batch_norm { devices.len() } else { 0 };
+        let groups = (1..=most).map(|count| ProcessGroup::threads(count, Options::default()));
         Ok(DataParallel {
+            groups: groups.collect::<Result<_>>()?,
             main: (autodiff(&main.0), main.1.clone()),
             workers: others.iter().map(start).collect::<Result<_>>()?,
             output: autodiff(output),
@@ -110,7 +118,11 @@ impl<M: ParallelStep> DataParallel<M> {
         if let Some(error) = &*failure {
             return Err(Error::Poisoned(Box::new(error.clone())));
         }
-        self.try_step(model, batch).inspect_err(|error| *failure = Some(error.clone()))
+        self.try_step(model, batch).inspect_err(|error| {
+            // Other replicas may be waiting for this one's statistics.
+            self.groups.iter().flatten().for_each(|group| group.abort(error.to_string()));
+            *failure = Some(error.clone());
+        })
     }
 
     fn try_step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
@@ -119,8 +131,15 @@ impl<M: ParallelStep> DataParallel<M> {
         let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
         // A batch smaller than the number of devices leaves the last ones out.
         let busy = &self.workers[..sizes.len() - 1];
-        for (worker, part) in busy.iter().zip(parts) {
-            worker.forward(parameters(model), part)?;
+        let groups = self.groups.get(sizes.len() - 1);
+        let group = |replica: usize| groups.map(|groups| groups[replica].clone());
+        // Its running statistics are the same ones as the module's.
+        let model = &match group(0) {
+            Some(group) => convert_sync_batch_norm(model.clone(), &group)?,
+            None => model.clone(),
+        };
+        for (replica, (worker, part)) in busy.iter().zip(parts).enumerate() {
+            worker.forward(parameters(model), part, group(replica + 1))?;
         }
         let own = self.here(|| model.forward_part(own.to_device(&self.main.0)))?;
         let mut all = vec![own.clone().detach()];

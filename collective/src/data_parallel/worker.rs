@@ -2,7 +2,7 @@
 //! that the replica's running statistics belong to one thread, and panics end in an error.
 
 use super::{ParallelStep, scatter::Outputs};
-use crate::{Error, Result};
+use crate::{Error, ProcessGroup, Result, sync_batch_norm::convert_sync_batch_norm};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
@@ -48,7 +48,7 @@ impl ModuleMapper for Receive<'_> {
 
 enum Command<M: ParallelStep> {
     /// New parameters, then a forward pass.
-    Forward(GradientsParams, M::Input),
+    Forward(GradientsParams, M::Input, Option<ProcessGroup>),
     /// The backward pass of the last forward pass, from the gradient of its outputs.
     Backward(M::Outputs),
 }
@@ -79,12 +79,19 @@ impl<M: ParallelStep> Worker<M> {
         let run = move || {
             // Flex computes on the pool of the thread that calls it.
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
-            let mut replica = Replica { module: replica, device: on, outputs: None };
+            let mut replica = Replica { module: replica, device: on, outputs: None, group: None };
             for order in orders {
                 let answer = match &pool {
-                    Ok(_) => catch_unwind(AssertUnwindSafe(|| replica.obey(order))).map_err(reason),
+                    Ok(_) => {
+                        let result = catch_unwind(AssertUnwindSafe(|| replica.obey(order)));
+                        result.unwrap_or_else(|panic| Err(reason(panic)))
+                    }
                     Err(error) => Err(format!("cannot start {threads} compute threads: {error}")),
                 };
+                if let (Err(reason), Some(group)) = (&answer, &replica.group) {
+                    // The other replicas may be waiting for this one's statistics.
+                    group.abort(reason.as_str());
+                }
                 if reports.send(answer).is_err() {
                     return;
                 }
@@ -97,8 +104,14 @@ impl<M: ParallelStep> Worker<M> {
         Ok(Worker { device: device.clone(), name: name.into(), commands, answers })
     }
 
-    pub fn forward(&self, parameters: GradientsParams, input: M::Input) -> Result<()> {
-        self.order(Command::Forward(parameters, input))
+    /// With a group, the module's SyncBatchNorms share their statistics with it.
+    pub fn forward(
+        &self,
+        parameters: GradientsParams,
+        part: M::Input,
+        group: Option<ProcessGroup>,
+    ) -> Result<()> {
+        self.order(Command::Forward(parameters, part, group))
     }
 
     pub fn outputs(&self) -> Result<M::Outputs> {
@@ -148,23 +161,29 @@ struct Replica<M: ParallelStep> {
     device: Device,
     /// Of the last forward pass, with its graph.
     outputs: Option<M::Outputs>,
+    group: Option<ProcessGroup>,
 }
 
 impl<M: ParallelStep> Replica<M> {
-    fn obey(&mut self, command: Command<M>) -> Answer<M> {
+    fn obey(&mut self, command: Command<M>) -> Result<Answer<M>, String> {
         match command {
-            Command::Forward(parameters, input) => {
+            Command::Forward(parameters, input, group) => {
+                self.group = group;
                 let mut receive = Receive { parameters, device: &self.device };
                 self.module = self.module.clone().map(&mut receive);
+                if let Some(group) = &self.group {
+                    let module = convert_sync_batch_norm(self.module.clone(), group);
+                    self.module = module.map_err(|error| error.to_string())?;
+                }
                 let outputs = self.module.forward_part(super::Scatter::to_device(input, &self.device));
                 self.outputs = Some(outputs.clone());
-                Answer::Outputs(outputs.detach())
+                Ok(Answer::Outputs(outputs.detach()))
             }
             Command::Backward(gradient) => {
                 let outputs = self.outputs.take().expect("forward comes before backward");
                 let sum =
                     outputs.weighted_sum(super::Scatter::to_device(gradient, &self.device.clone().inner()));
-                Answer::Gradients(GradientsParams::from_grads(sum.backward(), &self.module))
+                Ok(Answer::Gradients(GradientsParams::from_grads(sum.backward(), &self.module)))
             }
         }
     }

@@ -1,0 +1,220 @@
+//! `--mode dp`: which devices of this process hold replicas, and which gathers their outputs.
+
+use crate::{
+    batch::MnistBatch,
+    cli::{Args, DeviceArg, DpReduceArg},
+    device::LocalDevice,
+    model::Net,
+};
+use anyhow::{Result, bail};
+use burn::tensor::{Device, Tensor};
+use collective::{
+    data_parallel::{DataParallelConfig, DpReduce, ParallelStep, Scatter},
+    metric::Classification,
+};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// Replicas on a machine without a GPU.
+const CPU_REPLICAS: usize = 2;
+
+/// One entry of `--device-ids`: a GPU, or one of the replicas that share the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceId {
+    Cpu(usize),
+    Cuda(usize),
+}
+
+impl FromStr for DeviceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
+        match (kind, number.parse()) {
+            ("cuda", Ok(number)) => Ok(DeviceId::Cuda(number)),
+            ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
+            _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
+            DeviceId::Cuda(number) => write!(f, "cuda:{number}"),
+        }
+    }
+}
+
+impl Serialize for DeviceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl DeviceId {
+    /// The device itself.
+    pub fn local(self) -> LocalDevice {
+        match self {
+            DeviceId::Cpu(_) => LocalDevice::Cpu,
+            DeviceId::Cuda(number) => LocalDevice::Cuda(number),
+        }
+    }
+}
+
+/// The replicas of a run; the first holds the module and its optimizer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Replicas {
+    pub devices: Vec<DeviceId>,
+    pub output: DeviceId,
+}
+
+impl Replicas {
+    /// From the flags and the GPUs found, or why there are none.
+    ///
+    /// # Errors
+    /// If a device is not there or named twice, or flags contradict each other.
+    pub fn decide(args: &Args, gpus: &Result<usize, String>) -> Result<Self> {
+        let devices = match (&args.device_ids[..], args.device, gpus) {
+            ([], DeviceArg::Cuda(Some(number)), _) => bail!(
+                "--mode dp --device cuda:{number}: one device needs no data parallelism; name several with --device-ids"
+            ),
+            ([], DeviceArg::Auto | DeviceArg::Cuda(None), Ok(count)) => {
+                (0..*count).map(DeviceId::Cuda).collect()
+            }
+            ([], DeviceArg::Cuda(None), Err(reason)) => bail!("--device cuda: {reason}"),
+            ([], DeviceArg::Auto | DeviceArg::Cpu, _) => (0..CPU_REPLICAS).map(DeviceId::Cpu).collect(),
+            (ids, ..) => ids.to_vec(),
+        };
+        for (at, id) in devices.iter().enumerate() {
+            if devices[..at].contains(id) {
+                bail!("--device-ids names {id} twice");
+            }
+            match (id, args.device) {
+                (DeviceId::Cpu(_), DeviceArg::Auto | DeviceArg::Cpu) => {}
+                (DeviceId::Cuda(_), DeviceArg::Auto | DeviceArg::Cuda(None)) => {}
+                (DeviceId::Cpu(_) | DeviceId::Cuda(_), _) => {
+                    bail!("--device-ids {id} is not what --device says; leave out --device")
+                }
+            }
+            if let DeviceId::Cuda(number) = id {
+                match gpus {
+                    Err(reason) => bail!("--device-ids {id}: {reason}"),
+                    Ok(count) if number >= count => {
+                        bail!("--device-ids {id}: there are {count} GPUs here, numbered from 0")
+                    }
+                    Ok(_) => {}
+                }
+            }
+        }
+        let Some(first) = devices.first().copied() else { bail!("--mode dp needs at least one device") };
+        if devices.iter().any(|id| matches!(id, DeviceId::Cpu(_)) != matches!(first, DeviceId::Cpu(_))) {
+            bail!("--device-ids mixes CPU and GPU; the batch would wait for the slower one");
+        }
+        let output = args.output_device.unwrap_or(first);
+        if !devices.contains(&output) {
+            bail!("--output-device {output} is not one of the devices {}", names(&devices));
+        }
+        Ok(Replicas { devices, output })
+    }
+
+    /// As the engine takes it; on the CPU each replica computes with `threads` threads.
+    pub fn config(&self, args: &Args, threads: usize) -> DataParallelConfig {
+        DataParallelConfig {
+            devices: self.devices.iter().map(|id| (id.local().burn(), id.to_string())).collect(),
+            output: self.devices.iter().position(|id| *id == self.output).unwrap_or_default(),
+            reduce: match args.dp_reduce {
+                DpReduceArg::Main => DpReduce::Main,
+                DpReduceArg::Tree => DpReduce::Tree,
+            },
+            threads,
+            sync_batch_norm: args.sync_bn,
+        }
+    }
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&names(&self.devices))?;
+        if self.devices.first() != Some(&self.output) {
+            write!(f, ", output on {}", self.output)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn names(devices: &[DeviceId]) -> String {
+    devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl Scatter for MnistBatch {
+    fn samples(&self) -> usize {
+        self.labels.dims()[0]
+    }
+
+    fn scatter(self, sizes: &[usize]) -> Vec<Self> {
+        let parts = (self.images, self.labels).scatter(sizes);
+        parts.into_iter().map(|(images, labels)| MnistBatch { images, labels }).collect()
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        MnistBatch { images: self.images.to_device(device), labels: self.labels.to_device(device) }
+    }
+}
+
+impl ParallelStep for Net {
+    /// Logits `[batch, 10]`.
+    type Outputs = Tensor<2>;
+
+    fn forward_part(&self, part: MnistBatch) -> Tensor<2> {
+        self.forward(part.images)
+    }
+
+    fn criterion(&self, logits: Tensor<2>, batch: MnistBatch) -> (Tensor<1>, Classification) {
+        self.judge(logits, batch.labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn decide(flags: &str, gpus: Option<usize>) -> Result<Replicas> {
+        let flags = ["mnist", "--mode", "dp"].into_iter().chain(flags.split_whitespace());
+        Replicas::decide(&Args::try_parse_from(flags)?, &gpus.ok_or_else(|| "libcuda.so not found".into()))
+    }
+
+    #[test]
+    fn devices_come_in_the_order_given() {
+        let replicas = decide("--device-ids 1,2,0 --output-device 0", Some(3)).expect("replicas");
+        assert_eq!(replicas.devices, [DeviceId::Cuda(1), DeviceId::Cuda(2), DeviceId::Cuda(0)]);
+        assert_eq!(replicas.output, DeviceId::Cuda(0));
+        assert_eq!(replicas.to_string(), "cuda:1, cuda:2, cuda:0, output on cuda:0");
+    }
+
+    #[test]
+    fn without_ids_all_gpus_or_two_replicas_on_the_cpu() {
+        assert_eq!(decide("", Some(4)).expect("replicas").devices.len(), 4);
+        assert_eq!(decide("", None).expect("replicas").to_string(), "cpu:0, cpu:1");
+    }
+
+    #[test]
+    fn errors_name_the_flag() {
+        for (flags, gpus, part) in [
+            ("--device-ids 0,0", Some(2), "cuda:0 twice"),
+            ("--device-ids 0,2", Some(2), "cuda:2: there are 2 GPUs"),
+            ("--device-ids 0,1", None, "libcuda.so not found"),
+            ("--device-ids cpu:0,cuda:0", Some(1), "mixes"),
+            ("--device-ids cpu:0,cpu:1 --output-device cpu:2", None, "--output-device cpu:2"),
+            ("--device-ids gpu", None, "cuda:N"),
+            ("--device cpu --device-ids cuda:0", Some(1), "leave out --device"),
+            ("--device cuda", None, "libcuda.so not found"),
+        ] {
+            let error = decide(flags, gpus).expect_err(flags).to_string();
+            assert!(error.contains(part), "{flags}: {error}");
+        }
+    }
+}
