@@ -96,8 +96,9 @@ fn weights_that_do_not_fit_are_named() {
 }
 
 /// Starts a long run marked in its environment, and waits until both ranks train.
-fn long_run(marker: &str, run_dir: &Path) -> (Child, Vec<u32>) {
-    let args: Vec<&str> = ["train"].into_iter().chain(LONG.split_whitespace()).collect();
+fn long_run(marker: &str, run_dir: &Path, flags: &str) -> (Child, Vec<u32>) {
+    let flags = LONG.split_whitespace().chain(flags.split_whitespace());
+    let args: Vec<&str> = ["train"].into_iter().chain(flags).collect();
     let mut command = command(&program(), &args);
     command.arg("--run-dir").arg(run_dir).args(["--nproc-per-node", "2"]).env("BURN_DDP_TEST", marker);
     let child = command.spawn().expect("built");
@@ -127,20 +128,23 @@ fn signal(pid: u32, signal: i32) {
 
 #[test]
 fn a_killed_rank_ends_the_job() {
-    let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "killed-rank-4711");
-    let (child, ranks) = long_run(marker, &folder.path().join("run"));
-    assert_eq!(ranks.len(), 2);
-    signal(ranks[1], libc::SIGKILL);
-    let outcome = finish(child);
-    assert_eq!(outcome.code, Some(128 + libc::SIGKILL), "{outcome:#?}");
-    outcome.failed_saying(&["killed by signal 9"]);
-    gone(marker);
+    // With --sync-bn, most collectives are called from inside the network.
+    for (flags, marker) in [("", "killed-rank-4711"), ("--sync-bn", "killed-rank-4714")] {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (child, ranks) = long_run(marker, &folder.path().join("run"), flags);
+        assert_eq!(ranks.len(), 2);
+        signal(ranks[1], libc::SIGKILL);
+        let outcome = finish(child);
+        assert_eq!(outcome.code, Some(128 + libc::SIGKILL), "{outcome:#?}");
+        outcome.failed_saying(&["killed by signal 9"]);
+        gone(marker);
+    }
 }
 
 #[test]
 fn a_killed_launcher_leaves_no_rank() {
     let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "killed-launcher-4712");
-    let (child, _) = long_run(marker, &folder.path().join("run"));
+    let (child, _) = long_run(marker, &folder.path().join("run"), "");
     signal(child.id(), libc::SIGKILL);
     finish(child);
     gone(marker);
@@ -149,7 +153,7 @@ fn a_killed_launcher_leaves_no_rank() {
 #[test]
 fn a_launcher_told_to_stop_stops_all() {
     let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "stopped-launcher-4713");
-    let (child, _) = long_run(marker, &folder.path().join("run"));
+    let (child, _) = long_run(marker, &folder.path().join("run"), "");
     signal(child.id(), libc::SIGTERM);
     assert_eq!(finish(child).code, Some(128 + libc::SIGTERM));
     gone(marker);

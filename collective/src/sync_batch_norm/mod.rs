@@ -108,7 +108,9 @@ impl SyncBatchNorm {
     /// Normalises `input`, `[batch, channels, ...]`, over everything but the channels.
     ///
     /// In training, every rank of the group must call it, and later run backward over it; the
-    /// ranks' batches may differ in size, and be empty on some. If the group fails, the output
+    /// ranks' batches may differ in size, and be empty on some. Ranks that are threads of one
+    /// process need replicas and losses of their own: Burn runs one backward pass at a time over
+    /// what hangs together, and the ranks' backward passes wait for each other. If the group fails, the output
     /// means nothing, the running statistics stay, and [`ProcessGroup::failure`] and every later
     /// call on the group say why.
     ///
