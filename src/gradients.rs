@@ -37,6 +37,7 @@ impl GradientArgs {
             buckets: BucketSizes { first: bytes(self.first_bucket_mb), rest: bytes(self.bucket_cap_mb) },
             overlap: !self.no_overlap,
             hook: self.grad_compression.hook(),
+            ..ReducerOptions::default()
         }
     }
 }

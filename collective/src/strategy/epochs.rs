@@ -152,7 +152,7 @@ where
             let share = share.map_err(|error| self.bad_data(error))?;
             samples += share.global_samples;
             if batch < self.accumulation && shares.peek().is_some() {
-                let output = TrainStep::step(&model, share.item);
+                let output = TrainStep::step(&self.reducer.local(&model), share.item);
                 add_totals(&mut totals, &output.item, share.samples)?;
                 self.reducer.accumulate(output.grads, &model, share.samples);
                 continue;
