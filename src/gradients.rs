@@ -14,7 +14,7 @@ pub struct GradientArgs {
     /// Clip the averaged gradients, all together, to this norm
     #[arg(long, value_name = "NORM", value_parser = above_zero)]
     pub gradient_clip: Option<f64>,
-    /// none, bf16, fp16, topk[:RATIO] or powersgd[:RANK]
+    /// none, bf16, fp16, topk, topk:RATIO, powersgd or powersgd:RANK
     #[arg(long, default_value = "none", value_name = "HOOK")]
     pub grad_compression: Compression,
     /// Size in MB from which a bucket of gradients travels
@@ -37,6 +37,7 @@ impl GradientArgs {
             buckets: BucketSizes { first: bytes(self.first_bucket_mb), rest: bytes(self.bucket_cap_mb) },
             overlap: !self.no_overlap,
             hook: self.grad_compression.hook(),
+            ..ReducerOptions::default()
         }
     }
 }

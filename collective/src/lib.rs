@@ -18,6 +18,8 @@ pub mod lr;
 #[cfg(feature = "burn")]
 pub mod metric;
 #[cfg(feature = "burn")]
+pub mod precision;
+#[cfg(feature = "burn")]
 pub mod replica;
 #[cfg(feature = "burn")]
 pub mod strategy;

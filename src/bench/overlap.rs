@@ -132,7 +132,12 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
         Reducer::new(
             &net,
             group,
-            ReducerOptions { buckets: BucketSizes::default(), overlap, hook: Some(hook) },
+            ReducerOptions {
+                buckets: BucketSizes::default(),
+                overlap,
+                hook: Some(hook),
+                ..ReducerOptions::default()
+            },
         )
     };
     let reducers = [reducer(true)?, reducer(false)?];

@@ -85,8 +85,8 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         wrapped.push(w);
         ratios.push(w / b);
     }
-    let (bare, wrapped, ratio) = (median(bare), median(wrapped), median(ratios));
-    print_line(&format!("{:>9} {:>9.2} {:>9.2} {:>9.4}", "median", 1e3 * bare, 1e3 * wrapped, ratio));
+    let (bare, wrapped, ratio) = (1e3 * median(bare), 1e3 * median(wrapped), median(ratios));
+    print_line(&format!("{:>9} {bare:>9.2} {wrapped:>9.2} {ratio:>9.4}", "medians"));
     Ok(ExitCode::SUCCESS)
 }
 

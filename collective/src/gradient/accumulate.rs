@@ -31,16 +31,13 @@ impl Carry {
         *self = Self::default();
     }
 
-    /// What `grads` are with what was carried, which is used up; on one rank.
+    /// The mean of `grads` with what was carried, which is used up; on one rank.
     pub fn mean<M: Module>(
         &mut self,
         grads: GradientsParams,
         module: &M,
         weights: Weights,
     ) -> GradientsParams {
-        if self.is_empty() {
-            return grads;
-        }
         let carried = std::mem::take(self);
         combine(carried.grads, grads, module, weights)
     }

@@ -34,7 +34,10 @@ pub use power_sgd::PowerSgd;
 pub use step::Step;
 pub use top_k::TopK;
 
-use crate::{ProcessGroup, Result};
+use crate::{
+    ProcessGroup, Result,
+    precision::{LossScaler, Precision},
+};
 use accumulate::Carry;
 use buckets::Plan;
 use burn::module::Module;
@@ -51,12 +54,14 @@ pub struct ReducerOptions {
     pub overlap: bool,
     /// How a bucket is reduced; `None` adds up in f32.
     pub hook: Option<Arc<dyn CommHook>>,
+    /// What forward and backward compute with.
+    pub precision: Precision,
 }
 
 impl Default for ReducerOptions {
-    /// PyTorch's bucket sizes, with overlap, without a hook.
+    /// PyTorch's bucket sizes, with overlap, without a hook, in f32.
     fn default() -> Self {
-        Self { buckets: BucketSizes::default(), overlap: true, hook: None }
+        Self { buckets: BucketSizes::default(), overlap: true, hook: None, precision: Precision::F32 }
     }
 }
 
@@ -95,6 +100,9 @@ pub struct Reducer {
     link: Option<Link>,
     carry: Carry,
     ladder: Arc<Ladder>,
+    precision: Precision,
+    /// For f16.
+    scaler: Option<LossScaler>,
     overlap: bool,
     /// Whether a step with overlap has been compared, in full, with what backward left.
     compared: bool,
@@ -105,12 +113,13 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// For the trainable parameters of `module`. Every rank of `group` must call it.
+    /// For the trainable parameters of `module`. Every rank of `group` must call it, each on the thread
+    /// that trains.
     ///
     /// # Errors
     /// If the group fails.
     pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
-        let ReducerOptions { buckets, overlap, hook } = options;
+        let ReducerOptions { buckets, overlap, hook, precision } = options;
         let link = match group.world_size() {
             1 => None,
             _ => Some(Link { group: group.split(0, group.rank() as i64)?, hook }),
@@ -120,12 +129,19 @@ impl Reducer {
             link,
             carry: Carry::default(),
             ladder: Arc::default(),
+            precision,
+            scaler: (precision == Precision::F16).then(LossScaler::start),
             overlap,
             compared: false,
             fallback: None,
             users: Vec::new(),
             spare: Vec::new(),
         })
+    }
+
+    /// The copy of `module` on which to run a batch that is not synchronised.
+    pub fn local<M: Module>(&self, module: &M) -> M {
+        watch::watch(module, None, self.precision)
     }
 
     /// Keeps the gradients of a batch that is not synchronised: PyTorch's `no_sync`. They are added
@@ -153,6 +169,11 @@ impl Reducer {
     /// Why steps are synchronised after backward although overlap was asked for, if they are.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
+    }
+
+    /// What losses are scaled by at present; 1 except for f16.
+    pub fn loss_scale(&self) -> f32 {
+        self.scaler.map_or(1.0, LossScaler::scale)
     }
 
     /// Parameters that were used by some ranks only in the last step, each with their number, and

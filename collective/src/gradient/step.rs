@@ -1,7 +1,7 @@
 //! One synchronised step: from each rank's gradients to the global batch's.
 
 use super::{
-    Reducer,
+    Reducer, clip_by_global_norm,
     flight::{Flight, Landing, Weights},
     visit, watch,
 };
@@ -29,7 +29,8 @@ impl<'a> Step<'a> {
         samples: usize,
         global_samples: usize,
     ) -> Result<Self> {
-        let global = global_samples.max(1) as f64;
+        // Losses, and so all gradients, are scaled.
+        let global = global_samples.max(1) as f64 * f64::from(reducer.loss_scale());
         let carried = (!reducer.carry.is_empty()).then(|| (1.0 / global) as f32);
         let weights = Weights { own: (samples as f64 / global) as f32, carried };
         let mut step = Step { reducer, weights, flight: None };
@@ -43,17 +44,16 @@ impl<'a> Step<'a> {
     /// Inside, [`Param::val`](burn::module::Param::val) is no leaf of autodiff, so ask a gradient of
     /// the parameter itself, not of its value.
     pub fn watch<M: Module>(&self, module: &M) -> M {
-        match &self.flight {
-            Some(flight) if self.reducer.overlap => watch::watch(module, flight),
-            Some(_) | None => module.clone(),
-        }
+        let flight = self.flight.as_ref().filter(|_| self.reducer.overlap);
+        watch::watch(module, flight, self.reducer.precision)
     }
 
     /// Waits for all buckets and returns the gradients of the mean over the global batch, the same
     /// bits on every rank. `grads` are what backward left, unchanged, of a mean over this rank's
     /// samples. `totals` are summed over all ranks on the way.
     ///
-    /// In a world of one, gradients are returned as they are, with what was accumulated.
+    /// In a world of one, gradients are returned as they are, with what was accumulated. In f16, none are
+    /// returned if one is no finite number: the optimizer then leaves the step out.
     ///
     /// # Errors
     /// If the group fails, a gradient cannot be read from its device, or `module` has other
@@ -64,8 +64,13 @@ impl<'a> Step<'a> {
         module: &M,
         totals: &mut Vec<f32>,
     ) -> Result<GradientsParams> {
+        if let Some(scaler) = &self.reducer.scaler {
+            scaler.expect_scaled()?;
+        }
         let Some(flight) = self.flight.take() else {
-            return Ok(self.reducer.carry.mean(grads, module, self.weights));
+            let alone = self.reducer.scaler.is_none() && self.reducer.carry.is_empty();
+            let mean = if alone { grads } else { self.reducer.carry.mean(grads, module, self.weights) };
+            return self.unless_infinite(mean, module);
         };
         let backup = totals.clone();
         let mut landing = self.land(&flight, &mut grads, module, totals)?;
@@ -79,7 +84,15 @@ impl<'a> Step<'a> {
         let averaged = visit::scatter(&self.reducer.plan, &buffers, &users, module);
         self.reducer.users = users;
         self.reducer.spare = buffers;
-        Ok(averaged)
+        self.unless_infinite(averaged, module)
+    }
+
+    /// In f16, no gradients if one of them is no finite number, which is so on all ranks or on none.
+    fn unless_infinite<M: Module>(&mut self, grads: GradientsParams, module: &M) -> Result<GradientsParams> {
+        let Some(scaler) = &mut self.reducer.scaler else { return Ok(grads) };
+        let (grads, norm) = clip_by_global_norm(grads, module, f64::INFINITY)?;
+        scaler.update(norm.is_finite());
+        Ok(if norm.is_finite() { grads } else { GradientsParams::new() })
     }
 
     /// The same from the gradients that backward left; no step overlaps any more.

@@ -18,6 +18,7 @@
 //! to a copy of the module for one step; the module itself never carries one.
 
 use super::flight::Flight;
+use crate::precision::Precision;
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
     autodiff::{
@@ -40,12 +41,19 @@ const RUNGS: usize = 6;
 /// first use, the last to come back, that decides when a gradient is final.
 const HEIGHT: usize = 1024;
 
-/// A copy of `module` whose parameters tell `flight` when their gradients are final.
-pub(super) fn watch<M: Module>(module: &M, flight: &Arc<Flight>) -> M {
-    module.clone().apply_reparameterization(Install(flight.clone()))
+/// A copy of `module` whose parameters are used in `precision`, and tell `flight` when their gradients
+/// are final, if there is one.
+pub(super) fn watch<M: Module>(module: &M, flight: Option<&Arc<Flight>>, precision: Precision) -> M {
+    if flight.is_none() && precision == Precision::F32 {
+        return module.clone();
+    }
+    module.clone().apply_reparameterization(Install { flight: flight.cloned(), precision })
 }
 
-struct Install(Arc<Flight>);
+struct Install {
+    flight: Option<Arc<Flight>>,
+    precision: Precision,
+}
 
 impl Reparameterizer for Install {
     type Reparam = Watcher;
@@ -55,9 +63,13 @@ impl Reparameterizer for Install {
         _path: &str,
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Watcher>) {
-        let slot = param.is_require_grad().then(|| self.0.slot_of(param.id)).flatten();
-        let watcher = slot.map(|slot| Watcher { watched: Watched { flight: self.0.clone(), slot } });
-        (param, watcher)
+        let trainable = param.is_require_grad();
+        let watched =
+            self.flight.as_ref().filter(|_| trainable).and_then(|flight| {
+                flight.slot_of(param.id).map(|slot| Watched { flight: flight.clone(), slot })
+            });
+        let needed = watched.is_some() || self.precision != Precision::F32;
+        (param, needed.then_some(Watcher { watched, precision: self.precision }))
     }
 }
 
@@ -65,24 +77,32 @@ impl Reparameterizer for Install {
 #[derive(Module, Debug)]
 struct Watcher {
     #[module(skip)]
-    watched: Watched,
+    watched: Option<Watched>,
+    #[module(skip)]
+    precision: Precision,
+}
+
+impl Watcher {
+    fn watch<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
+        let Some(Watched { flight, slot }) = &self.watched else { return base };
+        // Frozen since, or copied for validation.
+        if !base.is_require_grad() {
+            return base;
+        }
+        let Some(anchor) = flight.used(*slot, &base.device()) else { return base };
+        Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
+            base.into_dispatch(),
+            anchor.into_dispatch(),
+            Watched { flight: flight.clone(), slot: *slot },
+        ))
+    }
 }
 
 impl Reparameterization for Watcher {
     const NAME: &'static str = "gradient_watcher";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        // Frozen since, or copied for validation.
-        if !base.is_require_grad() {
-            return base;
-        }
-        let Watched { flight, slot } = &self.watched;
-        let Some(anchor) = flight.used(*slot, &base.device()) else { return base };
-        Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
-            base.into_dispatch(),
-            anchor.into_dispatch(),
-            self.watched.clone(),
-        ))
+        self.precision.cast(self.watch(base))
     }
 }
 

@@ -153,8 +153,9 @@ where
             let share = share.map_err(|error| self.bad_data(error))?;
             samples += share.global_samples;
             if batch < self.accumulation && shares.peek().is_some() {
+                let local = self.reducer.local(&model);
                 let output =
-                    with_share(share.samples, share.global_samples, || (ddp.step)(&model, share.item))?;
+                    with_share(share.samples, share.global_samples, || (ddp.step)(&local, share.item))?;
                 add_totals(&mut totals, &output.item, share.samples)?;
                 self.reducer.accumulate(output.grads, &model, share.samples);
                 continue;

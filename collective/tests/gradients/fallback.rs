@@ -6,7 +6,7 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use collective::gradient::{Reducer, ReducerOptions};
 
 fn choose(overlap: bool) -> ReducerOptions {
-    ReducerOptions { buckets: TINY, overlap, hook: None }
+    ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() }
 }
 
 /// Three steps of `grads`, which gets the rank and the step, with and without overlap must give the same

@@ -214,8 +214,12 @@ fn hooks_work_on_a_model_without_parameters() {
     for hook in
         [Arc::new(HalfPrecision::Bf16) as Arc<dyn CommHook>, Arc::new(PowerSgd::new(1).expect("a rank"))]
     {
-        let choose =
-            || ReducerOptions { buckets: BucketSizes::default(), overlap: true, hook: Some(hook.clone()) };
+        let choose = || ReducerOptions {
+            buckets: BucketSizes::default(),
+            overlap: true,
+            hook: Some(hook.clone()),
+            ..ReducerOptions::default()
+        };
         let make = |device: &_| Net::new(device).freeze();
         with_reducer(2, make, choose, |net, mut reducer, _| {
             let mut totals = vec![1.0];

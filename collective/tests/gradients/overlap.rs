@@ -1,6 +1,6 @@
 //! Communication while backward runs: the order of events, and the same bits as without.
 
-use crate::common::{Kind, options, world};
+use crate::common::{KINDS, Kind, options, world};
 use crate::{TINY, bits, device, numbers, rows, with_reducer};
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
@@ -24,7 +24,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use collective::{
     ProcessGroup, ReduceOp, Result,
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
-    replica,
+    replica, tensor,
 };
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -145,7 +145,12 @@ fn buckets_are_reduced_before_backward_has_reached_the_first_layer() {
             let log = Arc::new(Log::default());
             let net = replica::broadcast(Three::new(&device), &group, 0).expect("broadcast");
             let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-            let choice = ReducerOptions { buckets: TINY, overlap: true, hook: Some(hook) };
+            let choice = ReducerOptions {
+                buckets: TINY,
+                overlap: true,
+                hook: Some(hook),
+                ..ReducerOptions::default()
+            };
             let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
             assert_eq!(reducer.buckets(), 6);
             for _ in 0..3 {
@@ -182,7 +187,8 @@ fn without_overlap_nothing_is_sent_before_the_end() {
         let log = log[group.rank()].clone();
         let net = replica::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
         let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-        let choice = ReducerOptions { buckets: TINY, overlap: false, hook: Some(hook) };
+        let choice =
+            ReducerOptions { buckets: TINY, overlap: false, hook: Some(hook), ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
         let step = reducer.step(&net, 3, 6).expect("step");
         let watched = step.watch(&net);
@@ -257,7 +263,7 @@ fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)
             TensorData::new(numbers, shape)
         });
         let net = replica::overwrite(net.clone(), data.collect());
-        let choice = ReducerOptions { buckets: TINY, overlap, hook: None };
+        let choice = ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
         let mut step = || {
             let step = reducer.step(&net, 3, 6).expect("step");
@@ -292,6 +298,36 @@ fn three_uses_of_one_activation_may_be_added_up_in_another_order_but_always_the_
     assert!(crate::worst(&ours, &theirs) < 1e-6 * theirs.iter().fold(1.0, |a, b| b.abs().max(a)));
 }
 
+/// As SyncBatchNorm does it: a collective of the training thread in the middle of backward.
+#[test]
+fn collectives_inside_backward_do_not_get_between_the_buckets() {
+    for kind in KINDS {
+        world(kind, 2, options(), |group: ProcessGroup| {
+            let net = replica::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
+            let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
+            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            let loss = |net: &Three, rank: usize| {
+                let x = net.a.forward(rows(3, 4, &device()) + rank as f32).tanh();
+                let x = tensor::all_reduce(x, &group, ReduceOp::Mean).expect("all_reduce").tanh();
+                let x = tensor::all_reduce(net.b.forward(x), &group, ReduceOp::Sum).expect("all_reduce");
+                net.c.forward(x).mean()
+            };
+            let mut all = Vec::new();
+            for _ in 0..5 {
+                let step = reducer.step(&net, 3, 6).expect("step");
+                let watched = step.watch(&net);
+                // Rank 1 uses c only, so that its other buckets leave at other times.
+                let used = loss(&watched, group.rank());
+                let used = if group.rank() == 1 { used * 0.0 + watched.c.weight.val().sum() } else { used };
+                let grads = GradientsParams::from_grads(used.backward(), &watched);
+                all.push(bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net));
+            }
+            assert!(all.iter().all(|bits| *bits == all[0]));
+            assert_eq!(reducer.fallback(), None);
+        });
+    }
+}
+
 #[test]
 fn buckets_travel_in_the_same_order_when_ranks_are_ready_in_different_ones() {
     let logs = [(); 2].map(|()| Arc::new(Log::default()));
@@ -299,7 +335,8 @@ fn buckets_travel_in_the_same_order_when_ranks_are_ready_in_different_ones() {
     with_reducer(2, Three::new, choose, |net, _, group| {
         let log = logs[group.rank()].clone();
         let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
-        let choice = ReducerOptions { buckets: TINY, overlap: true, hook: Some(hook) };
+        let choice =
+            ReducerOptions { buckets: TINY, overlap: true, hook: Some(hook), ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
         let step = reducer.step(&net, 3, 6).expect("step");
         let watched = step.watch(&net);

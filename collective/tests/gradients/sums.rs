@@ -11,7 +11,9 @@ use collective::{
 
 fn choices() -> Vec<ReducerOptions> {
     let sizes = [BucketSizes::default(), TINY, BucketSizes { first: 1, rest: 64 }];
-    let both = |buckets| [true, false].map(|overlap| ReducerOptions { buckets, overlap, hook: None });
+    let both = |buckets| {
+        [true, false].map(|overlap| ReducerOptions { buckets, overlap, ..ReducerOptions::default() })
+    };
     sizes.into_iter().flat_map(both).collect()
 }
 
@@ -93,8 +95,8 @@ fn uneven_micro_batches_on_uneven_ranks_add_up_to_the_global_batch() {
                 // Twice, to see that nothing is left over.
                 let mut ours = Vec::new();
                 for _ in 0..2 {
-                    for i in 0..2 {
-                        reducer.accumulate(micro(&net, i), &net, counts[i]);
+                    for (i, count) in counts[..2].iter().enumerate() {
+                        reducer.accumulate(micro(&net, i), &net, *count);
                     }
                     let step = reducer.step(&net, counts[2], 18).expect("step");
                     let grads = micro(&step.watch(&net), 2);

@@ -1,0 +1,181 @@
+//! Mixed precision: parameters and optimizer stay f32, forward and backward run on 16-bit copies of the
+//! parameters (Micikevicius et al. 2018, "Mixed Precision Training", arXiv 1710.03740).
+//!
+//! The copies are made by a reparameterization for one step, so that the model and its records show
+//! nothing of it. What the model must do itself, because only it knows where its input and its loss
+//! are: take input of that type, cast what the loss is computed from to f32, and call [`backward`]
+//! where it would call the loss's.
+
+use crate::{Error, Result};
+use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
+use serde::{Deserialize, Serialize};
+use std::{cell::Cell, fmt, str::FromStr};
+
+/// What forward and backward compute with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    #[default]
+    F32,
+    /// f32's range with 8 bits of precision.
+    Bf16,
+    /// 11 bits of precision from 6e-8 to 65504; the loss is scaled to keep gradients in that range.
+    F16,
+}
+
+impl Precision {
+    const ALL: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::F16 => "f16",
+        }
+    }
+
+    /// As Burn calls it.
+    pub const fn dtype(self) -> FloatDType {
+        match self {
+            Precision::F32 => FloatDType::F32,
+            Precision::Bf16 => FloatDType::BF16,
+            Precision::F16 => FloatDType::F16,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] if `device` does not compute with it.
+    pub fn check(self, device: &Device) -> Result<()> {
+        if device.supports_dtype(DType::from(self.dtype())) {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!("precision {self}: device {device:?} does not compute with it; use f32")))
+    }
+
+    /// To this precision, for one that is not f32.
+    pub(crate) fn cast<const D: usize>(self, tensor: Tensor<D>) -> Tensor<D> {
+        match self {
+            Precision::F32 => tensor,
+            Precision::Bf16 | Precision::F16 => tensor.cast(self.dtype()),
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|precision| precision.name() == text);
+        found
+            .ok_or_else(|| Error::Invalid(format!("no precision is called \"{text}\": use f32, bf16 or f16")))
+    }
+}
+
+thread_local! {
+    /// What losses of this thread are multiplied by, and whether one was since it was set.
+    static SCALE: Cell<(f32, bool)> = const { Cell::new((1.0, false)) };
+}
+
+/// `loss.backward()` of a loss `[1]` in f32, scaled as the training strategy on this thread wants it.
+/// Its gradients are unscaled when they are synchronised.
+pub fn backward(loss: &Tensor<1>) -> Gradients {
+    let (scale, _) = SCALE.get();
+    SCALE.set((scale, true));
+    if scale == 1.0 {
+        return loss.backward();
+    }
+    loss.clone().mul_scalar(scale).backward()
+}
+
+/// Dynamic loss scaling for f16, with the numbers of PyTorch's `GradScaler`: the scale starts at 65536,
+/// halves when a gradient is no finite number, in which case the step is left out, and doubles after
+/// 2000 steps without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LossScaler {
+    scale: f32,
+    good_steps: u32,
+}
+
+impl LossScaler {
+    const START: f32 = 65536.0;
+    const GROW_AFTER: u32 = 2000;
+
+    /// Applies to this thread from now on.
+    pub fn start() -> Self {
+        let scaler = LossScaler { scale: Self::START, good_steps: 0 };
+        scaler.set();
+        scaler
+    }
+
+    fn set(self) {
+        SCALE.set((self.scale, false));
+    }
+
+    pub fn scale(self) -> f32 {
+        self.scale
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] if no loss was scaled since the last step: all gradients would be far too
+    /// small.
+    pub fn expect_scaled(self) -> Result<()> {
+        match SCALE.get() {
+            (_, true) => Ok(()),
+            (_, false) => Err(Error::Invalid(
+                "precision f16: the training step must call collective::precision::backward(&loss) in place of loss.backward()".into(),
+            )),
+        }
+    }
+
+    /// After a step, whose gradients were finite or not on all ranks alike.
+    pub fn update(&mut self, finite: bool) {
+        if finite {
+            self.good_steps += 1;
+            if self.good_steps == Self::GROW_AFTER {
+                (self.scale, self.good_steps) = (self.scale * 2.0, 0);
+            }
+        } else {
+            (self.scale, self.good_steps) = (self.scale / 2.0, 0);
+        }
+        self.set();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for precision in Precision::ALL {
+            assert_eq!(precision.to_string().parse(), Ok(precision));
+        }
+        assert!("fp8".parse::<Precision>().is_err());
+    }
+
+    #[test]
+    fn the_scale_halves_at_once_and_doubles_after_a_while() {
+        let mut scaler = LossScaler::start();
+        scaler.update(false);
+        assert_eq!(scaler.scale(), 32768.0);
+        (0..1999).for_each(|_| scaler.update(true));
+        assert_eq!(scaler.scale(), 32768.0);
+        scaler.update(true);
+        assert_eq!(scaler.scale(), 65536.0);
+        assert!(scaler.expect_scaled().is_err());
+        let loss = Tensor::<1>::ones([1], &Device::flex().autodiff()).require_grad();
+        let grads = backward(&loss);
+        assert!(scaler.expect_scaled().is_ok());
+        let grad = loss.grad(&grads).expect("a gradient").into_data();
+        assert_eq!(grad.as_slice::<f32>().expect("f32"), [65536.0]);
+        scaler.update(true);
+        assert!(scaler.expect_scaled().is_err());
+    }
+}

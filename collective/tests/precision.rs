@@ -1,0 +1,160 @@
+//! Training with 16-bit copies of the parameters.
+#![cfg(feature = "burn")]
+
+mod common;
+
+use burn::module::Module;
+use burn::nn::{
+    Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+    conv::{Conv2d, Conv2dConfig},
+    loss::CrossEntropyLossConfig,
+    pool::{MaxPool2d, MaxPool2dConfig},
+};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use collective::{
+    ProcessGroup,
+    gradient::{Reducer, ReducerOptions},
+    precision::{self, Precision},
+    replica,
+};
+use common::{Kind, options, world};
+
+/// The operations of the MNIST network, and a LayerNorm.
+#[derive(Module, Debug)]
+struct Net {
+    conv: Conv2d,
+    pool: MaxPool2d,
+    dropout: Dropout,
+    norm: LayerNorm,
+    linear: Linear,
+}
+
+impl Net {
+    /// The same weights every time.
+    fn new(device: &Device) -> Self {
+        let net = Net {
+            conv: Conv2dConfig::new([1, 4], [3, 3]).init(device),
+            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            dropout: DropoutConfig::new(0.0).init(),
+            norm: LayerNormConfig::new(36).init(device),
+            linear: LinearConfig::new(36, 3).init(device),
+        };
+        let data = replica::entries(&net).into_iter().map(|entry| {
+            let shape = entry.data.shape().clone();
+            let values: Vec<f32> =
+                (0..shape.num_elements()).map(|i| 0.5 * ((i * i) as f32 * 1.7).sin() + 0.2).collect();
+            TensorData::new(values, shape)
+        });
+        replica::overwrite(net.clone(), data.collect())
+    }
+
+    /// Images of the type that it computes with to logits in f32.
+    fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = burn::tensor::activation::relu(self.conv.forward(images)); // [batch, 4, 6, 6]
+        let x = self.dropout.forward(self.pool.forward(x)).flatten(1, 3); // [batch, 36]
+        self.linear.forward(self.norm.forward(x)).cast(FloatDType::F32)
+    }
+
+    fn grads(&self, images: Tensor<4>, scaled: bool) -> (GradientsParams, f32) {
+        let [batch, ..] = images.dims();
+        let labels = Tensor::<1, Int>::from_data(
+            TensorData::new((0..batch as i32).map(|i| i % 3).collect::<Vec<_>>(), [batch]),
+            &images.device(),
+        );
+        let loss = CrossEntropyLossConfig::new().init(&images.device()).forward(self.forward(images), labels);
+        let value = loss.clone().into_data().as_slice::<f32>().expect("f32")[0];
+        let grads = if scaled { precision::backward(&loss) } else { loss.backward() };
+        (GradientsParams::from_grads(grads, self), value)
+    }
+}
+
+/// Bright on the left, in the middle or on the right, in noise.
+fn images(first: usize, count: usize, scale: f32, precision: Precision) -> Tensor<4> {
+    let pixel = |i: usize| {
+        let (sample, place) = (first + i / 64, i % 64);
+        let noise = (((64 * first + i) * 7) as f32 * 0.9).sin();
+        scale * (if place % 8 / 3 == sample % 3 { 1.5 } else { 0.0 } + 0.5 * noise)
+    };
+    let device = Device::flex().autodiff();
+    let pixels = TensorData::new((0..count * 64).map(pixel).collect::<Vec<_>>(), [count, 1, 8, 8]);
+    Tensor::from_data(pixels, (&device, DType::from(precision.dtype())))
+}
+
+fn choose(precision: Precision) -> ReducerOptions {
+    ReducerOptions { precision, ..ReducerOptions::default() }
+}
+
+/// Losses of 30 steps of 12 images over all ranks, half of them accumulated, and the parameters' types.
+fn train(group: &ProcessGroup, precision: Precision) -> (Vec<f32>, Vec<DType>) {
+    let mut net = Net::new(&Device::flex().autodiff());
+    precision.check(&Device::flex()).expect("flex computes with it");
+    let mut reducer = Reducer::new(&net, group, choose(precision)).expect("a reducer");
+    let mut optimizer = SgdConfig::new().init();
+    let (mine, mut losses) = (6 / group.world_size(), Vec::new());
+    for step in 0..30 {
+        let batch = |half: usize| images(12 * step + 6 * half + mine * group.rank(), mine, 1.0, precision);
+        let (grads, _) = reducer.local(&net).grads(batch(0), true);
+        reducer.accumulate(grads, &net, mine);
+        let step = reducer.step(&net, mine, 12).expect("step");
+        let (grads, loss) = step.watch(&net).grads(batch(1), true);
+        let mut totals = vec![loss];
+        let grads = step.finish(grads, &net, &mut totals).expect("finish");
+        net = optimizer.step(0.2, net, grads);
+        losses.push(totals[0] / group.world_size() as f32);
+    }
+    assert_eq!(reducer.fallback(), None);
+    (losses, replica::entries(&net).iter().map(|entry| entry.data.dtype()).collect())
+}
+
+#[test]
+fn sixteen_bits_train_like_thirty_two_and_parameters_keep_them_all() {
+    let run = |size, precision| {
+        let results = world(Kind::Thread, size, options(), |group| train(&group, precision));
+        assert!(results.iter().all(|result| *result == results[0]));
+        results[0].clone()
+    };
+    let (wanted, _) = run(1, Precision::F32);
+    assert!(wanted[29] < 0.5 * wanted[0], "{wanted:?}");
+    for (precision, tolerance) in [(Precision::F32, 1e-4), (Precision::F16, 0.02), (Precision::Bf16, 0.1)] {
+        for size in [1, 2] {
+            let (losses, types) = run(size, precision);
+            let worst = losses.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            println!("{precision} over {size} rank(s): largest difference of the loss {worst}");
+            assert!(worst < tolerance, "{precision} over {size}: {worst}\n{losses:?}\n{wanted:?}");
+            assert!(types.iter().all(|dtype| *dtype == DType::F32));
+        }
+    }
+}
+
+#[test]
+fn a_step_that_overflows_on_one_rank_is_left_out_on_all_and_the_scale_halves() {
+    for size in [1, 2] {
+        world(Kind::Thread, size, options(), |group: ProcessGroup| {
+            let net = Net::new(&Device::flex().autodiff());
+            let mut reducer = Reducer::new(&net, &group, choose(Precision::F16)).expect("a reducer");
+            assert_eq!(reducer.loss_scale(), 65536.0);
+            let mut step = |scale: f32| {
+                let step = reducer.step(&net, 3, 3 * size).expect("step");
+                let (grads, _) = step.watch(&net).grads(images(0, 3, scale, Precision::F16), true);
+                let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+                (grads.len(), reducer.loss_scale())
+            };
+            // The last rank's pixels are beyond f16.
+            let scale = if group.rank() == size - 1 { 1e6 } else { 1.0 };
+            assert_eq!(step(scale), (0, 32768.0));
+            assert_eq!(step(1.0), (6, 32768.0));
+        });
+    }
+}
+
+#[test]
+fn a_model_that_does_not_scale_its_loss_is_told_so() {
+    let group = ProcessGroup::solo();
+    let net = Net::new(&Device::flex().autodiff());
+    let mut reducer = Reducer::new(&net, &group, choose(Precision::F16)).expect("a reducer");
+    let step = reducer.step(&net, 3, 3).expect("step");
+    let (grads, _) = step.watch(&net).grads(images(0, 3, 1.0, Precision::F16), false);
+    let error = step.finish(grads, &net, &mut vec![]).expect_err("not scaled").to_string();
+    assert!(error.contains("precision::backward"), "{error}");
+}
