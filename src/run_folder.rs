@@ -11,7 +11,7 @@ use collective::strategy::{EpochReport, Observer, StepReport};
 use serde::Serialize;
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{ErrorKind, Write},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -46,19 +46,38 @@ pub struct Summary {
 }
 
 impl RunFolder {
-    /// Creates `path`, or `runs/<date-time>`.
+    /// Creates `path`, or a new `runs/<date-time>`, with a number behind it if another run began in the
+    /// same second.
     ///
     /// # Errors
     /// If the folder holds a run already, or cannot be written to.
     pub fn create(path: Option<PathBuf>) -> Result<Self> {
-        let path = match path {
-            Some(path) => path,
-            None => Path::new("runs").join(now()?),
-        };
+        let Some(path) = path else { return Self::fresh(Path::new("runs"), &now()?) };
         if path.join("config.json").exists() {
             bail!("--run-dir {} holds a run already; name another folder or remove it", path.display());
         }
         fs::create_dir_all(&path).with_context(|| format!("cannot create --run-dir {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// A folder in `parent` that was not there before.
+    fn fresh(parent: &Path, name: &str) -> Result<Self> {
+        let failed = |path: &Path| {
+            format!("cannot create the run folder {}; choose one with --run-dir", path.display())
+        };
+        fs::create_dir_all(parent).with_context(|| failed(parent))?;
+        let mut path = parent.join(name);
+        for number in 2.. {
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    path = parent.join(format!("{name}-{number}"));
+                }
+                made => {
+                    made.with_context(|| failed(&path))?;
+                    break;
+                }
+            }
+        }
         Ok(Self { path })
     }
 
@@ -214,5 +233,19 @@ impl Observer for RunLog {
                 Ok(tables.epochs.flush()?)
             });
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_the_same_second_get_folders_of_their_own() -> Result<()> {
+        let parent = tempfile::tempdir()?;
+        let folders = (0..3).map(|_| RunFolder::fresh(parent.path(), "now")).collect::<Result<Vec<_>>>()?;
+        let names: Vec<_> = folders.iter().filter_map(|folder| folder.path().file_name()).collect();
+        assert_eq!(names, ["now", "now-2", "now-3"]);
+        Ok(())
     }
 }
