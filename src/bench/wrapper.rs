@@ -28,7 +28,7 @@ use collective::{
 use std::{
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 #[derive(Args, Clone, Debug)]
@@ -65,29 +65,34 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
             1,
         ))
     };
-    print_line(&format!(
-        "# batch {}, {} thread(s), {} steps a run, median ms a step",
-        bench.batch_size, bench.threads, bench.steps
-    ));
-    print_line(&["round", "bare", "ddp", "ratio"].map(|c| format!("{c:>9}")).join(" "));
-    let (mut bare, mut wrapped, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (batch, threads, steps) = (bench.batch_size, bench.threads, bench.steps);
+    print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps a run, median ms a step"));
+    let columns = ["round", "bare", "ddp", "ratio", "bare cpu", "ddp cpu", "ratio"];
+    print_line(&columns.map(|c| format!("{c:>9}")).join(" "));
+    let mut rounds: [Vec<f64>; 6] = Default::default();
     for round in 1..=bench.rounds {
+        let bare = || bare_loop(net.clone(), &loader(), steps, &device);
+        let ddp = || through_ddp(net.clone(), loader(), steps, &device);
         // In turn, so that neither always comes first.
-        let (b, w) = if round % 2 == 0 {
-            let b = bare_loop(net.clone(), &loader(), bench.steps, &device)?;
-            (b, through_ddp(net.clone(), loader(), bench.steps, &device)?)
+        let (bare, ddp) = if round % 2 == 0 {
+            let bare = bare()?;
+            (bare, ddp()?)
         } else {
-            let w = through_ddp(net.clone(), loader(), bench.steps, &device)?;
-            (bare_loop(net.clone(), &loader(), bench.steps, &device)?, w)
+            let ddp = ddp()?;
+            (bare()?, ddp)
         };
-        print_line(&format!("{round:>9} {:>9.2} {:>9.2} {:>9.4}", 1e3 * b, 1e3 * w, w / b));
-        bare.push(b);
-        wrapped.push(w);
-        ratios.push(w / b);
+        let row = [bare[0], ddp[0], ddp[0] / bare[0], bare[1], ddp[1], ddp[1] / bare[1]];
+        print_row(&round.to_string(), row);
+        rounds.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
     }
-    let (bare, wrapped, ratio) = (1e3 * median(bare), 1e3 * median(wrapped), median(ratios));
-    print_line(&format!("{:>9} {bare:>9.2} {wrapped:>9.2} {ratio:>9.4}", "medians"));
+    print_row("medians", rounds.map(median));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Times in seconds, ratios as they are.
+fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64; 6]) {
+    let group = |a: f64, b: f64, ratio: f64| format!("{:>9.2} {:>9.2} {ratio:>9.4}", 1e3 * a, 1e3 * b);
+    print_line(&format!("{name:>9} {} {}", group(bare, ddp, ratio), group(bare_cpu, ddp_cpu, cpu_ratio)));
 }
 
 type Loader = ShardedLoader<Sample, MnistBatch>;
@@ -97,32 +102,60 @@ fn optimizer() -> ModuleOptimizer {
     SgdConfig::new().with_momentum(Some(momentum)).init()
 }
 
-/// Median seconds of a step of what a Burn user writes by hand.
-fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Result<f64> {
-    let (mut optimizer, mut times) = (optimizer(), Vec::new());
-    let mut clock = Instant::now();
+/// Seconds on the clock, and of processor time of the whole process: on a busy machine, trust these.
+type Seconds = [f64; 2];
+
+/// Takes the time of every step.
+struct Clock(Mutex<(Instant, f64, [Vec<f64>; 2])>);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Mutex::new((Instant::now(), processor_seconds(), Default::default())))
+    }
+
+    fn tick(&self) {
+        let (now, processor) = (Instant::now(), processor_seconds());
+        let (last, last_processor, times) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        times[0].push(now.duration_since(*last).as_secs_f64());
+        times[1].push(processor - *last_processor);
+        (*last, *last_processor) = (now, processor);
+    }
+
+    /// Medians over all steps but the first.
+    fn medians(&self) -> Seconds {
+        let times = &self.0.lock().unwrap_or_else(PoisonError::into_inner).2;
+        times.each_ref().map(|times| median(times.iter().skip(1).copied().collect()))
+    }
+}
+
+impl Observer for Clock {
+    fn step_done(&self, _: &StepReport) {
+        self.tick();
+    }
+}
+
+/// Processor time of this process so far, all threads together.
+fn processor_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to `time` only, and this clock exists on every Unix.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// A step of what a Burn user writes by hand.
+fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Result<Seconds> {
+    let (mut optimizer, clock) = (optimizer(), Clock::start());
     for share in loader.epoch(1, 0, device).take(steps + 1) {
         let output = TrainStep::step(&net, share?.item);
         net = optimizer.step(RATE, net, output.grads);
-        times.push(clock.elapsed().as_secs_f64());
-        clock = Instant::now();
+        clock.tick();
     }
-    Ok(median(times.split_off(1)))
+    Ok(clock.medians())
 }
 
-/// Keeps the time of every step.
-#[derive(Default)]
-struct Clock(Mutex<Vec<Duration>>);
-
-impl Observer for Clock {
-    fn step_done(&self, report: &StepReport) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(report.elapsed);
-    }
-}
-
-/// Median seconds of a step of what the trainer does on one device.
-fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<f64> {
-    let clock = Arc::new(Clock::default());
+/// A step of what the trainer does on one device.
+fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
+    let clock = Arc::new(Clock::start());
     let test = {
         let world = World { rank: 0, size: 1 };
         let images = Arc::new(ImageDataset(Dataset::digits(1, 1, 1).test));
@@ -146,6 +179,5 @@ fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> 
     if let Some(error) = result.error {
         bail!("training stopped: {error}");
     }
-    let times = clock.0.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(median(times.iter().skip(1).map(Duration::as_secs_f64).collect()))
+    Ok(clock.medians())
 }

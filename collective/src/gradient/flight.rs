@@ -4,10 +4,10 @@
 
 use super::{
     buckets::Plan,
-    hook::{Bucket, CommHook},
+    link::{Landing, Link},
     watch::Ladder,
 };
-use crate::{Error, ProcessGroup, ReduceOp, Result, Work};
+use crate::{Error, Result, Work};
 use burn::module::ParamId;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::{
@@ -24,13 +24,6 @@ pub(super) struct Weights {
     pub own: f32,
     /// Of what was carried over from steps that were not synchronised, a sum over samples.
     pub carried: Option<f32>,
-}
-
-/// Where buckets go.
-#[derive(Clone, Debug)]
-pub(super) struct Link {
-    pub group: ProcessGroup,
-    pub hook: Option<Arc<dyn CommHook>>,
 }
 
 pub(super) struct Flight {
@@ -167,10 +160,10 @@ impl Flight {
         if self.weights.own > 0.0 { self.compared } else { 0 }
     }
 
-    /// Compares them.
-    pub fn compare(&self, slot: usize, first: &TensorData) {
+    /// Compares them; `None` if backward's gradient is not there any more.
+    pub fn compare(&self, slot: usize, first: Option<&TensorData>) {
         let mut state = self.state();
-        if digest(first, self.compared) != state.digests[slot] {
+        if first.is_none_or(|first| digest(first, self.compared) != state.digests[slot]) {
             state.spoil("a gradient was changed after backward", &self.plan, slot);
         }
     }
@@ -201,9 +194,9 @@ impl Flight {
             return Err(failure);
         }
         if left.len() <= last {
-            return Err(Error::Invalid(
-                "a parameter that was there when the reducer was made is gone".into(),
-            ));
+            let gone = "a parameter that was there when the reducer was made is gone: make a new reducer";
+            self.link.group.abort(gone);
+            return Err(Error::Invalid(gone.into()));
         }
         let mut buffers = left.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
         let tail = buffers[last].split_off(self.plan.length(last));
@@ -224,39 +217,6 @@ impl Flight {
                 Err(error) => state.failure = Some(error),
             }
         }
-    }
-}
-
-/// What came back.
-#[derive(Default)]
-pub(super) struct Landing {
-    pub buffers: Vec<Vec<f32>>,
-    /// Ranks on which each parameter had a gradient that counts.
-    pub users: Vec<usize>,
-    /// Why the sums are not those of the gradients that backward left, on any rank.
-    pub again: Option<String>,
-}
-
-impl Link {
-    /// Reduces a bucket in the background.
-    fn send(&self, plan: &Arc<Plan>, index: usize, mut buffer: Vec<f32>) -> Result<Work<Vec<f32>>> {
-        let (plan, hook) = (plan.clone(), self.hook.clone());
-        self.group.start(move |group| {
-            let Some(hook) = hook else {
-                return group.all_reduce(&mut buffer, ReduceOp::Sum).map(|()| buffer);
-            };
-            let (values, totals) = buffer.split_at_mut(plan.length(index));
-            hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
-                // The other ranks need not wait for a rank whose hook gave up.
-                if group.failure().is_none() {
-                    group.abort(format!("communication hook {}: {error}", hook.name()));
-                }
-            })?;
-            if !totals.is_empty() {
-                group.all_reduce(totals, ReduceOp::Sum)?;
-            }
-            Ok(buffer)
-        })
     }
 }
 

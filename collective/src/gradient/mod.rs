@@ -21,6 +21,7 @@ mod buckets;
 mod clip;
 mod flight;
 mod hook;
+mod link;
 mod power_sgd;
 mod step;
 mod top_k;
@@ -42,7 +43,7 @@ use accumulate::Carry;
 use buckets::Plan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use flight::Link;
+use link::Link;
 use std::sync::Arc;
 use watch::Ladder;
 

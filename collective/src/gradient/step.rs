@@ -2,7 +2,8 @@
 
 use super::{
     Reducer, clip_by_global_norm,
-    flight::{Flight, Landing, Weights},
+    flight::{Flight, Weights},
+    link::Landing,
     visit, watch,
 };
 use crate::Result;

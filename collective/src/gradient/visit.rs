@@ -52,10 +52,14 @@ impl Gather<'_> {
     }
 
     fn compare<const D: usize>(&mut self, param: &Param<Tensor<D>>, slot: usize) -> Result<()> {
-        let Some(grad) = self.grads.get::<D>(param.id).filter(|_| self.compared > 0) else { return Ok(()) };
-        let length = grad.shape().num_elements();
-        let first = grad.reshape([length]).slice(0..self.compared.min(length));
-        self.flight.compare(slot, &read(first)?);
+        if self.compared == 0 {
+            return Ok(());
+        }
+        let first = self.grads.get::<D>(param.id).map(|grad| {
+            let length = grad.shape().num_elements();
+            read(grad.reshape([length]).slice(0..self.compared.min(length)))
+        });
+        self.flight.compare(slot, first.transpose()?.as_ref());
         Ok(())
     }
 }
