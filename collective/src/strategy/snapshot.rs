@@ -61,7 +61,7 @@ impl Position {
 /// that one rank can keep them for all.
 ///
 /// What a compression hook feeds back to later steps is no part of it: it begins anew.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     pub position: Position,
     /// Parameters and buffers: a module record.
