@@ -94,7 +94,13 @@ impl RunLog {
     ///
     /// # Errors
     /// If one cannot be read or written.
-    pub fn resume(folder: &Path, monitor: Monitor, progress: Progress, step: usize, epoch: usize) -> Result<Self> {
+    pub fn resume(
+        folder: &Path,
+        monitor: Monitor,
+        progress: Progress,
+        step: usize,
+        epoch: usize,
+    ) -> Result<Self> {
         let open = |name: &str, last: usize| {
             let path = folder.join(name);
             continued(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
@@ -225,7 +231,13 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        continued(&path, 0)?.serialize(StepRow { step: 1, epoch: 1, loss: 0.0, lr: 0.0, images_per_second: 0.0 })?;
+        continued(&path, 0)?.serialize(StepRow {
+            step: 1,
+            epoch: 1,
+            loss: 0.0,
+            lr: 0.0,
+            images_per_second: 0.0,
+        })?;
         assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
         Ok(())
     }

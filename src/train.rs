@@ -61,7 +61,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let (train, test) = loaders(args, &group, &data, &mut config);
 
     let identity = Identity::new(&config, &data.digest());
-    let found = environment.is_main().then(|| look_for_checkpoint(args, &config, &identity, &console)).transpose()?;
+    let found =
+        environment.is_main().then(|| look_for_checkpoint(args, &config, &identity, &console)).transpose()?;
     let mut found = found.flatten();
     let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
     let resume = Snapshot::share(kept, &group)?;
@@ -167,7 +168,9 @@ fn look_for_checkpoint(
             console.say(&checkpoint.line());
             checkpoint.changes(config).iter().for_each(|change| console.warn(change));
         }
-        None => console.say(&format!("resume    {} has no checkpoint yet: from the beginning", run.display())),
+        None => {
+            console.say(&format!("resume    {} has no checkpoint yet: from the beginning", run.display()))
+        }
     }
     Ok(found)
 }

@@ -1,9 +1,6 @@
 //! What rank 0 does when the training loop offers it a checkpoint, or the end of an epoch.
 
-use super::{
-    CheckpointArgs, Identity, Manifest, Store,
-    store::Keep,
-};
+use super::{CheckpointArgs, Identity, Manifest, Store, store::Keep};
 use crate::{run_config::RunConfig, run_log::RunLog};
 use collective::strategy::{EpochReport, Keeper, Snapshot};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};

@@ -123,7 +123,8 @@ impl Manifest {
     pub fn load(&self, path: &Path) -> Result<Snapshot, Refusal> {
         let damaged = |reason: String| Refusal::Damaged { path: path.to_owned(), reason };
         let load = |name: &str| {
-            let wanted = self.files.get(name).ok_or_else(|| damaged(format!("{NAME} does not name {name}")))?;
+            let wanted =
+                self.files.get(name).ok_or_else(|| damaged(format!("{NAME} does not name {name}")))?;
             let bytes = fs::read(path.join(name)).map_err(|e| damaged(format!("{name}: {e}")))?;
             let found = bytes.len() as u64;
             if found != wanted.bytes {

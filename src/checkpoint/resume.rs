@@ -35,7 +35,8 @@ impl Checkpoint {
     /// What will not be as it would have been without the break.
     pub fn changes(&self, config: &RunConfig) -> Vec<String> {
         let mut changes = Vec::new();
-        let [then, now] = [self.manifest.world_size * self.manifest.batch_size, config.world_size * config.batch_size];
+        let [then, now] =
+            [self.manifest.world_size * self.manifest.batch_size, config.world_size * config.batch_size];
         if then != now {
             changes.push(format!(
                 "the batches of all ranks had {then} samples before, and have {now} now: the order of the samples \
@@ -74,7 +75,9 @@ impl Found {
             (None, None) => bail!("--resume needs to know of which run: add --run-dir DIR, or --resume PATH"),
             (None, Some(run)) => Self::newest(run)?,
             (Some(path), _) if is_checkpoint(path) => Self::exactly(path)?,
-            (Some(path), _) if !path.exists() => bail!("--resume {}: there is no such folder", path.display()),
+            (Some(path), _) if !path.exists() => {
+                bail!("--resume {}: there is no such folder", path.display())
+            }
             (Some(path), _) if !is_run(path) => {
                 bail!("--resume {}: neither a run's folder nor a checkpoint", path.display())
             }
@@ -132,7 +135,9 @@ impl Found {
             bail!("--resume {}: a checkpoint must be in a run's folder", path.display());
         };
         match open(&path) {
-            Ok(checkpoint) => Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings: Vec::new() }),
+            Ok(checkpoint) => {
+                Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings: Vec::new() })
+            }
             Err(refusal) => {
                 let others = Store::of(run).list().unwrap_or_default();
                 let good = others.into_iter().find(|(_, other)| *other != path && open(other).is_ok());
@@ -155,7 +160,8 @@ fn open(path: &Path) -> Result<Checkpoint, Refusal> {
 /// By place or by content; a damaged one may have lost its manifest.
 fn is_checkpoint(path: &Path) -> bool {
     let among = |path: &Path| path.parent().is_some_and(|parent| parent.ends_with("checkpoints"));
-    path.is_dir() && (path.join(super::manifest::NAME).exists() || path.canonicalize().is_ok_and(|p| among(&p)))
+    path.is_dir()
+        && (path.join(super::manifest::NAME).exists() || path.canonicalize().is_ok_and(|p| among(&p)))
 }
 
 fn is_run(path: &Path) -> bool {

@@ -84,8 +84,7 @@ impl Store {
         for (name, bytes) in manifest::parts(snapshot) {
             durable::write_new(&temporary.join(name), bytes).context(name)?;
         }
-        durable::write_new(&temporary.join(manifest::NAME), &manifest.to_bytes()?)
-            .context(manifest::NAME)?;
+        durable::write_new(&temporary.join(manifest::NAME), &manifest.to_bytes()?).context(manifest::NAME)?;
         Ok(durable::sync_folder(temporary)?)
     }
 
@@ -140,9 +139,9 @@ impl Store {
     pub fn set_aside_after(&self, step: usize) -> Result<()> {
         for (_, path) in self.list()?.iter().take_while(|(later, _)| *later > step) {
             let aside = path.with_extension(ASIDE);
-            remove(&aside).and_then(|()| fs::rename(path, &aside)).with_context(|| {
-                format!("cannot set {} aside", path.display())
-            })?;
+            remove(&aside)
+                .and_then(|()| fs::rename(path, &aside))
+                .with_context(|| format!("cannot set {} aside", path.display()))?;
         }
         Ok(())
     }

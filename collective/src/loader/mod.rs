@@ -170,7 +170,8 @@ mod tests {
     fn the_rest_of_an_epoch_is_what_skipping_leaves_and_any_world_can_take_it() {
         let two = loader(103, 1, 2, 0);
         let done = Done { batches: 5, samples: 5 * 4 * 2 };
-        let rest: Vec<_> = two.rest(2, done, &Device::default()).map(|s| s.expect("in memory").item).collect();
+        let rest: Vec<_> =
+            two.rest(2, done, &Device::default()).map(|s| s.expect("in memory").item).collect();
         let skipped: Vec<_> = shares(&two, 2, 5).into_iter().map(|(item, _)| item).collect();
         assert_eq!((rest.len(), &rest), (two.steps_left(done), &skipped));
         let samples = |l: &ShardedLoader<usize, Vec<usize>>| -> usize {

@@ -2,7 +2,8 @@
 //! each backward pass. A world of one is the single-device case, not a special one.
 
 use super::{
-    Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput,
+    ValidOutput,
     run::{Run, Stop},
 };
 use crate::{

@@ -6,7 +6,8 @@ use super::{
     totals::{add, add_output},
 };
 use crate::{
-    gradient::clip_by_global_norm, loader::Shares, metric::StepOutput, sampler::mix, sync_batch_norm::with_share,
+    gradient::clip_by_global_norm, loader::Shares, metric::StepOutput, sampler::mix,
+    sync_batch_norm::with_share,
 };
 use burn::data::dataloader::Progress;
 use burn::train::{LearnerEvent, LearnerModel, TrainingItem};

@@ -1,9 +1,7 @@
 //! The loop that [`DistributedDataParallel`] runs on every rank: epochs, the checks and checkpoints
 //! between them, and stopping together.
 
-use super::{
-    DistributedDataParallel, EpochReport, Position, Snapshot, TrainedOutput, ValidOutput,
-};
+use super::{DistributedDataParallel, EpochReport, Position, Snapshot, TrainedOutput, ValidOutput};
 use crate::{Error, ReduceOp, gradient::Reducer, metric::StepOutput, replica};
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
@@ -174,4 +172,3 @@ where
         self.components.interrupter.fail_on_error(result);
     }
 }
-

@@ -95,7 +95,10 @@ impl Snapshot {
             (modules.recv().map_err(lost)?, optimizers.recv().map_err(lost)?);
         let scheduler: LrSchedulerRecord = schedulers.recv().map_err(lost)?;
         let bytes = |what: &str, bytes: Result<Bytes, RecordError>| {
-            let failed = |error: RecordError| Error::Io { what: format!("packing the {what}"), reason: error.to_string() };
+            let failed = |error: RecordError| Error::Io {
+                what: format!("packing the {what}"),
+                reason: error.to_string(),
+            };
             bytes.map(|bytes| bytes.to_vec()).map_err(failed)
         };
         Ok(Self {
