@@ -41,7 +41,11 @@ use std::{
 
 /// Decides what this process is, and does it: start the ranks, or be one.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    match Plan::decide(args, Environment::detect()?, gpus())? {
+    let environment = Environment::detect()?;
+    if environment.is_none_or(|environment| environment.is_main()) {
+        args.checkpoints.check(args.run_dir.as_deref())?;
+    }
+    match Plan::decide(args, environment, gpus())? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
         Plan::Train(role) => train(args, &role),
     }

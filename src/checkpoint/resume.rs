@@ -72,12 +72,10 @@ impl Found {
     pub fn look(args: &CheckpointArgs, run_dir: Option<&Path>, identity: &Identity) -> Result<Option<Self>> {
         let Some(path) = &args.resume else { return Ok(None) };
         let found = match (path, run_dir) {
-            (None, None) => bail!("--resume needs to know of which run: add --run-dir DIR, or --resume PATH"),
+            // Checked when the program began.
+            (None, None) => return Ok(None),
             (None, Some(run)) => Self::newest(run)?,
             (Some(path), _) if is_checkpoint(path) => Self::exactly(path)?,
-            (Some(path), _) if !path.exists() => {
-                bail!("--resume {}: there is no such folder", path.display())
-            }
             (Some(path), _) if !is_run(path) => {
                 bail!("--resume {}: neither a run's folder nor a checkpoint", path.display())
             }
