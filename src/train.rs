@@ -27,6 +27,7 @@ use collective::{
     Options, ProcessGroup, World,
     loader::{DistributedLoader, ShardedLoader},
     metric::GlobalAccuracy,
+    precision::Precision,
     sampler::mix,
     strategy::{DistributedDataParallel, Observer},
     sync_batch_norm::convert_sync_batch_norm,
@@ -60,6 +61,7 @@ fn train(args: &Args, role: &Role) -> Result<()> {
     let (train, test) = loaders(args, &group, &data, &mut config);
 
     let device = role.device.burn().autodiff();
+    args.gradients.precision.check(&device)?;
     device.seed(args.seed);
     let net = network(&config, environment, &device, &group)?;
     // Each rank drops out its own units.
@@ -166,12 +168,16 @@ type Loader = Arc<ShardedLoader<crate::batch::Sample, MnistBatch>>;
 /// This rank's share of the training and test images.
 fn loaders(args: &Args, group: &ProcessGroup, data: &Dataset, config: &mut RunConfig) -> (Loader, Loader) {
     let world = World { rank: group.rank(), size: group.world_size() };
-    let loader = |images: &data::Images, seed| {
-        let images = Arc::new(ImageDataset(images.clone()));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser), world, args.batch_size, seed, args.workers))
+    let loader = |images: &data::Images, seed, precision| {
+        let (images, batcher) = (Arc::new(ImageDataset(images.clone())), Arc::new(Normaliser(precision)));
+        Arc::new(ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers))
     };
     let seed = (!args.no_shuffle).then_some(args.seed);
-    let (train, test) = (loader(&data.train, seed), loader(&data.test, None));
+    let (train, test) = (
+        loader(&data.train, seed, args.gradients.precision),
+        // Evaluation is f32, as the parameters are.
+        loader(&data.test, None, Precision::F32),
+    );
     config.dataset = data.name.into();
     config.train_samples = train.samples();
     config.test_samples = test.samples();
