@@ -69,6 +69,16 @@ impl Compression {
     }
 }
 
+impl Compression {
+    /// Whether it keeps what it did not send for later steps.
+    pub fn has_memory(self) -> bool {
+        match self {
+            Compression::None | Compression::Half(_) => false,
+            Compression::TopK(_) | Compression::PowerSgd(_) => true,
+        }
+    }
+}
+
 impl FromStr for Compression {
     type Err = String;
 
