@@ -5,6 +5,7 @@ use crate::{
     checkpoint::{Found, Identity},
     cli::{Args, ProgressArg},
     config::{Plan, Role},
+    confusion::Confusion,
     console::{Console, Style},
     data::{self, Dataset},
     device::{LocalDevice, gpus},
@@ -89,6 +90,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let mut ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
+        .with_callback(Confusion::new(output.as_ref().map(|output| output.confusion_file())))
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)

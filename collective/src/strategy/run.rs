@@ -67,6 +67,7 @@ where
                 digest,
             };
             self.ddp.observer.epoch_done(&report);
+            self.ddp.join_callbacks(&report)?;
             if complete {
                 self.position = Position { step, ..Position::start() };
                 self.position.epoch = epoch + 1;
