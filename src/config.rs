@@ -7,6 +7,7 @@ use crate::{
     world::Environment,
 };
 use anyhow::{Result, bail};
+use collective::precision::Precision;
 use serde::Serialize;
 
 /// Ranks on a machine without a GPU: enough to see data parallelism work.
@@ -104,6 +105,12 @@ impl Plan {
         }
         if let NprocArg::Count(count @ 2..) = args.nproc_per_node {
             bail!("--mode dp is one process, not --nproc-per-node {count}; use --device-ids, or --mode ddp");
+        }
+        if args.gradients.precision != Precision::F32 {
+            bail!(
+                "--precision {} is for --mode single and ddp; dp computes in f32",
+                args.gradients.precision
+            );
         }
         let replicas = Replicas::decide(args, gpus)?;
         let device = replicas.devices.first().map_or(LocalDevice::Cpu, |id| id.local());

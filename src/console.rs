@@ -154,6 +154,10 @@ impl Observer for Console {
         self.now().bar.set_message("testing");
     }
 
+    fn found(&self, _epoch: usize, name: &str, value: &str) {
+        self.say(&format!("{name} {value}"));
+    }
+
     fn warned(&self, message: &str) {
         self.warn(message);
     }

@@ -10,6 +10,7 @@ pub mod bench;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
+pub mod confusion;
 pub mod console;
 pub mod data;
 pub mod device;

@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::Result;
 use collective::strategy::Keeper;
-use std::{sync::Arc, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 /// A run's folder, new or gone on with.
 pub struct Output {
@@ -57,6 +57,11 @@ impl Output {
     ///
     /// # Errors
     /// If the log could not write a row.
+    /// Where the last evaluation's answers are counted.
+    pub fn confusion_file(&self) -> PathBuf {
+        self.folder.path().join("confusion_matrix.csv")
+    }
+
     pub fn summary(&self, config: &RunConfig, transport: &str) -> Result<Summary> {
         let progress = self.log.progress()?;
         Ok(Summary {

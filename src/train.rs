@@ -5,6 +5,7 @@ use crate::{
     checkpoint::{Found, Identity},
     cli::{Args, ProgressArg},
     config::{Plan, Role},
+    confusion::Confusion,
     console::{Console, Style},
     data::{self, Dataset},
     device::{LocalDevice, gpus},
@@ -30,6 +31,7 @@ use collective::{
     Options, ProcessGroup, World,
     loader::{DistributedLoader, ShardedLoader},
     metric::GlobalAccuracy,
+    precision::Precision,
     strategy::{Checkpoints, DistributedDataParallel, Observer, Snapshot},
     sync_batch_norm::convert_sync_batch_norm,
 };
@@ -65,9 +67,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let (train, test) = loaders(args, &group, &data, &mut config);
 
     let identity = Identity::new(&config, &data.digest());
-    let found =
-        environment.is_main().then(|| look_for_checkpoint(args, &config, &identity, &console)).transpose()?;
-    let mut found = found.flatten();
+    let look = || Found::look_and_say(args, &config, &identity, &console);
+    let mut found = environment.is_main().then(look).transpose()?.flatten();
     let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
     let resume = Snapshot::share(kept, &group)?;
     let mut epochs = args.epochs;
@@ -78,6 +79,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
     }
     let device = role.device.burn().autodiff();
+    args.gradients.precision.check(&device)?;
     device.seed(args.seed);
     let net = network(args, &config, environment, &device, &group, &console)?;
 
@@ -91,6 +93,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let mut ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
+        .with_callback(Confusion::new(output.as_ref().map(|output| output.confusion_file())))
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)
@@ -157,28 +160,6 @@ fn restore_on(device: LocalDevice) {
     }
 }
 
-/// What `--resume` finds, and a line about it.
-fn look_for_checkpoint(
-    args: &Args,
-    config: &RunConfig,
-    identity: &Identity,
-    console: &Console,
-) -> Result<Option<Found>> {
-    let found = Found::look(&args.checkpoints, args.run_dir.as_deref(), identity)?;
-    let Some(Found { run, checkpoint, warnings }) = &found else { return Ok(None) };
-    warnings.iter().for_each(|warning| console.warn(warning));
-    match checkpoint {
-        Some(checkpoint) => {
-            console.say(&checkpoint.line());
-            checkpoint.changes(config).iter().for_each(|change| console.warn(change));
-        }
-        None => {
-            console.say(&format!("resume    {} has no checkpoint yet: from the beginning", run.display()))
-        }
-    }
-    Ok(found)
-}
-
 /// Flex computes on rayon's global pool.
 pub fn use_threads(threads: usize) -> Result<()> {
     rayon::ThreadPoolBuilder::new()
@@ -234,12 +215,16 @@ type Loader = Arc<ShardedLoader<crate::batch::Sample, MnistBatch>>;
 /// This rank's share of the training and test images.
 fn loaders(args: &Args, group: &ProcessGroup, data: &Dataset, config: &mut RunConfig) -> (Loader, Loader) {
     let world = World { rank: group.rank(), size: group.world_size() };
-    let loader = |images: &data::Images, seed| {
-        let images = Arc::new(ImageDataset(images.clone()));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser), world, args.batch_size, seed, args.workers))
+    let loader = |images: &data::Images, seed, precision| {
+        let (images, batcher) = (Arc::new(ImageDataset(images.clone())), Arc::new(Normaliser(precision)));
+        Arc::new(ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers))
     };
     let seed = (!args.no_shuffle).then_some(args.seed);
-    let (train, test) = (loader(&data.train, seed), loader(&data.test, None));
+    let (train, test) = (
+        loader(&data.train, seed, args.gradients.precision),
+        // Evaluation is f32, as the parameters are.
+        loader(&data.test, None, Precision::F32),
+    );
     config.dataset = data.name.into();
     config.train_samples = train.samples();
     config.test_samples = test.samples();

@@ -25,15 +25,24 @@ pub struct Classification {
     /// `[loss summed over samples, correct answers]`
     totals: Tensor<1>,
     samples: usize,
+    answers: Option<(Tensor<2>, Tensor<1, Int>)>,
 }
 
 impl Classification {
     /// From the mean loss `[1]`, logits `[batch, classes]` and targets `[batch]`.
     pub fn new(loss: Tensor<1>, logits: Tensor<2>, targets: Tensor<1, Int>) -> Self {
         let [samples, _classes] = logits.dims();
-        let correct = logits.argmax(1).reshape([samples]).equal(targets).int().sum().float();
+        let logits = logits.inner();
+        let targets = targets.inner();
+        let correct = logits.clone().argmax(1).reshape([samples]).equal(targets.clone()).int().sum().float();
         let loss = loss.inner().mul_scalar(samples as f32);
-        Self { totals: Tensor::cat(vec![loss, correct.inner()], 0), samples }
+        Self { totals: Tensor::cat(vec![loss, correct], 0), samples, answers: Some((logits, targets)) }
+    }
+
+    /// Logits `[batch, classes]` and targets `[batch]`, outside any graph. `None` in an output that
+    /// stands for all ranks.
+    pub fn answers(&self) -> Option<(Tensor<2>, Tensor<1, Int>)> {
+        self.answers.clone()
     }
 }
 
@@ -43,7 +52,7 @@ impl StepOutput for Classification {
     }
 
     fn from_totals(totals: &[f64], samples: usize) -> Self {
-        Self { totals: Tensor::from_data(totals, &burn::tensor::Device::flex()), samples }
+        Self { totals: Tensor::from_data(totals, &burn::tensor::Device::flex()), samples, answers: None }
     }
 }
 

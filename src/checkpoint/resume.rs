@@ -1,7 +1,7 @@
 //! `--resume`: which checkpoint a run goes on from.
 
 use super::{CheckpointArgs, Identity, Manifest, Refusal, Store};
-use crate::run_config::RunConfig;
+use crate::{cli::Args, console::Console, run_config::RunConfig};
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::Snapshot;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,32 @@ impl Found {
     pub fn stopped_early(&self, patience: Option<usize>) -> bool {
         let best = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.manifest.progress.best);
         patience.zip(best).is_some_and(|(patience, best)| best.ago >= patience)
+    }
+
+    /// Follows `--resume`, and says what comes of it.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub fn look_and_say(
+        args: &Args,
+        config: &RunConfig,
+        identity: &Identity,
+        console: &Console,
+    ) -> Result<Option<Self>> {
+        let found = Self::look(&args.checkpoints, args.run_dir.as_deref(), identity)?;
+        let Some(Found { run, checkpoint, warnings }) = &found else { return Ok(None) };
+        warnings.iter().for_each(|warning| console.warn(warning));
+        match checkpoint {
+            Some(checkpoint) => {
+                console.say(&checkpoint.line());
+                checkpoint.changes(config).iter().for_each(|change| console.warn(change));
+            }
+            None => {
+                let run = run.display();
+                console.say(&format!("resume    {run} has no checkpoint yet: from the beginning"));
+            }
+        }
+        Ok(found)
     }
 
     /// Follows `--resume`; `None` without it. In a run's folder, damaged checkpoints are passed over

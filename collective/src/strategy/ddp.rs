@@ -2,8 +2,9 @@
 //! each backward pass. A world of one is the single-device case, not a special one.
 
 use super::{
-    Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput,
-    ValidOutput,
+    Callback, Checkpoints, Distributed, Observer, Position, Snapshot, StopRequest, TrainInput, TrainedOutput,
+    ValidInput, ValidOutput,
+    callback::{Callbacks, OfMetric},
     run::{Run, Stop},
 };
 use crate::{
@@ -17,6 +18,7 @@ use burn::tensor::Device;
 use burn::train::{
     Learner, LearnerModel, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainOutput, TrainStep, TrainingComponents, ValidLoader,
+    metric::{Adaptor, Metric},
 };
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -39,6 +41,7 @@ pub struct DistributedDataParallel<M: LearnerModel> {
     /// Forward and backward over one batch.
     pub(super) step: StepFn<M>,
     devices: usize,
+    pub(super) callbacks: Mutex<Callbacks<M>>,
     pub(super) checkpoints: Option<Checkpoints>,
     pub(super) resume: Option<Snapshot>,
     pub(super) seed: Option<u64>,
@@ -73,6 +76,7 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
             max_steps: None,
             step: Box::new(|model, batch| Ok(TrainStep::step(model, batch))),
             devices: 1,
+            callbacks: Mutex::default(),
             checkpoints: None,
             resume: None,
             seed: None,
@@ -86,6 +90,24 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = observer;
         self
+    }
+
+    /// Follows the run from what every rank computes.
+    pub fn with_callback(mut self, callback: impl Callback<M> + 'static) -> Self {
+        let callbacks = self.callbacks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// A burn-train metric over the evaluation outputs as the model gives them, joined over ranks. Its
+    /// value goes to [`Observer::found`]. Metrics given to `SupervisedTraining::metrics` see each
+    /// step's output as [`StepOutput::from_totals`] makes it from the sums over all ranks.
+    pub fn with_metric<T>(self, metric: T) -> Self
+    where
+        T: Metric + Distributed + 'static,
+        ValidOutput<M>: Adaptor<T::Input>,
+    {
+        self.with_callback(OfMetric(metric))
     }
 
     /// How gradients are synchronised.
@@ -178,13 +200,15 @@ where
             )));
             return (learner.model(), components.event_processor);
         }
-        // First, because it brings the identities of parameters with it.
-        let applied = self.resume.as_ref().map_or(Ok(()), |snapshot| snapshot.apply(&mut learner));
-        if let Err(error) = applied {
+        let ready = self.admit_callbacks().and_then(|()| {
+            // First, because it brings the identities of parameters with it.
+            self.resume.as_ref().map_or(Ok(()), |snapshot| snapshot.apply(&mut learner))
+        });
+        if let Err(error) = ready {
             fail(error);
             return (learner.model(), components.event_processor);
         }
-        let reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
+        let mut reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
             Ok(reducer) => reducer,
             Err(error) => {
                 fail(error);
@@ -194,6 +218,7 @@ where
         let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
         let fresh = || Position { epoch: starting_epoch, ..Position::start() };
         let position = self.resume.as_ref().map_or_else(fresh, |snapshot| snapshot.position.clone());
+        reducer.restore_scaler(position.loss_scale);
         let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, position };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}

@@ -22,9 +22,12 @@ where
         let (model, mut mine) = (self.learner.model().valid(), Totals::default());
         for share in ddp.valid.epoch(1, 0, &ddp.device.clone().inner()) {
             let share = share.map_err(|error| self.bad_data(error))?;
-            let mut sums = read::<f64>(InferenceStep::step(&model, share.item).totals())?;
+            let output = InferenceStep::step(&model, share.item);
+            let mut sums = read::<f64>(output.totals())?;
             if share.samples == 0 {
                 sums.fill(0.0);
+            } else {
+                ddp.each_callback(|callback| callback.evaluated(&output, share.samples));
             }
             mine.add(&sums, share.samples);
         }

@@ -1,5 +1,6 @@
 //! Learning strategies for burn-train that train one model on many ranks, and what they report.
 
+mod callback;
 mod ddp;
 mod epoch;
 mod evaluate;
@@ -8,6 +9,7 @@ mod run;
 mod snapshot;
 mod totals;
 
+pub use callback::{Callback, Distributed, Join};
 pub use ddp::DistributedDataParallel;
 pub use keeper::{Checkpoints, Keeper, StopRequest};
 pub use snapshot::{Position, Snapshot};
@@ -65,6 +67,9 @@ pub trait Observer: Send + Sync {
     fn step_done(&self, _report: &StepReport) {}
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
     fn epoch_done(&self, _report: &EpochReport) {}
+    /// What a [`Callback`] or a metric given to
+    /// [`with_metric`](DistributedDataParallel::with_metric) found in an epoch, over all ranks.
+    fn found(&self, _epoch: usize, _name: &str, _value: &str) {}
     /// Something that the user may want to change.
     fn warned(&self, _message: &str) {}
 }
@@ -82,6 +87,9 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
     fn epoch_done(&self, report: &EpochReport) {
         self.iter().for_each(|o| o.epoch_done(report));
+    }
+    fn found(&self, epoch: usize, name: &str, value: &str) {
+        self.iter().for_each(|o| o.found(epoch, name, value));
     }
     fn warned(&self, message: &str) {
         self.iter().for_each(|o| o.warned(message));

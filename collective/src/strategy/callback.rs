@@ -1,0 +1,147 @@
+//! Callbacks and metrics of a user's own. They see what their rank computes, sample by sample; what
+//! they have found is joined over ranks at the end of every evaluation, if they say how.
+
+use super::{DistributedDataParallel, EpochReport, TrainedOutput, ValidOutput};
+use crate::{Error, ProcessGroup, Result};
+use burn::data::dataloader::Progress;
+use burn::train::{
+    LearnerModel,
+    metric::{Adaptor, Metric, MetricMetadata},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::sync::{MutexGuard, PoisonError};
+
+/// What makes a callback or a burn-train [`Metric`] right in a world of many ranks: a state that can
+/// be taken from every rank and joined.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` sees one rank's samples only",
+    label = "not allowed in a world of many ranks",
+    note = "implement `collective::strategy::Distributed`, which says how the ranks' states are joined"
+)]
+pub trait Distributed {
+    /// Sums and counts, or whatever joins without counting a sample twice.
+    type State: Serialize + DeserializeOwned;
+    /// What this rank has found since the last [`join`](Self::join).
+    fn state(&mut self) -> Self::State;
+    /// Becomes what all ranks have found, in the order of ranks. Called on every rank with the same
+    /// states.
+    fn join(&mut self, states: Vec<Self::State>);
+}
+
+/// A [`Distributed`] whose state's type is not named; implemented for all of them.
+pub trait Join {
+    /// Joins over all ranks of `group`, which all call it.
+    ///
+    /// # Errors
+    /// If the group fails.
+    fn join_over(&mut self, group: &ProcessGroup) -> Result<()>;
+}
+
+impl<T: Distributed> Join for T {
+    fn join_over(&mut self, group: &ProcessGroup) -> Result<()> {
+        let states = group.all_gather_object(&self.state())?;
+        self.join(states);
+        Ok(())
+    }
+}
+
+/// Follows a run on every rank, from what that rank computes. For what is the same on all ranks, an
+/// [`Observer`](super::Observer) is enough.
+pub trait Callback<M: LearnerModel>: Send {
+    /// What errors call it.
+    fn name(&self) -> String {
+        std::any::type_name::<Self>().into()
+    }
+
+    /// A training batch of this rank, of `samples` samples.
+    fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) {}
+
+    /// An evaluation batch of this rank. Every sample comes once, on one rank.
+    fn evaluated(&mut self, _output: &ValidOutput<M>, _samples: usize) {}
+
+    /// This callback as one whose findings are joined after each evaluation, `Some(self)` for one
+    /// that is [`Distributed`]. One that is not is refused in a world of many ranks.
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        None
+    }
+
+    /// After an epoch's evaluation, joined: on every rank with the same findings. What it returns is
+    /// told to the [`Observer`](super::Observer), as a name and a value. Forget what was found here.
+    ///
+    /// # Errors
+    /// A reason, which ends the run.
+    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<(String, String)>, String> {
+        Ok(None)
+    }
+}
+
+/// A burn-train metric over evaluation outputs, as a callback.
+pub(super) struct OfMetric<T>(pub T);
+
+impl<M, T> Callback<M> for OfMetric<T>
+where
+    M: LearnerModel,
+    T: Metric + Distributed,
+    ValidOutput<M>: Adaptor<T::Input>,
+{
+    fn name(&self) -> String {
+        self.0.name().to_string()
+    }
+
+    fn evaluated(&mut self, output: &ValidOutput<M>, samples: usize) {
+        let progress = Progress::new(samples, samples, Some("items".into()));
+        let metadata = MetricMetadata { progress, iteration: None, lr: None };
+        // What cannot be read here shows again, with its reason, when the value is computed.
+        let _ = self.0.update(&output.adapt(), &metadata);
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(&mut self.0)
+    }
+
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+        let name = self.0.name().to_string();
+        let entry = self.0.compute().map_err(|error| format!("metric {name}: {error}"))?;
+        self.0.clear();
+        Ok(Some((name, entry.formatted)))
+    }
+}
+
+/// The callbacks of a run.
+pub(super) type Callbacks<M> = Vec<Box<dyn Callback<M>>>;
+
+impl<M: LearnerModel> DistributedDataParallel<M> {
+    fn callbacks(&self) -> MutexGuard<'_, Callbacks<M>> {
+        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses callbacks that would be wrong in a world of many ranks.
+    pub(super) fn admit_callbacks(&self) -> Result<()> {
+        let (mut callbacks, ranks) = (self.callbacks(), self.group.world_size());
+        match callbacks.iter_mut().find_map(|c| c.distributed().is_none().then(|| c.name())) {
+            Some(name) if ranks > 1 => Err(Error::Invalid(format!(
+                "callback {name} sees one rank's samples only, and there are {ranks} ranks: implement \
+                 collective::strategy::Distributed for it and return Some(self) from its `distributed`, or \
+                 train on one device"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn each_callback(&self, mut act: impl FnMut(&mut dyn Callback<M>)) {
+        self.callbacks().iter_mut().for_each(|callback| act(&mut **callback));
+    }
+
+    /// What all ranks' callbacks found in an epoch.
+    pub(super) fn join_callbacks(&self, report: &EpochReport) -> Result<()> {
+        for callback in self.callbacks().iter_mut() {
+            if let Some(join) = callback.distributed() {
+                join.join_over(&self.group)?;
+            }
+            if let Some((name, value)) = callback.epoch_done(report).map_err(Error::Invalid)? {
+                self.observer.found(report.epoch, &name, &value);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Which digit was taken for which: a callback over the test set, joined over all ranks.
+
+use crate::{durable, model::Net};
+use collective::{
+    metric::Classification,
+    strategy::{Callback, Distributed, EpochReport, Join},
+};
+use std::path::PathBuf;
+
+/// The digits.
+const CLASSES: usize = 10;
+
+/// Counts the answers to every test image, `CLASSES` rows of labels with a column for each answer,
+/// and leaves them in a file.
+pub struct Confusion {
+    counts: Vec<u64>,
+    /// On the rank that writes.
+    file: Option<PathBuf>,
+    failure: Option<String>,
+}
+
+impl Confusion {
+    pub fn new(file: Option<PathBuf>) -> Self {
+        Self { counts: vec![0; CLASSES * CLASSES], file, failure: None }
+    }
+
+    fn count(&mut self, output: &Classification) -> Result<(), String> {
+        let Some((logits, labels)) = output.answers() else { return Ok(()) };
+        let [batch, _] = logits.dims();
+        let read = |tensor: burn::tensor::Tensor<1, burn::tensor::Int>| {
+            let data = tensor.try_into_data().map_err(|error| error.to_string())?;
+            data.convert::<i64>().try_into_vec::<i64>().map_err(|error| format!("{error:?}"))
+        };
+        for (label, answer) in read(labels)?.into_iter().zip(read(logits.argmax(1).reshape([batch]))?) {
+            // Labels were checked when the data was read, and there are as many answers as logits.
+            if let Some(count) = self.counts.get_mut(label as usize * CLASSES + answer as usize) {
+                *count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// As CSV: a row for each label, a column for each answer.
+    fn table(&self) -> String {
+        let header = (0..CLASSES).map(|answer| format!(",{answer}")).collect::<String>();
+        let row = |(label, counts): (usize, &[u64])| {
+            format!("{label}{}\n", counts.iter().map(|count| format!(",{count}")).collect::<String>())
+        };
+        format!("label{header}\n{}", self.counts.chunks(CLASSES).enumerate().map(row).collect::<String>())
+    }
+}
+
+impl Distributed for Confusion {
+    type State = Vec<u64>;
+
+    fn state(&mut self) -> Vec<u64> {
+        self.counts.clone()
+    }
+
+    fn join(&mut self, states: Vec<Vec<u64>>) {
+        self.counts.fill(0);
+        for state in states {
+            self.counts.iter_mut().zip(state).for_each(|(sum, count)| *sum += count);
+        }
+    }
+}
+
+impl Callback<Net> for Confusion {
+    fn evaluated(&mut self, output: &Classification, _samples: usize) {
+        if let Err(reason) = self.count(output) {
+            self.failure = Some(format!("cannot read the answers to the test images: {reason}"));
+        }
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(self)
+    }
+
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let table = self.table();
+        self.counts.fill(0);
+        if let Some(file) = &self.file {
+            let written = durable::write(file, table.as_bytes());
+            written.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        Ok(None)
+    }
+}
