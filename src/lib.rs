@@ -12,6 +12,7 @@ pub mod config;
 pub mod console;
 pub mod data;
 pub mod device;
+pub mod doctor;
 pub mod evaluation;
 pub mod exit;
 pub mod gradients;
