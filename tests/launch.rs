@@ -2,47 +2,16 @@
 //! and leaves nothing behind.
 
 mod common;
-use common::{Outcome, command, finish, processes_with, program};
+use common::{
+    command, finish,
+    launched::{launch, signal, sorted, start, wait_until},
+    processes_with, program,
+};
 use std::{
     collections::BTreeSet,
-    fs,
-    process::Child,
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
-
-/// Starts `burn-ddp launch FLAGS -- sh -c SCRIPT`.
-fn start(flags: &str, script: &str, vars: &[(&str, &str)]) -> Child {
-    let args: Vec<&str> =
-        ["launch"].into_iter().chain(flags.split_whitespace()).chain(["--", "sh", "-c", script]).collect();
-    let mut command = command(&program(), &args);
-    command.env_remove("OMP_NUM_THREADS").env_remove("BURN_DDP_SECRET").envs(vars.iter().copied());
-    command.spawn().expect("the program was built")
-}
-
-fn launch(flags: &str, script: &str) -> Outcome {
-    finish(start(flags, script, &[]))
-}
-
-/// Lines of standard output, sorted: ranks print in any order.
-fn sorted(outcome: &Outcome) -> Vec<&str> {
-    let mut lines: Vec<&str> = outcome.stdout.lines().collect();
-    lines.sort_unstable();
-    lines
-}
-
-/// Waits until `done`, or fails.
-fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "not within a minute: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn signal(pid: u32, signal: i32) {
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is there");
-}
 
 #[test]
 fn every_rank_is_told_who_it_is_as_by_torchrun() {
@@ -126,9 +95,12 @@ fn signals_reach_every_rank_and_whatever_it_started() {
     for (number, trap) in [(libc::SIGTERM, "TERM"), (libc::SIGINT, "INT")] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().display();
-        // Each rank has a child that hears the signal for itself.
+        // Each rank has a child that hears the signal for itself; but SIGINT, by POSIX, is ignored
+        // by what a shell starts in the background.
+        let (heard, then): (&[&str], _) =
+            if number == libc::SIGINT { (&["outer"], "") } else { (&["outer", "inner"], "wait;") };
         let script = format!(
-            "trap 'echo outer > {path}/outer$RANK; wait; exit 0' {trap}
+            "trap 'echo outer > {path}/outer$RANK; {then} exit 0' {trap}
              sh -c 'trap \"echo inner > {path}/inner$RANK; exit 0\" {trap}; : > {path}/ready$RANK; while :; do sleep 0.1; done' &
              wait $!"
         );
@@ -136,8 +108,6 @@ fn signals_reach_every_rank_and_whatever_it_started() {
         wait_until("both ranks run", || (0..2).all(|r| folder.path().join(format!("ready{r}")).exists()));
         signal(child.id(), number);
         assert_eq!(finish(child).code, Some(128 + number));
-        // A shell that was started in the background ignores SIGINT, by POSIX.
-        let heard: &[&str] = if number == libc::SIGINT { &["outer"] } else { &["outer", "inner"] };
         for name in heard.iter().flat_map(|name| [format!("{name}0"), format!("{name}1")]) {
             assert!(folder.path().join(&name).exists(), "{name} did not hear {trap}");
         }
@@ -264,105 +234,4 @@ fn spawn_runs_a_function_as_every_rank() {
     let args = ["launch", "--nproc-per-node", "2", "--", &example.display().to_string(), "3"];
     let outcome = finish(command(&program(), &args).spawn().expect("built")).succeeded();
     assert_eq!(outcome.stdout, "[rank0] the sum over 2 ranks is 3\n");
-}
-
-/// A free port, for launchers that have to be told one.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
-}
-
-fn node(nnodes: &str, node: usize, port: u16, more: &str, script: &str) -> Child {
-    let flags = format!(
-        "--nnodes {nnodes} --node-rank {node} --master-addr 127.0.0.1 --master-port {port} --nproc-per-node {} {more}",
-        node + 1
-    );
-    start(&flags, script, &[])
-}
-
-#[test]
-fn several_nodes_make_one_world() {
-    let port = free_port();
-    let script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK; [ $MASTER_PORT -gt 0 ]";
-    let nodes: Vec<Child> = [1, 0].map(|n| node("2", n, port, "", script)).into();
-    let outcomes: Vec<Outcome> = nodes.into_iter().map(|node| finish(node).succeeded()).collect();
-    assert_eq!(sorted(&outcomes[1]), ["[rank0] 0 0 3 1 0"]);
-    assert_eq!(sorted(&outcomes[0]), ["[rank1] 1 0 3 2 1", "[rank2] 2 1 3 2 1"]);
-}
-
-#[test]
-fn a_failure_on_one_node_restarts_all_nodes_together() {
-    let (port, folder) = (free_port(), tempfile::tempdir().expect("temporary folder"));
-    let script = format!(
-        "echo $BURN_DDP_SECRET $MASTER_PORT > {}/$TORCHELASTIC_RESTART_COUNT.$RANK
-         [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0
-         if [ $RANK = 2 ]; then sleep 1; echo my fault; exit 6; fi; exec sleep 300",
-        folder.path().display()
-    );
-    let nodes: Vec<Child> = [0, 1].map(|n| node("2", n, port, "--max-restarts 1", &script)).into();
-    for outcome in nodes.into_iter().map(|node| finish(node).succeeded()) {
-        for words in ["rank 2 of 3 on node 1", "exited with code 6", "    my fault", "restart 1 of 1"] {
-            assert!(outcome.stderr.contains(words), "should say `{words}`: {}", outcome.stderr);
-        }
-    }
-    let told = |round: usize| -> BTreeSet<String> {
-        (0..3)
-            .map(|rank| fs::read_to_string(folder.path().join(format!("{round}.{rank}"))).expect("it ran"))
-            .collect()
-    };
-    let (first, second) = (told(0), told(1));
-    assert_eq!((first.len(), second.len()), (1, 1), "the same for all ranks of a round");
-    assert!(first.is_disjoint(&second), "another one for the next round");
-}
-
-#[test]
-fn all_nodes_end_with_the_first_failures_code_or_the_signal() {
-    let port = free_port();
-    let script = "[ $RANK = 1 ] && exit 6; exec sleep 300";
-    let nodes: Vec<Child> = [0, 1].map(|n| node("2", n, port, "", script)).into();
-    assert_eq!(nodes.into_iter().map(|node| finish(node).code).collect::<Vec<_>>(), [Some(6), Some(6)]);
-
-    let (port, folder) = (free_port(), tempfile::tempdir().expect("temporary folder"));
-    let script = format!(": > {}/$RANK; exec sleep 300", folder.path().display());
-    let nodes: Vec<Child> = [0, 1].map(|n| node("2", n, port, "", &script)).into();
-    wait_until("all ranks run", || (0..3).all(|r| folder.path().join(r.to_string()).exists()));
-    signal(nodes[1].id(), libc::SIGTERM);
-    assert_eq!(nodes.into_iter().map(|node| finish(node).code).collect::<Vec<_>>(), [Some(143), Some(143)]);
-}
-
-#[test]
-fn a_lost_node_leaves_a_smaller_world_that_goes_on() {
-    let (port, folder) = (free_port(), tempfile::tempdir().expect("temporary folder"));
-    let script = format!(
-        ": > {}/$TORCHELASTIC_RESTART_COUNT.$RANK
-         if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then echo a world of $WORLD_SIZE; exit 0; fi
-         exec sleep 300",
-        folder.path().display()
-    );
-    let more = "--max-restarts 1 --last-call 0.5";
-    let mut nodes: Vec<Child> = [0, 1, 2].map(|n| node("2:3", n, port, more, &script)).into();
-    wait_until("all ranks run", || (0..6).all(|r| folder.path().join(format!("0.{r}")).exists()));
-    let lost = nodes.remove(1);
-    signal(lost.id(), libc::SIGKILL);
-    finish(lost);
-    let outcomes: Vec<Outcome> = nodes.into_iter().map(|node| finish(node).succeeded()).collect();
-    assert!(outcomes[0].stderr.contains("node 1") && outcomes[0].stderr.contains("is lost"), "{outcomes:#?}");
-    assert_eq!(sorted(&outcomes[0]), ["[rank0] a world of 4"]);
-    assert_eq!(sorted(&outcomes[1]).len(), 3);
-}
-
-#[test]
-fn nodes_that_cannot_work_together_say_why() {
-    let port = free_port();
-    let outcome = finish(node("2", 0, port, "--join-timeout 1", "true"));
-    outcome.failed_saying(&["1 of at least 2 nodes"]);
-    let outcome = finish(node("2", 1, port, "--join-timeout 1", "true"));
-    outcome.failed_saying(&["node 0's launcher", &port.to_string()]);
-    let flags = format!("--nnodes 2 --node-rank 0 --master-addr 0.0.0.0 --master-port {port}");
-    launch(&flags, "true").failed_saying(&["BURN_DDP_SECRET"]);
-    // Two secrets: the stranger is told, and the other keeps waiting for the right one.
-    let first = node("2", 0, port, "--join-timeout 3", "true");
-    let flags = format!("--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port {port}");
-    let stranger = finish(start(&flags, "true", &[("BURN_DDP_SECRET", "another")]));
-    stranger.failed_saying(&["secret"]);
-    assert_eq!(finish(first).code, Some(1));
 }

@@ -10,8 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-const FLAGS: &str = "--device cpu --dataset digits --train-limit 256 --eval-limit 20 --max-steps 3 \
-                     --batch-size 16 --progress plain --threads 1";
+const RUN: &str =
+    "--dataset digits --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1";
+
+/// [`RUN`], and what `common::trained` adds to it.
+fn flags() -> impl Iterator<Item = &'static str> {
+    RUN.split_whitespace().chain(["--device", "cpu", "--progress", "plain"])
+}
 
 /// A launcher's program: what `variable` says, or what is on the PATH.
 fn installed(variable: &str, name: &str) -> Option<PathBuf> {
@@ -30,11 +35,9 @@ fn installed(variable: &str, name: &str) -> Option<PathBuf> {
 fn digest_under(launcher: &Path, before: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (run, exe) = (folder.path().join("run"), program());
-    let mut args: Vec<&str> = before.to_vec();
-    let (run_text, exe_text) = (run.display().to_string(), exe.display().to_string());
-    args.extend([exe_text.as_str(), "train", "--run-dir", run_text.as_str()]);
-    args.extend(FLAGS.split_whitespace());
-    finish(command(launcher, &args).spawn().expect("it is installed")).succeeded();
+    let mut launched = command(launcher, before);
+    launched.arg(exe).args(["train", "--run-dir"]).arg(&run).args(flags());
+    finish(launched.spawn().expect("it is installed")).succeeded();
     digest(&run)
 }
 
@@ -46,7 +49,7 @@ fn digest(run: &Path) -> String {
 }
 
 fn own() -> String {
-    let run: Run = common::trained(&format!("{FLAGS} --nproc-per-node 2"));
+    let run: Run = common::trained(&format!("{RUN} --nproc-per-node 2"));
     run.digest()
 }
 
@@ -84,7 +87,7 @@ fn by_hand(vars: &[(&str, &str)]) -> String {
     let ranks: Vec<Child> = ["0", "1"]
         .map(|rank| {
             let mut rank_command = command(&program(), &["train", "--run-dir"]);
-            rank_command.arg(&run).args(FLAGS.split_whitespace());
+            rank_command.arg(&run).args(flags());
             rank_command.envs(vars.iter().map(|(name, value)| (name, value.replace('R', rank))));
             rank_command.spawn().expect("built")
         })
@@ -124,7 +127,7 @@ fn ranks_on_two_machines_need_a_secret_and_are_told_so() {
         ("SLURM_JOB_ID", "12"),
     ];
     let mut rank = command(&program(), &["train"]);
-    rank.args(FLAGS.split_whitespace()).env_remove("BURN_DDP_SECRET").envs(vars);
+    rank.args(flags()).env_remove("BURN_DDP_SECRET").envs(vars);
     finish(rank.spawn().expect("built")).failed_saying(&["BURN_DDP_SECRET", "192.0.2.1"]);
 }
 
@@ -134,7 +137,7 @@ fn an_sbatch_script_is_nobodys_rank() {
     let vars = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1"), ("SLURM_LOCALID", "0")];
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut script = command(&program(), &["train", "--nproc-per-node", "2", "--run-dir"]);
-    script.arg(folder.path().join("run")).args(FLAGS.split_whitespace()).envs(vars);
+    script.arg(folder.path().join("run")).args(flags()).envs(vars);
     finish(script.spawn().expect("built")).succeeded();
     digest(&folder.path().join("run"));
     assert!(began.elapsed() < Duration::from_secs(120), "it waited for ranks that do not exist");
