@@ -122,7 +122,7 @@ fn a_rank_that_does_not_listen_is_killed_at_the_second_signal() {
     let child = start("", &script, &[("BURN_DDP_TEST", "deaf-rank-4801")]);
     wait_until("the rank runs", || ready.exists());
     signal(child.id(), libc::SIGTERM);
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(800));
     signal(child.id(), libc::SIGTERM);
     let outcome = finish(child);
     assert_eq!(outcome.code, Some(143), "{outcome:#?}");
@@ -234,4 +234,27 @@ fn spawn_runs_a_function_as_every_rank() {
     let args = ["launch", "--nproc-per-node", "2", "--", &example.display().to_string(), "3"];
     let outcome = finish(command(&program(), &args).spawn().expect("built")).succeeded();
     assert_eq!(outcome.stdout, "[rank0] the sum over 2 ranks is 3\n");
+}
+
+#[test]
+fn a_rank_of_an_old_round_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (path, example) = (folder.path().display(), common::example("spawn"));
+    // In the second round, rank 2 plays rank 1 of a world of two with the first round's secret, while
+    // the real rank 1 waits for it.
+    let script = format!(
+        "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then echo $BURN_DDP_SECRET > {path}/old; exit 1; fi
+         export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+         case $RANK in
+         0) exec {example} ;;
+         1) while [ ! -e {path}/refused ]; do sleep 0.05; done; exec {example} ;;
+         2) RANK=1 LOCAL_RANK=1 BURN_DDP_SECRET=$(cat {path}/old) {example} 2> {path}/error && exit 8
+            mv {path}/error {path}/refused ;;
+         esac",
+        example = example.display()
+    );
+    let outcome = launch("--nproc-per-node 3 --max-restarts 1", &script).succeeded();
+    assert_eq!(outcome.stdout, "[rank0] the sum over 2 ranks is 3\n");
+    let refused = fs::read_to_string(folder.path().join("refused")).expect("its error");
+    assert!(refused.contains("secret"), "{refused}");
 }

@@ -62,8 +62,10 @@ impl Ranks {
     pub fn start(job: &Job, round: &Round, port: &MasterPort) -> Result<Self> {
         super::child::check(&job.program)?;
         let folder = job.output.folder(round.restarts)?;
-        // Such a program may read keys and draw; all others get a group of their own.
-        let foreground = stdin().is_terminal();
+        // A program that has the terminal to itself may read keys and draw, which only the foreground
+        // group may; all others get a group of their own, and nothing to read from a terminal.
+        let terminal = stdin().is_terminal();
+        let foreground = terminal && job.output == Output::Inherited;
         let place = match round.sizes.len() {
             1 => String::new(),
             _ => format!(" on node {} ({})", round.node, host()),
@@ -81,7 +83,7 @@ impl Ranks {
             command.args(&job.args).env(WHY, &job.why);
             round.describe(&mut command, local_rank, port);
             command.stdout(job.output.stdio()).stderr(job.output.stdio());
-            if rank != 0 {
+            if rank != 0 || (terminal && !foreground) {
                 command.stdin(Stdio::null());
             }
             let inherited = port.inherited().filter(|_| rank == 0);
@@ -124,8 +126,8 @@ impl Ranks {
     }
 
     /// Asks the ranks that are left to end, by `signal`, and kills them after `grace`, or when the
-    /// launcher is told to stop a second time. `asked` is the signal they may have heard already,
-    /// from a terminal.
+    /// launcher is told to stop a second time. A signal that came `from_terminal` has reached the
+    /// rank that shares the launcher's group.
     pub fn stop(mut self, signal: i32, grace: Duration, from_terminal: bool, signals: &Signals) {
         for rank in &mut self.ranks {
             let heard = from_terminal && rank.process.hears_terminal();

@@ -4,17 +4,25 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::{
     Arc,
-    atomic::{AtomicI32, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
 };
+use std::time::{Duration, Instant};
+
+/// A signal within this time of the first is the same request, sent to more than one of us: a
+/// scheduler's, or a terminal's.
+const SAME: Duration = Duration::from_millis(500);
 
 /// The signals that have asked this process to stop.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Signals(Arc<Received>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Received {
     first: AtomicI32,
-    count: AtomicUsize,
+    insisted: AtomicBool,
+    began: Instant,
+    /// Of the first, in milliseconds since `began`.
+    at: AtomicU64,
 }
 
 impl Signals {
@@ -28,12 +36,29 @@ impl Signals {
 
     /// Whether one came a second time: whoever sends it does not want to wait any longer.
     pub fn insisted(&self) -> bool {
-        self.0.count.load(Ordering::SeqCst) > 1
+        self.0.insisted.load(Ordering::SeqCst)
     }
 
+    fn new() -> Self {
+        Signals(Arc::new(Received {
+            first: AtomicI32::new(0),
+            insisted: AtomicBool::new(false),
+            began: Instant::now(),
+            at: AtomicU64::new(0),
+        }))
+    }
+
+    /// Called from the signal handler: nothing but atomics and the clock.
     fn receive(&self, signal: i32) {
-        let _ = self.0.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
-        self.0.count.fetch_add(1, Ordering::SeqCst);
+        self.receive_at(signal, self.0.began.elapsed().as_millis() as u64);
+    }
+
+    fn receive_at(&self, signal: i32, now: u64) {
+        if self.0.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.0.at.store(now, Ordering::SeqCst);
+        } else if now > self.0.at.load(Ordering::SeqCst) + SAME.as_millis() as u64 {
+            self.0.insisted.store(true, Ordering::SeqCst);
+        }
     }
 }
 
@@ -43,13 +68,13 @@ impl Signals {
 /// # Errors
 /// If the handlers cannot be installed.
 pub fn catch() -> Result<Signals> {
-    let signals = Signals::default();
+    let signals = Signals::new();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         if ignored(signal) {
             continue;
         }
         let received = signals.clone();
-        // SAFETY: the handler only touches atomics.
+        // SAFETY: the handler only touches atomics and reads the clock.
         unsafe { signal_hook::low_level::register(signal, move || received.receive(signal)) }
             .with_context(|| format!("cannot watch for {}", name(signal)))?;
     }
@@ -75,11 +100,12 @@ mod tests {
 
     #[test]
     fn the_first_signal_counts_and_the_second_insists() {
-        let signals = Signals::default();
+        let signals = Signals::new();
         assert_eq!((signals.first(), signals.insisted()), (None, false));
-        signals.receive(SIGTERM);
+        signals.receive_at(SIGTERM, 5);
+        signals.receive_at(SIGTERM, 400);
         assert_eq!((signals.first(), signals.insisted()), (Some(SIGTERM), false));
-        signals.receive(SIGINT);
+        signals.receive_at(SIGINT, 600);
         assert_eq!((signals.first(), signals.insisted()), (Some(SIGTERM), true));
     }
 }
