@@ -14,6 +14,7 @@ pub mod confusion;
 pub mod console;
 pub mod data;
 pub mod device;
+pub mod doctor;
 pub mod durable;
 pub mod evaluation;
 pub mod exit;

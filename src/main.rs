@@ -4,7 +4,10 @@ use burn_ddp::{
     bench::{self, Bench},
     cli::Args,
     console::print_line,
-    exit, train,
+    doctor::{self, DoctorArgs},
+    exit,
+    launch::command::{self, LaunchArgs},
+    train,
 };
 use clap::{Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
@@ -21,6 +24,10 @@ struct Cli {
 enum Command {
     /// Train the MNIST network (the same as `cargo run --example mnist_ddp`)
     Train(Box<Args>),
+    /// Start any program once per rank, as torchrun does
+    Launch(Box<LaunchArgs>),
+    /// Check this machine, and the way to others
+    Doctor(DoctorArgs),
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
@@ -39,6 +46,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Train(args) => train::run(&args),
+        Command::Launch(args) => command::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Bench(bench) => bench::run(&bench),
         Command::Explain { records } => {
             print_line(&collective::explain(&records)?);

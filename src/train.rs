@@ -175,7 +175,7 @@ fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
     }
     let options = Options::default().timeout(Duration::from_secs_f64(args.timeout)).transport(args.transport);
     let options = options.rank(environment.rank).world_size(environment.world_size);
-    Ok(ProcessGroup::init(environment.init_method(args.transport), options)?)
+    Ok(ProcessGroup::init(environment.init_method(args.transport)?, options)?)
 }
 
 /// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its

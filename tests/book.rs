@@ -45,7 +45,7 @@ fn without_cargo(line: &str) -> Option<String> {
     if ["cargo test", "cargo build", "mdbook"].iter().any(|prefix| line.starts_with(prefix)) {
         return None;
     }
-    let Some((before, rest)) = line.split_once("cargo run ") else { return Some(line.into()) };
+    let Some((before, rest)) = line.split_once("cargo run ") else { return Some(launched(line)) };
     let (target, args) = rest.split_once("-- ").unwrap_or((rest, ""));
     let (args, background) = match args.strip_suffix('&') {
         Some(args) => (args, "&"),
@@ -64,9 +64,20 @@ fn without_cargo(line: &str) -> Option<String> {
     Some(format!("{before}{} {args} {} {background}", exe.display(), less.collect::<Vec<_>>().join(" ")))
 }
 
+/// A launched training takes its flags at the end of the line.
+fn launched(line: &str) -> String {
+    let trains = line.starts_with("burn-ddp launch") && line.contains("-- mnist_ddp");
+    let less = LESS.iter().filter(|_| trains).map(|(flag, value)| format!(" {flag} {value}"));
+    less.fold(line.to_owned(), |line, flag| line + &flag)
+}
+
 fn run(script: &str, folder: &Path) -> Outcome {
     let mut bash = command(Path::new("bash"), &["-euc", script]);
     // No page may depend on what is in the reader's cache, or on the internet.
+    // And the chapters that launch programs by name have told the reader to put them on the PATH.
+    let path = std::env::var("PATH").unwrap_or_default();
+    let built = program().parent().map(|folder| folder.display().to_string()).unwrap_or_default();
+    bash.env("PATH", format!("{built}:{built}/examples:{path}"));
     bash.current_dir(folder).env("XDG_CACHE_HOME", folder).env("MNIST_MIRROR", "http://127.0.0.1:9/");
     finish(bash.spawn().expect("bash"))
 }

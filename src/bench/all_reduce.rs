@@ -77,7 +77,7 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
         Some(environment) => {
             let Environment { rank, world_size, .. } = environment;
             let options = Options::default().transport(bench.transport).rank(rank).world_size(world_size);
-            measure(bench, &ProcessGroup::init(environment.init_method(bench.transport), options)?)?;
+            measure(bench, &ProcessGroup::init(environment.init_method(bench.transport)?, options)?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -107,7 +107,7 @@ pub fn run(bench: &Overlap) -> Result<ExitCode> {
     use_threads(bench.threads)?;
     let Environment { rank, world_size, .. } = environment;
     let options = Options::default().transport(bench.transport).rank(rank).world_size(world_size);
-    let group = ProcessGroup::init(environment.init_method(bench.transport), options)?;
+    let group = ProcessGroup::init(environment.init_method(bench.transport)?, options)?;
     measure(bench, &group)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,8 @@
 //! Runs the real program as a process, with a deadline around every wait.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod launched;
+
 use serde_json::Value;
 use std::{
     fs,

@@ -73,7 +73,7 @@ pub(crate) fn connect(
     }
 }
 
-fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
+pub(crate) fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
     let mut failure = std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
     for address in address.to_socket_addrs()? {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(10));

@@ -7,6 +7,7 @@
 //!
 //! Every connection first proves that both ends know the job's secret ([`secret`]).
 
+pub mod channel;
 pub(crate) mod control;
 pub(crate) mod hall;
 mod link;

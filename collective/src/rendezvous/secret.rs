@@ -65,6 +65,20 @@ impl Secret {
         Secret(Sha256::digest(format!("burn-ddp job {job}")).to_vec())
     }
 
+    /// A secret for one purpose, such as one round of a job: whoever knows only that one can prove
+    /// neither this secret nor that of another purpose.
+    pub fn derive(&self, purpose: &str) -> Self {
+        // HMAC takes keys of every length, so that the fallback is never used.
+        Hmac::<Sha256>::new_from_slice(&self.0).map_or_else(
+            |_| self.clone(),
+            |mut mac| {
+                mac.update(b"derive");
+                mac.update(purpose.as_bytes());
+                Secret(hex(&mac.finalize().into_bytes()).into_bytes())
+            },
+        )
+    }
+
     fn proof(&self, role: &str, dialler: &[u8; 32], listener: &[u8; 32]) -> Result<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0)
             .map_err(|_| Error::Invalid("the job's secret has an impossible length".into()))?;

@@ -8,6 +8,7 @@ mod fallback;
 mod hooks;
 mod joined;
 mod overlap;
+mod same_bits;
 mod sums;
 
 use burn::module::{Module, ModuleVisitor, Param};

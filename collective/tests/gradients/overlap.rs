@@ -1,7 +1,7 @@
 //! Communication while backward runs: the order of events, and the same bits as without.
 
 use crate::common::{KINDS, Kind, options, world};
-use crate::{TINY, bits, device, numbers, rows, with_reducer};
+use crate::{TINY, bits, device, rows, with_reducer};
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
     autodiff::{
@@ -13,14 +13,9 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 use burn::module::Module;
-use burn::nn::{
-    BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
-    attention::{MhaInput, MultiHeadAttention, MultiHeadAttentionConfig},
-    conv::{Conv2d, Conv2dConfig},
-    gru::{Gru, GruConfig},
-};
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use collective::{
     ProcessGroup, ReduceOp, Result,
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
@@ -200,102 +195,6 @@ fn without_overlap_nothing_is_sent_before_the_end() {
             ["backward is over", "bucket 0", "bucket 1", "bucket 2", "bucket 3", "bucket 4", "bucket 5"];
         assert_eq!(log.events(), wanted);
     });
-}
-
-/// Layers that Burn's autodiff treats differently: a convolution, one weight used twice, one value
-/// used twice, a weight that is reshaped by itself, a residual connection, an embedding, a recurrence.
-#[derive(Module, Debug)]
-struct Zoo {
-    conv: Conv2d,
-    norm: BatchNorm,
-    embedding: Embedding,
-    twice: Linear,
-    layer_norm: LayerNorm,
-    gru: Gru,
-    attention: MultiHeadAttention,
-    last: Linear,
-}
-
-impl Zoo {
-    fn new(device: &Device) -> Self {
-        Zoo {
-            conv: Conv2dConfig::new([1, 4], [3, 3]).init(device),
-            norm: BatchNormConfig::new(4).init(device),
-            embedding: EmbeddingConfig::new(5, 16).init(device),
-            twice: LinearConfig::new(16, 16).init(device),
-            layer_norm: LayerNormConfig::new(16).init(device),
-            gru: GruConfig::new(16, 16, true).init(device),
-            attention: MultiHeadAttentionConfig::new(16, 2).with_dropout(0.0).init(device),
-            last: LinearConfig::new(16, 1).init(device),
-        }
-    }
-
-    /// `[batch, 1, 6, 6]` to a loss `[1]`.
-    fn loss(&self, images: Tensor<4>, attend: bool) -> Tensor<1> {
-        let [batch, ..] = images.dims();
-        let x = self.norm.forward(self.conv.forward(images)).tanh(); // [batch, 4, 4, 4]
-        let x = x.reshape([batch, 4, 16]);
-        let places = Tensor::<1, Int>::arange(0..4, &x.device()).unsqueeze::<2>().repeat_dim(0, batch);
-        let x = x + self.embedding.forward(places);
-        let y = self.twice.forward(x.clone()).tanh();
-        let x = self.layer_norm.forward(self.twice.forward(y) + x);
-        let weight = self.twice.weight.val();
-        let x = x.matmul(weight.clone().unsqueeze()).matmul(weight.unsqueeze());
-        let x = self.gru.forward(x, None);
-        let x = if attend { self.attention.forward(MhaInput::self_attn(x)).context } else { x };
-        self.last.forward(x).powf_scalar(2.0).mean()
-    }
-}
-
-fn images(rank: usize, device: &Device) -> Tensor<4> {
-    let numbers = numbers(3 * 36).into_iter().map(|x| x + rank as f32 * 0.1).collect::<Vec<_>>();
-    Tensor::from_data(TensorData::new(numbers, [3, 1, 6, 6]), device)
-}
-
-/// The gradients' bits of two steps on every rank, and whether a step fell back.
-fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)> {
-    let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
-        let net = Zoo::new(device);
-        let data = replica::entries(&net).into_iter().map(|entry| {
-            let shape = entry.data.shape().clone();
-            let numbers =
-                numbers(shape.num_elements()).into_iter().map(|x| 0.3 * x + 0.5).collect::<Vec<_>>();
-            TensorData::new(numbers, shape)
-        });
-        let net = replica::overwrite(net.clone(), data.collect());
-        let choice = ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() };
-        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let mut step = || {
-            let step = reducer.step(&net, 3, 6).expect("step");
-            let watched = step.watch(&net);
-            let loss = watched.loss(images(group.rank(), device), attend);
-            let grads = GradientsParams::from_grads(loss.backward(), &watched);
-            bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net)
-        };
-        let steps = (step(), step());
-        assert_eq!(reducer.fallback(), None);
-        steps
-    });
-    assert_eq!(results[0], results[1], "the same bits on every rank");
-    results
-}
-
-#[test]
-fn overlap_changes_no_bit() {
-    for device in [device(), device().gradient_checkpointing()] {
-        let plain = zoo(&device, false, false);
-        assert!(plain[0].0.iter().any(|bits| *bits != 0));
-        assert_eq!(zoo(&device, true, false), plain);
-    }
-}
-
-#[test]
-fn three_uses_of_one_activation_may_be_added_up_in_another_order_but_always_the_same() {
-    let (plain, overlapped) = (zoo(&device(), false, true), zoo(&device(), true, true));
-    assert_eq!(zoo(&device(), true, true), overlapped);
-    let floats = |bits: &[u32]| bits.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>();
-    let (ours, theirs) = (floats(&overlapped[0].0), floats(&plain[0].0));
-    assert!(crate::worst(&ours, &theirs) < 1e-6 * theirs.iter().fold(1.0, |a, b| b.abs().max(a)));
 }
 
 /// As SyncBatchNorm does it: a collective of the training thread in the middle of backward.

@@ -1,0 +1,184 @@
+//! A connection between two programs that know one secret, for messages outside of any group: a
+//! launcher uses it to agree with the launchers of other machines.
+
+use super::{
+    Secret,
+    control::attempt,
+    secret::HANDSHAKE,
+    tune_control,
+    wire::{FrameReader, Next, write_frame},
+};
+use crate::{Error, Result};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    net::TcpStream,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long one message may take to leave.
+const SEND: Duration = Duration::from_secs(5);
+
+/// A proven connection that carries messages of at most 4 MiB, each as JSON.
+pub struct Channel {
+    stream: Arc<TcpStream>,
+    reader: FrameReader,
+    peer: String,
+}
+
+/// What [`Channel::receive`] found.
+#[derive(Debug)]
+pub enum Received<T> {
+    Message(T),
+    /// Nothing within the time given; ask again.
+    Nothing,
+    /// The other end has closed the connection.
+    Closed,
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Channel({})", self.peer)
+    }
+}
+
+impl Channel {
+    /// Connects to `host:port`, trying until `deadline`, and proves the secret.
+    ///
+    /// # Errors
+    /// [`Error::Unauthenticated`] at once if the secrets differ; [`Error::Io`] if nobody answers.
+    pub fn dial(address: &str, secret: &Secret, deadline: Instant) -> Result<Self> {
+        loop {
+            let failure = match attempt(address, deadline) {
+                Ok(mut stream) => {
+                    match secret.dial(&mut stream, deadline.min(Instant::now() + 2 * HANDSHAKE)) {
+                        Ok(()) => return Self::new(stream),
+                        Err(error @ Error::Unauthenticated { .. }) => return Err(error),
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => Error::io(format!("reach {address}"), &error),
+            };
+            if Instant::now() + Duration::from_millis(50) > deadline {
+                return Err(failure);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Demands the proof from a connection that came in.
+    ///
+    /// # Errors
+    /// [`Error::Unauthenticated`] if it does not give one within two seconds.
+    pub fn answer(mut stream: TcpStream, secret: &Secret) -> Result<Self> {
+        let failed = |e| Error::io("take a connection", &e);
+        stream.set_nonblocking(false).map_err(failed)?;
+        secret.answer(&mut stream, Instant::now() + HANDSHAKE)?;
+        Self::new(stream)
+    }
+
+    fn new(stream: TcpStream) -> Result<Self> {
+        let failed = |e| Error::io("set up a connection", &e);
+        let peer = stream.peer_addr().map_err(failed)?.to_string();
+        tune_control(&stream).map_err(failed)?;
+        stream.set_write_timeout(Some(SEND)).map_err(failed)?;
+        let stream = Arc::new(stream);
+        Ok(Channel { reader: FrameReader::new(stream.clone()), stream, peer })
+    }
+
+    /// The other end's address.
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// A second handle that only sends.
+    pub fn sender(&self) -> Sender {
+        Sender(self.stream.clone())
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the connection is closed, or full for five seconds.
+    pub fn send<T: Serialize>(&self, message: &T) -> Result<()> {
+        write_frame(&self.stream, message).map_err(|e| Error::io(format!("send to {}", self.peer), &e))
+    }
+
+    /// The next message, waiting at most about `wait` for it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the connection fails, or carries something else than such a message.
+    pub fn receive<T: DeserializeOwned>(&mut self, wait: Duration) -> Result<Received<T>> {
+        match self.reader.next(Some(wait)) {
+            Ok(Next::Frame(message)) => Ok(Received::Message(message)),
+            Ok(Next::Idle) => Ok(Received::Nothing),
+            Ok(Next::Closed) => Ok(Received::Closed),
+            Err(error) => Err(Error::io(format!("hear from {}", self.peer), &error)),
+        }
+    }
+
+    /// The bare stream, for whoever wants to send something else from here on.
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+}
+
+/// The sending half of a [`Channel`].
+#[derive(Clone, Debug)]
+pub struct Sender(Arc<TcpStream>);
+
+impl Sender {
+    /// Sends one message. A failure shows to whoever receives from the channel.
+    pub fn send<T: Serialize>(&self, message: &T) {
+        let _ = write_frame(&self.0, message);
+    }
+
+    /// Closes the connection for both halves.
+    pub fn close(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn pair(one: &str, other: &str) -> (Result<Channel>, Result<Channel>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (one, other) = (Secret::new(one).unwrap(), Secret::new(other).unwrap());
+        let dialler =
+            thread::spawn(move || Channel::dial(&address, &one, Instant::now() + Duration::from_secs(5)));
+        let answer = Channel::answer(listener.accept().unwrap().0, &other);
+        (dialler.join().unwrap(), answer)
+    }
+
+    #[test]
+    fn messages_pass_both_ways_and_the_end_shows() {
+        let (one, other) = pair("s", "s");
+        let (one, mut other) = (one.unwrap(), other.unwrap());
+        one.send(&vec![1, 2, 3]).unwrap();
+        let wait = Duration::from_secs(5);
+        assert!(matches!(other.receive::<Vec<u8>>(wait), Ok(Received::Message(m)) if m == [1, 2, 3]));
+        assert!(matches!(other.receive::<u8>(Duration::from_millis(1)), Ok(Received::Nothing)));
+        drop(one);
+        assert!(matches!(other.receive::<u8>(wait), Ok(Received::Closed)));
+    }
+
+    #[test]
+    fn another_secret_is_refused_on_both_sides() {
+        let (one, other) = pair("s", "t");
+        assert!(matches!(one, Err(Error::Unauthenticated { .. })), "{one:?}");
+        assert!(matches!(other, Err(Error::Unauthenticated { .. })), "{other:?}");
+    }
+
+    #[test]
+    fn secrets_of_two_rounds_differ() {
+        let job = Secret::new("s").unwrap();
+        assert_eq!(job.derive("round 1"), job.derive("round 1"));
+        assert_ne!(job.derive("round 1"), job.derive("round 2"));
+        assert_ne!(job.derive("round 1"), Secret::new("t").unwrap().derive("round 1"));
+    }
+}

@@ -1,0 +1,25 @@
+//! Runs one function as every rank of a world, as `torch.multiprocessing.spawn` does.
+//!
+//! ```text
+//! cargo run --example spawn                                   # two processes
+//! cargo run --example spawn -- 4                              # four
+//! burn-ddp launch --nproc-per-node 3 -- target/debug/examples/spawn   # a launcher decides
+//! ```
+
+use burn_ddp::{exit, launch::spawn};
+use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let world = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(2);
+    exit::report(spawn(world, |_environment| {
+        let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
+        let mut sum = [group.rank() as f32 + 1.0];
+        group.all_reduce(&mut sum, ReduceOp::Sum)?;
+        if group.rank() == 0 {
+            println!("the sum over {} ranks is {}", group.world_size(), sum[0]);
+        }
+        group.destroy();
+        Ok(ExitCode::SUCCESS)
+    }))
+}

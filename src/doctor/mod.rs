@@ -1,0 +1,120 @@
+//! `burn-ddp doctor`: whether this machine, and the way to another, can train; and if not, what to
+//! do.
+
+mod libraries;
+mod machine;
+mod network;
+
+use crate::console::print_line;
+use anyhow::Result;
+use clap::Parser;
+use std::{fmt, process::ExitCode};
+
+/// Check this machine, and the way to others, before a training runs there.
+///
+/// Each line says ok, note (something optional is missing) or FAIL, and after an arrow what to do. The
+/// exit code is 1 if something fails.
+#[derive(Parser, Clone, Debug)]
+pub struct DoctorArgs {
+    /// Also measure the way to a machine where `burn-ddp doctor --listen` runs; may be given several times
+    #[arg(long, value_name = "HOST:PORT")]
+    pub peer: Vec<String>,
+    /// Answer other machines' doctors at this address, until Ctrl-C
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "peer")]
+    pub listen: Option<String>,
+    /// Seconds to try to reach a peer
+    #[arg(long, default_value_t = 10.0, value_name = "S", value_parser = crate::launch::command::seconds)]
+    pub timeout: f64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    name: &'static str,
+    /// What is there.
+    found: String,
+    verdict: Verdict,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    /// Training works without it; what to do to have it.
+    Note(String),
+    /// Training fails, or is far too slow; what to do.
+    Fail(String),
+}
+
+impl Finding {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Finding { name, found: found.into(), verdict: Verdict::Ok }
+    }
+
+    fn note(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { name, found: found.into(), verdict: Verdict::Note(advice.into()) }
+    }
+
+    fn fail(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { name, found: found.into(), verdict: Verdict::Fail(advice.into()) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { name, found, verdict } = self;
+        match verdict {
+            Verdict::Ok => write!(f, "ok    {name:<14}{found}"),
+            Verdict::Note(advice) => write!(f, "note  {name:<14}{found} → {advice}"),
+            Verdict::Fail(advice) => write!(f, "FAIL  {name:<14}{found} → {advice}"),
+        }
+    }
+}
+
+/// Checks everything and says so, line by line.
+///
+/// # Errors
+/// If `--listen` cannot listen.
+pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    if let Some(address) = &args.listen {
+        network::listen(address)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut failed = false;
+    let mut say = |finding: Finding| {
+        failed |= matches!(finding.verdict, Verdict::Fail(_));
+        print_line(&finding.to_string());
+    };
+    machine::check(&mut say);
+    libraries::check(&mut say);
+    say(network::loopback());
+    for peer in &args.peer {
+        network::peer(peer, args.timeout, &mut say);
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A number of bytes for people.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_048_576 => format!("{} KiB", bytes >> 10),
+        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_ok_or_says_what_to_do() {
+        assert_eq!(Finding::ok("cores", "2").to_string(), "ok    cores         2");
+        let line = Finding::fail("files", "64", "raise it").to_string();
+        assert_eq!(line, "FAIL  files         64 → raise it");
+    }
+
+    #[test]
+    fn sizes_are_for_people() {
+        assert_eq!([size(2048), size(64 << 20), size(3 << 29)], ["2 KiB", "64 MiB", "1.5 GiB"]);
+    }
+}

@@ -1,0 +1,238 @@
+//! How fast, and how much, this machine and another can say to each other, and whether their clocks
+//! agree.
+
+use super::Finding;
+use crate::console::print_line;
+use anyhow::{Context, Result};
+use collective::{
+    SECRET, Secret,
+    channel::{Channel, Received},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream, ToSocketAddrs},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+const PINGS: usize = 200;
+/// Sent each way to measure the bandwidth.
+const BYTES: usize = 64 << 20;
+const CHUNK: usize = 256 << 10;
+const WAIT: Duration = Duration::from_secs(10);
+/// Seconds by which two clocks may differ before logs of two machines mislead.
+const SKEW: f64 = 1.0;
+/// Below this, all-reduce of a mid-sized network takes longer than its step, bytes a second.
+const SLOW: f64 = 50e6;
+
+/// What the doctors say to each other.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Word {
+    Ping,
+    /// Seconds since 1970, by the answering clock.
+    Pong(f64),
+    /// After the answer `Pong`, this many bare bytes follow, which are answered with `Pong`; and after
+    /// a `Ping`, as many come back.
+    Bulk(usize),
+}
+
+struct Measured {
+    /// Median, seconds there and back.
+    latency: f64,
+    /// Bytes a second, there and back.
+    bandwidth: [f64; 2],
+    /// Seconds by which the other's clock is ahead.
+    skew: f64,
+}
+
+/// Through this machine's own network stack.
+pub(super) fn loopback() -> Finding {
+    let name = "loopback";
+    let measured = (|| -> Result<Measured> {
+        let (secret, listener) = (Secret::random(), TcpListener::bind("127.0.0.1:0")?);
+        let address = listener.local_addr()?.to_string();
+        let answering = secret.clone();
+        let server = thread::spawn(move || {
+            if let Ok((stream, _)) = listener.accept() {
+                let _ = serve(stream, &answering);
+            }
+        });
+        let measured = measure(&address, &secret, WAIT)?;
+        let _ = server.join();
+        Ok(measured)
+    })();
+    match measured {
+        Ok(measured) => Finding::ok(name, measured.speed()),
+        Err(error) => Finding::fail(
+            name,
+            format!("{error:#}"),
+            "ranks on this machine meet on 127.0.0.1: is the interface lo up (ip link set lo up)?",
+        ),
+    }
+}
+
+/// To a machine where a doctor listens.
+pub(super) fn peer(address: &str, timeout: f64, say: &mut impl FnMut(Finding)) {
+    let patience = Duration::from_secs_f64(timeout);
+    let measured = secret_for(address).and_then(|secret| measure(address, &secret, patience));
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(error) => {
+            let advice = "run `burn-ddp doctor --listen 0.0.0.0:PORT` there with the same BURN_DDP_SECRET, and check name, routes and firewall";
+            return say(Finding::fail("peer", format!("{address}: {error:#}"), advice));
+        }
+    };
+    let found = format!("{address}: {}", measured.speed());
+    say(if measured.bandwidth.iter().any(|rate| *rate < SLOW) {
+        Finding::note("peer", found, "slow for gradients: is this the fast interface's address?")
+    } else {
+        Finding::ok("peer", found)
+    });
+    // Half the way there and back is how wrong the difference may be.
+    let found = format!("{address}: {:+.3} s, ± {:.3} s", measured.skew, measured.latency / 2.0);
+    say(if measured.skew.abs() > SKEW {
+        Finding::note("clock skew", found, "logs of the two do not compare: run NTP (chronyd) on both")
+    } else {
+        Finding::ok("clock skew", found)
+    });
+}
+
+/// Answers other doctors for ever, one after the other.
+///
+/// # Errors
+/// If it cannot listen there.
+pub(super) fn listen(address: &str) -> Result<()> {
+    let secret = secret_for(address)?;
+    let listener = TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    let here = listener.local_addr().context("cannot read the bound port")?;
+    print_line(&format!("listening at {here}; elsewhere: burn-ddp doctor --peer HOST:{}", here.port()));
+    loop {
+        let (stream, peer) = listener.accept().context("cannot take connections any more")?;
+        print_line(&match serve(stream, &secret) {
+            Ok(()) => format!("ok    {peer} was here"),
+            Err(error) => format!("note  {peer} failed: {error:#}"),
+        });
+    }
+}
+
+/// The job's secret; on this machine alone, none is needed.
+fn secret_for(address: &str) -> Result<Secret> {
+    if let Ok(text) = std::env::var(SECRET) {
+        return Ok(Secret::new(text)?);
+    }
+    let addresses = address.to_socket_addrs().with_context(|| format!("{address} is no HOST:PORT"))?;
+    if addresses.into_iter().all(|address| address.ip().is_loopback()) {
+        return Ok(Secret::new("burn-ddp doctor")?);
+    }
+    anyhow::bail!("set {SECRET} to the same text on both machines, so that no stranger is answered")
+}
+
+impl Measured {
+    fn speed(&self) -> String {
+        let [there, back] = self.bandwidth.map(|rate| rate / 1e6);
+        format!("{:.0} µs there and back, {there:.0} and {back:.0} MB/s", self.latency * 1e6)
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
+fn measure(address: &str, secret: &Secret, patience: Duration) -> Result<Measured> {
+    let mut channel = Channel::dial(address, secret, Instant::now() + patience)?;
+    let mut rounds = Vec::with_capacity(PINGS);
+    for _ in 0..PINGS {
+        let (begun, sent) = (Instant::now(), now());
+        channel.send(&Word::Ping)?;
+        let there = pong(&mut channel)?;
+        let took = begun.elapsed().as_secs_f64();
+        rounds.push((took, there - (sent + took / 2.0)));
+    }
+    rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let latency = rounds[PINGS / 2].0;
+    // The quickest answer tells the time best.
+    let skew = rounds[0].1;
+    channel.send(&Word::Bulk(BYTES))?;
+    // Only now is the other's buffer of messages empty, and bare bytes can follow.
+    pong(&mut channel)?;
+    let begun = Instant::now();
+    pour(channel.stream(), BYTES)?;
+    pong(&mut channel)?;
+    let there = BYTES as f64 / begun.elapsed().as_secs_f64();
+    channel.send(&Word::Ping)?;
+    let begun = Instant::now();
+    drain(channel.stream(), BYTES)?;
+    let back = BYTES as f64 / begun.elapsed().as_secs_f64();
+    Ok(Measured { latency, bandwidth: [there, back], skew })
+}
+
+fn pong(channel: &mut Channel) -> Result<f64> {
+    match channel.receive(WAIT)? {
+        Received::Message(Word::Pong(time)) => Ok(time),
+        Received::Message(other) => anyhow::bail!("{} said {other:?}", channel.peer()),
+        Received::Nothing => anyhow::bail!("{} does not answer", channel.peer()),
+        Received::Closed => anyhow::bail!("{} closed the connection", channel.peer()),
+    }
+}
+
+/// One doctor's visit, the other way round.
+fn serve(stream: TcpStream, secret: &Secret) -> Result<()> {
+    let mut channel = Channel::answer(stream, secret)?;
+    loop {
+        match channel.receive(WAIT)? {
+            Received::Message(Word::Ping) => channel.send(&Word::Pong(now()))?,
+            Received::Message(Word::Bulk(bytes)) if bytes == BYTES => {
+                channel.send(&Word::Pong(now()))?;
+                drain(channel.stream(), bytes)?;
+                channel.send(&Word::Pong(now()))?;
+                match channel.receive(WAIT)? {
+                    Received::Message(Word::Ping) => pour(channel.stream(), bytes)?,
+                    other => anyhow::bail!("{} said {other:?} out of turn", channel.peer()),
+                }
+            }
+            Received::Message(other) => anyhow::bail!("{} said {other:?} out of turn", channel.peer()),
+            Received::Nothing => anyhow::bail!("{} fell silent", channel.peer()),
+            Received::Closed => return Ok(()),
+        }
+    }
+}
+
+fn pour(mut stream: &TcpStream, bytes: usize) -> Result<()> {
+    stream.set_write_timeout(Some(WAIT))?;
+    let chunk = vec![0; CHUNK];
+    for _ in 0..bytes / CHUNK {
+        stream.write_all(&chunk).context("the bytes do not get through")?;
+    }
+    Ok(())
+}
+
+fn drain(mut stream: &TcpStream, bytes: usize) -> Result<()> {
+    stream.set_read_timeout(Some(WAIT))?;
+    let mut chunk = vec![0; CHUNK];
+    for _ in 0..bytes / CHUNK {
+        stream.read_exact(&mut chunk).context("the bytes do not get through")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn loopback_is_measured() {
+        let finding = loopback();
+        assert_eq!(finding.verdict, Verdict::Ok, "{finding}");
+        assert!(finding.found.contains("MB/s"), "{finding}");
+    }
+
+    #[test]
+    fn a_peer_that_is_not_there_is_named() {
+        let mut findings = Vec::new();
+        peer("127.0.0.1:1", 0.1, &mut |finding| findings.push(finding));
+        assert!(matches!(findings[..], [Finding { verdict: Verdict::Fail(_), .. }]), "{findings:?}");
+        assert!(findings[0].found.contains("127.0.0.1:1"), "{findings:?}");
+    }
+}

@@ -1,0 +1,100 @@
+//! A machine's side: joins each round at the hub, reports its end and hears the verdict.
+
+use super::{
+    super::{ending::Ending, ranks::host, signals::Signals},
+    FromHub, Join, ToHub,
+};
+use crate::console::last_words;
+use anyhow::{Context, Result, bail};
+use collective::{
+    Secret,
+    channel::{Channel, Received},
+};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// After this long, the user is told what is waited for.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// A round as the hub opens it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    pub restarts: usize,
+    pub max_restarts: usize,
+    /// This machine's number in the round.
+    pub node: usize,
+    /// Ranks on each machine.
+    pub sizes: Vec<usize>,
+    pub master_port: u16,
+    pub run_id: String,
+}
+
+/// A launcher's connection to the hub.
+#[derive(Debug)]
+pub struct Agent {
+    channel: Channel,
+    address: String,
+    /// The round that runs.
+    restarts: usize,
+}
+
+impl Agent {
+    /// Connects to the hub at `address`, trying for `patience`.
+    ///
+    /// # Errors
+    /// If nobody answers there, or knows another secret.
+    pub fn connect(address: &str, secret: &Secret, patience: Duration) -> Result<Self> {
+        let channel = Channel::dial(address, secret, Instant::now() + patience).with_context(|| {
+            format!("node 0's launcher was not found at {address} (--master-addr, --master-port)")
+        })?;
+        Ok(Agent { channel, address: address.to_owned(), restarts: 0 })
+    }
+
+    /// Joins the next round and waits until it begins; `None` if a signal came first.
+    ///
+    /// # Errors
+    /// If the hub refuses, or is gone.
+    pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Begin>> {
+        self.channel.send(&ToHub::Join(Join { node, ranks, host: host() }))?;
+        let (asked, mut told) = (Instant::now(), false);
+        loop {
+            match self.channel.receive(Duration::from_millis(100))? {
+                Received::Message(FromHub::Begin(begin)) => {
+                    self.restarts = begin.restarts;
+                    return Ok(Some(begin));
+                }
+                Received::Message(FromHub::Refused(why)) => bail!("{why}"),
+                // Of a round that this machine has left.
+                Received::Message(FromHub::End { .. }) | Received::Nothing => {}
+                Received::Closed => bail!("node 0's launcher at {} has gone", self.address),
+            }
+            if signals.first().is_some() {
+                return Ok(None);
+            }
+            if !told && asked.elapsed() > QUIET {
+                last_words(&format!("node {node} waits at {} for the next round to begin", self.address));
+                told = true;
+            }
+        }
+    }
+
+    /// Tells the hub how the round ended here.
+    pub fn tell(&self, ending: Ending) {
+        // If the hub is gone, `verdict` says so.
+        let _ = self.channel.send(&ToHub::Ended { restarts: self.restarts, ending });
+    }
+
+    /// How the round ended everywhere, if it has. Hardly waits.
+    pub fn verdict(&mut self) -> Option<Ending> {
+        let lost = |why: String| Some(Ending::Lost { node: 0, reason: format!("cannot be reached: {why}") });
+        match self.channel.receive(Duration::from_millis(1)) {
+            Ok(Received::Message(FromHub::End { restarts, ending })) if restarts == self.restarts => {
+                Some(ending)
+            }
+            Ok(Received::Message(FromHub::Refused(why))) => lost(why),
+            Ok(Received::Message(FromHub::End { .. } | FromHub::Begin(_)) | Received::Nothing) => None,
+            Ok(Received::Closed) => lost("its launcher has gone".into()),
+            Err(error) => lost(error.to_string()),
+        }
+    }
+}

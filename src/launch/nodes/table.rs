@@ -1,0 +1,212 @@
+//! Who has come to the hub, and whether a round can begin. Pure: no socket, no clock of its own.
+
+use super::{super::ending::Ending, Join};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+/// How many machines a job has, and how long to wait for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub min: usize,
+    pub max: usize,
+    /// For enough of them to come.
+    pub join_timeout: Duration,
+    /// For more to come, once there are enough.
+    pub last_call: Duration,
+}
+
+/// A connection's number, in the order of arrival.
+pub type Id = u64;
+
+#[derive(Debug, Default)]
+struct Node {
+    host: String,
+    number: usize,
+    /// Has joined the next round.
+    waiting: Option<usize>,
+}
+
+/// The machines.
+#[derive(Debug)]
+pub struct Table {
+    rules: Rules,
+    nodes: BTreeMap<Id, Node>,
+    /// Members of the round that runs, by node, and who of them is done.
+    round: Option<(Vec<Id>, BTreeSet<Id>)>,
+    /// Since when no round has run, and since when there have been enough for the next.
+    since: Instant,
+    enough: Option<Instant>,
+}
+
+impl Table {
+    pub fn new(rules: Rules, now: Instant) -> Self {
+        Table { rules, nodes: BTreeMap::new(), round: None, since: now, enough: None }
+    }
+
+    /// A machine joins.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn join(&mut self, id: Id, join: &Join) -> Result<(), String> {
+        let Join { node, ranks, host } = join;
+        if let Some((_, other)) = self.nodes.iter().find(|(other, n)| **other != id && n.number == *node) {
+            return Err(format!("node rank {node} is already {}'s; give each machine its own", other.host));
+        }
+        if *node >= self.rules.max {
+            return Err(format!("node rank {node} is too high: there are at most {} nodes", self.rules.max));
+        }
+        let known = Node { host: host.clone(), number: *node, waiting: Some(*ranks) };
+        self.nodes.insert(id, known);
+        Ok(())
+    }
+
+    /// If the next round can begin: its members in node order, with their numbers of ranks.
+    pub fn begin(&mut self, now: Instant) -> Option<Vec<(Id, usize)>> {
+        if self.round.is_some() {
+            return None;
+        }
+        let mut ready: Vec<(usize, Id, usize)> =
+            self.nodes.iter().filter_map(|(id, n)| Some((n.number, *id, n.waiting?))).collect();
+        // Node 0 is where the ranks meet. Who has not left its last round yet will come.
+        let complete = ready.iter().any(|(number, ..)| *number == 0) && ready.len() == self.nodes.len();
+        if !complete || ready.len() < self.rules.min {
+            self.enough = None;
+            return None;
+        }
+        let enough = *self.enough.get_or_insert(now);
+        if ready.len() < self.rules.max && now < enough + self.rules.last_call {
+            return None;
+        }
+        ready.sort_unstable();
+        self.enough = None;
+        for node in self.nodes.values_mut() {
+            node.waiting = None;
+        }
+        self.round = Some((ready.iter().map(|(_, id, _)| *id).collect(), BTreeSet::new()));
+        Some(ready.into_iter().map(|(_, id, ranks)| (id, ranks)).collect())
+    }
+
+    /// Why there will be no round, if it is too late for one.
+    pub fn too_late(&self, now: Instant) -> Option<String> {
+        if self.round.is_some() || now < self.since + self.rules.join_timeout {
+            return None;
+        }
+        let here: Vec<String> = self.nodes.values().map(|n| format!("{} ({})", n.number, n.host)).collect();
+        Some(format!(
+            "after {:.0} s there are {} of at least {} nodes: {}; start `burn-ddp launch` on the others too, with this --master-addr and --master-port and node ranks of their own",
+            self.rules.join_timeout.as_secs_f64(),
+            here.len(),
+            self.rules.min,
+            here.join(", "),
+        ))
+    }
+
+    /// A machine's part of the round has ended. Gives the verdict on the round, if this decides it.
+    pub fn ended(&mut self, id: Id, ending: Ending, now: Instant) -> Option<(Vec<Id>, Ending)> {
+        let (members, done) = self.round.as_mut().filter(|(members, _)| members.contains(&id))?;
+        if ending == Ending::Done {
+            done.insert(id);
+            if done.len() < members.len() {
+                return None;
+            }
+        }
+        let members = std::mem::take(members);
+        (self.round, self.since) = (None, now);
+        Some((members, ending))
+    }
+
+    /// A machine's launcher is gone. Gives the verdict on the round, if it was in it.
+    pub fn gone(&mut self, id: Id, now: Instant) -> Option<(Vec<Id>, Ending)> {
+        let node = self.nodes.remove(&id)?;
+        let number = self.round.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
+        let reason = format!("({}) is lost: its launcher ended, or cannot be reached", node.host);
+        self.ended(id, Ending::Lost { node: number.unwrap_or(node.number), reason }, now)
+    }
+
+    /// Whether nobody is connected.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn table(min: usize, max: usize) -> (Table, Instant) {
+        let now = Instant::now();
+        (Table::new(Rules { min, max, join_timeout: 9 * SECOND, last_call: 3 * SECOND }, now), now)
+    }
+
+    fn join(table: &mut Table, id: Id, node: usize, ranks: usize) -> Result<(), String> {
+        table.join(id, &Join { node, ranks, host: format!("host{node}") })
+    }
+
+    #[test]
+    fn a_round_begins_in_node_order_when_all_have_come() {
+        let (mut table, now) = table(2, 2);
+        join(&mut table, 0, 1, 4).expect("first");
+        assert_eq!(table.begin(now), None);
+        join(&mut table, 1, 0, 2).expect("second");
+        assert_eq!(table.begin(now), Some(vec![(1, 2), (0, 4)]));
+        assert_eq!(table.begin(now), None, "it runs");
+    }
+
+    #[test]
+    fn strange_node_ranks_are_refused() {
+        let (mut table, _) = table(2, 2);
+        join(&mut table, 0, 1, 1).expect("first");
+        assert!(join(&mut table, 1, 1, 1).expect_err("twice").contains("host1"));
+        assert!(join(&mut table, 2, 2, 1).expect_err("too high").contains("at most 2"));
+    }
+
+    #[test]
+    fn one_failure_ends_the_round_once_and_all_must_join_again() {
+        let (mut table, now) = table(2, 2);
+        (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
+        table.begin(now).expect("a round");
+        let lost = Ending::Lost { node: 1, reason: "x".into() };
+        assert_eq!(table.ended(1, lost.clone(), now), Some((vec![0, 1], lost.clone())));
+        assert_eq!(table.ended(0, lost, now), None, "late");
+        join(&mut table, 0, 0, 1).expect("again");
+        assert_eq!(table.begin(now), None, "node 1 has not left the old round");
+        join(&mut table, 1, 1, 1).expect("again");
+        assert!(table.begin(now).is_some());
+    }
+
+    #[test]
+    fn all_must_be_done() {
+        let (mut table, now) = table(2, 2);
+        (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
+        table.begin(now).expect("a round");
+        assert_eq!(table.ended(0, Ending::Done, now), None);
+        assert_eq!(table.ended(0, Ending::Done, now), None, "said twice");
+        assert_eq!(table.ended(1, Ending::Done, now), Some((vec![0, 1], Ending::Done)));
+    }
+
+    #[test]
+    fn fewer_machines_go_on_after_a_last_call() {
+        let (mut table, now) = table(1, 3);
+        (0..3).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
+        assert_eq!(table.begin(now).map(|members| members.len()), Some(3), "at most: no call");
+        let (_, ending) = table.gone(1, now).expect("decides");
+        assert!(matches!(ending, Ending::Lost { node: 1, .. }), "{ending:?}");
+        join(&mut table, 0, 0, 1).expect("again");
+        join(&mut table, 2, 2, 1).expect("again");
+        assert_eq!(table.begin(now), None, "last call");
+        assert_eq!(table.begin(now + 3 * SECOND), Some(vec![(0, 1), (2, 1)]));
+    }
+
+    #[test]
+    fn too_few_are_named() {
+        let (mut table, now) = table(2, 2);
+        join(&mut table, 0, 0, 1).expect("joins");
+        assert_eq!(table.too_late(now), None);
+        let why = table.too_late(now + 10 * SECOND).expect("too late");
+        assert!(why.contains("1 of at least 2 nodes: 0 (host0)"), "{why}");
+    }
+}

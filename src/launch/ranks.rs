@@ -1,0 +1,185 @@
+//! This machine's ranks in one round: started together, watched together, ended together.
+
+use super::{
+    child::Process,
+    ending::{Failure, How},
+    environment::{Round, WHY},
+    guard::Guard,
+    output::{Listener, Output},
+    port::MasterPort,
+    signals::Signals,
+};
+use crate::{
+    console::last_words,
+    exit::{self, OTHER_RANK_FAILED},
+};
+use anyhow::{Context, Result};
+use std::{
+    ffi::OsString,
+    io::{IsTerminal, stdin},
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long what a rank printed last may take to arrive.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What to start as every rank.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub program: OsString,
+    pub args: Vec<OsString>,
+    pub output: Output,
+    /// Between two looks at the ranks.
+    pub poll: Duration,
+    /// Why there are so many ranks.
+    pub why: String,
+}
+
+#[derive(Debug)]
+struct Rank {
+    rank: usize,
+    process: Process,
+    listener: Listener,
+    reported: bool,
+}
+
+/// The running ranks. Dropping it kills what is left of them and of what they started.
+#[derive(Debug)]
+pub struct Ranks {
+    // In this order they are dropped: the guard goes when nothing is left to guard.
+    ranks: Vec<Rank>,
+    _guard: Guard,
+    began: Instant,
+    world_size: usize,
+    place: String,
+}
+
+impl Ranks {
+    /// Starts them all, or none.
+    ///
+    /// # Errors
+    /// Naming the program, or the file or folder that cannot be written.
+    pub fn start(job: &Job, round: &Round, port: &MasterPort) -> Result<Self> {
+        super::child::check(&job.program)?;
+        let folder = job.output.folder(round.restarts)?;
+        // A program that has the terminal to itself may read keys and draw, which only the foreground
+        // group may; all others get a group of their own, and nothing to read from a terminal.
+        let terminal = stdin().is_terminal();
+        let foreground = terminal && job.output == Output::Inherited;
+        let place = match round.sizes.len() {
+            1 => String::new(),
+            _ => format!(" on node {} ({})", round.node, host()),
+        };
+        let mut ranks = Ranks {
+            ranks: Vec::new(),
+            _guard: Guard::start(),
+            began: Instant::now(),
+            world_size: round.world_size(),
+            place,
+        };
+        for local_rank in 0..round.local_world_size() {
+            let rank = round.first_rank() + local_rank;
+            let mut command = Command::new(&job.program);
+            command.args(&job.args).env(WHY, &job.why);
+            round.describe(&mut command, local_rank, port);
+            command.stdout(job.output.stdio()).stderr(job.output.stdio());
+            if rank != 0 || (terminal && !foreground) {
+                command.stdin(Stdio::null());
+            }
+            let inherited = port.inherited().filter(|_| rank == 0);
+            let mut process = Process::start(command, inherited, foreground && rank == 0)
+                .with_context(|| format!("rank {rank}"))?;
+            ranks._guard.add(process.target());
+            let listener = Listener::start(process.child(), rank, &job.output, folder.as_deref())?;
+            ranks.ranks.push(Rank { rank, process, listener, reported: false });
+        }
+        Ok(ranks)
+    }
+
+    /// The ranks that have ended since the last time, with how.
+    pub fn ended(&mut self) -> Vec<(usize, ExitStatus)> {
+        let mut ended = Vec::new();
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.reported) {
+            if let Some(status) = rank.process.poll() {
+                rank.reported = true;
+                ended.push((rank.rank, status));
+            }
+        }
+        ended
+    }
+
+    /// Whether all have ended.
+    pub fn all_ended(&mut self) -> bool {
+        self.ranks.iter_mut().all(|rank| rank.process.poll().is_some())
+    }
+
+    /// What there is to say about a rank that failed.
+    pub fn failure(&mut self, rank: usize, how: How) -> Failure {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let listener = self.ranks.iter_mut().find(|one| one.rank == rank).map(|one| &mut one.listener);
+        let (last_lines, log) = listener.map_or((Vec::new(), None), |listener| {
+            listener.finish(Instant::now() + LAST_WORDS);
+            (listener.last_lines(), listener.log.clone())
+        });
+        let (world_size, place) = (self.world_size, self.place.clone());
+        Failure { rank, world_size, place, how, seconds, last_lines, log }
+    }
+
+    /// Asks the ranks that are left to end, by `signal`, and kills them after `grace`, or when the
+    /// launcher is told to stop a second time. A signal that came `from_terminal` has reached the
+    /// rank that shares the launcher's group.
+    pub fn stop(mut self, signal: i32, grace: Duration, from_terminal: bool, signals: &Signals) {
+        for rank in &mut self.ranks {
+            let heard = from_terminal && rank.process.hears_terminal();
+            if rank.process.poll().is_none() && !heard {
+                rank.process.signal(signal);
+            }
+        }
+        let until = Instant::now() + grace;
+        while !self.all_ended() && Instant::now() < until && !signals.insisted() {
+            thread::sleep(PAUSE);
+        }
+        let late: Vec<String> = (self.ranks.iter_mut())
+            .filter_map(|rank| rank.process.poll().is_none().then(|| rank.rank.to_string()))
+            .collect();
+        if !late.is_empty() {
+            let late = late.join(", ");
+            last_words(&format!("rank(s) {late} did not end when asked to, and were killed"));
+        }
+        self.finish();
+    }
+
+    /// Ends what the ranks have started and left behind, and passes on what they printed.
+    pub fn finish(mut self) {
+        for rank in &self.ranks {
+            rank.process.signal(libc::SIGKILL);
+        }
+        let until = Instant::now() + LAST_WORDS;
+        for rank in &mut self.ranks {
+            rank.listener.finish(until);
+        }
+    }
+}
+
+/// Whether a rank's code says that another rank failed first, or that the job was told to stop: the
+/// others will then leave by themselves.
+pub fn is_consequence(how: How) -> bool {
+    how == How::Exited(i32::from(OTHER_RANK_FAILED)) || asked_by(how).is_some()
+}
+
+/// The signal by which a rank was told to stop, if that is why it left, in good order.
+pub fn asked_by(how: How) -> Option<i32> {
+    match how {
+        How::Exited(code) => exit::asked_by(code),
+        How::Killed(_) => None,
+    }
+}
+
+/// This machine's name.
+pub fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "an unnamed host".into() } else { name.trim().into() }
+}

@@ -1,0 +1,253 @@
+//! Who this process is: the environment variables that torchrun, our launcher, mpirun, SLURM and
+//! Kubernetes set.
+
+mod meeting;
+mod slurm;
+
+use anyhow::{Context, Result, bail};
+
+/// This process among all processes of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// Over all machines.
+    pub rank: usize,
+    /// On this machine.
+    pub local_rank: usize,
+    pub world_size: usize,
+    /// Processes on this machine.
+    pub local_world_size: usize,
+    pub launcher: Launcher,
+}
+
+/// Who started this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// Nobody, or one that sets `RANK` and its like: torchrun, `burn-ddp launch`, Kubernetes'
+    /// training operators.
+    Variables,
+    /// OpenMPI's mpirun.
+    Mpirun,
+    /// MPICH's and Intel MPI's mpiexec (Hydra), or another that speaks PMI.
+    Pmi,
+    /// SLURM's srun.
+    Slurm,
+}
+
+/// Rank, local rank, world size and local world size, as a launcher calls them.
+type Names = [&'static str; 4];
+
+impl Launcher {
+    fn names(self) -> Names {
+        match self {
+            Launcher::Variables => ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"],
+            Launcher::Mpirun => [
+                "OMPI_COMM_WORLD_RANK",
+                "OMPI_COMM_WORLD_LOCAL_RANK",
+                "OMPI_COMM_WORLD_SIZE",
+                "OMPI_COMM_WORLD_LOCAL_SIZE",
+            ],
+            Launcher::Pmi => ["PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"],
+            // The last holds the counts of all nodes.
+            Launcher::Slurm => {
+                ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"]
+            }
+        }
+    }
+
+    /// Whose variables are there. One launcher may have started another's: the innermost counts,
+    /// whose local numbers are the right ones.
+    fn detect(lookup: &impl Fn(&str) -> Option<String>) -> Option<Self> {
+        let set = |name: &str| lookup(name).is_some();
+        if set("RANK") || set("LOCAL_RANK") {
+            Some(Launcher::Variables)
+        } else if set("OMPI_COMM_WORLD_RANK") {
+            Some(Launcher::Mpirun)
+        } else if set("PMI_RANK") && (set("MPI_LOCALRANKID") || !slurm::is_task(lookup)) {
+            // srun sets PMI_RANK, too, where it serves PMI; Hydra alone sets the local number.
+            Some(Launcher::Pmi)
+        } else {
+            slurm::is_task(lookup).then_some(Launcher::Slurm)
+        }
+    }
+}
+
+impl Environment {
+    /// The world of one.
+    pub const SOLO: Environment = Environment {
+        rank: 0,
+        local_rank: 0,
+        world_size: 1,
+        local_world_size: 1,
+        launcher: Launcher::Variables,
+    };
+
+    /// What a launcher said, or `None` if there was none.
+    ///
+    /// # Errors
+    /// Naming the variable that is missing, not a number or out of range.
+    pub fn detect() -> Result<Option<Self>> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+        let number = |name: &str| -> Result<Option<usize>> {
+            lookup(name)
+                .map(|value| {
+                    value.trim().parse().with_context(|| format!("{name}={value} is not a number from 0"))
+                })
+                .transpose()
+        };
+        let Some(launcher) = Launcher::detect(&lookup) else { return Ok(None) };
+        let [rank_name, local_rank_name, world_name, local_world_name] = launcher.names();
+        let rank = number(rank_name)?.with_context(|| {
+            format!("{local_rank_name} is set but {rank_name} is not; a launcher sets both")
+        })?;
+        let world_size =
+            number(world_name)?.with_context(|| format!("{rank_name} is set but {world_name} is not"))?;
+        // A training operator of Kubernetes numbers its pods, and each is a machine of its own.
+        let pod = launcher == Launcher::Variables && lookup("KUBERNETES_SERVICE_HOST").is_some();
+        let (one_rank, one_size) = if pod { (0, 1) } else { (rank, world_size) };
+        let local_rank = number(local_rank_name)?.unwrap_or(one_rank);
+        let local_world_size = match launcher {
+            Launcher::Slurm => {
+                let node = number("SLURM_NODEID")?.unwrap_or(0);
+                lookup(local_world_name).and_then(|list| slurm::tasks_on(&list, node))
+            }
+            Launcher::Variables | Launcher::Mpirun | Launcher::Pmi => number(local_world_name)?,
+        };
+        let local_world_size =
+            local_world_size.unwrap_or(if local_rank < one_size { one_size } else { world_size });
+        for (name, value, bound_name, bound) in [
+            (rank_name, rank, world_name, world_size),
+            (local_rank_name, local_rank, local_world_name, local_world_size),
+        ] {
+            if value >= bound {
+                bail!("{name}={value} must be below {bound_name}={bound}; ranks count from 0");
+            }
+        }
+        if local_world_size > world_size {
+            bail!("{local_world_name}={local_world_size} is more than {world_name}={world_size}");
+        }
+        Ok(Some(Environment { rank, local_rank, world_size, local_world_size, launcher }))
+    }
+
+    /// Whether this is the rank that speaks and writes files.
+    pub fn is_main(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// Whether this is the one rank on its machine that downloads.
+    pub fn is_local_main(&self) -> bool {
+        self.local_rank == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn detect(vars: &[(&str, &str)]) -> Result<Option<Environment>> {
+        Environment::from_lookup(|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string()))
+    }
+
+    #[test]
+    fn torchruns_variables_are_read() {
+        let vars = [("RANK", "5"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
+        let wanted =
+            Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4, ..Environment::SOLO };
+        assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
+        assert_eq!(detect(&[]).ok(), Some(None));
+    }
+
+    #[test]
+    fn one_machine_needs_no_local_variables() {
+        let wanted =
+            Environment { rank: 1, local_rank: 1, world_size: 2, local_world_size: 2, ..Environment::SOLO };
+        assert_eq!(detect(&[("RANK", "1"), ("WORLD_SIZE", "2")]).ok(), Some(Some(wanted)));
+    }
+
+    #[test]
+    fn mpiruns_variables_are_read_unless_there_are_ours() {
+        let mpirun = [
+            ("OMPI_COMM_WORLD_RANK", "3"),
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ];
+        let launcher = Launcher::Mpirun;
+        let wanted = Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, launcher };
+        assert_eq!(detect(&mpirun).ok(), Some(Some(wanted)));
+        let both = [&mpirun[..], &[("RANK", "0"), ("WORLD_SIZE", "1")]].concat();
+        assert_eq!(detect(&both).ok(), Some(Some(Environment::SOLO)));
+    }
+
+    #[test]
+    fn mpich_is_read() {
+        let vars = [("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
+        let launcher = Launcher::Pmi;
+        let wanted = Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, launcher };
+        assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
+        // Hydra starts one proxy a node through srun: the ranks are Hydra's.
+        let srun = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_LOCALID", "0")];
+        assert_eq!(detect(&[&vars[..], &srun].concat()).ok(), Some(Some(wanted)));
+    }
+
+    /// What a step of 5 tasks on 3 nodes sees on its second node, with PMI or without.
+    const SRUN: [(&str, &str); 7] = [
+        ("SLURM_PROCID", "3"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_NODEID", "1"),
+        ("SLURM_NTASKS", "5"),
+        ("SLURM_STEP_NUM_TASKS", "5"),
+        ("SLURM_STEP_TASKS_PER_NODE", "2(x2),1"),
+        ("SLURM_JOB_ID", "7"),
+    ];
+
+    #[test]
+    fn sruns_tasks_are_ranks() {
+        let launcher = Launcher::Slurm;
+        let wanted = Environment { rank: 3, local_rank: 1, world_size: 5, local_world_size: 2, launcher };
+        assert_eq!(detect(&SRUN).ok(), Some(Some(wanted)));
+        let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "5")];
+        assert_eq!(detect(&[&SRUN[..], &pmi].concat()).ok(), Some(Some(wanted)));
+    }
+
+    #[test]
+    fn an_sbatch_script_and_a_shell_are_no_ranks() {
+        let script =
+            [("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7")];
+        assert_eq!(detect(&script).ok(), Some(None));
+        assert_eq!(detect(&[&SRUN[..], &[("SLURM_PTY_PORT", "40000")]].concat()).ok(), Some(None));
+        let alone = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        assert_eq!(detect(&alone).ok(), Some(None));
+    }
+
+    #[test]
+    fn a_pod_is_a_machine_of_its_own() {
+        let vars = [("RANK", "3"), ("WORLD_SIZE", "4"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
+        let wanted = Environment { rank: 3, world_size: 4, ..Environment::SOLO };
+        assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
+        // By hand or by a launcher inside a pod.
+        let several = [&vars[..], &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]].concat();
+        let wanted = Environment { local_rank: 1, local_world_size: 2, ..wanted };
+        assert_eq!(detect(&several).ok(), Some(Some(wanted)));
+    }
+
+    #[test]
+    fn errors_name_the_variable() {
+        for (vars, named) in [
+            (&[("RANK", "x"), ("WORLD_SIZE", "2")][..], "RANK=x"),
+            (&[("RANK", "0")], "WORLD_SIZE"),
+            (&[("LOCAL_RANK", "0")], "RANK"),
+            (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2"),
+            (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "3")], "LOCAL_WORLD_SIZE=3"),
+            (
+                &[("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "2")],
+                "LOCAL_RANK=3",
+            ),
+        ] {
+            let error = detect(vars).expect_err("must be refused").to_string();
+            assert!(error.contains(named), "{error} should name {named}");
+        }
+    }
+}
