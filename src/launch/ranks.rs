@@ -9,7 +9,7 @@ use super::{
     port::MasterPort,
     signals::Signals,
 };
-use crate::{console::last_words, exit::OTHER_RANK_FAILED};
+use crate::console::last_words;
 use anyhow::{Context, Result};
 use std::{
     ffi::OsString,
@@ -126,12 +126,10 @@ impl Ranks {
     }
 
     /// Asks the ranks that are left to end, by `signal`, and kills them after `grace`, or when the
-    /// launcher is told to stop a second time. A signal that came `from_terminal` has reached the
-    /// rank that shares the launcher's group.
-    pub fn stop(mut self, signal: i32, grace: Duration, from_terminal: bool, signals: &Signals) {
+    /// launcher is told to stop a second time.
+    pub fn stop(mut self, signal: i32, grace: Duration, signals: &Signals) {
         for rank in &mut self.ranks {
-            let heard = from_terminal && rank.process.hears_terminal();
-            if rank.process.poll().is_none() && !heard {
+            if rank.process.poll().is_none() {
                 rank.process.signal(signal);
             }
         }
@@ -158,17 +156,6 @@ impl Ranks {
         for rank in &mut self.ranks {
             rank.listener.finish(until);
         }
-    }
-}
-
-/// Whether a rank's code says that another rank failed first, or that the job was told to stop: the
-/// others will then leave by themselves.
-pub fn is_consequence(how: How) -> bool {
-    match how {
-        How::Exited(code) => {
-            [i32::from(OTHER_RANK_FAILED), 128 + libc::SIGINT, 128 + libc::SIGTERM].contains(&code)
-        }
-        How::Killed(_) => false,
     }
 }
 
