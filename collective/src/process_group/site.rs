@@ -12,7 +12,7 @@ use crate::{
         tcp::{Switchboard, Tcp},
     },
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// What the groups of one rank share.
 #[derive(Debug)]
@@ -41,6 +41,11 @@ impl Site {
         match self {
             Site::Solo(options) | Site::Threads { options, .. } | Site::Processes { options, .. } => options,
         }
+    }
+
+    /// How long ranks may wait for each other while a group is made.
+    pub fn patience(&self) -> Duration {
+        self.options().rendezvous_timeout
     }
 
     /// The group of this rank alone.

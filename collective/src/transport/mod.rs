@@ -9,6 +9,7 @@ pub(crate) mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "no_mpi.rs"]
 pub(crate) mod mpi;
+pub mod nccl;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod tcp;

@@ -1,0 +1,363 @@
+//! A stand-in for libnccl, for tests on machines without a GPU: the functions that the transport
+//! uses, over host memory. Ranks meet in a folder that the unique id names, so threads and processes
+//! can be ranks alike. Work runs on a thread of the communicator's own, in order, as it would on a
+//! stream. Built by the tests with plain `rustc`; each copy of the file is a library with settings of
+//! its own. It knows no more of NCCL than its documentation says of these functions.
+#![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+#[path = "numbers.rs"]
+mod numbers;
+#[path = "operations.rs"]
+mod operations;
+#[path = "settings.rs"]
+mod settings;
+
+use settings::{note, pending, setting};
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SUCCESS: c_int = 0;
+const INTERNAL_ERROR: c_int = 3;
+const INVALID_ARGUMENT: c_int = 4;
+const INVALID_USAGE: c_int = 5;
+const REMOTE_ERROR: c_int = 6;
+const IN_PROGRESS: c_int = 7;
+
+struct Comm {
+    rank: c_int,
+    size: c_int,
+    state: AtomicI32,
+    aborted: AtomicBool,
+    folder: PathBuf,
+    sequence: AtomicU64,
+    messages: Mutex<HashMap<(c_int, c_int), u64>>,
+    queue: Mutex<Option<Sender<Batch>>>,
+}
+
+type Batch = (usize, Vec<Operation>);
+type Shared = Arc<Comm>;
+
+#[derive(Clone)]
+struct Operation {
+    name: &'static str,
+    send: usize,
+    recv: usize,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    /// Root or peer.
+    root: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct UniqueId([u8; 128]);
+
+#[repr(C)]
+pub struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
+    unsafe { *version = setting("version", -1).map_or(22105, |v| v as c_int) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, SeqCst);
+    // Copies of this library count for themselves.
+    let own = &raw const NEXT as usize;
+    let folder = std::env::temp_dir().join(format!("nccl-{}-{own:x}-{number}", std::process::id()));
+    let name = folder.as_os_str().as_encoded_bytes();
+    if fs::create_dir_all(&folder).is_err() || name.len() >= 128 {
+        return 2;
+    }
+    let mut bytes = [0; 128];
+    bytes[..name.len()].copy_from_slice(name);
+    unsafe { *id = UniqueId(bytes) };
+    note("GetUniqueId".into());
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommInitRankConfig(
+    out: *mut *mut c_void,
+    size: c_int,
+    id: UniqueId,
+    rank: c_int,
+    config: *mut Config,
+) -> c_int {
+    let config = unsafe { &*config };
+    if config.magic != 0xcafebeef || config.size != 24 || config.version != 21400 || rank >= size {
+        return INVALID_ARGUMENT;
+    }
+    if config.blocking != 0 {
+        return INVALID_USAGE;
+    }
+    let end = id.0.iter().position(|b| *b == 0).unwrap_or(128);
+    let folder = PathBuf::from(String::from_utf8_lossy(&id.0[..end]).into_owned());
+    let (queue, waiting) = channel::<Batch>();
+    let comm = Arc::new(Comm {
+        rank,
+        size,
+        state: AtomicI32::new(IN_PROGRESS),
+        aborted: AtomicBool::new(false),
+        folder,
+        sequence: AtomicU64::new(0),
+        messages: Mutex::default(),
+        queue: Mutex::new(Some(queue)),
+    });
+    note(format!("Init {rank}/{size}"));
+    let worker = comm.clone();
+    thread::spawn(move || {
+        if !worker.join() {
+            return;
+        }
+        worker.state.store(SUCCESS, SeqCst);
+        for (stream, operations) in waiting {
+            match operations.iter().try_for_each(|operation| worker.perform(operation)) {
+                Ok(()) => pending(stream, -1),
+                // The device never comes past it, unless it is aborted.
+                Err(None) => {}
+                Err(Some(code)) => worker.state.store(code, SeqCst),
+            }
+            if worker.aborted.load(SeqCst) {
+                pending(stream, -1);
+            }
+        }
+    });
+    unsafe { *out = Arc::into_raw(comm).cast_mut().cast() };
+    IN_PROGRESS
+}
+
+impl Comm {
+    fn put(&self, name: &str, bytes: &[u8]) {
+        let hidden = self.folder.join(format!(".{name}-{}", self.rank));
+        // The folder goes with the first rank that leaves.
+        let _ = fs::write(&hidden, bytes).and_then(|()| fs::rename(&hidden, self.folder.join(name)));
+    }
+
+    /// Waits for ever, or until aborted.
+    fn take(&self, name: &str) -> Option<Vec<u8>> {
+        loop {
+            if let Ok(bytes) = fs::read(self.folder.join(name)) {
+                return Some(bytes);
+            }
+            if self.aborted.load(SeqCst) {
+                return None;
+            }
+            thread::sleep(Duration::from_micros(300));
+        }
+    }
+
+    fn hang(&self) {
+        while !self.aborted.load(SeqCst) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn join(&self) -> bool {
+        if let Some(ms) = setting("slow_init", self.rank) {
+            thread::sleep(Duration::from_millis(ms));
+        }
+        if setting("no_init", self.rank).is_some() {
+            self.hang();
+            return false;
+        }
+        self.put(&format!("join-{}", self.rank), b"here");
+        (0..self.size).all(|rank| self.take(&format!("join-{rank}")).is_some())
+    }
+
+    /// `Err(None)` if it was aborted or hangs.
+    fn perform(&self, operation: &Operation) -> Result<(), Option<c_int>> {
+        let sequence = self.sequence.fetch_add(1, SeqCst) + 1;
+        let at = |name: &str| setting(name, self.rank) == Some(sequence);
+        if let Some(ms) = setting("busy", self.rank) {
+            thread::sleep(Duration::from_millis(ms));
+        }
+        if at("die_at") {
+            // As kill -9 does.
+            std::process::abort();
+        }
+        if at("hang_at") {
+            self.hang();
+        }
+        if at("error_at") {
+            return Err(Some(INTERNAL_ERROR));
+        }
+        if at("remote_error_at") {
+            return Err(Some(REMOTE_ERROR));
+        }
+        if self.aborted.load(SeqCst) {
+            return Err(None);
+        }
+        match operation.name {
+            "Send" => {
+                let name = self.message(self.rank, operation.root);
+                self.put(&name, unsafe { operation.input(operation.count) });
+                Ok(())
+            }
+            "Recv" => {
+                let name = self.message(operation.root, self.rank);
+                let bytes = self.take(&name).ok_or(None)?;
+                if bytes.len() != operation.bytes(operation.count) {
+                    return Err(Some(INTERNAL_ERROR));
+                }
+                unsafe { operation.output(&bytes) };
+                Ok(())
+            }
+            _ => self.collective(operation, sequence),
+        }
+    }
+
+    fn message(&self, from: c_int, to: c_int) -> String {
+        let mut messages = self.messages.lock().unwrap();
+        let number = messages.entry((from, to)).or_default();
+        *number += 1;
+        format!("message-{from}-{to}-{number}")
+    }
+
+    fn collective(&self, operation: &Operation, sequence: u64) -> Result<(), Option<c_int>> {
+        let Operation { name, count, dtype, op, root, .. } = operation;
+        let size = self.size as usize;
+        let inputs = if *name == "ReduceScatter" { count * size } else { *count };
+        let mut mine = format!("{name} {count} {dtype} {op} {root}\n").into_bytes();
+        let head = mine.len();
+        mine.extend_from_slice(unsafe { operation.input(inputs) });
+        self.put(&format!("{sequence}-{}", self.rank), &mine);
+        let mut all = Vec::new();
+        for rank in 0..size {
+            let theirs = self.take(&format!("{sequence}-{rank}")).ok_or(None)?;
+            if theirs.get(..head) != Some(&mine[..head]) || theirs.len() != mine.len() {
+                return Err(Some(INTERNAL_ERROR));
+            }
+            all.push(theirs[head..].to_vec());
+        }
+        let here = *root == self.rank;
+        match *name {
+            "AllGather" => unsafe { operation.output(&all.concat()) },
+            "Broadcast" => unsafe { operation.output(&all[*root as usize]) },
+            "Reduce" if !here => {}
+            "AllReduce" | "Reduce" => unsafe { operation.output(&numbers::reduce(&all, *dtype, *op)) },
+            "ReduceScatter" => {
+                let part = operation.bytes(*count);
+                let whole = numbers::reduce(&all, *dtype, *op);
+                let from = part * self.rank as usize;
+                unsafe { operation.output(&whole[from..from + part]) };
+            }
+            other => panic!("no operation {other}"),
+        }
+        // Whoever is two operations on has read what was before.
+        if sequence > 2 {
+            let _ = fs::remove_file(self.folder.join(format!("{}-{}", sequence - 2, self.rank)));
+        }
+        Ok(())
+    }
+}
+
+impl Operation {
+    fn bytes(&self, count: usize) -> usize {
+        count * numbers::size(self.dtype)
+    }
+
+    unsafe fn input(&self, count: usize) -> &[u8] {
+        unsafe { std::slice::from_raw_parts(self.send as *const u8, self.bytes(count)) }
+    }
+
+    unsafe fn output(&self, bytes: &[u8]) {
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.recv as *mut u8, bytes.len()) };
+    }
+}
+
+/// The communicator, without taking it from its owner.
+unsafe fn borrow(comm: *mut c_void) -> Shared {
+    unsafe {
+        Arc::increment_strong_count(comm.cast::<Comm>());
+        Arc::from_raw(comm.cast::<Comm>())
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommGetAsyncError(comm: *mut c_void, state: *mut c_int) -> c_int {
+    unsafe { *state = borrow(comm).state.load(SeqCst) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommFinalize(comm: *mut c_void) -> c_int {
+    let comm = unsafe { borrow(comm) };
+    note(format!("Finalize {}", comm.rank));
+    comm.state.store(IN_PROGRESS, SeqCst);
+    thread::spawn(move || {
+        // All must come; the name differs from an operation's.
+        comm.put(&format!("leave-{}", comm.rank), b"bye");
+        if (0..comm.size).all(|rank| comm.take(&format!("leave-{rank}")).is_some()) {
+            comm.state.store(SUCCESS, SeqCst);
+        }
+    });
+    IN_PROGRESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommDestroy(comm: *mut c_void) -> c_int {
+    let comm = unsafe { Arc::from_raw(comm.cast::<Comm>()) };
+    note(format!("Destroy {}", comm.rank));
+    comm.queue.lock().unwrap().take();
+    sweep(&comm.folder, comm.size);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommAbort(comm: *mut c_void) -> c_int {
+    let comm = unsafe { Arc::from_raw(comm.cast::<Comm>()) };
+    note(format!("Abort {}", comm.rank));
+    comm.aborted.store(true, SeqCst);
+    comm.queue.lock().unwrap().take();
+    sweep(&comm.folder, comm.size);
+    SUCCESS
+}
+
+/// The last one out takes the folder with it.
+fn sweep(folder: &Path, size: c_int) {
+    static LEAVING: Mutex<()> = Mutex::new(());
+    let _one = LEAVING.lock().unwrap();
+    let began = Instant::now();
+    let count = folder.join("out");
+    let out = fs::read_to_string(&count).ok().and_then(|n| n.parse::<c_int>().ok()).unwrap_or(0) + 1;
+    let _ = fs::write(&count, out.to_string());
+    if out >= size && began.elapsed() < Duration::from_secs(60) {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
+    let text = match code {
+        SUCCESS => c"no error",
+        INTERNAL_ERROR => c"internal error - please report this issue to the NCCL developers",
+        INVALID_ARGUMENT => c"invalid argument",
+        INVALID_USAGE => c"invalid usage",
+        REMOTE_ERROR => c"remote process exited or there was a network error",
+        IN_PROGRESS => c"NCCL operation in progress",
+        _ => c"unknown result code",
+    };
+    text.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetLastError(_comm: *mut c_void) -> *const c_char {
+    c"the stand-in was told to".as_ptr()
+}
