@@ -5,7 +5,8 @@ use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
 };
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use collective::precision::Precision;
 
 /// A batch on its device.
 #[derive(Clone, Debug)]
@@ -36,8 +37,8 @@ impl Dataset<Sample> for ImageDataset {
     }
 }
 
-/// Builds [`MnistBatch`]es.
-pub struct Normaliser;
+/// Builds [`MnistBatch`]es with images of the type that the network computes with.
+pub struct Normaliser(pub Precision);
 
 impl Batcher<Sample, MnistBatch> for Normaliser {
     fn batch(&self, samples: Vec<Sample>, device: &Device) -> MnistBatch {
@@ -48,7 +49,10 @@ impl Batcher<Sample, MnistBatch> for Normaliser {
         }
         let labels: Vec<i32> = samples.iter().map(|s| i32::from(s.images.label(s.index))).collect();
         MnistBatch {
-            images: Tensor::from_data(TensorData::new(pixels, [size, 1, 28, 28]), device),
+            images: Tensor::from_data(
+                TensorData::new(pixels, [size, 1, 28, 28]),
+                (device, DType::from(self.0.dtype())),
+            ),
             labels: Tensor::from_data(TensorData::new(labels, [size]), device),
         }
     }

@@ -1,7 +1,7 @@
 //! The flags of a training run, as typed. What they mean on this machine is decided in
 //! [`config`](crate::config).
 
-use crate::{data::DatasetKind, gradients::GradientArgs, replicas::DeviceId};
+use crate::{checkpoint::CheckpointArgs, data::DatasetKind, gradients::GradientArgs, replicas::DeviceId};
 use clap::{Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
@@ -68,9 +68,12 @@ pub struct Args {
     /// Probability of both dropouts; 0 turns them off [default: 0.25 and 0.5]
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Model")]
     pub dropout: Option<f64>,
-    /// Initial weights: .pt, .pth or .safetensors with PyTorch's key names
+    /// Initial weights: .bpk of another run, or .pt, .pth or .safetensors with PyTorch's key names
     #[arg(long, value_name = "FILE", help_heading = "Model")]
     pub init_from: Option<PathBuf>,
+    /// Take from --init-from what fits, and say what does not
+    #[arg(long, requires = "init_from", help_heading = "Model")]
+    pub no_strict: bool,
 
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub epochs: usize,
@@ -98,6 +101,9 @@ pub struct Args {
 
     #[command(flatten)]
     pub gradients: GradientArgs,
+
+    #[command(flatten)]
+    pub checkpoints: CheckpointArgs,
 
     /// Where the run leaves its files [default: runs/DATE-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Output")]

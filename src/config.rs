@@ -2,13 +2,12 @@
 
 use crate::{
     cli::{Args, DeviceArg, ModeArg, NprocArg},
-    device::{LocalDevice, cores},
-    gradients::GradientArgs,
+    device::LocalDevice,
     replicas::Replicas,
     world::Environment,
 };
 use anyhow::{Result, bail};
-use collective::lr::{LrScaling, WarmupLr};
+use collective::precision::Precision;
 use serde::Serialize;
 
 /// Ranks on a machine without a GPU: enough to see data parallelism work.
@@ -107,6 +106,12 @@ impl Plan {
         if let NprocArg::Count(count @ 2..) = args.nproc_per_node {
             bail!("--mode dp is one process, not --nproc-per-node {count}; use --device-ids, or --mode ddp");
         }
+        if args.gradients.precision != Precision::F32 {
+            bail!(
+                "--precision {} is for --mode single and ddp; dp computes in f32",
+                args.gradients.precision
+            );
+        }
         let replicas = Replicas::decide(args, gpus)?;
         let device = replicas.devices.first().map_or(LocalDevice::Cpu, |id| id.local());
         let why = format!("replicas on {replicas}");
@@ -144,80 +149,6 @@ impl Plan {
         let why = format!("one device ({reason})");
         let environment = Environment::SOLO;
         Ok(Plan::Train(Role { mode: Mode::Single, environment, device, replicas: None, why }))
-    }
-}
-
-/// Everything that decides a run's result, as `config.json` keeps it.
-#[derive(Clone, Debug, Serialize)]
-pub struct RunConfig {
-    pub mode: Mode,
-    pub world_size: usize,
-    pub device: LocalDevice,
-    pub replicas: Option<Replicas>,
-    pub threads: usize,
-    pub dataset: String,
-    pub train_samples: usize,
-    pub test_samples: usize,
-    pub shuffle: bool,
-    pub workers: usize,
-    pub batch_norm: bool,
-    pub sync_bn: bool,
-    pub dropout: [f64; 2],
-    pub init_from: Option<std::path::PathBuf>,
-    pub epochs: usize,
-    pub batch_size: usize,
-    pub lr: f64,
-    pub scale_lr: LrScaling,
-    pub lr_factor: f64,
-    pub warmup_epochs: f64,
-    pub momentum: f64,
-    #[serde(flatten)]
-    pub gradients: GradientArgs,
-    pub seed: u64,
-    pub max_steps: Option<usize>,
-    pub version: &'static str,
-}
-
-impl RunConfig {
-    /// The flags and what was decided about them.
-    pub fn new(args: &Args, role: &Role) -> Self {
-        let Role { mode, environment, device, .. } = *role;
-        let parts = role.replicas.as_ref().map_or(environment.local_world_size, |r| r.devices.len());
-        let scale_lr = LrScaling::from(args.scale_lr);
-        Self {
-            mode,
-            world_size: environment.world_size,
-            device,
-            replicas: role.replicas.clone(),
-            threads: args.threads.map_or((cores() / parts).max(1), usize::from),
-            dataset: String::new(),
-            train_samples: 0,
-            test_samples: 0,
-            shuffle: !args.no_shuffle,
-            workers: args.workers,
-            batch_norm: args.batch_norm || args.sync_bn,
-            sync_bn: args.sync_bn,
-            dropout: args.dropout.map_or([0.25, 0.5], |p| [p, p]),
-            init_from: args.init_from.clone(),
-            epochs: args.epochs,
-            batch_size: args.batch_size,
-            lr: args.lr,
-            scale_lr,
-            lr_factor: scale_lr.factor(environment.world_size),
-            warmup_epochs: args.warmup_epochs,
-            momentum: args.momentum,
-            gradients: args.gradients.clone(),
-            seed: args.seed,
-            max_steps: args.max_steps,
-            version: env!("CARGO_PKG_VERSION"),
-        }
-    }
-
-    /// The learning rate of every step, for an epoch of this many batches a rank.
-    pub fn schedule(&self, batches: usize) -> WarmupLr {
-        let steps = batches.div_ceil(self.gradients.accumulate);
-        let warmup_steps = (self.warmup_epochs * steps as f64).round() as usize;
-        WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps)
     }
 }
 

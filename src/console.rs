@@ -1,6 +1,6 @@
 //! The one place that prints: rank 0's header, progress and result, and everybody's last words.
 
-use crate::{cli::ProgressArg, config::RunConfig, evaluation::Evaluation};
+use crate::{cli::ProgressArg, evaluation::Evaluation, run_config::RunConfig};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{

@@ -1,9 +1,10 @@
 //! What the test set says about a model.
 
 use collective::strategy::EpochReport;
+use serde::{Deserialize, Serialize};
 
 /// The test set's result, from the totals that [`Classification`](collective::metric::Classification) has.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Mean over all test images.
     pub loss: f64,

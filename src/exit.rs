@@ -9,6 +9,18 @@ pub const FAILED: u8 = 1;
 /// Another rank failed first; it has the reason. `EX_TEMPFAIL` of sysexits.h.
 pub const OTHER_RANK_FAILED: u8 = 75;
 
+/// The code of a rank that was asked to stop by `signal`, and did so in good order: the shell's for a
+/// process that a signal ended.
+pub fn stopped_by(signal: u8) -> u8 {
+    signal.saturating_add(128)
+}
+
+/// The signal that a rank with this exit code was asked to stop by.
+pub fn asked_by(code: i32) -> Option<i32> {
+    let signal = code - 128;
+    [libc::SIGINT, libc::SIGTERM].contains(&signal).then_some(signal)
+}
+
 /// Set by our launcher, which reports the first failing rank itself.
 pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
 
@@ -35,6 +47,8 @@ fn is_consequence(error: &Error) -> bool {
     match error {
         Error::PeerLost { .. } => true,
         Error::Poisoned(first) => is_consequence(first),
+        // That rank says it itself.
+        Error::Remote { rank, .. } => std::env::var("RANK").is_ok_and(|own| own != rank.to_string()),
         _ => false,
     }
 }

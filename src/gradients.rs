@@ -1,7 +1,10 @@
 //! The flags about gradients: how they are accumulated, clipped and synchronised.
 
 use clap::Args;
-use collective::gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK};
+use collective::{
+    gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
+    precision::Precision,
+};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -17,6 +20,9 @@ pub struct GradientArgs {
     /// none, bf16, fp16, topk, topk:RATIO, powersgd or powersgd:RANK
     #[arg(long, default_value = "none", value_name = "HOOK")]
     pub grad_compression: Compression,
+    /// What forward and backward compute with: f32, bf16 or f16; parameters and optimizer stay f32
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    pub precision: Precision,
     /// Size in MB from which a bucket of gradients travels
     #[arg(long, default_value_t = 25.0, value_name = "MB", value_parser = above_zero)]
     pub bucket_cap_mb: f64,
@@ -37,7 +43,7 @@ impl GradientArgs {
             buckets: BucketSizes { first: bytes(self.first_bucket_mb), rest: bytes(self.bucket_cap_mb) },
             overlap: !self.no_overlap,
             hook: self.grad_compression.hook(),
-            ..ReducerOptions::default()
+            precision: self.precision,
         }
     }
 }
@@ -59,6 +65,16 @@ impl Compression {
             // Checked when the flag was read.
             Compression::TopK(ratio) => TopK::new(ratio).ok().map(|hook| Arc::new(hook) as _),
             Compression::PowerSgd(rank) => PowerSgd::new(rank).ok().map(|hook| Arc::new(hook) as _),
+        }
+    }
+}
+
+impl Compression {
+    /// Whether it keeps what it did not send for later steps.
+    pub fn has_memory(self) -> bool {
+        match self {
+            Compression::None | Compression::Half(_) => false,
+            Compression::TopK(_) | Compression::PowerSgd(_) => true,
         }
     }
 }

@@ -3,7 +3,8 @@
 
 use crate::{
     console::last_words,
-    exit::{LAUNCHED, OTHER_RANK_FAILED},
+    exit::{LAUNCHED, OTHER_RANK_FAILED, asked_by},
+    stop::ECHO,
 };
 use anyhow::{Context, Result};
 use collective::{MASTER_FD, SECRET, Secret};
@@ -23,8 +24,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time the other ranks have to leave by themselves after one failed, or after a signal.
+/// Time the other ranks have to leave by themselves after one failed.
 const GRACE: Duration = Duration::from_secs(5);
+/// Time all ranks have to finish their step and keep a checkpoint after a signal.
+const STOP_GRACE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 /// Tells rank 0 why this launcher started what it started.
 pub const WHY: &str = "BURN_DDP_WHY";
@@ -124,9 +127,15 @@ impl Ranks {
     /// Waits until all ranks are done, one fails, or a signal arrives.
     fn wait(&mut self, signal: &AtomicUsize) -> Outcome {
         let mut consequence: Option<(Outcome, Instant)> = None;
+        // The signal after which all ranks finish their step, and when it was seen.
+        let mut asked: Option<(usize, Instant)> = None;
         loop {
             for (rank, status) in self.reap() {
                 if status.success() {
+                    continue;
+                }
+                if let Some(signal) = status.code().and_then(asked_by) {
+                    asked.get_or_insert((signal as usize, Instant::now()));
                     continue;
                 }
                 let failed = Outcome::Failed { rank, status };
@@ -136,9 +145,19 @@ impl Ranks {
                 // The rank that failed first has the reason; wait a little for it to be found.
                 consequence.get_or_insert((failed, Instant::now() + GRACE));
             }
-            let signalled = signal.load(Ordering::Relaxed);
-            if signalled != 0 {
-                return Outcome::Signalled(signalled);
+            match (signal.swap(0, Ordering::Relaxed), asked) {
+                (0, _) => {}
+                (signal, None) => {
+                    asked = Some((signal, Instant::now()));
+                    self.pass_on(signal);
+                }
+                (signal, Some((_, first))) if first.elapsed() > ECHO => return Outcome::Signalled(signal),
+                (_, Some(_)) => {}
+            }
+            if let Some((signal, first)) = asked
+                && (self.running.is_empty() || first.elapsed() > STOP_GRACE)
+            {
+                return Outcome::Signalled(signal);
             }
             let waited = consequence.as_ref().is_some_and(|(_, until)| Instant::now() > *until);
             if self.running.is_empty() || waited {
@@ -163,12 +182,16 @@ impl Ranks {
         ended
     }
 
-    /// Asks the ranks that are left to end, and makes them after a grace.
-    fn stop(&mut self) {
+    fn pass_on(&self, signal: usize) {
         for (_, child) in &self.running {
             // SAFETY: the child has not been waited for, so its pid is still its own.
-            unsafe { libc::kill(child.id() as i32, SIGTERM) };
+            unsafe { libc::kill(child.id() as i32, signal as i32) };
         }
+    }
+
+    /// Asks the ranks that are left to end, and makes them after a grace.
+    fn stop(&mut self) {
+        self.pass_on(SIGTERM as usize);
         let until = Instant::now() + GRACE;
         while !self.running.is_empty() && Instant::now() < until {
             thread::sleep(POLL);

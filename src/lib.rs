@@ -7,19 +7,25 @@
 
 pub mod batch;
 pub mod bench;
+pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod console;
 pub mod data;
 pub mod device;
+pub mod durable;
 pub mod evaluation;
 pub mod exit;
 pub mod gradients;
 pub mod launch;
 pub mod model;
+pub mod output;
 pub mod quiet;
 pub mod replicas;
+pub mod run_config;
 pub mod run_folder;
+pub mod run_log;
+pub mod stop;
 pub mod train;
 pub mod weights;
 pub mod world;

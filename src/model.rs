@@ -8,10 +8,11 @@ use burn::nn::{
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use collective::{
     metric::Classification,
+    precision,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 
@@ -80,8 +81,13 @@ impl Net {
         self.judge(self.forward(batch.images), batch.labels)
     }
 
-    /// The same from logits `[batch, 10]` and labels `[batch]`.
+    /// The same from logits `[batch, 10]` and labels `[batch]`; the loss is f32 whatever the network
+    /// computes with.
     pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
+        let logits = match logits.dtype() {
+            DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
+            _ => logits,
+        };
         let loss = self.loss.forward(logits.clone(), labels.clone());
         (loss.clone(), Classification::new(loss, logits, labels))
     }
@@ -100,7 +106,7 @@ impl TrainStep for Net {
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<Classification> {
         let (loss, output) = self.classify(batch);
-        TrainOutput::new(self, loss.backward(), output)
+        TrainOutput::new(self, precision::backward(&loss), output)
     }
 }
 

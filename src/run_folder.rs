@@ -1,20 +1,14 @@
-//! What a run leaves behind: `config.json`, `steps.csv`, `epochs.csv`, `summary.json` and the model.
+//! What a run leaves behind: `config.json`, `summary.json`, the model, and beside them what
+//! [`run_log`](crate::run_log) and [`checkpoint`](crate::checkpoint) write.
 
-use crate::{
-    config::{Mode, RunConfig},
-    device::LocalDevice,
-    evaluation::Evaluation,
-};
+use crate::{config::Mode, device::LocalDevice, durable, run_config::RunConfig};
 use anyhow::{Context, Result, bail};
 use burn::module::Module;
-use collective::strategy::{EpochReport, Observer, StepReport};
 use serde::Serialize;
 use std::{
-    fs::{self, File},
-    io::{ErrorKind, Write},
+    fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
-    time::Duration,
 };
 use time::{OffsetDateTime, macros::format_description};
 
@@ -54,9 +48,21 @@ impl RunFolder {
     pub fn create(path: Option<PathBuf>) -> Result<Self> {
         let Some(path) = path else { return Self::fresh(Path::new("runs"), &now()?) };
         if path.join("config.json").exists() {
-            bail!("--run-dir {} holds a run already; name another folder or remove it", path.display());
+            bail!(
+                "--run-dir {} holds a run already; name another folder, remove it, or add --resume",
+                path.display()
+            );
         }
         fs::create_dir_all(&path).with_context(|| format!("cannot create --run-dir {}", path.display()))?;
+        Ok(Self { path })
+    }
+
+    /// The folder of a run that goes on, or that was started with `--resume` from the beginning.
+    ///
+    /// # Errors
+    /// If it cannot be created.
+    pub fn reopen(path: PathBuf) -> Result<Self> {
+        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path })
     }
 
@@ -100,26 +106,9 @@ impl RunFolder {
         self.write("model.bpk", &bytes)
     }
 
-    /// Complete or not at all: a temporary name, synced, then renamed.
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let (path, temporary) = (self.path.join(name), self.path.join(format!(".{name}.tmp")));
-        let write = || -> std::io::Result<()> {
-            let mut file = File::create(&temporary)?;
-            file.write_all(bytes)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)
-        };
-        write().with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// The observer that keeps `steps.csv` and `epochs.csv`.
-    pub fn log(&self) -> Result<RunLog> {
-        let open = |name: &str| {
-            let path = self.path.join(name);
-            csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))
-        };
-        let tables = Tables { steps: open("steps.csv")?, epochs: open("epochs.csv")?, failure: None };
-        Ok(RunLog { state: Mutex::new((tables, Progress::default())) })
+        let path = self.path.join(name);
+        durable::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
@@ -127,113 +116,6 @@ impl RunFolder {
 fn now() -> Result<String> {
     let format = format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z");
     Ok(OffsetDateTime::now_utc().format(&format)?)
-}
-
-/// Follows a run: writes its tables, and keeps what the summary needs.
-pub struct RunLog {
-    state: Mutex<(Tables, Progress)>,
-}
-
-struct Tables {
-    steps: csv::Writer<File>,
-    epochs: csv::Writer<File>,
-    failure: Option<csv::Error>,
-}
-
-/// Where the run is.
-#[derive(Clone, Debug, Default)]
-pub struct Progress {
-    pub epoch: usize,
-    pub step: usize,
-    pub samples: usize,
-    /// Sum of the steps' times.
-    pub training: Duration,
-    pub evaluation: Evaluation,
-    pub digest: String,
-}
-
-#[derive(Serialize)]
-struct StepRow {
-    step: usize,
-    epoch: usize,
-    loss: f64,
-    lr: f64,
-    images_per_second: f64,
-}
-
-#[derive(Serialize)]
-struct EpochRow {
-    epoch: usize,
-    train_loss: f64,
-    test_loss: f64,
-    test_accuracy: f64,
-    seconds: f64,
-}
-
-impl Tables {
-    /// Keeps the first failure; every row reaches the file at once, so that a crash loses none.
-    fn keep(&mut self, write: impl FnOnce(&mut Self) -> csv::Result<()>) {
-        if self.failure.is_none() {
-            self.failure = write(self).err();
-        }
-    }
-}
-
-impl RunLog {
-    /// Where the run is now.
-    ///
-    /// # Errors
-    /// If a row could not be written.
-    pub fn progress(&self) -> Result<Progress> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.0.failure.take() {
-            Some(failure) => Err(failure).context("cannot write the run's tables"),
-            None => Ok(state.1.clone()),
-        }
-    }
-
-    fn update(&self, update: impl FnOnce(&mut Tables, &mut Progress)) {
-        let (tables, progress) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        update(tables, progress);
-    }
-}
-
-impl Observer for RunLog {
-    fn step_done(&self, report: &StepReport) {
-        let &StepReport { step, epoch, loss, lr, samples, elapsed } = report;
-        let images_per_second = samples as f64 / elapsed.as_secs_f64().max(1e-9);
-        self.update(|tables, progress| {
-            *progress = Progress {
-                epoch,
-                step,
-                samples: progress.samples + samples,
-                training: progress.training + elapsed,
-                ..std::mem::take(progress)
-            };
-            tables.keep(|tables| {
-                tables.steps.serialize(StepRow { step, epoch, loss, lr, images_per_second })?;
-                Ok(tables.steps.flush()?)
-            });
-        });
-    }
-
-    fn epoch_done(&self, report: &EpochReport) {
-        let evaluation = Evaluation::of(report);
-        self.update(|tables, progress| {
-            progress.evaluation = evaluation;
-            progress.digest.clone_from(&report.digest);
-            tables.keep(|tables| {
-                tables.epochs.serialize(EpochRow {
-                    epoch: report.epoch,
-                    train_loss: report.train_loss,
-                    test_loss: evaluation.loss,
-                    test_accuracy: evaluation.accuracy,
-                    seconds: report.elapsed.as_secs_f64(),
-                })?;
-                Ok(tables.epochs.flush()?)
-            });
-        });
-    }
 }
 
 #[cfg(test)]

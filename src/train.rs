@@ -2,15 +2,18 @@
 
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser},
+    checkpoint::{Found, Identity},
     cli::{Args, ProgressArg},
-    config::{Plan, Role, RunConfig},
+    config::{Plan, Role},
     console::{Console, Style},
     data::{self, Dataset},
-    device::gpus,
-    launch,
+    device::{LocalDevice, gpus},
+    exit, launch,
     model::{Net, NetConfig},
+    output::Output,
     quiet::Quiet,
-    run_folder::{RunFolder, RunLog, Summary},
+    run_config::RunConfig,
+    stop::{self, StopSignals},
     weights,
     world::Environment,
 };
@@ -27,8 +30,8 @@ use collective::{
     Options, ProcessGroup, World,
     loader::{DistributedLoader, ShardedLoader},
     metric::GlobalAccuracy,
-    sampler::mix,
-    strategy::{DistributedDataParallel, Observer},
+    precision::Precision,
+    strategy::{Checkpoints, DistributedDataParallel, Observer, Snapshot},
     sync_batch_norm::convert_sync_batch_norm,
 };
 use std::{
@@ -41,15 +44,14 @@ use std::{
 pub fn run(args: &Args) -> Result<ExitCode> {
     match Plan::decide(args, Environment::detect()?, gpus())? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
-        Plan::Train(role) => {
-            train(args, &role)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Plan::Train(role) => train(args, &role),
     }
 }
 
 /// One rank's run. Everything below is the same at every world size.
-fn train(args: &Args, role: &Role) -> Result<()> {
+fn train(args: &Args, role: &Role) -> Result<ExitCode> {
+    let signals = StopSignals::watch()?;
+    restore_on(role.device);
     let (began, environment) = (Instant::now(), role.environment);
     let mut config = RunConfig::new(args, role);
     let console = Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs));
@@ -59,13 +61,26 @@ fn train(args: &Args, role: &Role) -> Result<()> {
     let data = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
 
+    let identity = Identity::new(&config, &data.digest());
+    let found =
+        environment.is_main().then(|| look_for_checkpoint(args, &config, &identity, &console)).transpose()?;
+    let mut found = found.flatten();
+    let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
+    let resume = Snapshot::share(kept, &group)?;
+    let mut epochs = args.epochs;
+    if resume.is_some() {
+        // They have been trained on since.
+        config.init_from = None;
+        let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
+        epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
+    }
     let device = role.device.burn().autodiff();
+    args.gradients.precision.check(&device)?;
     device.seed(args.seed);
-    let net = network(&config, environment, &device, &group)?;
-    // Each rank drops out its own units.
-    device.seed(mix(args.seed, 1 + environment.rank as u64));
+    let net = network(args, &config, environment, &device, &group, &console)?;
 
-    let output = environment.is_main().then(|| Output::create(args, &config)).transpose()?;
+    let open = || Output::open(args, &config, found.as_ref(), identity, began);
+    let output = environment.is_main().then(open).transpose()?;
     // A rank cannot know why there are so many of it; its launcher does.
     let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
     console.header(&config, &why, group.transport(), &data.source);
@@ -77,7 +92,17 @@ fn train(args: &Args, role: &Role) -> Result<()> {
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)
-        .with_max_steps(args.max_steps);
+        .with_max_steps(args.max_steps)
+        .with_checkpoints(Checkpoints {
+            every: args.checkpoints.save_every,
+            keeper: output.as_ref().map(|output| output.keeper.clone()),
+        })
+        .with_resume(resume)
+        .with_seed(args.seed)
+        .with_stop({
+            let signals = signals.clone();
+            Arc::new(move || signals.asked())
+        });
     if let Some(replicas) = &role.replicas {
         ddp = ddp.with_devices(replicas.config(args, config.threads));
     }
@@ -86,9 +111,10 @@ fn train(args: &Args, role: &Role) -> Result<()> {
         .metrics((LossMetric::new(), GlobalAccuracy::default()))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
-        .num_epochs(args.epochs);
+        .num_epochs(epochs);
     let renderer = renderer(args, environment, training.interrupter())?;
     let learner = Learner::new(net, optimizer(&config), config.schedule(train.steps()));
+    signals.training_begins();
     let result = training
         .renderer(renderer)
         .with_training_strategy(TrainingStrategy::Custom(ddp.clone()))
@@ -100,15 +126,55 @@ fn train(args: &Args, role: &Role) -> Result<()> {
     if let Some(error) = result.error {
         bail!("training stopped: {error}");
     }
+    if let Some(signal) = ddp.stopped() {
+        if let Some(output) = output {
+            let (name, step) = (stop::name(signal), output.log.progress()?.step);
+            let path = output.folder.path().display();
+            console.say(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
+        }
+        group.destroy();
+        return Ok(ExitCode::from(exit::stopped_by(signal)));
+    }
     if let Some(output) = output {
-        let summary = output.summary(&config, group.transport(), began.elapsed())?;
+        let summary = output.summary(&config, group.transport())?;
         output.folder.write_model(result.model)?;
         output.folder.write_summary(&summary)?;
         console.say(&format!("test accuracy {:.2} %", 100.0 * summary.test_accuracy));
         console.say(&format!("run folder    {}", output.folder.path().display()));
     }
     group.destroy();
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Burn builds an optimizer's loaded state on its default device, which is a GPU in a build that
+/// can use one.
+fn restore_on(device: LocalDevice) {
+    if device == LocalDevice::Cpu && std::env::var_os("BURN_DEVICE").is_none() {
+        // SAFETY: no other thread has been started but the one that waits for signals.
+        unsafe { std::env::set_var("BURN_DEVICE", "flex") };
+    }
+}
+
+/// What `--resume` finds, and a line about it.
+fn look_for_checkpoint(
+    args: &Args,
+    config: &RunConfig,
+    identity: &Identity,
+    console: &Console,
+) -> Result<Option<Found>> {
+    let found = Found::look(&args.checkpoints, args.run_dir.as_deref(), identity)?;
+    let Some(Found { run, checkpoint, warnings }) = &found else { return Ok(None) };
+    warnings.iter().for_each(|warning| console.warn(warning));
+    match checkpoint {
+        Some(checkpoint) => {
+            console.say(&checkpoint.line());
+            checkpoint.changes(config).iter().for_each(|change| console.warn(change));
+        }
+        None => {
+            console.say(&format!("resume    {} has no checkpoint yet: from the beginning", run.display()))
+        }
+    }
+    Ok(found)
 }
 
 /// Flex computes on rayon's global pool.
@@ -166,12 +232,16 @@ type Loader = Arc<ShardedLoader<crate::batch::Sample, MnistBatch>>;
 /// This rank's share of the training and test images.
 fn loaders(args: &Args, group: &ProcessGroup, data: &Dataset, config: &mut RunConfig) -> (Loader, Loader) {
     let world = World { rank: group.rank(), size: group.world_size() };
-    let loader = |images: &data::Images, seed| {
-        let images = Arc::new(ImageDataset(images.clone()));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser), world, args.batch_size, seed, args.workers))
+    let loader = |images: &data::Images, seed, precision| {
+        let (images, batcher) = (Arc::new(ImageDataset(images.clone())), Arc::new(Normaliser(precision)));
+        Arc::new(ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers))
     };
     let seed = (!args.no_shuffle).then_some(args.seed);
-    let (train, test) = (loader(&data.train, seed), loader(&data.test, None));
+    let (train, test) = (
+        loader(&data.train, seed, args.gradients.precision),
+        // Evaluation is f32, as the parameters are.
+        loader(&data.test, None, Precision::F32),
+    );
     config.dataset = data.name.into();
     config.train_samples = train.samples();
     config.test_samples = test.samples();
@@ -180,10 +250,12 @@ fn loaders(args: &Args, group: &ProcessGroup, data: &Dataset, config: &mut RunCo
 
 /// The network, equal on all ranks once rank 0's weights are broadcast.
 fn network(
+    args: &Args,
     config: &RunConfig,
     environment: Environment,
     device: &Device,
     group: &ProcessGroup,
+    console: &Console,
 ) -> Result<Net> {
     let mut net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(device);
     if config.sync_bn {
@@ -191,7 +263,11 @@ fn network(
         net = convert_sync_batch_norm(net, &group.split(0, 0)?)?;
     }
     match &config.init_from {
-        Some(path) if environment.is_main() => weights::load(net, path),
+        Some(path) if environment.is_main() => {
+            let (net, skipped) = weights::load(net, path, !args.no_strict)?;
+            skipped.iter().for_each(|what| console.warn(&format!("--init-from: {what}")));
+            Ok(net)
+        }
         Some(_) | None => Ok(net),
     }
 }
@@ -218,37 +294,4 @@ fn renderer(
         bail!("--progress tui needs a terminal as standard output");
     }
     Ok(default_renderer(interrupter, None))
-}
-
-/// What rank 0 leaves behind.
-struct Output {
-    folder: RunFolder,
-    log: Arc<RunLog>,
-}
-
-impl Output {
-    fn create(args: &Args, config: &RunConfig) -> Result<Self> {
-        let folder = RunFolder::create(args.run_dir.clone())?;
-        folder.write_config(config)?;
-        let log = Arc::new(folder.log()?);
-        Ok(Self { folder, log })
-    }
-
-    fn summary(&self, config: &RunConfig, transport: &str, elapsed: Duration) -> Result<Summary> {
-        let progress = self.log.progress()?;
-        Ok(Summary {
-            test_accuracy: progress.evaluation.accuracy,
-            test_loss: progress.evaluation.loss,
-            images_per_second: progress.samples as f64 / progress.training.as_secs_f64().max(1e-9),
-            world_size: config.world_size,
-            mode: config.mode,
-            device: config.device,
-            transport: transport.into(),
-            dataset: config.dataset.clone(),
-            epochs: progress.epoch,
-            steps: progress.step,
-            seconds: elapsed.as_secs_f64(),
-            parameter_digest: progress.digest,
-        })
-    }
 }

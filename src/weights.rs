@@ -1,17 +1,20 @@
-//! Initial weights from a PyTorch `.pt` or a safetensors file with PyTorch's key names.
+//! Initial weights: a Burn record, or a PyTorch `.pt` or a safetensors file with PyTorch's key names.
 
 use crate::model::Net;
 use anyhow::{Context, Result, bail};
 use burn::store::{
-    ApplyResult, KeyRemapper, ModuleSnapshot, PyTorchToBurnAdapter, PytorchStore, SafetensorsStore,
+    ApplyResult, BurnpackStore, KeyRemapper, ModuleSnapshot, PyTorchToBurnAdapter, PytorchStore,
+    SafetensorsStore,
 };
 use std::path::Path;
 
-/// Every parameter and buffer of `net` from `path`, with or without DDP's `module.` prefix.
+/// Every parameter and buffer of `net` from `path`, with or without DDP's `module.` prefix. If not
+/// `strict`, what does not fit is skipped, and said in the list.
 ///
 /// # Errors
-/// If the file cannot be read, or a tensor is missing, extra or of another shape; all are named.
-pub fn load(mut net: Net, path: &Path) -> Result<Net> {
+/// If the file cannot be read, or nothing in it fits, or, if `strict`, a tensor is missing, extra or of
+/// another shape; all are named.
+pub fn load(mut net: Net, path: &Path, strict: bool) -> Result<(Net, Vec<String>)> {
     let named = || format!("--init-from {}", path.display());
     if !path.is_file() {
         bail!("{}: no such file", named());
@@ -24,17 +27,24 @@ pub fn load(mut net: Net, path: &Path) -> Result<Net> {
             let mut store = store.remap(prefix).allow_partial(true).validate(false);
             net.load_from(&mut store).map_err(|e| anyhow::anyhow!("{}: {e}", named()))?
         }
+        "bpk" => {
+            let mut store = BurnpackStore::from_file(path).allow_partial(true).validate(false);
+            net.load_from(&mut store).map_err(|e| anyhow::anyhow!("{}: {e}", named()))?
+        }
         "pt" | "pth" => {
             let mut store = PytorchStore::from_file(path).remap(prefix).allow_partial(true).validate(false);
             net.load_from(&mut store).map_err(|e| anyhow::anyhow!("{}: {e}", named()))?
         }
-        other => bail!("{}: unknown ending `{other}`; use .pt, .pth or .safetensors", named()),
+        other => bail!("{}: unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors", named()),
     };
     let complaints = complaints(&result);
-    if !complaints.is_empty() {
-        bail!("{} does not fit the network: {}", named(), complaints.join("; "));
+    if strict && !complaints.is_empty() {
+        bail!("{} does not fit the network: {}; --no-strict takes what fits", named(), complaints.join("; "));
     }
-    Ok(net)
+    if result.applied.is_empty() {
+        bail!("{}: nothing in it fits the network", named());
+    }
+    Ok((net, complaints))
 }
 
 /// What keeps the file's tensors and the network's from being one to one.

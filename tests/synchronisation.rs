@@ -71,12 +71,37 @@ fn a_tight_clip_holds_the_network_back_the_same_at_every_world_size() {
 }
 
 #[test]
+fn sixteen_bits_follow_thirty_two_and_say_so_in_the_configuration() {
+    let run = |flags: &str| trained(&format!("{SMALL} {flags}"));
+    // Few steps: f16 overflows in the sixth, leaves it out as it should, and goes another way from there.
+    for world in
+        ["--mode single --max-steps 5", "--nproc-per-node 2 --batch-size 32 --batch-norm --max-steps 5"]
+    {
+        let exact = run(world);
+        for (precision, tolerance) in [("f16", 0.02), ("bf16", 0.1)] {
+            let run = run(&format!("{world} --precision {precision}"));
+            assert_eq!(run.json("config.json")["precision"], precision);
+            assert_ne!(run.digest(), exact.digest(), "{precision} does something");
+            assert_close("loss", &run.losses(), &exact.losses(), tolerance);
+        }
+    }
+}
+
+#[test]
+fn sixteen_bits_in_dp_mode_are_refused() {
+    let outcome = train("--mode dp --precision bf16");
+    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+    assert!(outcome.stderr.contains("--precision bf16 is for --mode single and ddp"), "{outcome:#?}");
+}
+
+#[test]
 fn flags_that_cannot_be_are_refused_by_name() {
     for (flags, named) in [
         ("--grad-compression zip", "powersgd"),
         ("--grad-compression topk:0", "ratio 0"),
         ("--gradient-clip 0", "--gradient-clip"),
         ("--accumulate 0", "--accumulate"),
+        ("--precision fp8", "f32, bf16 or f16"),
     ] {
         let outcome = train(flags);
         assert_eq!(outcome.code, Some(2), "{outcome:#?}");

@@ -58,11 +58,20 @@ impl LrScheduler for WarmupLr {
     }
 
     fn to_record(&self) -> LrSchedulerRecord {
-        LrSchedulerRecord::new().with_scalar("step", self.step)
+        LrSchedulerRecord::new().with_scalar("step", self.step).with_scalar("warmup_steps", self.warmup_steps)
     }
 
+    /// A warm-up of another length, as after a change of the world size, goes on where the recorded
+    /// one was in proportion.
     fn load_record(&mut self, record: LrSchedulerRecord) {
         self.step = record.scalar::<usize>("step").unwrap_or(self.step);
+        match record.scalar::<usize>("warmup_steps") {
+            Some(length) if length > 0 && length != self.warmup_steps => {
+                let scale = self.warmup_steps as f64 / length as f64;
+                self.step = (self.step as f64 * scale).round() as usize;
+            }
+            Some(_) | None => {}
+        }
     }
 }
 
@@ -95,5 +104,9 @@ mod tests {
         let mut other = WarmupLr::new(0.0, 1.0, 10);
         other.load_record(lr.to_record());
         assert_eq!(lr.step(), other.step());
+        // At twice the world size a warm-up has half the steps.
+        let mut half = WarmupLr::new(0.0, 1.0, 5);
+        half.load_record(lr.to_record());
+        assert_eq!(half.step(), 0.6);
     }
 }

@@ -39,13 +39,18 @@ impl DistributedSampler {
 
     /// Steps in an epoch, the same on every rank: the last one may be short, or empty on some.
     pub fn steps(&self, batch_size: usize) -> usize {
-        self.len.div_ceil(batch_size * self.world.size)
+        self.steps_after(0, batch_size)
     }
 
-    /// Samples of step `step` over all ranks.
-    pub fn global_batch(&self, step: usize, batch_size: usize) -> usize {
+    /// Steps in what is left of an epoch after its first `done` samples.
+    pub fn steps_after(&self, done: usize, batch_size: usize) -> usize {
+        self.len.saturating_sub(done).div_ceil(batch_size * self.world.size)
+    }
+
+    /// Samples over all ranks of step `step` after the first `done` samples.
+    pub fn global_batch(&self, done: usize, step: usize, batch_size: usize) -> usize {
         let full = batch_size * self.world.size;
-        full.min(self.len.saturating_sub(step * full))
+        full.min(self.len.saturating_sub(done + step * full))
     }
 
     /// The global order of `epoch`.
@@ -59,10 +64,16 @@ impl DistributedSampler {
 
     /// This rank's part of `epoch`, cut into batches; exactly [`steps`](Self::steps) of them.
     pub fn batches(&self, epoch: usize, batch_size: usize) -> Vec<Vec<usize>> {
+        self.batches_after(epoch, 0, batch_size)
+    }
+
+    /// This rank's part of what is left of `epoch` after the first `done` samples of its global
+    /// order, dealt out anew: a world of another size goes on where the last one stopped.
+    pub fn batches_after(&self, epoch: usize, done: usize, batch_size: usize) -> Vec<Vec<usize>> {
         let World { rank, size } = self.world;
-        let mine: Vec<usize> = self.order(epoch).into_iter().skip(rank).step_by(size).collect();
+        let mine: Vec<usize> = self.order(epoch).into_iter().skip(done + rank).step_by(size).collect();
         let mut batches: Vec<Vec<usize>> = mine.chunks(batch_size).map(<[usize]>::to_vec).collect();
-        batches.resize(self.steps(batch_size), Vec::new());
+        batches.resize(self.steps_after(done, batch_size), Vec::new());
         batches
     }
 }
@@ -113,6 +124,39 @@ mod tests {
                 for size in [2usize, 3, 4, 6, 12] {
                     prop_assert_eq!(&one, &global_batch(len, size, batch * 12 / size, step));
                 }
+            }
+        }
+    }
+
+    proptest! {
+        /// An epoch that begins at one world size and ends at another has the same global batches.
+        #[test]
+        fn a_changed_world_goes_on_in_the_same_order(
+            len in 1usize..400, sizes in (1usize..6, 1usize..6), steps in 0usize..9, batch in 1usize..12,
+        ) {
+            let (before, after) = sizes;
+            let done = (steps * batch * before).min(len);
+            let order = sampler(len, 0, 1, Some(7)).order(3);
+            let mut rest = Vec::new();
+            for step in 0..sampler(len, 0, after, Some(7)).steps_after(done, batch) {
+                let mut global = Vec::new();
+                for rank in 0..after {
+                    let s = sampler(len, rank, after, Some(7));
+                    global.extend(s.batches_after(3, done, batch)[step].clone());
+                    prop_assert_eq!(s.steps_after(done, batch), (len - done).div_ceil(batch * after));
+                }
+                let from = done + step * batch * after;
+                let mut wanted = order[from..(from + batch * after).min(len)].to_vec();
+                prop_assert_eq!(global.len(), sampler(len, 0, after, None).global_batch(done, step, batch));
+                global.sort_unstable();
+                wanted.sort_unstable();
+                prop_assert_eq!(&global, &wanted);
+                rest.extend(global);
+            }
+            prop_assert_eq!(rest.len(), len - done);
+            if before == after && steps * batch * before <= len {
+                let s = sampler(len, before - 1, before, Some(7));
+                prop_assert_eq!(s.batches(3, batch).split_off(steps), s.batches_after(3, done, batch));
             }
         }
     }

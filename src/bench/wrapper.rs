@@ -23,6 +23,7 @@ use collective::{
     loader::{DistributedLoader, ShardedLoader},
     lr::WarmupLr,
     metric::GlobalAccuracy,
+    precision::Precision,
     strategy::{DistributedDataParallel, Observer, StepReport},
 };
 use std::{
@@ -58,7 +59,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         let world = World { rank: 0, size: 1 };
         Arc::new(ShardedLoader::new(
             images.clone(),
-            Arc::new(Normaliser),
+            Arc::new(Normaliser(Precision::F32)),
             world,
             bench.batch_size,
             Some(1),
@@ -159,7 +160,7 @@ fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> 
     let test = {
         let world = World { rank: 0, size: 1 };
         let images = Arc::new(ImageDataset(Dataset::digits(1, 1, 1).test));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser), world, 1, None, 0))
+        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, 1, None, 0))
     };
     let ddp = DistributedDataParallel::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())

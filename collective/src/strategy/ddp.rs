@@ -2,8 +2,9 @@
 //! each backward pass. A world of one is the single-device case, not a special one.
 
 use super::{
-    Observer, TrainInput, TrainedOutput, ValidInput, ValidOutput,
-    epochs::{Run, Stop},
+    Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput,
+    ValidOutput,
+    run::{Run, Stop},
 };
 use crate::{
     Error, ProcessGroup, Result,
@@ -17,7 +18,10 @@ use burn::train::{
     Learner, LearnerModel, SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader,
     TrainOutput, TrainStep, TrainingComponents, ValidLoader,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU8, Ordering},
+};
 
 /// Data-parallel training with a process (or thread) per device.
 ///
@@ -35,6 +39,11 @@ pub struct DistributedDataParallel<M: LearnerModel> {
     /// Forward and backward over one batch.
     pub(super) step: StepFn<M>,
     devices: usize,
+    pub(super) checkpoints: Option<Checkpoints>,
+    pub(super) resume: Option<Snapshot>,
+    pub(super) seed: Option<u64>,
+    pub(super) stop: Option<StopRequest>,
+    stopped: AtomicU8,
     failure: Mutex<Option<Error>>,
 }
 
@@ -64,6 +73,11 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
             max_steps: None,
             step: Box::new(|model, batch| Ok(TrainStep::step(model, batch))),
             devices: 1,
+            checkpoints: None,
+            resume: None,
+            seed: None,
+            stop: None,
+            stopped: AtomicU8::new(0),
             failure: Mutex::new(None),
         }
     }
@@ -125,6 +139,11 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         self
     }
 
+    /// What the run was asked, if that is why it ended: see [`with_stop`](Self::with_stop).
+    pub fn stopped(&self) -> Option<u8> {
+        Some(self.stopped.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
+    }
+
     /// The collective error that ended the run, if one did: burn-train has no place for it.
     pub fn failure(&self) -> Option<Error> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -159,6 +178,12 @@ where
             )));
             return (learner.model(), components.event_processor);
         }
+        // First, because it brings the identities of parameters with it.
+        let applied = self.resume.as_ref().map_or(Ok(()), |snapshot| snapshot.apply(&mut learner));
+        if let Err(error) = applied {
+            fail(error);
+            return (learner.model(), components.event_processor);
+        }
         let reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
             Ok(reducer) => reducer,
             Err(error) => {
@@ -167,9 +192,16 @@ where
             }
         };
         let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
-        let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, step: 0 };
-        match run.epochs(starting_epoch) {
+        let fresh = || Position { epoch: starting_epoch, ..Position::start() };
+        let position = self.resume.as_ref().map_or_else(fresh, |snapshot| snapshot.position.clone());
+        let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, position };
+        match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}
+            Err(Stop::Asked(asked)) => {
+                self.stopped.store(asked, Ordering::Relaxed);
+                // So that burn-train's renderer does not take the run for a finished one.
+                interrupter.stop(None);
+            }
             Err(Stop::Failed(error)) => fail(error),
         }
         (run.learner.model(), run.components.event_processor)

@@ -1,9 +1,16 @@
 //! Learning strategies for burn-train that train one model on many ranks, and what they report.
 
 mod ddp;
-mod epochs;
+mod epoch;
+mod evaluate;
+mod keeper;
+mod run;
+mod snapshot;
+mod totals;
 
 pub use ddp::DistributedDataParallel;
+pub use keeper::{Checkpoints, Keeper, StopRequest};
+pub use snapshot::{Position, Snapshot};
 
 use burn::train::{InferenceStep, TrainStep};
 use std::{sync::Arc, time::Duration};
@@ -43,7 +50,7 @@ pub struct EpochReport {
     /// orders them; each sample counted once.
     pub valid_totals: Vec<f64>,
     pub valid_samples: usize,
-    /// Training alone, without evaluation.
+    /// Training alone, without evaluation; with what a run did before it was resumed.
     pub train_time: Duration,
     /// Training and evaluation.
     pub elapsed: Duration,

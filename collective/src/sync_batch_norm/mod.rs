@@ -20,7 +20,7 @@ use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::{BatchNorm, BatchNormConfig};
-use burn::tensor::{Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use burn::tensor::{DType, Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
 use serde::{Deserialize, Serialize};
 
 /// Which variance of a batch of `n` values a channel goes into the running variance. Batches
@@ -118,9 +118,16 @@ impl SyncBatchNorm {
     /// If the input has not as many channels as gamma.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
+        // Burn's wants an input of the statistics' type; sums in 16 bits would be worth little.
+        let half = matches!(input.dtype(), DType::F16 | DType::BF16);
         match (&self.group, self.running_variance) {
+            _ if !training && half => {
+                let dtype = FloatDType::from(input.dtype());
+                self.norm.forward(input.cast(FloatDType::F32)).cast(dtype)
+            }
             _ if !training => self.norm.forward(input),
             (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
+            _ if half => self.forward_together(input, &ProcessGroup::solo()),
             (_, RunningVariance::Population) => self.norm.forward(input),
             (_, RunningVariance::Unbiased) => self.forward_alone(input),
         }

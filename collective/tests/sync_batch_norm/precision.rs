@@ -70,12 +70,10 @@ fn one_far_off_value_spoils_nothing() {
 fn half_types_are_computed_in_f32() {
     // Squares and sums overflow f16, and bf16 would lose the deviation.
     for (dtype, tolerance) in [(DType::F16, 2e-3), (DType::BF16, 2e-2)] {
-        let case = one_channel(&[500, 300], dtype, |_, noise| 1000.0 + 200.0 * noise);
-        case.sharded(Kind::Thread).remove(0).assert_close(
-            &exact(&case),
-            1e-3,
-            tolerance,
-            &format!("{dtype:?}"),
-        );
+        for shards in [&[500, 300][..], &[800]] {
+            let case = one_channel(shards, dtype, |_, noise| 1000.0 + 200.0 * noise);
+            let what = format!("{dtype:?} over {shards:?}");
+            case.sharded(Kind::Thread).remove(0).assert_close(&exact(&case), 1e-3, tolerance, &what);
+        }
     }
 }

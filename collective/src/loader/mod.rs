@@ -1,24 +1,17 @@
 //! The data loader over a [`DistributedSampler`]: batches of one rank's share of an epoch, built
 //! ahead on worker threads and delivered in order.
 
+mod burn_view;
+mod workers;
+
 use crate::{World, sampler::DistributedSampler};
 use burn::data::{
-    dataloader::{DataLoader, DataLoaderIterator, Progress, batcher::Batcher},
+    dataloader::{DataLoader, batcher::Batcher},
     dataset::{Dataset, DatasetError},
 };
 use burn::tensor::Device;
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, sync_channel},
-    },
-    thread,
-};
-
-/// Batches a worker may be ahead of the training thread.
-const AHEAD: usize = 2;
+use std::sync::{Arc, atomic::AtomicUsize};
+use workers::Batch;
 
 /// A batch and how many of its samples count.
 pub struct Share<O> {
@@ -33,6 +26,15 @@ pub struct Share<O> {
 /// Iterator over this rank's share of one epoch.
 pub type Shares<O> = Box<dyn Iterator<Item = Result<Share<O>, DatasetError>> + Send>;
 
+/// How much of an epoch is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Batches of each rank, at the world size they were dealt out to.
+    pub batches: usize,
+    /// Samples over all ranks, with which the epoch's global order begins.
+    pub samples: usize,
+}
+
 /// A loader that can be asked for any epoch, from any step on.
 pub trait DistributedLoader<O>: DataLoader<O> {
     /// The batches of `epoch` (from 1), without the first `skip`, on `device`.
@@ -41,6 +43,16 @@ pub trait DistributedLoader<O>: DataLoader<O> {
     fn steps(&self) -> usize;
     /// Samples in an epoch over all ranks.
     fn samples(&self) -> usize;
+    /// What is left of `epoch`, perhaps begun by a world of another size. A loader that does not
+    /// know an order over all ranks skips the batches that are done, which is right at the same
+    /// world size only.
+    fn rest(&self, epoch: usize, done: Done, device: &Device) -> Shares<O> {
+        self.epoch(epoch, done.batches, device)
+    }
+    /// Steps in what is left of an epoch.
+    fn steps_left(&self, done: Done) -> usize {
+        self.steps().saturating_sub(done.batches)
+    }
 }
 
 /// A Burn data set and batcher, shared out over the ranks of a world.
@@ -78,7 +90,10 @@ impl<I, O> ShardedLoader<I, O> {
 
 impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
     /// How a worker makes the batch of `indices`.
-    fn builder(&self, device: &Device) -> impl Fn(&Batch) -> Result<Share<O>, DatasetError> + Send + 'static {
+    fn builder(
+        &self,
+        device: &Device,
+    ) -> impl Fn(&Batch) -> Result<Share<O>, DatasetError> + Clone + Send + 'static {
         let (dataset, batcher, device) = (self.dataset.clone(), self.batcher.clone(), device.clone());
         move |Batch { indices, global }| {
             // A rank without samples left still takes part in the step, with weight zero.
@@ -87,34 +102,19 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
             Ok(Share { item, samples: indices.len(), global_samples: *global })
         }
     }
+
+    /// The batches of `epoch` after its first `done` samples, without the first `skip`.
+    fn shares(&self, epoch: usize, done: usize, skip: usize, device: &Device) -> Shares<O> {
+        let batches = self.sampler.batches_after(epoch, done, self.batch_size).into_iter().enumerate();
+        let global = |step| self.sampler.global_batch(done, step, self.batch_size);
+        let batches = batches.map(|(step, indices)| Batch { indices, global: global(step) });
+        workers::build(batches.skip(skip).collect(), self.workers, self.builder(device))
+    }
 }
 
 impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoader<I, O> {
     fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> Shares<O> {
-        let batches: Vec<Batch> = (self.sampler.batches(epoch, self.batch_size).into_iter().enumerate())
-            .map(|(step, indices)| Batch {
-                indices,
-                global: self.sampler.global_batch(step, self.batch_size),
-            })
-            .skip(skip)
-            .collect();
-        if self.workers == 0 {
-            let build = self.builder(device);
-            return Box::new(batches.into_iter().map(move |batch| build(&batch)));
-        }
-        // Worker w builds batches w, w + workers, …, each through its own channel, so that reading
-        // the channels in turn gives the batches in order. A dropped iterator closes the channels,
-        // which ends the workers.
-        let queues = (0..self.workers)
-            .map(|worker| {
-                let build = self.builder(device);
-                let mine: Vec<_> = batches.iter().skip(worker).step_by(self.workers).cloned().collect();
-                let (send, receive) = sync_channel(AHEAD);
-                thread::spawn(move || mine.iter().all(|batch| send.send(build(batch)).is_ok()));
-                receive
-            })
-            .collect();
-        Box::new(InTurn { queues, left: batches.len() })
+        self.shares(epoch, 0, skip, device)
     }
 
     fn steps(&self) -> usize {
@@ -124,119 +124,13 @@ impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoade
     fn samples(&self) -> usize {
         self.sampler.len()
     }
-}
 
-/// The samples of one batch, and how many there are over all ranks.
-#[derive(Clone)]
-struct Batch {
-    indices: Vec<usize>,
-    global: usize,
-}
-
-/// Reads the workers' channels in turn.
-struct InTurn<O> {
-    queues: VecDeque<Receiver<Result<Share<O>, DatasetError>>>,
-    left: usize,
-}
-
-impl<O> Iterator for InTurn<O> {
-    type Item = Result<Share<O>, DatasetError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let item = self.queues.front()?.recv();
-        self.queues.rotate_left(1);
-        // A worker that panicked must not look like the end of the epoch: other ranks go on.
-        Some(item.unwrap_or_else(|_| Err(DatasetError::new(std::io::Error::other("a data worker panicked")))))
-    }
-}
-
-/// So that Burn's own strategies can use the same loader.
-impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O> {
-    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
-        let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
-        Box::new(Counted { shares: self.epoch(epoch, 0, &self.device), done: 0, total: self.num_items() })
+    fn rest(&self, epoch: usize, done: Done, device: &Device) -> Shares<O> {
+        self.shares(epoch, done.samples, 0, device)
     }
 
-    /// Samples of this rank.
-    fn num_items(&self) -> usize {
-        self.sampler.batches(1, self.batch_size).iter().map(Vec::len).sum()
-    }
-
-    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
-        Arc::new(Self {
-            device: device.clone(),
-            next_epoch: AtomicUsize::new(1),
-            ..self.shallow(self.sampler)
-        })
-    }
-
-    /// The samples `start..end` of the data set, still shared out over the world.
-    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
-        let dataset = Arc::new(Window { whole: self.dataset.clone(), start, len: end - start });
-        let sampler = self.sampler.with_len(end - start);
-        Arc::new(Self { dataset, ..self.shallow(sampler) })
-    }
-}
-
-impl<I, O> ShardedLoader<I, O> {
-    fn shallow(&self, sampler: DistributedSampler) -> Self {
-        Self {
-            dataset: self.dataset.clone(),
-            batcher: self.batcher.clone(),
-            sampler,
-            batch_size: self.batch_size,
-            workers: self.workers,
-            device: self.device.clone(),
-            next_epoch: AtomicUsize::new(1),
-        }
-    }
-}
-
-struct Counted<O> {
-    shares: Shares<O>,
-    done: usize,
-    total: usize,
-}
-
-impl<O> Iterator for Counted<O> {
-    type Item = Result<O, DatasetError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            match self.shares.next()? {
-                // Only this project's strategies know that a padding batch weighs nothing.
-                Ok(share) if share.samples == 0 => continue,
-                Ok(share) => {
-                    self.done += share.samples;
-                    return Some(Ok(share.item));
-                }
-                Err(error) => return Some(Err(error)),
-            }
-        }
-    }
-}
-
-impl<O> DataLoaderIterator<O> for Counted<O> {
-    fn progress(&self) -> Progress {
-        Progress::new(self.done, self.total, Some("items".into()))
-    }
-}
-
-/// A contiguous part of a data set.
-struct Window<I> {
-    whole: Arc<dyn Dataset<I>>,
-    start: usize,
-    len: usize,
-}
-
-impl<I> Dataset<I> for Window<I> {
-    fn get(&self, index: usize) -> Result<I, DatasetError> {
-        self.whole.get(self.start + index)
-    }
-
-    fn len(&self) -> usize {
-        self.len
+    fn steps_left(&self, done: Done) -> usize {
+        self.sampler.steps_after(done.samples, self.batch_size)
     }
 }
 
@@ -270,6 +164,20 @@ mod tests {
             assert_eq!(inline, shares(&loader(103, 1, 3, workers), 2, 0));
         }
         assert_eq!(inline[4..], shares(&loader(103, 1, 3, 2), 2, 4));
+    }
+
+    #[test]
+    fn the_rest_of_an_epoch_is_what_skipping_leaves_and_any_world_can_take_it() {
+        let two = loader(103, 1, 2, 0);
+        let done = Done { batches: 5, samples: 5 * 4 * 2 };
+        let rest: Vec<_> =
+            two.rest(2, done, &Device::default()).map(|s| s.expect("in memory").item).collect();
+        let skipped: Vec<_> = shares(&two, 2, 5).into_iter().map(|(item, _)| item).collect();
+        assert_eq!((rest.len(), &rest), (two.steps_left(done), &skipped));
+        let samples = |l: &ShardedLoader<usize, Vec<usize>>| -> usize {
+            l.rest(2, done, &Device::default()).map(|s| s.expect("in memory").samples).sum()
+        };
+        assert_eq!((0..3).map(|rank| samples(&loader(103, rank, 3, 1))).sum::<usize>(), 63);
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! The same loader as Burn's own strategies see it.
+
+use super::{DistributedLoader, ShardedLoader, Shares};
+use crate::sampler::DistributedSampler;
+use burn::data::{
+    dataloader::{DataLoader, DataLoaderIterator, Progress},
+    dataset::{Dataset, DatasetError},
+};
+use burn::tensor::Device;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// So that Burn's own strategies can use the same loader.
+impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O> {
+    fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
+        let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
+        Box::new(Counted { shares: self.epoch(epoch, 0, &self.device), done: 0, total: self.num_items() })
+    }
+
+    /// Samples of this rank.
+    fn num_items(&self) -> usize {
+        self.sampler.batches(1, self.batch_size).iter().map(Vec::len).sum()
+    }
+
+    fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
+        Arc::new(Self {
+            device: device.clone(),
+            next_epoch: AtomicUsize::new(1),
+            ..self.shallow(self.sampler)
+        })
+    }
+
+    /// The samples `start..end` of the data set, still shared out over the world.
+    fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
+        let dataset = Arc::new(Window { whole: self.dataset.clone(), start, len: end - start });
+        let sampler = self.sampler.with_len(end - start);
+        Arc::new(Self { dataset, ..self.shallow(sampler) })
+    }
+}
+
+impl<I, O> ShardedLoader<I, O> {
+    fn shallow(&self, sampler: DistributedSampler) -> Self {
+        Self {
+            dataset: self.dataset.clone(),
+            batcher: self.batcher.clone(),
+            sampler,
+            batch_size: self.batch_size,
+            workers: self.workers,
+            device: self.device.clone(),
+            next_epoch: AtomicUsize::new(1),
+        }
+    }
+}
+
+struct Counted<O> {
+    shares: Shares<O>,
+    done: usize,
+    total: usize,
+}
+
+impl<O> Iterator for Counted<O> {
+    type Item = Result<O, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.shares.next()? {
+                // Only this project's strategies know that a padding batch weighs nothing.
+                Ok(share) if share.samples == 0 => continue,
+                Ok(share) => {
+                    self.done += share.samples;
+                    return Some(Ok(share.item));
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl<O> DataLoaderIterator<O> for Counted<O> {
+    fn progress(&self) -> Progress {
+        Progress::new(self.done, self.total, Some("items".into()))
+    }
+}
+
+/// A contiguous part of a data set.
+struct Window<I> {
+    whole: Arc<dyn Dataset<I>>,
+    start: usize,
+    len: usize,
+}
+
+impl<I> Dataset<I> for Window<I> {
+    fn get(&self, index: usize) -> Result<I, DatasetError> {
+        self.whole.get(self.start + index)
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}

@@ -1,0 +1,174 @@
+//! The loop that [`DistributedDataParallel`] runs on every rank: epochs, the checks and checkpoints
+//! between them, and stopping together.
+
+use super::{DistributedDataParallel, EpochReport, Position, Snapshot, TrainedOutput, ValidOutput};
+use crate::{Error, ReduceOp, gradient::Reducer, metric::StepOutput, replica};
+use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
+use std::time::{Duration, Instant};
+
+/// Why a run ends before its last epoch.
+pub(super) enum Stop {
+    /// The group failed, or the ranks disagree.
+    Failed(Error),
+    /// burn-train's interrupter was told to stop, here or on another rank.
+    Interrupted,
+    /// A [`StopRequest`](super::StopRequest) of some rank said this number.
+    Asked(u8),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+/// One run in progress on one rank.
+pub(super) struct Run<'a, M: LearnerModel> {
+    pub ddp: &'a DistributedDataParallel<M>,
+    pub learner: Learner<M>,
+    pub components: TrainingComponents<M>,
+    pub reducer: Reducer,
+    /// Batches an optimizer step.
+    pub accumulation: usize,
+    /// Whether the user knows that overlap has ended.
+    pub warned: bool,
+    pub position: Position,
+}
+
+impl<M: LearnerModel> Run<'_, M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// The whole run, or what is left of it.
+    pub fn epochs(&mut self) -> Result<(), Stop> {
+        self.share_state()?;
+        replica::verify_equal(&self.learner.model(), &self.ddp.group, "before the first step")?;
+        while self.position.epoch <= self.components.num_epochs
+            && !(self.position.evaluated && self.finished())
+        {
+            self.position.evaluated = false;
+            let (began, earlier) = (Instant::now(), self.position.seconds);
+            let complete = self.train()?;
+            // BatchNorm's running statistics differ between ranks, as in PyTorch; rank 0's are kept.
+            self.share_state()?;
+            let Position { step, epoch, samples, seconds, .. } = self.position;
+            let when = format!("after epoch {epoch}");
+            let digest = replica::verify_equal(&self.learner.model(), &self.ddp.group, &when)?;
+            let valid = self.evaluate(epoch)?;
+            let report = EpochReport {
+                epoch,
+                train_loss: self.position.mean_loss(),
+                train_samples: samples,
+                valid_totals: valid.sums,
+                valid_samples: valid.samples,
+                train_time: Duration::from_secs_f64(seconds),
+                elapsed: Duration::from_secs_f64(earlier) + began.elapsed(),
+                digest,
+            };
+            self.ddp.observer.epoch_done(&report);
+            if complete {
+                self.position = Position { step, ..Position::start() };
+                self.position.epoch = epoch + 1;
+            }
+            self.position.evaluated = true;
+            if self.end_of_epoch(&report)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A checkpoint, and whether to end here although epochs are left: by rank 0's decision.
+    fn end_of_epoch(&mut self, report: &EpochReport) -> Result<bool, Stop> {
+        self.event(LearnerEvent::EndEpoch(report.epoch));
+        let ddp = self.ddp;
+        let Self { components: parts, learner, .. } = self;
+        parts.interrupter.fail_on_error(parts.event_processor.flush());
+        let mut over = false;
+        if ddp.group.rank() == 0 {
+            if let Some(checkpointer) = &mut parts.checkpointer {
+                checkpointer.checkpoint(learner, report.epoch, &parts.event_store);
+            }
+            if let Some(early) = &mut parts.early_stopping {
+                over = early.should_stop(report.epoch, &parts.event_store);
+            }
+            let keeper = ddp.checkpoints.as_ref().and_then(|checkpoints| checkpoints.keeper.as_ref());
+            over |= keeper.is_some_and(|keeper| keeper.is_over(report));
+        }
+        let mut votes = [u8::from(over), ddp.asked()];
+        ddp.group.all_reduce(&mut votes, ReduceOp::Max)?;
+        self.keep()?;
+        match votes {
+            [_, 0] => Ok(votes[0] > 0),
+            [_, asked] => Err(Stop::Asked(asked)),
+        }
+    }
+
+    /// How to end a step after which some rank wants to.
+    pub(super) fn stop(&mut self) -> Result<Stop, Stop> {
+        let mut asked = [self.ddp.asked()];
+        self.ddp.group.all_reduce(&mut asked, ReduceOp::Max)?;
+        match asked {
+            [0] => Ok(Stop::Interrupted),
+            [asked] => {
+                self.keep()?;
+                Ok(Stop::Asked(asked))
+            }
+        }
+    }
+
+    /// A checkpoint of where the run is, if any are taken. All ranks wait until it is on disk.
+    pub(super) fn keep(&mut self) -> Result<(), Stop> {
+        let (ddp, position) = (self.ddp, &self.position);
+        let Some(checkpoints) = &ddp.checkpoints else { return Ok(()) };
+        let kept = ddp.group.run_on(0, || match &checkpoints.keeper {
+            Some(keeper) => {
+                let store = &self.components.event_store;
+                let snapshot = Snapshot::take(&self.learner, store, position.clone());
+                snapshot.map_err(|error| error.to_string()).and_then(|snapshot| keeper.keep(&snapshot))
+            }
+            None => Ok(()),
+        });
+        kept.map_err(|error| match error {
+            Error::Remote { rank: 0, reason } if ddp.group.rank() == 0 => Error::Invalid(reason).into(),
+            error => error.into(),
+        })
+    }
+
+    pub(super) fn finished(&self) -> bool {
+        self.ddp.max_steps.is_some_and(|max| self.position.step >= max)
+    }
+
+    /// Gives every rank rank 0's parameters and buffers.
+    fn share_state(&mut self) -> Result<(), Stop> {
+        if self.ddp.group.world_size() > 1 {
+            let model = replica::broadcast(self.learner.model(), &self.ddp.group, 0)?;
+            self.learner.load_model(model.into_record());
+        }
+        Ok(())
+    }
+
+    pub(super) fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {
+        // A loader may have asked the other ranks; what happened there is not about this rank's data.
+        let collective = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
+        let failure = match collective {
+            None => {
+                Error::Invalid(format!("rank {} could not read its data: {error}", self.ddp.group.rank()))
+            }
+            Some(error) => error.clone(),
+        };
+        self.components.interrupter.fail(error);
+        Stop::Failed(failure)
+    }
+
+    pub(super) fn event(&mut self, event: LearnerEvent<TrainedOutput<M>>) {
+        let result = self.components.event_processor.process_train(event);
+        self.components.interrupter.fail_on_error(result);
+    }
+
+    pub(super) fn valid_event(&mut self, event: LearnerEvent<ValidOutput<M>>) {
+        let result = self.components.event_processor.process_valid(event);
+        self.components.interrupter.fail_on_error(result);
+    }
+}

@@ -1,0 +1,189 @@
+//! Everything a run needs to go on later, between two optimizer steps: taken from a learner, given
+//! to one, and handed from rank 0 to all.
+
+use crate::{Error, ProcessGroup, Result, loader::Done};
+use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
+use burn::store::{ModuleRecord, RecordError};
+use burn::tensor::Bytes;
+use burn::train::{
+    Learner, LearnerModel, LearningCheckpointer,
+    checkpoint::{
+        AsyncCheckpointer, Checkpoint, Checkpointer, CheckpointerError, CheckpointingAction,
+        CheckpointingStrategy,
+    },
+    metric::store::EventStoreClient,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Sender, channel},
+    },
+};
+
+/// Where a run is, between two optimizer steps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Optimizer steps done over the whole run.
+    pub step: usize,
+    /// The epoch in progress, from 1; behind an epoch's evaluation, the next one.
+    pub epoch: usize,
+    /// Batches of each rank in `epoch`, at the world size that trained them.
+    pub batches: usize,
+    /// Samples over all ranks in `epoch`: its global order is done up to here.
+    pub samples: usize,
+    /// Sums over these samples, as [`StepOutput::totals`](crate::metric::StepOutput::totals) orders them.
+    pub totals: Vec<f64>,
+    /// Seconds that training in `epoch` took so far.
+    pub seconds: f64,
+    /// Whether the parameters have been evaluated as they are here.
+    pub evaluated: bool,
+}
+
+impl Position {
+    /// The beginning of a run.
+    pub fn start() -> Self {
+        Self { epoch: 1, ..Self::default() }
+    }
+
+    /// How much of the epoch is done.
+    pub fn done(&self) -> Done {
+        Done { batches: self.batches, samples: self.samples }
+    }
+
+    pub(super) fn mean_loss(&self) -> f64 {
+        self.totals.first().copied().unwrap_or(0.0) / self.samples.max(1) as f64
+    }
+}
+
+/// A run between two optimizer steps. The three parts are Burn records, the same on every rank, so
+/// that one rank can keep them for all.
+///
+/// What a compression hook feeds back to later steps is no part of it: it begins anew.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    pub position: Position,
+    /// Parameters and buffers: a module record.
+    pub model: Vec<u8>,
+    pub optimizer: Vec<u8>,
+    /// The learning-rate scheduler.
+    pub scheduler: Vec<u8>,
+}
+
+impl Snapshot {
+    /// Of `learner` as it is now.
+    pub(super) fn take<M: LearnerModel>(
+        learner: &Learner<M>,
+        store: &EventStoreClient,
+        position: Position,
+    ) -> Result<Self> {
+        // Folds the last update of BatchNorm's running statistics in.
+        let _ = learner.model().valid();
+        // burn-train hands the optimizer's state to checkpointers only.
+        let (module, modules) = channel();
+        let (optimizer, optimizers) = channel();
+        let (scheduler, schedulers) = channel();
+        let trays = (Tray::start(module), Tray::start(optimizer), Tray::start(scheduler));
+        LearningCheckpointer::<M>::new(trays.0, trays.1, trays.2, Box::new(Now)).checkpoint(
+            learner,
+            position.epoch,
+            store,
+        );
+        let lost = |_| Error::Invalid("a checkpoint was taken, and did not arrive".into());
+        let (module, optimizer): (ModuleRecord, OptimizerRecord) =
+            (modules.recv().map_err(lost)?, optimizers.recv().map_err(lost)?);
+        let scheduler: LrSchedulerRecord = schedulers.recv().map_err(lost)?;
+        let bytes = |what: &str, bytes: Result<Bytes, RecordError>| {
+            let failed = |error: RecordError| Error::Io {
+                what: format!("packing the {what}"),
+                reason: error.to_string(),
+            };
+            bytes.map(|bytes| bytes.to_vec()).map_err(failed)
+        };
+        Ok(Self {
+            position,
+            model: bytes("model", module.into_bytes())?,
+            optimizer: bytes("optimizer's state", optimizer.into_bytes())?,
+            scheduler: bytes("learning-rate scheduler", scheduler.into_bytes())?,
+        })
+    }
+
+    /// Gives `learner` what was kept.
+    pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
+        let misfit = |what: &str, reason: String| {
+            Error::Invalid(format!("the checkpoint's {what} does not fit this run: {reason}"))
+        };
+        let bytes = |bytes: &[u8]| Bytes::from_bytes_vec(bytes.to_vec());
+        let model = ModuleRecord::from_bytes(bytes(&self.model));
+        let model = model.and_then(|record| learner.model().try_load_record(record.clone()).map(|_| record));
+        learner.load_model(model.map_err(|error| misfit("model", error.to_string()))?);
+        let optimizer = OptimizerRecord::from_bytes(bytes(&self.optimizer));
+        let optimizer = optimizer.map_err(|error| misfit("optimizer state", error.to_string()))?;
+        // Burn builds it on the default device first, and panics if that is not there.
+        catch_unwind(AssertUnwindSafe(|| learner.load_optim(optimizer))).map_err(|_| {
+            let reason = "Burn could not load it on its default device; name another with BURN_DEVICE";
+            misfit("optimizer state", reason.into())
+        })?;
+        let scheduler = LrSchedulerRecord::from_bytes(bytes(&self.scheduler));
+        learner.load_scheduler(scheduler.map_err(|error| misfit("scheduler", error.to_string()))?);
+        Ok(())
+    }
+
+    /// Gives every rank what rank 0 has; the other ranks' own is ignored. Every rank must call it.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn share(own: Option<Self>, group: &ProcessGroup) -> Result<Option<Self>> {
+        if group.world_size() == 1 {
+            return Ok(own);
+        }
+        let header = own.as_ref().map(|own| {
+            let lengths = [own.model.len(), own.optimizer.len(), own.scheduler.len()];
+            (own.position.clone(), lengths)
+        });
+        let Some((position, lengths)) = group.broadcast_object(&header, 0)? else { return Ok(None) };
+        let mut parts = match own {
+            Some(own) if group.rank() == 0 => [own.model, own.optimizer, own.scheduler],
+            Some(_) | None => lengths.map(|length| vec![0u8; length]),
+        };
+        for part in &mut parts {
+            group.broadcast(part, 0)?;
+        }
+        let [model, optimizer, scheduler] = parts;
+        Ok(Some(Self { position, model, optimizer, scheduler }))
+    }
+}
+
+/// A checkpointer that only passes a record on.
+struct Tray<R>(Mutex<Sender<R>>);
+
+impl<R: Checkpoint> Tray<R> {
+    fn start(to: Sender<R>) -> AsyncCheckpointer<R> {
+        AsyncCheckpointer::new(Tray(Mutex::new(to)))
+    }
+}
+
+impl<R: Checkpoint> Checkpointer<R> for Tray<R> {
+    fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
+        let to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        to.send(record).map_err(|error| CheckpointerError::Unknown(error.to_string()))
+    }
+
+    fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
+        Ok(())
+    }
+
+    fn restore(&self, _epoch: usize) -> Result<R, CheckpointerError> {
+        Err(CheckpointerError::Unknown("nothing is kept here".into()))
+    }
+}
+
+/// Saves whenever it is asked.
+struct Now;
+
+impl CheckpointingStrategy for Now {
+    fn checkpointing(&mut self, _epoch: usize, _store: &EventStoreClient) -> Vec<CheckpointingAction> {
+        vec![CheckpointingAction::Save]
+    }
+}

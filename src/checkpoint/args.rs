@@ -1,0 +1,46 @@
+//! The flags about checkpoints and about stopping early.
+
+use crate::{cli::positive, evaluation::Evaluation};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Checkpoints")]
+pub struct CheckpointArgs {
+    /// Keep a checkpoint after each N optimizer steps, besides the end of every epoch
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub save_every: Option<usize>,
+    /// Checkpoints to keep, besides the best one
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive)]
+    pub keep: usize,
+    /// Go on from a checkpoint, or from the newest one of a run folder [default: of --run-dir, or from the
+    /// beginning if it has none yet]
+    #[arg(long, value_name = "PATH")]
+    #[serde(skip)]
+    pub resume: Option<Option<PathBuf>>,
+    /// Stop after PATIENCE epochs in a row that were no better than the best one
+    #[arg(long, value_name = "PATIENCE", value_parser = positive)]
+    pub early_stop: Option<usize>,
+    /// Of the test set: what makes an epoch the best one
+    #[arg(long, value_enum, default_value_t = Monitor::Loss)]
+    pub monitor: Monitor,
+}
+
+/// `--monitor`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Monitor {
+    Loss,
+    Accuracy,
+}
+
+impl Monitor {
+    /// Whether `new` is better than `old`. What is no number never is.
+    pub fn is_better(self, new: &Evaluation, old: &Evaluation) -> bool {
+        match self {
+            Monitor::Loss => new.loss < old.loss,
+            Monitor::Accuracy => new.accuracy > old.accuracy,
+        }
+    }
+}

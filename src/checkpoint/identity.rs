@@ -1,0 +1,62 @@
+//! What must not change between a checkpoint and the run that goes on from it.
+
+use crate::run_config::RunConfig;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Everything that decides a run's trajectory at a given world size, by flag. The world size, the
+/// batch size and the length of the run may change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Identity(BTreeMap<String, Value>);
+
+impl Identity {
+    /// `data` is the digest of the images.
+    pub fn new(config: &RunConfig, data: &str) -> Self {
+        let gradients = &config.gradients;
+        let entries = [
+            ("--batch-norm", json!(config.batch_norm)),
+            ("--sync-bn", json!(config.sync_bn)),
+            ("--dropout", json!(config.dropout)),
+            ("--dataset", json!(config.dataset)),
+            ("--train-limit", json!(config.train_samples)),
+            ("--data-dir (digest of the images)", json!(data)),
+            ("--no-shuffle", json!(!config.shuffle)),
+            ("--seed", json!(config.seed)),
+            ("--lr", json!(config.lr)),
+            ("--scale-lr", json!(config.scale_lr)),
+            ("--warmup-epochs", json!(config.warmup_epochs)),
+            ("--momentum", json!(config.momentum)),
+            ("--accumulate", json!(gradients.accumulate)),
+            ("--gradient-clip", json!(gradients.gradient_clip)),
+            ("--grad-compression", json!(gradients.grad_compression)),
+        ];
+        Self(entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).collect())
+    }
+
+    /// What differs: `--seed 42, not 43`, this run's value last.
+    pub fn differences(&self, now: &Self) -> Vec<String> {
+        let none = Value::Null;
+        let flags: std::collections::BTreeSet<&String> = self.0.keys().chain(now.0.keys()).collect();
+        let value = |of: &Self, flag: &String| of.0.get(flag).unwrap_or(&none).clone();
+        let differ = flags.into_iter().map(|flag| (flag, value(self, flag), value(now, flag)));
+        differ.filter(|(_, a, b)| a != b).map(|(flag, a, b)| format!("{flag} {a}, not {b}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_name_the_flag_and_both_values() {
+        let identity = |pairs: &[(&str, Value)]| {
+            Identity(pairs.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone())).collect())
+        };
+        let kept = identity(&[("--seed", json!(42)), ("--lr", json!(0.1)), ("--old", json!(true))]);
+        let now = identity(&[("--seed", json!(43)), ("--lr", json!(0.1))]);
+        assert_eq!(kept.differences(&now), ["--old true, not null", "--seed 42, not 43"]);
+        assert!(kept.differences(&kept).is_empty());
+    }
+}

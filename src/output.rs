@@ -1,0 +1,77 @@
+//! What rank 0 leaves behind: the run's folder, its tables and its checkpoints.
+
+use crate::{
+    checkpoint::{FolderKeeper, Found, Identity, Store},
+    cli::Args,
+    run_config::RunConfig,
+    run_folder::{RunFolder, Summary},
+    run_log::RunLog,
+};
+use anyhow::Result;
+use collective::strategy::Keeper;
+use std::{sync::Arc, time::Instant};
+
+/// A run's folder, new or gone on with.
+pub struct Output {
+    pub folder: RunFolder,
+    pub log: Arc<RunLog>,
+    pub keeper: Arc<dyn Keeper>,
+    began: Instant,
+}
+
+impl Output {
+    /// `began` is when this process did.
+    ///
+    /// # Errors
+    /// If the folder holds another run, or cannot be written to.
+    pub fn open(
+        args: &Args,
+        config: &RunConfig,
+        found: Option<&Found>,
+        identity: Identity,
+        began: Instant,
+    ) -> Result<Self> {
+        let folder = match found {
+            Some(found) => RunFolder::reopen(found.run.clone())?,
+            None => RunFolder::create(args.run_dir.clone())?,
+        };
+        folder.write_config(config)?;
+        let monitor = args.checkpoints.monitor;
+        let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
+        let log = Arc::new(match checkpoint {
+            Some(checkpoint) => {
+                let (manifest, position) = (&checkpoint.manifest, &checkpoint.manifest.position);
+                Store::of(folder.path()).set_aside_after(position.step)?;
+                // An epoch that --max-steps cut is evaluated, too; if it goes on, it has a row later.
+                let cut = position.evaluated && args.max_steps.is_some_and(|max| position.step >= max);
+                let epoch = if cut { position.epoch } else { position.epoch - 1 };
+                RunLog::resume(folder.path(), monitor, manifest.progress.clone(), position.step, epoch)?
+            }
+            None => RunLog::create(folder.path(), monitor)?,
+        });
+        let keeper = Arc::new(FolderKeeper::new(folder.path(), log.clone(), config, identity, began));
+        Ok(Self { folder, log, keeper, began })
+    }
+
+    /// The result, from what the log has seen.
+    ///
+    /// # Errors
+    /// If the log could not write a row.
+    pub fn summary(&self, config: &RunConfig, transport: &str) -> Result<Summary> {
+        let progress = self.log.progress()?;
+        Ok(Summary {
+            test_accuracy: progress.evaluation.accuracy,
+            test_loss: progress.evaluation.loss,
+            images_per_second: progress.samples as f64 / progress.training.as_secs_f64().max(1e-9),
+            world_size: config.world_size,
+            mode: config.mode,
+            device: config.device,
+            transport: transport.into(),
+            dataset: config.dataset.clone(),
+            epochs: progress.epoch,
+            steps: progress.step,
+            seconds: progress.seconds + self.began.elapsed().as_secs_f64(),
+            parameter_digest: progress.digest,
+        })
+    }
+}
