@@ -5,6 +5,7 @@
 //! launcher that starts one process per device. What makes replicas act as one is the crate
 //! [`collective`], which knows nothing of the above.
 
+pub mod accelerator;
 pub mod batch;
 pub mod bench;
 pub mod checkpoint;
@@ -12,7 +13,9 @@ pub mod cli;
 pub mod config;
 pub mod console;
 pub mod data;
+pub mod data_plane;
 pub mod device;
+pub mod devices;
 pub mod durable;
 pub mod evaluation;
 pub mod exit;

@@ -4,7 +4,7 @@ use burn_ddp::{
     bench::{self, Bench},
     cli::Args,
     console::print_line,
-    exit, train,
+    devices, exit, train,
 };
 use clap::{Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
@@ -24,6 +24,8 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// List what this machine has to compute on, and what this program could use
+    Devices,
     /// Say which rank did what differently, from the flight records of a failed job
     Explain {
         /// The records, one a rank
@@ -40,6 +42,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Train(args) => train::run(&args),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Devices => {
+            devices::list();
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Explain { records } => {
             print_line(&collective::explain(&records)?);
             Ok(ExitCode::SUCCESS)

@@ -101,11 +101,11 @@ impl Plan<'_> {
             Transport::Shm => self.shm(1, &self.everyone())?.map_err(|why| {
                 Error::Invalid(format!("transport shm does not work here: {why}; choose auto or tcp"))
             }),
-            Transport::Auto if one => self.local(1, &self.everyone()),
-            Transport::Auto if machines.len() == self.members.len() => {
+            Transport::Auto | Transport::Nccl if one => self.local(1, &self.everyone()),
+            Transport::Auto | Transport::Nccl if machines.len() == self.members.len() => {
                 Ok(Box::new(self.tcp(0, &self.everyone())))
             }
-            Transport::Auto => self.several(&machines),
+            Transport::Auto | Transport::Nccl => self.several(&machines),
         }
     }
 
