@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use collective::{DevicePath, ProcessGroup, Transport, transport::nccl::DeviceSite};
 use std::sync::Arc;
 
-/// Attaches the group's devices, if there is something to attach. Every rank must call it. Returns
-/// what moves data between ranks, for the header.
+/// Attaches the group's devices, if there is something to attach. Every rank must call it. A world
+/// of one needs no collectives, and gets none of its own unless `even_alone`. Returns what moves
+/// data between ranks, for the header.
 ///
 /// # Errors
 /// If the group fails, or NCCL was asked for and cannot be used.
@@ -15,10 +16,11 @@ pub fn attach(
     wanted: Transport,
     device: LocalDevice,
     group: &ProcessGroup,
+    even_alone: bool,
     console: &Console,
 ) -> Result<String> {
     let host = group.transport();
-    if group.world_size() == 1 {
+    if group.world_size() == 1 && !even_alone {
         return Ok(host.into());
     }
     let devices: Vec<String> = group.all_gather_object(&device.to_string())?;

@@ -8,6 +8,7 @@
 pub mod accelerator;
 pub mod batch;
 pub mod bench;
+pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;

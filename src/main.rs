@@ -2,6 +2,7 @@
 
 use burn_ddp::{
     bench::{self, Bench},
+    check::{self, Check},
     cli::Args,
     console::print_line,
     devices, exit, train,
@@ -24,6 +25,9 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Check that devices compute and communicate rightly
+    #[command(subcommand)]
+    Check(Check),
     /// List what this machine has to compute on, and what this program could use
     Devices,
     /// Say which rank did what differently, from the flight records of a failed job
@@ -42,6 +46,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Train(args) => train::run(&args),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Check(check) => check::run(&check),
         Command::Devices => {
             devices::list();
             Ok(ExitCode::SUCCESS)

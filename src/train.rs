@@ -60,7 +60,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     use_threads(config.threads)?;
 
     let group = connect(args, environment)?;
-    let transport = data_plane::attach(args.transport, role.device, &group, &console)?;
+    let transport = data_plane::attach(args.transport, role.device, &group, false, &console)?;
     let data = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
 

@@ -1,9 +1,11 @@
 //! CUDA: what GPUs this machine has, found without starting one and without panicking, and the
 //! device data plane on them.
 
+mod raw;
 mod stream;
 mod tensor;
 
+pub use raw::raw_all_reduce;
 pub use stream::{CudaSite, HOST_SYNC};
 pub(crate) use tensor::{exchange, is_on};
 
