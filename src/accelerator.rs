@@ -19,9 +19,20 @@ pub enum Accelerator {
 /// One device that was found.
 pub struct FoundDevice {
     pub device: Device,
-    pub name: String,
+    name: Option<String>,
     /// It only pretends to be a GPU: a driver that computes on the CPU.
     pub software: bool,
+}
+
+impl FoundDevice {
+    /// What its driver calls it. This may start the device.
+    pub fn name(&self) -> String {
+        #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
+        let told = || self.device.identity().map(|identity| identity.name);
+        #[cfg(not(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu")))]
+        let told = || None;
+        self.name.clone().or_else(told).unwrap_or_default()
+    }
 }
 
 impl Accelerator {
@@ -98,7 +109,7 @@ impl Accelerator {
                 let found = collective::cuda::devices().map_err(|error| error.to_string())?;
                 let device = |gpu: collective::cuda::Gpu| FoundDevice {
                     device: Device::cuda(gpu.index),
-                    name: gpu.name,
+                    name: Some(gpu.name),
                     software: false,
                 };
                 Ok(found.into_iter().map(device).collect())
@@ -137,11 +148,7 @@ impl Accelerator {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
         let found = panic::catch_unwind(|| {
-            let device = |device: Device| FoundDevice {
-                name: device.identity().map(|identity| identity.name).unwrap_or_default(),
-                software: is_software(&device),
-                device,
-            };
+            let device = |device: Device| FoundDevice { name: None, software: is_software(&device), device };
             Device::enumerate(kind).into_vec().into_iter().map(device).collect()
         });
         panic::set_hook(hook);

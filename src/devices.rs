@@ -19,7 +19,7 @@ pub fn list() {
             Ok(found) => {
                 for (index, found) in found.iter().enumerate() {
                     let software = if found.software { " (software, on the CPU)" } else { "" };
-                    let name = format!("{}{software}", found.name);
+                    let name = format!("{}{software}", found.name());
                     row(&format!("{kind}:{index}"), &name, kind.memory(index).ok().flatten());
                 }
             }

@@ -155,13 +155,9 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 /// Burn builds an optimizer's loaded state on its default device, which is a GPU in a build that
 /// can use one.
 fn restore_on(device: LocalDevice) {
-    let name = match device {
-        LocalDevice::Cpu => "flex",
-        LocalDevice::Gpu(kind, _) => kind.name(),
-    };
-    if std::env::var_os("BURN_DEVICE").is_none() {
+    if device == LocalDevice::Cpu && std::env::var_os("BURN_DEVICE").is_none() {
         // SAFETY: no other thread has been started but the one that waits for signals.
-        unsafe { std::env::set_var("BURN_DEVICE", name) };
+        unsafe { std::env::set_var("BURN_DEVICE", "flex") };
     }
 }
 

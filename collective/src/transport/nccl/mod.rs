@@ -11,6 +11,7 @@
 mod api;
 mod communicator;
 mod library;
+mod operations;
 mod plane;
 mod stream;
 
