@@ -13,7 +13,7 @@ use std::{
 
 /// A terminal and a launcher may both pass one Ctrl-C on: what follows the first signal within this
 /// time is the same request.
-const ECHO: Duration = Duration::from_millis(500);
+pub const ECHO: Duration = Duration::from_millis(500);
 
 /// Watches for signals from its creation to the end of the process.
 #[derive(Clone)]

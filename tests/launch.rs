@@ -79,6 +79,17 @@ fn the_reason_is_reported_and_not_what_followed_from_it() {
 }
 
 #[test]
+fn ranks_that_stop_together_as_asked_are_no_failure() {
+    // One rank hears a signal, and all leave in good order: no restart, no report.
+    let script = "sleep 0.$RANK; exit 143";
+    let outcome = launch("--nproc-per-node 3 --max-restarts 2", script);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(143), ""), "{outcome:#?}");
+    // Another one's failure goes first.
+    let outcome = launch("--nproc-per-node 2", "[ $RANK = 0 ] && exit 143; sleep 0.5; exit 3");
+    assert_eq!(outcome.code, Some(3), "{outcome:#?}");
+}
+
+#[test]
 fn a_program_that_is_not_there_is_named() {
     for program_name in ["./no-such-program", "no-such-program-anywhere"] {
         let args = ["launch", "--nproc-per-node", "2", "--", program_name];

@@ -63,11 +63,6 @@ impl Process {
         self.status
     }
 
-    /// Whether a signal from the terminal has reached it without the launcher.
-    pub fn hears_terminal(&self) -> bool {
-        self.foreground
-    }
-
     /// Sends a signal to it and to all of its group.
     pub fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so the number is still its own.

@@ -1,7 +1,7 @@
 //! How a round ends, in words and as an exit code.
 
 use super::signals;
-use crate::console::last_words;
+use crate::{console::last_words, exit};
 use serde::{Deserialize, Serialize};
 use std::{
     os::unix::process::ExitStatusExt,
@@ -53,6 +53,14 @@ impl How {
             (None, Some(signal)) => Some(How::Killed(signal)),
             // A status that is neither does not come from a process that has ended.
             (None, None) => Some(How::Exited(1)),
+        }
+    }
+
+    /// The signal by which this rank was asked to stop, if it then ended in good order.
+    pub fn asked_by(self) -> Option<i32> {
+        match self {
+            How::Exited(code) => exit::asked_by(code),
+            How::Killed(_) => None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Starts one process per rank, watches them and ends them together.
 //!
-//! Two doors and one supervisor: [`ranks`] and [`spawn`] start this very program again, for a
+//! Two doors and one supervisor: [`ranks()`] and [`spawn`] start this very program again, for a
 //! program that nobody launched; [`command::run`] is `burn-ddp launch`, which starts any program,
 //! files its output, starts again after a failure and agrees with other machines' launchers.
 //!

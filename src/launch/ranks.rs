@@ -9,10 +9,7 @@ use super::{
     port::MasterPort,
     signals::Signals,
 };
-use crate::{
-    console::last_words,
-    exit::{self, OTHER_RANK_FAILED},
-};
+use crate::console::last_words;
 use anyhow::{Context, Result};
 use std::{
     ffi::OsString,
@@ -129,12 +126,10 @@ impl Ranks {
     }
 
     /// Asks the ranks that are left to end, by `signal`, and kills them after `grace`, or when the
-    /// launcher is told to stop a second time. A signal that came `from_terminal` has reached the
-    /// rank that shares the launcher's group.
-    pub fn stop(mut self, signal: i32, grace: Duration, from_terminal: bool, signals: &Signals) {
+    /// launcher is told to stop a second time.
+    pub fn stop(mut self, signal: i32, grace: Duration, signals: &Signals) {
         for rank in &mut self.ranks {
-            let heard = from_terminal && rank.process.hears_terminal();
-            if rank.process.poll().is_none() && !heard {
+            if rank.process.poll().is_none() {
                 rank.process.signal(signal);
             }
         }
@@ -161,20 +156,6 @@ impl Ranks {
         for rank in &mut self.ranks {
             rank.listener.finish(until);
         }
-    }
-}
-
-/// Whether a rank's code says that another rank failed first, or that the job was told to stop: the
-/// others will then leave by themselves.
-pub fn is_consequence(how: How) -> bool {
-    how == How::Exited(i32::from(OTHER_RANK_FAILED)) || asked_by(how).is_some()
-}
-
-/// The signal by which a rank was told to stop, if that is why it left, in good order.
-pub fn asked_by(how: How) -> Option<i32> {
-    match how {
-        How::Exited(code) => exit::asked_by(code),
-        How::Killed(_) => None,
     }
 }
 

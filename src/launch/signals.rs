@@ -1,16 +1,13 @@
 //! Remembers that this launcher was told to stop, and how often.
 
+use crate::stop::ECHO;
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
 };
-use std::time::{Duration, Instant};
-
-/// A signal within this time of the first is the same request, sent to more than one of us: a
-/// scheduler's, or a terminal's.
-const SAME: Duration = Duration::from_millis(500);
+use std::time::Instant;
 
 /// The signals that have asked this process to stop.
 #[derive(Clone, Debug)]
@@ -56,7 +53,7 @@ impl Signals {
     fn receive_at(&self, signal: i32, now: u64) {
         if self.0.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             self.0.at.store(now, Ordering::SeqCst);
-        } else if now > self.0.at.load(Ordering::SeqCst) + SAME.as_millis() as u64 {
+        } else if now > self.0.at.load(Ordering::SeqCst) + ECHO.as_millis() as u64 {
             self.0.insisted.store(true, Ordering::SeqCst);
         }
     }

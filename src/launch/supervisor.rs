@@ -5,12 +5,12 @@ use super::{
     environment::Round,
     nodes::Agent,
     port::MasterPort,
-    ranks::{Job, Ranks, asked_by, is_consequence},
+    ranks::{Job, Ranks},
     signals::Signals,
 };
+use crate::exit::OTHER_RANK_FAILED;
 use anyhow::Result;
 use std::{
-    io::{IsTerminal, stdin},
     thread,
     time::{Duration, Instant},
 };
@@ -40,12 +40,8 @@ pub fn run(
     };
     match ending {
         Ending::Done => ranks.finish(),
-        Ending::Stopped { signal } => {
-            // Ctrl-C reaches the terminal's whole foreground group; SIGTERM comes to us alone.
-            let from_terminal = signal == libc::SIGINT && stdin().is_terminal();
-            ranks.stop(signal, AFTER_SIGNAL, from_terminal, signals);
-        }
-        Ending::Failed(_) | Ending::Lost { .. } => ranks.stop(libc::SIGTERM, AFTER_FAILURE, false, signals),
+        Ending::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL, signals),
+        Ending::Failed(_) | Ending::Lost { .. } => ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals),
     }
     Ok(ending)
 }
@@ -86,6 +82,9 @@ fn together(job: &Job, ranks: &mut Ranks, agent: &mut Agent, signals: &Signals) 
 struct Watch {
     /// A rank that only suffers from another's failure, and how long to wait for that other one.
     consequence: Option<(usize, How, Instant)>,
+    /// A rank that was asked to stop and did, by which signal, and how long to wait for the others to
+    /// finish the same step.
+    asked: Option<(usize, How, i32, Instant)>,
     stopped: bool,
 }
 
@@ -96,20 +95,29 @@ impl Watch {
             self.stopped = true;
             return Some(Ending::Stopped { signal });
         }
+        let now = Instant::now();
         for (rank, status) in ranks.ended() {
-            let Some(how) = How::of(status) else { continue };
-            if !is_consequence(how) {
-                return Some(Ending::Failed(ranks.failure(rank, how)));
+            match How::of(status) {
+                None => {}
+                Some(how @ How::Exited(code)) if code == i32::from(OTHER_RANK_FAILED) => {
+                    self.consequence.get_or_insert((rank, how, now + AFTER_FAILURE));
+                }
+                Some(how) => match how.asked_by() {
+                    Some(signal) => {
+                        self.asked.get_or_insert((rank, how, signal, now + AFTER_SIGNAL));
+                    }
+                    None => return Some(Ending::Failed(ranks.failure(rank, how))),
+                },
             }
-            self.consequence.get_or_insert((rank, how, Instant::now() + AFTER_FAILURE));
         }
         let all = ranks.all_ended();
-        match self.consequence {
-            Some((rank, how, until)) if all || Instant::now() > until => {
-                // One rank was told to stop, and told the others.
-                let stopped = asked_by(how).map(|signal| Ending::Stopped { signal });
-                Some(stopped.unwrap_or_else(|| Ending::Failed(ranks.failure(rank, how))))
-            }
+        if let Some((rank, how, until)) = self.consequence {
+            return (all || now > until).then(|| Ending::Failed(ranks.failure(rank, how)));
+        }
+        match self.asked {
+            Some((_, _, signal, _)) if all => Some(Ending::Stopped { signal }),
+            // The others have not been asked: it did not stop together with them.
+            Some((rank, how, _, until)) if now > until => Some(Ending::Failed(ranks.failure(rank, how))),
             Some(_) => None,
             None => all.then_some(Ending::Done),
         }
