@@ -43,7 +43,11 @@ use std::{
 
 /// Decides what this process is, and does it: start the ranks, or be one.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    match Plan::decide(args, Environment::detect()?, gpus())? {
+    let environment = Environment::detect()?;
+    if environment.is_none_or(|environment| environment.is_main()) {
+        args.checkpoints.check(args.run_dir.as_deref())?;
+    }
+    match Plan::decide(args, environment, gpus())? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
         Plan::Train(role) => train(args, &role),
     }
@@ -63,9 +67,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let (train, test) = loaders(args, &group, &data, &mut config);
 
     let identity = Identity::new(&config, &data.digest());
-    let found =
-        environment.is_main().then(|| look_for_checkpoint(args, &config, &identity, &console)).transpose()?;
-    let mut found = found.flatten();
+    let look = || Found::look_and_say(args, &config, &identity, &console);
+    let mut found = environment.is_main().then(look).transpose()?.flatten();
     let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
     let resume = Snapshot::share(kept, &group)?;
     let mut epochs = args.epochs;
@@ -155,28 +158,6 @@ fn restore_on(device: LocalDevice) {
         // SAFETY: no other thread has been started but the one that waits for signals.
         unsafe { std::env::set_var("BURN_DEVICE", "flex") };
     }
-}
-
-/// What `--resume` finds, and a line about it.
-fn look_for_checkpoint(
-    args: &Args,
-    config: &RunConfig,
-    identity: &Identity,
-    console: &Console,
-) -> Result<Option<Found>> {
-    let found = Found::look(&args.checkpoints, args.run_dir.as_deref(), identity)?;
-    let Some(Found { run, checkpoint, warnings }) = &found else { return Ok(None) };
-    warnings.iter().for_each(|warning| console.warn(warning));
-    match checkpoint {
-        Some(checkpoint) => {
-            console.say(&checkpoint.line());
-            checkpoint.changes(config).iter().for_each(|change| console.warn(change));
-        }
-        None => {
-            console.say(&format!("resume    {} has no checkpoint yet: from the beginning", run.display()))
-        }
-    }
-    Ok(found)
 }
 
 /// Flex computes on rayon's global pool.

@@ -114,6 +114,18 @@ impl LossScaler {
         scaler
     }
 
+    /// Goes on with what [`state`](Self::state) said in another process.
+    pub fn restore((scale, good_steps): (f32, u32)) -> Self {
+        let scaler = LossScaler { scale, good_steps };
+        scaler.set();
+        scaler
+    }
+
+    /// The scale, and the steps since it last changed.
+    pub fn state(self) -> (f32, u32) {
+        (self.scale, self.good_steps)
+    }
+
     fn set(self) {
         SCALE.set((self.scale, false));
     }

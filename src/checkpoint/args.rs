@@ -1,9 +1,10 @@
 //! The flags about checkpoints and about stopping early.
 
 use crate::{cli::positive, evaluation::Evaluation};
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(next_help_heading = "Checkpoints")]
@@ -25,6 +26,24 @@ pub struct CheckpointArgs {
     /// Of the test set: what makes an epoch the best one
     #[arg(long, value_enum, default_value_t = Monitor::Loss)]
     pub monitor: Monitor,
+}
+
+impl CheckpointArgs {
+    /// What is wrong with the flags whatever is on the disk.
+    ///
+    /// # Errors
+    /// If `--resume` does not say of which run.
+    pub fn check(&self, run_dir: Option<&Path>) -> Result<()> {
+        match &self.resume {
+            Some(None) if run_dir.is_none() => {
+                bail!("--resume needs to know of which run: add --run-dir DIR, or --resume PATH")
+            }
+            Some(Some(path)) if !path.is_dir() => {
+                bail!("--resume {}: there is no such folder", path.display())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 /// `--monitor`

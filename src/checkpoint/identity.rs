@@ -30,6 +30,7 @@ impl Identity {
             ("--momentum", json!(config.momentum)),
             ("--accumulate", json!(gradients.accumulate)),
             ("--gradient-clip", json!(gradients.gradient_clip)),
+            ("--precision", json!(gradients.precision.to_string())),
             ("--grad-compression", json!(gradients.grad_compression)),
         ];
         Self(entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).collect())

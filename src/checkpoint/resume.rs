@@ -1,7 +1,7 @@
 //! `--resume`: which checkpoint a run goes on from.
 
 use super::{CheckpointArgs, Identity, Manifest, Refusal, Store};
-use crate::run_config::RunConfig;
+use crate::{cli::Args, console::Console, run_config::RunConfig};
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::Snapshot;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,32 @@ impl Found {
         patience.zip(best).is_some_and(|(patience, best)| best.ago >= patience)
     }
 
+    /// Follows `--resume`, and says what comes of it.
+    ///
+    /// # Errors
+    /// As [`look`](Self::look).
+    pub fn look_and_say(
+        args: &Args,
+        config: &RunConfig,
+        identity: &Identity,
+        console: &Console,
+    ) -> Result<Option<Self>> {
+        let found = Self::look(&args.checkpoints, args.run_dir.as_deref(), identity)?;
+        let Some(Found { run, checkpoint, warnings }) = &found else { return Ok(None) };
+        warnings.iter().for_each(|warning| console.warn(warning));
+        match checkpoint {
+            Some(checkpoint) => {
+                console.say(&checkpoint.line());
+                checkpoint.changes(config).iter().for_each(|change| console.warn(change));
+            }
+            None => {
+                let run = run.display();
+                console.say(&format!("resume    {run} has no checkpoint yet: from the beginning"));
+            }
+        }
+        Ok(found)
+    }
+
     /// Follows `--resume`; `None` without it. In a run's folder, damaged checkpoints are passed over
     /// for the newest good one; a checkpoint that is named must be good itself.
     ///
@@ -72,12 +98,10 @@ impl Found {
     pub fn look(args: &CheckpointArgs, run_dir: Option<&Path>, identity: &Identity) -> Result<Option<Self>> {
         let Some(path) = &args.resume else { return Ok(None) };
         let found = match (path, run_dir) {
-            (None, None) => bail!("--resume needs to know of which run: add --run-dir DIR, or --resume PATH"),
+            // Checked when the program began.
+            (None, None) => return Ok(None),
             (None, Some(run)) => Self::newest(run)?,
             (Some(path), _) if is_checkpoint(path) => Self::exactly(path)?,
-            (Some(path), _) if !path.exists() => {
-                bail!("--resume {}: there is no such folder", path.display())
-            }
             (Some(path), _) if !is_run(path) => {
                 bail!("--resume {}: neither a run's folder nor a checkpoint", path.display())
             }

@@ -116,7 +116,8 @@ pub fn train(flags: &str) -> Outcome {
 /// A finished run's folder.
 pub struct Run {
     pub path: PathBuf,
-    _folder: TempDir,
+    /// Removed with it, if it is this run's own.
+    _folder: Option<TempDir>,
 }
 
 /// Trains on the CPU into a fresh folder and checks that it worked.
@@ -124,10 +125,19 @@ pub fn trained(flags: &str) -> Run {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("run");
     train(&format!("--device cpu --progress plain --run-dir {} {flags}", path.display())).succeeded();
-    Run { path, _folder: folder }
+    Run { path, _folder: Some(folder) }
 }
 
 impl Run {
+    /// In a folder that somebody else removes.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path, _folder: None }
+    }
+
+    pub fn model_bytes(&self) -> usize {
+        fs::read(self.path.join("model.bpk")).expect("a model").len()
+    }
+
     pub fn json(&self, name: &str) -> Value {
         let text = fs::read(self.path.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
         serde_json::from_slice(&text).expect("JSON")

@@ -177,6 +177,18 @@ impl Reducer {
         self.scaler.map_or(1.0, LossScaler::scale)
     }
 
+    /// The loss scale and the steps since it last changed, for a checkpoint; only of f16.
+    pub(crate) fn scaler_state(&self) -> Option<(f32, u32)> {
+        self.scaler.map(LossScaler::state)
+    }
+
+    /// Goes on with a loss scale from a checkpoint.
+    pub(crate) fn restore_scaler(&mut self, state: Option<(f32, u32)>) {
+        if let (Some(scaler), Some(state)) = (&mut self.scaler, state) {
+            *scaler = LossScaler::restore(state);
+        }
+    }
+
     /// Parameters that were used by some ranks only in the last step, each with their number, and
     /// those that were used by none. Empty in a world of one.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {

@@ -208,7 +208,7 @@ where
             fail(error);
             return (learner.model(), components.event_processor);
         }
-        let reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
+        let mut reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
             Ok(reducer) => reducer,
             Err(error) => {
                 fail(error);
@@ -218,6 +218,7 @@ where
         let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
         let fresh = || Position { epoch: starting_epoch, ..Position::start() };
         let position = self.resume.as_ref().map_or_else(fresh, |snapshot| snapshot.position.clone());
+        reducer.restore_scaler(position.loss_scale);
         let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, position };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}

@@ -62,7 +62,12 @@ where
             if stop {
                 return Err(self.stop()?);
             }
-            if ddp.checkpoints.as_ref().and_then(|c| c.every).is_some_and(|n| self.position.step % n == 0) {
+            if ddp
+                .checkpoints
+                .as_ref()
+                .and_then(|c| c.every)
+                .is_some_and(|n| self.position.step.is_multiple_of(n))
+            {
                 self.keep()?;
             }
         }

@@ -121,12 +121,13 @@ where
 
     /// A checkpoint of where the run is, if any are taken. All ranks wait until it is on disk.
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
-        let (ddp, position) = (self.ddp, &self.position);
+        let ddp = self.ddp;
         let Some(checkpoints) = &ddp.checkpoints else { return Ok(()) };
+        let position = Position { loss_scale: self.reducer.scaler_state(), ..self.position.clone() };
         let kept = ddp.group.run_on(0, || match &checkpoints.keeper {
             Some(keeper) => {
                 let store = &self.components.event_store;
-                let snapshot = Snapshot::take(&self.learner, store, position.clone());
+                let snapshot = Snapshot::take(&self.learner, store, position);
                 snapshot.map_err(|error| error.to_string()).and_then(|snapshot| keeper.keep(&snapshot))
             }
             None => Ok(()),

@@ -39,6 +39,9 @@ pub struct Position {
     pub seconds: f64,
     /// Whether the parameters have been evaluated as they are here.
     pub evaluated: bool,
+    /// Of f16: what losses are scaled by, and the steps since that last changed.
+    #[serde(default)]
+    pub loss_scale: Option<(f32, u32)>,
 }
 
 impl Position {
@@ -60,7 +63,8 @@ impl Position {
 /// A run between two optimizer steps. The three parts are Burn records, the same on every rank, so
 /// that one rank can keep them for all.
 ///
-/// What a compression hook feeds back to later steps is no part of it: it begins anew.
+/// What a compression hook feeds back to later steps is no part of it, nor what a callback has found
+/// in the epoch: they begin anew.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     pub position: Position,

@@ -1,0 +1,168 @@
+//! Going on from a checkpoint.
+
+use super::{SMALL, checkpointed, copy, resume};
+use crate::common::{Run, assert_close, finish, program, train, trained};
+use std::{fs, path::Path};
+
+/// Every column of both tables that does not depend on the clock.
+fn tables(run: &Run) -> Vec<Vec<f64>> {
+    let steps = ["step", "epoch", "loss", "lr"].map(|column| run.column("steps.csv", column));
+    let epochs = ["epoch", "train_loss", "test_loss", "test_accuracy"];
+    steps.into_iter().chain(epochs.map(|column| run.column("epochs.csv", column))).collect()
+}
+
+/// What only the run's own folder knows.
+fn reopened(path: &Path) -> Run {
+    Run::at(path.to_owned())
+}
+
+#[test]
+fn a_run_goes_on_with_the_bits_it_would_have_had() {
+    for flags in [
+        "--nproc-per-node 2 --batch-size 8 --batch-norm",
+        "--nproc-per-node 2 --batch-size 4 --sync-bn --accumulate 2 --warmup-epochs 1.5 --gradient-clip 1",
+        "--mode single --batch-size 16 --batch-norm --workers 0",
+        "--nproc-per-node 2 --batch-size 8 --precision bf16 --no-shuffle",
+        // Burn's CPU backend has one random number generator for all replicas of a process.
+        "--mode dp --device-ids cpu:0,cpu:1 --batch-size 16 --batch-norm --dropout 0",
+    ] {
+        let whole = checkpointed(flags);
+        for (part, cut) in [("checkpoints/step-000004", 4), ("checkpoints/step-000006", 6), ("", 12)] {
+            let folder = tempfile::tempdir().expect("temporary folder");
+            let path = folder.path().join("run");
+            copy(&whole.path, &path);
+            fs::remove_file(path.join("summary.json")).expect("there is one");
+            let outcome = resume(&path, part, flags).succeeded();
+            assert!(outcome.stdout.contains(&format!("after step {cut}")), "{outcome:#?}");
+            let run = reopened(&path);
+            assert_eq!(run.digest(), whole.digest(), "{flags} from step {cut}");
+            assert_eq!(tables(&run), tables(&whole), "{flags} from step {cut}");
+            assert_eq!(fs::read(path.join("model.bpk")).expect("model").len(), whole.model_bytes());
+        }
+    }
+}
+
+#[test]
+fn another_world_size_goes_on_with_the_same_samples() {
+    let flags = "--dropout 0 --scale-lr none --sync-bn";
+    let whole = checkpointed(&format!("{flags} --nproc-per-node 2 --batch-size 8"));
+    let go_on = |world: usize, batch: usize| {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("run");
+        copy(&whole.path, &path);
+        let flags = format!("{flags} --nproc-per-node {world} --batch-size {batch}");
+        let outcome = resume(&path, "checkpoints/step-000004", &flags).succeeded();
+        (reopened(&path), outcome, folder)
+    };
+    for world in [1, 4] {
+        let (run, outcome, _folder) = go_on(world, 16 / world);
+        assert!(!outcome.stderr.contains("warning"), "{outcome:#?}");
+        assert_close(&format!("loss at {world} ranks"), &run.losses(), &whole.losses(), 1e-4);
+        let [ours, theirs] = [&run, &whole].map(|run| run.column("epochs.csv", "test_loss"));
+        assert_close(&format!("test loss at {world} ranks"), &ours, &theirs, 1e-4);
+    }
+    // The global batch doubles: 26 samples are left of the first epoch, then there are 90.
+    let (run, outcome, _folder) = go_on(4, 8);
+    assert!(outcome.stderr.contains("had 16 samples before, and have 32 now"), "{outcome:#?}");
+    assert_eq!(run.column("steps.csv", "epoch"), [1., 1., 1., 1., 1., 2., 2., 2.]);
+}
+
+#[test]
+fn a_longer_run_goes_on_where_a_shorter_one_ended() {
+    let flags = "--mode single --batch-size 16";
+    let whole = trained(&format!("{SMALL} {flags}"));
+    for end in ["--epochs 1", "--max-steps 9", "--max-steps 6"] {
+        let short = SMALL.replace("--epochs 2", "");
+        let epochs = if end.starts_with("--max") { "--epochs 2" } else { "" };
+        let run = trained(&format!("{short} {flags} {epochs} {end}"));
+        // Nothing is left to do: nothing changes.
+        let (before, tables_before) = (run.summary(), tables(&run));
+        let again = format!("--device cpu {short} {flags} {epochs} {end} --resume {}", run.path.display());
+        train(&again).succeeded();
+        assert_eq!(run.summary()["parameter_digest"], before["parameter_digest"]);
+        assert_eq!(run.summary()["test_loss"], before["test_loss"]);
+        assert_eq!(tables(&run), tables_before, "{end}");
+        resume(&run.path, "", flags).succeeded();
+        assert_eq!(run.digest(), whole.digest(), "{end}");
+        assert_eq!(tables(&run), tables(&whole), "{end}");
+    }
+}
+
+#[test]
+fn without_a_checkpoint_a_run_begins_and_says_so() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path().join("run");
+    let flags = format!("--device cpu {SMALL} --mode single --max-steps 2");
+    let run = || train(&format!("{flags} --run-dir {} --resume", path.display())).succeeded().stdout;
+    assert!(run().contains("no checkpoint yet: from the beginning"));
+    assert!(run().contains("after step 2"));
+    // Without --resume it is as safe as ever.
+    train(&format!("{flags} --run-dir {}", path.display()))
+        .failed_saying(&["holds a run already", "--resume"]);
+}
+
+#[test]
+fn the_newest_and_the_best_checkpoints_are_kept() {
+    let flags =
+        "--dataset digits --train-limit 64 --eval-limit 20 --mode single --batch-size 8 --save-every 1";
+    let run = trained(&format!("{flags} --keep 3 --epochs 2 --lr 0.01"));
+    let folder = run.path.join("checkpoints");
+    let best = fs::read_link(folder.join("best")).expect("a link");
+    let mut names: Vec<String> = fs::read_dir(&folder)
+        .expect("folder")
+        .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let mut wanted = vec!["best", "last", "step-000014", "step-000015", "step-000016"];
+    if best == Path::new("step-000008") {
+        wanted.insert(2, "step-000008");
+    }
+    assert_eq!(names, wanted);
+    assert_eq!(fs::read_link(folder.join("last")).expect("a link"), Path::new("step-000016"));
+    let losses = run.column("epochs.csv", "test_loss");
+    let number = if losses[1] < losses[0] { "step-000016" } else { "step-000008" };
+    assert_eq!(best, Path::new(number));
+}
+
+#[test]
+fn training_stops_early_on_all_ranks_and_stays_stopped() {
+    // Without learning, no epoch is better than the first.
+    let flags = "--dataset digits --train-limit 32 --eval-limit 20 --epochs 9 --lr 0 --early-stop 2";
+    let run = trained(&format!("{flags} --nproc-per-node 2 --batch-size 8 --monitor accuracy"));
+    assert_eq!(run.column("epochs.csv", "epoch"), [1., 2., 3.]);
+    let flags = format!("{flags} --nproc-per-node 2 --batch-size 8 --monitor accuracy --device cpu");
+    train(&format!("{flags} --resume {}", run.path.display())).succeeded();
+    assert_eq!(run.column("epochs.csv", "epoch"), [1., 2., 3.]);
+    let patient = flags.replace("--early-stop 2", "--early-stop 3");
+    train(&format!("{patient} --resume {}", run.path.display())).succeeded();
+    assert_eq!(run.column("epochs.csv", "epoch"), [1., 2., 3., 4.]);
+}
+
+#[test]
+fn weights_of_another_network_are_taken_as_far_as_they_fit() {
+    let flags =
+        "--dataset digits --train-limit 32 --eval-limit 20 --mode single --batch-size 8 --max-steps 1";
+    let plain = trained(&format!("{flags} --dropout 0"));
+    let from = format!("--init-from {}", plain.path.join("model.bpk").display());
+    let args = format!("--device cpu {flags} --batch-norm {from}");
+    train(&args).failed_saying(&["bn1", "missing", "--no-strict"]);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let args = format!("{args} --no-strict --run-dir {}", folder.path().join("run").display());
+    let outcome = train(&args).succeeded();
+    assert!(
+        outcome.stderr.contains("--init-from: `bn1") && outcome.stderr.contains("is missing"),
+        "{outcome:#?}"
+    );
+    assert!(!outcome.stderr.contains("conv1"), "{outcome:#?}");
+    // All of it fits the same network: without learning it stays as it was.
+    let same = trained(&format!("{flags} --lr 0 --momentum 0 {from}"));
+    assert_eq!(same.digest(), plain.digest());
+}
+
+#[test]
+fn resuming_elsewhere_is_refused() {
+    let args = ["train", "--resume"];
+    finish(crate::common::command(&program(), &args).spawn().expect("built")).failed_saying(&["--run-dir"]);
+    train("--device cpu --dataset digits --train-limit 9 --mode single --resume /nowhere/at/all")
+        .failed_saying(&["/nowhere/at/all", "no such folder"]);
+}

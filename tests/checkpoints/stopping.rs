@@ -1,0 +1,112 @@
+//! Ctrl-C and SIGTERM: the step ends everywhere, a checkpoint is kept, and all ranks leave.
+
+use super::SMALL;
+use crate::common::{Run, command, finish, processes_with, program, trained};
+use std::{
+    fs,
+    path::Path,
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// So many epochs that it never ends by itself.
+fn endless() -> String {
+    SMALL.replace("--epochs 2", "--epochs 2000").replace("--keep 100", "--keep 2")
+}
+
+/// Starts a run and waits until it trains.
+fn started(marker: &str, flags: &str, run_dir: &Path) -> Child {
+    let args = format!("train --device cpu --progress plain {flags} --run-dir {}", run_dir.display());
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let child = command(&program(), &args).env("BURN_DDP_TEST", marker).spawn().expect("built");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !fs::read_to_string(run_dir.join("steps.csv")).is_ok_and(|text| text.lines().count() > 2) {
+        assert!(Instant::now() < deadline, "no step within 2 minutes");
+        thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+fn signal(pid: u32, signal: i32) {
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is there");
+}
+
+fn gone(marker: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !processes_with(marker).is_empty() {
+        assert!(Instant::now() < deadline, "left behind: {:?}", processes_with(marker));
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whom a test tells to stop.
+#[derive(Clone, Copy, Debug)]
+enum Whom {
+    Launcher,
+    /// As a terminal does, which reaches the ranks twice: by itself and through the launcher.
+    Everybody,
+    OneRank,
+}
+
+#[test]
+fn a_signal_stops_all_ranks_together_and_nothing_is_lost() {
+    for (name, flags, whom, number) in [
+        ("stop-1", "--nproc-per-node 2 --batch-size 8 --batch-norm", Whom::OneRank, libc::SIGTERM),
+        ("stop-2", "--nproc-per-node 2 --batch-size 8 --batch-norm", Whom::Everybody, libc::SIGINT),
+        ("stop-3", "--nproc-per-node 3 --batch-size 5", Whom::Launcher, libc::SIGTERM),
+        ("stop-4", "--mode single --batch-size 16", Whom::Launcher, libc::SIGINT),
+    ] {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("run");
+        let child = started(name, &format!("{} {flags}", endless()), &path);
+        match whom {
+            Whom::Launcher => signal(child.id(), number),
+            Whom::Everybody => assert_eq!(unsafe { libc::kill(-(child.id() as i32), number) }, 0),
+            Whom::OneRank => {
+                let ranks: Vec<u32> =
+                    processes_with(name).into_iter().filter(|pid| *pid != child.id()).collect();
+                signal(*ranks.last().expect("a rank"), number);
+            }
+        }
+        let outcome = finish(child);
+        assert_eq!(outcome.code, Some(128 + number), "{name} {whom:?}: {outcome:#?}");
+        assert_eq!(outcome.stderr, "", "{name}");
+        let said = if number == libc::SIGINT { "stopped by SIGINT" } else { "stopped by SIGTERM" };
+        assert!(outcome.stdout.contains(said) && outcome.stdout.contains("--resume"), "{outcome:#?}");
+        gone(name);
+        // Two more steps, with the bits of a run that was never stopped.
+        let steps = Run::at(path.clone()).losses().len();
+        let flags = format!("{} {flags} --max-steps {}", endless(), steps + 2);
+        let args = format!("--device cpu {flags} --resume {}", path.display());
+        crate::common::train(&args).succeeded();
+        assert_eq!(Run::at(path).digest(), trained(&flags).digest(), "{name}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_run_at_once() {
+    for (name, flags) in [("twice-1", "--nproc-per-node 2"), ("twice-2", "--mode single")] {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        // One step takes minutes.
+        let flags = format!("--dataset digits --train-limit 20000 --eval-limit 20 {flags}");
+        let path = folder.path().join("run");
+        let args = format!("train --device cpu --batch-size 10000 {flags} --run-dir {}", path.display());
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let child = command(&program(), &args).env("BURN_DDP_TEST", name).spawn().expect("built");
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !path.join("config.json").exists() {
+            assert!(Instant::now() < deadline, "not started within 2 minutes");
+            thread::sleep(Duration::from_millis(20));
+        }
+        thread::sleep(Duration::from_secs(1));
+        signal(child.id(), libc::SIGINT);
+        thread::sleep(Duration::from_secs(1));
+        let second = Instant::now();
+        signal(child.id(), libc::SIGINT);
+        let outcome = finish(child);
+        assert_eq!(outcome.code, Some(128 + libc::SIGINT), "{outcome:#?}");
+        assert!(second.elapsed() < Duration::from_secs(25), "took {:?}", second.elapsed());
+        gone(name);
+    }
+}
