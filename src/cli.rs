@@ -1,7 +1,10 @@
 //! The flags of a training run, as typed. What they mean on this machine is decided in
 //! [`config`](crate::config).
 
-use crate::{checkpoint::CheckpointArgs, data::DatasetKind, gradients::GradientArgs, replicas::DeviceId};
+use crate::{
+    accelerator::Accelerator, checkpoint::CheckpointArgs, data::DatasetKind, gradients::GradientArgs,
+    replicas::DeviceId,
+};
 use clap::{Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
@@ -14,12 +17,16 @@ pub struct Args {
     /// How to use the devices; auto: ddp where there is more than one, or no GPU
     #[arg(long, value_enum, default_value_t = ModeArg::Auto, help_heading = "World")]
     pub mode: ModeArg,
-    /// auto, cpu, cuda or cuda:N; in ddp mode, cuda means cuda:LOCAL_RANK
+    /// auto, cpu, or cuda, rocm, metal, vulkan or wgpu, if built in, with or without :N; in ddp mode, cuda
+    /// means cuda:LOCAL_RANK. `burn-ddp devices` lists what there is
     #[arg(long, default_value = "auto", value_name = "DEVICE", help_heading = "World")]
     pub device: DeviceArg,
     /// Processes to start on this machine; auto: one per GPU, or 2 on the CPU
     #[arg(long, default_value = "auto", value_name = "N|auto", help_heading = "World")]
     pub nproc_per_node: NprocArg,
+    /// Let ranks share GPUs when there are more ranks than GPUs: slow, and without NCCL
+    #[arg(long, help_heading = "World")]
+    pub allow_shared_gpu: bool,
     /// dp mode: the devices, the first of which holds the module: N or cuda:N, or cpu:N for replicas that
     /// share the CPU [default: all GPUs, or cpu:0,cpu:1]
     #[arg(long, value_name = "ID,…", value_delimiter = ',', help_heading = "World")]
@@ -33,7 +40,8 @@ pub struct Args {
     /// Threads a rank or replica computes with [default: cores / ranks or replicas on this machine]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..), help_heading = "World")]
     pub threads: Option<u16>,
-    /// How ranks exchange data: auto, shm (one machine), tcp or mpi (a build with the feature `mpi`, under mpirun)
+    /// How ranks exchange data: auto, nccl (between NVIDIA GPUs), shm (one machine), tcp or mpi (a build
+    /// with the feature `mpi`, under mpirun)
     #[arg(long, default_value = "auto", value_name = "TRANSPORT", help_heading = "World")]
     pub transport: Transport,
     /// Seconds any collective call may wait for other ranks
@@ -163,19 +171,23 @@ pub enum ProgressArg {
 pub enum DeviceArg {
     Auto,
     Cpu,
-    Cuda(Option<usize>),
+    Gpu(Accelerator, Option<usize>),
 }
 
 impl std::str::FromStr for DeviceArg {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        match s.split_once(':') {
-            None if s == "auto" => Ok(DeviceArg::Auto),
-            None if s == "cpu" => Ok(DeviceArg::Cpu),
-            None if s == "cuda" => Ok(DeviceArg::Cuda(None)),
-            Some(("cuda", n)) if n.parse::<usize>().is_ok() => Ok(DeviceArg::Cuda(n.parse().ok())),
-            _ => Err("expected auto, cpu, cuda or cuda:N with N a device number from 0".into()),
+        match s {
+            "auto" => return Ok(DeviceArg::Auto),
+            "cpu" => return Ok(DeviceArg::Cpu),
+            _ => {}
+        }
+        let (kind, number) = s.split_once(':').map_or((s, None), |(kind, number)| (kind, Some(number)));
+        let number = number.map(str::parse).transpose();
+        match (kind.parse(), number) {
+            (Ok(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
+            _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu, or such as cuda:N with N a device number from 0".into()),
         }
     }
 }
@@ -232,8 +244,9 @@ mod tests {
 
     #[test]
     fn devices_are_named_as_documented() {
-        assert_eq!("cuda:3".parse(), Ok(DeviceArg::Cuda(Some(3))));
-        assert_eq!("cuda".parse(), Ok(DeviceArg::Cuda(None)));
+        assert_eq!("cuda:3".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, Some(3))));
+        assert_eq!("cuda".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, None)));
+        assert_eq!("vulkan:0".parse(), Ok(DeviceArg::Gpu(Accelerator::Vulkan, Some(0))));
         for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0:1", ""] {
             assert!(bad.parse::<DeviceArg>().is_err(), "{bad}");
         }

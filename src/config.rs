@@ -2,7 +2,7 @@
 
 use crate::{
     cli::{Args, DeviceArg, ModeArg, NprocArg},
-    device::LocalDevice,
+    device::{Gpus, LocalDevice},
     replicas::Replicas,
     world::Environment,
 };
@@ -48,7 +48,7 @@ impl Plan {
     ///
     /// # Errors
     /// If flags contradict each other or ask for a device that is not there.
-    pub fn decide(args: &Args, launched: Option<Environment>, gpus: Result<usize, String>) -> Result<Plan> {
+    pub fn decide(args: &Args, launched: Option<Environment>, gpus: Result<Gpus, String>) -> Result<Plan> {
         if args.mode == ModeArg::Dp {
             return Self::one_process(args, launched, &gpus);
         }
@@ -57,41 +57,44 @@ impl Plan {
                 "--device-ids and --output-device are for --mode dp; ddp gives every rank a device of its own"
             );
         }
-        let cuda = match (args.device, &gpus) {
+        let found = match (args.device, &gpus) {
             (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
-            (DeviceArg::Auto | DeviceArg::Cuda(None), Ok(count)) => Some(*count),
-            (DeviceArg::Cuda(_), Err(reason)) => bail!("--device cuda: {reason}"),
-            (DeviceArg::Cuda(Some(n)), Ok(count)) if n >= *count => {
-                bail!("--device cuda:{n}: there are {count} GPUs here, numbered from 0")
+            (DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(gpus)) => Some(*gpus),
+            (DeviceArg::Gpu(kind, _), Err(reason)) => bail!("--device {kind}: {reason}"),
+            (DeviceArg::Gpu(kind, Some(n)), Ok(gpus)) if n >= gpus.count => {
+                bail!("--device {kind}:{n}: there are {} GPUs here, numbered from 0", gpus.count)
             }
-            (DeviceArg::Cuda(Some(_)), Ok(_)) => Some(1),
+            (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => Some(Gpus { kind, count: 1 }),
         };
-        let reason = match (args.device, cuda, gpus) {
+        let reason = match (args.device, found, gpus) {
             (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
-            (DeviceArg::Auto, Some(count), _) => format!("{count} GPU(s) found"),
-            (DeviceArg::Auto | DeviceArg::Cpu | DeviceArg::Cuda(_), ..) => "as --device says".into(),
+            (DeviceArg::Auto, Some(Gpus { count, .. }), _) => format!("{count} GPU(s) found"),
+            (DeviceArg::Auto | DeviceArg::Cpu | DeviceArg::Gpu(..), ..) => "as --device says".into(),
         };
         match launched {
-            Some(environment) => Self::as_rank(args, environment, cuda, reason),
-            None => Self::alone(args, cuda, &reason),
+            Some(environment) => Self::as_rank(args, environment, found, reason),
+            None => Self::alone(args, found, &reason),
         }
     }
 
     /// A launcher started this process.
-    fn as_rank(args: &Args, environment: Environment, cuda: Option<usize>, why: String) -> Result<Plan> {
+    fn as_rank(args: &Args, environment: Environment, found: Option<Gpus>, why: String) -> Result<Plan> {
         let Environment { local_rank, world_size, .. } = environment;
         if args.mode == ModeArg::Single && world_size > 1 {
             bail!("--mode single, but the launcher set WORLD_SIZE={world_size}; leave out one of them");
         }
-        let device = match (args.device, cuda) {
-            (DeviceArg::Cuda(Some(n)), _) if world_size > 1 => {
-                bail!("--device cuda:{n} would put all {world_size} ranks on one GPU; use --device cuda")
+        let shared = args.allow_shared_gpu;
+        let device = match (args.device, found) {
+            (DeviceArg::Gpu(kind, Some(n)), _) if world_size > 1 && !shared => bail!(
+                "--device {kind}:{n} would put all {world_size} ranks on one GPU; use --device {kind}, or --allow-shared-gpu"
+            ),
+            (DeviceArg::Gpu(kind, Some(n)), _) => LocalDevice::Gpu(kind, n),
+            (_, Some(Gpus { count, .. })) if local_rank >= count && !shared => {
+                bail!(
+                    "LOCAL_RANK={local_rank}, but this machine shows only {count} GPU(s); --allow-shared-gpu lets ranks share them"
+                )
             }
-            (DeviceArg::Cuda(Some(n)), _) => LocalDevice::Cuda(n),
-            (_, Some(count)) if local_rank >= count => {
-                bail!("LOCAL_RANK={local_rank}, but this machine shows only {count} GPU(s)")
-            }
-            (_, Some(_)) => LocalDevice::Cuda(local_rank),
+            (_, Some(Gpus { kind, count })) => LocalDevice::Gpu(kind, local_rank % count),
             (_, None) => LocalDevice::Cpu,
         };
         let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
@@ -99,7 +102,7 @@ impl Plan {
     }
 
     /// Several devices in this process.
-    fn one_process(args: &Args, launched: Option<Environment>, gpus: &Result<usize, String>) -> Result<Plan> {
+    fn one_process(args: &Args, launched: Option<Environment>, gpus: &Result<Gpus, String>) -> Result<Plan> {
         if let Some(Environment { world_size: 2.., .. }) = launched {
             bail!("--mode dp is one process, but a launcher started several; use --mode ddp");
         }
@@ -120,13 +123,11 @@ impl Plan {
     }
 
     /// Nobody launched this process: it may launch others.
-    fn alone(args: &Args, cuda: Option<usize>, reason: &str) -> Result<Plan> {
-        let ranks = match (args.nproc_per_node, cuda) {
-            (NprocArg::Count(n), Some(count)) if n > count => {
-                bail!(
-                    "--nproc-per-node {n}: there are only {count} GPU(s) to give each rank one; add --device cpu?"
-                )
-            }
+    fn alone(args: &Args, found: Option<Gpus>, reason: &str) -> Result<Plan> {
+        let ranks = match (args.nproc_per_node, found.map(|gpus| gpus.count)) {
+            (NprocArg::Count(n), Some(count)) if n > count && !args.allow_shared_gpu => bail!(
+                "--nproc-per-node {n}: there are only {count} GPU(s) to give each rank one; add --device cpu, or --allow-shared-gpu?"
+            ),
             (NprocArg::Count(n), _) => n,
             (NprocArg::Auto, _) if args.mode == ModeArg::Single => 1,
             (NprocArg::Auto, Some(count)) => count,
@@ -141,9 +142,9 @@ impl Plan {
         if !single {
             return Ok(Plan::Launch { ranks, why: format!("ddp with {ranks} rank(s) ({reason})") });
         }
-        let device = match (args.device, cuda) {
-            (DeviceArg::Cuda(Some(n)), _) => LocalDevice::Cuda(n),
-            (_, Some(_)) => LocalDevice::Cuda(0),
+        let device = match (args.device, found) {
+            (DeviceArg::Gpu(kind, Some(n)), _) => LocalDevice::Gpu(kind, n),
+            (_, Some(Gpus { kind, .. })) => LocalDevice::Gpu(kind, 0),
             (_, None) => LocalDevice::Cpu,
         };
         let why = format!("one device ({reason})");
@@ -155,11 +156,16 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accelerator::Accelerator;
     use clap::Parser;
+
+    fn cuda(count: usize) -> Gpus {
+        Gpus { kind: Accelerator::Cuda, count }
+    }
 
     fn decide(flags: &str, launched: Option<Environment>, gpus: Option<usize>) -> Result<Plan> {
         let args = Args::try_parse_from(["mnist"].into_iter().chain(flags.split_whitespace()))?;
-        Plan::decide(&args, launched, gpus.ok_or_else(|| "libcuda.so not found".to_string()))
+        Plan::decide(&args, launched, gpus.map(cuda).ok_or_else(|| "libcuda.so not found".to_string()))
     }
 
     fn device_of(plan: Plan) -> Option<LocalDevice> {
@@ -180,7 +186,10 @@ mod tests {
     fn without_flags_the_machine_decides() {
         assert_eq!(ranks_of(decide("", None, None).expect("plan")), Some(2));
         assert_eq!(ranks_of(decide("", None, Some(4)).expect("plan")), Some(4));
-        assert_eq!(device_of(decide("", None, Some(1)).expect("plan")), Some(LocalDevice::Cuda(0)));
+        assert_eq!(
+            device_of(decide("", None, Some(1)).expect("plan")),
+            Some(LocalDevice::Gpu(Accelerator::Cuda, 0))
+        );
     }
 
     #[test]
@@ -193,7 +202,7 @@ mod tests {
         );
         assert_eq!(
             device_of(decide("--device cuda:2", None, Some(4)).expect("plan")),
-            Some(LocalDevice::Cuda(2))
+            Some(LocalDevice::Gpu(Accelerator::Cuda, 2))
         );
     }
 
@@ -203,7 +212,7 @@ mod tests {
             Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4, ..Environment::SOLO };
         assert_eq!(
             device_of(decide("", Some(environment), Some(4)).expect("plan")),
-            Some(LocalDevice::Cuda(1))
+            Some(LocalDevice::Gpu(Accelerator::Cuda, 1))
         );
         assert_eq!(device_of(decide("", Some(environment), None).expect("plan")), Some(LocalDevice::Cpu));
     }

@@ -1,35 +1,71 @@
-//! The device a rank computes on, and how many this machine has.
+//! The device a rank computes on, and how many of its kind this machine has.
 
+use crate::{accelerator::Accelerator, cli::DeviceArg};
+use anyhow::{Result, bail};
 use burn::tensor::Device;
 use serde::{Serialize, Serializer};
 use std::fmt;
+
+/// What a rank takes on a GPU before its first batch: CUDA's own part, Burn's kernels, the model.
+const LEAST_MEMORY: usize = 300 << 20;
 
 /// One device of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalDevice {
     Cpu,
-    /// Logical number: position in `CUDA_VISIBLE_DEVICES`.
-    Cuda(usize),
+    /// With its number; CUDA's is the position in `CUDA_VISIBLE_DEVICES`.
+    Gpu(Accelerator, usize),
 }
 
 impl LocalDevice {
     /// As Burn names it.
-    pub fn burn(self) -> Device {
+    ///
+    /// # Errors
+    /// If it is not there, or has too little memory left.
+    pub fn burn(self) -> Result<Device> {
         match self {
-            LocalDevice::Cpu => Device::flex(),
-            #[cfg(feature = "cuda")]
-            LocalDevice::Cuda(index) => Device::cuda(index),
-            #[cfg(not(feature = "cuda"))]
-            LocalDevice::Cuda(_) => unreachable!("gpus() finds none without the cuda feature"),
+            LocalDevice::Cpu => Ok(Device::flex()),
+            LocalDevice::Gpu(kind, index) => kind.device(index),
         }
     }
+
+    /// How much of a GPU's memory is free, where its driver tells.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory(self) -> Result<Option<String>> {
+        let LocalDevice::Gpu(kind, index) = self else { return Ok(None) };
+        let told = kind.memory(index)?;
+        Ok(told.map(|(free, total)| format!("{} of {} free on {self}", gigabytes(free), gigabytes(total))))
+    }
+
+    /// Refuses a GPU that others have filled.
+    ///
+    /// # Errors
+    /// With how much is free.
+    pub fn check_memory(self) -> Result<()> {
+        let LocalDevice::Gpu(kind, index) = self else { return Ok(()) };
+        match kind.memory(index)? {
+            Some((free, total)) if free < LEAST_MEMORY => bail!(
+                "{self} has {} of its {} free, too little to train on; other processes hold the rest (nvidia-smi shows which)",
+                gigabytes(free),
+                gigabytes(total)
+            ),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// `139.8 GB`
+pub fn gigabytes(bytes: usize) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
 impl fmt::Display for LocalDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LocalDevice::Cpu => f.write_str("cpu"),
-            LocalDevice::Cuda(index) => write!(f, "cuda:{index}"),
+            LocalDevice::Gpu(kind, index) => write!(f, "{kind}:{index}"),
         }
     }
 }
@@ -40,16 +76,33 @@ impl Serialize for LocalDevice {
     }
 }
 
-/// GPUs this program can use, or why it cannot.
-pub fn gpus() -> Result<usize, String> {
-    #[cfg(feature = "cuda")]
-    match collective::cuda::device_count() {
-        Ok(0) => Err("the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)".into()),
-        Ok(count) => Ok(count),
-        Err(error) => Err(error.to_string()),
+/// The GPUs a run may use: all of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpus {
+    pub kind: Accelerator,
+    pub count: usize,
+}
+
+/// GPUs of the kind that `--device` names, or of the best kind that is there; or why there are none.
+pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
+    match wanted {
+        DeviceArg::Cpu => Err("the CPU was asked for".into()),
+        DeviceArg::Gpu(kind, _) => kind.count().map(|count| Gpus { kind, count }),
+        DeviceArg::Auto => {
+            let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());
+            let mut reasons = Vec::new();
+            for kind in built_in {
+                match kind.count_hardware() {
+                    Ok(count) => return Ok(Gpus { kind, count }),
+                    Err(reason) => reasons.push(reason),
+                }
+            }
+            if reasons.is_empty() {
+                reasons.push("this program was built without any GPU's backend".into());
+            }
+            Err(reasons.join("; "))
+        }
     }
-    #[cfg(not(feature = "cuda"))]
-    Err("this program was built without CUDA; build it with the default features".into())
 }
 
 /// Cores this process may run on.

@@ -5,15 +5,19 @@
 //! launcher that starts one process per device. What makes replicas act as one is the crate
 //! [`collective`], which knows nothing of the above.
 
+pub mod accelerator;
 pub mod batch;
 pub mod bench;
+pub mod check;
 pub mod checkpoint;
 pub mod cli;
 pub mod config;
 pub mod confusion;
 pub mod console;
 pub mod data;
+pub mod data_plane;
 pub mod device;
+pub mod devices;
 pub mod doctor;
 pub mod durable;
 pub mod evaluation;

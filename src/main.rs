@@ -2,8 +2,10 @@
 
 use burn_ddp::{
     bench::{self, Bench},
+    check::{self, Check},
     cli::Args,
     console::print_line,
+    devices,
     doctor::{self, DoctorArgs},
     exit,
     launch::command::{self, LaunchArgs},
@@ -31,6 +33,11 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Check that devices compute and communicate rightly
+    #[command(subcommand)]
+    Check(Check),
+    /// List what this machine has to compute on, and what this program could use
+    Devices,
     /// Say which rank did what differently, from the flight records of a failed job
     Explain {
         /// The records, one a rank
@@ -49,6 +56,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Launch(args) => command::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Check(check) => check::run(&check),
+        Command::Devices => {
+            devices::list();
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Explain { records } => {
             print_line(&collective::explain(&records)?);
             Ok(ExitCode::SUCCESS)

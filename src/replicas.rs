@@ -1,9 +1,10 @@
 //! `--mode dp`: which devices of this process hold replicas, and which gathers their outputs.
 
 use crate::{
+    accelerator::Accelerator,
     batch::MnistBatch,
     cli::{Args, DeviceArg, DpReduceArg},
-    device::LocalDevice,
+    device::{Gpus, LocalDevice},
     model::Net,
 };
 use anyhow::{Result, bail};
@@ -22,7 +23,7 @@ const CPU_REPLICAS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceId {
     Cpu(usize),
-    Cuda(usize),
+    Gpu(Accelerator, usize),
 }
 
 impl FromStr for DeviceId {
@@ -31,8 +32,10 @@ impl FromStr for DeviceId {
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
         match (kind, number.parse()) {
-            ("cuda", Ok(number)) => Ok(DeviceId::Cuda(number)),
             ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
+            (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
+                Ok(DeviceId::Gpu(kind.parse()?, number))
+            }
             _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
         }
     }
@@ -42,7 +45,7 @@ impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
-            DeviceId::Cuda(number) => write!(f, "cuda:{number}"),
+            DeviceId::Gpu(kind, number) => write!(f, "{kind}:{number}"),
         }
     }
 }
@@ -58,7 +61,7 @@ impl DeviceId {
     pub fn local(self) -> LocalDevice {
         match self {
             DeviceId::Cpu(_) => LocalDevice::Cpu,
-            DeviceId::Cuda(number) => LocalDevice::Cuda(number),
+            DeviceId::Gpu(kind, number) => LocalDevice::Gpu(kind, number),
         }
     }
 }
@@ -75,15 +78,15 @@ impl Replicas {
     ///
     /// # Errors
     /// If a device is not there or named twice, or flags contradict each other.
-    pub fn decide(args: &Args, gpus: &Result<usize, String>) -> Result<Self> {
+    pub fn decide(args: &Args, gpus: &Result<Gpus, String>) -> Result<Self> {
         let devices = match (&args.device_ids[..], args.device, gpus) {
-            ([], DeviceArg::Cuda(Some(number)), _) => bail!(
-                "--mode dp --device cuda:{number}: one device needs no data parallelism; name several with --device-ids"
+            ([], DeviceArg::Gpu(kind, Some(number)), _) => bail!(
+                "--mode dp --device {kind}:{number}: one device needs no data parallelism; name several with --device-ids"
             ),
-            ([], DeviceArg::Auto | DeviceArg::Cuda(None), Ok(count)) => {
-                (0..*count).map(DeviceId::Cuda).collect()
+            ([], DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(Gpus { kind, count })) => {
+                (0..*count).map(|number| DeviceId::Gpu(*kind, number)).collect()
             }
-            ([], DeviceArg::Cuda(None), Err(reason)) => bail!("--device cuda: {reason}"),
+            ([], DeviceArg::Gpu(kind, None), Err(reason)) => bail!("--device {kind}: {reason}"),
             ([], DeviceArg::Auto | DeviceArg::Cpu, _) => (0..CPU_REPLICAS).map(DeviceId::Cpu).collect(),
             (ids, ..) => ids.to_vec(),
         };
@@ -93,15 +96,19 @@ impl Replicas {
             }
             match (id, args.device) {
                 (DeviceId::Cpu(_), DeviceArg::Auto | DeviceArg::Cpu) => {}
-                (DeviceId::Cuda(_), DeviceArg::Auto | DeviceArg::Cuda(None)) => {}
-                (DeviceId::Cpu(_) | DeviceId::Cuda(_), _) => {
+                (DeviceId::Gpu(..), DeviceArg::Auto) => {}
+                (DeviceId::Gpu(kind, _), DeviceArg::Gpu(wanted, None)) if *kind == wanted => {}
+                (DeviceId::Cpu(_) | DeviceId::Gpu(..), _) => {
                     bail!("--device-ids {id} is not what --device says; leave out --device")
                 }
             }
-            if let DeviceId::Cuda(number) = id {
+            if let DeviceId::Gpu(kind, number) = id {
                 match gpus {
                     Err(reason) => bail!("--device-ids {id}: {reason}"),
-                    Ok(count) if number >= count => {
+                    Ok(gpus) if gpus.kind != *kind => {
+                        bail!("--device-ids {id}: add --device {kind}, without a number")
+                    }
+                    Ok(Gpus { count, .. }) if number >= count => {
                         bail!("--device-ids {id}: there are {count} GPUs here, numbered from 0")
                     }
                     Ok(_) => {}
@@ -120,9 +127,13 @@ impl Replicas {
     }
 
     /// As the engine takes it; on the CPU each replica computes with `threads` threads.
-    pub fn config(&self, args: &Args, threads: usize) -> DataParallelConfig {
-        DataParallelConfig {
-            devices: self.devices.iter().map(|id| (id.local().burn(), id.to_string())).collect(),
+    ///
+    /// # Errors
+    /// If a device is gone.
+    pub fn config(&self, args: &Args, threads: usize) -> Result<DataParallelConfig> {
+        let device = |id: &DeviceId| Ok((id.local().burn()?, id.to_string()));
+        Ok(DataParallelConfig {
+            devices: self.devices.iter().map(device).collect::<Result<_>>()?,
             output: self.devices.iter().position(|id| *id == self.output).unwrap_or_default(),
             reduce: match args.dp_reduce {
                 DpReduceArg::Main => DpReduce::Main,
@@ -130,7 +141,7 @@ impl Replicas {
             },
             threads,
             sync_batch_norm: args.sync_bn,
-        }
+        })
     }
 }
 
@@ -184,14 +195,15 @@ mod tests {
 
     fn decide(flags: &str, gpus: Option<usize>) -> Result<Replicas> {
         let flags = ["mnist", "--mode", "dp"].into_iter().chain(flags.split_whitespace());
+        let gpus = gpus.map(|count| Gpus { kind: Accelerator::Cuda, count });
         Replicas::decide(&Args::try_parse_from(flags)?, &gpus.ok_or_else(|| "libcuda.so not found".into()))
     }
 
     #[test]
     fn devices_come_in_the_order_given() {
         let replicas = decide("--device-ids 1,2,0 --output-device 0", Some(3)).expect("replicas");
-        assert_eq!(replicas.devices, [DeviceId::Cuda(1), DeviceId::Cuda(2), DeviceId::Cuda(0)]);
-        assert_eq!(replicas.output, DeviceId::Cuda(0));
+        assert_eq!(replicas.devices, [1, 2, 0].map(|n| DeviceId::Gpu(Accelerator::Cuda, n)));
+        assert_eq!(replicas.output, DeviceId::Gpu(Accelerator::Cuda, 0));
         assert_eq!(replicas.to_string(), "cuda:1, cuda:2, cuda:0, output on cuda:0");
     }
 

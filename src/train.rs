@@ -8,6 +8,7 @@ use crate::{
     confusion::Confusion,
     console::{Console, Style},
     data::{self, Dataset},
+    data_plane,
     device::{LocalDevice, gpus},
     exit, launch,
     model::{Net, NetConfig},
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if environment.is_none_or(|environment| environment.is_main()) {
         args.checkpoints.check(args.run_dir.as_deref())?;
     }
-    match Plan::decide(args, environment, gpus())? {
+    match Plan::decide(args, environment, gpus(args.device))? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
         Plan::Train(role) => train(args, &role),
     }
@@ -57,12 +58,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let signals = StopSignals::watch()?;
     restore_on(role.device);
+    role.device.check_memory()?;
     let (began, environment) = (Instant::now(), role.environment);
     let mut config = RunConfig::new(args, role);
     let console = Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs));
     use_threads(config.threads)?;
 
     let group = connect(args, environment)?;
+    let transport = data_plane::attach(args.transport, role.device, &group, false, &console)?;
     let data = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
 
@@ -78,7 +81,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
         epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
     }
-    let device = role.device.burn().autodiff();
+    let device = role.device.burn()?.autodiff();
     args.gradients.precision.check(&device)?;
     device.seed(args.seed);
     let net = network(args, &config, environment, &device, &group, &console)?;
@@ -87,7 +90,10 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let output = environment.is_main().then(open).transpose()?;
     // A rank cannot know why there are so many of it; its launcher does.
     let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
-    console.header(&config, &why, group.transport(), &data.source);
+    console.header(&config, &why, &transport, &data.source);
+    if let Some(memory) = role.device.memory()? {
+        console.say(&format!("memory    {memory}"));
+    }
     let mut observers: Vec<Arc<dyn Observer>> = vec![console.clone()];
     observers.extend(output.iter().map(|output| output.log.clone() as Arc<dyn Observer>));
 
@@ -109,7 +115,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
             Arc::new(move || signals.asked())
         });
     if let Some(replicas) = &role.replicas {
-        ddp = ddp.with_devices(replicas.config(args, config.threads));
+        ddp = ddp.with_devices(replicas.config(args, config.threads)?);
     }
     let ddp = Arc::new(ddp);
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
@@ -141,7 +147,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         return Ok(ExitCode::from(exit::stopped_by(signal)));
     }
     if let Some(output) = output {
-        let summary = output.summary(&config, group.transport())?;
+        let summary = output.summary(&config, &transport)?;
         output.folder.write_model(result.model)?;
         output.folder.write_summary(&summary)?;
         console.say(&format!("test accuracy {:.2} %", 100.0 * summary.test_accuracy));

@@ -42,7 +42,9 @@ pub mod transport;
 pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result};
-pub use process_group::{FlightRecord, Options, ProcessGroup, RecordedCall, Work, explain};
+pub use process_group::{
+    DeviceCall, DevicePath, FlightRecord, Options, ProcessGroup, RecordedCall, Work, explain,
+};
 pub use rendezvous::channel;
 pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
 pub use transport::Transport;

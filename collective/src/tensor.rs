@@ -1,7 +1,8 @@
 //! Collectives on `Tensor<D>`: any float type, any Burn device, differentiable where that has a
 //! meaning.
 //!
-//! A tensor goes through host memory here. What a collective does backwards is again a collective,
+//! A tensor on a GPU with a device data plane ([`ProcessGroup::attach`]) stays there; any other goes
+//! through host memory. What a collective does backwards is again a collective,
 //! so every rank must run backward over it; gradient checkpointing never repeats one, because the
 //! operations count as compute-bound.
 
@@ -97,7 +98,7 @@ fn run<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, kind: Kind) -> R
 
 /// What happens to a tensor. Rows are counted along the first dimension, one entry a rank.
 #[derive(Clone, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     AllReduce(ReduceOp),
     AllGather(Vec<usize>),
     /// Sums.
@@ -133,8 +134,8 @@ impl Kind {
 /// One collective on a tensor, as Burn's backends take it.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    group: ProcessGroup,
-    kind: Arc<Kind>,
+    pub(crate) group: ProcessGroup,
+    pub(crate) kind: Arc<Kind>,
 }
 
 impl Exchange {
@@ -195,8 +196,8 @@ impl Exchange {
 }
 
 /// A Burn backend whose tensors can take part in a collective.
-#[cfg_attr(feature = "cuda", backend_extension(Autodiff, Flex, Cube))]
-#[cfg_attr(not(feature = "cuda"), backend_extension(Autodiff, Flex))]
+#[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
+#[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait CollectiveBackend: Backend {
     /// Zeros if the group fails, which it then remembers.
     fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self>;
@@ -225,9 +226,18 @@ impl CollectiveBackend for Flex {
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cube")]
 impl CollectiveBackend for burn::backend::Cube {
     fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self> {
+        #[cfg(feature = "cuda")]
+        if crate::cuda::is_on(&tensor, &exchange.group) {
+            let (device, shape, dtype) = (tensor.device(), tensor.shape(), tensor.dtype());
+            return crate::cuda::exchange(tensor, &exchange).unwrap_or_else(|error| {
+                exchange.group.abort(error.to_string());
+                let shape = exchange.kind.output_shape(shape, exchange.group.rank());
+                <Self as burn::backend::ops::FloatTensorOps<Self>>::float_zeros(shape, &device, dtype.into())
+            });
+        }
         through_host::<Self>(tensor, &exchange)
     }
 }

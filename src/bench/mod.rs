@@ -1,6 +1,7 @@
 //! `burn-ddp bench`: measurements anyone can repeat, each checked for being right.
 
 mod all_reduce;
+mod device;
 mod overlap;
 mod wrapper;
 
@@ -16,6 +17,8 @@ use std::{
 pub enum Bench {
     /// Time of an all-reduce of f32 against its size, as nccl-tests shows it
     AllReduce(all_reduce::AllReduce),
+    /// An all-reduce of a tensor in a GPU's memory against NCCL alone
+    Device(device::DeviceBench),
     /// How much of a slow link backward hides
     Overlap(overlap::Overlap),
     /// What training through DDP in a world of one costs over a bare Burn loop
@@ -26,6 +29,7 @@ pub enum Bench {
 pub fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::AllReduce(bench) => all_reduce::run(bench),
+        Bench::Device(bench) => device::run(bench),
         Bench::Overlap(bench) => overlap::run(bench),
         Bench::Wrapper(bench) => wrapper::run(bench),
     }

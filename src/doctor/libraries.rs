@@ -1,7 +1,7 @@
 //! The GPUs, and the libraries that use them.
 
 use super::{Finding, size};
-use crate::device::gpus;
+use crate::{accelerator::Accelerator, cli::DeviceArg, device::gpus};
 use std::{
     ffi::{CString, c_int, c_void},
     process::{Command, Stdio},
@@ -13,14 +13,16 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) fn check(say: &mut impl FnMut(Finding)) {
-    let gpus = gpus();
-    // Without a GPU, nothing below is missed.
-    let needed = matches!(gpus, Ok(1..));
-    let several = matches!(gpus, Ok(2..));
+    let gpus = gpus(DeviceArg::Auto);
+    // Without one of NVIDIA's GPUs, nothing below is missed.
+    let nvidia = gpus.as_ref().map_or(0, |gpus| if gpus.kind == Accelerator::Cuda { gpus.count } else { 0 });
+    let (needed, several) = (nvidia > 0, nvidia > 1);
     match &gpus {
-        Ok(count) => {
-            say(Finding::ok("GPUs", count.to_string()));
-            memory_of_gpus(say);
+        Ok(gpus) => {
+            say(Finding::ok("GPUs", format!("{} ({})", gpus.count, gpus.kind)));
+            if needed {
+                memory_of_gpus(say);
+            }
         }
         Err(why) => say(Finding::note("GPUs", format!("none: {why}"), "training runs on the CPU")),
     }

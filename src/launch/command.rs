@@ -8,7 +8,7 @@ use super::{
     signals,
 };
 use crate::{
-    cli::positive,
+    cli::{DeviceArg, positive},
     device::{cores, gpus},
 };
 use anyhow::{Result, bail};
@@ -132,7 +132,7 @@ impl FromStr for Nnodes {
 /// # Errors
 /// If flags contradict each other, the program cannot be started, or other machines do not come.
 pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
-    let plan = plan(args, |name| std::env::var(name).ok(), gpus)?;
+    let plan = plan(args, |name| std::env::var(name).ok(), || gpus(DeviceArg::Auto).map(|gpus| gpus.count))?;
     let Some((program, rest)) = args.command.split_first() else { bail!("there is no program to start") };
     let output = match &args.log_dir {
         Some(dir) => Output::Filed { dir: dir.clone(), tee: args.tee },

@@ -11,6 +11,9 @@
 //! - a step that runs backward twice, or changes gradients after backward, is noticed, done again
 //!   without overlap, and so are all later ones; [`Reducer::fallback`] says why.
 //!
+//! Where the group exchanges data on the ranks' devices ([`ProcessGroup::attach`]), buckets stay in
+//! device memory, and are taken when backward has been launched; the device orders the rest.
+//!
 //! A parameter that is used on no rank gets no gradient, as on a single device. One that is used on
 //! some contributes zeros on the others. This is what PyTorch's `find_unused_parameters` asks for; here
 //! it is always so, because the count of ranks that used a parameter travels in a message that is sent
@@ -22,6 +25,7 @@ mod clip;
 mod flight;
 mod hook;
 mod link;
+mod on_device;
 mod power_sgd;
 mod step;
 mod top_k;
@@ -105,6 +109,8 @@ pub struct Reducer {
     /// For f16.
     scaler: Option<LossScaler>,
     overlap: bool,
+    /// Whether buckets stay in device memory.
+    on_device: bool,
     /// Whether a step with overlap has been compared, in full, with what backward left.
     compared: bool,
     fallback: Option<String>,
@@ -125,14 +131,20 @@ impl Reducer {
             1 => None,
             _ => Some(Link { group: group.split(0, group.rank() as i64)?, hook }),
         };
+        // A hook works on the host.
+        let on_device =
+            link.as_ref().is_some_and(|link| link.group.device().is_some() && link.hook.is_none());
+        // A small first bucket is for an early start, of which the device has none.
+        let first = if on_device { buckets.first.max(buckets.rest) } else { buckets.first };
         Ok(Self {
-            plan: Arc::new(Plan::new(module, buckets)),
+            plan: Arc::new(Plan::new(module, BucketSizes { first, ..buckets })),
             link,
             carry: Carry::default(),
             ladder: Arc::default(),
             precision,
             scaler: (precision == Precision::F16).then(LossScaler::start),
-            overlap,
+            overlap: overlap && !on_device,
+            on_device,
             compared: false,
             fallback: None,
             users: Vec::new(),
@@ -170,6 +182,11 @@ impl Reducer {
     /// Why steps are synchronised after backward although overlap was asked for, if they are.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
+    }
+
+    /// Whether gradients stay in device memory.
+    pub fn on_device(&self) -> bool {
+        self.on_device
     }
 
     /// What losses are scaled by at present; 1 except for f16.

@@ -4,7 +4,7 @@ use super::{
     Reducer, clip_by_global_norm,
     flight::{Flight, Weights},
     link::Landing,
-    visit, watch,
+    on_device, visit, watch,
 };
 use crate::Result;
 use burn::module::Module;
@@ -68,6 +68,9 @@ impl<'a> Step<'a> {
         if let Some(scaler) = &self.reducer.scaler {
             scaler.expect_scaled()?;
         }
+        if self.reducer.on_device {
+            return self.finish_on_device(grads, module, totals);
+        }
         let Some(flight) = self.flight.take() else {
             let alone = self.reducer.scaler.is_none() && self.reducer.carry.is_empty();
             let mean = if alone { grads } else { self.reducer.carry.mean(grads, module, self.weights) };
@@ -86,6 +89,19 @@ impl<'a> Step<'a> {
         self.reducer.users = users;
         self.reducer.spare = buffers;
         self.unless_infinite(averaged, module)
+    }
+
+    fn finish_on_device<M: Module>(
+        &mut self,
+        grads: GradientsParams,
+        module: &M,
+        totals: &mut Vec<f32>,
+    ) -> Result<GradientsParams> {
+        let Some(link) = self.reducer.link.clone() else { return Ok(grads) };
+        let own = self.reducer.carry.mean(grads, module, self.weights);
+        let (grads, users) = on_device::reduce(&self.reducer.plan, &link.group, own, module, totals)?;
+        self.reducer.users = users;
+        self.unless_infinite(grads, module)
     }
 
     /// In f16, no gradients if one of them is no finite number, which is so on all ranks or on none.
@@ -131,7 +147,9 @@ impl<'a> Step<'a> {
     }
 
     fn fly<M: Module>(&mut self, module: &M, compare: bool) -> Result<Option<Arc<Flight>>> {
-        let Some(link) = self.reducer.link.clone() else { return Ok(None) };
+        let Some(link) = self.reducer.link.clone().filter(|_| !self.reducer.on_device) else {
+            return Ok(None);
+        };
         let mut buffers = self.reducer.buffers();
         let (plan, ladder) = (self.reducer.plan.clone(), self.reducer.ladder.clone());
         let used = self.reducer.carry.fill(module, &plan, &mut buffers)?;

@@ -132,8 +132,8 @@ pub struct Watched {
 }
 
 /// A Burn backend whose parameters can be watched.
-#[cfg_attr(feature = "cuda", backend_extension(Autodiff, Flex, Cube))]
-#[cfg_attr(not(feature = "cuda"), backend_extension(Autodiff, Flex))]
+#[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
+#[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait WatchBackend: Backend {
     /// The parameter itself, at a depth above the anchor's.
     fn watched(
@@ -159,7 +159,7 @@ macro_rules! nothing_to_watch {
     )* };
 }
 nothing_to_watch!(Flex);
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cube")]
 nothing_to_watch!(burn::backend::Cube);
 
 #[derive(Debug)]

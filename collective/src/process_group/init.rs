@@ -53,7 +53,7 @@ impl ProcessGroup {
     pub fn threads(world_size: usize, options: Options) -> Result<Vec<Self>> {
         let options = options.or_environment();
         match options.transport {
-            Transport::Auto | Transport::Thread => {}
+            Transport::Auto | Transport::Thread | Transport::Nccl => {}
             other @ (Transport::Shm | Transport::Tcp | Transport::Mpi) => {
                 return Err(Error::Invalid(format!(
                     "threads of one process do not use transport {other}; choose auto or thread"

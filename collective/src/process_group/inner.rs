@@ -1,6 +1,7 @@
 //! The making of a call: its number, its record, its deadline, and what becomes of its failure.
 
 use super::{
+    device::Attached,
     log::{FlightRecord, Log, microseconds},
     site::Site,
     turn::Turns,
@@ -17,7 +18,7 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, Once, PoisonError,
+        Arc, Mutex, Once, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::Sender,
     },
@@ -48,6 +49,8 @@ pub(super) struct Core {
     pub members: Vec<usize>,
     pub world: World,
     pub comm: Box<dyn Communicator>,
+    /// Where data on a device goes, once attached.
+    pub device: OnceLock<Attached>,
     /// Number of the last collective.
     seq: Arc<AtomicU64>,
     log: Log,
@@ -73,11 +76,11 @@ pub(super) struct Inner {
 
 /// What is known of a call before it gets its number.
 pub(super) struct Spec {
-    operation: &'static str,
-    dtype: DType,
-    count: usize,
-    reduce: Option<ReduceOp>,
-    root: Option<usize>,
+    pub operation: &'static str,
+    pub dtype: DType,
+    pub count: usize,
+    pub reduce: Option<ReduceOp>,
+    pub root: Option<usize>,
 }
 
 impl Spec {
@@ -104,6 +107,7 @@ impl Inner {
             group,
             members,
             comm,
+            device: OnceLock::new(),
             seq: Arc::new(AtomicU64::new(0)),
             log: Log::default(),
             timeout,
@@ -293,5 +297,8 @@ impl Watched for Core {
             self.write_flight_record(cause);
         }
         self.comm.abort();
+        if let Some(attached) = self.device.get() {
+            attached.plane.abort();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a user holds: a group of ranks and the collectives on it.
 
 mod collectives;
+mod device;
 pub(crate) mod explain;
 mod init;
 mod inner;
@@ -12,6 +13,7 @@ mod split;
 mod turn;
 mod work;
 
+pub use device::{DeviceCall, DevicePath};
 pub use explain::explain;
 pub use log::{FlightRecord, RecordedCall};
 pub use options::Options;
@@ -87,6 +89,7 @@ impl ProcessGroup {
         // Without a turn there is a call under way on this very thread, which will fail.
         let _turn = self.inner.turns.take();
         self.inner.destroyed.store(true, Ordering::Release);
+        self.detach();
         if let Some(arbiter) = &self.inner.arbiter {
             arbiter.goodbye();
         }

@@ -12,7 +12,7 @@ use crate::{
         tcp::{Switchboard, Tcp},
     },
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// What the groups of one rank share.
 #[derive(Debug)]
@@ -41,6 +41,11 @@ impl Site {
         match self {
             Site::Solo(options) | Site::Threads { options, .. } | Site::Processes { options, .. } => options,
         }
+    }
+
+    /// How long ranks may wait for each other while a group is made.
+    pub fn patience(&self) -> Duration {
+        self.options().rendezvous_timeout
     }
 
     /// The group of this rank alone.
@@ -96,11 +101,11 @@ impl Plan<'_> {
             Transport::Shm => self.shm(1, &self.everyone())?.map_err(|why| {
                 Error::Invalid(format!("transport shm does not work here: {why}; choose auto or tcp"))
             }),
-            Transport::Auto if one => self.local(1, &self.everyone()),
-            Transport::Auto if machines.len() == self.members.len() => {
+            Transport::Auto | Transport::Nccl if one => self.local(1, &self.everyone()),
+            Transport::Auto | Transport::Nccl if machines.len() == self.members.len() => {
                 Ok(Box::new(self.tcp(0, &self.everyone())))
             }
-            Transport::Auto => self.several(&machines),
+            Transport::Auto | Transport::Nccl => self.several(&machines),
         }
     }
 

@@ -29,7 +29,9 @@ impl ProcessGroup {
             let id = digest.iter().take(8).fold(0u64, |id, byte| id << 8 | u64::from(*byte)).max(1);
             let me = inner.core.members[inner.core.world.rank];
             let rank = members.iter().position(|member| *member == me).unwrap_or_default();
-            Ok(ProcessGroup::new(inner.site.open(id, members, rank)?))
+            let part = ProcessGroup::new(inner.site.open(id, members, rank)?);
+            part.attach_like(group)?;
+            Ok(part)
         })
     }
 }

@@ -27,8 +27,8 @@ pub struct Settings {
 }
 
 /// A Burn backend whose batches can be normalised together with other ranks'.
-#[cfg_attr(feature = "cuda", backend_extension(Autodiff, Flex, Cube))]
-#[cfg_attr(not(feature = "cuda"), backend_extension(Autodiff, Flex))]
+#[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
+#[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait SyncBatchNormBackend: CollectiveBackend {
     /// The normalised `x`, of its shape `[batch, channels, ...]`, and the mean and variance over
     /// all ranks, `[channels]`, which are constants to autodiff. If the group fails they mean
@@ -46,7 +46,7 @@ pub trait SyncBatchNormBackend: CollectiveBackend {
 
 impl SyncBatchNormBackend for Flex {}
 
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cube")]
 impl SyncBatchNormBackend for burn::backend::Cube {}
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ pub(crate) mod mpi;
 #[cfg(not(feature = "mpi"))]
 #[path = "no_mpi.rs"]
 pub(crate) mod mpi;
+pub mod nccl;
 #[cfg(target_os = "linux")]
 pub mod shm;
 pub mod tcp;
@@ -29,6 +30,9 @@ pub enum Transport {
     Shm,
     /// TCP, within a machine and between machines.
     Tcp,
+    /// NCCL between NVIDIA GPUs, with the best other one for what is on the host: see
+    /// [`ProcessGroup::attach`](crate::ProcessGroup::attach).
+    Nccl,
     /// The MPI library that started the processes; needs the feature `mpi`.
     Mpi,
 }
@@ -41,6 +45,7 @@ impl Transport {
             Transport::Thread => "thread",
             Transport::Shm => "shm",
             Transport::Tcp => "tcp",
+            Transport::Nccl => "nccl",
             Transport::Mpi => "mpi",
         }
     }
@@ -56,9 +61,18 @@ impl FromStr for Transport {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let all = [Transport::Auto, Transport::Thread, Transport::Shm, Transport::Tcp, Transport::Mpi];
+        let all = [
+            Transport::Auto,
+            Transport::Thread,
+            Transport::Shm,
+            Transport::Tcp,
+            Transport::Nccl,
+            Transport::Mpi,
+        ];
         all.into_iter().find(|transport| transport.name() == text).ok_or_else(|| {
-            Error::Invalid(format!("there is no transport {text:?}; choose auto, thread, shm, tcp or mpi"))
+            Error::Invalid(format!(
+                "there is no transport {text:?}; choose auto, thread, shm, tcp, nccl or mpi"
+            ))
         })
     }
 }

@@ -7,8 +7,14 @@ mod common;
 mod fallback;
 mod hooks;
 mod joined;
+#[cfg(target_os = "linux")]
+mod on_device;
 mod overlap;
 mod same_bits;
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "made for the tests of NCCL itself")]
+#[path = "../nccl/site.rs"]
+mod site;
 mod sums;
 
 use burn::module::{Module, ModuleVisitor, Param};

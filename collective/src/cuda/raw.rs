@@ -1,0 +1,64 @@
+//! NCCL without anything around it, to measure what is around it against.
+
+use super::{CudaSite, driver_error};
+use crate::{
+    DType, Error, ProcessGroup, ReduceOp, Result,
+    communicator::{Call, World},
+    transport::nccl::{DeviceSite, NcclCommunicator, UniqueId},
+};
+use cudarc::driver::result::{free_sync, malloc_sync};
+use std::{
+    hint,
+    time::{Duration, Instant},
+};
+
+/// How long each of `rounds` all-reduces of `count` f32 takes, from the call to the end on the GPU,
+/// in a communicator of its own with the ranks of `group`, on this memory: no tensor, no process
+/// group. Every rank must call it.
+///
+/// # Errors
+/// NCCL's or the driver's.
+pub fn raw_all_reduce(
+    group: &ProcessGroup,
+    index: usize,
+    count: usize,
+    rounds: usize,
+) -> Result<Vec<Duration>> {
+    let site = CudaSite::new(index)?;
+    let stream = site.stream()?;
+    let id = group.on_rank_zero(|| site.unique_id().map(|id| id.bytes().to_vec())).transpose()?;
+    let id = group.broadcast_object(&id, 0)?.and_then(|id| UniqueId::from_bytes(&id));
+    let id = id.ok_or_else(|| Error::Invalid("rank 0 sent no NCCL id".into()))?;
+    let (world, timeout) = (World { rank: group.rank(), size: group.world_size() }, Duration::from_secs(60));
+    let nccl = NcclCommunicator::init(site.library()?, &id, world, timeout)?;
+    // SAFETY: the device is current on this thread.
+    let memory = unsafe { malloc_sync(count * 4) }.map_err(driver_error)?;
+    let call = Call {
+        seq: 0,
+        operation: "raw all_reduce",
+        dtype: DType::F32,
+        count,
+        reduce: Some(ReduceOp::Sum),
+        root: None,
+        timeout,
+    };
+    let once = || {
+        let begun = Instant::now();
+        let pointer = memory as usize as *mut std::ffi::c_void;
+        // SAFETY: the memory has so many elements and is kept until the mark is passed.
+        unsafe { nccl.all_reduce(&call, pointer, pointer, stream.handle()) }?;
+        let mark = stream.mark()?;
+        while !mark.is_passed()? {
+            if begun.elapsed() > timeout {
+                return Err(Error::Invalid("NCCL does not finish an all_reduce".into()));
+            }
+            hint::spin_loop();
+        }
+        Ok(begun.elapsed())
+    };
+    let times = (0..rounds).map(|_| once()).collect();
+    nccl.destroy(timeout);
+    // SAFETY: nothing uses it any more.
+    unsafe { free_sync(memory) }.map_err(driver_error)?;
+    times
+}

@@ -1,0 +1,156 @@
+//! Every collective, for every type and world size, against what it should give.
+
+use crate::{
+    common::{Kind, options, world},
+    leave,
+    site::{Op, StandIn, attach, collective, site},
+};
+use collective::{DevicePath, Element, Error, ProcessGroup, ReduceOp};
+use half::{bf16, f16};
+use std::sync::Arc;
+
+/// Small whole numbers, which every type holds and adds up exactly.
+fn value(rank: usize, i: usize) -> i32 {
+    ((i * 3 + rank * 2) % 5 + 1) as i32
+}
+
+fn expected(op: ReduceOp, ranks: usize, i: usize) -> i32 {
+    let values = (0..ranks).map(|rank| value(rank, i));
+    match op {
+        ReduceOp::Sum => values.sum(),
+        ReduceOp::Product => values.product(),
+        ReduceOp::Min => values.min().unwrap(),
+        ReduceOp::Max => values.max().unwrap(),
+        ReduceOp::Mean => values.sum::<i32>() / ranks as i32,
+    }
+}
+
+fn all<T: Element + PartialEq>(group: &ProcessGroup, from: fn(i32) -> T, ops: &[ReduceOp]) {
+    let (rank, n) = (group.rank(), group.world_size());
+    let length = 12 * n;
+    let of = |rank: usize| (0..length).map(|i| from(value(rank, i))).collect::<Vec<T>>();
+    let mine = of(rank);
+    for op in ops {
+        let whole: Vec<T> = (0..length).map(|i| from(expected(*op, n, i))).collect();
+        assert_eq!(collective(group, &Op::AllReduce(*op), &mine).unwrap(), whole);
+        let part = collective(group, &Op::ReduceScatter(*op), &mine).unwrap();
+        assert_eq!(part, whole[rank * 12..(rank + 1) * 12]);
+        let root = n - 1;
+        let reduced = collective(group, &Op::Reduce(*op, root), &mine).unwrap();
+        assert!(rank != root || reduced == whole);
+    }
+    for root in 0..n {
+        assert_eq!(collective(group, &Op::Broadcast(root), &mine).unwrap(), of(root));
+    }
+    let gathered = collective(group, &Op::AllGather, &mine).unwrap();
+    assert_eq!(gathered, (0..n).flat_map(of).collect::<Vec<T>>());
+    if n > 1 {
+        assert_eq!(collective(group, &Op::Exchange, &mine).unwrap(), of((rank + n - 1) % n));
+    }
+}
+
+#[test]
+fn collectives_equal_a_serial_reference_in_worlds_of_one_to_eight() {
+    let exact = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+    let small = &exact[..3];
+    for n in 1..=8 {
+        let stand_in = StandIn::new();
+        world(Kind::Thread, n, options(), |group| {
+            attach(&group, &stand_in);
+            all::<f32>(&group, |x| x as f32, &exact);
+            all::<f64>(&group, f64::from, &exact);
+            all::<f16>(&group, |x| f16::from_f32(x as f32), small);
+            all::<bf16>(&group, |x| bf16::from_f32(x as f32), small);
+            all::<i32>(&group, |x| x, &[&exact[..], &[ReduceOp::Mean]].concat());
+            all::<i64>(&group, i64::from, &exact);
+            all::<u8>(&group, |x| x as u8, small);
+            let mean = collective(&group, &Op::AllReduce(ReduceOp::Mean), &[group.rank() as f32]).unwrap();
+            assert_eq!(mean, [(n - 1) as f32 / 2.0]);
+            leave(group);
+        });
+    }
+}
+
+#[test]
+fn every_control_plane_carries_it() {
+    for kind in [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Machines] {
+        let stand_in = StandIn::new();
+        world(kind, 4, options(), |group| {
+            attach(&group, &stand_in);
+            let sum = collective(&group, &Op::AllReduce(ReduceOp::Sum), &[group.rank() as f32]).unwrap();
+            assert_eq!(sum, [6.0]);
+            // What is on the host goes on as before.
+            let mut host = [1i64];
+            group.all_reduce(&mut host, ReduceOp::Sum).unwrap();
+            assert_eq!(host, [4]);
+            leave(group);
+        });
+    }
+}
+
+#[test]
+fn split_groups_get_a_plane_of_their_own() {
+    let stand_in = StandIn::new();
+    world(Kind::Shm, 4, options(), |group| {
+        attach(&group, &stand_in);
+        let half = group.split(group.rank() as u64 % 2, 0).unwrap();
+        let sum = collective(&half, &Op::AllReduce(ReduceOp::Sum), &[group.rank() as f32]).unwrap();
+        assert_eq!(sum, [if group.rank() % 2 == 0 { 2.0 } else { 4.0 }]);
+        // A group of one has nothing to exchange.
+        let alone = group.split(group.rank() as u64, 0).unwrap();
+        assert!(alone.device().is_none());
+        drop(half);
+        let sum = collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
+        assert_eq!(sum, [4.0]);
+        leave(group);
+    });
+    let ids = stand_in.log().iter().filter(|line| *line == "GetUniqueId").count();
+    assert_eq!(ids, 3);
+}
+
+#[test]
+fn calls_are_not_waited_for_where_the_device_orders_them() {
+    // Each takes 50 ms on the device.
+    let stand_in = StandIn::of(&[("busy", -1, 50)]).unwrap();
+    world(Kind::Thread, 2, options(), |group| {
+        for orders in [true, false] {
+            let group = group.split(0, 0).unwrap();
+            let device =
+                crate::site::Site { stand_in: stand_in.clone(), identity: group.rank().to_string(), orders };
+            assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
+            let call = collective::DeviceCall {
+                operation: "all_reduce",
+                dtype: collective::DType::U8,
+                count: 0,
+                reduce: Some(ReduceOp::Sum),
+                root: None,
+            };
+            let before = std::time::Instant::now();
+            let pending = group
+                .run_on_device(call, Box::new(()), |nccl, call, stream| {
+                    let nothing = std::ptr::NonNull::<u8>::dangling().as_ptr();
+                    // SAFETY: a call of no elements touches no memory.
+                    unsafe { nccl.all_reduce(call, nothing.cast_const().cast(), nothing.cast(), stream) }
+                })
+                .unwrap();
+            let returned = before.elapsed();
+            pending.wait().unwrap();
+            assert!(before.elapsed().as_millis() >= 50);
+            // Without an order on the device the host has waited already.
+            assert!(orders || returned.as_millis() >= 50);
+        }
+    });
+}
+
+#[test]
+fn a_group_without_a_plane_says_so_and_one_has_one_only() {
+    let stand_in = StandIn::new();
+    world(Kind::Thread, 2, options(), |group| {
+        let error = collective(&group, &Op::AllGather, &[1.0f32]).unwrap_err();
+        assert!(error.to_string().contains("no device data plane"), "{error}");
+        attach(&group, &stand_in);
+        assert_eq!(group.device().as_deref(), Some("pretended:0"));
+        let again = group.attach(site(&stand_in, group.rank()));
+        assert!(matches!(again, Err(Error::Invalid(why)) if why.contains("already")));
+    });
+}

@@ -1,0 +1,148 @@
+//! How a device data plane begins and ends: the id, the order of calls, and why there is none.
+
+use crate::{
+    common::{Kind, options, world},
+    leave,
+    site::{Op, Site, StandIn, attach, collective, site},
+};
+use collective::{DevicePath, ReduceOp};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+#[test]
+fn one_rank_makes_the_id_and_all_end_in_order() {
+    for kind in [Kind::Thread, Kind::Tcp] {
+        let stand_in = StandIn::new();
+        world(kind, 3, options(), |group| {
+            attach(&group, &stand_in);
+            collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
+            collective(&group, &Op::AllGather, &[1.0f32]).unwrap();
+            leave(group);
+        });
+        let log = stand_in.log();
+        assert_eq!(log[0], "GetUniqueId");
+        assert_eq!(log.iter().filter(|line| *line == "GetUniqueId").count(), 1);
+        for rank in 0..3 {
+            assert_eq!(stand_in.calls(rank), ["Init", "AllReduce", "AllGather", "Finalize", "Destroy"]);
+        }
+    }
+}
+
+#[test]
+fn dropping_a_group_ends_it_in_order_too() {
+    let stand_in = StandIn::new();
+    world(Kind::Shm, 2, options(), |group| {
+        attach(&group, &stand_in);
+        collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
+    });
+    // The watchdog does it, by and by.
+    let begun = Instant::now();
+    while stand_in.calls(0).len() < 4 || stand_in.calls(1).len() < 4 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", stand_in.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for rank in 0..2 {
+        assert_eq!(stand_in.calls(rank), ["Init", "AllReduce", "Finalize", "Destroy"]);
+    }
+}
+
+/// Why all ranks of a world stay with host memory.
+fn refused(size: usize, attach: impl Fn(&collective::ProcessGroup) -> DevicePath + Sync) -> String {
+    let whys = world(Kind::Shm, size, options().rendezvous_timeout(Duration::from_secs(3)), |group| {
+        let path = attach(&group);
+        // The group goes on.
+        group.barrier().unwrap();
+        match path {
+            DevicePath::Host(why) => why,
+            DevicePath::Nccl(library) => panic!("{library}"),
+        }
+    });
+    assert!(whys.iter().all(|why| *why == whys[0]), "{whys:?}");
+    whys[0].clone()
+}
+
+#[test]
+fn a_rank_without_a_device_keeps_all_on_the_host() {
+    let stand_in = StandIn::new();
+    let why = refused(3, |group| {
+        let mine = site(&stand_in, group.rank()).and_then(|site| match group.rank() {
+            2 => Err("no GPU here".into()),
+            _ => Ok(site),
+        });
+        group.attach(mine).unwrap()
+    });
+    assert_eq!(why, "rank 2: no GPU here");
+    assert!(stand_in.log().is_empty());
+}
+
+#[test]
+fn two_ranks_on_one_device_are_refused_by_name() {
+    let stand_in = StandIn::new();
+    let why = refused(4, |group| group.attach(site(&stand_in, group.rank() % 3)).unwrap());
+    assert!(why.starts_with("ranks 0 and 3 share one GPU"), "{why}");
+}
+
+#[test]
+fn ranks_with_different_versions_are_refused_by_name() {
+    let (old, new) = (StandIn::of(&[("version", -1, 22_000)]).unwrap(), StandIn::new());
+    let why = refused(2, |group| {
+        let stand_in = if group.rank() == 0 { &old } else { &new };
+        group.attach(site(stand_in, group.rank())).unwrap()
+    });
+    assert!(why.starts_with("rank 0 has NCCL 2.20.0, but rank 1 2.21.5"), "{why}");
+}
+
+#[test]
+fn a_version_that_blocks_is_refused() {
+    let error = StandIn::of(&[("version", -1, 21_304)]).unwrap_err().to_string();
+    assert!(error.contains("it is NCCL 2.13.4, and 2.14.0 is needed"), "{error}");
+}
+
+#[test]
+fn a_slow_init_is_waited_for() {
+    let stand_in = StandIn::of(&[("slow_init", 1, 700)]).unwrap();
+    world(Kind::Shm, 2, options(), |group| {
+        attach(&group, &stand_in);
+        leave(group);
+    });
+}
+
+#[test]
+fn an_init_that_does_not_end_is_given_up_at_its_deadline() {
+    let stand_in = StandIn::of(&[("no_init", 1, 1)]).unwrap();
+    let begun = Instant::now();
+    let why = refused(3, |group| group.attach(site(&stand_in, group.rank())).unwrap());
+    assert!(why.contains("timed out after 3 s"), "{why}");
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    for rank in 0..3 {
+        assert_eq!(stand_in.calls(rank), ["Init", "Abort"]);
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_named_keeps_all_on_the_host() {
+    #[derive(Debug)]
+    struct Broken(Site);
+    impl collective::transport::nccl::DeviceSite for Broken {
+        fn name(&self) -> String {
+            self.0.name()
+        }
+        fn identity(&self) -> collective::Result<String> {
+            Err(collective::Error::Invalid("its driver is gone".into()))
+        }
+        fn library(&self) -> collective::Result<&'static collective::transport::nccl::Library> {
+            self.0.library()
+        }
+        fn stream(&self) -> collective::Result<Box<dyn collective::transport::nccl::Stream>> {
+            self.0.stream()
+        }
+    }
+    let stand_in = StandIn::new();
+    let why = refused(2, |group| {
+        let device = Site { stand_in: stand_in.clone(), identity: String::new(), orders: true };
+        group.attach(Ok(Arc::new(Broken(device)))).unwrap()
+    });
+    assert_eq!(why, "rank 0: its driver is gone");
+}

@@ -1,0 +1,101 @@
+//! The stand-in's arithmetic: NCCL's types and reductions, on bytes in host memory, in f64 or i64.
+
+use std::ffi::c_int;
+
+/// Bytes of one element of an `ncclDataType_t`.
+pub fn size(dtype: c_int) -> usize {
+    match dtype {
+        0 | 1 => 1,
+        6 | 9 => 2,
+        2 | 3 | 7 => 4,
+        4 | 5 | 8 => 8,
+        other => panic!("no data type {other}"),
+    }
+}
+
+/// The reduction of equally long inputs, element by element.
+pub fn reduce(inputs: &[Vec<u8>], dtype: c_int, op: c_int) -> Vec<u8> {
+    let size = size(dtype);
+    let whole = matches!(dtype, 1 | 2 | 4);
+    let element = |at: usize| -> Vec<u8> {
+        let own = inputs.iter().map(|bytes| &bytes[at * size..(at + 1) * size]);
+        if whole {
+            let values: Vec<i64> = own.map(|bytes| integer(bytes, dtype)).collect();
+            let count = values.len() as i64;
+            let result = match op {
+                0 => values.iter().sum(),
+                1 => values.iter().product(),
+                2 => values.into_iter().max().unwrap(),
+                3 => values.into_iter().min().unwrap(),
+                4 => values.iter().sum::<i64>() / count,
+                other => panic!("no reduction {other}"),
+            };
+            result.to_le_bytes()[..size].to_vec()
+        } else {
+            let values: Vec<f64> = own.map(|bytes| float(bytes, dtype)).collect();
+            let count = values.len() as f64;
+            let result = match op {
+                0 => values.iter().sum(),
+                1 => values.iter().product(),
+                2 => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
+                3 => values.into_iter().fold(f64::INFINITY, f64::min),
+                4 => values.iter().sum::<f64>() / count,
+                other => panic!("no reduction {other}"),
+            };
+            bytes(result, dtype)
+        }
+    };
+    (0..inputs[0].len() / size).flat_map(element).collect()
+}
+
+fn integer(bytes: &[u8], dtype: c_int) -> i64 {
+    match dtype {
+        1 => i64::from(bytes[0]),
+        2 => i64::from(i32::from_le_bytes(bytes.try_into().unwrap())),
+        _ => i64::from_le_bytes(bytes.try_into().unwrap()),
+    }
+}
+
+fn float(bytes: &[u8], dtype: c_int) -> f64 {
+    let half = || u16::from_le_bytes(bytes.try_into().unwrap());
+    match dtype {
+        6 => from_f16(half()),
+        9 => f64::from(f32::from_bits(u32::from(half()) << 16)),
+        7 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        _ => f64::from_le_bytes(bytes.try_into().unwrap()),
+    }
+}
+
+fn bytes(value: f64, dtype: c_int) -> Vec<u8> {
+    match dtype {
+        6 => nearest(value, from_f16).to_le_bytes().to_vec(),
+        9 => nearest(value, |bits| f64::from(f32::from_bits(u32::from(bits) << 16))).to_le_bytes().to_vec(),
+        7 => (value as f32).to_le_bytes().to_vec(),
+        _ => value.to_le_bytes().to_vec(),
+    }
+}
+
+fn from_f16(bits: u16) -> f64 {
+    let (sign, exponent, fraction) = (bits >> 15, i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    let value = match exponent {
+        0 => fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (1024.0 + fraction) * 2f64.powi(exponent - 25),
+    };
+    if sign == 1 { -value } else { value }
+}
+
+/// The bits of the nearest half, found among all magnitudes, which are in the order of their bits.
+fn nearest(value: f64, decode: impl Fn(u16) -> f64) -> u16 {
+    let (sign, size) = (u16::from(value < 0.0) << 15, value.abs());
+    let (mut low, mut high) = (0u16, 0x7fffu16);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        // Above infinity there are no numbers.
+        if decode(middle) <= size { low = middle } else { high = middle }
+    }
+    let (below, above) = (size - decode(low), decode(high) - size);
+    let up = above < below || (above == below && low & 1 == 1);
+    sign | if up { high } else { low }
+}

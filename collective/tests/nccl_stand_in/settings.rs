@@ -1,0 +1,49 @@
+//! What the stand-in is told to do wrong, and what it tells of what was called.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::Mutex;
+
+/// What goes wrong, and on which rank (-1: on all).
+static SETTINGS: Mutex<Vec<(String, c_int, u64)>> = Mutex::new(Vec::new());
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static PENDING: Mutex<Option<HashMap<usize, i64>>> = Mutex::new(None);
+
+/// `slow_init` and `busy`: milliseconds; `hang_at`, `error_at`, `remote_error_at` and `die_at`: the
+/// number of the operation, from 1; `no_init`: never done; `version`: what it says it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn standInSet(name: *const c_char, rank: c_int, value: u64) {
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    SETTINGS.lock().unwrap().push((name, rank, value));
+}
+
+/// From this process's environment: `STAND_IN="hang_at:1=3"` for rank 1, several with commas.
+pub fn setting(name: &str, rank: c_int) -> Option<u64> {
+    let set = SETTINGS.lock().unwrap();
+    let fits = |(n, r, v): &(String, c_int, u64)| (n == name && (*r == -1 || *r == rank)).then_some(*v);
+    set.iter().find_map(fits).or_else(|| {
+        let text = std::env::var("STAND_IN").ok()?;
+        let wanted = format!("{name}:{rank}=");
+        text.split(',').find_map(|part| part.strip_prefix(&wanted)?.parse().ok())
+    })
+}
+
+pub fn note(what: String) {
+    LOG.lock().unwrap().push(what);
+}
+
+/// All calls of this process so far, a line each. The caller keeps the text.
+#[unsafe(no_mangle)]
+pub extern "C" fn standInLog() -> *mut c_char {
+    CString::new(LOG.lock().unwrap().join("\n")).unwrap().into_raw()
+}
+
+/// Operations that a stream has not done yet.
+#[unsafe(no_mangle)]
+pub extern "C" fn standInPending(stream: *mut c_void) -> i64 {
+    PENDING.lock().unwrap().get_or_insert_default().get(&(stream as usize)).copied().unwrap_or(0)
+}
+
+pub fn pending(stream: usize, change: i64) {
+    *PENDING.lock().unwrap().get_or_insert_default().entry(stream).or_default() += change;
+}

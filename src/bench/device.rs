@@ -1,0 +1,73 @@
+//! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
+
+use super::median;
+use crate::{cli::DeviceArg, console::print_line};
+use anyhow::{Result, bail};
+use clap::Args;
+use std::process::ExitCode;
+
+#[derive(Args, Clone, Debug)]
+pub struct DeviceBench {
+    /// cuda, or cuda:N
+    #[arg(long, default_value = "cuda")]
+    device: DeviceArg,
+    /// f32 elements
+    #[arg(long, default_value = "1024,65536,1199882,16777216,67108864", value_delimiter = ',')]
+    count: Vec<usize>,
+    /// All-reduces of each size
+    #[arg(long, default_value_t = 200, value_parser = crate::cli::positive)]
+    rounds: usize,
+}
+
+/// One line of JSON a size: microseconds, medians. World 1; several are measured by `bench all-reduce`.
+#[cfg(feature = "cuda")]
+pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
+    use crate::accelerator::Accelerator;
+    use burn::tensor::{Device, Tensor};
+    use collective::{DevicePath, ProcessGroup, ReduceOp, cuda, tensor};
+    use std::{sync::Arc, time::Instant};
+
+    let index = match bench.device {
+        DeviceArg::Gpu(Accelerator::Cuda, index) => index.unwrap_or(0),
+        DeviceArg::Gpu(..) | DeviceArg::Cpu | DeviceArg::Auto => bail!("--device: only cuda has NCCL"),
+    };
+    let group = ProcessGroup::solo();
+    let site = cuda::CudaSite::new(index)?;
+    let ordered = site.orders_device();
+    match group.attach(Ok(Arc::new(site)))? {
+        DevicePath::Nccl(_) => {}
+        DevicePath::Host(why) => bail!("NCCL cannot be used: {why}"),
+    }
+    let device = Device::cuda(index);
+    for &count in &bench.count {
+        let mut raw = cuda::raw_all_reduce(&group, index, count, bench.rounds + 20)?;
+        let raw = median(raw.split_off(20).iter().map(|time| time.as_secs_f64() * 1e6).collect());
+        let input = Tensor::<1>::ones([count], &device);
+        let once = || -> Result<(f64, f64)> {
+            device.sync()?;
+            let begun = Instant::now();
+            let output = tensor::all_reduce(input.clone(), &group, ReduceOp::Sum)?;
+            let called = begun.elapsed().as_secs_f64() * 1e6;
+            device.sync()?;
+            drop(output);
+            Ok((called, begun.elapsed().as_secs_f64() * 1e6))
+        };
+        let times = (0..bench.rounds + 20).map(|_| once()).collect::<Result<Vec<_>>>()?;
+        let times = &times[20..];
+        let called = median(times.iter().map(|(called, _)| *called).collect());
+        let whole = median(times.iter().map(|(_, whole)| *whole).collect());
+        print_line(&format!(
+            "{{\"count\":{count},\"raw_us\":{raw:.1},\"call_us\":{called:.1},\"tensor_us\":{whole:.1},\"ratio\":{:.3},\"device_ordered\":{ordered}}}",
+            whole / raw
+        ));
+    }
+    group.destroy();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Without CUDA there is nothing to measure.
+#[cfg(not(feature = "cuda"))]
+pub fn run(_: &DeviceBench) -> Result<ExitCode> {
+    let _ = median;
+    bail!("this program was built without CUDA; build it with the default features")
+}

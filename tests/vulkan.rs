@@ -1,0 +1,140 @@
+//! Burn's other GPU backends, with Vulkan for all of them: `cargo test --no-default-features
+//! --features mimalloc,vulkan --test vulkan`. Mesa's software driver will do: Debian's
+//! mesa-vulkan-drivers.
+#![cfg(feature = "vulkan")]
+
+mod common;
+use common::{assert_close, command, finish, program, shared};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+};
+use tempfile::TempDir;
+
+/// Short, because a software driver is slow.
+const SMALL: &str =
+    "--dataset digits --train-limit 160 --eval-limit 20 --max-steps 8 --dropout 0 --scale-lr none
+    --lr 0.01 --progress plain";
+
+struct Run(TempDir);
+
+impl Run {
+    fn new() -> Self {
+        Run(tempfile::tempdir().expect("temporary folder"))
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.path().join("run")
+    }
+
+    fn losses(&self) -> Vec<f64> {
+        let mut table = csv::Reader::from_path(self.folder().join("steps.csv")).expect("a table");
+        let at = table.headers().expect("a header").iter().position(|h| h == "loss").expect("losses");
+        table.records().map(|row| row.expect("a row")[at].parse().expect("a number")).collect()
+    }
+}
+
+fn arguments(flags: &str, folder: &Path) -> Vec<String> {
+    let flags = format!("train --run-dir {} {flags}", folder.display());
+    flags.split_whitespace().map(str::to_string).collect()
+}
+
+fn train(flags: &str) -> (Run, String) {
+    let run = Run::new();
+    let args = arguments(flags, &run.folder());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = finish(command(&program(), &args).spawn().expect("the program")).succeeded();
+    let said = outcome.stdout + &outcome.stderr;
+    (run, said)
+}
+
+/// One rank on each of these devices.
+fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
+    let run = Run::new();
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number").port();
+    let size = devices.len().to_string();
+    let ranks: Vec<_> = devices
+        .iter()
+        .enumerate()
+        .map(|(rank, device)| {
+            let args = arguments(&format!("--device {device} --allow-shared-gpu {flags}"), &run.folder());
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let mut command = command(&program(), &args);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", &size).env("MASTER_ADDR", "127.0.0.1");
+            command.env("MASTER_PORT", port.to_string()).env("BURN_DDP_SECRET", "a secret for tests");
+            command.spawn().expect("the program")
+        })
+        .collect();
+    let said = ranks.into_iter().map(|rank| {
+        let outcome = finish(rank).succeeded();
+        outcome.stdout + &outcome.stderr
+    });
+    let said = said.collect();
+    (run, said)
+}
+
+#[test]
+fn the_device_is_listed_and_what_is_missing_too() {
+    let outcome = finish(command(&program(), &["devices"]).spawn().expect("the program")).succeeded();
+    assert!(outcome.stdout.contains("vulkan:0"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("cuda       this program was built without cuda"), "{}", outcome.stdout);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error_with_its_name() {
+    for (device, named) in [("vulkan:99", "vulkan:99"), ("cuda", "built without cuda")] {
+        let args = ["train", "--device", device, "--mode", "single"];
+        let outcome = finish(command(&program(), &args).spawn().expect("the program"));
+        outcome.failed_saying(&[named]);
+    }
+}
+
+#[test]
+fn collectives_on_the_device_are_right() {
+    let args = ["check", "collectives", "--device", "vulkan", "--ranks", "2", "--allow-shared-gpu"];
+    let outcome = finish(command(&program(), &args).spawn().expect("the program")).succeeded();
+    assert!(outcome.stdout.contains("\"wrong\":[]"), "{}", outcome.stdout);
+}
+
+#[test]
+fn one_rank_two_ranks_and_a_mixed_world_follow_the_cpu() {
+    let (cpu, _) = train(&format!("--device cpu --mode single --batch-size 20 {SMALL}"));
+    let wanted = cpu.losses();
+    assert_eq!(wanted.len(), 8);
+    let (one, _) = train(&format!("--device vulkan --mode single --batch-size 20 {SMALL}"));
+    assert_close("vulkan, one rank", &one.losses(), &wanted, 5e-3);
+    let two = "--device vulkan --nproc-per-node 2 --allow-shared-gpu --batch-size 10";
+    let (two, said) = train(&format!("{two} {SMALL}"));
+    assert_close("vulkan, two ranks", &two.losses(), &wanted, 5e-3);
+    assert!(!said.contains("mixes devices"), "{said}");
+    let (both, said) = mixed(&["vulkan", "cpu"], &format!("--batch-size 10 {SMALL}"));
+    assert_close("vulkan and cpu", &both.losses(), &wanted, 5e-3);
+    assert!(said.contains("mixes devices (rank 0 has vulkan:0, rank 1 cpu)"), "{said}");
+}
+
+/// PyTorch's own losses, as far as the trajectory is not chaotic: see tests/first_light.rs.
+#[test]
+fn the_plain_network_follows_pytorch() {
+    let (Some(reference), Some(mnist)) = (shared("reference"), shared("data/mnist")) else { return };
+    let text = std::fs::read(reference.join("plain.trajectory.json")).expect("reference");
+    let golden: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let number = |key: &str| golden[key].as_f64().expect(key);
+    let wanted: Vec<f64> =
+        golden["loss"].as_array().expect("losses").iter().take(20).filter_map(|loss| loss.as_f64()).collect();
+    let batch = number("global_batch") as usize;
+    let flags = format!(
+        "--data-dir {} --dataset mnist --init-from {} --no-shuffle --dropout 0 --scale-lr none --lr {} --momentum {}
+         --max-steps 20 --eval-limit 20 --progress plain",
+        mnist.display(),
+        reference.join(golden["init"].as_str().expect("init")).display(),
+        number("lr"),
+        number("momentum"),
+    );
+    let (one, _) = train(&format!("--device vulkan --mode single --batch-size {batch} {flags}"));
+    assert_close("one rank", &one.losses(), &wanted, 5e-3);
+    let two = format!("--device vulkan --nproc-per-node 2 --allow-shared-gpu --batch-size {}", batch / 2);
+    let (two, _) = train(&format!("{two} {flags}"));
+    assert_close("two ranks", &two.losses(), &wanted, 5e-3);
+    let (both, _) = mixed(&["vulkan", "cpu"], &format!("--batch-size {} {flags}", batch / 2));
+    assert_close("vulkan and cpu", &both.losses(), &wanted, 5e-3);
+}
