@@ -3,9 +3,12 @@
 use crate::{
     checkpoint::{FolderKeeper, Found, Identity, Store},
     cli::Args,
+    console::Console,
+    model::Net,
     run_config::RunConfig,
     run_folder::{RunFolder, Summary},
     run_log::RunLog,
+    stop,
 };
 use anyhow::Result;
 use collective::strategy::Keeper;
@@ -53,16 +56,37 @@ impl Output {
         Ok(Self { folder, log, keeper, began })
     }
 
-    /// The result, from what the log has seen.
-    ///
-    /// # Errors
-    /// If the log could not write a row.
     /// Where the last evaluation's answers are counted.
     pub fn confusion_file(&self) -> PathBuf {
         self.folder.path().join("confusion_matrix.csv")
     }
 
-    pub fn summary(&self, config: &RunConfig, transport: &str) -> Result<Summary> {
+    /// Says how a run that was told to stop goes on.
+    ///
+    /// # Errors
+    /// If the log could not write a row.
+    pub fn say_stopped(&self, signal: u8, console: &Console) -> Result<()> {
+        let (name, step) = (stop::name(signal), self.log.progress()?.step);
+        let path = self.folder.path().display();
+        console.say(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
+        Ok(())
+    }
+
+    /// Writes model and summary, and says how the run went.
+    ///
+    /// # Errors
+    /// If they, or a row of the log, cannot be written.
+    pub fn finish(&self, model: Net, config: &RunConfig, transport: &str, console: &Console) -> Result<()> {
+        let summary = self.summary(config, transport)?;
+        self.folder.write_model(model)?;
+        self.folder.write_summary(&summary)?;
+        console.say(&format!("test accuracy {:.2} %", 100.0 * summary.test_accuracy));
+        console.say(&format!("run folder    {}", self.folder.path().display()));
+        Ok(())
+    }
+
+    /// The result, from what the log has seen.
+    fn summary(&self, config: &RunConfig, transport: &str) -> Result<Summary> {
         let progress = self.log.progress()?;
         Ok(Summary {
             test_accuracy: progress.evaluation.accuracy,

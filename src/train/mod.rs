@@ -1,0 +1,136 @@
+//! A training run, from flags to summary.
+
+mod parts;
+mod resumed;
+
+pub use parts::use_threads;
+
+use crate::{
+    cli::Args,
+    config::{Plan, Role},
+    confusion::Confusion,
+    console::{Console, Style},
+    data_plane,
+    device::gpus,
+    exit, launch,
+    model::Net,
+    output::Output,
+    run_config::RunConfig,
+    stop::StopSignals,
+    world::Environment,
+};
+use anyhow::{Result, bail};
+use burn::train::{
+    Learner, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger, metric::LossMetric,
+};
+use collective::{
+    loader::DistributedLoader,
+    metric::GlobalAccuracy,
+    strategy::{Checkpoints, DistributedDataParallel, Observer},
+};
+use parts::{connect, load_data, loaders, network, optimizer, renderer, restore_on};
+use resumed::Resumed;
+use std::{process::ExitCode, sync::Arc, time::Instant};
+
+/// Decides what this process is, and does it: start the ranks, or be one.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let environment = Environment::detect()?;
+    if environment.is_none_or(|environment| environment.is_main()) {
+        args.checkpoints.check(args.run_dir.as_deref())?;
+    }
+    match Plan::decide(args, environment, gpus(args.device))? {
+        Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
+        Plan::Train(role) => train(args, &role),
+    }
+}
+
+/// One rank's run. Everything below is the same at every world size.
+fn train(args: &Args, role: &Role) -> Result<ExitCode> {
+    let signals = StopSignals::watch()?;
+    restore_on(role.device);
+    role.device.check_memory()?;
+    let (began, environment) = (Instant::now(), role.environment);
+    let mut config = RunConfig::new(args, role);
+    let console = Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs));
+    use_threads(config.threads)?;
+
+    let group = connect(args, environment)?;
+    let transport = data_plane::attach(args.transport, role.device, &group, false, &console)?;
+    let data = load_data(args, environment, &group, &console)?;
+    let (train, test) = loaders(args, &group, &data, &mut config);
+
+    let resumed = Resumed::find(args, &mut config, &data, &group, &console)?;
+    let device = role.device.burn()?.autodiff();
+    args.gradients.precision.check(&device)?;
+    device.seed(args.seed);
+    let net = network(args, &config, environment, &device, &group, &console)?;
+
+    let output = environment.is_main().then(|| resumed.open(args, &config, began)).transpose()?;
+    // A rank cannot know why there are so many of it; its launcher does.
+    let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
+    console.header(&config, &why, &transport, &data.source);
+    if let Some(memory) = role.device.memory()? {
+        console.say(&format!("memory    {memory}"));
+    }
+    let mut observers: Vec<Arc<dyn Observer>> = vec![console.clone()];
+    observers.extend(output.iter().map(|output| output.log.clone() as Arc<dyn Observer>));
+
+    let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
+        .with_observer(Arc::new(observers))
+        .with_resume(resumed.snapshot);
+    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref(), &signals)?);
+    let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
+        .metrics((LossMetric::new(), GlobalAccuracy::default()))
+        .with_metric_logger(InMemoryMetricLogger::default())
+        .with_application_logger(None)
+        .num_epochs(resumed.epochs);
+    let renderer = renderer(args, environment, training.interrupter())?;
+    let learner = Learner::new(net, optimizer(&config), config.schedule(train.steps()));
+    signals.training_begins();
+    let result = training
+        .renderer(renderer)
+        .with_training_strategy(TrainingStrategy::Custom(ddp.clone()))
+        .launch(learner);
+
+    if let Some(failure) = ddp.failure() {
+        return Err(failure.into());
+    }
+    if let Some(error) = result.error {
+        bail!("training stopped: {error}");
+    }
+    group.destroy();
+    if let Some(signal) = ddp.stopped() {
+        output.map_or(Ok(()), |output| output.say_stopped(signal, &console))?;
+        return Ok(ExitCode::from(exit::stopped_by(signal)));
+    }
+    output.map_or(Ok(()), |output| output.finish(result.model, &config, &transport, &console))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The strategy, as the flags say.
+fn configured(
+    ddp: DistributedDataParallel<Net>,
+    args: &Args,
+    role: &Role,
+    config: &RunConfig,
+    output: Option<&Output>,
+    signals: &StopSignals,
+) -> Result<DistributedDataParallel<Net>> {
+    let signals = signals.clone();
+    let ddp = ddp
+        .with_callback(Confusion::new(output.map(Output::confusion_file)))
+        .with_reducer(args.gradients.reducer())
+        .with_accumulation(args.gradients.accumulate)
+        .with_clip(args.gradients.gradient_clip)
+        .with_max_steps(args.max_steps)
+        .with_checkpoints(Checkpoints {
+            every: args.checkpoints.save_every,
+            keeper: output.map(|output| output.keeper.clone()),
+        })
+        .with_seed(args.seed)
+        .with_stop(Arc::new(move || signals.asked()));
+    Ok(match &role.replicas {
+        Some(replicas) => ddp.with_devices(replicas.config(args, config.threads)?),
+        None => ddp,
+    })
+}

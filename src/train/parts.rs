@@ -1,0 +1,158 @@
+//! The parts of a training run: threads, group, data, network, optimizer, display.
+
+use crate::{
+    batch::{ImageDataset, MnistBatch, Normaliser, Sample},
+    cli::{Args, ProgressArg},
+    console::Console,
+    data::{self, Dataset},
+    device::LocalDevice,
+    model::{Net, NetConfig},
+    quiet::Quiet,
+    run_config::RunConfig,
+    weights,
+    world::Environment,
+};
+use anyhow::{Context, Result, bail};
+use burn::optim::{ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
+use burn::tensor::Device;
+use burn::train::renderer::{MetricsRenderer, default_renderer};
+use collective::{
+    Options, ProcessGroup, World,
+    loader::{DistributedLoader, ShardedLoader},
+    precision::Precision,
+    sync_batch_norm::convert_sync_batch_norm,
+};
+use std::{sync::Arc, time::Duration};
+
+/// Burn builds an optimizer's loaded state on its default device, which is a GPU in a build that
+/// can use one.
+pub(super) fn restore_on(device: LocalDevice) {
+    if device == LocalDevice::Cpu && std::env::var_os("BURN_DEVICE").is_none() {
+        // SAFETY: no other thread has been started but the one that waits for signals.
+        unsafe { std::env::set_var("BURN_DEVICE", "flex") };
+    }
+}
+
+/// Flex computes on rayon's global pool.
+pub fn use_threads(threads: usize) -> Result<()> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build_global()
+        .with_context(|| format!("cannot start {threads} compute thread(s)"))
+}
+
+/// The group of all ranks; a single device is a world of one.
+pub(super) fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
+    if environment.world_size == 1 {
+        return Ok(ProcessGroup::solo());
+    }
+    let options = Options::default().timeout(Duration::from_secs_f64(args.timeout)).transport(args.transport);
+    let options = options.rank(environment.rank).world_size(environment.world_size);
+    Ok(ProcessGroup::init(environment.init_method(args.transport)?, options)?)
+}
+
+/// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its
+/// error about the data is therefore the only one.
+pub(super) fn load_data(
+    args: &Args,
+    environment: Environment,
+    group: &ProcessGroup,
+    console: &Console,
+) -> Result<Dataset> {
+    let request = data::Request {
+        kind: args.dataset,
+        data_dir: args.data_dir.clone(),
+        seed: args.seed,
+        download: environment.is_local_main(),
+        progress: console.is_visible(),
+    };
+    let load = || data::prepare(&request)?.load([args.train_limit, args.eval_limit]);
+    let first = request.download.then(load).transpose()?;
+    // Others may wait here for a download.
+    group.barrier()?;
+    let data = first.map_or_else(load, Ok)?;
+    if let Some(notice) = &data.notice {
+        console.warn(notice);
+    }
+    let digests = group.all_gather_object(&data.digest())?;
+    if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
+        bail!(
+            "rank {rank} does not have the data that rank 0 has; give all machines the same --data-dir or --dataset"
+        )
+    }
+    Ok(data)
+}
+
+pub(super) type Loader = Arc<ShardedLoader<Sample, MnistBatch>>;
+
+/// This rank's share of the training and test images.
+pub(super) fn loaders(
+    args: &Args,
+    group: &ProcessGroup,
+    data: &Dataset,
+    config: &mut RunConfig,
+) -> (Loader, Loader) {
+    let world = World { rank: group.rank(), size: group.world_size() };
+    let loader = |images: &data::Images, seed, precision| {
+        let (images, batcher) = (Arc::new(ImageDataset(images.clone())), Arc::new(Normaliser(precision)));
+        Arc::new(ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers))
+    };
+    let seed = (!args.no_shuffle).then_some(args.seed);
+    let (train, test) = (
+        loader(&data.train, seed, args.gradients.precision),
+        // Evaluation is f32, as the parameters are.
+        loader(&data.test, None, Precision::F32),
+    );
+    config.dataset = data.name.into();
+    config.train_samples = train.samples();
+    config.test_samples = test.samples();
+    (train, test)
+}
+
+/// The network, equal on all ranks once rank 0's weights are broadcast.
+pub(super) fn network(
+    args: &Args,
+    config: &RunConfig,
+    environment: Environment,
+    device: &Device,
+    group: &ProcessGroup,
+    console: &Console,
+) -> Result<Net> {
+    let mut net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(device);
+    if config.sync_bn {
+        // In a group of its own it never waits behind gradients.
+        net = convert_sync_batch_norm(net, &group.split(0, 0)?)?;
+    }
+    match &config.init_from {
+        Some(path) if environment.is_main() => {
+            let (net, skipped) = weights::load(net, path, !args.no_strict)?;
+            skipped.iter().for_each(|what| console.warn(&format!("--init-from: {what}")));
+            Ok(net)
+        }
+        Some(_) | None => Ok(net),
+    }
+}
+
+/// SGD with momentum as in PyTorch: no dampening.
+pub(super) fn optimizer(config: &RunConfig) -> ModuleOptimizer {
+    let momentum = MomentumConfig::new().with_momentum(config.momentum).with_dampening(0.0);
+    SgdConfig::new().with_momentum((config.momentum > 0.0).then_some(momentum)).init()
+}
+
+/// burn-train's dashboard where it is asked for; our console shows everything else.
+pub(super) fn renderer(
+    args: &Args,
+    environment: Environment,
+    interrupter: burn::train::Interrupter,
+) -> Result<Box<dyn MetricsRenderer>> {
+    if args.progress != ProgressArg::Tui || !environment.is_main() {
+        return Ok(Box::new(Quiet));
+    }
+    if !cfg!(feature = "tui") {
+        bail!("--progress tui: this program was built without the feature `tui`");
+    }
+    if !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+        bail!("--progress tui needs a terminal as standard output");
+    }
+    Ok(default_renderer(interrupter, None))
+}

@@ -1,0 +1,59 @@
+//! Where a run begins: at the beginning, or where a checkpoint of it ends.
+
+use crate::{
+    checkpoint::{Found, Identity},
+    cli::Args,
+    console::Console,
+    data::Dataset,
+    output::Output,
+    run_config::RunConfig,
+};
+use anyhow::Result;
+use collective::{ProcessGroup, strategy::Snapshot};
+use std::time::Instant;
+
+/// What `--resume` found, on every rank.
+pub(super) struct Resumed {
+    /// On the rank that writes.
+    found: Option<Found>,
+    identity: Identity,
+    pub snapshot: Option<Snapshot>,
+    /// Epochs of the whole run; 0 if it had ended early.
+    pub epochs: usize,
+}
+
+impl Resumed {
+    /// Rank 0 looks and reads; all ranks get what it found.
+    ///
+    /// # Errors
+    /// If the checkpoint is damaged, or of another run.
+    pub fn find(
+        args: &Args,
+        config: &mut RunConfig,
+        data: &Dataset,
+        group: &ProcessGroup,
+        console: &Console,
+    ) -> Result<Self> {
+        let identity = Identity::new(config, &data.digest());
+        let look = || Found::look_and_say(args, config, &identity, console);
+        let mut found = group.on_rank_zero(look).transpose()?.flatten();
+        let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
+        let snapshot = Snapshot::share(kept, group)?;
+        let mut epochs = args.epochs;
+        if snapshot.is_some() {
+            // They have been trained on since.
+            config.init_from = None;
+            let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
+            epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
+        }
+        Ok(Self { found, identity, snapshot, epochs })
+    }
+
+    /// The run's folder, new or gone on with. `began` is when this process did.
+    ///
+    /// # Errors
+    /// If the folder holds another run, or cannot be written to.
+    pub fn open(&self, args: &Args, config: &RunConfig, began: Instant) -> Result<Output> {
+        Output::open(args, config, self.found.as_ref(), self.identity.clone(), began)
+    }
+}
