@@ -1,8 +1,12 @@
 //! What a program's end means: errors with their exit codes, said once.
 
-use crate::console::last_words;
+use crate::{console::last_words, stop};
 use collective::Error;
-use std::process::ExitCode;
+use std::{
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Something failed here.
 pub const FAILED: u8 = 1;
@@ -24,21 +28,29 @@ pub fn asked_by(code: i32) -> Option<i32> {
 /// Set by our launcher, which reports the first failing rank itself.
 pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
 
+/// Time for the rank that failed first to say why, and for the launcher to see it.
+const FIRST_SAY: Duration = Duration::from_secs(2);
+
 /// Turns a program's result into its exit code, and an error into a line on standard error.
 ///
-/// A rank that only suffers from another's failure stays silent under our launcher: the first
-/// failing rank's own error is what the user should read.
+/// A rank that only suffers from another's failure stays silent for a while under our launcher, which
+/// ends it if another rank has failed by itself: that one's error is what the user should read. If none
+/// has, because the network broke for one, there is no better reason than this rank's.
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     let error = match result {
         Ok(code) => return code,
         Err(error) => error,
     };
     let consequence = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(is_consequence);
-    let launched = std::env::var_os(LAUNCHED).is_some();
-    if !(consequence && launched) {
-        let who = std::env::var("RANK").map(|rank| format!("rank {rank}: ")).unwrap_or_default();
-        last_words(&format!("error: {who}{error:#}"));
+    let until = Instant::now() + FIRST_SAY;
+    while consequence && std::env::var_os(LAUNCHED).is_some() && Instant::now() < until {
+        if stop::asked() > 0 {
+            return ExitCode::from(OTHER_RANK_FAILED);
+        }
+        thread::sleep(Duration::from_millis(10));
     }
+    let who = std::env::var("RANK").map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    last_words(&format!("error: {who}{error:#}"));
     ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
 }
 

@@ -15,11 +15,18 @@ use std::{
 /// time is the same request.
 pub const ECHO: Duration = Duration::from_millis(500);
 
+/// The first signal that came during training, or 0: a process has only one.
+static ASKED: AtomicU8 = AtomicU8::new(0);
+
+/// The signal that asked this process to stop, or 0.
+pub fn asked() -> u8 {
+    ASKED.load(Ordering::SeqCst)
+}
+
 /// Watches for signals from its creation to the end of the process.
 #[derive(Clone)]
 pub struct StopSignals {
     training: Arc<AtomicBool>,
-    asked: Arc<AtomicU8>,
 }
 
 impl StopSignals {
@@ -29,7 +36,7 @@ impl StopSignals {
     /// # Errors
     /// If the system refuses.
     pub fn watch() -> Result<Self> {
-        let signals = Self { training: Arc::default(), asked: Arc::default() };
+        let signals = Self { training: Arc::default() };
         // SAFETY: `set` is initialised by the first call and read by the others.
         let set = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
@@ -66,18 +73,24 @@ impl StopSignals {
             first.get_or_insert_with(Instant::now);
             let number = u8::try_from(signal).unwrap_or(u8::MAX);
             // The first signal decides the exit code.
-            let _ = self.asked.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = ASKED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
-    /// From now on there is something to finish.
-    pub fn training_begins(&self) {
+    /// Until the answer is dropped there is something to finish.
+    pub fn training_begins(&self) -> Training {
         self.training.store(true, Ordering::SeqCst);
+        Training(self.training.clone())
     }
+}
 
-    /// The signal that came, or 0.
-    pub fn asked(&self) -> u8 {
-        self.asked.load(Ordering::SeqCst)
+/// The time in which signals ask, and do not end.
+#[must_use]
+pub struct Training(Arc<AtomicBool>);
+
+impl Drop for Training {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 

@@ -2,6 +2,7 @@
 //! exit code that is not 0, and no process left.
 
 mod common;
+use collective::{InitMethod, Options, ProcessGroup, SECRET, Secret};
 use common::{command, finish, processes_with, program, train};
 use std::{
     fs,
@@ -58,6 +59,25 @@ fn a_folder_without_data_says_which_file_is_missing() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let outcome = train(&format!("--device cpu --mode single --data-dir {}", folder.path().display()));
     outcome.failed_saying(&["train-images-idx3-ubyte", &folder.path().display().to_string()]);
+}
+
+#[test]
+fn a_rank_that_loses_another_says_so_if_no_launcher_ends_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its address").port().to_string();
+    drop(listener);
+    let args = format!("train {LONG} --run-dir /nonexistent/never-written");
+    let mut rank = command(&program(), &args.split_whitespace().collect::<Vec<_>>());
+    rank.envs([("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
+    rank.envs([("MASTER_PORT", &*port), (SECRET, "shared"), ("BURN_DDP_LAUNCHED", "1")]);
+    let rank = rank.spawn().expect("the program");
+    let options = Options::default().rank(0).world_size(2).secret(Secret::new("shared").expect("a secret"));
+    let group = ProcessGroup::init(InitMethod::Tcp(format!("127.0.0.1:{port}")), options).expect("a group");
+    // This rank 0 leaves without a word, as one does whose cable is pulled.
+    drop(group);
+    let outcome = finish(rank);
+    assert_eq!(outcome.code, Some(75), "{outcome:#?}");
+    assert!(outcome.stderr.contains("error: rank 1: ") && outcome.stderr.contains("rank 0"), "{outcome:#?}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::{
     model::Net,
     output::Output,
     run_config::RunConfig,
-    stop::StopSignals,
+    stop::{self, StopSignals},
     world::Environment,
 };
 use anyhow::{Result, bail};
@@ -78,7 +78,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
         .with_resume(resumed.snapshot);
-    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref(), &signals)?);
+    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref())?);
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
         .metrics((LossMetric::new(), GlobalAccuracy::default()))
         .with_metric_logger(InMemoryMetricLogger::default())
@@ -86,7 +86,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         .num_epochs(resumed.epochs);
     let renderer = renderer(args, environment, training.interrupter())?;
     let learner = Learner::new(net, optimizer(&config), config.schedule(train.steps()));
-    signals.training_begins();
+    let _training = signals.training_begins();
     let result = training
         .renderer(renderer)
         .with_training_strategy(TrainingStrategy::Custom(ddp.clone()))
@@ -114,9 +114,7 @@ fn configured(
     role: &Role,
     config: &RunConfig,
     output: Option<&Output>,
-    signals: &StopSignals,
 ) -> Result<DistributedDataParallel<Net>> {
-    let signals = signals.clone();
     let ddp = ddp
         .with_callback(Confusion::new(output.map(Output::confusion_file)))
         .with_reducer(args.gradients.reducer())
@@ -128,7 +126,7 @@ fn configured(
             keeper: output.map(|output| output.keeper.clone()),
         })
         .with_seed(args.seed)
-        .with_stop(Arc::new(move || signals.asked()));
+        .with_stop(Arc::new(stop::asked));
     Ok(match &role.replicas {
         Some(replicas) => ddp.with_devices(replicas.config(args, config.threads)?),
         None => ddp,
