@@ -60,6 +60,20 @@ fn burn_ddp_launch_trains_the_same() {
 }
 
 #[test]
+fn launchers_of_two_nodes_train_the_same() {
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let world = format!("launch --nnodes 2 --master-addr 127.0.0.1 --master-port {port} --node-rank");
+    let world: Vec<&str> = world.split(' ').collect();
+    let mut other = command(&program(), &world);
+    other.args(["1", "--"]).arg(program()).arg("train").args(flags());
+    let other = other.spawn().expect("built");
+    let launched = digest_under(&program(), &[&world[..], &["0", "--"]].concat());
+    finish(other).succeeded();
+    assert_eq!(launched, own());
+}
+
+#[test]
 fn torchrun_trains_the_same() {
     let Some(torchrun) = installed("TORCHRUN", "torchrun") else { return };
     let launched = digest_under(&torchrun, &["--nproc-per-node", "2", "--no-python"]);

@@ -53,3 +53,34 @@ fn a_job_that_loses_a_rank_ends_with_the_undisturbed_parameters() {
         assert!(processes_with(marker).is_empty());
     }
 }
+
+#[test]
+fn a_job_that_loses_a_machine_goes_on_without_it() {
+    let (marker, folder) = ("restarts-4904", tempfile::tempdir().expect("temporary folder"));
+    let run = folder.path().join("run");
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let [stays, goes] = ["0", "1"].map(|node| {
+        let world = format!(
+            "launch --nnodes 1:2 --max-restarts 1 --last-call 5 --master-addr 127.0.0.1 --master-port {port} --node-rank {node} --"
+        );
+        let mut launcher = command(&program(), &world.split(' ').collect::<Vec<_>>());
+        launcher.arg(program()).args(["train", "--device", "cpu", "--progress", "plain", "--resume"]);
+        launcher.args(RUN.split_whitespace()).arg("--run-dir").arg(&run).env("BURN_DDP_TEST", marker);
+        launcher.spawn().expect("built")
+    });
+    wait_until("some steps and a checkpoint", || steps(&run) > 8);
+    signal(goes.id(), libc::SIGKILL);
+    finish(goes);
+    let outcome = finish(stays).succeeded();
+    assert!(outcome.stderr.contains("node 1") && outcome.stderr.contains("restart 1 of 1"), "{outcome:#?}");
+    for words in ["world size 2", "resume ", "world size 1"] {
+        assert!(outcome.stdout.contains(words), "should say `{words}`: {outcome:#?}");
+    }
+    let text = fs::read(run.join("summary.json")).expect("a summary");
+    let summary: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(summary["world_size"], 1, "{summary:#}");
+    // 960 images: the first steps took 32, the others 16, and none was left out.
+    assert!(summary["steps"].as_u64().is_some_and(|steps| (31..60).contains(&steps)), "{summary:#}");
+    assert!(processes_with(marker).is_empty());
+}
