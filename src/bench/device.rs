@@ -1,7 +1,9 @@
 //! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
 
 use super::median;
-use crate::{cli::DeviceArg, console::print_line};
+use crate::cli::DeviceArg;
+#[cfg(feature = "cuda")]
+use crate::console::print_line;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::process::ExitCode;
