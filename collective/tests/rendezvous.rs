@@ -123,7 +123,7 @@ fn bad_arguments_are_refused_before_anything_is_opened() {
     refused("tcp://127.0.0.1:1", two().world_size(0), "world size is 0");
     refused("tcp://192.0.2.1:1", two(), "BURN_DDP_SECRET");
     refused("tcp://host.invalid:1", two(), "host.invalid");
-    assert!("x".parse::<Transport>().unwrap_err().to_string().contains("thread, shm, tcp or mpi"));
+    assert!("x".parse::<Transport>().unwrap_err().to_string().contains("tcp, nccl or mpi"));
     let solo = ProcessGroup::solo();
     assert!(solo.broadcast(&mut [0u8], 1).unwrap_err().to_string().contains("root 1"));
 }
