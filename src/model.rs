@@ -1,6 +1,6 @@
 //! The MNIST network of pytorch/examples, with PyTorch's parameter names.
 
-use crate::batch::MnistBatch;
+use crate::{batch::MnistBatch, cpu};
 use burn::module::Module;
 use burn::nn::{
     Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d, Relu,
@@ -66,14 +66,19 @@ impl NetConfig {
 impl Net {
     /// Images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = self.conv1.forward(images); // [batch, 32, 26, 26]
-        let x = self.relu.forward(normalise(&self.bn1, x));
-        let x = self.conv2.forward(x); // [batch, 64, 24, 24]
-        let x = self.relu.forward(normalise(&self.bn2, x));
-        let x = self.pool.forward(x); // [batch, 64, 12, 12]
-        let x = self.dropout1.forward(x).flatten(1, 3); // [batch, 9216]
+        let x = match &self.bn1 {
+            Some(norm) => self.relu.forward(norm.forward(cpu::conv(&self.conv1, images))),
+            None => cpu::conv_relu(&self.conv1, images),
+        }; // [batch, 32, 26, 26]
+        let x = cpu::conv(&self.conv2, x); // [batch, 64, 24, 24]
+        let x = match &self.bn2 {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        let x = cpu::relu_max_pool(&self.pool, x); // [batch, 64, 12, 12]
+        let x = cpu::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]
         let x = self.relu.forward(self.fc1.forward(x)); // [batch, 128]
-        self.fc2.forward(self.dropout2.forward(x)) // [batch, 10]
+        self.fc2.forward(cpu::dropout(&self.dropout2, x)) // [batch, 10]
     }
 
     /// The mean loss `[1]` over the batch, and the output that metrics see.
@@ -90,13 +95,6 @@ impl Net {
         };
         let loss = self.loss.forward(logits.clone(), labels.clone());
         (loss.clone(), Classification::new(loss, logits, labels))
-    }
-}
-
-fn normalise(norm: &Option<SyncBatchNorm>, x: Tensor<4>) -> Tensor<4> {
-    match norm {
-        Some(norm) => norm.forward(x),
-        None => x,
     }
 }
 

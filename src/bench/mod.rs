@@ -2,7 +2,9 @@
 
 mod all_reduce;
 mod device;
+mod operations;
 mod overlap;
+mod step;
 mod wrapper;
 
 use anyhow::Result;
@@ -21,6 +23,8 @@ pub enum Bench {
     Device(device::DeviceBench),
     /// How much of a slow link backward hides
     Overlap(overlap::Overlap),
+    /// What a training step costs, stage by stage and operation by operation
+    Step(step::Step),
     /// What training through DDP in a world of one costs over a bare Burn loop
     Wrapper(wrapper::Wrapper),
 }
@@ -31,6 +35,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
         Bench::AllReduce(bench) => all_reduce::run(bench),
         Bench::Device(bench) => device::run(bench),
         Bench::Overlap(bench) => overlap::run(bench),
+        Bench::Step(bench) => step::run(bench),
         Bench::Wrapper(bench) => wrapper::run(bench),
     }
 }
@@ -50,4 +55,13 @@ fn timed<R>(act: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
     let begun = Instant::now();
     let result = act()?;
     Ok((result, begun.elapsed()))
+}
+
+/// Processor time of this process so far, all threads together: on a busy machine, trust this rather than
+/// the clock.
+fn processor_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: it writes to `time` only, and this clock exists on every Unix.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

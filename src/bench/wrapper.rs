@@ -1,7 +1,7 @@
 //! `burn-ddp bench wrapper`: the same training as a bare Burn loop and through
 //! `DistributedDataParallel` in a world of one.
 
-use super::median;
+use super::{median, processor_seconds};
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser, Sample},
     console::print_line,
@@ -103,7 +103,7 @@ fn optimizer() -> ModuleOptimizer {
     SgdConfig::new().with_momentum(Some(momentum)).init()
 }
 
-/// Seconds on the clock, and of processor time of the whole process: on a busy machine, trust these.
+/// Seconds on the clock, and of processor time.
 type Seconds = [f64; 2];
 
 /// Takes the time of every step.
@@ -133,14 +133,6 @@ impl Observer for Clock {
     fn step_done(&self, _: &StepReport) {
         self.tick();
     }
-}
-
-/// Processor time of this process so far, all threads together.
-fn processor_seconds() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes to `time` only, and this clock exists on every Unix.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// A step of what a Burn user writes by hand.

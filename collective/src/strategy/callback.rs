@@ -4,6 +4,7 @@
 use super::{DistributedDataParallel, EpochReport, TrainedOutput, ValidOutput};
 use crate::{Error, ProcessGroup, Result};
 use burn::data::dataloader::Progress;
+use burn::optim::GradientsParams;
 use burn::tensor::TensorReadError;
 use burn::train::{
     LearnerModel,
@@ -59,6 +60,16 @@ pub trait Callback<M: LearnerModel>: Send {
     /// # Errors
     /// A reason, which ends the run.
     fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The gradients of step `step`, counted from 1, averaged over all ranks and clipped, before the
+    /// optimizer takes them: the same on every rank. `model` knows their parameters. In f16 there are
+    /// none in a step that overflowed.
+    ///
+    /// # Errors
+    /// A reason, which ends the run.
+    fn averaged(&mut self, _step: usize, _model: &M, _grads: &GradientsParams) -> Result<(), String> {
         Ok(())
     }
 

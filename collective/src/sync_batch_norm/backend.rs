@@ -1,7 +1,10 @@
 //! SyncBatchNorm as one operation of a Burn backend, differentiable, and never repeated by gradient
 //! checkpointing.
 
-use super::kernel::{self, Statistics};
+use super::{
+    kernel::{self, Statistics},
+    planes::Planes,
+};
 use crate::{ProcessGroup, tensor::CollectiveBackend};
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, Flex,
@@ -38,16 +41,33 @@ pub trait SyncBatchNormBackend: CollectiveBackend {
         gamma: FloatTensor<Self>,
         beta: FloatTensor<Self>,
         settings: Settings,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+type Host = FloatTensor<Flex>;
+
+impl SyncBatchNormBackend for Flex {
+    fn sync_batch_norm(x: Host, gamma: Host, beta: Host, settings: Settings) -> (Host, Host, Host) {
         let result = kernel::forward::<Self>(x, gamma, beta, &settings);
         (result.output, result.mean, result.variance)
     }
 }
 
-impl SyncBatchNormBackend for Flex {}
+#[cfg(feature = "cube")]
+type Device = FloatTensor<burn::backend::Cube>;
 
 #[cfg(feature = "cube")]
-impl SyncBatchNormBackend for burn::backend::Cube {}
+impl SyncBatchNormBackend for burn::backend::Cube {
+    fn sync_batch_norm(
+        x: Device,
+        gamma: Device,
+        beta: Device,
+        settings: Settings,
+    ) -> (Device, Device, Device) {
+        let result = kernel::forward::<Self>(x, gamma, beta, &settings);
+        (result.output, result.mean, result.variance)
+    }
+}
 
 #[derive(Debug)]
 struct Step;
@@ -60,7 +80,7 @@ struct State<B: Backend> {
     settings: Settings,
 }
 
-impl<B: SyncBatchNormBackend> Backward<B, 3> for Step {
+impl<B: Planes> Backward<B, 3> for Step {
     type State = State<B>;
 
     fn backward(self, ops: Ops<State<B>, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -82,7 +102,7 @@ impl<B: SyncBatchNormBackend> Backward<B, 3> for Step {
     }
 }
 
-impl<B: SyncBatchNormBackend, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
+impl<B: Planes, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
     fn sync_batch_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,

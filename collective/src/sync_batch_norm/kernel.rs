@@ -5,11 +5,11 @@
 //! Golub and LeVeque do ("Algorithms for computing the sample variance", 1983). Half types are
 //! computed in f32.
 
-use super::backend::Settings;
-use crate::{
-    ReduceOp,
-    tensor::{CollectiveBackend, Exchange},
+use super::{
+    backend::Settings,
+    planes::{Centred, Planes},
 };
+use crate::{ReduceOp, tensor::Exchange};
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};
 use std::ops::Range;
@@ -19,12 +19,12 @@ use std::ops::Range;
 pub struct Statistics<B: Backend> {
     /// The mean is `anchor + offset`: one number of this precision could not hold a mean of 1e4
     /// beside a deviation of 1e-2.
-    anchor: FloatTensor<B>,
-    offset: FloatTensor<B>,
+    pub anchor: FloatTensor<B>,
+    pub offset: FloatTensor<B>,
     /// 1 / √(variance + ε)
-    inv_std: FloatTensor<B>,
+    pub inv_std: FloatTensor<B>,
     /// Values a channel over all ranks, at least 1. Shape `[1, 1]`.
-    count: FloatTensor<B>,
+    pub count: FloatTensor<B>,
 }
 
 pub struct Forward<B: Backend> {
@@ -44,7 +44,7 @@ pub struct Gradients<B: Backend> {
 }
 
 /// Normalises `x`, `[batch, channels, ...]`, after one all-gather.
-pub fn forward<B: CollectiveBackend>(
+pub fn forward<B: Planes>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: FloatTensor<B>,
@@ -53,7 +53,7 @@ pub fn forward<B: CollectiveBackend>(
     let (shape, dtype, device) = (x.shape(), x.dtype(), x.device());
     let values = flatten::<B>(x);
     let (channels, wide) = (shape[1], values.dtype());
-    let centred = (shape.num_elements() > 0).then(|| Centred::<B>::of(values.clone()));
+    let centred = (shape.num_elements() > 0).then(|| B::centre(values.clone()));
     let row = match &centred {
         Some(centred) if settings.weight > 0.0 => centred.row(shape.num_elements() / channels),
         Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
@@ -69,12 +69,11 @@ pub fn forward<B: CollectiveBackend>(
             let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
             // Own mean against that of all.
             let own = B::float_add(
-                B::float_sub(centred.anchor, statistics.anchor.clone()),
-                B::float_sub(centred.rest, statistics.offset.clone()),
+                B::float_sub(centred.anchor.clone(), statistics.anchor.clone()),
+                B::float_sub(centred.rest.clone(), statistics.offset.clone()),
             );
             let bias = B::float_add(B::float_mul(own, scale.clone()), line::<B>(beta, wide));
-            let scaled = B::float_mul(centred.values, per_channel::<B>(scale));
-            B::float_add(scaled, per_channel::<B>(bias))
+            B::normalise(centred, scale, bias)
         }
     };
     let variance = if settings.unbiased {
@@ -96,7 +95,7 @@ pub fn forward<B: CollectiveBackend>(
 
 /// The gradients for `grad`, that of the output. That of the input, if it is wanted, takes one
 /// all-reduce.
-pub fn backward<B: CollectiveBackend>(
+pub fn backward<B: Planes>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     grad: FloatTensor<B>,
@@ -108,16 +107,13 @@ pub fn backward<B: CollectiveBackend>(
     let (channels, empty) = (shape[1], shape.num_elements() == 0);
     let (values, grad) = (flatten::<B>(x), flatten::<B>(grad));
     let (wide, device) = (values.dtype(), values.device());
-    let Statistics { anchor, offset, inv_std, count } = statistics;
-
-    let centred = B::float_sub(B::float_sub(values, per_channel::<B>(anchor)), per_channel::<B>(offset));
-    let normalised = B::float_mul(centred, per_channel::<B>(inv_std.clone()));
-    let sum = |tensor| match empty {
-        true => B::float_zeros(Shape::new([1, channels]), &device, wide.into()),
-        false => sum::<B>(tensor),
+    let [for_beta, for_gamma] = match empty {
+        true => {
+            let zeros = B::float_zeros(Shape::new([1, channels]), &device, wide.into());
+            [zeros.clone(), zeros]
+        }
+        false => B::gradient_sums(values.clone(), grad.clone(), &statistics),
     };
-    let for_beta = sum(grad.clone());
-    let for_gamma = sum(B::float_mul(grad.clone(), normalised.clone()));
 
     let input = for_input.then(|| {
         let counts = settings.weight > 0.0 && !empty;
@@ -130,40 +126,18 @@ pub fn backward<B: CollectiveBackend>(
         let all = B::exchange(row, Exchange::all_reduce(&settings.group, ReduceOp::Sum));
         // The weight is taken out again, as all of this gradient will be weighted with it later.
         let factor = if counts { settings.weight.recip() } else { 0.0 };
-        let mean = B::float_mul_scalar(B::float_div(all, count), Scalar::Float(factor));
-        let mean_grad = per_channel::<B>(columns::<B>(&mean, 0..channels));
-        let mean_normalised = per_channel::<B>(columns::<B>(&mean, channels..2 * channels));
-        let projected = B::float_mul(normalised, mean_normalised);
-        let rest = B::float_sub(B::float_sub(grad, mean_grad), projected);
-        let scale = per_channel::<B>(B::float_mul(line::<B>(gamma, wide), inv_std));
-        B::float_reshape(cast::<B>(B::float_mul(rest, scale), dtype), shape)
+        let mean = B::float_div(all, statistics.count.clone());
+        let mean = B::float_mul_scalar(mean, Scalar::Float(factor));
+        let means = [columns::<B>(&mean, 0..channels), columns::<B>(&mean, channels..2 * channels)];
+        let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
+        let input = B::input_gradient(values, grad, &statistics, means, scale);
+        B::float_reshape(cast::<B>(input, dtype), shape)
     });
     let flat = |tensor| cast::<B>(B::float_reshape(tensor, Shape::new([channels])), gamma_dtype);
     Gradients { input, gamma: flat(for_gamma), beta: flat(for_beta) }
 }
 
-/// One rank's batch about its own mean, which is `anchor + rest`.
-struct Centred<B: Backend> {
-    /// `[batch, channels, positions]`
-    values: FloatTensor<B>,
-    /// `[1, channels]`, like the following.
-    anchor: FloatTensor<B>,
-    rest: FloatTensor<B>,
-    variance: FloatTensor<B>,
-}
-
 impl<B: Backend> Centred<B> {
-    fn of(values: FloatTensor<B>) -> Self {
-        // A sum of large numbers is rounded, but what it gives is close enough to the mean for the
-        // differences to be exact.
-        let anchor = mean::<B>(values.clone());
-        let values = B::float_sub(values, per_channel::<B>(anchor.clone()));
-        let rest = mean::<B>(values.clone());
-        let values = B::float_sub(values, per_channel::<B>(rest.clone()));
-        let variance = mean::<B>(B::float_mul(values.clone(), values.clone()));
-        Self { values, anchor, rest, variance }
-    }
-
     /// What the other ranks are told: `[1, 3 × channels + 2]`.
     fn row(&self, count: usize) -> FloatTensor<B> {
         let (device, dtype) = (self.rest.device(), self.rest.dtype());
@@ -224,24 +198,6 @@ fn line<B: Backend>(parameter: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     cast::<B>(B::float_reshape(parameter, Shape::new([1, channels])), dtype)
 }
 
-/// `[1, channels]` against `[batch, channels, positions]`.
-fn per_channel<B: Backend>(line: FloatTensor<B>) -> FloatTensor<B> {
-    let channels = line.shape()[1];
-    B::float_reshape(line, Shape::new([1, channels, 1]))
-}
-
 fn columns<B: Backend>(rows: &FloatTensor<B>, columns: Range<usize>) -> FloatTensor<B> {
     B::float_slice(rows.clone(), &[Slice::from(0..rows.shape()[0]), Slice::from(columns)])
-}
-
-/// `[batch, channels, positions]` to `[1, channels]`. Dimension by dimension, which rounds less than
-/// one long sum.
-fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    let channels = tensor.shape()[1];
-    B::float_reshape(B::float_sum_dim(B::float_sum_dim(tensor, 2), 0), Shape::new([1, channels]))
-}
-
-fn mean<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    let channels = tensor.shape()[1];
-    B::float_reshape(B::float_mean_dim(B::float_mean_dim(tensor, 2), 0), Shape::new([1, channels]))
 }

@@ -1,0 +1,109 @@
+//! Where in memory the taps of a kernel meet an image.
+
+/// A convolution of stride 1 over images `[batch, channels, height, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub batch: usize,
+    pub channels: usize,
+    /// Height and width of an image, without padding.
+    pub size: [usize; 2],
+    /// Zeros on each side.
+    pub padding: [usize; 2],
+    /// Output channels.
+    pub filters: usize,
+    pub kernel: [usize; 2],
+    pub dilation: [usize; 2],
+}
+
+impl Geometry {
+    /// From an image's shape and a weight's, `[filters, channels, height, width]`. `None` if there is
+    /// nothing to compute, the shapes do not fit, or the padding is more than a kernel's reach.
+    pub fn new(
+        image: [usize; 4],
+        weight: [usize; 4],
+        padding: [usize; 2],
+        dilation: [usize; 2],
+    ) -> Option<Self> {
+        let [batch, channels, height, width] = image;
+        let [filters, weight_channels, kernel_height, kernel_width] = weight;
+        let kernel = [kernel_height, kernel_width];
+        let sized = image.iter().chain(&weight).chain(&dilation).all(|&length| length > 0);
+        if !sized || weight_channels != channels {
+            return None;
+        }
+        let geometry = Self { batch, channels, size: [height, width], padding, filters, kernel, dilation };
+        let fits = (0..2).all(|axis| {
+            let reach = geometry.reach()[axis];
+            padding[axis] <= reach && geometry.size[axis] + 2 * padding[axis] > reach
+        });
+        fits.then_some(geometry)
+    }
+
+    /// The convolution that gives the gradient of the input: over the gradient of the output, with as
+    /// much padding as a kernel's reach leaves.
+    pub(super) fn transposed(&self) -> Self {
+        let reach = self.reach();
+        Self {
+            channels: self.filters,
+            size: self.output(),
+            padding: [reach[0] - self.padding[0], reach[1] - self.padding[1]],
+            filters: self.channels,
+            ..*self
+        }
+    }
+
+    /// From a kernel's first tap to its last.
+    fn reach(&self) -> [usize; 2] {
+        [self.dilation[0] * (self.kernel[0] - 1), self.dilation[1] * (self.kernel[1] - 1)]
+    }
+
+    /// Height and width of an output.
+    pub fn output(&self) -> [usize; 2] {
+        let ([height, width], reach) = (self.padded(), self.reach());
+        [height - reach[0], width - reach[1]]
+    }
+
+    /// Height and width with the padding.
+    pub(super) fn padded(&self) -> [usize; 2] {
+        [self.size[0] + 2 * self.padding[0], self.size[1] + 2 * self.padding[1]]
+    }
+
+    pub(super) fn is_padded(&self) -> bool {
+        self.padding != [0, 0]
+    }
+
+    /// Values of one image, without padding.
+    pub(super) fn image(&self) -> usize {
+        self.channels * self.size[0] * self.size[1]
+    }
+
+    /// Values of one channel of an output.
+    pub(super) fn output_plane(&self) -> usize {
+        self.output()[0] * self.output()[1]
+    }
+
+    /// Values of one output.
+    pub(super) fn output_image(&self) -> usize {
+        self.filters * self.output_plane()
+    }
+
+    /// Weights of one filter.
+    pub fn taps(&self) -> usize {
+        self.channels * self.kernel[0] * self.kernel[1]
+    }
+
+    /// Of each tap, in the order of the weights, the distance in a padded image from the value that it
+    /// meets to the first that it meets.
+    pub(super) fn offsets(&self) -> Vec<usize> {
+        let [height, width] = self.padded();
+        let mut offsets = Vec::with_capacity(self.taps());
+        for channel in 0..self.channels {
+            for y in 0..self.kernel[0] {
+                for x in 0..self.kernel[1] {
+                    offsets.push((channel * height + y * self.dilation[0]) * width + x * self.dilation[1]);
+                }
+            }
+        }
+        offsets
+    }
+}

@@ -1,0 +1,272 @@
+//! Gradients of a convolution's weights and bias: sums over images and positions, with filters in the
+//! lanes and taps side by side.
+
+use super::{
+    geometry::Geometry,
+    stage::{Gradient, Stage, passed},
+};
+use crate::{
+    parallel,
+    simd::{load, store},
+};
+use pulp::{Arch, Simd, WithSimd};
+
+/// Images that are summed in one go. Not by threads: the sums would then depend on their number.
+const IMAGES: usize = 8;
+/// Vectors of filters in a tile, and taps, if there are 32 registers and if there are 16.
+const VECTORS: usize = 2;
+const WIDE: usize = 12;
+const NARROW: usize = 6;
+/// Positions whose gradients, of one vector pair, stay in the nearest cache with what they meet.
+const POSITIONS: usize = 96;
+
+/// The gradients of weights, `[filters, channels, height, width]`, and bias, `[filters]`, for `images`,
+/// `[batch, channels, height, width]`, and the `gradient` of the output.
+///
+/// # Panics
+/// If a slice is shorter than `geometry` says.
+pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
+    Arch::new().dispatch(Gradients { geometry, images, gradient })
+}
+
+struct Gradients<'a> {
+    geometry: Geometry,
+    images: &'a [f32],
+    gradient: Gradient<'a>,
+}
+
+impl WithSimd for Gradients<'_> {
+    type Output = (Vec<f32>, Vec<f32>);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+        if S::REGISTER_COUNT >= 32 { self.tiled::<S, WIDE>(simd) } else { self.tiled::<S, NARROW>(simd) }
+    }
+}
+
+impl Gradients<'_> {
+    #[inline(always)]
+    fn tiled<S: Simd, const T: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
+        let Self { geometry, images, gradient } = self;
+        let offsets = geometry.offsets();
+        let lanes = VECTORS * S::F32_LANES;
+        let layout = Layout { lanes, blocks: geometry.filters.div_ceil(lanes), geometry: &geometry };
+        let new = || Workspace {
+            stage: geometry.is_padded().then(|| Stage::new(&geometry, 0)),
+            gradient: vec![0.0; layout.stride() * geometry.output_plane()],
+        };
+        let parts = parallel::each(geometry.batch.div_ceil(IMAGES), new, |workspace, part| {
+            let mut sums = Sums::new::<T>(&layout);
+            for number in part * IMAGES..((part + 1) * IMAGES).min(geometry.batch) {
+                let image = &images[number * geometry.image()..][..geometry.image()];
+                let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
+                let Workspace { stage, gradient: turned } = &mut *workspace;
+                let image = match stage {
+                    Some(stage) => stage.fill(&geometry, Gradient { values: image, output: None }),
+                    None => image,
+                };
+                let (layout, offsets, sums) = (&layout, &offsets, &mut sums);
+                Arch::new().dispatch(Image::<T> { layout, offsets, image, gradient, turned, sums });
+            }
+            sums
+        });
+        let stride = layout.stride();
+        let total = parts.into_iter().reduce(Sums::add).unwrap_or_else(|| Sums::new::<T>(&layout));
+        let taps = geometry.taps();
+        let weights =
+            (0..geometry.filters * taps).map(|at| total.weights[at % taps * stride + at / taps]).collect();
+        (weights, total.bias[..geometry.filters].to_vec())
+    }
+}
+
+/// Filters in blocks of two vectors.
+struct Layout<'a> {
+    geometry: &'a Geometry,
+    lanes: usize,
+    blocks: usize,
+}
+
+impl Layout<'_> {
+    fn stride(&self) -> usize {
+        self.blocks * self.lanes
+    }
+
+    /// A gradient `[filters, positions]` to `[blocks, positions, lanes]`, a square at a time so that
+    /// both stay in the cache.
+    #[inline(always)]
+    fn turn(&self, gradient: Gradient, to: &mut [f32]) {
+        const SIDE: usize = 16;
+        let (side, plane, filters) =
+            (SIDE.min(self.lanes), self.geometry.output_plane(), self.geometry.filters);
+        for first in (0..filters).step_by(side) {
+            let (count, lane) = (side.min(filters - first), first % self.lanes);
+            let to = &mut to[first / self.lanes * plane * self.lanes..][..plane * self.lanes];
+            let gradient = gradient.part(first * plane, count * plane);
+            for start in (0..plane).step_by(side) {
+                let end = (start + side).min(plane);
+                for at in start..end {
+                    let row = &mut to[at * self.lanes + lane..][..count];
+                    match gradient.output {
+                        None => gather(row, |filter| gradient.values[filter * plane + at]),
+                        Some(output) => gather(row, |filter| {
+                            let from = filter * plane + at;
+                            passed(gradient.values[from], output[from])
+                        }),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn gather(to: &mut [f32], value: impl Fn(usize) -> f32) {
+    for at in 0..to.len() {
+        to[at] = value(at);
+    }
+}
+
+struct Workspace {
+    stage: Option<Stage>,
+    /// `[blocks, positions, lanes]`
+    gradient: Vec<f32>,
+}
+
+/// Of some images.
+struct Sums {
+    /// `[taps, stride]`, and room for a tile that hangs over.
+    weights: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl Sums {
+    fn new<const T: usize>(layout: &Layout) -> Self {
+        let taps = layout.geometry.taps().next_multiple_of(T);
+        Self { weights: vec![0.0; taps * layout.stride()], bias: vec![0.0; layout.stride()] }
+    }
+
+    fn add(mut self, other: Self) -> Self {
+        self.weights.iter_mut().zip(&other.weights).for_each(|(sum, value)| *sum += value);
+        self.bias.iter_mut().zip(&other.bias).for_each(|(sum, value)| *sum += value);
+        self
+    }
+}
+
+/// One image's part of the sums.
+struct Image<'a, const T: usize> {
+    layout: &'a Layout<'a>,
+    offsets: &'a [usize],
+    /// Padded.
+    image: &'a [f32],
+    gradient: Gradient<'a>,
+    /// Room for it with filters in the lanes.
+    turned: &'a mut [f32],
+    sums: &'a mut Sums,
+}
+
+impl<const T: usize> WithSimd for Image<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { layout, offsets, image, gradient, turned, sums } = self;
+        layout.turn(gradient, turned);
+        let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
+        let ([height, width], row_len) = (geometry.output(), geometry.padded()[1]);
+        let rows_at_once = (POSITIONS / width).max(1);
+        for first in (0..height).step_by(rows_at_once) {
+            let rows = rows_at_once.min(height - first);
+            let area = Area { rows, width, row_len };
+            for (block, gradient) in turned.chunks_exact(height * width * lanes).enumerate() {
+                let gradient = &gradient[first * width * lanes..][..rows * width * lanes];
+                bias::<S>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
+                for tap in (0..offsets.len()).step_by(T) {
+                    // The last tile's taps beyond the end go to the room after the sums.
+                    let mut near = [0; T];
+                    for at in 0..T {
+                        near[at] = offsets[(tap + at).min(offsets.len() - 1)];
+                    }
+                    let image = image[first * row_len..].as_ptr();
+                    let sums =
+                        sums.weights[tap * stride + block * lanes..][..(T - 1) * stride + lanes].as_mut_ptr();
+                    // SAFETY: the offsets are of taps that meet this image in all these rows.
+                    unsafe { tile::<S, T>(simd, image, &near, gradient.as_ptr(), area, sums, stride) };
+                }
+            }
+        }
+    }
+}
+
+/// Output positions: some whole rows, of images with rows of `row_len`.
+#[derive(Clone, Copy)]
+struct Area {
+    rows: usize,
+    width: usize,
+    row_len: usize,
+}
+
+/// Adds up a gradient over its positions.
+#[inline(always)]
+fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
+    for vector in 0..VECTORS {
+        let to = sums[vector * S::F32_LANES..][..S::F32_LANES].as_mut_ptr();
+        // SAFETY: the slice is a vector long.
+        let mut sum = unsafe { load::<S>(to) };
+        let mut at = vector * S::F32_LANES;
+        while at < gradient.len() {
+            // SAFETY: a gradient is a number of positions, of `VECTORS` vectors each.
+            sum = simd.add_f32s(sum, unsafe { load::<S>(gradient.as_ptr().add(at)) });
+            at += VECTORS * S::F32_LANES;
+        }
+        // SAFETY: as above.
+        unsafe { store::<S>(to, sum) };
+    }
+}
+
+/// Adds to the sums of `T` taps, `stride` apart.
+///
+/// # Safety
+/// `image` must hold every offset with the whole area after it, `gradient` two vectors for each position
+/// of the area, and `to` two vectors for each tap.
+#[inline(always)]
+unsafe fn tile<S: Simd, const T: usize>(
+    simd: S,
+    image: *const f32,
+    offsets: &[usize; T],
+    mut gradient: *const f32,
+    area: Area,
+    to: *mut f32,
+    stride: usize,
+) {
+    // Plain loops and pointers, as in the other kernel.
+    let mut sums = [[simd.splat_f32s(0.0); VECTORS]; T];
+    let taps: [*const f32; T] = std::array::from_fn(|tap| image.wrapping_add(offsets[tap]));
+    for row in 0..area.rows {
+        for column in 0..area.width {
+            let at = row * area.row_len + column;
+            let mut values = [simd.splat_f32s(0.0); VECTORS];
+            for vector in 0..VECTORS {
+                // SAFETY: the caller's promise.
+                values[vector] = unsafe { load::<S>(gradient.add(vector * S::F32_LANES)) };
+            }
+            for tap in 0..T {
+                // SAFETY: the caller's promise.
+                let met = simd.splat_f32s(unsafe { *taps[tap].add(at) });
+                for vector in 0..VECTORS {
+                    sums[tap][vector] = simd.mul_add_e_f32s(met, values[vector], sums[tap][vector]);
+                }
+            }
+            // SAFETY: at most one past the end, after the last position.
+            gradient = unsafe { gradient.add(VECTORS * S::F32_LANES) };
+        }
+    }
+    for tap in 0..T {
+        for vector in 0..VECTORS {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = to.add(tap * stride + vector * S::F32_LANES);
+                store::<S>(to, simd.add_f32s(load::<S>(to), sums[tap][vector]));
+            }
+        }
+    }
+}

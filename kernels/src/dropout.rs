@@ -1,0 +1,101 @@
+//! Dropout with sixteen random bits a value, and one byte to remember it by.
+
+use crate::parallel;
+use pulp::{Arch, Simd, WithSimd};
+use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
+use std::mem::MaybeUninit;
+
+/// What decides which values are kept: a key of ChaCha8 (D. J. Bernstein, "ChaCha, a variant of
+/// Salsa20", 2008).
+pub type Key = [u8; 32];
+
+/// Which values of a batch are kept.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// A byte a value, 0 or 1.
+    mask: Vec<u8>,
+    /// Values of a row.
+    len: usize,
+    /// What those that are kept are multiplied with.
+    factor: f32,
+}
+
+impl Kept {
+    /// Of `rows` rows of `len` values, of which each is dropped with probability `prob`, from 0 to 1,
+    /// to the nearest 1/65536. Each row has a stream of its own.
+    pub fn draw(rows: usize, len: usize, prob: f64, key: Key) -> Self {
+        const CHANCES: f64 = 65536.0;
+        let dropped = (prob * CHANCES).round();
+        let one = |bytes: &mut Vec<u8>, row: usize, mask: &mut [MaybeUninit<u8>]| {
+            let mut random = ChaCha8Rng::from_seed(key);
+            random.set_stream(row as u64);
+            random.fill_bytes(bytes);
+            for at in 0..mask.len() {
+                let chance = u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+                mask[at].write(u8::from(u32::from(chance) >= dropped as u32));
+            }
+        };
+        // SAFETY: the whole mask is written.
+        let mask = unsafe { parallel::build(rows, len, || vec![0; 2 * len], one) };
+        Self { mask, len, factor: (CHANCES / (CHANCES - dropped)) as f32 }
+    }
+
+    /// What is left of `values`, so much larger that their mean stays.
+    ///
+    /// # Panics
+    /// If there are fewer than were drawn for.
+    pub fn scale(&self, values: &[f32]) -> Vec<f32> {
+        let one = |(): &mut (), row: usize, to: &mut [MaybeUninit<f32>]| {
+            let (start, len) = (row * self.len, to.len());
+            let (values, mask) = (&values[start..start + len], &self.mask[start..start + len]);
+            Arch::new().dispatch(Scale { values, mask, factor: self.factor, to });
+        };
+        // SAFETY: every value is written.
+        unsafe { parallel::build(self.mask.len() / self.len.max(1), self.len, || (), one) }
+    }
+}
+
+/// One row.
+struct Scale<'a> {
+    values: &'a [f32],
+    mask: &'a [u8],
+    factor: f32,
+    to: &'a mut [MaybeUninit<f32>],
+}
+
+impl WithSimd for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for ((to, value), &kept) in self.to.iter_mut().zip(self.values).zip(self.mask) {
+            to.write(if kept == 1 { value * self.factor } else { 0.0 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_what_the_key_says_and_the_mean() {
+        for prob in [0.25, 0.5, 0.9] {
+            let draw = |threads, key| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                pool.install(|| Kept::draw(100, 1000, prob, [key; 32]).scale(&[1.0; 100_000]))
+            };
+            let drawn = draw(1, 7);
+            assert!(drawn == draw(3, 7), "threads must not matter");
+            assert!(drawn != draw(1, 8), "keys must matter");
+            assert!(drawn[..1000] != drawn[1000..2000], "rows must differ");
+
+            let kept = drawn.iter().filter(|&&value| value != 0.0).count() as f64 / 1e5;
+            // Six standard deviations of a share of 100 000.
+            let slack = 6.0 * (prob * (1.0 - prob) / 1e5).sqrt();
+            assert!((kept - (1.0 - prob)).abs() < slack, "{kept} kept of 1 - {prob}");
+            let factor = drawn.iter().copied().fold(0.0, f32::max);
+            assert!((f64::from(factor) * (1.0 - prob) - 1.0).abs() < 2e-4, "{factor} for {prob}");
+        }
+    }
+}

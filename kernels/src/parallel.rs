@@ -1,0 +1,73 @@
+//! Work cut into parts that do not depend on the number of threads.
+
+use rayon::prelude::*;
+use std::mem::MaybeUninit;
+
+/// `work(part)` for each of `parts` parts, in their order. `new` makes what a thread works with.
+pub fn each<W, T: Send>(
+    parts: usize,
+    new: impl Fn() -> W + Sync + Send,
+    work: impl Fn(&mut W, usize) -> T + Sync + Send,
+) -> Vec<T> {
+    if alone(parts) {
+        let mut workspace = new();
+        return (0..parts).map(|part| work(&mut workspace, part)).collect();
+    }
+    (0..parts).into_par_iter().map_init(new, work).collect()
+}
+
+/// A vector of `parts` parts of `len` values each, written by `write(part, values)`.
+///
+/// # Safety
+/// `write` must write all of them.
+pub unsafe fn build<W, T: Send + Copy>(
+    parts: usize,
+    len: usize,
+    new: impl Fn() -> W + Sync + Send,
+    write: impl Fn(&mut W, usize, &mut [MaybeUninit<T>]) + Sync + Send,
+) -> Vec<T> {
+    // SAFETY: the caller's promise; a `()` needs no writing.
+    unsafe {
+        build_two(parts, [len, 1], new, |w, part, values, _: &mut [MaybeUninit<()>]| write(w, part, values)).0
+    }
+}
+
+/// Two vectors, of `parts` parts of `lens` values each, written by `write(part, first, second)`.
+///
+/// # Safety
+/// `write` must write all of them.
+pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
+    parts: usize,
+    lens: [usize; 2],
+    new: impl Fn() -> W + Sync + Send,
+    write: impl Fn(&mut W, usize, &mut [MaybeUninit<A>], &mut [MaybeUninit<B>]) + Sync + Send,
+) -> (Vec<A>, Vec<B>) {
+    let [len_a, len_b] = lens.map(|len| len.max(1));
+    let [total_a, total_b] = lens.map(|len| parts * len);
+    let (mut a, mut b) = (Vec::with_capacity(total_a), Vec::with_capacity(total_b));
+    let room_a = &mut a.spare_capacity_mut()[..total_a];
+    let room_b = &mut b.spare_capacity_mut()[..total_b];
+    if alone(parts) {
+        let mut workspace = new();
+        for (part, (a, b)) in room_a.chunks_mut(len_a).zip(room_b.chunks_mut(len_b)).enumerate() {
+            write(&mut workspace, part, a, b);
+        }
+    } else {
+        room_a
+            .par_chunks_mut(len_a)
+            .zip(room_b.par_chunks_mut(len_b))
+            .enumerate()
+            .for_each_init(new, |workspace, (part, (a, b))| write(workspace, part, a, b));
+    }
+    // SAFETY: the caller promises that every part was written whole.
+    unsafe {
+        a.set_len(total_a);
+        b.set_len(total_b);
+    }
+    (a, b)
+}
+
+/// With one thread, work stays where its data is: in the cache of the core that asks.
+fn alone(parts: usize) -> bool {
+    parts < 2 || rayon::current_num_threads() < 2
+}

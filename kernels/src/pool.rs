@@ -1,0 +1,185 @@
+//! ReLU and max-pooling in one pass, forwards and backwards.
+//!
+//! As ReLU never changes which value is the largest but where none is above zero, pooling starts from
+//! zero instead. Of each window one byte remembers which value it took.
+
+use crate::parallel;
+use pulp::{Arch, Simd, WithSimd};
+use std::mem::MaybeUninit;
+
+/// In place of a window's value: none is above zero.
+const NONE: u8 = u8::MAX;
+
+/// Columns of the widest window: the compiler makes vectors of loops over a number it knows.
+const WIDEST: usize = 4;
+
+/// Windows side by side in planes of `size`; what is left over at the ends belongs to none.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    /// Images and channels.
+    planes: [usize; 2],
+    size: [usize; 2],
+    kernel: [usize; 2],
+}
+
+impl Windows {
+    /// Of `kernel` rows and columns in images `[batch, channels, height, width]`. `None` if there is
+    /// no window, or one is wider than 4 or has more than 254 values.
+    pub fn new(images: [usize; 4], kernel: [usize; 2]) -> Option<Self> {
+        let [batch, channels, height, width] = images;
+        let [rows, columns] = kernel;
+        let fits = (1..=height).contains(&rows)
+            && (1..=width.min(WIDEST)).contains(&columns)
+            && batch * channels > 0;
+        let windows = Self { planes: [batch, channels], size: [height, width], kernel };
+        (fits && rows * columns < usize::from(NONE)).then_some(windows)
+    }
+
+    /// `[batch, channels, height, width]` of what goes in.
+    pub fn input(&self) -> [usize; 4] {
+        [self.planes[0], self.planes[1], self.size[0], self.size[1]]
+    }
+
+    /// `[batch, channels, height, width]` of what comes out.
+    pub fn output(&self) -> [usize; 4] {
+        let [rows, columns] = self.counts();
+        [self.planes[0], self.planes[1], rows, columns]
+    }
+
+    fn counts(&self) -> [usize; 2] {
+        [self.size[0] / self.kernel[0], self.size[1] / self.kernel[1]]
+    }
+}
+
+/// The largest of zero and each window's values, and which of them it is.
+///
+/// # Panics
+/// If there are fewer values than `windows` says.
+pub fn forward(values: &[f32], windows: &Windows) -> (Vec<f32>, Vec<u8>) {
+    let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
+    let one = |(): &mut (), number: usize, out: &mut [MaybeUninit<f32>], taken: &mut [MaybeUninit<u8>]| {
+        let planes = &values[number * channels * height * width..][..channels * height * width];
+        Arch::new().dispatch(Pool { windows, planes, out, taken });
+    };
+    let len = channels * rows * columns;
+    // SAFETY: every row of every plane is written.
+    unsafe { parallel::build_two(batch, [len, len], || (), one) }
+}
+
+/// One image. Not a closure: those are compiled for the least of processors.
+struct Pool<'a> {
+    windows: &'a Windows,
+    planes: &'a [f32],
+    out: &'a mut [MaybeUninit<f32>],
+    taken: &'a mut [MaybeUninit<u8>],
+}
+
+impl WithSimd for Pool<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { windows, planes, out, taken } = self;
+        match windows.kernel[1] {
+            1 => pool::<1>(windows, planes, out, taken),
+            2 => pool::<2>(windows, planes, out, taken),
+            3 => pool::<3>(windows, planes, out, taken),
+            _ => pool::<WIDEST>(windows, planes, out, taken),
+        }
+    }
+}
+
+/// Pools the planes of an image by windows of `K` columns.
+#[inline(always)]
+fn pool<const K: usize>(
+    windows: &Windows,
+    planes: &[f32],
+    out: &mut [MaybeUninit<f32>],
+    taken: &mut [MaybeUninit<u8>],
+) {
+    let ([height, width], kernel_rows, [rows, wide]) = (windows.size, windows.kernel[0], windows.counts());
+    // Of one width, so that both fit the same vectors.
+    let (mut best, mut which) = (vec![0.0f32; wide], vec![0u32; wide]);
+    for (plane, values) in planes.chunks_exact(height * width).enumerate() {
+        for row in 0..rows {
+            best.fill(0.0);
+            which.fill(u32::from(NONE));
+            for y in 0..kernel_rows {
+                let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();
+                for ((best, which), window) in best.iter_mut().zip(&mut which).zip(values) {
+                    for x in 0..K {
+                        // NaN is passed on, as Burn's do.
+                        let better = window[x] > *best || window[x].is_nan();
+                        *which = if better { (y * K + x) as u32 } else { *which };
+                        *best = if better { window[x] } else { *best };
+                    }
+                }
+            }
+            let at = (plane * rows + row) * wide;
+            out[at..at + wide].write_copy_of_slice(&best);
+            for (taken, &which) in taken[at..at + wide].iter_mut().zip(&which) {
+                taken.write(which as u8);
+            }
+        }
+    }
+}
+
+/// Puts each gradient where its value came from.
+///
+/// # Panics
+/// If there are fewer gradients than `windows` says.
+pub fn backward(gradients: &[f32], taken: &[u8], windows: &Windows) -> Vec<f32> {
+    let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
+    let len = channels * rows * columns;
+    let one = |(): &mut (), number: usize, to: &mut [MaybeUninit<f32>]| {
+        let (gradients, taken) = (&gradients[number * len..][..len], &taken[number * len..][..len]);
+        Arch::new().dispatch(Spread { windows, gradients, taken, to });
+    };
+    // SAFETY: every value of every row is written.
+    unsafe { parallel::build(batch, channels * height * width, || (), one) }
+}
+
+/// One image.
+struct Spread<'a> {
+    windows: &'a Windows,
+    gradients: &'a [f32],
+    taken: &'a [u8],
+    to: &'a mut [MaybeUninit<f32>],
+}
+
+impl WithSimd for Spread<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { windows, gradients, taken, to } = self;
+        match windows.kernel[1] {
+            1 => spread::<1>(windows, gradients, taken, to),
+            2 => spread::<2>(windows, gradients, taken, to),
+            3 => spread::<3>(windows, gradients, taken, to),
+            _ => spread::<WIDEST>(windows, gradients, taken, to),
+        }
+    }
+}
+
+#[inline(always)]
+fn spread<const K: usize>(windows: &Windows, gradients: &[f32], taken: &[u8], to: &mut [MaybeUninit<f32>]) {
+    let ([height, width], kernel_rows, [rows, wide]) = (windows.size, windows.kernel[0], windows.counts());
+    for (number, to) in to.chunks_exact_mut(width).enumerate() {
+        let (plane, row) = (number / height, number % height);
+        let (windows, rest) = to.as_chunks_mut::<K>();
+        rest.fill(MaybeUninit::new(0.0));
+        if row >= rows * kernel_rows {
+            windows.fill([MaybeUninit::new(0.0); K]);
+            continue;
+        }
+        let at = (plane * rows + row / kernel_rows) * wide;
+        let first = (row % kernel_rows * K) as u8;
+        let (gradients, taken) = (&gradients[at..at + wide], &taken[at..at + wide]);
+        for ((window, &gradient), &taken) in windows.iter_mut().zip(gradients).zip(taken) {
+            for x in 0..K {
+                window[x].write(if taken == first + x as u8 { gradient } else { 0.0 });
+            }
+        }
+    }
+}

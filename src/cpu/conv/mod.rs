@@ -1,0 +1,59 @@
+//! Convolution, with or without the ReLU after it, as an operation of Burn.
+
+mod backend;
+#[cfg(test)]
+mod tests;
+
+use super::is_ours;
+use backend::ConvBackend;
+use burn::backend::Dispatch;
+use burn::nn::{PaddingConfig2d, conv::Conv2d};
+use burn::tensor::{Tensor, activation::relu};
+use kernels::conv::Geometry;
+
+/// `layer.forward(x)`. Ours for stride 1, one group and the same padding on both sides, up to
+/// `dilation × (kernel − 1)`.
+pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    match covered(layer, &x) {
+        Some(geometry) => run(layer, x, Settings { geometry, relu: false }),
+        None => layer.forward(x),
+    }
+}
+
+/// `relu(layer.forward(x))`, likewise.
+pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    match covered(layer, &x) {
+        Some(geometry) => run(layer, x, Settings { geometry, relu: true }),
+        None => relu(layer.forward(x)),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    geometry: Geometry,
+    relu: bool,
+}
+
+fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
+    let bias = match &layer.bias {
+        Some(bias) => bias.val(),
+        None => Tensor::zeros([settings.geometry.filters], &layer.weight.device()),
+    };
+    Tensor::from_dispatch(<Dispatch as ConvBackend>::own_conv2d(
+        x.into_dispatch(),
+        layer.weight.val().into_dispatch(),
+        bias.into_dispatch(),
+        settings,
+    ))
+}
+
+/// The geometry, if our kernels know it.
+fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Geometry> {
+    let padding = match layer.padding {
+        PaddingConfig2d::Valid => [0, 0],
+        PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => [top, left],
+        PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return None,
+    };
+    let fits = layer.stride == [1, 1] && layer.groups == 1 && is_ours(x) && is_ours(&layer.weight.val());
+    fits.then(|| Geometry::new(x.dims(), layer.weight.dims(), padding, layer.dilation)).flatten()
+}

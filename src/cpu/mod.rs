@@ -1,0 +1,23 @@
+//! Operations of our own for Burn's CPU backend, where its own cost most of a training step:
+//! convolution, ReLU with max-pooling, dropout. The crate [`kernels`] computes them.
+//!
+//! They are functions over Burn's layers, so that a model keeps its types, its parameters and their
+//! names. Each takes our kernel where it is covered (Flex, f32, and what the function says), and
+//! Burn's operation otherwise: `conv_relu(&self.conv, x)` is `relu(self.conv.forward(x))`. Once
+//! Burn's are as fast, write that again, and delete this folder and that crate.
+
+mod conv;
+mod dropout;
+mod host;
+mod pool;
+
+pub use conv::{conv, conv_relu};
+pub use dropout::dropout;
+pub use pool::relu_max_pool;
+
+use burn::tensor::{DType, Device, Tensor};
+
+/// Whether our kernels know this tensor's device and type.
+fn is_ours<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && x.device().without_autodiff() == Device::flex()
+}
