@@ -116,6 +116,12 @@ pub struct Args {
     /// Where the run leaves its files [default: runs/DATE-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub run_dir: Option<PathBuf>,
+    /// Histograms of the parameters and their averaged gradients for TensorBoard, in step 1 and each N-th
+    #[arg(
+        long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
+        value_parser = positive, help_heading = "Output"
+    )]
+    pub histograms: Option<usize>,
     /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
     pub progress: ProgressArg,

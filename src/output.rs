@@ -9,6 +9,7 @@ use crate::{
     run_folder::{RunFolder, Summary},
     run_log::RunLog,
     stop,
+    tensorboard::EventLog,
 };
 use anyhow::Result;
 use collective::strategy::Keeper;
@@ -18,6 +19,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 pub struct Output {
     pub folder: RunFolder,
     pub log: Arc<RunLog>,
+    pub events: Arc<EventLog>,
     pub keeper: Arc<dyn Keeper>,
     began: Instant,
 }
@@ -52,13 +54,21 @@ impl Output {
             }
             None => RunLog::create(folder.path(), monitor)?,
         });
-        let keeper = Arc::new(FolderKeeper::new(folder.path(), log.clone(), config, identity, began));
-        Ok(Self { folder, log, keeper, began })
+        let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
+        let events = Arc::new(EventLog::create(folder.path(), step)?);
+        let keeper = FolderKeeper::new(folder.path(), log.clone(), events.clone(), config, identity, began);
+        Ok(Self { folder, log, events, keeper: Arc::new(keeper), began })
     }
 
     /// Where the last evaluation's answers are counted.
     pub fn confusion_file(&self) -> PathBuf {
         self.folder.path().join("confusion_matrix.csv")
+    }
+
+    /// Says how the run can be watched.
+    pub fn say_watched(&self, console: &Console) {
+        let folder = EventLog::folder(self.folder.path());
+        console.say(&format!("watch     tensorboard --logdir {}", folder.display()));
     }
 
     /// Says how a run that was told to stop goes on.
@@ -67,6 +77,7 @@ impl Output {
     /// If the log could not write a row.
     pub fn say_stopped(&self, signal: u8, console: &Console) -> Result<()> {
         let (name, step) = (stop::name(signal), self.log.progress()?.step);
+        self.events.flush()?;
         let path = self.folder.path().display();
         console.say(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
         Ok(())
@@ -78,6 +89,7 @@ impl Output {
     /// If they, or a row of the log, cannot be written.
     pub fn finish(&self, model: Net, config: &RunConfig, transport: &str, console: &Console) -> Result<()> {
         let summary = self.summary(config, transport)?;
+        self.events.flush()?;
         self.folder.write_model(model)?;
         self.folder.write_summary(&summary)?;
         console.say(&format!("test accuracy {:.2} %", 100.0 * summary.test_accuracy));

@@ -1,4 +1,4 @@
-//! Follows a run: `steps.csv` and `epochs.csv`, and what the summary and checkpoints say about it.
+//! Follows a run: `steps.csv`, `epochs.csv` and `ranks.csv`, and what the summary and checkpoints say about it.
 
 use crate::{checkpoint::Monitor, durable, evaluation::Evaluation};
 use anyhow::{Context, Result};
@@ -21,6 +21,7 @@ pub struct RunLog {
 struct Tables {
     steps: csv::Writer<File>,
     epochs: csv::Writer<File>,
+    ranks: csv::Writer<File>,
     failure: Option<csv::Error>,
 }
 
@@ -58,6 +59,16 @@ struct StepRow {
     images_per_second: f64,
 }
 
+/// Where one rank's time went in one epoch.
+#[derive(Serialize)]
+struct RankRow {
+    epoch: usize,
+    rank: usize,
+    seconds: f64,
+    data_wait_seconds: f64,
+    gradient_wait_seconds: f64,
+}
+
 #[derive(Serialize)]
 struct EpochRow {
     epoch: usize,
@@ -86,7 +97,8 @@ impl RunLog {
             let path = folder.join(name);
             csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))
         };
-        Self::new(open("steps.csv")?, open("epochs.csv")?, monitor, Progress::default())
+        let tables = [open("steps.csv")?, open("epochs.csv")?, open("ranks.csv")?];
+        Ok(Self::new(tables, monitor, Progress::default()))
     }
 
     /// The tables in `folder`, without the rows of steps after `step` and of epochs after `epoch`:
@@ -105,17 +117,13 @@ impl RunLog {
             let path = folder.join(name);
             continued(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
         };
-        Self::new(open("steps.csv", step)?, open("epochs.csv", epoch)?, monitor, progress)
+        let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
+        Ok(Self::new(tables, monitor, progress))
     }
 
-    fn new(
-        steps: csv::Writer<File>,
-        epochs: csv::Writer<File>,
-        monitor: Monitor,
-        progress: Progress,
-    ) -> Result<Self> {
-        let tables = Tables { steps, epochs, failure: None };
-        Ok(RunLog { monitor, state: Mutex::new((tables, progress)) })
+    fn new([steps, epochs, ranks]: [csv::Writer<File>; 3], monitor: Monitor, progress: Progress) -> Self {
+        let tables = Tables { steps, epochs, ranks, failure: None };
+        RunLog { monitor, state: Mutex::new((tables, progress)) }
     }
 
     /// Where the run is now.
@@ -137,7 +145,7 @@ impl RunLog {
     pub fn sync(&self) -> Result<Progress> {
         let progress = self.progress()?;
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for table in [&state.0.steps, &state.0.epochs] {
+        for table in [&state.0.steps, &state.0.epochs, &state.0.ranks] {
             table.get_ref().sync_data().context("cannot write the run's tables")?;
         }
         Ok(progress)
@@ -210,6 +218,16 @@ impl Observer for RunLog {
                     test_accuracy: evaluation.accuracy,
                     seconds: report.elapsed.as_secs_f64(),
                 })?;
+                for (rank, time) in report.ranks.iter().enumerate() {
+                    tables.ranks.serialize(RankRow {
+                        epoch: report.epoch,
+                        rank,
+                        seconds: time.training.as_secs_f64(),
+                        data_wait_seconds: time.data.as_secs_f64(),
+                        gradient_wait_seconds: time.gradients.as_secs_f64(),
+                    })?;
+                }
+                tables.ranks.flush()?;
                 Ok(tables.epochs.flush()?)
             });
         });

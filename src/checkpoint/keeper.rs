@@ -1,7 +1,7 @@
 //! What rank 0 does when the training loop offers it a checkpoint, or the end of an epoch.
 
 use super::{CheckpointArgs, Identity, Manifest, Store, store::Keep};
-use crate::{run_config::RunConfig, run_log::RunLog};
+use crate::{run_config::RunConfig, run_log::RunLog, tensorboard::EventLog};
 use collective::strategy::{EpochReport, Keeper, Snapshot};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 pub struct FolderKeeper {
     store: Store,
     log: Arc<RunLog>,
+    events: Arc<EventLog>,
     args: CheckpointArgs,
     identity: Identity,
     world_size: usize,
@@ -18,14 +19,22 @@ pub struct FolderKeeper {
 
 impl FolderKeeper {
     /// For the run in `run`, whose process began at `began`.
-    pub fn new(run: &Path, log: Arc<RunLog>, config: &RunConfig, identity: Identity, began: Instant) -> Self {
+    pub fn new(
+        run: &Path,
+        log: Arc<RunLog>,
+        events: Arc<EventLog>,
+        config: &RunConfig,
+        identity: Identity,
+        began: Instant,
+    ) -> Self {
         let RunConfig { world_size, batch_size, checkpoints: args, .. } = config.clone();
-        Self { store: Store::of(run), log, args, identity, world_size, batch_size, began }
+        Self { store: Store::of(run), log, events, args, identity, world_size, batch_size, began }
     }
 
     fn write(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
         // The rows up to here must be on disk before a run can go on behind them.
         let mut progress = self.log.sync()?;
+        self.events.flush()?;
         progress.seconds += self.began.elapsed().as_secs_f64();
         let keep = Keep { newest: self.args.keep, best: progress.best.as_ref().map(|best| best.step) };
         let manifest = Manifest {

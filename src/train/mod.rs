@@ -10,13 +10,16 @@ use crate::{
     config::{Plan, Role},
     confusion::Confusion,
     console::{Console, Style},
+    data::Images,
     data_plane,
     device::gpus,
     exit, launch,
+    misclassified::Misclassified,
     model::Net,
     output::Output,
     run_config::RunConfig,
     stop::{self, StopSignals},
+    tensorboard::GradientHistograms,
     world::Environment,
 };
 use anyhow::{Result, bail};
@@ -24,6 +27,7 @@ use burn::train::{
     Learner, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger, metric::LossMetric,
 };
 use collective::{
+    ProcessGroup, World,
     loader::DistributedLoader,
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
@@ -72,12 +76,17 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     if let Some(memory) = role.device.memory()? {
         console.say(&format!("memory    {memory}"));
     }
+    if let Some(output) = &output {
+        output.say_watched(&console);
+    }
     let mut observers: Vec<Arc<dyn Observer>> = vec![console.clone()];
     observers.extend(output.iter().map(|output| output.log.clone() as Arc<dyn Observer>));
+    observers.extend(output.iter().map(|output| output.events.clone() as Arc<dyn Observer>));
 
     let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
         .with_resume(resumed.snapshot);
+    let ddp = watched(ddp, args, data.test, &group, output.as_ref());
     let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref())?);
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
         .metrics((LossMetric::new(), GlobalAccuracy::default()))
@@ -107,6 +116,27 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The strategy, with what follows the answers to the test images and, if asked, the gradients.
+fn watched(
+    ddp: DistributedDataParallel<Net>,
+    args: &Args,
+    test: Images,
+    group: &ProcessGroup,
+    output: Option<&Output>,
+) -> DistributedDataParallel<Net> {
+    let world = World { rank: group.rank(), size: group.world_size() };
+    let folder = |output: &Output| (output.folder.path().to_owned(), output.events.clone());
+    let ddp = ddp
+        .with_callback(Confusion::new(output.map(Output::confusion_file)))
+        .with_callback(Misclassified::new(test, world, output.map(folder)));
+    match args.histograms {
+        Some(every) => {
+            ddp.with_callback(GradientHistograms::new(every, output.map(|output| output.events.clone())))
+        }
+        None => ddp,
+    }
+}
+
 /// The strategy, as the flags say.
 fn configured(
     ddp: DistributedDataParallel<Net>,
@@ -116,7 +146,6 @@ fn configured(
     output: Option<&Output>,
 ) -> Result<DistributedDataParallel<Net>> {
     let ddp = ddp
-        .with_callback(Confusion::new(output.map(Output::confusion_file)))
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)

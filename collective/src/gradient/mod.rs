@@ -48,7 +48,10 @@ use buckets::Plan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use link::Link;
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use watch::Ladder;
 
 /// What can be chosen about a [`Reducer`].
@@ -115,6 +118,8 @@ pub struct Reducer {
     compared: bool,
     fallback: Option<String>,
     users: Vec<usize>,
+    /// Time after backward until all ranks' gradients were there.
+    waited: Duration,
     /// The last step's buckets, whose memory the next one uses.
     spare: Vec<Vec<f32>>,
 }
@@ -148,6 +153,7 @@ impl Reducer {
             compared: false,
             fallback: None,
             users: Vec::new(),
+            waited: Duration::ZERO,
             spare: Vec::new(),
         })
     }
@@ -172,6 +178,11 @@ impl Reducer {
     /// If gradients that were accumulated cannot be read from their device.
     pub fn step<M: Module>(&mut self, module: &M, samples: usize, global_samples: usize) -> Result<Step<'_>> {
         Step::begin(self, module, samples, global_samples)
+    }
+
+    /// How long steps have waited for other ranks' gradients since this was last asked.
+    pub(crate) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
     }
 
     /// Buckets in a step.
@@ -224,4 +235,12 @@ impl Reducer {
         }
         buffers
     }
+}
+
+/// Adds the time that `wait` takes to `sum`.
+pub(crate) fn timed<T>(sum: &mut Duration, wait: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = wait();
+    *sum += began.elapsed();
+    result
 }

@@ -4,7 +4,7 @@ use super::{
     Reducer, clip_by_global_norm,
     flight::{Flight, Weights},
     link::Landing,
-    on_device, visit, watch,
+    on_device, timed, visit, watch,
 };
 use crate::Result;
 use burn::module::Module;
@@ -99,7 +99,8 @@ impl<'a> Step<'a> {
     ) -> Result<GradientsParams> {
         let Some(link) = self.reducer.link.clone() else { return Ok(grads) };
         let own = self.reducer.carry.mean(grads, module, self.weights);
-        let (grads, users) = on_device::reduce(&self.reducer.plan, &link.group, own, module, totals)?;
+        let Reducer { waited, plan, .. } = &mut *self.reducer;
+        let (grads, users) = timed(waited, || on_device::reduce(plan, &link.group, own, module, totals))?;
         self.reducer.users = users;
         self.unless_infinite(grads, module)
     }
@@ -129,7 +130,7 @@ impl<'a> Step<'a> {
     }
 
     fn land<M: Module>(
-        &self,
+        &mut self,
         flight: &Flight,
         grads: &mut GradientsParams,
         module: &M,
@@ -143,7 +144,7 @@ impl<'a> Step<'a> {
                 link.group.abort(error.to_string());
             }
         })?;
-        flight.land(totals)
+        timed(&mut self.reducer.waited, || flight.land(totals))
     }
 
     fn fly<M: Module>(&mut self, module: &M, compare: bool) -> Result<Option<Arc<Flight>>> {

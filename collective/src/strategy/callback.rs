@@ -4,6 +4,7 @@
 use super::{DistributedDataParallel, EpochReport, TrainedOutput, ValidOutput};
 use crate::{Error, ProcessGroup, Result};
 use burn::data::dataloader::Progress;
+use burn::optim::GradientsParams;
 use burn::train::{
     LearnerModel,
     metric::{Adaptor, Metric, MetricMetadata},
@@ -55,6 +56,11 @@ pub trait Callback<M: LearnerModel>: Send {
 
     /// A training batch of this rank, of `samples` samples.
     fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) {}
+
+    /// The gradients of step `step`, counted from 1, averaged over all ranks and clipped, before the
+    /// optimizer takes them: the same on every rank. `model` knows their parameters. In f16 there are
+    /// none in a step that overflowed.
+    fn averaged(&mut self, _step: usize, _model: &M, _grads: &GradientsParams) {}
 
     /// An evaluation batch of this rank. Every sample comes once, on one rank.
     fn evaluated(&mut self, _output: &ValidOutput<M>, _samples: usize) {}

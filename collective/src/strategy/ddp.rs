@@ -2,8 +2,8 @@
 //! each backward pass. A world of one is the single-device case, not a special one.
 
 use super::{
-    Callback, Checkpoints, Distributed, Observer, Position, Snapshot, StopRequest, TrainInput, TrainedOutput,
-    ValidInput, ValidOutput,
+    Callback, Checkpoints, Distributed, Observer, Position, RankTime, Snapshot, StopRequest, TrainInput,
+    TrainedOutput, ValidInput, ValidOutput,
     callback::{Callbacks, OfMetric},
     run::{Run, Stop},
 };
@@ -219,7 +219,9 @@ where
         let fresh = || Position { epoch: starting_epoch, ..Position::start() };
         let position = self.resume.as_ref().map_or_else(fresh, |snapshot| snapshot.position.clone());
         reducer.restore_scaler(position.loss_scale);
-        let mut run = Run { ddp: self, learner, components, reducer, accumulation, warned: false, position };
+        let time = RankTime::default();
+        let mut run =
+            Run { ddp: self, learner, components, reducer, accumulation, warned: false, position, time };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}
             Err(Stop::Asked(asked)) => {

@@ -6,7 +6,10 @@ use super::{
     totals::{add, add_output},
 };
 use crate::{
-    gradient::clip_by_global_norm, loader::Shares, metric::StepOutput, sampler::mix,
+    gradient::{clip_by_global_norm, timed},
+    loader::Shares,
+    metric::StepOutput,
+    sampler::mix,
     sync_batch_norm::with_share,
 };
 use burn::data::dataloader::Progress;
@@ -54,6 +57,7 @@ where
                 elapsed: clock.elapsed(),
             };
             clock = Instant::now();
+            self.time.training += report.elapsed;
             ddp.observer.step_done(&report);
             let item = TrainedOutput::<M>::from_totals(&totals, samples);
             let progress = Progress::new(self.position.samples, total, Some("items".into()));
@@ -80,13 +84,14 @@ where
     fn train_step(&mut self, shares: &mut Peekable<Shares<TrainInput<M>>>) -> Result<Option<Trained>, Stop> {
         let (ddp, model) = (self.ddp, self.learner.model());
         let (mut samples, mut totals, mut batches) = (0, Vec::new(), 0);
-        if let (Some(seed), Some(_)) = (ddp.seed, shares.peek()) {
+        let more = timed(&mut self.time.data, || shares.peek().is_some());
+        if let (Some(seed), true) = (ddp.seed, more) {
             let rank = mix(seed, 1 + ddp.group.rank() as u64);
             ddp.device.seed(mix(rank, 1 + self.position.step as u64));
         }
         for batch in 1.. {
             batches = batch;
-            let Some(share) = shares.next() else { return Ok(None) };
+            let Some(share) = timed(&mut self.time.data, || shares.next()) else { return Ok(None) };
             let share = share.map_err(|error| self.bad_data(error))?;
             samples += share.global_samples;
             if batch < self.accumulation && shares.peek().is_some() {
@@ -111,6 +116,7 @@ where
                 (grads, _) = clip_by_global_norm(grads, &model, max_norm)?;
             }
             self.position.step += 1;
+            ddp.each_callback(|callback| callback.averaged(self.position.step, &model, &grads));
             self.learner.lr_step();
             self.learner.optimizer_step(grads);
             self.warn();

@@ -5,6 +5,7 @@ mod ddp;
 mod epoch;
 mod evaluate;
 mod keeper;
+mod rank_time;
 mod run;
 mod snapshot;
 mod totals;
@@ -12,6 +13,7 @@ mod totals;
 pub use callback::{Callback, Distributed, Join};
 pub use ddp::DistributedDataParallel;
 pub use keeper::{Checkpoints, Keeper, StopRequest};
+pub use rank_time::RankTime;
 pub use snapshot::{Position, Snapshot};
 
 use burn::train::{InferenceStep, TrainStep};
@@ -58,6 +60,8 @@ pub struct EpochReport {
     pub elapsed: Duration,
     /// Digest of all parameters and buffers, found equal on all ranks.
     pub digest: String,
+    /// Where each rank's training time went.
+    pub ranks: Vec<RankTime>,
 }
 
 /// Follows a run. Called on every rank with the same global values; all methods have defaults.

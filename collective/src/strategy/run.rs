@@ -1,7 +1,7 @@
 //! The loop that [`DistributedDataParallel`] runs on every rank: epochs, the checks and checkpoints
 //! between them, and stopping together.
 
-use super::{DistributedDataParallel, EpochReport, Position, Snapshot, TrainedOutput, ValidOutput};
+use super::{DistributedDataParallel, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput};
 use crate::{Error, ReduceOp, gradient::Reducer, metric::StepOutput, replica};
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub(super) struct Run<'a, M: LearnerModel> {
     /// Whether the user knows that overlap has ended.
     pub warned: bool,
     pub position: Position,
+    /// Of this rank, in the epoch in progress.
+    pub time: RankTime,
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -50,6 +52,7 @@ where
             self.position.evaluated = false;
             let (began, earlier) = (Instant::now(), self.position.seconds);
             let complete = self.train()?;
+            let ranks = self.rank_times()?;
             // BatchNorm's running statistics differ between ranks, as in PyTorch; rank 0's are kept.
             self.share_state()?;
             let Position { step, epoch, samples, seconds, .. } = self.position;
@@ -65,6 +68,7 @@ where
                 train_time: Duration::from_secs_f64(seconds),
                 elapsed: Duration::from_secs_f64(earlier) + began.elapsed(),
                 digest,
+                ranks,
             };
             self.ddp.observer.epoch_done(&report);
             self.ddp.join_callbacks(&report)?;
@@ -78,6 +82,12 @@ where
             }
         }
         Ok(())
+    }
+
+    /// Where each rank's time went in the epoch that ends.
+    fn rank_times(&mut self) -> Result<Vec<RankTime>, Stop> {
+        let time = RankTime { gradients: self.reducer.take_waited(), ..std::mem::take(&mut self.time) };
+        Ok(self.ddp.group.all_gather_object(&time)?)
     }
 
     /// A checkpoint, and whether to end here although epochs are left: by rank 0's decision.

@@ -1,0 +1,97 @@
+//! `--histograms`: how the averaged gradients, and the parameters they are of, are distributed.
+
+use super::{EventLog, Histogram};
+use crate::model::Net;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use collective::strategy::{Callback, Distributed, EpochReport, Join};
+use std::sync::Arc;
+
+/// Writes histograms of every parameter and its gradient. They are the same on every rank, so
+/// rank 0's are those of the world.
+pub struct GradientHistograms {
+    every: usize,
+    /// On the rank that writes.
+    log: Option<Arc<EventLog>>,
+    failure: Option<String>,
+}
+
+impl GradientHistograms {
+    /// In step 1 and in every step that `every` divides.
+    pub fn new(every: usize, log: Option<Arc<EventLog>>) -> Self {
+        Self { every, log, failure: None }
+    }
+}
+
+impl Callback<Net> for GradientHistograms {
+    fn averaged(&mut self, step: usize, model: &Net, grads: &GradientsParams) {
+        let Some(log) = &self.log else { return };
+        if step != 1 && !step.is_multiple_of(self.every) {
+            return;
+        }
+        let mut write = Write { log, step, grads, path: Vec::new(), failure: None };
+        model.visit(&mut write);
+        self.failure = self.failure.take().or(write.failure);
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(self)
+    }
+
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+        self.failure.take().map_or(Ok(None), Err)
+    }
+}
+
+/// Nothing is joined: every rank has seen the same.
+impl Distributed for GradientHistograms {
+    type State = ();
+
+    fn state(&mut self) {}
+
+    fn join(&mut self, _: Vec<()>) {}
+}
+
+struct Write<'a> {
+    log: &'a EventLog,
+    step: usize,
+    grads: &'a GradientsParams,
+    path: Vec<String>,
+    failure: Option<String>,
+}
+
+impl Write<'_> {
+    fn write<const D: usize>(&mut self, kind: &str, values: Tensor<D>) {
+        let name = format!("{kind}/{}", self.path.join("."));
+        let data = values.try_into_data().map_err(|error| error.to_string());
+        let values = data.and_then(|data| {
+            data.convert::<f32>().try_into_vec::<f32>().map_err(|error| format!("{error:?}"))
+        });
+        match values {
+            Ok(values) => {
+                if let Some(values) = Histogram::of(&values) {
+                    self.log.histogram(name, self.step, values);
+                }
+            }
+            Err(reason) => self.failure = Some(format!("--histograms: cannot read {name}: {reason}")),
+        }
+    }
+}
+
+impl ModuleVisitor for Write<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.write("parameters", param.val().inner());
+        if let Some(grad) = self.grads.get::<D>(param.id) {
+            self.write("gradients", grad);
+        }
+    }
+
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+}

@@ -1,0 +1,90 @@
+//! How values are distributed, in buckets that grow with the distance from 0 as TensorFlow's do
+//! (tensorflow/core/lib/histogram/histogram.cc), so that small gradients are told apart, too.
+
+/// Ends of the first bucket above 0, and of the last one; a bucket is a tenth wider than the one before.
+const SMALLEST: f64 = 1e-12;
+const LARGEST: f64 = 1e20;
+const GROWTH: f64 = 1.1;
+
+/// The distribution of some finite values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    pub min: f64,
+    pub max: f64,
+    pub count: u64,
+    pub sum: f64,
+    pub sum_squares: f64,
+    /// Upper ends of the buckets, each beginning where the one before ends; the first and the last
+    /// bucket are not empty.
+    pub limits: Vec<f64>,
+    /// Values in each bucket.
+    pub counts: Vec<u64>,
+}
+
+impl Histogram {
+    /// Of those of `values` that are finite; `None` if there are none.
+    pub fn of(values: &[f32]) -> Option<Self> {
+        let limits = limits();
+        let mut counts = vec![0_u64; limits.len()];
+        let mut all = Self {
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            count: 0,
+            sum: 0.0,
+            sum_squares: 0.0,
+            limits: Vec::new(),
+            counts: Vec::new(),
+        };
+        for value in values.iter().map(|value| f64::from(*value)).filter(|value| value.is_finite()) {
+            (all.min, all.max) = (all.min.min(value), all.max.max(value));
+            all.count += 1;
+            all.sum += value;
+            all.sum_squares += value * value;
+            // The last bucket takes what is beyond all.
+            let bucket = limits.partition_point(|limit| *limit <= value).min(counts.len() - 1);
+            counts[bucket] += 1;
+        }
+        let first = counts.iter().position(|count| *count > 0)?;
+        let last = counts.iter().rposition(|count| *count > 0)?;
+        all.limits = limits[first..=last].to_vec();
+        all.counts = counts[first..=last].to_vec();
+        Some(all)
+    }
+}
+
+/// Upper ends of all buckets, rising.
+fn limits() -> Vec<f64> {
+    let above = std::iter::successors(Some(SMALLEST), |limit| Some(limit * GROWTH));
+    let above: Vec<f64> = above.take_while(|limit| *limit < LARGEST).chain([f64::MAX]).collect();
+    let below = above.iter().rev().map(|limit| -limit);
+    below.chain([0.0]).chain(above.iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_finite_value_is_in_the_bucket_around_it() {
+        let values = [0.0, -0.5, 0.25, 0.25, 3.0, 1e-30, f32::MAX, f32::MIN, f32::NAN, f32::INFINITY];
+        let all = Histogram::of(&values).expect("finite values");
+        assert_eq!((all.count, all.min, all.max), (8, f64::from(f32::MIN), f64::from(f32::MAX)));
+        assert_eq!(all.counts.iter().sum::<u64>(), 8);
+        assert!(all.limits.windows(2).all(|pair| pair[0] < pair[1]));
+        for value in [-0.5, 0.25, 3.0] {
+            let bucket = all.limits.iter().position(|limit| value < *limit).expect("a bucket");
+            let (from, to) = (all.limits[bucket - 1], all.limits[bucket]);
+            assert!(all.counts[bucket] > 0 && from <= value, "{value} is in {from}..{to}");
+            assert!((to - from).abs() <= 0.11 * f64::abs(value), "{from}..{to} is narrow");
+        }
+    }
+
+    #[test]
+    fn sums_are_over_all_and_ends_are_not_empty() {
+        let all = Histogram::of(&[1.0, 2.0, -4.0]).expect("values");
+        assert_eq!((all.sum, all.sum_squares), (-1.0, 21.0));
+        assert_eq!((all.counts.first(), all.counts.last()), (Some(&1), Some(&1)));
+        assert_eq!(Histogram::of(&[f32::NAN]), None);
+        assert_eq!(Histogram::of(&[]), None);
+    }
+}
