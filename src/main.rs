@@ -9,6 +9,7 @@ use burn_ddp::{
     doctor::{self, DoctorArgs},
     exit,
     launch::command::{self, LaunchArgs},
+    report::{self, CompareArgs, ReportArgs},
     train,
 };
 use clap::{Parser, Subcommand};
@@ -38,6 +39,10 @@ enum Command {
     Check(Check),
     /// List what this machine has to compute on, and what this program could use
     Devices,
+    /// Write a run's report.html and curves anew, also of a run that goes on or was killed
+    Report(ReportArgs),
+    /// Overlay the curves of several runs in one page
+    Compare(CompareArgs),
     /// Say which rank did what differently, from the flight records of a failed job
     Explain {
         /// The records, one a rank
@@ -59,6 +64,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(check) => check::run(&check),
         Command::Devices => {
             devices::list();
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Report(args) => {
+            print_line(&format!("report        {}", report::write(&args.run)?.display()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Compare(args) => {
+            report::compare(&args)?;
+            print_line(&format!("comparison    {}", args.output.display()));
             Ok(ExitCode::SUCCESS)
         }
         Command::Explain { records } => {

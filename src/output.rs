@@ -5,6 +5,7 @@ use crate::{
     cli::Args,
     console::Console,
     model::Net,
+    report,
     run_config::RunConfig,
     run_folder::{RunFolder, Summary},
     run_log::RunLog,
@@ -79,6 +80,7 @@ impl Output {
         let (name, step) = (stop::name(signal), self.log.progress()?.step);
         self.events.flush()?;
         let path = self.folder.path().display();
+        self.report(console);
         console.say(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
         Ok(())
     }
@@ -94,7 +96,16 @@ impl Output {
         self.folder.write_summary(&summary)?;
         console.say(&format!("test accuracy {:.2} %", 100.0 * summary.test_accuracy));
         console.say(&format!("run folder    {}", self.folder.path().display()));
+        self.report(console);
         Ok(())
+    }
+
+    /// Draws the run. A run is none the worse if that fails.
+    fn report(&self, console: &Console) {
+        match report::write(self.folder.path()) {
+            Ok(page) => console.say(&format!("report        {}", page.display())),
+            Err(error) => console.warn(&format!("no report: {error:#}")),
+        }
     }
 
     /// The result, from what the log has seen.

@@ -81,6 +81,9 @@ fn image(entry: &mut Message, picture: &Picture) {
     image.varint(3, 1);
     image.bytes(4, &picture.png);
     entry.message(4, image);
+    let mut plugin = Message::default();
+    plugin.bytes(1, b"images");
+    metadata.message(1, plugin);
     metadata.bytes(3, picture.description.as_bytes());
     entry.message(9, metadata);
 }
@@ -167,7 +170,7 @@ mod tests {
         let picture = Picture { width: 300, height: 2, png: b"abc".to_vec(), description: "d".into() };
         assert_eq!(
             hex(1, What::Image { tag: "i", picture }),
-            "09000000000000f83f10012a180a160a0169220c080210ac02180122036162634a031a0164"
+            "09000000000000f83f10012a220a200a0169220c080210ac02180122036162634a0d0a080a06696d616765731a0164"
         );
         let values = Histogram {
             min: -1.0,

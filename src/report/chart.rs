@@ -1,0 +1,237 @@
+//! Curves as SVG, readable at the width of a phone.
+
+use super::{page::escape, scale::Scale};
+use std::fmt::Write;
+
+/// The colours of series, which most people with colour blindness can tell apart, on white and on
+/// black (Okabe and Ito 2008, without black and yellow).
+pub const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+
+/// Points of a curve; longer ones are drawn as means of so many parts.
+const PARTS: usize = 160;
+/// Of the drawing, in its own units.
+const WIDTH: f64 = 480.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 54.0;
+const RIGHT: f64 = 462.0;
+const TOP: f64 = 56.0;
+const BOTTOM: f64 = 256.0;
+
+/// Some series over one axis.
+pub struct Chart {
+    pub title: &'static str,
+    /// What the lower axis counts.
+    pub along: &'static str,
+    /// Whether the other axis begins at 0.
+    pub from_zero: bool,
+    /// Whether the drawing says which series is which.
+    pub legend: bool,
+    pub series: Vec<Series>,
+}
+
+/// A series of points, from left to right.
+pub struct Series {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+    /// Number of its colour.
+    pub colour: usize,
+    /// Whether each point is seen, and the last one's value written.
+    pub marked: Option<fn(f64) -> String>,
+}
+
+impl Chart {
+    /// As part of a page, in its colour of text.
+    pub fn inline(&self) -> String {
+        self.draw("", "")
+    }
+
+    /// As a file of its own.
+    pub fn file(&self) -> String {
+        let ground = format!(r##"<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>"##);
+        self.draw(r##" xmlns="http://www.w3.org/2000/svg" color="#222222""##, &ground)
+    }
+
+    fn draw(&self, attributes: &str, ground: &str) -> String {
+        let series: Vec<Drawn> = self.series.iter().map(Drawn::new).collect();
+        let points = || series.iter().flat_map(|series| &series.parts);
+        let x = Scale::along(points().map(|part| part.x), 5);
+        let y = Scale::over(points().flat_map(|part| [part.low, part.high]), 5, self.from_zero);
+        let title = escape(self.title);
+        let mut svg = format!(
+            r#"<svg{attributes} viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}" font-family="system-ui, sans-serif" font-size="13" fill="currentColor">{ground}<text x="12" y="22" font-size="16" font-weight="600">{title}</text>"#
+        );
+        // Writing to a string does not fail.
+        let _ = self.axes(&mut svg, &x, &y);
+        for series in &series {
+            let _ = series.draw(&mut svg, &x, &y);
+        }
+        if points().next().is_none() {
+            let middle = (LEFT + RIGHT) / 2.0;
+            let _ = write!(svg, r#"<text x="{middle}" y="160" text-anchor="middle">nothing yet</text>"#);
+        }
+        let _ = self.legend(&mut svg);
+        svg + "</svg>\n"
+    }
+
+    fn axes(&self, svg: &mut String, x: &Scale, y: &Scale) -> std::fmt::Result {
+        for (value, text) in y.marks() {
+            let at = down(y, value);
+            write!(
+                svg,
+                r#"<path d="M{LEFT} {at:.1}H{RIGHT}" stroke="currentColor" stroke-opacity="0.15"/><text x="{}" y="{:.1}" text-anchor="end">{text}</text>"#,
+                LEFT - 8.0,
+                at + 4.5
+            )?;
+        }
+        for (value, text) in x.marks() {
+            let at = across(x, value);
+            write!(
+                svg,
+                r#"<path d="M{at:.1} {BOTTOM}v5" stroke="currentColor" stroke-opacity="0.5"/><text x="{at:.1}" y="{}" text-anchor="middle">{text}</text>"#,
+                BOTTOM + 19.0
+            )?;
+        }
+        write!(
+            svg,
+            r#"<path d="M{LEFT} {BOTTOM}H{RIGHT}" stroke="currentColor" stroke-opacity="0.5"/><text x="{}" y="{}" text-anchor="middle" fill-opacity="0.7">{}</text>"#,
+            (LEFT + RIGHT) / 2.0,
+            BOTTOM + 38.0,
+            escape(self.along)
+        )
+    }
+
+    /// What is which.
+    fn legend(&self, svg: &mut String) -> std::fmt::Result {
+        let mut left = 12.0;
+        for series in self.series.iter().filter(|_| self.legend) {
+            let colour = colour(series.colour);
+            write!(
+                svg,
+                r#"<rect x="{left:.0}" y="34" width="14" height="5" rx="2" fill="{colour}"/><text x="{:.0}" y="41">{}</text>"#,
+                left + 20.0,
+                escape(&series.name)
+            )?;
+            left += 40.0 + 7.0 * series.name.chars().count() as f64;
+        }
+        Ok(())
+    }
+}
+
+/// The colour of a series.
+pub fn colour(number: usize) -> &'static str {
+    COLOURS[number % COLOURS.len()]
+}
+
+fn across(x: &Scale, value: f64) -> f64 {
+    LEFT + (RIGHT - LEFT) * x.place(value)
+}
+
+fn down(y: &Scale, value: f64) -> f64 {
+    BOTTOM - (BOTTOM - TOP) * y.place(value)
+}
+
+/// Some neighbouring points of a series.
+struct Part {
+    x: f64,
+    mean: f64,
+    low: f64,
+    high: f64,
+}
+
+/// A series, short enough to be drawn.
+struct Drawn<'a> {
+    series: &'a Series,
+    parts: Vec<Part>,
+}
+
+impl<'a> Drawn<'a> {
+    /// What is no finite number has no place on paper.
+    fn new(series: &'a Series) -> Self {
+        let finite: Vec<(f64, f64)> =
+            series.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
+        let size = if series.marked.is_some() { 1 } else { finite.len().div_ceil(PARTS).max(1) };
+        let part = |points: &[(f64, f64)]| {
+            let count = points.len() as f64;
+            Part {
+                x: points.iter().map(|(x, _)| x).sum::<f64>() / count,
+                mean: points.iter().map(|(_, y)| y).sum::<f64>() / count,
+                low: points.iter().map(|(_, y)| *y).fold(f64::INFINITY, f64::min),
+                high: points.iter().map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max),
+            }
+        };
+        Self { series, parts: finite.chunks(size).map(part).collect() }
+    }
+
+    fn draw(&self, svg: &mut String, x: &Scale, y: &Scale) -> std::fmt::Result {
+        let colour = colour(self.series.colour);
+        let at = |x_value, y_value| format!("{:.1} {:.1}", across(x, x_value), down(y, y_value));
+        let joined = |points: Vec<String>| points.join("L");
+        let parts = || self.parts.iter();
+        if parts().any(|part| part.low < part.high) {
+            let above = parts().map(|part| at(part.x, part.high));
+            let band = above.chain(parts().rev().map(|part| at(part.x, part.low))).collect();
+            write!(svg, r#"<path d="M{}Z" fill="{colour}" fill-opacity="0.18"/>"#, joined(band))?;
+        }
+        let line = joined(parts().map(|part| at(part.x, part.mean)).collect());
+        if self.parts.len() > 1 {
+            write!(
+                svg,
+                r#"<path d="M{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>"#
+            )?;
+        }
+        if self.parts.len() == 1 || self.series.marked.is_some() {
+            for part in parts() {
+                let (x, y) = (across(x, part.x), down(y, part.mean));
+                write!(svg, r#"<circle cx="{x:.1}" cy="{y:.1}" r="3.5" fill="{colour}"/>"#)?;
+            }
+        }
+        if let (Some(text), Some(last)) = (self.series.marked, self.parts.last()) {
+            let (x, y) = (across(x, last.x).min(RIGHT), down(y, last.mean) - 9.0);
+            write!(
+                svg,
+                r#"<text x="{x:.1}" y="{y:.1}" text-anchor="end" font-weight="600">{}</text>"#,
+                text(last.mean)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(points: Vec<(f64, f64)>, marked: Option<fn(f64) -> String>) -> String {
+        let series = Series { name: "a < b".into(), points, colour: 0, marked };
+        let other = Series { name: "other".into(), points: vec![(1.0, 0.0)], colour: 1, marked: None };
+        Chart { title: "Loss", along: "step", from_zero: true, legend: true, series: vec![series, other] }
+            .file()
+    }
+
+    #[test]
+    fn points_are_where_their_values_say() {
+        let svg = chart(vec![(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)], None);
+        assert!(svg.contains(r#"<path d="M54.0 256.0L258.0 156.0L462.0 56.0" fill="none""#), "{svg}");
+        assert!(svg.contains("a &lt; b") && !svg.contains("a < b"), "{svg}");
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn a_long_series_is_a_mean_within_its_range() {
+        let noisy = (0..16_000).map(|x| (f64::from(x), if x % 2 == 0 { 4.0 } else { 6.0 })).collect();
+        let svg = chart(noisy, None);
+        assert!(svg.len() < 20_000, "{} bytes", svg.len());
+        // The mean is a straight line in the middle of the band.
+        let scale = Scale::over([0.0, 6.0].into_iter(), 5, true);
+        assert!(svg.contains(&format!(" {:.1}L", down(&scale, 5.0))), "{svg}");
+        assert!(svg.contains("fill-opacity=\"0.18\""));
+    }
+
+    #[test]
+    fn what_is_no_number_is_left_out_and_nothing_is_a_chart_too() {
+        let svg = chart(vec![(1.0, f64::NAN), (2.0, 3.0), (3.0, f64::INFINITY)], Some(|y| format!("{y:.1}")));
+        assert!(svg.contains(">3.0</text>") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+        let empty = Chart { title: "Loss", along: "step", from_zero: true, legend: true, series: Vec::new() };
+        assert!(empty.inline().contains("nothing yet"));
+    }
+}

@@ -1,0 +1,60 @@
+//! The curves of one run.
+
+use super::{
+    chart::{Chart, Series},
+    page::percent,
+    run::Run,
+};
+
+/// With the names of their files.
+pub fn curves(run: &Run) -> [(&'static str, Chart); 4] {
+    let steps = |value: fn(&super::run::Step) -> f64| run.by_step(value);
+    let line = |name: &str, points| Series { name: name.into(), points, colour: 0, marked: None };
+    let along = "optimizer step";
+    let accuracy = Series {
+        name: "test accuracy".into(),
+        points: run.by_evaluation(|row| 100.0 * row.test_accuracy),
+        colour: 1,
+        marked: Some(|accuracy| percent(accuracy / 100.0)),
+    };
+    let test_loss = Series {
+        name: "test, after each epoch".into(),
+        points: run.by_evaluation(|row| row.test_loss),
+        colour: 1,
+        marked: Some(|loss| format!("{loss:.4}")),
+    };
+    let loss = vec![line("training, each step", steps(|row| row.loss)), test_loss];
+    [
+        ("loss", Chart { title: "Loss", along, from_zero: true, legend: true, series: loss }),
+        (
+            "accuracy",
+            Chart {
+                title: "Test accuracy in %",
+                along,
+                from_zero: false,
+                legend: false,
+                series: vec![accuracy],
+            },
+        ),
+        (
+            "throughput",
+            Chart {
+                title: "Images a second, all ranks",
+                along,
+                from_zero: true,
+                legend: false,
+                series: vec![line("images a second", steps(|row| row.images_per_second))],
+            },
+        ),
+        (
+            "learning_rate",
+            Chart {
+                title: "Learning rate",
+                along,
+                from_zero: true,
+                legend: false,
+                series: vec![line("learning rate", steps(|row| row.lr))],
+            },
+        ),
+    ]
+}

@@ -1,0 +1,74 @@
+//! A page that needs nothing but itself.
+
+/// What HTML and SVG would take for markup, written so that they do not.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The page with this title over these parts.
+pub fn page(title: &str, parts: &[String]) -> String {
+    let (title, style, version) = (escape(title), include_str!("style.css"), env!("CARGO_PKG_VERSION"));
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title}</title>\n\
+         <style>\n{style}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{}\
+         <footer>Made by burn-ddp {version}.</footer>\n</body>\n</html>\n",
+        parts.concat()
+    )
+}
+
+/// Figures that are read first.
+pub fn tiles(tiles: &[(&str, String)]) -> String {
+    let tile = |(what, value): &(&str, String)| {
+        format!("<div class=\"tile\"><b>{}</b><span>{}</span></div>", escape(value), escape(what))
+    };
+    format!("<div class=\"tiles\">{}</div>\n", tiles.iter().map(tile).collect::<String>())
+}
+
+/// A table; the first cell of each row is its name.
+pub fn table(header: &[String], rows: &[Vec<String>]) -> String {
+    let cells = |tag: &str, cells: &[String]| {
+        cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect::<String>()
+    };
+    let row = |row: &Vec<String>| {
+        let (name, values) = row.split_at(row.len().min(1));
+        format!("<tr>{}{}</tr>\n", cells("th", name), cells("td", values))
+    };
+    let rows: String = rows.iter().map(row).collect();
+    format!("<div class=\"wide\"><table><tr>{}</tr>\n{rows}</table></div>\n", cells("th", header))
+}
+
+/// 0 to 1 as a percentage.
+pub fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+/// A time as people say it.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..10 => format!("{seconds:.1} s"),
+        10..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600.. => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_no_markup() {
+        let page = page("<script>", &[table(&["a&b".into()], &[vec!["\"x\"".into(), "1".into()]])]);
+        assert!(page.contains("<title>&lt;script&gt;</title>") && !page.contains("<script>"));
+        assert!(page.contains("<th>a&amp;b</th>") && page.contains("<th>&quot;x&quot;</th><td>1</td>"));
+    }
+
+    #[test]
+    fn times_are_said_in_the_unit_that_fits() {
+        let said = [1.25, 42.4, 321.2, 3600.0, 7290.0].map(duration);
+        assert_eq!(said, ["1.2 s", "42 s", "5 min 21 s", "1 h 0 min", "2 h 1 min"]);
+    }
+}
