@@ -54,7 +54,7 @@ pub fn worst(run: &Run) -> String {
         let (left, top) = (place % COLUMNS * square + frame, place / COLUMNS * square + frame);
         format!(
             "<figure><i style=\"background-position:-{left}px -{top}px\" role=\"img\" aria-label=\"a {label}\"></i>\
-             <b>{label} → {}</b><br><span>{} sure<br>test image {}</span></figure>\n",
+             <b>{label} → {}</b><br><span>{} sure<br>image {}</span></figure>\n",
             wrong.answer,
             percent(wrong.answer_probability),
             wrong.test_image,

@@ -17,7 +17,7 @@ const RIGHT: f64 = 462.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 256.0;
 
-/// Some series over one axis.
+/// Some series over one axis, which begins at 0.
 pub struct Chart {
     pub title: &'static str,
     /// What the lower axis counts.
@@ -54,7 +54,7 @@ impl Chart {
     fn draw(&self, attributes: &str, ground: &str) -> String {
         let series: Vec<Drawn> = self.series.iter().map(Drawn::new).collect();
         let points = || series.iter().flat_map(|series| &series.parts);
-        let x = Scale::along(points().map(|part| part.x), 5);
+        let x = Scale::along(points().map(|part| part.x).chain([0.0]), 5);
         let y = Scale::over(points().flat_map(|part| [part.low, part.high]), 5, self.from_zero);
         let title = escape(self.title);
         let mut svg = format!(
@@ -122,6 +122,11 @@ pub fn colour(number: usize) -> &'static str {
     COLOURS[number % COLOURS.len()]
 }
 
+/// Whether another series has had the colour already, so that this one is drawn in dashes.
+pub fn dashed(number: usize) -> bool {
+    !(number / COLOURS.len()).is_multiple_of(2)
+}
+
 fn across(x: &Scale, value: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * x.place(value)
 }
@@ -174,9 +179,10 @@ impl<'a> Drawn<'a> {
         }
         let line = joined(parts().map(|part| at(part.x, part.mean)).collect());
         if self.parts.len() > 1 {
+            let dashes = if dashed(self.series.colour) { r#" stroke-dasharray="6 4""# } else { "" };
             write!(
                 svg,
-                r#"<path d="M{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>"#
+                r#"<path d="M{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"{dashes}/>"#
             )?;
         }
         if self.parts.len() == 1 || self.series.marked.is_some() {
@@ -189,7 +195,7 @@ impl<'a> Drawn<'a> {
             let (x, y) = (across(x, last.x).min(RIGHT), down(y, last.mean) - 9.0);
             write!(
                 svg,
-                r#"<text x="{x:.1}" y="{y:.1}" text-anchor="end" font-weight="600">{}</text>"#,
+                r##"<text x="{x:.1}" y="{y:.1}" text-anchor="end" font-weight="600" style="paint-order:stroke;stroke:var(--ground,#fff);stroke-width:4px">{}</text>"##,
                 text(last.mean)
             )?;
         }
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn points_are_where_their_values_say() {
         let svg = chart(vec![(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)], None);
-        assert!(svg.contains(r#"<path d="M54.0 256.0L258.0 156.0L462.0 56.0" fill="none""#), "{svg}");
+        assert!(svg.contains(r#"<path d="M190.0 256.0L326.0 156.0L462.0 56.0" fill="none""#), "{svg}");
         assert!(svg.contains("a &lt; b") && !svg.contains("a < b"), "{svg}");
         assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
     }

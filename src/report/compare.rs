@@ -1,7 +1,7 @@
 //! `burn-ddp compare`: several runs on one page.
 
 use super::{
-    chart::{Chart, Series, colour},
+    chart::{Chart, Series, colour, dashed},
     page::{duration, escape, page, percent, table},
     run::{Epoch, Run, show},
     save,
@@ -51,7 +51,12 @@ fn names(runs: &[Run]) -> Vec<String> {
 
 fn legend(names: &[String]) -> String {
     let name = |(number, name): (usize, &String)| {
-        format!("<span><i style=\"background:{}\"></i>{}</span>", colour(number), escape(name))
+        let (colour, end) = (colour(number), if dashed(number) { "40%" } else { "100%" });
+        format!(
+            "<span><i style=\"background:linear-gradient(90deg,{colour} {end},transparent 0,transparent \
+             calc(100% - {end}),{colour} 0)\"></i>{}</span>",
+            escape(name)
+        )
     };
     format!("<div class=\"legend\">{}</div>\n", names.iter().enumerate().map(name).collect::<String>())
 }

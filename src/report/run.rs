@@ -172,31 +172,38 @@ fn records(path: &Path) -> Result<(csv::ByteRecord, Vec<csv::ByteRecord>)> {
 fn table<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     let (header, rows) = records(path)?;
     let read = |row: &csv::ByteRecord| {
-        row.deserialize(Some(&header)).map_err(|error| damaged(path, line(row), &reason(&error)))
+        row.deserialize(Some(&header)).map_err(|error| misread(path, &header, row, &error))
     };
     rows.iter().map(read).collect()
 }
 
 fn confusion(path: &Path) -> Result<Vec<Vec<u64>>> {
-    let (_, rows) = records(path)?;
+    let (header, rows) = records(path)?;
     let read = |row: &csv::ByteRecord| -> Result<Vec<u64>> {
-        let counts: Vec<u64> =
-            row.deserialize(None).map_err(|error| damaged(path, line(row), &reason(&error)))?;
+        let counts = row.deserialize::<Vec<u64>>(None);
+        let counts = counts.map_err(|error| misread(path, &header, row, &error))?;
         Ok(counts.into_iter().skip(1).collect())
     };
     rows.iter().map(read).collect()
 }
 
-fn line(row: &csv::ByteRecord) -> usize {
-    row.position().map_or(1, |position| position.line() as usize)
-}
-
-/// Without the position, which we know better.
-fn reason(error: &csv::Error) -> String {
-    match error.kind() {
-        csv::ErrorKind::Deserialize { err, .. } => err.to_string(),
-        _ => error.to_string(),
-    }
+/// A row that is not what its header says.
+fn misread(
+    path: &Path,
+    header: &csv::ByteRecord,
+    row: &csv::ByteRecord,
+    error: &csv::Error,
+) -> anyhow::Error {
+    let line = row.position().map_or(1, |position| position.line() as usize);
+    let (field, reason) = match error.kind() {
+        csv::ErrorKind::Deserialize { err, .. } => (err.field(), err.kind().to_string()),
+        _ => (None, error.to_string()),
+    };
+    let cell = field.and_then(|field| Some((row.get(field as usize)?, header.get(field as usize)?)));
+    let place = cell.map_or_else(String::new, |(cell, column)| {
+        format!("`{}` in column {}: ", String::from_utf8_lossy(cell), String::from_utf8_lossy(column))
+    });
+    damaged(path, line, &format!("{place}{reason}"))
 }
 
 fn damaged(path: &Path, line: usize, reason: &str) -> anyhow::Error {
@@ -255,7 +262,7 @@ mod tests {
     fn what_is_damaged_is_named_with_its_line() {
         assert!(error(Path::new("/nowhere")).contains("/nowhere is no run's folder"));
         for (steps, line, said) in [
-            (format!("{STEPS}3,1,what,0.1,100\n"), 4, "loss"),
+            (format!("{STEPS}3,1,what,0.1,100\n"), 4, "`what` in column loss"),
             (format!("{STEPS}3,1\n"), 4, "columns"),
             ("step,epoch,lr,images_per_second\n1,1,0.1,5\n".into(), 2, "missing field `loss`"),
         ] {

@@ -1,0 +1,198 @@
+//! A run's event files: what they say is what its tables say, as this file reads them and as
+//! TensorBoard does where it is installed.
+
+mod common;
+use common::{Run, command, finish, trained};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// 8 steps an epoch with two ranks.
+const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1";
+
+/// The scalars that a run writes, and where its tables have them.
+const SCALARS: [(&str, &str, &str); 5] = [
+    ("train/loss", "steps.csv", "loss"),
+    ("train/lr", "steps.csv", "lr"),
+    ("train/images_per_second", "steps.csv", "images_per_second"),
+    ("test/loss", "epochs.csv", "test_loss"),
+    ("test/accuracy", "epochs.csv", "test_accuracy"),
+];
+
+/// Points of each scalar: step and value.
+type Scalars = BTreeMap<String, Vec<(u64, f64)>>;
+
+/// The event files of a run, in the order in which TensorBoard reads them.
+fn files(run: &Run) -> Vec<PathBuf> {
+    let folder = fs::read_dir(run.path.join("tensorboard")).expect("the folder");
+    let mut files: Vec<PathBuf> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    files.sort();
+    files
+}
+
+/// The fields of a message: number, and either a number's bits or bytes.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let (byte, rest) = bytes.split_first().expect("a whole number");
+            *bytes = rest;
+            value |= u64::from(byte & 0x7F) << shift;
+            shift += 7;
+            if byte & 0x80 == 0 {
+                return value;
+            }
+        }
+    }
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let (number, length) = match key & 7 {
+            0 => (varint(&mut bytes), 0),
+            1 => (u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")), 8),
+            2 => (0, varint(&mut bytes) as usize),
+            5 => (u64::from(u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"))), 4),
+            other => panic!("wire type {other}"),
+        };
+        found.push((key >> 3, number, &bytes[..length]));
+        bytes = &bytes[length..];
+    }
+    found
+}
+
+/// Follows the events as TensorBoard does: a session that starts at a step forgets what was there
+/// from this step on.
+fn scalars(run: &Run) -> Scalars {
+    let mut all = Scalars::new();
+    for file in files(run) {
+        let bytes = fs::read(&file).expect("an event file");
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let length = u64::from_le_bytes(rest[..8].try_into().expect("8 bytes")) as usize;
+            let event = fields(&rest[12..12 + length]);
+            rest = &rest[12 + length + 4..];
+            let step = event.iter().find(|field| field.0 == 2).map_or(0, |field| field.1);
+            for (number, _, message) in event {
+                match number {
+                    5 => {
+                        let value = fields(fields(message)[0].2);
+                        let tag = String::from_utf8(value[0].2.to_vec()).expect("text");
+                        if let Some((_, bits, _)) = value.iter().find(|field| field.0 == 2) {
+                            let value = f64::from(f32::from_bits(*bits as u32));
+                            all.entry(tag).or_default().push((step, value));
+                        }
+                    }
+                    7 => all.values_mut().for_each(|points| points.retain(|point| point.0 < step)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Fails unless the scalars are what the run's tables have, at the right steps.
+fn assert_as_in_the_tables(run: &Run, scalars: &Scalars) {
+    let steps: Vec<u64> = run.column("steps.csv", "step").iter().map(|step| *step as u64).collect();
+    let epochs = run.column("steps.csv", "epoch");
+    let last_of = |epoch: &f64| steps[epochs.iter().rposition(|e| e == epoch).expect("a step")];
+    let evaluated: Vec<u64> = run.column("epochs.csv", "epoch").iter().map(last_of).collect();
+    for (tag, table, column) in SCALARS {
+        let points = scalars.get(tag).unwrap_or_else(|| panic!("{tag} is missing: {scalars:?}"));
+        let at = if table == "steps.csv" { &steps } else { &evaluated };
+        assert_eq!(&points.iter().map(|point| point.0).collect::<Vec<_>>(), at, "{tag}");
+        for (point, value) in points.iter().zip(run.column(table, column)) {
+            assert!((point.1 - value).abs() <= 1e-6 * value.abs(), "{tag}: {point:?} is {value} in {table}");
+        }
+    }
+}
+
+#[test]
+fn events_are_what_the_tables_say() {
+    let run = trained(&format!("{RUN} --nproc-per-node 2 --epochs 2"));
+    assert_eq!(files(&run).len(), 1, "rank 0 alone writes");
+    let scalars = scalars(&run);
+    assert_eq!(scalars.len(), SCALARS.len(), "{:?}", scalars.keys());
+    assert_eq!(scalars["train/loss"].len(), 16);
+    assert_as_in_the_tables(&run, &scalars);
+}
+
+/// A run of two ranks that went to step 6, and went on from step 2 with other steps 3 to 8.
+fn resumed() -> Run {
+    let run = trained(&format!("{RUN} --nproc-per-node 2 --max-steps 6 --save-every 2 --keep 9"));
+    let checkpoint = run.path.join("checkpoints/step-000002");
+    let flags = format!("{RUN} --nproc-per-node 2 --resume {} --histograms=4", checkpoint.display());
+    let again = common::train(&format!("--device cpu --progress plain {flags}")).succeeded();
+    let folder = run.path.join("tensorboard");
+    assert!(again.stdout.contains(&format!("tensorboard --logdir {}", folder.display())), "{again:?}");
+    run
+}
+
+#[test]
+fn a_resumed_run_has_one_curve() {
+    let run = resumed();
+    assert_eq!(files(&run).len(), 2, "one for each process");
+    let scalars = scalars(&run);
+    assert_eq!(
+        scalars["train/loss"].iter().map(|point| point.0).collect::<Vec<_>>(),
+        [1, 2, 3, 4, 5, 6, 7, 8]
+    );
+    assert_as_in_the_tables(&run, &scalars);
+}
+
+/// A Python that has TensorBoard.
+fn python() -> Option<PathBuf> {
+    let python = std::env::var_os("TENSORBOARD_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
+    let mut import = std::process::Command::new(&python);
+    let there = import.args(["-c", "import tensorboard"]).output().is_ok_and(|out| out.status.success());
+    if !there {
+        eprintln!(
+            "SKIPPED: {} has no tensorboard; set TENSORBOARD_PYTHON to a Python that has",
+            python.display()
+        );
+    }
+    there.then_some(python)
+}
+
+/// Says what TensorBoard's own reader finds, as JSON.
+const READ: &str = r#"
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1], size_guidance={"scalars": 0, "images": 0, "histograms": 0})
+events.Reload()
+tags = events.Tags()
+print(json.dumps({
+    "scalars": {tag: [[e.step, e.value] for e in events.Scalars(tag)] for tag in tags["scalars"]},
+    "images": {tag: [[e.step, e.width, e.height] for e in events.Images(tag)] for tag in tags["images"]},
+    "histograms": {tag: [[e.step, e.histogram_value.num] for e in events.Histograms(tag)] for tag in tags["histograms"]},
+}))
+"#;
+
+fn read_by_tensorboard(python: &Path, run: &Run) -> serde_json::Value {
+    let mut reader = command(python, &["-c", READ]);
+    reader.arg(run.path.join("tensorboard"));
+    let outcome = finish(reader.spawn().expect("it was there")).succeeded();
+    assert!(!outcome.stderr.contains("oddly"), "{}", outcome.stderr);
+    serde_json::from_str(&outcome.stdout).expect("JSON")
+}
+
+#[test]
+fn tensorboard_itself_reads_a_run() {
+    let Some(python) = python() else { return };
+    let run = resumed();
+    let read = read_by_tensorboard(&python, &run);
+    let scalars: Scalars = serde_json::from_value(read["scalars"].clone()).expect("scalars");
+    assert_as_in_the_tables(&run, &scalars);
+    assert_eq!(scalars, self::scalars(&run), "read as this file reads it");
+    let image = &read["images"]["test/misclassified"];
+    assert_eq!((&image[0][0], &image[0][1]), (&8.into(), &540.into()), "{image}");
+    // fc1 has 9216 × 128 weights; the resumed process wrote steps 4 and 8.
+    let histograms = &read["histograms"];
+    for kind in ["gradients", "parameters"] {
+        let weights = &histograms[format!("{kind}/fc1.weight")];
+        assert_eq!(weights, &serde_json::json!([[4, 1_179_648.0], [8, 1_179_648.0]]), "{kind}");
+        assert_eq!(histograms[format!("{kind}/fc2.bias")][1][1], 10.0);
+    }
+}
