@@ -54,13 +54,12 @@ pub struct Misclassified {
     worst: Vec<Wrong>,
     /// On the rank that writes: the run's folder.
     output: Option<(PathBuf, Arc<EventLog>)>,
-    failure: Option<String>,
 }
 
 impl Misclassified {
     /// `images` must be dealt out to the ranks in their order, as evaluation does.
     pub fn new(images: Images, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
-        Self { images, world, seen: 0, worst: Vec::new(), output, failure: None }
+        Self { images, world, seen: 0, worst: Vec::new(), output }
     }
 
     fn look(&mut self, output: &Classification) -> Result<(), String> {
@@ -168,10 +167,8 @@ impl Distributed for Misclassified {
 }
 
 impl Callback<Net> for Misclassified {
-    fn evaluated(&mut self, output: &Classification, _samples: usize) {
-        if let Err(reason) = self.look(output) {
-            self.failure = Some(format!("cannot read the answers to the test images: {reason}"));
-        }
+    fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
+        self.look(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
@@ -180,9 +177,6 @@ impl Callback<Net> for Misclassified {
 
     fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
         self.seen = 0;
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
         let worst = std::mem::take(&mut self.worst);
         if let Some((folder, log)) = &self.output {
             self.write(folder, log, &worst).map_err(|error| format!("{error:#}"))?;

@@ -5,7 +5,7 @@ use crate::model::Net;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use collective::strategy::{Callback, Distributed, EpochReport, Join};
+use collective::strategy::{Callback, Distributed, Join};
 use std::sync::Arc;
 
 /// Writes histograms of every parameter and its gradient. They are the same on every rank, so
@@ -14,33 +14,28 @@ pub struct GradientHistograms {
     every: usize,
     /// On the rank that writes.
     log: Option<Arc<EventLog>>,
-    failure: Option<String>,
 }
 
 impl GradientHistograms {
     /// In step 1 and in every step that `every` divides.
     pub fn new(every: usize, log: Option<Arc<EventLog>>) -> Self {
-        Self { every, log, failure: None }
+        Self { every, log }
     }
 }
 
 impl Callback<Net> for GradientHistograms {
-    fn averaged(&mut self, step: usize, model: &Net, grads: &GradientsParams) {
-        let Some(log) = &self.log else { return };
+    fn averaged(&mut self, step: usize, model: &Net, grads: &GradientsParams) -> Result<(), String> {
+        let Some(log) = &self.log else { return Ok(()) };
         if step != 1 && !step.is_multiple_of(self.every) {
-            return;
+            return Ok(());
         }
         let mut write = Write { log, step, grads, path: Vec::new(), failure: None };
         model.visit(&mut write);
-        self.failure = self.failure.take().or(write.failure);
+        write.failure.map_or(Ok(()), Err)
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
         Some(self)
-    }
-
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
-        self.failure.take().map_or(Ok(None), Err)
     }
 }
 

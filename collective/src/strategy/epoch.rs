@@ -99,7 +99,7 @@ where
                 let output =
                     with_share(share.samples, share.global_samples, || (ddp.step)(&local, share.item))?;
                 add_output(&mut totals, &output.item, share.samples)?;
-                ddp.each_callback(|callback| callback.trained(&output.item, share.samples));
+                ddp.each_callback(|callback| callback.trained(&output.item, share.samples))?;
                 self.reducer.accumulate(output.grads, &model, share.samples);
                 continue;
             }
@@ -108,7 +108,7 @@ where
             let output =
                 with_share(share.samples, share.global_samples, || (ddp.step)(&watched, share.item))?;
             add_output(&mut totals, &output.item, share.samples)?;
-            ddp.each_callback(|callback| callback.trained(&output.item, share.samples));
+            ddp.each_callback(|callback| callback.trained(&output.item, share.samples))?;
             let stop = self.components.interrupter.should_stop() || ddp.asked() > 0;
             totals.push(f32::from(u8::from(stop)));
             let mut grads = step.finish(output.grads, &model, &mut totals)?;
@@ -116,7 +116,7 @@ where
                 (grads, _) = clip_by_global_norm(grads, &model, max_norm)?;
             }
             self.position.step += 1;
-            ddp.each_callback(|callback| callback.averaged(self.position.step, &model, &grads));
+            ddp.each_callback(|callback| callback.averaged(self.position.step, &model, &grads))?;
             self.learner.lr_step();
             self.learner.optimizer_step(grads);
             self.warn();
