@@ -15,6 +15,8 @@ const LESS: [(&str, &str); 4] =
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(root.join("book/src")).expect("the book").map(|e| e.expect("entry").path());
+    // Pictures are there, too.
+    let chapters = chapters.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let mut pages: Vec<PathBuf> = chapters.chain([root.join("README.md")]).collect();
     pages.sort();
     pages

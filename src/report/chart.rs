@@ -1,6 +1,9 @@
 //! Curves as SVG, readable at the width of a phone.
 
-use super::{page::escape, scale::Scale};
+use super::{
+    page::escape,
+    scale::{Axis, Scale},
+};
 use std::fmt::Write;
 
 /// The colours of series, which most people with colour blindness can tell apart, on white and on
@@ -22,8 +25,7 @@ pub struct Chart {
     pub title: &'static str,
     /// What the lower axis counts.
     pub along: &'static str,
-    /// Whether the other axis begins at 0.
-    pub from_zero: bool,
+    pub axis: Axis,
     /// Whether the drawing says which series is which.
     pub legend: bool,
     pub series: Vec<Series>,
@@ -55,7 +57,10 @@ impl Chart {
         let series: Vec<Drawn> = self.series.iter().map(Drawn::new).collect();
         let points = || series.iter().flat_map(|series| &series.parts);
         let x = Scale::along(points().map(|part| part.x).chain([0.0]), 5);
-        let y = Scale::over(points().flat_map(|part| [part.low, part.high]), 5, self.from_zero);
+        // On a logarithmic axis a single low value would take all the room.
+        let log = self.axis == Axis::Logarithmic;
+        let reach = |part: &Part| if log { [part.mean; 2] } else { [part.low, part.high] };
+        let y = Scale::over(points().flat_map(reach), 5, self.axis);
         let title = escape(self.title);
         let mut svg = format!(
             r#"<svg{attributes} viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}" font-family="system-ui, sans-serif" font-size="13" fill="currentColor">{ground}<text x="12" y="22" font-size="16" font-weight="600">{title}</text>"#
@@ -210,8 +215,14 @@ mod tests {
     fn chart(points: Vec<(f64, f64)>, marked: Option<fn(f64) -> String>) -> String {
         let series = Series { name: "a < b".into(), points, colour: 0, marked };
         let other = Series { name: "other".into(), points: vec![(1.0, 0.0)], colour: 1, marked: None };
-        Chart { title: "Loss", along: "step", from_zero: true, legend: true, series: vec![series, other] }
-            .file()
+        Chart {
+            title: "Loss",
+            along: "step",
+            axis: Axis::FromZero,
+            legend: true,
+            series: vec![series, other],
+        }
+        .file()
     }
 
     #[test]
@@ -228,7 +239,7 @@ mod tests {
         let svg = chart(noisy, None);
         assert!(svg.len() < 20_000, "{} bytes", svg.len());
         // The mean is a straight line in the middle of the band.
-        let scale = Scale::over([0.0, 6.0].into_iter(), 5, true);
+        let scale = Scale::over([0.0, 6.0].into_iter(), 5, Axis::FromZero);
         assert!(svg.contains(&format!(" {:.1}L", down(&scale, 5.0))), "{svg}");
         assert!(svg.contains("fill-opacity=\"0.18\""));
     }
@@ -237,7 +248,8 @@ mod tests {
     fn what_is_no_number_is_left_out_and_nothing_is_a_chart_too() {
         let svg = chart(vec![(1.0, f64::NAN), (2.0, 3.0), (3.0, f64::INFINITY)], Some(|y| format!("{y:.1}")));
         assert!(svg.contains(">3.0</text>") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-        let empty = Chart { title: "Loss", along: "step", from_zero: true, legend: true, series: Vec::new() };
+        let empty =
+            Chart { title: "Loss", along: "step", axis: Axis::FromZero, legend: true, series: Vec::new() };
         assert!(empty.inline().contains("nothing yet"));
     }
 }

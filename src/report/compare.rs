@@ -5,6 +5,7 @@ use super::{
     page::{duration, escape, page, percent, table},
     run::{Epoch, Run, show},
     save,
+    scale::Axis,
 };
 use anyhow::{Result, bail};
 use clap::Args;
@@ -62,7 +63,7 @@ fn legend(names: &[String]) -> String {
 }
 
 fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
-    let chart = |title, along, from_zero, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
+    let chart = |title, along, axis, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
         let series = |(colour, (run, name)): (usize, (&Run, &String))| Series {
             name: name.clone(),
             points: points(run),
@@ -70,21 +71,21 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
             marked: marks.then_some(|_| String::new()),
         };
         let series = runs.iter().zip(names).enumerate().map(series).collect();
-        Chart { title, along, from_zero, legend: false, series }
+        Chart { title, along, axis, legend: false, series }
     };
     let (steps, accuracy) = ("optimizer step", |row: &Epoch| 100.0 * row.test_accuracy);
     [
-        chart("Training loss", steps, true, false, &|run| run.by_step(|row| row.loss)),
-        chart("Test loss", steps, true, true, &|run| run.by_evaluation(|row| row.test_loss)),
-        chart("Test accuracy in %, by step", steps, false, true, &|run| run.by_evaluation(accuracy)),
-        chart("Test accuracy in %, by time", "seconds of training and testing", false, true, &|run| {
+        chart("Training loss", steps, Axis::Logarithmic, false, &|run| run.by_step(|row| row.loss)),
+        chart("Test loss", steps, Axis::Logarithmic, true, &|run| run.by_evaluation(|row| row.test_loss)),
+        chart("Test accuracy in %, by step", steps, Axis::Around, true, &|run| run.by_evaluation(accuracy)),
+        chart("Test accuracy in %, by time", "seconds of training and testing", Axis::Around, true, &|run| {
             let time = run.epochs.iter().scan(0.0, |time, row| {
                 *time += row.seconds;
                 Some((*time, accuracy(row)))
             });
             time.collect()
         }),
-        chart("Images a second, all ranks", steps, true, false, &|run| {
+        chart("Images a second, all ranks", steps, Axis::FromZero, false, &|run| {
             run.by_step(|row| row.images_per_second)
         }),
     ]

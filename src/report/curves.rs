@@ -4,6 +4,7 @@ use super::{
     chart::{Chart, Series},
     page::percent,
     run::Run,
+    scale::Axis,
 };
 
 /// With the names of their files.
@@ -25,13 +26,13 @@ pub fn curves(run: &Run) -> [(&'static str, Chart); 4] {
     };
     let loss = vec![line("training, each step", steps(|row| row.loss)), test_loss];
     [
-        ("loss", Chart { title: "Loss", along, from_zero: true, legend: true, series: loss }),
+        ("loss", Chart { title: "Loss", along, axis: Axis::Logarithmic, legend: true, series: loss }),
         (
             "accuracy",
             Chart {
                 title: "Test accuracy in %",
                 along,
-                from_zero: false,
+                axis: Axis::Around,
                 legend: false,
                 series: vec![accuracy],
             },
@@ -41,7 +42,7 @@ pub fn curves(run: &Run) -> [(&'static str, Chart); 4] {
             Chart {
                 title: "Images a second, all ranks",
                 along,
-                from_zero: true,
+                axis: Axis::FromZero,
                 legend: false,
                 series: vec![line("images a second", steps(|row| row.images_per_second))],
             },
@@ -51,7 +52,7 @@ pub fn curves(run: &Run) -> [(&'static str, Chart); 4] {
             Chart {
                 title: "Learning rate",
                 along,
-                from_zero: true,
+                axis: Axis::FromZero,
                 legend: false,
                 series: vec![line("learning rate", steps(|row| row.lr))],
             },

@@ -39,8 +39,6 @@ pub struct Picture {
     pub width: u32,
     pub height: u32,
     pub png: Vec<u8>,
-    /// What it shows; Markdown.
-    pub description: String,
 }
 
 impl Event {
@@ -74,18 +72,13 @@ fn summary(tag: &str, value: impl FnOnce(&mut Message)) -> Message {
 }
 
 fn image(entry: &mut Message, picture: &Picture) {
-    let (mut image, mut metadata) = (Message::default(), Message::default());
+    let mut image = Message::default();
     image.varint(1, picture.height.into());
     image.varint(2, picture.width.into());
     // Grey.
     image.varint(3, 1);
     image.bytes(4, &picture.png);
     entry.message(4, image);
-    let mut plugin = Message::default();
-    plugin.bytes(1, b"images");
-    metadata.message(1, plugin);
-    metadata.bytes(3, picture.description.as_bytes());
-    entry.message(9, metadata);
 }
 
 fn histo(entry: &mut Message, values: &Histogram) {
@@ -167,10 +160,10 @@ mod tests {
             hex(300, What::Scalar { tag: "train/loss", value: 0.25 }),
             "09000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373150000803e"
         );
-        let picture = Picture { width: 300, height: 2, png: b"abc".to_vec(), description: "d".into() };
+        let picture = Picture { width: 300, height: 2, png: b"abc".to_vec() };
         assert_eq!(
             hex(1, What::Image { tag: "i", picture }),
-            "09000000000000f83f10012a220a200a0169220c080210ac02180122036162634a0d0a080a06696d616765731a0164"
+            "09000000000000f83f10012a130a110a0169220c080210ac0218012203616263"
         );
         let values = Histogram {
             min: -1.0,
