@@ -32,8 +32,10 @@ fn files(run: &Run) -> Vec<PathBuf> {
     files
 }
 
-/// The fields of a message: number, and either a number's bits or bytes.
-fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
+/// A field of a message: its number, and either a number's bits or bytes.
+type Field<'a> = (u64, u64, &'a [u8]);
+
+fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let (mut value, mut shift) = (0, 0);
         loop {
@@ -63,8 +65,8 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
 }
 
 /// Follows the events as TensorBoard does: a session that starts at a step forgets what was there
-/// from this step on.
-fn scalars(run: &Run) -> Scalars {
+/// from this step on. `read` takes a number out of a summary's value.
+fn points(run: &Run, read: fn(&[Field<'_>]) -> Option<f64>) -> Scalars {
     let mut all = Scalars::new();
     for file in files(run) {
         let bytes = fs::read(&file).expect("an event file");
@@ -79,9 +81,8 @@ fn scalars(run: &Run) -> Scalars {
                     5 => {
                         let value = fields(fields(message)[0].2);
                         let tag = String::from_utf8(value[0].2.to_vec()).expect("text");
-                        if let Some((_, bits, _)) = value.iter().find(|field| field.0 == 2) {
-                            let value = f64::from(f32::from_bits(*bits as u32));
-                            all.entry(tag).or_default().push((step, value));
+                        if let Some(number) = read(&value) {
+                            all.entry(tag).or_default().push((step, number));
                         }
                     }
                     7 => all.values_mut().for_each(|points| points.retain(|point| point.0 < step)),
@@ -91,6 +92,22 @@ fn scalars(run: &Run) -> Scalars {
         }
     }
     all
+}
+
+fn scalars(run: &Run) -> Scalars {
+    points(run, |value| {
+        let (_, bits, _) = value.iter().find(|field| field.0 == 2)?;
+        Some(f64::from(f32::from_bits(*bits as u32)))
+    })
+}
+
+/// The sum of the values in each histogram.
+fn sums(run: &Run) -> Scalars {
+    points(run, |value| {
+        let histogram = fields(value.iter().find(|field| field.0 == 5)?.2);
+        let (_, bits, _) = histogram.iter().find(|field| field.0 == 4)?;
+        Some(f64::from_bits(*bits))
+    })
 }
 
 /// Fails unless the scalars are what the run's tables have, at the right steps.
@@ -140,6 +157,25 @@ fn a_resumed_run_has_one_curve() {
         [1, 2, 3, 4, 5, 6, 7, 8]
     );
     assert_as_in_the_tables(&run, &scalars);
+}
+
+#[test]
+fn histograms_are_of_the_gradients_that_the_optimizer_gets() {
+    let flags = "--histograms=1 --momentum 0 --lr 0.1 --scale-lr none --max-steps 4 --nproc-per-node 2";
+    let sums = sums(&trained(&format!("{RUN} {flags}")));
+    let parameters: Vec<&str> = sums.keys().filter_map(|tag| tag.strip_prefix("parameters/")).collect();
+    assert_eq!(parameters.len(), 8, "{:?}", sums.keys());
+    for name in parameters {
+        let [before, grads] = ["parameters", "gradients"].map(|kind| &sums[&format!("{kind}/{name}")]);
+        assert_eq!(grads.iter().map(|point| point.0).collect::<Vec<_>>(), [1, 2, 3, 4], "{name}");
+        for (pair, grad) in before.windows(2).zip(grads) {
+            // Plain SGD, summed over the parameter.
+            let (moved, told) = (pair[1].1 - pair[0].1, -0.1 * grad.1);
+            assert!((moved - told).abs() < 1e-4, "{name}: it moved by {moved}, and should by {told}");
+        }
+    }
+    let fc1 = &sums["gradients/fc1.weight"];
+    assert!(fc1.iter().any(|point| point.1.abs() > 0.1), "there is something to see: {fc1:?}");
 }
 
 /// A Python that has TensorBoard.

@@ -74,6 +74,7 @@ fn a_signal_stops_all_ranks_together_and_nothing_is_lost() {
         assert_eq!(outcome.stderr, "", "{name}");
         let said = if number == libc::SIGINT { "stopped by SIGINT" } else { "stopped by SIGTERM" };
         assert!(outcome.stdout.contains(said) && outcome.stdout.contains("--resume"), "{outcome:#?}");
+        assert!(path.join("report.html").exists(), "{name}: it can be looked at");
         gone(name);
         // Two more steps, with the bits of a run that was never stopped.
         let steps = Run::at(path.clone()).losses().len();
