@@ -2,7 +2,11 @@
 //! [`config`](crate::config).
 
 use crate::{
-    accelerator::Accelerator, checkpoint::CheckpointArgs, data::DatasetKind, gradients::GradientArgs,
+    accelerator::Accelerator,
+    checkpoint::CheckpointArgs,
+    config_file::{Given, switchable},
+    data::DatasetKind,
+    gradients::GradientArgs,
     replicas::DeviceId,
 };
 use clap::{Parser, ValueEnum, value_parser};
@@ -12,8 +16,12 @@ use std::path::PathBuf;
 
 /// Train the MNIST network on one device, or with distributed data parallelism on many.
 #[derive(Parser, Clone, Debug)]
-#[command(version, next_line_help = false)]
+#[command(version, next_line_help = false, args_override_self = true, mut_args = switchable)]
 pub struct Args {
+    // First, while nothing has been taken out of what was parsed.
+    #[command(flatten)]
+    pub given: Given,
+
     /// How to use the devices; auto: ddp where there is more than one, or no GPU
     #[arg(long, value_enum, default_value_t = ModeArg::Auto, help_heading = "World")]
     pub mode: ModeArg,
@@ -76,8 +84,8 @@ pub struct Args {
     /// Probability of both dropouts; 0 turns them off [default: 0.25 and 0.5]
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Model")]
     pub dropout: Option<f64>,
-    /// Initial weights: .bpk of another run, or .pt, .pth or .safetensors with PyTorch's key names
-    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    /// Initial weights: another run or its .bpk, or .pt, .pth or .safetensors with PyTorch's key names
+    #[arg(long, visible_alias = "weights", value_name = "FILE", help_heading = "Model")]
     pub init_from: Option<PathBuf>,
     /// Take from --init-from what fits, and say what does not
     #[arg(long, requires = "init_from", help_heading = "Model")]
@@ -119,6 +127,9 @@ pub struct Args {
     /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
     pub progress: ProgressArg,
+    /// Flags from a file, TOML or a run's config.json; those of the command line win
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
