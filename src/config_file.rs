@@ -185,7 +185,11 @@ mod tests {
     #[test]
     fn errors_name_line_flag_and_what_was_meant() {
         for (name, text, words) in [
-            ("a.toml", "lr = 0.1\n\nepoch = 3\n", &["a.toml, line 3", "`epoch`", "did you mean `epochs`?"][..]),
+            (
+                "a.toml",
+                "lr = 0.1\n\nepoch = 3\n",
+                &["a.toml, line 3", "`epoch`", "did you mean `epochs`?"][..],
+            ),
             ("a.toml", "lr = 0.1\nqqqqqq = 3\n", &["line 2", "`qqqqqq`", "--help"]),
             ("a.toml", "lr = -1\n", &["line 1", "'-1'", "--lr", "a number from 0"]),
             ("a.toml", "mode = \"dpp\"\n", &["line 1", "--mode", "single, dp, ddp"]),

@@ -2,6 +2,7 @@
 
 mod digit;
 mod exif;
+mod lighting;
 mod picture;
 mod sample;
 
@@ -87,7 +88,8 @@ fn predict(net: &Net, pixels: &[u8; PIXELS], file: &Path, device: &Device) -> Re
     let pixels = pixels.iter().map(|pixel| normalise(*pixel)).collect::<Vec<f32>>();
     let images = Tensor::<4>::from_data(TensorData::new(pixels, [1, 1, SIDE, SIDE]), device);
     let logits = net.forward(images).into_data().convert::<f32>();
-    let logits = logits.try_into_vec::<f32>().map_err(|error| anyhow!("cannot read the logits: {error:?}"))?;
+    let logits =
+        logits.try_into_vec::<f32>().map_err(|error| anyhow!("cannot read the logits: {error:?}"))?;
     let probabilities = softmax(&logits);
     let likelier = |a: &usize, b: &usize| probabilities[*a].total_cmp(&probabilities[*b]);
     let digit = (0..CLASSES.min(logits.len())).max_by(likelier).unwrap_or_default();

@@ -30,8 +30,11 @@ impl Given {
 
 /// The number or truth value that is written like this, or else the text.
 fn value(text: &str) -> Value {
-    let parsed = serde_json::from_str::<Value>(text).ok().filter(|value| value.is_number() || value.is_boolean());
-    parsed.filter(|value| value.to_string() == text).unwrap_or_else(|| text.into())
+    let parsed =
+        serde_json::from_str::<Value>(text).ok().filter(|value| value.is_number() || value.is_boolean());
+    // 1e3 stays as it was typed.
+    let same = |value: &Value| format!("{value}") == text;
+    parsed.filter(same).unwrap_or_else(|| text.into())
 }
 
 impl Flags {
