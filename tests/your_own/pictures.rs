@@ -3,6 +3,7 @@
 use crate::{
     burn_ddp,
     common::{Run, shared, trained},
+    python_with,
 };
 use burn_ddp::data::{self, Images, PIXELS, SIDE};
 use flate2::{Compression, Crc, write::ZlibEncoder};
@@ -78,6 +79,9 @@ impl Look {
 
 /// What the program says about pictures, by file.
 fn predicted(model: &Path, files: &[String]) -> Vec<Value> {
+    if files.is_empty() {
+        return Vec::new();
+    }
     let mut args = vec!["predict", "--json", "--model", model.to_str().expect("UTF-8")];
     args.extend(files.iter().map(String::as_str));
     let outcome = burn_ddp(&args).succeeded();
@@ -133,9 +137,8 @@ fn pictures_are_classified_whatever_their_size_place_and_colours() {
         assert!(right as f64 >= least, "{look:?}: {right} of {COUNT}, not {least}");
     }
 
-    let seven = folder.path().join("drawn.png");
-    if drawn_by_another_program(&seven) {
-        let prediction = &predicted(&run.path, &[seven.display().to_string()])[0];
+    let drawn = drawn_by_another_program(folder.path());
+    for prediction in predicted(&run.path, &drawn) {
         assert_eq!(prediction["digit"], 7, "{prediction}");
     }
     let file = folder.path().join("Sheet-0.png").display().to_string();
@@ -146,19 +149,42 @@ fn pictures_are_classified_whatever_their_size_place_and_colours() {
     assert_eq!(outcome.stdout.lines().count(), SIDE / 2 + 1, "{}", outcome.stdout);
 }
 
-/// A seven with a thin pen, by ImageMagick.
-fn drawn_by_another_program(path: &Path) -> bool {
-    let strokes = "polyline 150,120 420,110 260,480";
-    let drawn = Command::new("convert")
-        .args(["-size", "600x600", "xc:white", "-fill", "none", "-stroke", "navy", "-strokewidth", "12"])
-        .args(["-draw", strokes])
-        .arg(path)
-        .output();
-    let drawn = drawn.is_ok_and(|output| output.status.success());
-    if !drawn {
-        eprintln!("SKIPPED: no ImageMagick to draw with");
-    }
-    drawn
+/// Sevens by Pillow: pens, papers, and the kinds of files that programs and cameras write.
+const SEVENS: &str = r#"
+import sys
+from PIL import Image, ImageDraw
+folder = sys.argv[1] + "/7-"
+def seven(width, paper="white", ink="navy", mode="RGB"):
+    picture = Image.new(mode, (600, 600), paper)
+    line = [(150, 120), (420, 110), (260, 480)]
+    ImageDraw.Draw(picture).line(line, fill=ink, width=width, joint="curve")
+    return picture
+pen = seven(12)
+pen.save(folder + "pen.png")
+seven(3).save(folder + "thin.png")
+seven(45).save(folder + "fat.png")
+seven(20, "black", "yellow").save(folder + "board.jpg", quality=60)
+seven(12, (0, 0, 0, 0), (90, 90, 90, 255), "RGBA").save(folder + "clear.png")
+pen.quantize(4).save(folder + "palette.png", transparency=0)
+pen.convert("1").save(folder + "bits.png")
+deep = b"".join(bytes([v, v]) for v in pen.convert("L").tobytes())
+Image.frombytes("I;16", (600, 600), deep).save(folder + "deep.png")
+pen.resize((2000, 2000)).save(folder + "large.png")
+exif = Image.Exif()
+exif[0x0112] = 6 # the camera was held a quarter turn to the left
+pen.rotate(90).save(folder + "turned.jpg", exif=exif)
+"#;
+
+/// The sevens' files, none without Pillow.
+fn drawn_by_another_program(folder: &Path) -> Vec<String> {
+    let Some(python) = python_with(&["PIL"]) else { return Vec::new() };
+    let output = Command::new(python).args(["-c", SEVENS]).arg(folder).output().expect("Python");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let files: Vec<String> =
+        files.map(|path| path.display().to_string()).filter(|path| path.contains("/7-")).collect();
+    assert_eq!(files.len(), 10);
+    files
 }
 
 #[test]
