@@ -15,6 +15,8 @@ const LESS: [(&str, &str); 4] =
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(root.join("book/src")).expect("the book").map(|e| e.expect("entry").path());
+    // Pictures are there, too.
+    let chapters = chapters.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let mut pages: Vec<PathBuf> = chapters.chain([root.join("README.md")]).collect();
     pages.sort();
     pages
@@ -92,6 +94,8 @@ fn every_command_in_the_book_works() {
                 continue;
             }
             let folder = tempfile::tempdir().expect("temporary folder");
+            let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("book");
+            std::os::unix::fs::symlink(book, folder.path().join("book")).expect("the book's pictures");
             let outcome = run(&script.join("\n"), folder.path());
             assert_eq!(outcome.code, Some(0), "{}: {block:#?}\n{outcome:#?}", page.display());
             ran += 1;
