@@ -16,12 +16,11 @@ pub struct Confusion {
     counts: Vec<u64>,
     /// On the rank that writes.
     file: Option<PathBuf>,
-    failure: Option<String>,
 }
 
 impl Confusion {
     pub fn new(file: Option<PathBuf>) -> Self {
-        Self { counts: vec![0; CLASSES * CLASSES], file, failure: None }
+        Self { counts: vec![0; CLASSES * CLASSES], file }
     }
 
     fn count(&mut self, output: &Classification) -> Result<(), String> {
@@ -66,10 +65,8 @@ impl Distributed for Confusion {
 }
 
 impl Callback<Net> for Confusion {
-    fn evaluated(&mut self, output: &Classification, _samples: usize) {
-        if let Err(reason) = self.count(output) {
-            self.failure = Some(format!("cannot read the answers to the test images: {reason}"));
-        }
+    fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
+        self.count(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
@@ -77,9 +74,6 @@ impl Callback<Net> for Confusion {
     }
 
     fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
         let table = self.table();
         self.counts.fill(0);
         if let Some(file) = &self.file {

@@ -66,7 +66,7 @@ impl Output {
     /// # Errors
     /// If the log could not write a row.
     pub fn say_stopped(&self, signal: u8, console: &Console) -> Result<()> {
-        let (name, step) = (stop::name(signal), self.log.progress()?.step);
+        let (name, step) = (stop::name(signal.into()), self.log.progress()?.step);
         let path = self.folder.path().display();
         console.say(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
         Ok(())

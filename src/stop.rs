@@ -94,11 +94,7 @@ impl Drop for Training {
     }
 }
 
-/// What a signal is called.
-pub fn name(signal: u8) -> String {
-    match i32::from(signal) {
-        libc::SIGINT => "SIGINT".into(),
-        libc::SIGTERM => "SIGTERM".into(),
-        other => format!("signal {other}"),
-    }
+/// A signal's name, such as `SIGTERM`.
+pub fn name(signal: i32) -> String {
+    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

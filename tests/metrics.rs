@@ -119,6 +119,14 @@ impl Callback<Net> for Failing {
     }
 }
 
+/// A callback that cannot read a batch's output, say.
+struct Blind;
+impl Callback<Net> for Blind {
+    fn evaluated(&mut self, _: &Classification, _samples: usize) -> Result<(), String> {
+        Err("the answers could not be read".into())
+    }
+}
+
 /// What was told about a metric.
 #[derive(Default)]
 struct Heard(Mutex<Vec<String>>);
@@ -196,4 +204,6 @@ fn a_callback_of_one_rank_is_for_one_device_only() {
 fn a_callback_that_fails_ends_the_run_with_its_reason() {
     let (_, failure) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(Failing));
     assert!(failure.expect("a failure").to_string().contains("the plot could not be drawn"));
+    let (_, failure) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(Blind));
+    assert!(failure.expect("a failure").to_string().contains("the answers could not be read"));
 }

@@ -45,6 +45,6 @@ pub use error::{Error, Result};
 pub use process_group::{
     DeviceCall, DevicePath, FlightRecord, Options, ProcessGroup, RecordedCall, Work, explain,
 };
-pub use rendezvous::channel;
 pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
+pub use rendezvous::{channel, host};
 pub use transport::Transport;

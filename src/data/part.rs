@@ -2,6 +2,7 @@
 //! that keeps a second program from the same work.
 
 use super::DataError;
+use crate::durable;
 use std::{
     fs::{self, File, TryLockError},
     io::Write,
@@ -102,8 +103,8 @@ impl Part {
         fs::rename(&self.path, &self.target).map_err(DataError::io("rename to", &self.target))?;
         self.kept = true;
         // The name too should outlive a power cut; not every system can sync a folder.
-        if let Some(folder) = self.target.parent().and_then(|folder| File::open(folder).ok()) {
-            let _ = folder.sync_all();
+        if let Some(folder) = self.target.parent() {
+            let _ = durable::sync_folder(folder);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::{Finding, size};
 use crate::{accelerator::Accelerator, cli::DeviceArg, device::gpus};
+use collective::transport::nccl::Library;
 use std::{
     ffi::{CString, c_int, c_void},
     process::{Command, Stdio},
@@ -26,10 +27,8 @@ pub(super) fn check(say: &mut impl FnMut(Finding)) {
         }
         Err(why) => say(Finding::note("GPUs", format!("none: {why}"), "training runs on the CPU")),
     }
-    let nccl = version(&["libnccl.so.2", "libnccl.so"], c"ncclGetVersion").map(|[code, _]| {
-        // From 2.9 on: major * 10000 + minor * 100 + patch.
-        format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100)
-    });
+    // What the transport itself would load.
+    let nccl = Library::get().map(Library::version).map_err(|error| error.to_string());
     say(library("NCCL", nccl, needed, several, "install libnccl2, or put its folder on LD_LIBRARY_PATH"));
     let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
     let nvrtc = nvrtc_version(&names).map(|[major, minor]| format!("{major}.{minor}"));
@@ -122,17 +121,6 @@ fn symbol(names: &[&str], symbol: &std::ffi::CStr) -> Result<*mut c_void, String
     Err(format!("not found (tried {})", names.join(", ")))
 }
 
-/// What `int f(int*)` gives, as NCCL's `ncclGetVersion`.
-fn version(names: &[&str], function: &std::ffi::CStr) -> Result<[c_int; 2], String> {
-    let address = symbol(names, function)?;
-    let mut version = 0;
-    // SAFETY: the function has this signature in every release (nccl.h).
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_int) -> c_int>(address)(&mut version)
-    };
-    if code == 0 { Ok([version, 0]) } else { Err(format!("it answers with error {code}")) }
-}
-
 /// What `int nvrtcVersion(int*, int*)` gives.
 fn nvrtc_version(names: &[&str]) -> Result<[c_int; 2], String> {
     let address = symbol(names, c"nvrtcVersion")?;
@@ -162,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_library_that_is_not_there_is_named() {
-        let error = version(&["libno-such-thing.so.7"], c"f").expect_err("not there");
+        let error = symbol(&["libno-such-thing.so.7"], c"f").expect_err("not there");
         assert!(error.contains("libno-such-thing.so.7"), "{error}");
         // Every system has its C library.
-        let error = version(&["libc.so.6"], c"no_such_function").expect_err("no such function");
+        let error = symbol(&["libc.so.6"], c"no_such_function").expect_err("no such function");
         assert!(error.contains("no_such_function"), "{error}");
     }
 }

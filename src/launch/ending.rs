@@ -1,7 +1,6 @@
 //! How a round ends, in words and as an exit code.
 
-use super::signals;
-use crate::{console::last_words, exit};
+use crate::{console::last_words, exit, stop};
 use serde::{Deserialize, Serialize};
 use std::{
     os::unix::process::ExitStatusExt,
@@ -81,7 +80,7 @@ impl std::fmt::Display for How {
             How::Killed(signal) => {
                 // The kernel's way to free memory leaves no other trace in the process.
                 let guess = if signal == libc::SIGKILL { ", perhaps for want of memory" } else { "" };
-                write!(f, "was killed by signal {signal} ({}{guess})", signals::name(signal))
+                write!(f, "was killed by signal {signal} ({}{guess})", stop::name(signal))
             }
         }
     }

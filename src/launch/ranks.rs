@@ -68,7 +68,7 @@ impl Ranks {
         let foreground = terminal && job.output == Output::Inherited;
         let place = match round.sizes.len() {
             1 => String::new(),
-            _ => format!(" on node {} ({})", round.node, host()),
+            _ => format!(" on node {} ({})", round.node, collective::host()),
         };
         let mut ranks = Ranks {
             ranks: Vec::new(),
@@ -157,10 +157,4 @@ impl Ranks {
             rank.listener.finish(until);
         }
     }
-}
-
-/// This machine's name.
-pub fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if name.trim().is_empty() { "an unnamed host".into() } else { name.trim().into() }
 }

@@ -1,6 +1,6 @@
 //! Remembers that this launcher was told to stop, and how often.
 
-use crate::stop::ECHO;
+use crate::stop::{self, ECHO};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::{
@@ -73,7 +73,7 @@ pub fn catch() -> Result<Signals> {
         let received = signals.clone();
         // SAFETY: the handler only touches atomics and reads the clock.
         unsafe { signal_hook::low_level::register(signal, move || received.receive(signal)) }
-            .with_context(|| format!("cannot watch for {}", name(signal)))?;
+            .with_context(|| format!("cannot watch for {}", stop::name(signal)))?;
     }
     Ok(signals)
 }
@@ -84,11 +84,6 @@ fn ignored(signal: i32) -> bool {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
     }
-}
-
-/// A signal's name, such as `SIGTERM`.
-pub fn name(signal: i32) -> String {
-    signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 #[cfg(test)]

@@ -56,10 +56,10 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let group = connect(args, environment)?;
     let transport = data_plane::attach(args.transport, role.device, &group, false, &console)?;
-    let data = load_data(args, environment, &group, &console)?;
+    let (data, digest) = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
 
-    let resumed = Resumed::find(args, &mut config, &data, &group, &console)?;
+    let resumed = Resumed::find(args, &mut config, &digest, &group, &console)?;
     let device = role.device.burn()?.autodiff();
     args.gradients.precision.check(&device)?;
     device.seed(args.seed);

@@ -52,13 +52,13 @@ pub(super) fn connect(args: &Args, environment: Environment) -> Result<ProcessGr
 }
 
 /// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its
-/// error about the data is therefore the only one.
+/// error about the data is therefore the only one. With the data comes its digest, equal on all ranks.
 pub(super) fn load_data(
     args: &Args,
     environment: Environment,
     group: &ProcessGroup,
     console: &Console,
-) -> Result<Dataset> {
+) -> Result<(Dataset, String)> {
     let request = data::Request {
         kind: args.dataset,
         data_dir: args.data_dir.clone(),
@@ -74,13 +74,14 @@ pub(super) fn load_data(
     if let Some(notice) = &data.notice {
         console.warn(notice);
     }
-    let digests = group.all_gather_object(&data.digest())?;
+    let digest = data.digest();
+    let digests = group.all_gather_object(&digest)?;
     if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
         bail!(
             "rank {rank} does not have the data that rank 0 has; give all machines the same --data-dir or --dataset"
         )
     }
-    Ok(data)
+    Ok((data, digest))
 }
 
 pub(super) type Loader = Arc<ShardedLoader<Sample, MnistBatch>>;

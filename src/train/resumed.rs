@@ -4,7 +4,6 @@ use crate::{
     checkpoint::{Found, Identity},
     cli::Args,
     console::Console,
-    data::Dataset,
     output::Output,
     run_config::RunConfig,
 };
@@ -23,18 +22,18 @@ pub(super) struct Resumed {
 }
 
 impl Resumed {
-    /// Rank 0 looks and reads; all ranks get what it found.
+    /// Rank 0 looks and reads; all ranks get what it found. `data` is the digest of the images.
     ///
     /// # Errors
     /// If the checkpoint is damaged, or of another run.
     pub fn find(
         args: &Args,
         config: &mut RunConfig,
-        data: &Dataset,
+        data: &str,
         group: &ProcessGroup,
         console: &Console,
     ) -> Result<Self> {
-        let identity = Identity::new(config, &data.digest());
+        let identity = Identity::new(config, data);
         let look = || Found::look_and_say(args, config, &identity, console);
         let mut found = group.on_rank_zero(look).transpose()?.flatten();
         let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());

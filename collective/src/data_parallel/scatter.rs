@@ -1,6 +1,6 @@
 //! What can be dealt out to replicas along its batch dimension, and put together again.
 
-use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
+use burn::tensor::{Bool, Device, Float, Gradients, Int, Tensor};
 
 /// How many samples each of `replicas` gets: near-equal, the first ones one more, as many parts as
 /// there are samples if those are fewer.
@@ -33,19 +33,7 @@ macro_rules! scatter_tensor {
         }
     )* };
 }
-scatter_tensor!(Int, Bool);
-
-impl<const D: usize> Scatter for Tensor<D> {
-    fn samples(&self) -> usize {
-        self.dims()[0]
-    }
-    fn scatter(self, sizes: &[usize]) -> Vec<Self> {
-        self.split_with_sizes(sizes.to_vec(), 0)
-    }
-    fn to_device(self, device: &Device) -> Self {
-        Tensor::to_device(self, device)
-    }
-}
+scatter_tensor!(Float, Int, Bool);
 
 impl<A: Scatter, B: Scatter> Scatter for (A, B) {
     fn samples(&self) -> usize {

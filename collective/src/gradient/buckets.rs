@@ -73,6 +73,13 @@ impl Plan {
         self.by_id.get(&id).copied()
     }
 
+    /// The slot of a parameter that gets an averaged gradient: `users[slot]` ranks used it, and it is
+    /// still trainable.
+    pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<&Slot> {
+        let index = self.slot_of(param.id)?;
+        (users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
+    }
+
     /// Elements of a bucket.
     pub fn length(&self, bucket: usize) -> usize {
         self.members[bucket].last().map_or(0, |slot| self.slots[*slot].range.end)

@@ -80,11 +80,8 @@ struct Unflatten<'a> {
 
 impl ModuleVisitor for Unflatten<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(index) = self.plan.slot_of(param.id) else { return };
-        if self.users[index] == 0 || !param.is_require_grad() {
-            return;
-        }
-        let (slot, value) = (&self.plan.slots[index], param.base());
+        let Some(slot) = self.plan.slot_to_fill(param, self.users) else { return };
+        let value = param.base();
         let Some(bucket) = &self.buckets[slot.bucket] else { return };
         let grad = bucket.clone().slice(slot.range.clone()).reshape(value.shape());
         self.grads.register::<D>(param.id, grad.cast(FloatDType::from(value.dtype())));

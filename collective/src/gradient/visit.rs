@@ -93,11 +93,8 @@ struct Scatter<'a> {
 
 impl ModuleVisitor for Scatter<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(index) = self.plan.slot_of(param.id) else { return };
-        if self.users[index] == 0 || !param.is_require_grad() {
-            return;
-        }
-        let (slot, value) = (&self.plan.slots[index], param.base());
+        let Some(slot) = self.plan.slot_to_fill(param, self.users) else { return };
+        let value = param.base();
         let values = self.buffers[slot.bucket][slot.range.clone()].to_vec();
         // A gradient lives on the plain device under the autodiff one.
         let device = value.device().inner();

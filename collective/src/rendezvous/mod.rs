@@ -72,7 +72,7 @@ pub(crate) fn finished(reason: &str) -> String {
 }
 
 /// This machine's name, for messages.
-pub(crate) fn host() -> String {
+pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "an unnamed host".into() } else { name.trim().into() }
 }

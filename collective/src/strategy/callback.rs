@@ -4,6 +4,7 @@
 use super::{DistributedDataParallel, EpochReport, TrainedOutput, ValidOutput};
 use crate::{Error, ProcessGroup, Result};
 use burn::data::dataloader::Progress;
+use burn::tensor::TensorReadError;
 use burn::train::{
     LearnerModel,
     metric::{Adaptor, Metric, MetricMetadata},
@@ -54,10 +55,20 @@ pub trait Callback<M: LearnerModel>: Send {
     }
 
     /// A training batch of this rank, of `samples` samples.
-    fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) {}
+    ///
+    /// # Errors
+    /// A reason, which ends the run.
+    fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) -> Result<(), String> {
+        Ok(())
+    }
 
     /// An evaluation batch of this rank. Every sample comes once, on one rank.
-    fn evaluated(&mut self, _output: &ValidOutput<M>, _samples: usize) {}
+    ///
+    /// # Errors
+    /// A reason, which ends the run.
+    fn evaluated(&mut self, _output: &ValidOutput<M>, _samples: usize) -> Result<(), String> {
+        Ok(())
+    }
 
     /// This callback as one whose findings are joined after each evaluation, `Some(self)` for one
     /// that is [`Distributed`]. One that is not is refused in a world of many ranks.
@@ -78,6 +89,12 @@ pub trait Callback<M: LearnerModel>: Send {
 /// A burn-train metric over evaluation outputs, as a callback.
 pub(super) struct OfMetric<T>(pub T);
 
+impl<T: Metric> OfMetric<T> {
+    fn failed(&self, error: &TensorReadError) -> String {
+        format!("metric {}: {error}", self.0.name())
+    }
+}
+
 impl<M, T> Callback<M> for OfMetric<T>
 where
     M: LearnerModel,
@@ -88,11 +105,11 @@ where
         self.0.name().to_string()
     }
 
-    fn evaluated(&mut self, output: &ValidOutput<M>, samples: usize) {
+    fn evaluated(&mut self, output: &ValidOutput<M>, samples: usize) -> Result<(), String> {
         let progress = Progress::new(samples, samples, Some("items".into()));
         let metadata = MetricMetadata { progress, iteration: None, lr: None };
-        // What cannot be read here shows again, with its reason, when the value is computed.
-        let _ = self.0.update(&output.adapt(), &metadata);
+        let updated = self.0.update(&output.adapt(), &metadata);
+        updated.map(drop).map_err(|error| self.failed(&error))
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
@@ -100,10 +117,9 @@ where
     }
 
     fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
-        let name = self.0.name().to_string();
-        let entry = self.0.compute().map_err(|error| format!("metric {name}: {error}"))?;
+        let entry = self.0.compute().map_err(|error| self.failed(&error))?;
         self.0.clear();
-        Ok(Some((name, entry.formatted)))
+        Ok(Some((self.0.name().to_string(), entry.formatted)))
     }
 }
 
@@ -128,8 +144,11 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         }
     }
 
-    pub(super) fn each_callback(&self, mut act: impl FnMut(&mut dyn Callback<M>)) {
-        self.callbacks().iter_mut().for_each(|callback| act(&mut **callback));
+    pub(super) fn each_callback(
+        &self,
+        mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>,
+    ) -> Result<()> {
+        self.callbacks().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
     }
 
     /// What all ranks' callbacks found in an epoch.

@@ -94,7 +94,7 @@ where
                 let output =
                     with_share(share.samples, share.global_samples, || (ddp.step)(&local, share.item))?;
                 add_output(&mut totals, &output.item, share.samples)?;
-                ddp.each_callback(|callback| callback.trained(&output.item, share.samples));
+                ddp.each_callback(|callback| callback.trained(&output.item, share.samples))?;
                 self.reducer.accumulate(output.grads, &model, share.samples);
                 continue;
             }
@@ -103,7 +103,7 @@ where
             let output =
                 with_share(share.samples, share.global_samples, || (ddp.step)(&watched, share.item))?;
             add_output(&mut totals, &output.item, share.samples)?;
-            ddp.each_callback(|callback| callback.trained(&output.item, share.samples));
+            ddp.each_callback(|callback| callback.trained(&output.item, share.samples))?;
             let stop = self.components.interrupter.should_stop() || ddp.asked() > 0;
             totals.push(f32::from(u8::from(stop)));
             let mut grads = step.finish(output.grads, &model, &mut totals)?;

@@ -27,7 +27,7 @@ where
             if share.samples == 0 {
                 sums.fill(0.0);
             } else {
-                ddp.each_callback(|callback| callback.evaluated(&output, share.samples));
+                ddp.each_callback(|callback| callback.evaluated(&output, share.samples))?;
             }
             mine.add(&sums, share.samples);
         }

@@ -1,7 +1,7 @@
 //! A machine's side: joins each round at the hub, reports its end and hears the verdict.
 
 use super::{
-    super::{ending::Ending, ranks::host, signals::Signals},
+    super::{ending::Ending, signals::Signals},
     FromHub, Join, ToHub,
 };
 use crate::console::last_words;
@@ -55,7 +55,7 @@ impl Agent {
     /// # Errors
     /// If the hub refuses, or is gone.
     pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Begin>> {
-        self.channel.send(&ToHub::Join(Join { node, ranks, host: host() }))?;
+        self.channel.send(&ToHub::Join(Join { node, ranks, host: collective::host() }))?;
         let (asked, mut told) = (Instant::now(), false);
         loop {
             match self.channel.receive(Duration::from_millis(100))? {

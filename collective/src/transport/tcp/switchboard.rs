@@ -56,14 +56,7 @@ impl Switchboard {
         let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
         crate::rendezvous::tune_listener(&listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared {
-            rank,
-            secret,
-            arrivals: Mutex::default(),
-            arrived: Condvar::new(),
-            closing: AtomicBool::new(false),
-            unproven: AtomicUsize::new(0),
-        });
+        let shared = Arc::new(Shared::new(rank, secret));
         let accepting = shared.clone();
         thread::Builder::new()
             .name("ddp-data".into())
@@ -106,6 +99,17 @@ impl Switchboard {
 }
 
 impl Shared {
+    fn new(rank: usize, secret: Secret) -> Self {
+        Shared {
+            rank,
+            secret,
+            arrivals: Mutex::default(),
+            arrived: Condvar::new(),
+            closing: AtomicBool::new(false),
+            unproven: AtomicUsize::new(0),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Arrivals> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,14 +195,7 @@ impl Shared {
 /// Lets rank `rank` receive `stream`, and returns for which group and from which rank it came.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn receive(rank: usize, secret: Secret, stream: TcpStream) -> Result<Vec<(u64, usize)>> {
-    let shared = Shared {
-        rank,
-        secret,
-        arrivals: Mutex::default(),
-        arrived: Condvar::new(),
-        closing: AtomicBool::new(false),
-        unproven: AtomicUsize::new(0),
-    };
+    let shared = Shared::new(rank, secret);
     shared.receive(stream)?;
     Ok(shared.lock().keys().copied().collect())
 }
