@@ -9,7 +9,7 @@ use crate::{
     gradients::GradientArgs,
     replicas::DeviceId,
 };
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{ArgAction, Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct Args {
     pub allow_shared_gpu: bool,
     /// dp mode: the devices, the first of which holds the module: N or cuda:N, or cpu:N for replicas that
     /// share the CPU [default: all GPUs, or cpu:0,cpu:1]
-    #[arg(long, value_name = "ID,…", value_delimiter = ',', help_heading = "World")]
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', action = ArgAction::Set, help_heading = "World")]
     pub device_ids: Vec<DeviceId>,
     /// dp mode: where outputs are gathered and the loss is computed [default: the first of --device-ids]
     #[arg(long, value_name = "ID", help_heading = "World")]
