@@ -9,6 +9,8 @@ use thiserror::Error;
 const FIT: f32 = 20.0;
 /// What is fainter than this part of the ink is paper, however even it is.
 const FAINT: f32 = 0.02;
+/// Where the paper's texture is more than this part of the ink, there is no ink, but noise.
+const TEXTURE: f32 = 0.4;
 /// Ink and paper differ by this at least, of black to white.
 const CONTRAST: f32 = 0.08;
 /// Strokes thinner than this, in the digit's final size, are thickened to it; MNIST's pens made more.
@@ -19,8 +21,8 @@ const DIRT: f32 = 0.05;
 /// Why there is no digit on a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotADigit {
-    /// All of one shade.
-    #[error("nothing is drawn on this picture: it is all of one shade")]
+    /// All of one shade, or of nothing but the paper's texture.
+    #[error("nothing is drawn on this picture, or it is fainter than the paper's texture")]
     Empty,
 }
 
@@ -74,8 +76,11 @@ fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
     // The paper's texture and the camera's noise are on both sides of it, the ink on one.
     let below = lit.values().iter().copied().filter(|value| *value < paper).map(|value| paper - value);
     let noise = quantile(below, 0.99).max(0.0) / (ink - paper);
+    if noise > TEXTURE {
+        return Err(NotADigit::Empty);
+    }
     let inked = lit.map(|value| ((value - paper) / (ink - paper)).clamp(0.0, 1.0));
-    Ok(cleaned(&inked, (1.5 * noise).clamp(FAINT, 0.5)))
+    Ok(cleaned(&inked, (1.5 * noise).max(FAINT)))
 }
 
 /// Without what is fainter than `faint`, and without dirt.
@@ -198,4 +203,73 @@ fn otsu(plane: &Plane) -> f32 {
         }
     }
     (threshold as f32 + 0.5) / 255.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bent stroke, of ink 1 on paper 0, and what makes grey of it.
+    fn bent(shade: impl Fn(f32, usize) -> f32) -> Picture {
+        let on = |x: usize, y: usize| {
+            (x / 6 == 5 && (12..90).contains(&y)) || (y / 6 == 14 && (30..70).contains(&x))
+        };
+        let ink = (0..120 * 100).map(|at| f32::from(on(at % 120, at / 120)));
+        let luma = Plane::new(120, ink.enumerate().map(|(at, ink)| shade(ink, at)).collect());
+        Picture { alpha: luma.map(|_| 1.0), luma }
+    }
+
+    /// Without any pattern to speak of, −0.5 to 0.5.
+    fn noise(at: usize) -> f32 {
+        ((at as u32).wrapping_mul(2_654_435_761) >> 16 & 0xff) as f32 / 255.0 - 0.5
+    }
+
+    #[test]
+    fn a_digit_is_20_pixels_high_in_its_middle_and_as_bright_as_can_be() {
+        let pixels = digit(&bent(|ink, _| 0.9 - 0.6 * ink)).expect("a digit");
+        let rows: Vec<usize> =
+            (0..SIDE).filter(|y| pixels[y * SIDE..][..SIDE].iter().any(|p| *p > 0)).collect();
+        let columns: Vec<usize> = (0..SIDE).filter(|x| (0..SIDE).any(|y| pixels[y * SIDE + x] > 0)).collect();
+        assert_eq!(rows.len(), 20);
+        assert!((10..=11).contains(&columns.len()), "78 by 40, to scale: {}", columns.len());
+        assert_eq!(pixels.iter().max(), Some(&255));
+        let mass: f32 = pixels.iter().map(|p| f32::from(*p)).sum();
+        let middle = |part: &dyn Fn(usize) -> usize| {
+            let sum: f32 =
+                pixels.iter().enumerate().map(|(at, p)| f32::from(*p) * (part(at) as f32 + 0.5)).sum();
+            sum / mass
+        };
+        for middle in [middle(&|at| at % SIDE), middle(&|at| at / SIDE)] {
+            assert!((14.0..=15.0).contains(&middle), "{middle}");
+        }
+    }
+
+    #[test]
+    fn colours_light_and_texture_do_not_matter() {
+        let plain = digit(&bent(|ink, _| 1.0 - ink)).expect("a digit");
+        let light = |at: usize| 0.3 * (at % 120 + at / 120) as f32 / 220.0;
+        let looks: [(&str, Picture); 4] = [
+            ("light on dark", bent(|ink, _| 0.2 + 0.5 * ink)),
+            ("faint", bent(|ink, _| 0.9 - 0.1 * ink)),
+            ("slanting light", bent(|ink, at| 0.6 - 0.4 * ink + light(at))),
+            ("texture", bent(|ink, at| 0.7 - 0.5 * ink + 0.1 * noise(at))),
+        ];
+        for (name, picture) in looks {
+            let pixels = digit(&picture).expect(name);
+            let apart = pixels.iter().zip(&plain).map(|(a, b)| u32::from(a.abs_diff(*b))).sum::<u32>();
+            assert!(apart < 255 * 4, "{name}: {apart}");
+        }
+        let clear = bent(|ink, _| ink);
+        let clear = Picture { luma: clear.luma.map(|_| 0.4), alpha: clear.luma };
+        assert_eq!(digit(&clear), Ok(plain));
+    }
+
+    #[test]
+    fn paper_alone_is_no_digit() {
+        assert_eq!(digit(&bent(|_, _| 0.8)), Err(NotADigit::Empty));
+        assert_eq!(digit(&bent(|_, at| 0.5 + 0.4 * noise(at))), Err(NotADigit::Empty));
+        assert_eq!(digit(&bent(|_, at| 0.2 + (at % 120) as f32 / 200.0)), Err(NotADigit::Empty));
+        let dot = Plane::new(1, vec![0.5]);
+        assert_eq!(digit(&Picture { alpha: dot.map(|_| 1.0), luma: dot }), Err(NotADigit::Empty));
+    }
 }
