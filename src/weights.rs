@@ -21,6 +21,8 @@ const KNOWN: &str = "conv1.weight";
 /// A network with what a file had for it.
 pub struct Loaded {
     pub net: Net,
+    /// How many of its tensors the file had.
+    pub fitting: usize,
     /// What keeps the file's tensors and the network's from being one to one: what was left out, and why.
     pub complaints: Vec<String>,
 }
@@ -46,7 +48,7 @@ pub fn find(path: &Path) -> Result<PathBuf> {
 /// float type.
 ///
 /// # Errors
-/// If the file cannot be read, or nothing in it fits.
+/// If the file cannot be read.
 pub fn load(mut net: Net, path: &Path) -> Result<Loaded> {
     let path = find(path)?;
     let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
@@ -70,10 +72,7 @@ pub fn load(mut net: Net, path: &Path) -> Result<Loaded> {
         }
         other => bail!(failed(&format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors"))),
     };
-    if result.applied.is_empty() {
-        bail!(failed(&"nothing in it fits the network"));
-    }
-    Ok(Loaded { net: net.map(&mut ToF32), complaints: complaints(&result) })
+    Ok(Loaded { net: net.map(&mut ToF32), fitting: result.applied.len(), complaints: complaints(&result) })
 }
 
 /// The network of a run or file, with or without BatchNorm as the file has it, to compute with on

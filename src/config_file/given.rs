@@ -1,7 +1,7 @@
-//! What was given for every flag, as text, so that a run can be repeated.
+//! Which flags were given, so that a run can be repeated.
 
 use crate::{cli::Args, config::Mode, device::LocalDevice, replicas::Replicas};
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, parser::ValueSource};
 use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeMap, path};
@@ -11,8 +11,8 @@ const NOT_REPEATED: [&str; 6] = ["config", "resume", "run-dir", "progress", "hel
 /// Files and folders, which are named from wherever the run was started.
 const PATHS: [&str; 2] = ["data-dir", "init-from"];
 
-/// Every flag's value as it was typed, or its default. To clap this is a part of [`Args`] that has no
-/// flags and sees all.
+/// The flags that were given, with their values as they were typed; no defaults. To clap this is a
+/// part of [`Args`] that has no flags and sees all.
 #[derive(Clone, Debug, Default)]
 pub struct Given(BTreeMap<String, String>);
 
@@ -98,7 +98,8 @@ impl FromArgMatches for Given {
             else {
                 continue;
             };
-            if NOT_REPEATED.contains(&name) {
+            let source = matches.value_source(arg.get_id().as_str());
+            if NOT_REPEATED.contains(&name) || source == Some(ValueSource::DefaultValue) {
                 continue;
             }
             let text = raw.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(",");

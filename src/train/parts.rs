@@ -127,13 +127,16 @@ pub(super) fn network(
     }
     match &config.init_from {
         Some(path) if environment.is_main() => {
-            let Loaded { net, complaints } = weights::load(net, path).context("--init-from")?;
+            let Loaded { net, fitting, complaints } = weights::load(net, path).context("--init-from")?;
             if !args.no_strict && !complaints.is_empty() {
                 bail!(
                     "--init-from {} does not fit the network: {}; --no-strict takes what fits",
                     path.display(),
                     complaints.join("; ")
                 );
+            }
+            if fitting == 0 {
+                bail!("--init-from {}: nothing in it fits the network", path.display());
             }
             complaints.iter().for_each(|what| console.warn(&format!("--init-from: {what}")));
             Ok(net)

@@ -150,6 +150,16 @@ fn another_networks_weights_are_named_with_both_shapes_or_taken_as_far_as_they_f
     assert!(outcome.stderr.contains("warning: --init-from: `fc2.weight`"), "{outcome:#?}");
     assert!(!outcome.stderr.contains("conv1"), "{outcome:#?}");
     assert_ne!(Run::at(to).digest(), run.digest());
+    // All of another network's.
+    let foreign = header.replace("conv", "layer").replace("fc", "dense");
+    let none = folder.path().join("none.safetensors");
+    fs::write(
+        &none,
+        [&(foreign.len() as u64).to_le_bytes()[..], foreign.as_bytes(), &rest[length..]].concat(),
+    )
+    .expect("written");
+    let flags = flags.replace("letters", "none") + " --no-strict";
+    train(&flags).failed_saying(&["none.safetensors", "nothing in it fits"]);
     let picture = folder.path().join("x.png").display().to_string();
     let outcome = burn_ddp(&["predict", "--model", &path.display().to_string(), &picture]);
     outcome.failed_saying(&["--model", "fc2.weight", "[64, 20]"]);
