@@ -127,8 +127,8 @@ pub struct Args {
     /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
     pub progress: ProgressArg,
-    /// Flags from a file, TOML or a run's config.json; those of the command line win
-    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    /// Flags from a file, TOML or a run's config.json, or from a run; those of the command line win
+    #[arg(long, value_name = "FILE|RUN", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
 }
 

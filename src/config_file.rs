@@ -68,6 +68,8 @@ fn named(args: &[OsString]) -> Vec<PathBuf> {
 
 /// A file's flags, as they would be typed.
 fn read(path: &Path) -> Result<Vec<String>> {
+    // A run stands for the flags that it was started with.
+    let path = &if path.is_dir() { path.join("config.json") } else { path.into() };
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {FLAG} {}", path.display()))?;
     let json = path.extension().is_some_and(|extension| extension == "json");
     let entries = if json { entries::of_json(&text) } else { entries::of_toml(&text) };

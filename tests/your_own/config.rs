@@ -31,7 +31,7 @@ fn a_run_is_repeated_from_its_config_json_to_the_bit() {
     theirs["flags"].take();
     assert_eq!(ours, theirs);
     // Another seed is another run.
-    train(&format!("--config {}/config.json --seed 8 --run-dir {}", path("a"), path("c"))).succeeded();
+    train(&format!("--config {} --seed 8 --run-dir {}", path("a"), path("c"))).succeeded();
     assert_ne!(Run::at(folder.path().join("c")).digest(), first.digest());
 }
 
