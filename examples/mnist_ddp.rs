@@ -7,10 +7,9 @@
 //! torchrun --nproc-per-node 4 target/debug/examples/mnist_ddp  # the same, started by torchrun
 //! ```
 
-use burn_ddp::{cli::Args, exit, train};
-use clap::Parser;
+use burn_ddp::{cli::Args, config_file, exit, train};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    exit::report(train::run(&Args::parse()))
+    exit::report(config_file::parse::<Args>(None).and_then(|args| train::run(&args)))
 }

@@ -2,18 +2,26 @@
 //! [`config`](crate::config).
 
 use crate::{
-    accelerator::Accelerator, checkpoint::CheckpointArgs, data::DatasetKind, gradients::GradientArgs,
+    accelerator::Accelerator,
+    checkpoint::CheckpointArgs,
+    config_file::{Given, switchable},
+    data::DatasetKind,
+    gradients::GradientArgs,
     replicas::DeviceId,
 };
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{ArgAction, Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Train the MNIST network on one device, or with distributed data parallelism on many.
 #[derive(Parser, Clone, Debug)]
-#[command(version, next_line_help = false)]
+#[command(version, next_line_help = false, args_override_self = true, mut_args = switchable)]
 pub struct Args {
+    // First, while nothing has been taken out of what was parsed.
+    #[command(flatten)]
+    pub given: Given,
+
     /// How to use the devices; auto: ddp where there is more than one, or no GPU
     #[arg(long, value_enum, default_value_t = ModeArg::Auto, help_heading = "World")]
     pub mode: ModeArg,
@@ -29,7 +37,7 @@ pub struct Args {
     pub allow_shared_gpu: bool,
     /// dp mode: the devices, the first of which holds the module: N or cuda:N, or cpu:N for replicas that
     /// share the CPU [default: all GPUs, or cpu:0,cpu:1]
-    #[arg(long, value_name = "ID,…", value_delimiter = ',', help_heading = "World")]
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', action = ArgAction::Set, help_heading = "World")]
     pub device_ids: Vec<DeviceId>,
     /// dp mode: where outputs are gathered and the loss is computed [default: the first of --device-ids]
     #[arg(long, value_name = "ID", help_heading = "World")]
@@ -76,8 +84,8 @@ pub struct Args {
     /// Probability of both dropouts; 0 turns them off [default: 0.25 and 0.5]
     #[arg(long, value_name = "P", value_parser = probability, help_heading = "Model")]
     pub dropout: Option<f64>,
-    /// Initial weights: .bpk of another run, or .pt, .pth or .safetensors with PyTorch's key names
-    #[arg(long, value_name = "FILE", help_heading = "Model")]
+    /// Initial weights: another run or its .bpk, or .pt, .pth or .safetensors with PyTorch's key names
+    #[arg(long, visible_alias = "weights", value_name = "FILE", help_heading = "Model")]
     pub init_from: Option<PathBuf>,
     /// Take from --init-from what fits, and say what does not
     #[arg(long, requires = "init_from", help_heading = "Model")]
@@ -125,6 +133,9 @@ pub struct Args {
     /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
     pub progress: ProgressArg,
+    /// Flags from a file, TOML or a run's config.json, or from a run; those of the command line win
+    #[arg(long, value_name = "FILE|RUN", help_heading = "Configuration")]
+    pub config: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,13 +4,16 @@ use burn_ddp::{
     bench::{self, Bench},
     check::{self, Check},
     cli::Args,
+    config_file,
     console::print_line,
     devices,
     doctor::{self, DoctorArgs},
     exit,
     launch::command::{self, LaunchArgs},
+    predict::{self, PredictArgs},
     report::{self, CompareArgs, ReportArgs},
     train,
+    weights::{self, WeightsCommand},
 };
 use clap::{Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
@@ -27,6 +30,11 @@ struct Cli {
 enum Command {
     /// Train the MNIST network (the same as `cargo run --example mnist_ddp`)
     Train(Box<Args>),
+    /// Say which digits are on pictures of yours
+    Predict(PredictArgs),
+    /// Take a run's weights to other programs
+    #[command(subcommand)]
+    Weights(WeightsCommand),
     /// Start any program once per rank, as torchrun does
     Launch(Box<LaunchArgs>),
     /// Check this machine, and the way to others
@@ -52,12 +60,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    exit::report(run(Cli::parse().command))
+    exit::report(config_file::parse::<Cli>(Some("train")).and_then(|cli| run(cli.command)))
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Train(args) => train::run(&args),
+        Command::Predict(args) => predict::run(&args),
+        Command::Weights(command) => weights::run(&command),
         Command::Launch(args) => command::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(bench) => bench::run(&bench),

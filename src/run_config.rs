@@ -4,6 +4,7 @@ use crate::{
     checkpoint::CheckpointArgs,
     cli::Args,
     config::{Mode, Role},
+    config_file::Flags,
     device::{LocalDevice, cores},
     gradients::GradientArgs,
     replicas::Replicas,
@@ -42,6 +43,8 @@ pub struct RunConfig {
     pub seed: u64,
     pub max_steps: Option<usize>,
     pub version: &'static str,
+    /// What repeats the run, given to `--config`.
+    pub flags: Flags,
 }
 
 impl RunConfig {
@@ -50,12 +53,15 @@ impl RunConfig {
         let Role { mode, environment, device, .. } = *role;
         let parts = role.replicas.as_ref().map_or(environment.local_world_size, |r| r.devices.len());
         let scale_lr = LrScaling::from(args.scale_lr);
+        let threads = args.threads.map_or((cores() / parts).max(1), usize::from);
+        let mut flags = args.given.flags();
+        flags.pin(mode, environment.world_size, device, role.replicas.as_ref(), threads);
         Self {
             mode,
             world_size: environment.world_size,
             device,
             replicas: role.replicas.clone(),
-            threads: args.threads.map_or((cores() / parts).max(1), usize::from),
+            threads,
             dataset: String::new(),
             train_samples: 0,
             test_samples: 0,
@@ -77,6 +83,7 @@ impl RunConfig {
             seed: args.seed,
             max_steps: args.max_steps,
             version: env!("CARGO_PKG_VERSION"),
+            flags,
         }
     }
 

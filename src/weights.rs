@@ -1,59 +1,145 @@
-//! Initial weights: a Burn record, or a PyTorch `.pt` or a safetensors file with PyTorch's key names.
+//! Weights of the MNIST network in files: Burn records, PyTorch's `.pt`, and safetensors with PyTorch's
+//! key names and layouts.
 
-use crate::model::Net;
-use anyhow::{Context, Result, bail};
+mod export;
+
+pub use export::{WeightsCommand, run};
+
+use crate::model::{Net, NetConfig};
+use anyhow::{Result, anyhow, bail};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::store::{
-    ApplyResult, BurnpackStore, KeyRemapper, ModuleSnapshot, PyTorchToBurnAdapter, PytorchStore,
-    SafetensorsStore,
+    ApplyError, ApplyResult, BurnpackStore, KeyRemapper, ModuleSnapshot, PyTorchToBurnAdapter, PytorchStore,
+    SafetensorsStore, pytorch_reader::PytorchReader,
 };
-use std::path::Path;
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use std::path::{Path, PathBuf};
 
-/// Every parameter and buffer of `net` from `path`, with or without DDP's `module.` prefix. If not
-/// `strict`, what does not fit is skipped, and said in the list.
+/// A parameter that every such network has, by which a file's way of naming them is found out.
+const KNOWN: &str = "conv1.weight";
+
+/// A network with what a file had for it.
+pub struct Loaded {
+    pub net: Net,
+    /// How many of its tensors the file had.
+    pub fitting: usize,
+    /// What keeps the file's tensors and the network's from being one to one: what was left out, and why.
+    pub complaints: Vec<String>,
+}
+
+/// The file with the weights: `path` itself, or the model of the run or checkpoint in it.
 ///
 /// # Errors
-/// If the file cannot be read, or nothing in it fits, or, if `strict`, a tensor is missing, extra or of
-/// another shape; all are named.
-pub fn load(mut net: Net, path: &Path, strict: bool) -> Result<(Net, Vec<String>)> {
-    let named = || format!("--init-from {}", path.display());
-    if !path.is_file() {
-        bail!("{}: no such file", named());
+/// If there is none.
+pub fn find(path: &Path) -> Result<PathBuf> {
+    if path.is_dir() {
+        // A run that is not over has none but its checkpoints'.
+        let places = ["model.bpk", "checkpoints/last/model.bpk"].map(|place| path.join(place));
+        let found = places.into_iter().find(|place| place.is_file());
+        return found.ok_or_else(|| anyhow!("{}: there is no model in this folder", path.display()));
     }
-    let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").with_context(named)?;
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-    let result = match extension {
+    if !path.is_file() {
+        bail!("{}: no such file", path.display());
+    }
+    Ok(path.into())
+}
+
+/// The tensors of a run or file that `net` has, too; with or without DDP's `module.` prefix, in any
+/// float type.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn load(mut net: Net, path: &Path) -> Result<Loaded> {
+    let path = find(path)?;
+    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
+    let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(&e))?;
+    let result = match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
         "safetensors" => {
-            let store = SafetensorsStore::from_file(path).with_from_adapter(PyTorchToBurnAdapter);
+            let store = SafetensorsStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
             let mut store = store.remap(prefix).allow_partial(true).validate(false);
-            net.load_from(&mut store).map_err(|e| anyhow::anyhow!("{}: {e}", named()))?
+            net.load_from(&mut store).map_err(|e| failed(&e))?
         }
         "bpk" => {
-            let mut store = BurnpackStore::from_file(path).allow_partial(true).validate(false);
-            net.load_from(&mut store).map_err(|e| anyhow::anyhow!("{}: {e}", named()))?
+            let mut store = BurnpackStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
+            net.load_from(&mut store).map_err(|e| failed(&e))?
         }
         "pt" | "pth" => {
-            let mut store = PytorchStore::from_file(path).remap(prefix).allow_partial(true).validate(false);
-            net.load_from(&mut store).map_err(|e| anyhow::anyhow!("{}: {e}", named()))?
+            let mut store = PytorchStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
+            if let Some(key) = wrapper(&path) {
+                store = store.with_top_level_key(key);
+            }
+            net.load_from(&mut store).map_err(|e| failed(&e))?
         }
-        other => bail!("{}: unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors", named()),
+        other => bail!(failed(&format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors"))),
     };
-    let complaints = complaints(&result);
-    if strict && !complaints.is_empty() {
-        bail!("{} does not fit the network: {}; --no-strict takes what fits", named(), complaints.join("; "));
+    Ok(Loaded { net: net.map(&mut ToF32), fitting: result.applied.len(), complaints: complaints(&result) })
+}
+
+/// The network of a run or file, with or without BatchNorm as the file has it, to compute with on
+/// `device`.
+///
+/// # Errors
+/// If the file cannot be read, or does not hold exactly such a network.
+pub fn open(path: &Path, device: &Device) -> Result<Net> {
+    let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
+    let mut nearest = load(false)?;
+    if !nearest.complaints.is_empty() {
+        let other = load(true)?;
+        if other.complaints.len() < nearest.complaints.len() {
+            nearest = other;
+        }
     }
-    if result.applied.is_empty() {
-        bail!("{}: nothing in it fits the network", named());
+    match &nearest.complaints[..] {
+        [] => Ok(nearest.net),
+        complaints => bail!("{} is not of the MNIST network: {}", path.display(), complaints.join("; ")),
     }
-    Ok((net, complaints))
+}
+
+/// Under which key a PyTorch checkpoint keeps the weights, if it keeps other things, too.
+fn wrapper(path: &Path) -> Option<String> {
+    // A file that cannot be read is complained of when it is loaded.
+    let keys = PytorchReader::new(path).ok()?.keys();
+    let before = keys.iter().find_map(|key| key.strip_suffix(KNOWN))?;
+    let key = before.trim_end_matches("module.").trim_end_matches('.');
+    (!key.is_empty()).then(|| key.to_owned())
 }
 
 /// What keeps the file's tensors and the network's from being one to one.
 fn complaints(result: &ApplyResult) -> Vec<String> {
-    let mut complaints: Vec<String> = result.errors.iter().map(ToString::to_string).collect();
+    let mut complaints: Vec<String> = result.errors.iter().map(complaint).collect();
     complaints.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
     // PyTorch counts BatchNorm's batches for a mode Burn does not have.
     let extra = result.unused.iter().filter(|name| !name.ends_with("num_batches_tracked"));
     complaints
         .extend(extra.map(|name| format!("`{name}` is not in the network (is --batch-norm set as it was?)")));
     complaints
+}
+
+fn complaint(error: &ApplyError) -> String {
+    match error {
+        ApplyError::ShapeMismatch { path, expected, found } => {
+            format!("`{path}` has the shape {found:?} in the file, and {expected:?} in the network")
+        }
+        ApplyError::DTypeMismatch { path, expected, found } => {
+            format!("`{path}` is of {found:?} in the file, and {expected:?} in the network")
+        }
+        ApplyError::AdapterError { path, message } | ApplyError::LoadError { path, message } => {
+            format!("`{path}` cannot be read: {message}")
+        }
+    }
+}
+
+/// A parameter keeps the type that its file had; ours are f32.
+struct ToF32;
+
+impl ModuleMapper for ToF32 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.val().dtype() == DType::F32 {
+            return param;
+        }
+        param.map(|old| {
+            let trained = old.is_require_grad();
+            old.detach().cast(FloatDType::F32).set_require_grad(trained)
+        })
+    }
 }

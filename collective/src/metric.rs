@@ -2,12 +2,12 @@
 //! over ranks and batches whatever their sizes, and padding adds nothing.
 
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
-use burn::train::ItemLazy;
 use burn::train::metric::{
     Adaptor, LossInput, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
     NumericEntry, SerializedEntry,
     state::{FormatOptions, NumericMetricState},
 };
+use burn::train::{ItemLazy, RegressionOutput};
 use std::sync::Arc;
 
 /// A step's output that can be added up over ranks.
@@ -53,6 +53,23 @@ impl StepOutput for Classification {
 
     fn from_totals(totals: &[f64], samples: usize) -> Self {
         Self { totals: Tensor::from_data(totals, &burn::tensor::Device::flex()), samples, answers: None }
+    }
+}
+
+/// burn-train's own output of a regression step, whose loss is the mean over the batch.
+///
+/// What stands for many samples has no answers: burn-train's metrics read the loss alone.
+impl StepOutput for RegressionOutput {
+    fn totals(&self) -> Tensor<1> {
+        let [samples, _targets] = self.output.dims();
+        self.loss.clone().inner().mul_scalar(samples as f32)
+    }
+
+    fn from_totals(totals: &[f64], samples: usize) -> Self {
+        let device = burn::tensor::Device::flex();
+        let mean = totals.first().copied().unwrap_or(f64::NAN) / samples.max(1) as f64;
+        let none = Tensor::empty([0, 0], &device);
+        Self { loss: Tensor::from_data([mean], &device), output: none.clone(), targets: none }
     }
 }
 

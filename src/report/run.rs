@@ -27,6 +27,12 @@ pub struct Run {
     pub end: Option<End>,
 }
 
+/// A configuration without the flags that gave it.
+fn decided(mut config: Map<String, Value>) -> Map<String, Value> {
+    config.remove("flags");
+    config
+}
+
 /// A row of `steps.csv`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Step {
@@ -82,7 +88,7 @@ impl Run {
         let last = steps.last().map_or(0, |row| row.step);
         Ok(Self {
             path: path.into(),
-            config: json(&path.join("config.json"))?.unwrap_or_default(),
+            config: decided(json(&path.join("config.json"))?.unwrap_or_default()),
             epochs: table(&path.join("epochs.csv"))?,
             ranks: table(&path.join("ranks.csv"))?,
             confusion: confusion(&path.join("confusion_matrix.csv"))?,

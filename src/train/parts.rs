@@ -9,7 +9,7 @@ use crate::{
     model::{Net, NetConfig},
     quiet::Quiet,
     run_config::RunConfig,
-    weights,
+    weights::{self, Loaded},
     world::Environment,
 };
 use anyhow::{Context, Result, bail};
@@ -105,6 +105,7 @@ pub(super) fn loaders(
         loader(&data.test, None, Precision::F32),
     );
     config.dataset = data.name.into();
+    config.flags.decided("dataset", data.name);
     config.train_samples = train.samples();
     config.test_samples = test.samples();
     (train, test)
@@ -126,8 +127,18 @@ pub(super) fn network(
     }
     match &config.init_from {
         Some(path) if environment.is_main() => {
-            let (net, skipped) = weights::load(net, path, !args.no_strict)?;
-            skipped.iter().for_each(|what| console.warn(&format!("--init-from: {what}")));
+            let Loaded { net, fitting, complaints } = weights::load(net, path).context("--init-from")?;
+            if !args.no_strict && !complaints.is_empty() {
+                bail!(
+                    "--init-from {} does not fit the network: {}; --no-strict takes what fits",
+                    path.display(),
+                    complaints.join("; ")
+                );
+            }
+            if fitting == 0 {
+                bail!("--init-from {}: nothing in it fits the network", path.display());
+            }
+            complaints.iter().for_each(|what| console.warn(&format!("--init-from: {what}")));
             Ok(net)
         }
         Some(_) | None => Ok(net),

@@ -1,0 +1,39 @@
+//! Collectives alone: numbers, objects and tensors over the ranks of one group, without any training.
+//!
+//! ```text
+//! cargo run --example all_reduce             # three processes
+//! torchrun --nproc-per-node 4 --no-python target/debug/examples/all_reduce
+//! ```
+
+use burn::tensor::{Device, Tensor};
+use burn_ddp::{exit, launch::spawn};
+use collective::{InitMethod, Options, ProcessGroup, ReduceOp, tensor};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    exit::report(spawn(3, |_environment| {
+        let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
+        let (rank, size) = (group.rank(), group.world_size());
+
+        let mut numbers = [rank as f32, 1.0];
+        group.all_reduce(&mut numbers, ReduceOp::Sum)?;
+        let names = group.all_gather_object(&format!("rank {rank}"))?;
+        let chosen = group.broadcast_object(&names[rank], size - 1)?;
+
+        let device = Device::flex().autodiff();
+        let x = Tensor::<1>::from_data([rank as f32 + 1.0], &device).require_grad();
+        let mean = tensor::all_reduce(x.clone() * x.clone(), &group, ReduceOp::Mean)?;
+        let slope = x.grad(&mean.clone().backward());
+
+        if rank == 0 {
+            println!("{numbers:?} from {names:?}; {chosen} speaks");
+            println!(
+                "mean of squares {}, its slope here {:?}",
+                mean.into_scalar::<f32>(),
+                slope.map(|s| s.into_scalar::<f32>())
+            );
+        }
+        group.destroy();
+        Ok(ExitCode::SUCCESS)
+    }))
+}

@@ -1,0 +1,116 @@
+//! Your own model and data: a curve through points, learned by an ordinary burn-train `Learner` on any
+//! number of ranks. What makes it distributed is marked with DDP.
+//!
+//! ```text
+//! cargo run --example custom_model           # two processes
+//! cargo run --example custom_model -- 1      # one
+//! burn-ddp launch --nproc-per-node 4 -- target/debug/examples/custom_model   # a launcher decides
+//! ```
+
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::module::Module;
+use burn::nn::{
+    Linear, LinearConfig, Tanh,
+    loss::{MseLoss, Reduction},
+};
+use burn::optim::AdamConfig;
+use burn::tensor::{Device, Tensor};
+use burn::train::{
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    logger::InMemoryMetricLogger, metric::LossMetric,
+};
+use burn_ddp::{exit, launch::spawn, quiet::Quiet};
+use collective::{
+    InitMethod, Options, ProcessGroup, World,
+    loader::ShardedLoader,
+    strategy::{DistributedDataParallel, EpochReport, Observer},
+};
+use std::{process::ExitCode, sync::Arc};
+
+#[derive(Module, Debug)]
+struct Curve {
+    hidden: Linear,
+    output: Linear,
+}
+
+#[derive(Clone, Debug)]
+struct Points(Tensor<2>, Tensor<2>);
+
+impl Curve {
+    fn regress(&self, Points(x, y): Points) -> RegressionOutput {
+        let output = self.output.forward(Tanh::new().forward(self.hidden.forward(x)));
+        let loss = MseLoss::new().forward(output.clone(), y.clone(), Reduction::Mean);
+        RegressionOutput::new(loss, output, y)
+    }
+}
+
+impl TrainStep for Curve {
+    type Input = Points;
+    type Output = RegressionOutput;
+    fn step(&self, points: Points) -> TrainOutput<RegressionOutput> {
+        let output = self.regress(points);
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl InferenceStep for Curve {
+    type Input = Points;
+    type Output = RegressionOutput;
+    fn step(&self, points: Points) -> RegressionOutput {
+        self.regress(points)
+    }
+}
+
+/// Makes tensors of points.
+struct Stack;
+impl Batcher<[f32; 2], Points> for Stack {
+    fn batch(&self, points: Vec<[f32; 2]>, device: &Device) -> Points {
+        let column = |i: usize| {
+            Tensor::<1>::from_data(&*points.iter().map(|p| p[i]).collect::<Vec<_>>(), device).unsqueeze_dim(1)
+        };
+        Points(column(0), column(1))
+    }
+}
+
+/// Says how the training goes, on one rank.
+struct Say(bool);
+impl Observer for Say {
+    fn epoch_done(&self, report: &EpochReport) {
+        let test = report.valid_totals[0] / report.valid_samples as f64;
+        if self.0 {
+            println!("epoch {}  train loss {:.6}  test loss {test:.6}", report.epoch, report.train_loss);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let ranks = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(2);
+    exit::report(spawn(ranks, |_environment| {
+        let group = ProcessGroup::init(InitMethod::Env, Options::default())?; // DDP
+        let world = World { rank: group.rank(), size: group.world_size() };
+        let device = Device::flex().autodiff();
+        device.seed(7);
+        let linear = |from, to| LinearConfig::new(from, to).init(&device);
+        let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
+        let load = |count: u16| {
+            let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
+            let points = Arc::new(InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect()));
+            Arc::new(ShardedLoader::new(points, Arc::new(Stack), world, 48 / world.size, Some(7), 0))
+        };
+        let (train, test) = (load(1000), load(301));
+        let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone()); // DDP
+        let ddp = Arc::new(ddp.with_observer(Arc::new(Say(world.rank == 0))));
+        let learner = Learner::new(model, AdamConfig::new().init(), 0.02);
+        SupervisedTraining::<Curve>::new(".", train, test)
+            .metrics((LossMetric::new(),))
+            .with_metric_logger(InMemoryMetricLogger::default())
+            .with_application_logger(None)
+            .renderer(Box::new(Quiet))
+            .num_epochs(10)
+            .with_training_strategy(TrainingStrategy::Custom(ddp.clone())) // DDP
+            .launch(learner);
+        ddp.failure().map_or(Ok(()), Err)?;
+        group.destroy();
+        Ok(ExitCode::SUCCESS)
+    }))
+}

@@ -1,0 +1,116 @@
+//! Which flags were given, so that a run can be repeated.
+
+use crate::{cli::Args, config::Mode, device::LocalDevice, replicas::Replicas};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, parser::ValueSource};
+use serde::Serialize;
+use serde_json::Value;
+use std::{collections::BTreeMap, path};
+
+/// Not what a run computes, but where it is left and how it is shown.
+const NOT_REPEATED: [&str; 6] = ["config", "resume", "run-dir", "progress", "help", "version"];
+/// Files and folders, which are named from wherever the run was started.
+const PATHS: [&str; 2] = ["data-dir", "init-from"];
+
+/// The flags that were given, with their values as they were typed; no defaults. To clap this is a
+/// part of [`Args`] that has no flags and sees all.
+#[derive(Clone, Debug, Default)]
+pub struct Given(BTreeMap<String, String>);
+
+/// The flags that repeat a run, by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Flags(pub BTreeMap<String, Value>);
+
+impl Given {
+    /// As they go into `config.json`.
+    pub fn flags(&self) -> Flags {
+        Flags(self.0.iter().map(|(name, text)| (name.clone(), value(text))).collect())
+    }
+}
+
+/// The number or truth value that is written like this, or else the text.
+fn value(text: &str) -> Value {
+    let parsed =
+        serde_json::from_str::<Value>(text).ok().filter(|value| value.is_number() || value.is_boolean());
+    // 1e3 stays as it was typed.
+    let same = |value: &Value| format!("{value}") == text;
+    parsed.filter(same).unwrap_or_else(|| text.into())
+}
+
+impl Flags {
+    /// Sets a flag to what was decided about it.
+    pub fn decided(&mut self, name: &str, value: impl Into<Value>) {
+        self.0.insert(name.into(), value.into());
+    }
+
+    /// Sets what was left to the machine to what it was here.
+    pub fn pin(
+        &mut self,
+        mode: Mode,
+        world_size: usize,
+        device: LocalDevice,
+        replicas: Option<&Replicas>,
+        threads: usize,
+    ) {
+        let kind = match device {
+            LocalDevice::Cpu => "cpu".to_owned(),
+            LocalDevice::Gpu(kind, _) => kind.to_string(),
+        };
+        self.decided("threads", threads);
+        match mode {
+            Mode::Single => {
+                self.decided("mode", "single");
+                self.decided("device", device.to_string());
+                self.decided("nproc-per-node", "auto");
+            }
+            Mode::Ddp => {
+                self.decided("mode", "ddp");
+                self.decided("device", kind);
+                self.decided("nproc-per-node", world_size);
+            }
+            Mode::Dp => {
+                self.decided("mode", "dp");
+                self.decided("device", kind);
+            }
+        }
+        if let Some(Replicas { devices, output }) = replicas {
+            self.decided("device-ids", devices.iter().map(|id| id.to_string()).collect::<Vec<_>>());
+            self.decided("output-device", output.to_string());
+        }
+    }
+}
+
+impl clap::Args for Given {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for Given {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = BTreeMap::new();
+        for arg in Args::command().get_arguments() {
+            let (Some(name), Ok(Some(raw))) = (arg.get_long(), matches.try_get_raw(arg.get_id().as_str()))
+            else {
+                continue;
+            };
+            let source = matches.value_source(arg.get_id().as_str());
+            if NOT_REPEATED.contains(&name) || source == Some(ValueSource::DefaultValue) {
+                continue;
+            }
+            let text = raw.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(",");
+            let whole = path::absolute(&text).ok().filter(|_| PATHS.contains(&name));
+            given.insert(name.into(), whole.map_or(text, |path| path.display().to_string()));
+        }
+        Ok(Self(given))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! How a camera was held: the orientation that a JPEG's Exif data has (Exif 2.32, tag 0x0112).
+
+/// How a picture's rows and columns must be put to be upright.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// Rows are columns.
+    pub transposed: bool,
+    /// Right is left, after that.
+    pub mirrored: bool,
+    /// Top is bottom, after that.
+    pub flipped: bool,
+}
+
+/// From Exif data, a TIFF header and its first directory; upright where they do not say.
+pub(super) fn orientation(exif: &[u8]) -> Turn {
+    tag(exif, 0x0112).map_or_else(Turn::default, of_number)
+}
+
+fn of_number(number: u16) -> Turn {
+    let (transposed, mirrored, flipped) = match number {
+        2 => (false, true, false),
+        3 => (false, true, true),
+        4 => (false, false, true),
+        5 => (true, false, false),
+        6 => (true, true, false),
+        7 => (true, true, true),
+        8 => (true, false, true),
+        _ => (false, false, false),
+    };
+    Turn { transposed, mirrored, flipped }
+}
+
+/// The value of a tag that holds one short number.
+fn tag(exif: &[u8], wanted: u16) -> Option<u16> {
+    let little = match exif.get(..2)? {
+        b"II" => true,
+        b"MM" => false,
+        _ => return None,
+    };
+    let short = |at: usize| {
+        let bytes = exif.get(at..at.checked_add(2)?)?.try_into().ok()?;
+        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    };
+    let long = |at: usize| {
+        let bytes = exif.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+    };
+    let directory = long(4)? as usize;
+    let entries = short(directory)?;
+    // Each has tag, type, count and value, in twelve bytes.
+    (0..usize::from(entries)).map(|entry| directory + 2 + 12 * entry).find_map(|entry| {
+        (short(entry)? == wanted && short(entry + 2)? == 3).then(|| short(entry + 8)).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_orientation_is_found_in_either_byte_order() {
+        let little = b"II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x01\0\0\0abcd\x12\x01\x03\0\x01\0\0\0\x06\0\0\0";
+        assert_eq!(orientation(little), of_number(6));
+        let big = b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x03\0\0";
+        assert_eq!(orientation(big), of_number(3));
+        for cut in 0..little.len() - 3 {
+            let _ = orientation(&little[..cut]);
+        }
+        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), Turn::default());
+        assert_eq!(orientation(b""), Turn::default());
+    }
+}

@@ -1,0 +1,119 @@
+//! A picture from a file, as shades of grey and opacity.
+
+use super::{exif, sample::Plane};
+use anyhow::{Context, Result, anyhow, bail};
+use std::{fs, path::Path};
+use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
+use zune_jpeg::JpegDecoder;
+use zune_png::PngDecoder;
+
+/// Larger pictures are made smaller first.
+const LARGEST: usize = 1024;
+
+/// What was drawn, photographed or scanned.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// 0 black, 1 white.
+    pub(super) luma: Plane,
+    /// 0 transparent, 1 opaque.
+    pub(super) alpha: Plane,
+}
+
+impl Picture {
+    /// From a PNG or JPEG file, told by what is in it.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is no whole picture of these kinds; it is named.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::decode(&bytes).with_context(|| path.display().to_string())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        if bytes.starts_with(b"\x89PNG") {
+            Self::png(bytes)
+        } else if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
+            Self::jpeg(bytes)
+        } else {
+            bail!("neither a PNG nor a JPEG picture")
+        }
+    }
+
+    fn png(bytes: &[u8]) -> Result<Self> {
+        let options = DecoderOptions::default().png_set_strip_to_8bit(true);
+        let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
+        let pixels = decoder.decode().map_err(|error| anyhow!("not a whole PNG picture: {error:?}"))?;
+        let pixels = pixels.u8().context("a PNG with more than 8 bits a colour")?;
+        let (width, height) = decoder.dimensions().context("a PNG without a size")?;
+        let colours = decoder.colorspace().context("a PNG without colours")?;
+        let (colours, has_alpha) = match colours {
+            ColorSpace::Luma => (1, false),
+            ColorSpace::LumaA => (1, true),
+            ColorSpace::RGB => (3, false),
+            ColorSpace::RGBA => (3, true),
+            other => bail!("a PNG with the colours {other:?}"),
+        };
+        Self::of(&pixels, [width, height], colours, has_alpha)
+    }
+
+    fn jpeg(bytes: &[u8]) -> Result<Self> {
+        let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
+        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+        let pixels = decoder.decode().map_err(|error| anyhow!("not a whole JPEG picture: {error}"))?;
+        let info = decoder.info().context("a JPEG without a size")?;
+        let picture = Self::of(&pixels, [usize::from(info.width), usize::from(info.height)], 3, false)?;
+        let turn = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
+        Ok(Self { luma: picture.luma.turned(turn), alpha: picture.alpha.turned(turn) })
+    }
+
+    /// From rows of pixels of `colours` bytes, 1 or 3, and perhaps opacity.
+    fn of(pixels: &[u8], [width, height]: [usize; 2], colours: usize, has_alpha: bool) -> Result<Self> {
+        let bytes = colours + usize::from(has_alpha);
+        if width == 0 || height == 0 || pixels.len() != width * height * bytes {
+            bail!("{} bytes of pixels for {width}x{height}", pixels.len());
+        }
+        let shade = |pixel: &[u8]| match pixel {
+            // Rec. 601.
+            [r, g, b, ..] => (0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)) / 255.0,
+            [grey, ..] => f32::from(*grey) / 255.0,
+            [] => 0.0,
+        };
+        let opacity = |pixel: &[u8]| match pixel {
+            [.., alpha] if has_alpha => f32::from(*alpha) / 255.0,
+            _ => 1.0,
+        };
+        let luma = Plane::new(width, pixels.chunks(bytes).map(shade).collect());
+        let alpha = Plane::new(width, pixels.chunks(bytes).map(opacity).collect());
+        let scale = (LARGEST as f32 / width.max(height) as f32).min(1.0);
+        Ok(Self { luma: luma.scaled(scale), alpha: alpha.scaled(scale) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grey_colours_and_opacity_are_read() {
+        let grey = Picture::of(&[0, 255, 51, 0], [2, 2], 1, false).expect("a picture");
+        assert_eq!(grey.luma.values(), [0.0, 1.0, 0.2, 0.0]);
+        assert_eq!(grey.alpha.values(), [1.0; 4]);
+        let green = Picture::of(&[0, 255, 0, 51], [1, 1], 3, true).expect("a picture");
+        assert!((green.luma.values()[0] - 0.587).abs() < 1e-6);
+        assert_eq!(green.alpha.values(), [0.2]);
+        assert!(Picture::of(&[0; 5], [2, 2], 1, false).is_err());
+    }
+
+    #[test]
+    fn what_is_no_picture_says_so() {
+        for (bytes, words) in [
+            (&b"GIF89a"[..], "neither a PNG nor a JPEG"),
+            (b"", "neither a PNG nor a JPEG"),
+            (b"\x89PNG\r\n\x1a\n", "not a whole PNG"),
+            (b"\xff\xd8\xff\xe0\0\x10JFIF", "not a whole JPEG"),
+        ] {
+            let error = format!("{:#}", Picture::decode(bytes).expect_err(words));
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

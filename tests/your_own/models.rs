@@ -1,0 +1,45 @@
+//! The examples that a user starts from.
+
+use crate::common::{assert_close, command, example, finish};
+
+/// Train and test losses of each epoch, as `custom_model` says them.
+fn losses(ranks: &str) -> Vec<f64> {
+    let outcome =
+        finish(command(&example("custom_model"), &[ranks]).spawn().expect("cargo built the examples"));
+    let outcome = outcome.succeeded();
+    let numbers = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "test"), "{line}");
+        [words[4], words[7]].map(|word| word.parse::<f64>().expect("a number"))
+    };
+    outcome.stdout.lines().flat_map(numbers).collect()
+}
+
+#[test]
+fn a_model_and_data_of_ones_own_follow_one_trajectory_at_any_world_size() {
+    let one = losses("1");
+    assert_eq!(one.len(), 20, "only rank 0 speaks: {one:?}");
+    assert!(one[18] < one[0] / 5.0, "it learns: {one:?}");
+    for ranks in ["2", "3"] {
+        assert_close(&format!("losses at {ranks} ranks"), &losses(ranks), &one, 2e-5);
+    }
+}
+
+#[test]
+fn the_users_part_of_the_example_is_short() {
+    let text = include_str!("../../examples/custom_model.rs");
+    let body = text.split_once("#[derive(Module").expect("the model").1;
+    let lines = body.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count();
+    assert!(lines <= 80, "{lines} lines");
+}
+
+#[test]
+fn collectives_need_no_training() {
+    let outcome =
+        finish(command(&example("all_reduce"), &[]).spawn().expect("cargo built the examples")).succeeded();
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines[0], r#"[3.0, 3.0] from ["rank 0", "rank 1", "rank 2"]; rank 2 speaks"#);
+    // (1 + 4 + 9) / 3; backwards the ranks' gradients are averaged as well, and that of x² at 1 is 2.
+    assert!(lines[1].starts_with("mean of squares 4.66666"), "{}", lines[1]);
+    assert!(lines[1].contains("slope here Some(2"), "{}", lines[1]);
+}
