@@ -19,7 +19,7 @@ impl<'a> Gradient<'a> {
     }
 
     #[inline(always)]
-    fn copy_to(&self, to: &mut [f32]) {
+    pub(super) fn copy_to(&self, to: &mut [f32]) {
         match self.output {
             None => to.copy_from_slice(self.values),
             Some(output) => {
@@ -33,7 +33,7 @@ impl<'a> Gradient<'a> {
 
 /// What a ReLU lets through backwards; of NaN everything, as Burn's does.
 #[inline(always)]
-pub fn passed(gradient: f32, output: f32) -> f32 {
+fn passed(gradient: f32, output: f32) -> f32 {
     if output <= 0.0 { 0.0 } else { gradient }
 }
 

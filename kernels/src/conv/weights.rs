@@ -3,7 +3,7 @@
 
 use super::{
     geometry::Geometry,
-    stage::{Gradient, Stage, passed},
+    stage::{Gradient, Stage},
 };
 use crate::{
     parallel,
@@ -17,6 +17,8 @@ const IMAGES: usize = 8;
 const VECTORS: usize = 2;
 const WIDE: usize = 12;
 const NARROW: usize = 6;
+/// Filters and positions that are turned at a time.
+const SIDE: usize = 16;
 /// Positions whose gradients, of one vector pair, stay in the nearest cache with what they meet.
 const POSITIONS: usize = 96;
 
@@ -95,34 +97,26 @@ impl Layout<'_> {
     /// both stay in the cache.
     #[inline(always)]
     fn turn(&self, gradient: Gradient, to: &mut [f32]) {
-        const SIDE: usize = 16;
+        let mut square = [0.0; SIDE * SIDE];
         let (side, plane, filters) =
             (SIDE.min(self.lanes), self.geometry.output_plane(), self.geometry.filters);
         for first in (0..filters).step_by(side) {
             let (count, lane) = (side.min(filters - first), first % self.lanes);
             let to = &mut to[first / self.lanes * plane * self.lanes..][..plane * self.lanes];
-            let gradient = gradient.part(first * plane, count * plane);
-            for start in (0..plane).step_by(side) {
-                let end = (start + side).min(plane);
-                for at in start..end {
-                    let row = &mut to[at * self.lanes + lane..][..count];
-                    match gradient.output {
-                        None => gather(row, |filter| gradient.values[filter * plane + at]),
-                        Some(output) => gather(row, |filter| {
-                            let from = filter * plane + at;
-                            passed(gradient.values[from], output[from])
-                        }),
+            for start in (0..plane).step_by(SIDE) {
+                let len = SIDE.min(plane - start);
+                for filter in 0..count {
+                    let row = gradient.part((first + filter) * plane + start, len);
+                    row.copy_to(&mut square[filter * SIDE..][..len]);
+                }
+                for at in 0..len {
+                    let row = &mut to[(start + at) * self.lanes + lane..][..count];
+                    for filter in 0..count {
+                        row[filter] = square[filter * SIDE + at];
                     }
                 }
             }
         }
-    }
-}
-
-#[inline(always)]
-fn gather(to: &mut [f32], value: impl Fn(usize) -> f32) {
-    for at in 0..to.len() {
-        to[at] = value(at);
     }
 }
 
