@@ -30,9 +30,9 @@ fn two_ranks_leave_a_complete_run_folder() {
 
 #[test]
 fn the_same_configuration_twice_gives_the_same_bits() {
-    for world in [1, 2] {
-        let flags = format!("{SMALL} --batch-norm --nproc-per-node {world} --batch-size 20");
-        assert_eq!(trained(&flags).digest(), trained(&flags).digest(), "{world} rank(s)");
+    for mode in ["--nproc-per-node 1", "--nproc-per-node 2", "--mode dp --device-ids cpu:0,cpu:1,cpu:2"] {
+        let flags = format!("{SMALL} --batch-norm {mode} --batch-size 20");
+        assert_eq!(trained(&flags).digest(), trained(&flags).digest(), "{mode}");
     }
 }
 

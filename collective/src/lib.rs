@@ -34,6 +34,7 @@ pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod process_group;
+pub mod random;
 pub mod reduce;
 mod rendezvous;
 pub mod sampler;

@@ -1,7 +1,7 @@
 //! Dropout with sixteen random bits a value, and one byte to remember it by.
 
-use crate::parallel;
-use pulp::{Arch, Simd, WithSimd};
+use crate::{parallel, simd::arch};
+use pulp::{Simd, WithSimd};
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use std::mem::MaybeUninit;
 
@@ -48,7 +48,7 @@ impl Kept {
         let one = |(): &mut (), row: usize, to: &mut [MaybeUninit<f32>]| {
             let (start, len) = (row * self.len, to.len());
             let (values, mask) = (&values[start..start + len], &self.mask[start..start + len]);
-            Arch::new().dispatch(Scale { values, mask, factor: self.factor, to });
+            arch().dispatch(Scale { values, mask, factor: self.factor, to });
         };
         // SAFETY: every value is written.
         unsafe { parallel::build(self.mask.len() / self.len.max(1), self.len, || (), one) }

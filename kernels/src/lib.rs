@@ -1,6 +1,6 @@
 //! Operations of neural networks on a CPU, over plain slices of f32: convolution, ReLU with
-//! max-pooling, dropout. They know no tensor and no autodiff; the trainer's `cpu` makes operations of
-//! Burn of them.
+//! max-pooling, dropout, the passes of batch normalisation. They know no tensor and no autodiff: the
+//! trainer's `cpu` makes operations of Burn of them.
 //!
 //! This is a crate because Cargo's profiles are per crate: it is optimised and without debug assertions
 //! in every build, as a training program is slow without.
@@ -8,9 +8,14 @@
 //! Results are the same bits at every number of threads: work is cut by images, never by threads, and
 //! sums are added in the order of the images. Threads are those of the rayon pool the caller is in.
 
+// Loops over registers and taps go by number: that is how the kernels think.
+#![allow(clippy::needless_range_loop)]
+
 pub mod conv;
 pub mod dropout;
 mod parallel;
 pub mod planes;
 pub mod pool;
 mod simd;
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,11 @@
 //!
 //! Batches are `[batch, channels, positions]`.
 
-use crate::{parallel, simd::load};
-use pulp::{Arch, Simd, WithSimd};
+use crate::{
+    parallel,
+    simd::{arch, load},
+};
+use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// Values of a batch, each to be taken less its channel's centre.
@@ -34,7 +37,7 @@ pub fn sums(a: Centred, b: Centred, [batch, channels, positions]: [usize; 3]) ->
         || (),
         |(), image| {
             let mut sums = Vec::with_capacity(channels);
-            Arch::new().dispatch(Sums {
+            arch().dispatch(Sums {
                 a,
                 b,
                 planes: image * channels..(image + 1) * channels,
@@ -118,14 +121,7 @@ pub fn lines(
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<f32> {
     let one = |(): &mut (), image: usize, to: &mut [MaybeUninit<f32>]| {
-        Arch::new().dispatch(Lines {
-            lines: &lines[..channels],
-            a,
-            b,
-            first: image * channels,
-            positions,
-            to,
-        });
+        arch().dispatch(Lines { lines: &lines[..channels], a, b, first: image * channels, positions, to });
     };
     // SAFETY: every plane of an image is written whole.
     unsafe { parallel::build(batch, channels * positions, || (), one) }
@@ -194,23 +190,5 @@ mod tests {
         // All of these are multiples of a quarter, and small: sums are exact.
         assert_eq!(with(1), wanted);
         assert_eq!(with(3), wanted);
-    }
-
-    #[test]
-    fn lines_are_those_of_a_loop() {
-        let (a, b, centres) = (batch(1), batch(5), [0.5, -2.0]);
-        let [_, channels, positions] = SHAPE;
-        let given =
-            [Line { factors: [2.0, -1.0], constant: 0.25 }, Line { factors: [0.5, 4.0], constant: -3.0 }];
-        let (first, second) =
-            (Centred { values: &a, centres: Some(&centres) }, Centred { values: &b, centres: None });
-        let (one, two) = (lines(&given, first, None, SHAPE), lines(&given, first, Some(second), SHAPE));
-        for at in 0..a.len() {
-            let channel = at / positions % channels;
-            let Line { factors, constant } = given[channel];
-            let line = factors[0] * (a[at] - centres[channel]) + constant;
-            assert_eq!(one[at], line);
-            assert_eq!(two[at], line + factors[1] * b[at]);
-        }
     }
 }

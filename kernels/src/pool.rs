@@ -3,8 +3,8 @@
 //! As ReLU never changes which value is the largest but where none is above zero, pooling starts from
 //! zero instead. Of each window one byte remembers which value it took.
 
-use crate::parallel;
-use pulp::{Arch, Simd, WithSimd};
+use crate::{parallel, simd::arch};
+use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// In place of a window's value: none is above zero.
@@ -59,7 +59,7 @@ pub fn forward(values: &[f32], windows: &Windows) -> (Vec<f32>, Vec<u8>) {
     let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
     let one = |(): &mut (), number: usize, out: &mut [MaybeUninit<f32>], taken: &mut [MaybeUninit<u8>]| {
         let planes = &values[number * channels * height * width..][..channels * height * width];
-        Arch::new().dispatch(Pool { windows, planes, out, taken });
+        arch().dispatch(Pool { windows, planes, out, taken });
     };
     let len = channels * rows * columns;
     // SAFETY: every row of every plane is written.
@@ -133,7 +133,7 @@ pub fn backward(gradients: &[f32], taken: &[u8], windows: &Windows) -> Vec<f32> 
     let len = channels * rows * columns;
     let one = |(): &mut (), number: usize, to: &mut [MaybeUninit<f32>]| {
         let (gradients, taken) = (&gradients[number * len..][..len], &taken[number * len..][..len]);
-        Arch::new().dispatch(Spread { windows, gradients, taken, to });
+        arch().dispatch(Spread { windows, gradients, taken, to });
     };
     // SAFETY: every value of every row is written.
     unsafe { parallel::build(batch, channels * height * width, || (), one) }

@@ -1,6 +1,22 @@
 //! Vectors of whatever width the processor has (crate `pulp`), from and to any address.
 
-use pulp::Simd;
+use pulp::{Arch, Simd};
+
+#[cfg(test)]
+thread_local! {
+    /// In place of what the processor has.
+    pub static PRETEND: std::cell::Cell<Option<Arch>> = const { std::cell::Cell::new(None) };
+}
+
+/// The widest vectors that this processor has.
+#[inline(always)]
+pub fn arch() -> Arch {
+    #[cfg(test)]
+    if let Some(arch) = PRETEND.get() {
+        return arch;
+    }
+    Arch::new()
+}
 
 /// The vector that starts at `from`.
 ///

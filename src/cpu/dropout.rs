@@ -17,6 +17,7 @@ use burn::backend::{
 };
 use burn::nn::Dropout;
 use burn::tensor::{FloatDType, Shape, Tensor};
+use collective::random;
 use kernels::dropout::{Kept, Key};
 use std::sync::Arc;
 
@@ -52,11 +53,16 @@ fn scale(kept: &Kept, x: &Host) -> Host {
     tensor(kept.scale(values(&x.to_contiguous())), x.shape())
 }
 
-/// A key for ChaCha from the device's own generator, which `Device::seed` seeds.
+/// A key for ChaCha: from this thread's stream, or from the device's own generator, which
+/// `Device::seed` seeds.
 fn key() -> Key {
+    let mut key = [0; 32];
+    if let Some(number) = random::draw() {
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        return key;
+    }
     let shape = Shape::new([16]);
     let drawn = Flex::float_random(shape, Distribution::Default, &Default::default(), FloatDType::F32);
-    let mut key = [0; 32];
     for (bytes, value) in key.as_chunks_mut::<2>().0.iter_mut().zip(values(&drawn)) {
         // Of the 24 random bits in a value from 0 to 1.
         *bytes = ((value * 65536.0) as u16).to_le_bytes();

@@ -14,7 +14,7 @@ mod worker;
 
 pub use scatter::{Outputs, Scatter, shares};
 
-use crate::{Error, Options, ProcessGroup, Result, sync_batch_norm::convert_sync_batch_norm};
+use crate::{Error, Options, ProcessGroup, Result, random, sync_batch_norm::convert_sync_batch_norm};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
@@ -139,7 +139,7 @@ impl<M: ParallelStep> DataParallel<M> {
             None => model.clone(),
         };
         for (replica, (worker, part)) in busy.iter().zip(parts).enumerate() {
-            worker.forward(parameters(model), part, group(replica + 1))?;
+            worker.forward(parameters(model), part, group(replica + 1), random::draw())?;
         }
         let own = self.here(|| model.forward_part(own.to_device(&self.main.0)))?;
         let mut all = vec![own.clone().detach()];

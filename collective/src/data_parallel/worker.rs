@@ -2,7 +2,7 @@
 //! that the replica's running statistics belong to one thread, and panics end in an error.
 
 use super::{ParallelStep, scatter::Outputs};
-use crate::{Error, ProcessGroup, Result, sync_batch_norm::convert_sync_batch_norm};
+use crate::{Error, ProcessGroup, Result, random, sync_batch_norm::convert_sync_batch_norm};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
@@ -47,8 +47,8 @@ impl ModuleMapper for Receive<'_> {
 }
 
 enum Command<M: ParallelStep> {
-    /// New parameters, then a forward pass.
-    Forward(GradientsParams, M::Input, Option<ProcessGroup>),
+    /// New parameters, then a forward pass, with a seed for what it draws.
+    Forward(GradientsParams, M::Input, Option<ProcessGroup>, Option<u64>),
     /// The backward pass of the last forward pass, from the gradient of its outputs.
     Backward(M::Outputs),
 }
@@ -104,14 +104,16 @@ impl<M: ParallelStep> Worker<M> {
         Ok(Worker { device: device.clone(), name: name.into(), commands, answers })
     }
 
-    /// With a group, the module's SyncBatchNorms share their statistics with it.
+    /// With a group, the module's SyncBatchNorms share their statistics with it; with a seed, its random
+    /// numbers are those of that seed.
     pub fn forward(
         &self,
         parameters: GradientsParams,
         part: M::Input,
         group: Option<ProcessGroup>,
+        seed: Option<u64>,
     ) -> Result<()> {
-        self.order(Command::Forward(parameters, part, group))
+        self.order(Command::Forward(parameters, part, group, seed))
     }
 
     pub fn outputs(&self) -> Result<M::Outputs> {
@@ -156,6 +158,15 @@ pub(super) fn reason(panic: Box<dyn Any + Send>) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").into()
 }
 
+/// What is drawn from now on belongs to `seed`, whatever other replicas draw.
+fn reseed(device: &Device, seed: u64) {
+    random::seed(seed);
+    // All replicas on the CPU share its generator, whose order is that of the training thread.
+    if device.clone().without_autodiff() != Device::flex() {
+        device.seed(seed);
+    }
+}
+
 struct Replica<M: ParallelStep> {
     module: M,
     device: Device,
@@ -167,8 +178,9 @@ struct Replica<M: ParallelStep> {
 impl<M: ParallelStep> Replica<M> {
     fn obey(&mut self, command: Command<M>) -> Result<Answer<M>, String> {
         match command {
-            Command::Forward(parameters, input, group) => {
+            Command::Forward(parameters, input, group, seed) => {
                 self.group = group;
+                seed.into_iter().for_each(|seed| reseed(&self.device, seed));
                 let mut receive = Receive { parameters, device: &self.device };
                 self.module = self.module.clone().map(&mut receive);
                 if let Some(group) = &self.group {

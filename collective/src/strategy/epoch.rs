@@ -9,6 +9,7 @@ use crate::{
     gradient::{clip_by_global_norm, timed},
     loader::Shares,
     metric::StepOutput,
+    random,
     sampler::mix,
     sync_batch_norm::with_share,
 };
@@ -87,7 +88,9 @@ where
         let more = timed(&mut self.time.data, || shares.peek().is_some());
         if let (Some(seed), true) = (ddp.seed, more) {
             let rank = mix(seed, 1 + ddp.group.rank() as u64);
-            ddp.device.seed(mix(rank, 1 + self.position.step as u64));
+            let step = mix(rank, 1 + self.position.step as u64);
+            ddp.device.seed(step);
+            random::seed(step);
         }
         for batch in 1.. {
             batches = batch;

@@ -7,9 +7,9 @@ use super::{
 };
 use crate::{
     parallel,
-    simd::{load, store},
+    simd::{arch, load, store},
 };
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// Vectors of positions in a tile.
@@ -37,7 +37,7 @@ pub struct Filters<'a> {
 /// # Panics
 /// If a slice is shorter than `geometry` says.
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
-    Arch::new().dispatch(Forward { geometry, images, filters })
+    arch().dispatch(Forward { geometry, images, filters })
 }
 
 struct Forward<'a> {
@@ -70,7 +70,7 @@ impl Forward<'_> {
                 Some(stage) => stage.fill(&geometry, image),
                 None => image.values,
             };
-            Arch::new().dispatch(Image::<F> { geometry: &geometry, image, packed: &packed, out });
+            arch().dispatch(Image::<F> { geometry: &geometry, image, packed: &packed, out });
         };
         // SAFETY: every output position lies in a tile.
         unsafe { parallel::build(geometry.batch, geometry.output_image(), new, one) }

@@ -7,9 +7,9 @@ use super::{
 };
 use crate::{
     parallel,
-    simd::{load, store},
+    simd::{arch, load, store},
 };
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 /// Images that are summed in one go. Not by threads: the sums would then depend on their number.
 const IMAGES: usize = 8;
@@ -28,7 +28,7 @@ const POSITIONS: usize = 96;
 /// # Panics
 /// If a slice is shorter than `geometry` says.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-    Arch::new().dispatch(Gradients { geometry, images, gradient })
+    arch().dispatch(Gradients { geometry, images, gradient })
 }
 
 struct Gradients<'a> {
@@ -68,7 +68,7 @@ impl Gradients<'_> {
                     None => image,
                 };
                 let (layout, offsets, sums) = (&layout, &offsets, &mut sums);
-                Arch::new().dispatch(Image::<T> { layout, offsets, image, gradient, turned, sums });
+                arch().dispatch(Image::<T> { layout, offsets, image, gradient, turned, sums });
             }
             sums
         });

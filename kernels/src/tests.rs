@@ -1,0 +1,180 @@
+//! Every kernel with every width of vectors that this processor has, against plain loops.
+
+use crate::{
+    conv::{self, Filters, Geometry, Gradient},
+    planes::{self, Centred, Line},
+    pool::{self, Windows},
+    simd::PRETEND,
+};
+use pulp::Arch;
+
+/// Runs `test` with each; on one thread, which is where the pretence holds.
+fn everywhere(test: impl Fn(&str) + Send + Sync) {
+    let mut widths = vec![("one value", Arch::Scalar), ("the widest", Arch::new())];
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    widths.extend(pulp::x86::V3::try_new().map(|v3| ("AVX2", Arch::V3(v3))));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool");
+    for (name, arch) in widths {
+        pool.install(|| {
+            PRETEND.set(Some(arch));
+            test(name);
+        });
+    }
+}
+
+fn noise(seed: u64, len: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn assert_close(ours: &[f32], wanted: &[f64], what: &str) {
+    assert_eq!(ours.len(), wanted.len(), "{what}");
+    let scale = wanted.iter().fold(1.0f64, |most, value| most.max(value.abs()));
+    for (at, (ours, wanted)) in ours.iter().zip(wanted).enumerate() {
+        assert!((f64::from(*ours) - wanted).abs() <= 1e-5 * scale, "{what}: {ours} is not {wanted} at {at}");
+    }
+}
+
+/// Calls `meet(output, image, weight)` for every product of a convolution.
+fn products(geometry: &Geometry, mut meet: impl FnMut(usize, usize, usize)) {
+    let Geometry { batch, channels, size: [rows, columns], padding, filters, kernel, dilation } = *geometry;
+    let [height, width] = geometry.output();
+    for (image, filter) in (0..batch).flat_map(|image| (0..filters).map(move |filter| (image, filter))) {
+        for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
+            for tap in 0..channels * kernel[0] * kernel[1] {
+                let (channel, at) = (tap / (kernel[0] * kernel[1]), tap % (kernel[0] * kernel[1]));
+                let row = (y + at / kernel[1] * dilation[0]).wrapping_sub(padding[0]);
+                let column = (x + at % kernel[1] * dilation[1]).wrapping_sub(padding[1]);
+                if row < rows && column < columns {
+                    let output = ((image * filters + filter) * height + y) * width + x;
+                    let from = ((image * channels + channel) * rows + row) * columns + column;
+                    meet(output, from, filter * channels * kernel[0] * kernel[1] + tap);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn convolutions_are_loops() {
+    let cases = [
+        ([2, 3, 26, 26], [10, 3, 3, 3], [0, 0], [1, 1]),
+        ([1, 1, 28, 28], [33, 1, 3, 3], [1, 1], [1, 1]),
+        ([9, 2, 5, 7], [3, 2, 2, 3], [1, 2], [1, 2]),
+        ([3, 4, 1, 1], [5, 4, 1, 1], [0, 0], [1, 1]),
+    ];
+    everywhere(|width| {
+        for (image, weight, padding, dilation) in cases {
+            let geometry = Geometry::new(image, weight, padding, dilation).expect("covered");
+            let what = format!("{width}, {image:?} with {weight:?}");
+            let [height, wide] = geometry.output();
+            let outputs = image[0] * weight[0] * height * wide;
+            let (x, w) = (noise(1, image.iter().product()), noise(2, weight.iter().product()));
+            let (bias, gradient) = (noise(3, weight[0]), noise(4, outputs));
+
+            let taps = w.len() / weight[0];
+            let weight_of = |filter: usize, tap: usize| w[filter * taps + tap];
+            let filters = |relu| Filters { weight: &weight_of, bias: Some(&bias), relu };
+            let images = Gradient { values: &x, output: None };
+            let (plain, cut) = (
+                conv::forward(geometry, images, filters(false)),
+                conv::forward(geometry, images, filters(true)),
+            );
+            let mut wanted: Vec<f64> =
+                (0..outputs).map(|at| f64::from(bias[at / (height * wide) % weight[0]])).collect();
+            products(&geometry, |output, from, tap| wanted[output] += f64::from(x[from] * w[tap]));
+            assert_close(&plain, &wanted, &what);
+            assert!(cut.iter().zip(&plain).all(|(cut, plain)| *cut == plain.max(0.0)), "{what}");
+
+            // Through the ReLU: where it cut, nothing comes back.
+            let passed: Vec<f32> =
+                gradient.iter().zip(&cut).map(|(g, cut)| if *cut > 0.0 { *g } else { 0.0 }).collect();
+            let through = Gradient { values: &gradient, output: Some(&cut) };
+            let (mut for_x, mut for_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+            products(&geometry, |output, from, tap| {
+                for_x[from] += f64::from(passed[output] * w[tap]);
+                for_w[tap] += f64::from(passed[output] * x[from]);
+            });
+            let mut for_bias = vec![0.0; weight[0]];
+            for (at, passed) in passed.iter().enumerate() {
+                for_bias[at / (height * wide) % weight[0]] += f64::from(*passed);
+            }
+            let (weights, biases) = conv::gradients(geometry, &x, through);
+            assert_close(&weights, &for_w, &format!("weights, {what}"));
+            assert_close(&biases, &for_bias, &format!("bias, {what}"));
+            assert_close(&conv::input_gradient(geometry, &w, through), &for_x, &format!("input, {what}"));
+        }
+    });
+}
+
+#[test]
+fn what_a_convolution_does_not_cover_is_refused() {
+    let fits = |padding, dilation| Geometry::new([1, 2, 5, 5], [3, 2, 3, 3], padding, dilation).is_some();
+    assert!(fits([2, 2], [1, 1]) && fits([0, 0], [2, 2]));
+    assert!(!fits([3, 0], [1, 1]), "more padding than a kernel reaches");
+    assert!(!fits([0, 0], [3, 1]), "a kernel larger than the image");
+    assert!(Geometry::new([1, 2, 5, 5], [3, 1, 3, 3], [0, 0], [1, 1]).is_none(), "other channels");
+    assert!(Geometry::new([0, 2, 5, 5], [3, 2, 3, 3], [0, 0], [1, 1]).is_none(), "no image");
+}
+
+#[test]
+fn pools_are_loops() {
+    everywhere(|width| {
+        for (kernel, size) in
+            [([2, 2], [24, 24]), ([2, 2], [7, 5]), ([3, 1], [9, 4]), ([1, 4], [3, 17]), ([3, 3], [8, 8])]
+        {
+            let windows = Windows::new([2, 3, size[0], size[1]], kernel).expect("covered");
+            let [_, _, rows, columns] = windows.output();
+            let (x, gradient) = (noise(5, 6 * size[0] * size[1]), noise(6, 6 * rows * columns));
+            let (mut wanted, mut back) = (Vec::new(), vec![0.0f32; x.len()]);
+            for at in 0..gradient.len() {
+                let (plane, row, column) = (at / (rows * columns), at / columns % rows, at % columns);
+                let places = (0..kernel[0] * kernel[1]).map(|tap| {
+                    let (y, x) = (row * kernel[0] + tap / kernel[1], column * kernel[1] + tap % kernel[1]);
+                    (plane * size[0] + y) * size[1] + x
+                });
+                // The first of the largest.
+                let place = places
+                    .reduce(|best, place| if x[place] > x[best] { place } else { best })
+                    .expect("a window");
+                wanted.push(x[place].max(0.0));
+                if x[place] > 0.0 {
+                    back[place] = gradient[at];
+                }
+            }
+            let (pooled, taken) = pool::forward(&x, &windows);
+            assert!(pooled == wanted, "{width}, {kernel:?} of {size:?}");
+            assert!(pool::backward(&gradient, &taken, &windows) == back, "{width}, {kernel:?} of {size:?}");
+        }
+    });
+}
+
+#[test]
+fn planes_are_loops() {
+    let shape = [3, 2, 37];
+    let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
+    let given = [Line { factors: [2.0, -1.0], constant: 0.25 }, Line { factors: [0.5, 4.0], constant: -3.0 }];
+    everywhere(|width| {
+        let (plain, centred) =
+            (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
+        let (mut sums, mut lines) = ([[0.0; 2]; 2], Vec::new());
+        for at in 0..a.len() {
+            let channel = at / 37 % 2;
+            let (a, b) = (f64::from(a[at]), f64::from(b[at] - centres[channel]));
+            sums[channel][0] += a;
+            sums[channel][1] += a * b;
+            let Line { factors, constant } = given[channel];
+            lines.push(f64::from(factors[0]) * a + f64::from(factors[1]) * b + f64::from(constant));
+        }
+        let ours = planes::sums(plain, centred, shape).concat();
+        let ours: Vec<f32> = ours.into_iter().map(|sum| sum as f32).collect();
+        assert_close(&ours, sums.as_flattened(), width);
+        assert_close(&planes::lines(&given, plain, Some(centred), shape), &lines, width);
+    });
+}
