@@ -6,6 +6,7 @@
 //! [`collective`], which knows nothing of the above.
 
 pub mod accelerator;
+pub mod allocator;
 pub mod batch;
 pub mod bench;
 pub mod check;
@@ -42,8 +43,3 @@ pub mod tensorboard;
 pub mod train;
 pub mod weights;
 pub mod world;
-
-/// Large buffers are mapped and freed every step; mimalloc keeps them.
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,6 +1,7 @@
 //! The parts of a training run: threads, group, data, network, optimizer, display.
 
 use crate::{
+    allocator::keep_memory,
     batch::{ImageDataset, MnistBatch, Normaliser, Sample},
     cli::{Args, ProgressArg},
     console::Console,
@@ -33,8 +34,9 @@ pub(super) fn restore_on(device: LocalDevice) {
     }
 }
 
-/// Flex computes on rayon's global pool.
+/// Makes ready to compute on the CPU: Flex does so on rayon's global pool.
 pub fn use_threads(threads: usize) -> Result<()> {
+    keep_memory();
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build_global()
