@@ -8,6 +8,8 @@
 //! Results are the same bits at every number of threads: work is cut by images, never by threads, and
 //! sums are added in the order of the images. Threads are those of the rayon pool the caller is in.
 
+#![warn(missing_docs)]
+
 pub mod conv;
 pub mod dropout;
 mod parallel;
