@@ -1,6 +1,8 @@
 //! Every command in the README and the book is run, as it stands there, on less data.
 
 mod common;
+#[path = "book/errors.rs"]
+mod errors;
 use common::{Outcome, command, example, finish, program};
 use std::{
     fs,
