@@ -9,7 +9,7 @@ use std::{
 };
 
 /// What a message stands behind.
-const MAKERS: [&str; 9] = [
+const MAKERS: [&str; 11] = [
     "bail!(",
     "anyhow!(",
     "ensure!(",
@@ -19,6 +19,8 @@ const MAKERS: [&str; 9] = [
     "Error::io(",
     "Err(format!(",
     "Err(",
+    "warn(",
+    "last_words(",
 ];
 
 /// All sources below a folder.
@@ -57,7 +59,7 @@ fn messages(source: &str) -> Vec<String> {
     for maker in MAKERS {
         for (at, _) in source.match_indices(maker) {
             let mut rest = source[at + maker.len()..].trim_start();
-            for before in ["||", "{", "format!("] {
+            for before in ["||", "{", "&", "format!("] {
                 rest = rest.strip_prefix(before).unwrap_or(rest).trim_start();
             }
             found.extend(string(rest));
