@@ -1,6 +1,10 @@
 //! Every command in the README and the book is run, as it stands there, on less data.
 
 mod common;
+#[path = "book/errors.rs"]
+mod errors;
+#[path = "book/links.rs"]
+mod links;
 use common::{Outcome, command, example, finish, program};
 use std::{
     fs,
@@ -66,11 +70,15 @@ fn without_cargo(line: &str) -> Option<String> {
     Some(format!("{before}{} {args} {} {background}", exe.display(), less.collect::<Vec<_>>().join(" ")))
 }
 
-/// A launched training takes its flags at the end of the line.
+/// A launched training takes its flags at the end of the line, before an `&`.
 fn launched(line: &str) -> String {
-    let trains = line.starts_with("burn-ddp launch") && line.contains("-- mnist_ddp");
+    let (command, background) = match line.strip_suffix(" &") {
+        Some(command) => (command, " &"),
+        None => (line, ""),
+    };
+    let trains = command.starts_with("burn-ddp launch") && command.contains("-- mnist_ddp");
     let less = LESS.iter().filter(|_| trains).map(|(flag, value)| format!(" {flag} {value}"));
-    less.fold(line.to_owned(), |line, flag| line + &flag)
+    less.fold(command.to_owned(), |line, flag| line + &flag) + background
 }
 
 fn run(script: &str, folder: &Path) -> Outcome {

@@ -108,3 +108,18 @@ fn nodes_that_cannot_work_together_say_why() {
     stranger.failed_saying(&["secret"]);
     assert_eq!(finish(first).code, Some(1));
 }
+
+#[test]
+fn a_node_that_looks_for_node_0_can_be_stopped() {
+    let lonely = node("2", 1, free_port(), "", "true");
+    let status = format!("/proc/{}/status", lonely.id());
+    // A launcher that does not watch for signals yet would be killed by this one.
+    wait_until("it watches for SIGTERM", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        caught.is_some_and(|mask| mask & 1 << (libc::SIGTERM - 1) != 0)
+    });
+    signal(lonely.id(), libc::SIGTERM);
+    assert_eq!(finish(lonely).code, Some(128 + libc::SIGTERM));
+}

@@ -8,7 +8,9 @@ use std::{fmt, ops::Range, time::Duration};
 /// Who I am among how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
+    /// Number of this rank, from 0.
     pub rank: usize,
+    /// How many ranks there are.
     pub size: usize,
 }
 
@@ -25,12 +27,17 @@ impl World {
 pub struct Call {
     /// Number of this call within its group, from 1.
     pub seq: u64,
+    /// Its name, such as `all_reduce`.
     pub operation: &'static str,
+    /// Type of the elements.
     pub dtype: DType,
     /// Elements this call is about on every rank.
     pub count: usize,
+    /// How values become one, where they do.
     pub reduce: Option<ReduceOp>,
+    /// The rank that gives or gets, where there is one.
     pub root: Option<usize>,
+    /// How long this rank waits for the others.
     pub timeout: Duration,
 }
 
@@ -57,11 +64,17 @@ impl fmt::Display for Call {
 /// A [`Call`] as it travels: what must be equal on all ranks, which the deadline need not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
+    /// As [`Call::seq`].
     pub seq: u64,
+    /// As [`Call::operation`].
     pub operation: String,
+    /// As [`Call::dtype`].
     pub dtype: DType,
+    /// As [`Call::count`].
     pub count: u64,
+    /// As [`Call::reduce`].
     pub reduce: Option<ReduceOp>,
+    /// As [`Call::root`].
     pub root: Option<u32>,
 }
 
@@ -87,6 +100,7 @@ impl fmt::Display for Fingerprint {
 ///
 /// What has a default works through the first four; a transport overrides what it does better.
 pub trait Communicator: Send + Sync + fmt::Debug {
+    /// This rank, and how many there are.
     fn world(&self) -> World;
     /// Name as `--transport` knows it.
     fn name(&self) -> &'static str;

@@ -6,12 +6,19 @@ use serde::{Deserialize, Serialize};
 /// Type of the elements in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DType {
+    /// Single precision.
     F32,
+    /// Double precision.
     F64,
+    /// IEEE half precision: 11 bits of precision, at most 65504.
     F16,
+    /// The upper half of an f32: its range, 8 bits of precision.
     BF16,
+    /// Signed, 32 bits.
     I32,
+    /// Signed, 64 bits.
     I64,
+    /// A byte.
     U8,
 }
 
@@ -30,11 +37,15 @@ impl DType {
 /// How the values of all ranks become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
+    /// All added up; half types add up in f32.
     Sum,
     /// The sum divided by the world size; on integers the division rounds towards zero.
     Mean,
+    /// The smallest.
     Min,
+    /// The largest.
     Max,
+    /// All multiplied.
     Product,
 }
 

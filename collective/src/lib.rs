@@ -3,6 +3,8 @@
 //!
 //! This crate knows no model, no data set and no command line.
 
+#![warn(missing_docs)]
+
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "burn")]

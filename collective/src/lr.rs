@@ -31,13 +31,17 @@ impl LrScaling {
 /// constant. A Burn learning-rate scheduler, so that checkpoints carry its position.
 #[derive(Clone, Copy, Debug)]
 pub struct WarmupLr {
+    /// Where the rate begins, before the first step.
     pub base: f64,
+    /// Where it ends, and stays.
     pub target: f64,
+    /// Optimizer steps from one to the other.
     pub warmup_steps: usize,
     step: usize,
 }
 
 impl WarmupLr {
+    /// At its first step; without warm-up steps it is `target` from the beginning.
     pub fn new(base: f64, target: f64, warmup_steps: usize) -> Self {
         Self { base, target, warmup_steps, step: 0 }
     }

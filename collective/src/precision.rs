@@ -15,6 +15,7 @@ use std::{cell::Cell, fmt, str::FromStr};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
+    /// Single precision.
     #[default]
     F32,
     /// f32's range with 8 bits of precision.

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 pub struct Entry {
     /// Field names from the root, joined by dots: `conv1.weight`.
     pub path: String,
+    /// Its values and shape, on the host.
     pub data: TensorData,
     /// Whether the optimizer moves it; false for buffers such as running statistics.
     pub trainable: bool,

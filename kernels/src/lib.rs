@@ -10,6 +10,7 @@
 
 // Loops over registers and taps go by number: that is how the kernels think.
 #![allow(clippy::needless_range_loop)]
+#![warn(missing_docs)]
 
 pub mod conv;
 pub mod dropout;

@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 /// Values of a batch, each to be taken less its channel's centre.
 #[derive(Clone, Copy)]
 pub struct Centred<'a> {
+    /// `[batch, channels, positions]`.
     pub values: &'a [f32],
     /// One a channel, or zeros.
     pub centres: Option<&'a [f32]>,
@@ -106,7 +107,9 @@ fn plane_sums<S: Simd>(simd: S, a: &[f32], centre_a: f32, b: &[f32], centre_b: f
 /// What a channel's values become: `factors[0] × a + factors[1] × b + constant`.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
+    /// Of `a` and of `b`.
     pub factors: [f32; 2],
+    /// What is added.
     pub constant: f32,
 }
 

@@ -82,12 +82,12 @@ fn on_nodes(job: &Job, plan: &Plan, signals: &Signals) -> Result<ExitCode> {
     };
     let _hub = (plan.node == 0).then(|| open_hub(plan, &address, port, &secret)).transpose()?;
     // Declared after the hub, so that it leaves before the hub waits for all to have left.
-    let mut agent = Agent::connect(&address, &secret, plan.rules.join_timeout)?;
+    let stopped = || Ending::Stopped { signal: signals.first().unwrap_or(libc::SIGTERM) }.report("");
+    let Some(mut agent) = Agent::connect(&address, &secret, plan.rules.join_timeout, signals)? else {
+        return Ok(stopped());
+    };
     loop {
-        let Some(begin) = agent.join(plan.node, plan.ranks, signals)? else {
-            let signal = signals.first().unwrap_or(libc::SIGTERM);
-            return Ok(Ending::Stopped { signal }.report(""));
-        };
+        let Some(begin) = agent.join(plan.node, plan.ranks, signals)? else { return Ok(stopped()) };
         let Begin { restarts, max_restarts, node, sizes, master_port, run_id } = begin;
         let secret = of_round(&secret, restarts);
         let master_addr = plan.master_addr.clone();

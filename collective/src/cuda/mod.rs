@@ -17,6 +17,7 @@ use cudarc::driver::{DriverError, result, sys};
 pub struct Gpu {
     /// Position in `CUDA_VISIBLE_DEVICES`.
     pub index: usize,
+    /// Its name, as nvidia-smi shows it.
     pub name: String,
     /// Bytes.
     pub memory: usize,

@@ -69,6 +69,7 @@ pub struct DataParallelConfig {
     pub devices: Vec<NamedDevice>,
     /// Which of them gathers the outputs and computes the loss, as a position in `devices`.
     pub output: usize,
+    /// How gradients come together on the first.
     pub reduce: DpReduce,
     /// Compute threads of each replica on the CPU.
     pub threads: usize,

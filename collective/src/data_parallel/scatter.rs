@@ -15,6 +15,7 @@ pub trait Scatter: Sized + Clone + Send + 'static {
     fn samples(&self) -> usize;
     /// `sizes[i]` samples for part i, in order; the sizes add up to [`samples`](Scatter::samples).
     fn scatter(self, sizes: &[usize]) -> Vec<Self>;
+    /// The same on another device.
     fn to_device(self, device: &Device) -> Self;
 }
 

@@ -9,7 +9,9 @@ use std::{collections::HashMap, ops::Range};
 /// `f32`; a bucket is closed by the parameter with which it reaches its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSizes {
+    /// Bytes of the first bucket.
     pub first: usize,
+    /// Bytes of each other one.
     pub rest: usize,
 }
 

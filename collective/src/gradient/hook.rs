@@ -57,6 +57,7 @@ pub struct Bucket<'a> {
 pub struct BucketParameter<'a> {
     /// Field names from the root, joined by dots.
     pub path: &'a str,
+    /// Its dimensions.
     pub shape: &'a [usize],
     /// Its elements of [`Bucket::values`].
     pub range: Range<usize>,
@@ -108,7 +109,9 @@ impl fmt::Debug for Bucket<'_> {
 /// and what is larger becomes infinite. PyTorch's `bf16_compress_hook` and `fp16_compress_hook`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfPrecision {
+    /// f32's range, 8 bits of precision.
     Bf16,
+    /// 11 bits of precision, from 6e-8 to 65504.
     Fp16,
 }
 

@@ -57,6 +57,7 @@ use watch::Ladder;
 /// What can be chosen about a [`Reducer`].
 #[derive(Clone, Debug)]
 pub struct ReducerOptions {
+    /// How much is sent at once.
     pub buckets: BucketSizes,
     /// Whether to communicate while backward runs.
     pub overlap: bool,

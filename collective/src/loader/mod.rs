@@ -15,6 +15,7 @@ use workers::Batch;
 
 /// A batch and how many of its samples count.
 pub struct Share<O> {
+    /// The batch.
     pub item: O,
     /// 0 for a batch that only keeps this rank in step while others finish an uneven epoch: it
     /// holds one repeated sample, which must weigh nothing.

@@ -42,11 +42,17 @@ pub(super) struct Log(Mutex<VecDeque<Entry>>);
 /// One call in a [`FlightRecord`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecordedCall {
+    /// Number of the call within its group, from 1.
     pub seq: u64,
+    /// Its name, such as `all_reduce`.
     pub operation: String,
+    /// Type of the elements.
     pub dtype: DType,
+    /// How many elements.
     pub count: u64,
+    /// How values become one, where they do.
     pub reduce: Option<ReduceOp>,
+    /// The rank that gives or gets, where there is one.
     pub root: Option<u32>,
     /// A message between two ranks; `seq` counts those from one rank to another.
     #[serde(default)]
@@ -55,6 +61,7 @@ pub struct RecordedCall {
     pub begun_us: u64,
     /// How long it took, in microseconds; none if it had not returned.
     pub took_us: Option<u64>,
+    /// Why it failed; none if it did not.
     pub error: Option<String>,
 }
 
@@ -67,8 +74,11 @@ pub struct FlightRecord {
     pub members: Vec<usize>,
     /// Number of the group, 0 for that of all ranks.
     pub group: u64,
+    /// Name of the machine.
     pub host: String,
+    /// The writer's process on it.
     pub pid: u32,
+    /// When this was written, in microseconds since 1970.
     pub written_us: u64,
     /// The first cause, as this rank was told.
     pub error: String,

@@ -30,6 +30,7 @@ pub struct Channel {
 /// What [`Channel::receive`] found.
 #[derive(Debug)]
 pub enum Received<T> {
+    /// A message.
     Message(T),
     /// Nothing within the time given; ask again.
     Nothing,

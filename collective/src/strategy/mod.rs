@@ -33,9 +33,11 @@ pub type ValidOutput<M> = <M as InferenceStep>::Output;
 pub struct StepReport {
     /// Counted from 1 over the whole run.
     pub step: usize,
+    /// Counted from 1.
     pub epoch: usize,
     /// Mean over the samples of the global batch.
     pub loss: f64,
+    /// Learning rate.
     pub lr: f64,
     /// Samples of this step over all ranks.
     pub samples: usize,
@@ -46,13 +48,16 @@ pub struct StepReport {
 /// One epoch, over all ranks.
 #[derive(Clone, Debug)]
 pub struct EpochReport {
+    /// Counted from 1.
     pub epoch: usize,
     /// Mean over every training sample seen in this epoch.
     pub train_loss: f64,
+    /// How many these were, over all ranks.
     pub train_samples: usize,
     /// Totals over the whole evaluation set, as [`StepOutput::totals`](crate::metric::StepOutput::totals)
     /// orders them; each sample counted once.
     pub valid_totals: Vec<f64>,
+    /// Samples of the evaluation set.
     pub valid_samples: usize,
     /// Training alone, without evaluation; with what a run did before it was resumed.
     pub train_time: Duration,
@@ -68,8 +73,11 @@ pub struct EpochReport {
 pub trait Observer: Send + Sync {
     /// An epoch begins, with this many optimizer steps and samples left in it.
     fn epoch_started(&self, _epoch: usize, _steps: usize, _samples: usize) {}
+    /// An optimizer step is done.
     fn step_done(&self, _report: &StepReport) {}
+    /// An evaluation begins, over this many samples of all ranks.
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
+    /// An epoch and its evaluation are done.
     fn epoch_done(&self, _report: &EpochReport) {}
     /// What a [`Callback`] or a metric given to
     /// [`with_metric`](DistributedDataParallel::with_metric) found in an epoch, over all ranks.

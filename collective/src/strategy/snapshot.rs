@@ -67,9 +67,11 @@ impl Position {
 /// in the epoch: they begin anew.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
+    /// Where the run is.
     pub position: Position,
     /// Parameters and buffers: a module record.
     pub model: Vec<u8>,
+    /// The optimizer's state: its record.
     pub optimizer: Vec<u8>,
     /// The learning-rate scheduler.
     pub scheduler: Vec<u8>,

@@ -3,7 +3,9 @@
 /// A convolution of stride 1 over images `[batch, channels, height, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Images.
     pub batch: usize,
+    /// Input channels.
     pub channels: usize,
     /// Height and width of an image, without padding.
     pub size: [usize; 2],
@@ -11,7 +13,9 @@ pub struct Geometry {
     pub padding: [usize; 2],
     /// Output channels.
     pub filters: usize,
+    /// Height and width of the kernel.
     pub kernel: [usize; 2],
+    /// Distance of two taps in each direction; 1 is a plain convolution.
     pub dilation: [usize; 2],
 }
 

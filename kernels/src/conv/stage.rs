@@ -6,7 +6,9 @@ use super::geometry::Geometry;
 /// zero.
 #[derive(Clone, Copy)]
 pub struct Gradient<'a> {
+    /// The gradients.
     pub values: &'a [f32],
+    /// The output, after its ReLU.
     pub output: Option<&'a [f32]>,
 }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::console::last_words;
 use anyhow::{Context, Result, bail};
 use collective::{
-    Secret,
+    Error, Secret,
     channel::{Channel, Received},
 };
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 
 /// After this long, the user is told what is waited for.
 const QUIET: Duration = Duration::from_secs(5);
+/// How long one attempt to reach the hub lasts before signals are looked at.
+const TRY: Duration = Duration::from_secs(2);
+/// With less time left than this, an attempt was the last one.
+const SOON: Duration = Duration::from_millis(100);
 
 /// A round as the hub opens it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,15 +43,36 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Connects to the hub at `address`, trying for `patience`.
+    /// Connects to the hub at `address`, trying for `patience`; `None` if a signal came first.
     ///
     /// # Errors
     /// If nobody answers there, or knows another secret.
-    pub fn connect(address: &str, secret: &Secret, patience: Duration) -> Result<Self> {
-        let channel = Channel::dial(address, secret, Instant::now() + patience).with_context(|| {
-            format!("node 0's launcher was not found at {address} (--master-addr, --master-port)")
-        })?;
-        Ok(Agent { channel, address: address.to_owned(), restarts: 0 })
+    pub fn connect(
+        address: &str,
+        secret: &Secret,
+        patience: Duration,
+        signals: &Signals,
+    ) -> Result<Option<Self>> {
+        let (asked, mut told) = (Instant::now(), false);
+        let deadline = asked + patience;
+        loop {
+            match Channel::dial(address, secret, deadline.min(Instant::now() + TRY)) {
+                Ok(channel) => return Ok(Some(Agent { channel, address: address.to_owned(), restarts: 0 })),
+                Err(_) if signals.first().is_some() => return Ok(None),
+                Err(error)
+                    if matches!(error, Error::Unauthenticated { .. }) || Instant::now() + SOON > deadline =>
+                {
+                    return Err(error).with_context(|| {
+                        format!("node 0's launcher was not found at {address} (--master-addr, --master-port)")
+                    });
+                }
+                Err(error) if !told && asked.elapsed() > QUIET => {
+                    last_words(&format!("still looking for node 0's launcher: {error}"));
+                    told = true;
+                }
+                Err(_) => {}
+            }
+        }
     }
 
     /// Joins the next round and waits until it begins; `None` if a signal came first.
