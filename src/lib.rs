@@ -6,6 +6,7 @@
 //! [`collective`], which knows nothing of the above.
 
 pub mod accelerator;
+pub mod augment;
 pub mod batch;
 pub mod bench;
 pub mod check;
@@ -28,10 +29,12 @@ pub mod gradients;
 pub mod launch;
 pub mod misclassified;
 pub mod model;
+pub mod optimisation;
 pub mod output;
 pub mod png;
 pub mod predict;
 pub mod quiet;
+pub mod recipe;
 pub mod replicas;
 pub mod report;
 pub mod run_config;

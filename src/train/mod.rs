@@ -55,7 +55,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     role.device.check_memory()?;
     let (began, environment) = (Instant::now(), role.environment);
     let mut config = RunConfig::new(args, role);
-    let console = Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs));
+    let console =
+        Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs.begun()));
     use_threads(config.threads)?;
 
     let group = connect(args, environment)?;
@@ -85,6 +86,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
+        .with_max_steps(resumed.last_step(&config, &*train))
         .with_resume(resumed.snapshot);
     let ddp = watched(ddp, args, data.test, &group, output.as_ref());
     let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref())?);
@@ -149,7 +151,6 @@ fn configured(
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)
-        .with_max_steps(args.max_steps)
         .with_checkpoints(Checkpoints {
             every: args.checkpoints.save_every,
             keeper: output.map(|output| output.keeper.clone()),
