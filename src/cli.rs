@@ -246,13 +246,11 @@ pub fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, S
     s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x)).ok_or_else(|| format!("expected {what}"))
 }
 
-/// A number from 0 to below 1.
-pub fn probability(s: &str) -> Result<f64, String> {
+pub(crate) fn probability(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
 }
 
-/// A number from 0.
-pub fn rate(s: &str) -> Result<f64, String> {
+pub(crate) fn rate(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0", |x| x >= 0.0)
 }
 
@@ -289,7 +287,6 @@ mod tests {
             ["--batch-size", "0"],
             ["--nproc-per-node", "0"],
             ["--timeout", "0"],
-            ["--epochs", "-1"],
             ["--accumulate", "0"],
             ["--gradient-clip", "0"],
             ["--bucket-cap-mb", "-1"],

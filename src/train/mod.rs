@@ -32,7 +32,7 @@ use collective::{
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
 };
-use parts::{connect, load_data, loaders, network, optimizer, renderer, restore_on};
+use parts::{connect, load_data, loaders, network, renderer, restore_on};
 use resumed::Resumed;
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
@@ -41,6 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let environment = Environment::detect()?;
     if environment.is_none_or(|environment| environment.is_main()) {
         args.checkpoints.check(args.run_dir.as_deref())?;
+        args.optimisation.check(args.momentum, args.warmup_epochs)?;
     }
     match Plan::decide(args, environment, gpus(args.device))? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
@@ -96,7 +97,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         .with_application_logger(None)
         .num_epochs(resumed.epochs);
     let renderer = renderer(args, environment, training.interrupter())?;
-    let learner = Learner::new(net, optimizer(&config), config.schedule(train.steps()));
+    let optimizer = config.optimisation.sgd(config.momentum);
+    let learner = Learner::new(net, optimizer, config.schedule(train.steps()));
     let _training = signals.training_begins();
     let result = training
         .renderer(renderer)

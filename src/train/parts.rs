@@ -1,4 +1,4 @@
-//! The parts of a training run: threads, group, data, network, optimizer, display.
+//! The parts of a training run: threads, group, data, network, display.
 
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser, Sample},
@@ -7,14 +7,12 @@ use crate::{
     data::{self, Dataset},
     device::LocalDevice,
     model::{Net, NetConfig},
-    optimisation::OptimisationArgs,
     quiet::Quiet,
     run_config::RunConfig,
     weights::{self, Loaded},
     world::Environment,
 };
 use anyhow::{Context, Result, bail};
-use burn::optim::{ModuleOptimizer, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig};
 use burn::tensor::Device;
 use burn::train::renderer::{MetricsRenderer, default_renderer};
 use collective::{
@@ -148,15 +146,6 @@ pub(super) fn network(
         }
         Some(_) | None => Ok(net),
     }
-}
-
-/// SGD as in PyTorch, without dampening.
-pub(super) fn optimizer(config: &RunConfig) -> ModuleOptimizer {
-    let OptimisationArgs { nesterov, weight_decay, .. } = config.optimisation;
-    let momentum = MomentumConfig::new().with_momentum(config.momentum).with_dampening(0.0);
-    let momentum = (config.momentum > 0.0).then_some(momentum.with_nesterov(nesterov));
-    let decay = (weight_decay > 0.0).then(|| WeightDecayConfig::new(weight_decay as f32));
-    SgdConfig::new().with_momentum(momentum).with_weight_decay(decay).init()
 }
 
 /// burn-train's dashboard where it is asked for; our console shows everything else.
