@@ -102,6 +102,8 @@ fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String>
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
     let stands_alone = arg.and_then(Arg::get_num_args).is_some_and(|values| values.min_values() == 0);
     match value {
+        // A recipe may have switched it on.
+        Value::Switch(false) if arg.is_some_and(is_switch) => Some(format!("--{name}=false")),
         Value::Switch(on) if stands_alone => on.then(|| format!("--{name}")),
         Value::Switch(on) => Some(format!("--{name}={on}")),
         Value::Text(text) => Some(format!("--{name}={text}")),
@@ -128,6 +130,11 @@ fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
             bail!("{}", said.collect::<Vec<_>>().join(" ").trim_start_matches("error: "))
         }
     }
+}
+
+/// Whether it is one of those that [`switchable`] makes.
+fn is_switch(arg: &Arg) -> bool {
+    arg.get_default_values() == ["false"]
 }
 
 /// Lets a switch be switched off again, `--batch-norm=false`, where a file switched it on.
@@ -185,6 +192,8 @@ mod tests {
         let best = recipe("", "--recipe best");
         assert!(best.batch_norm && best.optimisation.nesterov);
         let args = recipe("recipe = \"best\"\nbatch-size = 7\n", "--batch-norm=false --augment none");
+        let file = "recipe = \"best\"\nbatch-norm = false\n";
+        assert!(!recipe(file, "").batch_norm && recipe(file, "--batch-norm").batch_norm);
         assert_eq!((args.batch_size, args.batch_norm, args.recipe), (7, false, Some(Recipe::Best)));
         assert!(args.optimisation.augment.is_none() && args.optimisation.nesterov);
         assert_eq!(args.lr, best.lr);

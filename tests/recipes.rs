@@ -65,7 +65,7 @@ fn a_run_on_a_curve_goes_on_with_the_bits_it_would_have_had() {
 #[test]
 fn half_a_run_goes_on_at_another_world_size_to_the_same_image() {
     let flags = format!("{SMALL} --lr-schedule cosine --epochs 1.5 --batch-size 4 --scale-lr none");
-    let run = trained(&format!("{flags} --nproc-per-node 2 --save-every 8"));
+    let run = trained(&format!("{flags} --nproc-per-node 2 --save-every 8 --keep 9"));
     assert_eq!(run.losses().len(), 18);
     let from = run.path.join("checkpoints/step-000008");
     train(&format!("--device cpu {flags} --nproc-per-node 4 --resume {}", from.display())).succeeded();
@@ -129,7 +129,7 @@ fn bad_values_are_named() {
         ("--lr-schedule one-cycle:2", ["--lr-schedule", "0 to 1"]),
         ("--augment flip", ["--augment", "shift:PIXELS"]),
         ("--epochs 0", ["--epochs", "above 0"]),
-        ("--weight-decay -1", ["--weight-decay", "from 0"]),
+        ("--weight-decay=-1", ["--weight-decay", "from 0"]),
         ("--label-smoothing 1", ["--label-smoothing", "below 1"]),
         ("--lr-schedule one-cycle --warmup-epochs 1", ["--warmup-epochs", "one-cycle"]),
         ("--nesterov --momentum 0", ["--nesterov", "--momentum"]),
