@@ -19,7 +19,7 @@ impl Recipe {
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Recipe::Fast => &[
-                "--epochs=0.5",
+                "--epochs=0.9",
                 "--batch-size=32",
                 "--lr=0.05",
                 "--lr-schedule=one-cycle:0.2",

@@ -104,7 +104,8 @@ impl ScheduledLr {
 
 /// From one rate to another in half a cosine: where it is after `done` of `length`.
 fn anneal(from: f64, to: f64, done: f64, length: f64) -> f64 {
-    to + (from - to) / 2.0 * (1.0 + (PI * done / length).cos())
+    let part = if length > 0.0 { done / length } else { 0.0 };
+    to + (from - to) / 2.0 * (1.0 + (PI * part).cos())
 }
 
 /// `step` is from 0, as in PyTorch.
