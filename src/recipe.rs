@@ -30,7 +30,7 @@ impl Recipe {
                 "--dropout=0",
             ],
             Recipe::Best => &[
-                "--epochs=10",
+                "--epochs=6",
                 "--batch-size=32",
                 "--lr=0.05",
                 "--lr-schedule=one-cycle:0.2",
@@ -39,6 +39,7 @@ impl Recipe {
                 "--weight-decay=0.0005",
                 "--label-smoothing=0.05",
                 "--batch-norm",
+                "--dropout=0.2",
                 "--augment=shift:2,rotate:10,zoom:10",
             ],
         }
