@@ -1,6 +1,9 @@
 //! Images to tensors: a Burn data set over [`Images`] and the batcher that normalises them.
 
-use crate::data::{Images, PIXELS};
+use crate::{
+    augment::{Augment, Movement},
+    data::{Images, MEAN, PIXELS, STD},
+};
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
@@ -22,6 +25,27 @@ pub struct MnistBatch {
 pub struct Sample {
     images: Images,
     index: usize,
+    movement: Option<Movement>,
+}
+
+impl Sample {
+    /// As it is seen in `epoch`.
+    pub fn moved(mut self, augment: Augment, seed: u64, epoch: usize) -> Self {
+        self.movement = Some(augment.draw(seed, epoch, self.index));
+        self
+    }
+
+    /// Appends the normalised pixels to a batch.
+    fn extend(&self, batch: &mut Vec<f32>) {
+        match self.movement {
+            None => self.images.extend_normalised(self.index, batch),
+            Some(movement) => {
+                batch.extend(
+                    movement.of(self.images.image(self.index)).map(|pixel| (pixel / 255.0 - MEAN) / STD),
+                );
+            }
+        }
+    }
 }
 
 /// [`Images`] as a Burn data set.
@@ -29,7 +53,7 @@ pub struct ImageDataset(pub Images);
 
 impl Dataset<Sample> for ImageDataset {
     fn get(&self, index: usize) -> Result<Sample, DatasetError> {
-        Ok(Sample { images: self.0.clone(), index })
+        Ok(Sample { images: self.0.clone(), index, movement: None })
     }
 
     fn len(&self) -> usize {
@@ -45,7 +69,7 @@ impl Batcher<Sample, MnistBatch> for Normaliser {
         let size = samples.len();
         let mut pixels = Vec::with_capacity(size * PIXELS);
         for sample in &samples {
-            sample.images.extend_normalised(sample.index, &mut pixels);
+            sample.extend(&mut pixels);
         }
         let labels: Vec<i32> = samples.iter().map(|s| i32::from(s.images.label(s.index))).collect();
         MnistBatch {

@@ -7,6 +7,8 @@ use crate::{
     config_file::{Given, switchable},
     data::DatasetKind,
     gradients::GradientArgs,
+    optimisation::{Epochs, OptimisationArgs},
+    recipe::Recipe,
     replicas::DeviceId,
 };
 use clap::{ArgAction, Parser, ValueEnum, value_parser};
@@ -91,8 +93,9 @@ pub struct Args {
     #[arg(long, requires = "init_from", help_heading = "Model")]
     pub no_strict: bool,
 
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = positive, help_heading = "Training")]
-    pub epochs: usize,
+    /// Times to train on all images; 0.5 is half of them
+    #[arg(long, default_value = "1", value_name = "N", help_heading = "Training")]
+    pub epochs: Epochs,
     /// Samples a rank and step; in dp mode, samples a step, dealt out to the devices
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub batch_size: usize,
@@ -108,12 +111,15 @@ pub struct Args {
     /// SGD momentum, without dampening
     #[arg(long, default_value_t = 0.9, value_name = "M", value_parser = probability, help_heading = "Training")]
     pub momentum: f64,
-    /// Decides weights, data order and dropout
+    /// Decides weights, data order, dropout and augmentation
     #[arg(long, default_value_t = 42, value_name = "SEED", help_heading = "Training")]
     pub seed: u64,
     /// Stop after N optimizer steps, and evaluate
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub max_steps: Option<usize>,
+
+    #[command(flatten)]
+    pub optimisation: OptimisationArgs,
 
     #[command(flatten)]
     pub gradients: GradientArgs,
@@ -133,6 +139,9 @@ pub struct Args {
     /// auto: a bar on a terminal, plain lines elsewhere; tui: burn-train's dashboard
     #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
     pub progress: ProgressArg,
+    /// Flags that reach an accuracy on MNIST; those of --config and of the command line win
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "Configuration")]
+    pub recipe: Option<Recipe>,
     /// Flags from a file, TOML or a run's config.json, or from a run; those of the command line win
     #[arg(long, value_name = "FILE|RUN", help_heading = "Configuration")]
     pub config: Option<PathBuf>,
@@ -237,11 +246,11 @@ pub fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, S
     s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x)).ok_or_else(|| format!("expected {what}"))
 }
 
-fn probability(s: &str) -> Result<f64, String> {
+pub(crate) fn probability(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
 }
 
-fn rate(s: &str) -> Result<f64, String> {
+pub(crate) fn rate(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0", |x| x >= 0.0)
 }
 
@@ -278,7 +287,6 @@ mod tests {
             ["--batch-size", "0"],
             ["--nproc-per-node", "0"],
             ["--timeout", "0"],
-            ["--epochs", "-1"],
             ["--accumulate", "0"],
             ["--gradient-clip", "0"],
             ["--bucket-cap-mb", "-1"],

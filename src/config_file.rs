@@ -8,22 +8,20 @@ mod given;
 
 pub use given::{Flags, Given};
 
-use crate::cli::Args;
+use crate::{cli::Args, recipe::Recipe};
 use anyhow::{Context, Result, bail};
 use clap::{
-    Arg, ArgAction, Command, CommandFactory, Parser,
+    Arg, ArgAction, Command, CommandFactory, Parser, ValueEnum,
     error::{ContextKind, ContextValue, ErrorKind},
     value_parser,
 };
 use entries::{Entry, Value};
-use std::{
-    ffi::OsString,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsString, fs, path::Path};
 
 /// The flag that names the file.
-const FLAG: &str = "--config";
+const CONFIG: &str = "--config";
+/// The flag that names flags of our own, which are put before the file's.
+const RECIPE: &str = "--recipe";
 
 /// This process's command line, with the flags of the files that it names.
 ///
@@ -43,34 +41,41 @@ fn expand(mut args: Vec<OsString>, subcommand: Option<&str>) -> Result<Vec<OsStr
         Some(name) if args.get(1).is_some_and(|arg| arg == name) => 2,
         Some(_) => return Ok(args),
     };
+    let typed = args.get(at..).unwrap_or_default();
     let mut flags = Vec::new();
-    for path in named(args.get(at..).unwrap_or_default()) {
-        flags.extend(read(&path)?.into_iter().map(OsString::from));
+    for path in named(CONFIG, typed) {
+        flags.extend(read(Path::new(&path))?.into_iter().map(OsString::from));
+    }
+    // The last one counts; clap says what is wrong with a name that is none.
+    let recipe = named(RECIPE, typed).pop().or_else(|| named(RECIPE, &flags).pop());
+    if let Some(recipe) = recipe.and_then(|name| Recipe::from_str(name.to_str()?, false).ok()) {
+        flags.splice(0..0, recipe.flags().iter().map(OsString::from));
     }
     args.splice(at.min(args.len())..at.min(args.len()), flags);
     Ok(args)
 }
 
-/// The files that `--config FILE` and `--config=FILE` name.
-fn named(args: &[OsString]) -> Vec<PathBuf> {
-    let mut paths = Vec::new();
+/// What `--flag VALUE` and `--flag=VALUE` name, in their order.
+fn named(flag: &str, args: &[OsString]) -> Vec<OsString> {
+    let mut values = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            Some(FLAG) => paths.extend(args.next().map(PathBuf::from)),
-            Some(text) => paths
-                .extend(text.strip_prefix(FLAG).and_then(|rest| rest.strip_prefix('=')).map(PathBuf::from)),
+            Some(text) if text == flag => values.extend(args.next().cloned()),
+            Some(text) => values
+                .extend(text.strip_prefix(flag).and_then(|rest| rest.strip_prefix('=')).map(OsString::from)),
             None => {}
         }
     }
-    paths
+    values
 }
 
 /// A file's flags, as they would be typed.
 fn read(path: &Path) -> Result<Vec<String>> {
     // A run stands for the flags that it was started with.
     let path = &if path.is_dir() { path.join("config.json") } else { path.into() };
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {FLAG} {}", path.display()))?;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {CONFIG} {}", path.display()))?;
     let json = path.extension().is_some_and(|extension| extension == "json");
     let entries = if json { entries::of_json(&text) } else { entries::of_toml(&text) };
     let entries = entries.map_err(|(line, what)| anyhow::anyhow!("{}: {what}", place(path, line)))?;
@@ -97,6 +102,8 @@ fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String>
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
     let stands_alone = arg.and_then(Arg::get_num_args).is_some_and(|values| values.min_values() == 0);
     match value {
+        // A recipe may have switched it on.
+        Value::Switch(false) if arg.is_some_and(is_switch) => Some(format!("--{name}=false")),
         Value::Switch(on) if stands_alone => on.then(|| format!("--{name}")),
         Value::Switch(on) => Some(format!("--{name}={on}")),
         Value::Text(text) => Some(format!("--{name}={text}")),
@@ -125,6 +132,11 @@ fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
     }
 }
 
+/// Whether it is one of those that [`switchable`] makes.
+fn is_switch(arg: &Arg) -> bool {
+    arg.get_default_values() == ["false"]
+}
+
 /// Lets a switch be switched off again, `--batch-norm=false`, where a file switched it on.
 pub fn switchable(arg: Arg) -> Arg {
     match arg.get_action() {
@@ -145,6 +157,7 @@ pub fn switchable(arg: Arg) -> Arg {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     fn written(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -155,7 +168,7 @@ mod tests {
 
     fn parsed(name: &str, text: &str, flags: &str) -> Args {
         let (_folder, path) = written(name, text);
-        let args = ["train".into(), FLAG.into(), path.into_os_string()];
+        let args = ["train".into(), CONFIG.into(), path.into_os_string()];
         let args = args.into_iter().chain(flags.split_whitespace().map(OsString::from)).collect();
         Args::try_parse_from(expand(args, None).expect("a good file")).expect("good flags")
     }
@@ -171,6 +184,22 @@ mod tests {
         let args = parsed("run.toml", file, "--lr 0.2 --batch-norm=false --device-ids cpu:3,cpu:4,cpu:5");
         assert_eq!((args.lr, args.batch_size, args.batch_norm), (0.2, 1000, false));
         assert_eq!(args.device_ids.len(), 3, "not added to the file's");
+    }
+
+    #[test]
+    fn a_recipe_comes_before_file_and_command_line() {
+        let recipe = |file: &str, flags: &str| parsed("run.toml", file, flags);
+        let best = recipe("", "--recipe best");
+        assert!(best.batch_norm && best.optimisation.nesterov);
+        let args = recipe("recipe = \"best\"\nbatch-size = 7\n", "--batch-norm=false --augment none");
+        let file = "recipe = \"best\"\nbatch-norm = false\n";
+        assert!(!recipe(file, "").batch_norm && recipe(file, "--batch-norm").batch_norm);
+        assert_eq!((args.batch_size, args.batch_norm, args.recipe), (7, false, Some(Recipe::Best)));
+        assert!(args.optimisation.augment.is_none() && args.optimisation.nesterov);
+        assert_eq!(args.lr, best.lr);
+        let args = recipe("recipe = \"best\"", "--recipe=fast");
+        assert_eq!((args.recipe, args.optimisation.augment.is_none()), (Some(Recipe::Fast), true));
+        assert!(Args::try_parse_from(["train", "--recipe", "slow"]).is_err());
     }
 
     #[test]

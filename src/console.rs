@@ -1,7 +1,10 @@
 //! The one place that prints: rank 0's header, progress and result, and everybody's last words.
 
 use crate::{cli::ProgressArg, evaluation::Evaluation, run_config::RunConfig};
-use collective::strategy::{EpochReport, Observer, StepReport};
+use collective::{
+    schedule::Curve,
+    strategy::{EpochReport, Observer, StepReport},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{IsTerminal, Write, stderr, stdout},
@@ -77,8 +80,12 @@ impl Console {
             0.0 => String::new(),
             epochs => format!(", reached over {epochs} epoch(s)"),
         };
+        let curve = match config.optimisation.lr_schedule {
+            Curve::Constant => String::new(),
+            curve => format!(" at most, {curve}"),
+        };
         let scale = serde_name(&config.scale_lr);
-        self.say(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}"));
+        self.say(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
     }
 
     /// Whether anything is shown at all.

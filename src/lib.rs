@@ -7,6 +7,7 @@
 
 pub mod accelerator;
 pub mod allocator;
+pub mod augment;
 pub mod batch;
 pub mod bench;
 pub mod check;
@@ -29,10 +30,12 @@ pub mod gradients;
 pub mod launch;
 pub mod misclassified;
 pub mod model;
+pub mod optimisation;
 pub mod output;
 pub mod png;
 pub mod predict;
 pub mod quiet;
+pub mod recipe;
 pub mod replicas;
 pub mod report;
 pub mod run_config;

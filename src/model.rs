@@ -39,6 +39,8 @@ pub struct Net {
     fc2: Linear,
     relu: Relu,
     loss: CrossEntropyLoss,
+    /// What training minimises: the same with smoothed labels, if they are.
+    training_loss: CrossEntropyLoss,
 }
 
 impl NetConfig {
@@ -59,11 +61,19 @@ impl NetConfig {
             fc2: LinearConfig::new(128, 10).init(device),
             relu: Relu::new(),
             loss: CrossEntropyLossConfig::new().init(device),
+            training_loss: CrossEntropyLossConfig::new().init(device),
         }
     }
 }
 
 impl Net {
+    /// Trains towards labels of which `smoothing` is shared out evenly over all classes (Szegedy et al.
+    /// 2015, arXiv 1512.00567), as PyTorch's `label_smoothing`; the test's loss stays as it is.
+    pub fn with_label_smoothing(mut self, smoothing: f64) -> Self {
+        self.training_loss.smoothing = (smoothing > 0.0).then_some(smoothing as f32);
+        self
+    }
+
     /// Images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = match &self.bn1 {
@@ -81,21 +91,21 @@ impl Net {
         self.fc2.forward(cpu::dropout(&self.dropout2, x)) // [batch, 10]
     }
 
-    /// The mean loss `[1]` over the batch, and the output that metrics see.
-    fn classify(&self, batch: MnistBatch) -> (Tensor<1>, Classification) {
-        self.judge(self.forward(batch.images), batch.labels)
-    }
-
-    /// The same from logits `[batch, 10]` and labels `[batch]`; the loss is f32 whatever the network
-    /// computes with.
+    /// The mean loss `[1]` that training minimises, from logits `[batch, 10]` and labels `[batch]`, and the
+    /// output that metrics see; the loss is f32 whatever the network computes with.
     pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-        let logits = match logits.dtype() {
-            DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
-            _ => logits,
-        };
-        let loss = self.loss.forward(logits.clone(), labels.clone());
-        (loss.clone(), Classification::new(loss, logits, labels))
+        judge(&self.training_loss, logits, labels)
     }
+}
+
+/// The mean loss `[1]` over the batch, and the output that metrics see.
+fn judge(loss: &CrossEntropyLoss, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
+    let logits = match logits.dtype() {
+        DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
+        _ => logits,
+    };
+    let loss = loss.forward(logits.clone(), labels.clone());
+    (loss.clone(), Classification::new(loss, logits, labels))
 }
 
 impl TrainStep for Net {
@@ -103,7 +113,7 @@ impl TrainStep for Net {
     type Output = Classification;
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<Classification> {
-        let (loss, output) = self.classify(batch);
+        let (loss, output) = self.judge(self.forward(batch.images), batch.labels);
         TrainOutput::new(self, precision::backward(&loss), output)
     }
 }
@@ -113,6 +123,6 @@ impl InferenceStep for Net {
     type Output = Classification;
 
     fn step(&self, batch: MnistBatch) -> Classification {
-        self.classify(batch).1
+        judge(&self.loss, self.forward(batch.images), batch.labels).1
     }
 }

@@ -7,9 +7,15 @@ use crate::{
     config_file::Flags,
     device::{LocalDevice, cores},
     gradients::GradientArgs,
+    optimisation::{Epochs, OptimisationArgs},
+    recipe::Recipe,
     replicas::Replicas,
 };
-use collective::lr::{LrScaling, WarmupLr};
+use collective::{
+    lr::{LrScaling, WarmupLr},
+    schedule::{Curve, ScheduledLr},
+    strategy::Position,
+};
 use serde::Serialize;
 
 /// Everything that decides a run's result, as `config.json` keeps it.
@@ -29,7 +35,7 @@ pub struct RunConfig {
     pub sync_bn: bool,
     pub dropout: [f64; 2],
     pub init_from: Option<std::path::PathBuf>,
-    pub epochs: usize,
+    pub epochs: Epochs,
     pub batch_size: usize,
     pub lr: f64,
     pub scale_lr: LrScaling,
@@ -37,11 +43,14 @@ pub struct RunConfig {
     pub warmup_epochs: f64,
     pub momentum: f64,
     #[serde(flatten)]
+    pub optimisation: OptimisationArgs,
+    #[serde(flatten)]
     pub gradients: GradientArgs,
     #[serde(flatten)]
     pub checkpoints: CheckpointArgs,
     pub seed: u64,
     pub max_steps: Option<usize>,
+    pub recipe: Option<Recipe>,
     pub version: &'static str,
     /// What repeats the run, given to `--config`.
     pub flags: Flags,
@@ -78,19 +87,44 @@ impl RunConfig {
             lr_factor: scale_lr.factor(environment.world_size),
             warmup_epochs: args.warmup_epochs,
             momentum: args.momentum,
+            optimisation: args.optimisation,
             gradients: args.gradients.clone(),
             checkpoints: args.checkpoints.clone(),
             seed: args.seed,
             max_steps: args.max_steps,
+            recipe: args.recipe,
             version: env!("CARGO_PKG_VERSION"),
             flags,
         }
     }
 
+    /// Optimizer steps of an epoch of this many batches a rank.
+    fn epoch_steps(&self, batches: usize) -> usize {
+        batches.div_ceil(self.gradients.accumulate)
+    }
+
+    /// The step after which a run ends before its last epoch does, if there is one. An epoch has `batches`
+    /// batches a rank, of which `left` are left of the one that `position` is in.
+    pub fn last_step(&self, batches: usize, left: usize, position: &Position) -> Option<usize> {
+        let epoch = self.epoch_steps(batches);
+        // At another world size before, other steps led here.
+        let done = position.epoch * epoch - self.epoch_steps(left);
+        let end = || position.step + self.epochs.steps(epoch).saturating_sub(done);
+        let ends = [self.max_steps, self.epochs.is_fraction().then(end)];
+        ends.into_iter().flatten().min()
+    }
+
     /// The learning rate of every step, for an epoch of this many batches a rank.
-    pub fn schedule(&self, batches: usize) -> WarmupLr {
-        let steps = batches.div_ceil(self.gradients.accumulate);
-        let warmup_steps = (self.warmup_epochs * steps as f64).round() as usize;
-        WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps)
+    pub fn schedule(&self, batches: usize) -> ScheduledLr {
+        let (curve, epoch) = (self.optimisation.lr_schedule, self.epoch_steps(batches));
+        let warmup_steps = (self.warmup_epochs * epoch as f64).round() as usize;
+        let warmup = WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps);
+        let whole = self.epochs.steps(epoch);
+        match self.max_steps {
+            Some(max) if max < whole && curve != Curve::Constant => {
+                ScheduledLr::new(curve, warmup, max, None)
+            }
+            Some(_) | None => ScheduledLr::new(curve, warmup, whole, Some(epoch)),
+        }
     }
 }

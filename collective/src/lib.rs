@@ -24,6 +24,8 @@ pub mod precision;
 #[cfg(feature = "burn")]
 pub mod replica;
 #[cfg(feature = "burn")]
+pub mod schedule;
+#[cfg(feature = "burn")]
 pub mod strategy;
 #[cfg(feature = "burn")]
 pub mod sync_batch_norm;

@@ -1,12 +1,13 @@
 //! What must not change between a checkpoint and the run that goes on from it.
 
 use crate::run_config::RunConfig;
+use collective::schedule::Curve;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Everything that decides a run's trajectory at a given world size, by flag. The world size, the
-/// batch size and the length of the run may change.
+/// batch size and, at a constant learning rate, the length of the run may change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Identity(BTreeMap<String, Value>);
@@ -14,7 +15,7 @@ pub struct Identity(BTreeMap<String, Value>);
 impl Identity {
     /// `data` is the digest of the images.
     pub fn new(config: &RunConfig, data: &str) -> Self {
-        let gradients = &config.gradients;
+        let (gradients, optimisation) = (&config.gradients, &config.optimisation);
         let entries = [
             ("--batch-norm", json!(config.batch_norm)),
             ("--sync-bn", json!(config.sync_bn)),
@@ -28,12 +29,24 @@ impl Identity {
             ("--scale-lr", json!(config.scale_lr)),
             ("--warmup-epochs", json!(config.warmup_epochs)),
             ("--momentum", json!(config.momentum)),
+            ("--lr-schedule", json!(optimisation.lr_schedule)),
+            ("--nesterov", json!(optimisation.nesterov)),
+            ("--weight-decay", json!(optimisation.weight_decay)),
+            ("--label-smoothing", json!(optimisation.label_smoothing)),
+            ("--augment", json!(optimisation.augment)),
             ("--accumulate", json!(gradients.accumulate)),
             ("--gradient-clip", json!(gradients.gradient_clip)),
             ("--precision", json!(gradients.precision.to_string())),
             ("--grad-compression", json!(gradients.grad_compression)),
         ];
-        Self(entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).collect())
+        let mut entries: BTreeMap<_, _> =
+            entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).collect();
+        // Such a curve is one over the whole run.
+        if optimisation.lr_schedule != Curve::Constant {
+            entries.insert("--epochs".into(), json!(config.epochs));
+            entries.insert("--max-steps".into(), json!(config.max_steps));
+        }
+        Self(entries)
     }
 
     /// What differs: `--seed 42, not 43`, this run's value last.

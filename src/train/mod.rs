@@ -32,7 +32,7 @@ use collective::{
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
 };
-use parts::{connect, load_data, loaders, network, optimizer, renderer, restore_on};
+use parts::{connect, load_data, loaders, network, renderer, restore_on};
 use resumed::Resumed;
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
@@ -41,6 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let environment = Environment::detect()?;
     if environment.is_none_or(|environment| environment.is_main()) {
         args.checkpoints.check(args.run_dir.as_deref())?;
+        args.optimisation.check(args.momentum, args.warmup_epochs)?;
     }
     match Plan::decide(args, environment, gpus(args.device))? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
@@ -55,7 +56,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     role.device.check_memory()?;
     let (began, environment) = (Instant::now(), role.environment);
     let mut config = RunConfig::new(args, role);
-    let console = Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs));
+    let console =
+        Arc::new(Console::new(Style::choose(args.progress, environment.is_main()), args.epochs.begun()));
     use_threads(config.threads)?;
 
     let group = connect(args, environment)?;
@@ -85,6 +87,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone())
         .with_observer(Arc::new(observers))
+        .with_max_steps(resumed.last_step(&config, &*train))
         .with_resume(resumed.snapshot);
     let ddp = watched(ddp, args, data.test, &group, output.as_ref());
     let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref())?);
@@ -94,7 +97,8 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         .with_application_logger(None)
         .num_epochs(resumed.epochs);
     let renderer = renderer(args, environment, training.interrupter())?;
-    let learner = Learner::new(net, optimizer(&config), config.schedule(train.steps()));
+    let optimizer = config.optimisation.sgd(config.momentum);
+    let learner = Learner::new(net, optimizer, config.schedule(train.steps()));
     let _training = signals.training_begins();
     let result = training
         .renderer(renderer)
@@ -149,7 +153,6 @@ fn configured(
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
         .with_clip(args.gradients.gradient_clip)
-        .with_max_steps(args.max_steps)
         .with_checkpoints(Checkpoints {
             every: args.checkpoints.save_every,
             keeper: output.map(|output| output.keeper.clone()),

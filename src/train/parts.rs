@@ -1,4 +1,4 @@
-//! The parts of a training run: threads, group, data, network, optimizer, display.
+//! The parts of a training run: threads, group, data, network, display.
 
 use crate::{
     allocator::keep_memory,
@@ -14,7 +14,6 @@ use crate::{
     world::Environment,
 };
 use anyhow::{Context, Result, bail};
-use burn::optim::{ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Device;
 use burn::train::renderer::{MetricsRenderer, default_renderer};
 use collective::{
@@ -98,14 +97,17 @@ pub(super) fn loaders(
     let world = World { rank: group.rank(), size: group.world_size() };
     let loader = |images: &data::Images, seed, precision| {
         let (images, batcher) = (Arc::new(ImageDataset(images.clone())), Arc::new(Normaliser(precision)));
-        Arc::new(ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers))
+        ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers)
     };
     let seed = (!args.no_shuffle).then_some(args.seed);
-    let (train, test) = (
-        loader(&data.train, seed, args.gradients.precision),
-        // Evaluation is f32, as the parameters are.
-        loader(&data.test, None, Precision::F32),
-    );
+    let mut train = loader(&data.train, seed, args.gradients.precision);
+    let (augment, seed) = (args.optimisation.augment, args.seed);
+    if !augment.is_none() {
+        train =
+            train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
+    }
+    // Evaluation is f32, as the parameters are.
+    let (train, test) = (Arc::new(train), Arc::new(loader(&data.test, None, Precision::F32)));
     config.dataset = data.name.into();
     config.flags.decided("dataset", data.name);
     config.train_samples = train.samples();
@@ -123,6 +125,7 @@ pub(super) fn network(
     console: &Console,
 ) -> Result<Net> {
     let mut net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(device);
+    net = net.with_label_smoothing(config.optimisation.label_smoothing);
     if config.sync_bn {
         // In a group of its own it never waits behind gradients.
         net = convert_sync_batch_norm(net, &group.split(0, 0)?)?;
@@ -145,12 +148,6 @@ pub(super) fn network(
         }
         Some(_) | None => Ok(net),
     }
-}
-
-/// SGD with momentum as in PyTorch: no dampening.
-pub(super) fn optimizer(config: &RunConfig) -> ModuleOptimizer {
-    let momentum = MomentumConfig::new().with_momentum(config.momentum).with_dampening(0.0);
-    SgdConfig::new().with_momentum((config.momentum > 0.0).then_some(momentum)).init()
 }
 
 /// burn-train's dashboard where it is asked for; our console shows everything else.

@@ -1,6 +1,7 @@
 //! Where a run begins: at the beginning, or where a checkpoint of it ends.
 
 use crate::{
+    batch::MnistBatch,
     checkpoint::{Found, Identity},
     cli::Args,
     console::Console,
@@ -8,7 +9,11 @@ use crate::{
     run_config::RunConfig,
 };
 use anyhow::Result;
-use collective::{ProcessGroup, strategy::Snapshot};
+use collective::{
+    ProcessGroup,
+    loader::DistributedLoader,
+    strategy::{Position, Snapshot},
+};
 use std::time::Instant;
 
 /// What `--resume` found, on every rank.
@@ -38,7 +43,7 @@ impl Resumed {
         let mut found = group.on_rank_zero(look).transpose()?.flatten();
         let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
         let snapshot = Snapshot::share(kept, group)?;
-        let mut epochs = args.epochs;
+        let mut epochs = args.epochs.begun();
         if snapshot.is_some() {
             // They have been trained on since.
             config.init_from = None;
@@ -46,6 +51,12 @@ impl Resumed {
             epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
         }
         Ok(Self { found, identity, snapshot, epochs })
+    }
+
+    /// Where the run ends before its last epoch does, if there.
+    pub fn last_step(&self, config: &RunConfig, train: &impl DistributedLoader<MnistBatch>) -> Option<usize> {
+        let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
+        config.last_step(train.steps(), train.steps_left(position.done()), &position)
     }
 
     /// The run's folder, new or gone on with. `began` is when this process did.

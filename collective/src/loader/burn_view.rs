@@ -49,6 +49,7 @@ impl<I, O> ShardedLoader<I, O> {
             batch_size: self.batch_size,
             workers: self.workers,
             device: self.device.clone(),
+            transform: self.transform.clone(),
             next_epoch: AtomicUsize::new(1),
         }
     }

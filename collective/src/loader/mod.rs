@@ -56,6 +56,9 @@ pub trait DistributedLoader<O>: DataLoader<O> {
     }
 }
 
+/// What becomes of a sample in an epoch (from 1), before it is put into a batch.
+pub type Transform<I> = Arc<dyn Fn(usize, I) -> I + Send + Sync>;
+
 /// A Burn data set and batcher, shared out over the ranks of a world.
 pub struct ShardedLoader<I, O> {
     dataset: Arc<dyn Dataset<I>>,
@@ -64,6 +67,7 @@ pub struct ShardedLoader<I, O> {
     batch_size: usize,
     workers: usize,
     device: Device,
+    transform: Option<Transform<I>>,
     /// For Burn's own strategies, which ask for "the next epoch" without a number.
     next_epoch: AtomicUsize,
 }
@@ -85,7 +89,14 @@ impl<I, O> ShardedLoader<I, O> {
         assert!(batch_size > 0, "batch_size must be at least 1");
         let sampler = DistributedSampler::new(dataset.len(), world, seed);
         let (device, next_epoch) = (Device::default(), AtomicUsize::new(1));
-        Self { dataset, batcher, sampler, batch_size, workers, device, next_epoch }
+        Self { dataset, batcher, sampler, batch_size, workers, device, transform: None, next_epoch }
+    }
+
+    /// Puts every sample through `transform`, on the threads that build batches. For the same epochs to
+    /// give the same samples, it must depend on nothing else than its arguments.
+    pub fn with_transform(mut self, transform: Transform<I>) -> Self {
+        self.transform = Some(transform);
+        self
     }
 }
 
@@ -93,13 +104,19 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
     /// How a worker makes the batch of `indices`.
     fn builder(
         &self,
+        epoch: usize,
         device: &Device,
     ) -> impl Fn(&Batch) -> Result<Share<O>, DatasetError> + Clone + Send + 'static {
         let (dataset, batcher, device) = (self.dataset.clone(), self.batcher.clone(), device.clone());
+        let transform = self.transform.clone();
         move |Batch { indices, global }| {
             // A rank without samples left still takes part in the step, with weight zero.
             let padded = if indices.is_empty() { &[0][..] } else { indices.as_slice() };
-            let item = batcher.batch(dataset.get_many(padded.to_vec())?, &device);
+            let mut samples = dataset.get_many(padded.to_vec())?;
+            if let Some(transform) = &transform {
+                samples = samples.into_iter().map(|sample| transform(epoch, sample)).collect();
+            }
+            let item = batcher.batch(samples, &device);
             Ok(Share { item, samples: indices.len(), global_samples: *global })
         }
     }
@@ -109,7 +126,7 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
         let batches = self.sampler.batches_after(epoch, done, self.batch_size).into_iter().enumerate();
         let global = |step| self.sampler.global_batch(done, step, self.batch_size);
         let batches = batches.map(|(step, indices)| Batch { indices, global: global(step) });
-        workers::build(batches.skip(skip).collect(), self.workers, self.builder(device))
+        workers::build(batches.skip(skip).collect(), self.workers, self.builder(epoch, device))
     }
 }
 
@@ -179,6 +196,20 @@ mod tests {
             l.rest(2, done, &Device::default()).map(|s| s.expect("in memory").samples).sum()
         };
         assert_eq!((0..3).map(|rank| samples(&loader(103, rank, 3, 1))).sum::<usize>(), 63);
+    }
+
+    #[test]
+    fn a_transform_sees_the_epoch_on_every_path() {
+        let plus = |l: ShardedLoader<usize, Vec<usize>>| {
+            l.with_transform(Arc::new(|epoch, sample| sample + 1000 * epoch))
+        };
+        let (plain, changed) = (loader(30, 1, 2, 0), plus(loader(30, 1, 2, 1)));
+        let added = |all: Vec<(Vec<usize>, usize)>, by: usize| -> Vec<(Vec<usize>, usize)> {
+            all.into_iter().map(|(items, n)| (items.into_iter().map(|item| item + by).collect(), n)).collect()
+        };
+        assert_eq!(shares(&changed, 3, 1), added(shares(&plain, 3, 1), 3000));
+        let first: Vec<_> = changed.to_device(&Device::default()).iter().map(|b| b.expect("here")).collect();
+        assert_eq!(first[0], added(shares(&plain, 1, 0), 1000)[0].0);
     }
 
     #[test]
