@@ -81,6 +81,7 @@ pub struct ScheduledLr {
 }
 
 impl ScheduledLr {
+    /// At its first step; see the fields.
     pub fn new(curve: Curve, warmup: WarmupLr, total_steps: usize, epoch_steps: Option<usize>) -> Self {
         Self { curve, warmup, total_steps, epoch_steps, step: 0 }
     }
