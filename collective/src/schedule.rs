@@ -80,6 +80,7 @@ pub struct ScheduledLr {
 }
 
 impl ScheduledLr {
+    /// A run that begins; `epoch_steps` is `None` where `total_steps` does not depend on an epoch's length.
     pub fn new(curve: Curve, warmup: WarmupLr, total_steps: usize, epoch_steps: Option<usize>) -> Self {
         Self { curve, warmup, total_steps, epoch_steps, step: 0 }
     }
