@@ -8,9 +8,9 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recipe {
-    /// 99 % in as few images as were found to be enough, with two ranks
+    /// 99 % after eight tenths of an epoch, with two ranks
     Fast,
-    /// The highest accuracy that was found in a few epochs
+    /// 99.45 % after six epochs, with two ranks
     Best,
 }
 
@@ -19,7 +19,7 @@ impl Recipe {
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Recipe::Fast => &[
-                "--epochs=0.9",
+                "--epochs=0.8",
                 "--batch-size=32",
                 "--lr=0.05",
                 "--lr-schedule=one-cycle:0.2",

@@ -69,7 +69,6 @@ impl Serialize for Curve {
 /// A [`Curve`] over a whole run, as a Burn learning-rate scheduler: checkpoints carry its position.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledLr {
-    /// After the warm-up.
     pub curve: Curve,
     /// Its target is the highest rate.
     pub warmup: WarmupLr,
@@ -81,7 +80,7 @@ pub struct ScheduledLr {
 }
 
 impl ScheduledLr {
-    /// At its first step; see the fields.
+    /// A run that begins; `epoch_steps` is `None` where `total_steps` does not depend on an epoch's length.
     pub fn new(curve: Curve, warmup: WarmupLr, total_steps: usize, epoch_steps: Option<usize>) -> Self {
         Self { curve, warmup, total_steps, epoch_steps, step: 0 }
     }
