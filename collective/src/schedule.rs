@@ -69,6 +69,7 @@ impl Serialize for Curve {
 /// A [`Curve`] over a whole run, as a Burn learning-rate scheduler: checkpoints carry its position.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledLr {
+    /// After the warm-up, where it leaves room for one.
     pub curve: Curve,
     /// Its target is the highest rate.
     pub warmup: WarmupLr,
