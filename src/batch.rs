@@ -2,7 +2,7 @@
 
 use crate::{
     augment::{Augment, Movement},
-    data::{Images, MEAN, PIXELS, STD},
+    data::{Images, PIXELS, normalise},
 };
 use burn::data::{
     dataloader::batcher::Batcher,
@@ -40,9 +40,7 @@ impl Sample {
         match self.movement {
             None => self.images.extend_normalised(self.index, batch),
             Some(movement) => {
-                batch.extend(
-                    movement.of(self.images.image(self.index)).map(|pixel| (pixel / 255.0 - MEAN) / STD),
-                );
+                batch.extend(movement.of(self.images.image(self.index)).map(normalise));
             }
         }
     }

@@ -49,7 +49,7 @@ fn expand(mut args: Vec<OsString>, subcommand: Option<&str>) -> Result<Vec<OsStr
     // The last one counts; clap says what is wrong with a name that is none.
     let recipe = named(RECIPE, typed).pop().or_else(|| named(RECIPE, &flags).pop());
     if let Some(recipe) = recipe.and_then(|name| Recipe::from_str(name.to_str()?, false).ok()) {
-        flags.splice(0..0, recipe.flags().iter().map(OsString::from));
+        flags.splice(0..0, recipe.flags().map(OsString::from));
     }
     args.splice(at.min(args.len())..at.min(args.len()), flags);
     Ok(args)

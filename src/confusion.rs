@@ -1,6 +1,6 @@
 //! Which digit was taken for which: a callback over the test set, joined over all ranks.
 
-use crate::{durable, model::Net};
+use crate::{answers::values, durable, model::Net};
 use collective::{
     metric::Classification,
     strategy::{Callback, Distributed, EpochReport, Join},
@@ -26,11 +26,8 @@ impl Confusion {
     fn count(&mut self, output: &Classification) -> Result<(), String> {
         let Some((logits, labels)) = output.answers() else { return Ok(()) };
         let [batch, _] = logits.dims();
-        let read = |tensor: burn::tensor::Tensor<1, burn::tensor::Int>| {
-            let data = tensor.try_into_data().map_err(|error| error.to_string())?;
-            data.convert::<i64>().try_into_vec::<i64>().map_err(|error| format!("{error:?}"))
-        };
-        for (label, answer) in read(labels)?.into_iter().zip(read(logits.argmax(1).reshape([batch]))?) {
+        let answers = values::<i64, 1, _>(logits.argmax(1).reshape([batch]))?;
+        for (label, answer) in values::<i64, 1, _>(labels)?.into_iter().zip(answers) {
             // Labels were checked when the data was read, and there are as many answers as logits.
             if let Some(count) = self.counts.get_mut(label as usize * CLASSES + answer as usize) {
                 *count += 1;

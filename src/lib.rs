@@ -7,6 +7,7 @@
 
 pub mod accelerator;
 pub mod allocator;
+pub mod answers;
 pub mod augment;
 pub mod batch;
 pub mod bench;
@@ -41,6 +42,7 @@ pub mod report;
 pub mod run_config;
 pub mod run_folder;
 pub mod run_log;
+pub mod run_tables;
 pub mod stop;
 pub mod tensorboard;
 pub mod train;

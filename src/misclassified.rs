@@ -2,6 +2,7 @@
 //! ranks.
 
 use crate::{
+    answers::{softmax, values},
     data::{Images, PIXELS, SIDE},
     durable,
     model::Net,
@@ -9,7 +10,6 @@ use crate::{
     tensorboard::{EventLog, Picture},
 };
 use anyhow::Context;
-use burn::tensor::Tensor;
 use collective::{
     World,
     metric::Classification,
@@ -65,9 +65,7 @@ impl Misclassified {
     fn look(&mut self, output: &Classification) -> Result<(), String> {
         let Some((logits, labels)) = output.answers() else { return Ok(()) };
         let [_, classes] = logits.dims();
-        let labels = labels.try_into_data().map_err(|error| error.to_string())?;
-        let labels = labels.convert::<i64>().try_into_vec::<i64>().map_err(|error| format!("{error:?}"))?;
-        for (logits, label) in read(logits)?.chunks(classes).zip(labels) {
+        for (logits, label) in values(logits)?.chunks(classes).zip(values::<i64, 1, _>(labels)?) {
             let test_image = self.world.rank + self.seen * self.world.size;
             self.seen += 1;
             let label = label as usize;
@@ -107,23 +105,17 @@ impl Misclassified {
     }
 }
 
-fn read(logits: Tensor<2>) -> Result<Vec<f32>, String> {
-    let data = logits.try_into_data().map_err(|error| error.to_string())?;
-    data.convert::<f32>().try_into_vec().map_err(|error| format!("{error:?}"))
-}
-
 /// What is wrong about an answer, if it is.
 fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Wrong> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let answer = logits.iter().position(|logit| *logit == largest)?;
-    let weights: Vec<f64> = logits.iter().map(|logit| f64::from(logit - largest).exp()).collect();
-    let sum: f64 = weights.iter().sum();
+    let probabilities = softmax(logits);
     (answer != label).then(|| Wrong {
         test_image,
         label,
         answer,
-        label_probability: weights[label] / sum,
-        answer_probability: weights[answer] / sum,
+        label_probability: probabilities[label],
+        answer_probability: probabilities[answer],
     })
 }
 

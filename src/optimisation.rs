@@ -50,11 +50,16 @@ impl OptimisationArgs {
 
     /// The optimizer: PyTorch's SGD, without dampening.
     pub fn sgd(&self, momentum: f64) -> ModuleOptimizer {
-        let with = MomentumConfig::new().with_momentum(momentum).with_dampening(0.0);
-        let with = (momentum > 0.0).then_some(with.with_nesterov(self.nesterov));
-        let decay = (self.weight_decay > 0.0).then(|| WeightDecayConfig::new(self.weight_decay as f32));
-        SgdConfig::new().with_momentum(with).with_weight_decay(decay).init()
+        sgd(momentum, self.nesterov, self.weight_decay)
     }
+}
+
+/// SGD as PyTorch has it, with a momentum that is not dampened; without what is 0.
+pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
+    let with = MomentumConfig::new().with_momentum(momentum).with_dampening(0.0);
+    let with = (momentum > 0.0).then_some(with.with_nesterov(nesterov));
+    let decay = (weight_decay > 0.0).then(|| WeightDecayConfig::new(weight_decay as f32));
+    SgdConfig::new().with_momentum(with).with_weight_decay(decay).init()
 }
 
 /// `--epochs`: a number of them, perhaps with a part of one more.

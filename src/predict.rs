@@ -10,6 +10,7 @@ pub use digit::{NotADigit, digit};
 pub use picture::Picture;
 
 use crate::{
+    answers::{softmax, values},
     console::{last_words, print_line},
     data::{CLASSES, PIXELS, SIDE, normalise},
     exit,
@@ -85,22 +86,13 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode> {
 
 /// What `net` makes of 28×28 pixels, 0 background.
 fn predict(net: &Net, pixels: &[u8; PIXELS], file: &Path, device: &Device) -> Result<Prediction> {
-    let pixels = pixels.iter().map(|pixel| normalise(*pixel)).collect::<Vec<f32>>();
+    let pixels = pixels.iter().map(|pixel| normalise(f32::from(*pixel))).collect::<Vec<f32>>();
     let images = Tensor::<4>::from_data(TensorData::new(pixels, [1, 1, SIDE, SIDE]), device);
-    let logits = net.forward(images).into_data().convert::<f32>();
-    let logits =
-        logits.try_into_vec::<f32>().map_err(|error| anyhow!("cannot read the logits: {error:?}"))?;
+    let logits = values(net.forward(images)).map_err(|error| anyhow!("cannot read the logits: {error}"))?;
     let probabilities = softmax(&logits);
     let likelier = |a: &usize, b: &usize| probabilities[*a].total_cmp(&probabilities[*b]);
     let digit = (0..CLASSES.min(logits.len())).max_by(likelier).unwrap_or_default();
     Ok(Prediction { file: file.into(), digit, probabilities, logits })
-}
-
-fn softmax(logits: &[f32]) -> Vec<f64> {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let powers: Vec<f64> = logits.iter().map(|logit| f64::from(logit - most).exp()).collect();
-    let sum: f64 = powers.iter().sum();
-    powers.iter().map(|power| power / sum).collect()
 }
 
 /// The digit, and those that it might be instead.

@@ -1,6 +1,11 @@
 //! Follows a run: `steps.csv`, `epochs.csv` and `ranks.csv`, and what the summary and checkpoints say about it.
 
-use crate::{checkpoint::Monitor, durable, evaluation::Evaluation};
+use crate::{
+    checkpoint::Monitor,
+    durable,
+    evaluation::Evaluation,
+    run_tables::{EpochRow, RankRow, StepRow},
+};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use serde::{Deserialize, Serialize};
@@ -48,34 +53,6 @@ pub struct Best {
     pub evaluation: Evaluation,
     /// Epochs since then.
     pub ago: usize,
-}
-
-#[derive(Serialize)]
-struct StepRow {
-    step: usize,
-    epoch: usize,
-    loss: f64,
-    lr: f64,
-    images_per_second: f64,
-}
-
-/// Where one rank's time went in one epoch.
-#[derive(Serialize)]
-struct RankRow {
-    epoch: usize,
-    rank: usize,
-    seconds: f64,
-    data_wait_seconds: f64,
-    gradient_wait_seconds: f64,
-}
-
-#[derive(Serialize)]
-struct EpochRow {
-    epoch: usize,
-    train_loss: f64,
-    test_loss: f64,
-    test_accuracy: f64,
-    seconds: f64,
 }
 
 impl Tables {

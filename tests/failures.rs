@@ -33,7 +33,7 @@ fn a_missing_gpu_is_named_with_what_was_tried() {
         eprintln!("SKIPPED: this machine has a GPU");
         return;
     }
-    let tried = if cfg!(feature = "cuda") { "libcuda.so" } else { "built without CUDA" };
+    let tried = if cfg!(feature = "cuda") { "libcuda.so" } else { "built without cuda" };
     outcome.failed_saying(&["--device cuda", tried]);
 }
 

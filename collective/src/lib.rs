@@ -10,6 +10,8 @@ pub mod cuda;
 #[cfg(feature = "burn")]
 pub mod data_parallel;
 #[cfg(feature = "burn")]
+pub mod flex;
+#[cfg(feature = "burn")]
 pub mod gradient;
 #[cfg(feature = "burn")]
 pub mod join;

@@ -1,5 +1,6 @@
 //! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
+use super::meet;
 use crate::{console::print_line, launch, world::Environment};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -75,9 +76,7 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
             bail!("this is rank {rank} of {world_size}, but --ranks is {ranks}; give the launcher's number")
         }
         Some(environment) => {
-            let Environment { rank, world_size, .. } = environment;
-            let options = Options::default().transport(bench.transport).rank(rank).world_size(world_size);
-            measure(bench, &ProcessGroup::init(environment.init_method(bench.transport)?, options)?)?;
+            measure(bench, &meet(&environment, bench.transport)?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,7 +1,7 @@
 //! `burn-ddp bench overlap`: the MNIST network's training step over an artificial slow link, with and
 //! without overlap.
 
-use super::{median, timed};
+use super::{median, meet, timed};
 use crate::{
     batch::MnistBatch,
     console::print_line,
@@ -15,7 +15,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use clap::Args;
 use collective::{
-    Options, ProcessGroup, ReduceOp, Transport,
+    ProcessGroup, ReduceOp, Transport,
     gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
     replica,
 };
@@ -105,10 +105,7 @@ pub fn run(bench: &Overlap) -> Result<ExitCode> {
         return launch::ranks(usize::from(bench.ranks), "bench");
     };
     use_threads(bench.threads)?;
-    let Environment { rank, world_size, .. } = environment;
-    let options = Options::default().transport(bench.transport).rank(rank).world_size(world_size);
-    let group = ProcessGroup::init(environment.init_method(bench.transport)?, options)?;
-    measure(bench, &group)?;
+    measure(bench, &meet(&environment, bench.transport)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

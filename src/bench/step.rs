@@ -1,23 +1,24 @@
 //! `burn-ddp bench step`: what a training step of the MNIST network costs, stage by stage, alone or
 //! with other ranks.
 
-use super::{median, operations, processor_seconds, timed};
+use super::{median, meet, operations, processor_seconds, timed};
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser},
     console::print_line,
     data::Dataset,
     launch,
     model::{Net, NetConfig},
+    optimisation::sgd,
     train::use_threads,
     world::Environment,
 };
 use anyhow::{Context, Result};
-use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
+use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use burn::train::TrainOutput;
 use clap::Args;
 use collective::{
-    Options, ProcessGroup, Transport, World,
+    ProcessGroup, Transport,
     gradient::{Reducer, ReducerOptions},
     loader::{DistributedLoader, ShardedLoader},
     precision::{Precision, backward},
@@ -84,11 +85,7 @@ pub fn run(bench: &Step) -> Result<ExitCode> {
     let group = match Environment::detect()? {
         None if bench.ranks > 1 => return launch::ranks(bench.ranks, "bench"),
         None => ProcessGroup::solo(),
-        Some(environment) => {
-            let Environment { rank, world_size, .. } = environment;
-            let options = Options::default().rank(rank).world_size(world_size);
-            ProcessGroup::init(environment.init_method(Transport::Auto)?, options)?
-        }
+        Some(environment) => meet(&environment, Transport::Auto)?,
     };
     use_threads(bench.threads)?;
     let report = measure(bench, &group)?;
@@ -131,9 +128,9 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let net = NetConfig { batch_norm, dropout: [0.25, 0.5] }.init(&device);
     let net = if bench.sync_bn { convert_sync_batch_norm(net, group)? } else { net };
     let mut net = replica::broadcast(net, group, 0)?;
-    let mut optimizer = optimizer();
+    let mut optimizer = sgd(0.9, false, 0.0);
     let mut reducer = Reducer::new(&net, group, ReducerOptions::default())?;
-    let world = World { rank: group.rank(), size: group.world_size() };
+    let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
     let images = Arc::new(ImageDataset(Dataset::digits(samples, 0, 1).train));
     let loader =
@@ -187,11 +184,6 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
         synchronise_ms,
         optimizer_ms,
     })
-}
-
-fn optimizer() -> ModuleOptimizer {
-    let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
-    SgdConfig::new().with_momentum(Some(momentum)).init()
 }
 
 /// The gradients, and the time forwards and backwards.

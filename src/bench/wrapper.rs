@@ -7,11 +7,11 @@ use crate::{
     console::print_line,
     data::Dataset,
     model::{Net, NetConfig},
+    optimisation::sgd,
     quiet::Quiet,
     train::use_threads,
 };
 use anyhow::{Result, bail};
-use burn::optim::{ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Device;
 use burn::train::{
     Learner, SupervisedTraining, TrainStep, TrainingStrategy, logger::InMemoryMetricLogger,
@@ -98,11 +98,6 @@ fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64;
 
 type Loader = ShardedLoader<Sample, MnistBatch>;
 
-fn optimizer() -> ModuleOptimizer {
-    let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
-    SgdConfig::new().with_momentum(Some(momentum)).init()
-}
-
 /// Seconds on the clock, and of processor time.
 type Seconds = [f64; 2];
 
@@ -137,7 +132,7 @@ impl Observer for Clock {
 
 /// A step of what a Burn user writes by hand.
 fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Result<Seconds> {
-    let (mut optimizer, clock) = (optimizer(), Clock::start());
+    let (mut optimizer, clock) = (sgd(0.9, false, 0.0), Clock::start());
     for share in loader.epoch(1, 0, device).take(steps + 1) {
         let output = TrainStep::step(&net, share?.item);
         net = optimizer.step(RATE, net, output.grads);
@@ -165,7 +160,7 @@ fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> 
         .num_epochs(1)
         .renderer(Box::new(Quiet))
         .with_training_strategy(TrainingStrategy::Custom(ddp.clone()));
-    let result = training.launch(Learner::new(net, optimizer(), WarmupLr::new(RATE, RATE, 0)));
+    let result = training.launch(Learner::new(net, sgd(0.9, false, 0.0), WarmupLr::new(RATE, RATE, 0)));
     if let Some(failure) = ddp.failure() {
         return Err(failure.into());
     }

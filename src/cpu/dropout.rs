@@ -1,9 +1,5 @@
 //! Our dropout as an operation of Burn.
 
-use super::{
-    host::{Host, tensor, values},
-    is_ours,
-};
 use burn::backend::{
     Autodiff, Backend, Dispatch, Distribution, Flex, TensorMetadata,
     autodiff::{
@@ -17,14 +13,17 @@ use burn::backend::{
 };
 use burn::nn::Dropout;
 use burn::tensor::{FloatDType, Shape, Tensor};
-use collective::random;
+use collective::{
+    flex::{Host, is_host, tensor, values},
+    random,
+};
 use kernels::dropout::{Kept, Key};
 use std::sync::Arc;
 
 /// `layer.forward(x)`. Ours on the CPU; the generator of the device decides what is dropped, so that
 /// the same seed drops the same, though not what Burn's own would.
 pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
-    if !layer.training.is_enabled() || !x.device().is_autodiff() || layer.prob == 0.0 || !is_ours(&x) {
+    if !layer.training.is_enabled() || !x.device().is_autodiff() || layer.prob == 0.0 || !is_host(&x) {
         return layer.forward(x);
     }
     Tensor::from_dispatch(<Dispatch as DropoutBackend>::own_dropout(x.into_dispatch(), layer.prob))

@@ -8,16 +8,8 @@
 
 mod conv;
 mod dropout;
-mod host;
 mod pool;
 
 pub use conv::{conv, conv_relu};
 pub use dropout::dropout;
 pub use pool::relu_max_pool;
-
-use burn::tensor::{DType, Device, Tensor};
-
-/// Whether our kernels know this tensor's device and type.
-fn is_ours<const D: usize>(x: &Tensor<D>) -> bool {
-    x.dtype() == DType::F32 && x.device().without_autodiff() == Device::flex()
-}

@@ -1,9 +1,5 @@
 //! ReLU and max-pooling in one pass as an operation of Burn.
 
-use super::{
-    host::{Host, tensor, values},
-    is_ours,
-};
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
     autodiff::{
@@ -16,6 +12,7 @@ use burn::backend::{
 };
 use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
+use collective::flex::{Host, is_host, tensor, values};
 use kernels::pool::{self, Windows};
 use std::sync::Arc;
 
@@ -26,7 +23,7 @@ pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
         && layer.padding == PaddingConfig2d::Valid
         && layer.dilation == [1, 1]
         && !layer.ceil_mode
-        && is_ours(&x);
+        && is_host(&x);
     match plain.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten() {
         Some(windows) => {
             let pooled = <Dispatch as PoolBackend>::own_relu_max_pool2d(x.into_dispatch(), windows);

@@ -15,15 +15,15 @@ pub const MEAN: f32 = 0.1307;
 pub const STD: f32 = 0.3081;
 
 /// What the network sees of a pixel: (pixel/255 − [`MEAN`]) / [`STD`], in `f32` throughout.
-pub const fn normalise(pixel: u8) -> f32 {
-    (pixel as f32 / 255.0 - MEAN) / STD
+pub const fn normalise(pixel: f32) -> f32 {
+    (pixel / 255.0 - MEAN) / STD
 }
 
 static NORMALISED: [f32; 256] = {
     let mut table = [0.0; 256];
     let mut pixel = 0;
     while pixel < 256 {
-        table[pixel] = normalise(pixel as u8);
+        table[pixel] = normalise(pixel as f32);
         pixel += 1;
     }
     table
@@ -128,12 +128,12 @@ mod tests {
     #[test]
     fn normalisation_follows_pytorch() {
         // As torchvision's ToTensor and Normalize print these two.
-        assert!((normalise(0) - -0.424_212_93).abs() < 1e-7);
-        assert!((normalise(255) - 2.821_486_7).abs() < 1e-6);
+        assert!((normalise(0.0) - -0.424_212_93).abs() < 1e-7);
+        assert!((normalise(255.0) - 2.821_486_7).abs() < 1e-6);
         let mut batch = vec![];
         two().extend_normalised(1, &mut batch);
         two().extend_normalised(0, &mut batch);
         assert_eq!(batch.len(), 2 * PIXELS);
-        assert_eq!((batch[0], batch[PIXELS]), (normalise(255), normalise(7)));
+        assert_eq!((batch[0], batch[PIXELS]), (normalise(255.0), normalise(7.0)));
     }
 }

@@ -63,6 +63,12 @@ impl Process {
         self.status
     }
 
+    /// The signal that it stands stopped by, if it does and has not ended.
+    pub fn stopped(&self) -> Option<i32> {
+        let (status, code) = look(self.child.id(), libc::WSTOPPED)?;
+        (code == libc::CLD_STOPPED).then_some(status)
+    }
+
     /// Sends a signal to it and to all of its group.
     pub fn signal(&self, signal: i32) {
         // SAFETY: the child has not been waited for, so the number is still its own.
@@ -78,26 +84,29 @@ impl Drop for Process {
     }
 }
 
-/// Looks whether a child has ended without taking its status away.
+/// Looks whether a child has ended.
 fn ended(pid: u32) -> Option<ExitStatus> {
+    match look(pid, libc::WEXITED)? {
+        (status, libc::CLD_EXITED) => Some(ExitStatus::from_raw((status & 0xff) << 8)),
+        (status, libc::CLD_DUMPED) => Some(ExitStatus::from_raw(status | 0x80)),
+        (status, _killed) => Some(ExitStatus::from_raw(status)),
+    }
+}
+
+/// What waitid(2) says of a child, its status and its code, without taking it away.
+fn look(pid: u32, what: i32) -> Option<(i32, i32)> {
     // SAFETY: waitid writes into memory of our own.
     let info = unsafe {
         let mut info: libc::siginfo_t = std::mem::zeroed();
-        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-        if libc::waitid(libc::P_PID, pid, &mut info, options) != 0 {
+        if libc::waitid(libc::P_PID, pid, &mut info, what | libc::WNOHANG | libc::WNOWAIT) != 0 {
             // Only possible if somebody else waited for our child; then how it ended is not known.
-            return Some(ExitStatus::from_raw(1 << 8));
+            return (what == libc::WEXITED).then_some((1, libc::CLD_EXITED));
         }
         info
     };
     // SAFETY: waitid fills in these fields; a process number of 0 means that nothing has happened.
     let (process, status) = unsafe { (info.si_pid(), info.si_status()) };
-    match (process, info.si_code) {
-        (0, _) => None,
-        (_, libc::CLD_EXITED) => Some(ExitStatus::from_raw((status & 0xff) << 8)),
-        (_, libc::CLD_DUMPED) => Some(ExitStatus::from_raw(status | 0x80)),
-        (_, _killed) => Some(ExitStatus::from_raw(status)),
-    }
+    (process != 0).then_some((status, info.si_code))
 }
 
 /// In the child: end with the launcher, even if it is killed with -9, and keep the socket open.

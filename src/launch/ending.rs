@@ -41,6 +41,8 @@ pub struct Failure {
 pub enum How {
     Exited(i32),
     Killed(i32),
+    /// Not ended, but stopped by this signal for longer than the others can be asked to wait.
+    Stopped(i32),
 }
 
 impl How {
@@ -59,7 +61,7 @@ impl How {
     pub fn asked_by(self) -> Option<i32> {
         match self {
             How::Exited(code) => exit::asked_by(code),
-            How::Killed(_) => None,
+            How::Killed(_) | How::Stopped(_) => None,
         }
     }
 
@@ -67,7 +69,7 @@ impl How {
     fn code(self) -> u8 {
         let code = match self {
             How::Exited(code) => code,
-            How::Killed(signal) => 128 + signal,
+            How::Killed(signal) | How::Stopped(signal) => 128 + signal,
         };
         u8::try_from(code).unwrap_or(1)
     }
@@ -77,6 +79,9 @@ impl std::fmt::Display for How {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
             How::Exited(code) => write!(f, "exited with code {code}"),
+            How::Stopped(signal) => {
+                write!(f, "was stopped by signal {signal} ({}) and not continued", stop::name(signal))
+            }
             How::Killed(signal) => {
                 // The kernel's way to free memory leaves no other trace in the process.
                 let guess = if signal == libc::SIGKILL { ", perhaps for want of memory" } else { "" };

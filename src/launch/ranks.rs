@@ -108,6 +108,22 @@ impl Ranks {
         ended
     }
 
+    /// Those that a signal has stopped, with that signal.
+    pub fn stopped(&self) -> impl Iterator<Item = (usize, i32)> {
+        self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.process.stopped()?)))
+    }
+
+    /// Sends `signal` to the first of them.
+    #[cfg(test)]
+    pub fn signal_first(&self, signal: i32) {
+        self.ranks[0].process.signal(signal);
+    }
+
+    /// Ranks on all machines.
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
     /// Whether all have ended.
     pub fn all_ended(&mut self) -> bool {
         self.ranks.iter_mut().all(|rank| rank.process.poll().is_some())

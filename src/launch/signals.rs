@@ -36,7 +36,7 @@ impl Signals {
         self.0.insisted.load(Ordering::SeqCst)
     }
 
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Signals(Arc::new(Received {
             first: AtomicI32::new(0),
             insisted: AtomicBool::new(false),

@@ -22,6 +22,10 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Time all ranks have to finish their step and write a checkpoint when the job is told to stop.
 const AFTER_SIGNAL: Duration = Duration::from_secs(30);
 
+/// How long a rank may stand stopped while others need it. Longer than what ranks wait for each other at
+/// the start, so that those who wait can say for what.
+const STOPPED: Duration = Duration::from_secs(75);
+
 /// Runs one round on this machine, in step with the other machines if there is an `agent`.
 ///
 /// # Errors
@@ -49,7 +53,7 @@ pub fn run(
 fn alone(job: &Job, ranks: &mut Ranks, signals: &Signals) -> Ending {
     let mut watch = Watch::default();
     loop {
-        if let Some(ending) = watch.look(ranks, signals) {
+        if let Some(ending) = watch.look(ranks, signals, job.poll) {
             return ending;
         }
         thread::sleep(job.poll);
@@ -61,7 +65,7 @@ fn together(job: &Job, ranks: &mut Ranks, agent: &mut Agent, signals: &Signals) 
     let mut watch = Watch::default();
     let mut told = false;
     loop {
-        if !told && let Some(ending) = watch.look(ranks, signals) {
+        if !told && let Some(ending) = watch.look(ranks, signals, job.poll) {
             agent.tell(ending);
             told = true;
         }
@@ -85,12 +89,16 @@ struct Watch {
     /// A rank that was asked to stop and did, by which signal, and how long to wait for the others to
     /// finish the same step.
     asked: Option<(usize, How, i32, Instant)>,
+    /// The launcher was told to stop.
     stopped: bool,
+    /// A rank that stands stopped, by which signal, and for how long it was seen so. If the launcher is
+    /// stopped with it, as by a scheduler that suspends the job, nobody looks and no time passes.
+    halted: Option<(usize, i32, Duration)>,
 }
 
 impl Watch {
     /// How the round has ended here, if it has.
-    fn look(&mut self, ranks: &mut Ranks, signals: &Signals) -> Option<Ending> {
+    fn look(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Option<Ending> {
         if let Some(signal) = signals.first() {
             self.stopped = true;
             return Some(Ending::Stopped { signal });
@@ -119,7 +127,68 @@ impl Watch {
             // The others have not been asked: it did not stop together with them.
             Some((rank, how, _, until)) if now > until => Some(Ending::Failed(ranks.failure(rank, how))),
             Some(_) => None,
-            None => all.then_some(Ending::Done),
+            None if all => Some(Ending::Done),
+            None => self.halted(ranks, poll),
         }
+    }
+
+    /// The failure of a rank that has stood stopped for too long. Those that wait for it in a collective
+    /// call notice it themselves, but not those that have ended.
+    fn halted(&mut self, ranks: &mut Ranks, poll: Duration) -> Option<Ending> {
+        // Alone, it may rest for as long as somebody wishes.
+        let stopped = ranks.stopped().next().filter(|_| ranks.world_size() > 1);
+        self.halted = stopped.map(|(rank, signal)| match self.halted {
+            Some((before, _, seen)) if before == rank => (rank, signal, seen + poll),
+            Some(_) | None => (rank, signal, Duration::ZERO),
+        });
+        let (rank, signal, _) = self.halted.filter(|(_, _, seen)| *seen > STOPPED)?;
+        Some(Ending::Failed(ranks.failure(rank, How::Stopped(signal))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::output::Output;
+    use collective::Secret;
+
+    fn sleepers(count: usize) -> Result<Ranks> {
+        let job = Job {
+            program: "sleep".into(),
+            args: vec!["60".into()],
+            output: Output::Prefixed,
+            poll: POLL,
+            why: String::new(),
+        };
+        let port = MasterPort::reserved()?;
+        Ranks::start(&job, &Round::alone(count, port.number(), Secret::random()), &port)
+    }
+
+    /// What many looks at ranks say, of which the first stands stopped from the third look on.
+    fn watched(count: usize) -> Result<Option<Ending>> {
+        let (mut ranks, signals, mut watch) = (sleepers(count)?, Signals::new(), Watch::default());
+        let mut look = |ranks: &mut Ranks| watch.look(ranks, &signals, Duration::from_secs(30));
+        assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
+        ranks.signal_first(libc::SIGSTOP);
+        while ranks.stopped().next().is_none() {
+            thread::sleep(POLL);
+        }
+        assert_eq!((look(&mut ranks), look(&mut ranks), look(&mut ranks)), (None, None, None));
+        Ok(look(&mut ranks))
+    }
+
+    #[test]
+    fn a_stopped_rank_that_others_need_ends_the_job_by_name() -> Result<()> {
+        let ending = watched(2)?.expect("an ending");
+        assert_eq!(ending.code(), 128 + libc::SIGSTOP as u8);
+        let Ending::Failed(failure) = ending else { panic!("{ending:?}") };
+        assert_eq!((failure.rank, failure.how), (0, How::Stopped(libc::SIGSTOP)));
+        Ok(())
+    }
+
+    #[test]
+    fn alone_it_may_rest() -> Result<()> {
+        assert_eq!(watched(1)?, None);
+        Ok(())
     }
 }

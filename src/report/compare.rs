@@ -3,10 +3,11 @@
 use super::{
     chart::{Chart, Series, colour, dashed},
     page::{duration, escape, page, percent, table},
-    run::{Epoch, Run, show},
+    run::{Run, show},
     save,
     scale::Axis,
 };
+use crate::run_tables::EpochRow;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::{collections::BTreeSet, path::PathBuf};
@@ -73,7 +74,7 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
         let series = runs.iter().zip(names).enumerate().map(series).collect();
         Chart { title, along, axis, legend: false, series }
     };
-    let (steps, accuracy) = ("optimizer step", |row: &Epoch| 100.0 * row.test_accuracy);
+    let (steps, accuracy) = ("optimizer step", |row: &EpochRow| 100.0 * row.test_accuracy);
     [
         chart("Training loss", steps, Axis::Logarithmic, false, &|run| run.by_step(|row| row.loss)),
         chart("Test loss", steps, Axis::Logarithmic, true, &|run| run.by_evaluation(|row| row.test_loss)),

@@ -9,7 +9,7 @@ use super::{
 
 /// With the names of their files.
 pub fn curves(run: &Run) -> [(&'static str, Chart); 4] {
-    let steps = |value: fn(&super::run::Step) -> f64| run.by_step(value);
+    let steps = |value: fn(&crate::run_tables::StepRow) -> f64| run.by_step(value);
     let line = |name: &str, points| Series { name: name.into(), points, colour: 0, marked: None };
     let along = "optimizer step";
     let accuracy = Series {

@@ -1,6 +1,9 @@
 //! A run as its folder tells it, while it goes on, after its end, or after it was killed.
 
-use crate::misclassified::Wrong;
+use crate::{
+    misclassified::Wrong,
+    run_tables::{EpochRow, RankRow, StepRow},
+};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -14,8 +17,8 @@ use std::{
 pub struct Run {
     pub path: PathBuf,
     pub config: Map<String, Value>,
-    pub steps: Vec<Step>,
-    pub epochs: Vec<Epoch>,
+    pub steps: Vec<StepRow>,
+    pub epochs: Vec<EpochRow>,
     /// Empty for a run of a version that did not measure it.
     pub ranks: Vec<RankRow>,
     /// For each label, how often each answer was given; empty before the first evaluation.
@@ -31,34 +34,6 @@ pub struct Run {
 fn decided(mut config: Map<String, Value>) -> Map<String, Value> {
     config.remove("flags");
     config
-}
-
-/// A row of `steps.csv`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct Step {
-    pub step: usize,
-    pub epoch: usize,
-    pub loss: f64,
-    pub lr: f64,
-    pub images_per_second: f64,
-}
-
-/// A row of `epochs.csv`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct Epoch {
-    pub epoch: usize,
-    pub test_loss: f64,
-    pub test_accuracy: f64,
-    pub seconds: f64,
-}
-
-/// A row of `ranks.csv`.
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub struct RankRow {
-    pub rank: usize,
-    pub seconds: f64,
-    pub data_wait_seconds: f64,
-    pub gradient_wait_seconds: f64,
 }
 
 /// What `summary.json` knows and the tables do not.
@@ -83,7 +58,7 @@ impl Run {
                 path.display()
             );
         }
-        let steps: Vec<Step> = table(&path.join("steps.csv"))?;
+        let steps: Vec<StepRow> = table(&path.join("steps.csv"))?;
         let end: Option<End> = json(&path.join("summary.json"))?;
         let last = steps.last().map_or(0, |row| row.step);
         Ok(Self {
@@ -106,12 +81,12 @@ impl Run {
     }
 
     /// One value of each step, by its number.
-    pub fn by_step(&self, value: impl Fn(&Step) -> f64) -> Vec<(f64, f64)> {
+    pub fn by_step(&self, value: impl Fn(&StepRow) -> f64) -> Vec<(f64, f64)> {
         self.steps.iter().map(|row| (row.step as f64, value(row))).collect()
     }
 
     /// One value of each evaluation, by the number of steps before it.
-    pub fn by_evaluation(&self, value: impl Fn(&Epoch) -> f64) -> Vec<(f64, f64)> {
+    pub fn by_evaluation(&self, value: impl Fn(&EpochRow) -> f64) -> Vec<(f64, f64)> {
         let steps = |epoch| self.steps.iter().rfind(|row| row.epoch == epoch).map(|row| row.step as f64);
         self.epochs.iter().filter_map(|row| Some((steps(row.epoch)?, value(row)))).collect()
     }

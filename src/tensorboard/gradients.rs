@@ -1,7 +1,7 @@
 //! `--histograms`: how the averaged gradients, and the parameters they are of, are distributed.
 
 use super::{EventLog, Histogram};
-use crate::model::Net;
+use crate::{answers, model::Net};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
@@ -59,11 +59,7 @@ struct Write<'a> {
 impl Write<'_> {
     fn write<const D: usize>(&mut self, kind: &str, values: Tensor<D>) {
         let name = format!("{kind}/{}", self.path.join("."));
-        let data = values.try_into_data().map_err(|error| error.to_string());
-        let values = data.and_then(|data| {
-            data.convert::<f32>().try_into_vec::<f32>().map_err(|error| format!("{error:?}"))
-        });
-        match values {
+        match answers::values::<f32, D, _>(values) {
             Ok(values) => {
                 if let Some(values) = Histogram::of(&values) {
                     self.log.histogram(name, self.step, values);

@@ -27,7 +27,7 @@ use burn::train::{
     Learner, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger, metric::LossMetric,
 };
 use collective::{
-    ProcessGroup, World,
+    ProcessGroup,
     loader::DistributedLoader,
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
@@ -128,7 +128,7 @@ fn watched(
     group: &ProcessGroup,
     output: Option<&Output>,
 ) -> DistributedDataParallel<Net> {
-    let world = World { rank: group.rank(), size: group.world_size() };
+    let world = group.world();
     let folder = |output: &Output| (output.folder.path().to_owned(), output.events.clone());
     let ddp = ddp
         .with_callback(Confusion::new(output.map(Output::confusion_file)))

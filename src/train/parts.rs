@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use burn::train::renderer::{MetricsRenderer, default_renderer};
 use collective::{
-    Options, ProcessGroup, World,
+    Options, ProcessGroup,
     loader::{DistributedLoader, ShardedLoader},
     precision::Precision,
     sync_batch_norm::convert_sync_batch_norm,
@@ -94,7 +94,7 @@ pub(super) fn loaders(
     data: &Dataset,
     config: &mut RunConfig,
 ) -> (Loader, Loader) {
-    let world = World { rank: group.rank(), size: group.world_size() };
+    let world = group.world();
     let loader = |images: &data::Images, seed, precision| {
         let (images, batcher) = (Arc::new(ImageDataset(images.clone())), Arc::new(Normaliser(precision)));
         ShardedLoader::new(images, batcher, world, args.batch_size, seed, args.workers)

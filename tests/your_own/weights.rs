@@ -57,7 +57,7 @@ torch.save(net.double().state_dict(), folder + "/double.pt")
 /// The images that logits are compared on, normalised, in rows of [`PIXELS`].
 fn images() -> Vec<f32> {
     let test = Dataset::digits(0, COUNT, 5).test;
-    test.pixels().iter().map(|pixel| normalise(*pixel)).collect()
+    test.pixels().iter().map(|pixel| normalise(f32::from(*pixel))).collect()
 }
 
 fn logits(model: &Path) -> Vec<f64> {

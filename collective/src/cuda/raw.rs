@@ -3,7 +3,7 @@
 use super::{CudaSite, driver_error};
 use crate::{
     DType, Error, ProcessGroup, ReduceOp, Result,
-    communicator::{Call, World},
+    communicator::Call,
     transport::nccl::{DeviceSite, NcclCommunicator, UniqueId},
 };
 use cudarc::driver::result::{free_sync, malloc_sync};
@@ -29,7 +29,7 @@ pub fn raw_all_reduce(
     let id = group.on_rank_zero(|| site.unique_id().map(|id| id.bytes().to_vec())).transpose()?;
     let id = group.broadcast_object(&id, 0)?.and_then(|id| UniqueId::from_bytes(&id));
     let id = id.ok_or_else(|| Error::Invalid("rank 0 sent no NCCL id".into()))?;
-    let (world, timeout) = (World { rank: group.rank(), size: group.world_size() }, Duration::from_secs(60));
+    let (world, timeout) = (group.world(), Duration::from_secs(60));
     let nccl = NcclCommunicator::init(site.library()?, &id, world, timeout)?;
     // SAFETY: the device is current on this thread.
     let memory = unsafe { malloc_sync(count * 4) }.map_err(driver_error)?;

@@ -2,7 +2,7 @@
 //! that the replica's running statistics belong to one thread, and panics end in an error.
 
 use super::{ParallelStep, scatter::Outputs};
-use crate::{Error, ProcessGroup, Result, random, sync_batch_norm::convert_sync_batch_norm};
+use crate::{Error, ProcessGroup, Result, flex::is_flex, random, sync_batch_norm::convert_sync_batch_norm};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
@@ -162,7 +162,7 @@ pub(super) fn reason(panic: Box<dyn Any + Send>) -> String {
 fn reseed(device: &Device, seed: u64) {
     random::seed(seed);
     // All replicas on the CPU share its generator, whose order is that of the training thread.
-    if device.clone().without_autodiff() != Device::flex() {
+    if !is_flex(device) {
         device.seed(seed);
     }
 }

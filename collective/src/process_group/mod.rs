@@ -20,7 +20,7 @@ pub use options::Options;
 pub use work::Work;
 
 use crate::{
-    Error, Result,
+    Error, Result, World,
     communicator::{Call, Communicator},
     rendezvous::Watched,
 };
@@ -66,6 +66,11 @@ impl ProcessGroup {
     /// Number of ranks in the group.
     pub fn world_size(&self) -> usize {
         self.inner.core.world.size
+    }
+
+    /// Both.
+    pub fn world(&self) -> World {
+        self.inner.core.world
     }
 
     /// World rank of every rank of the group.

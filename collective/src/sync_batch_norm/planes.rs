@@ -4,9 +4,10 @@
 //! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
 
 use super::kernel::Statistics;
+use crate::flex::{Host, tensor, values as host};
 use crate::tensor::CollectiveBackend;
-use burn::backend::{Backend, Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
-use burn::tensor::{DType, Shape, TensorData};
+use burn::backend::{Backend, Flex, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::DType;
 use kernels::planes::{self, Line};
 
 /// One rank's batch about its own mean, which is `anchor + rest`.
@@ -57,8 +58,6 @@ pub trait Planes: CollectiveBackend {
 
 #[cfg(feature = "cube")]
 impl Planes for burn::backend::Cube {}
-
-type Host = FloatTensor<Flex>;
 
 impl Planes for Flex {
     fn centre(values: Host) -> Centred<Self> {
@@ -136,16 +135,6 @@ impl Planes for Flex {
         let shape = values.shape().dims();
         tensor(planes::lines(&lines, gradient, Some(x), shape), shape)
     }
-}
-
-/// The values of a contiguous tensor.
-fn host(tensor: &Host) -> &[f32] {
-    let start = tensor.layout().start_offset();
-    &tensor.storage::<f32>()[start..start + tensor.shape().num_elements()]
-}
-
-fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Host {
-    Flex::float_from_data(TensorData::new(values, Shape::new(shape)), &Default::default())
 }
 
 /// `[1, channels]`

@@ -1,9 +1,6 @@
 //! The convolution as an operation of Burn's Flex backend, and its gradients.
 
-use super::{
-    super::host::{Host, tensor, values},
-    Settings,
-};
+use super::Settings;
 use burn::backend::{
     Autodiff, Backend, Flex,
     autodiff::{
@@ -15,6 +12,7 @@ use burn::backend::{
     backend_extension,
     tensor::FloatTensor,
 };
+use collective::flex::{Host, tensor, values};
 use kernels::conv::{self, Filters, Gradient};
 
 /// A Burn backend with a convolution of ours.
@@ -94,24 +92,17 @@ impl<C: CheckpointStrategy> ConvBackend for Autodiff<Flex, C> {
         bias: FloatTensor<Self>,
         settings: Settings,
     ) -> FloatTensor<Self> {
-        match Step.prepare::<C>([x.node(), weight.node(), bias.node()]).compute_bound().stateful() {
+        let nodes = [x.node(), weight.node(), bias.node()];
+        let primitives = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
+        let [input, filters, offsets] = primitives;
+        let output = Flex::own_conv2d(input, filters, offsets, settings);
+        match Step.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
-                let (x_id, weight_id) = (prep.checkpoint(&x), prep.checkpoint(&weight));
-                let output = Flex::own_conv2d(
-                    x.into_primitive(),
-                    weight.into_primitive(),
-                    bias.into_primitive(),
-                    settings,
-                );
+                let (x, weight) = (prep.checkpoint(&x), prep.checkpoint(&weight));
                 let kept = settings.relu.then(|| output.clone());
-                prep.finish(State { x: x_id, weight: weight_id, output: kept, settings }, output)
+                prep.finish(State { x, weight, output: kept, settings }, output)
             }
-            OpsKind::UnTracked(prep) => prep.finish(Flex::own_conv2d(
-                x.into_primitive(),
-                weight.into_primitive(),
-                bias.into_primitive(),
-                settings,
-            )),
+            OpsKind::UnTracked(prep) => prep.finish(output),
         }
     }
 }

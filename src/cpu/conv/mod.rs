@@ -4,11 +4,11 @@ mod backend;
 #[cfg(test)]
 mod tests;
 
-use super::is_ours;
 use backend::ConvBackend;
 use burn::backend::Dispatch;
 use burn::nn::{PaddingConfig2d, conv::Conv2d};
 use burn::tensor::{Tensor, activation::relu};
+use collective::flex::is_host;
 use kernels::conv::Geometry;
 
 /// `layer.forward(x)`. Ours for stride 1, one group and the same padding on both sides, up to
@@ -54,6 +54,6 @@ fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Geometry> {
         PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => [top, left],
         PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return None,
     };
-    let fits = layer.stride == [1, 1] && layer.groups == 1 && is_ours(x) && is_ours(&layer.weight.val());
+    let fits = layer.stride == [1, 1] && layer.groups == 1 && is_host(x) && is_host(&layer.weight.val());
     fits.then(|| Geometry::new(x.dims(), layer.weight.dims(), padding, layer.dilation)).flatten()
 }

@@ -1,12 +1,15 @@
-//! Tensors of the Flex backend as slices, and back.
+//! Tensors of Flex, Burn's CPU backend, as slices and back: for operations that we compute ourselves.
 
 use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
-use burn::tensor::{Shape, TensorData};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 
 /// A tensor in the memory of the host.
 pub type Host = FloatTensor<Flex>;
 
 /// The values of an f32 tensor that was made contiguous.
+///
+/// # Panics
+/// If it is of another type.
 pub fn values(tensor: &Host) -> &[f32] {
     let start = tensor.layout().start_offset();
     &tensor.storage::<f32>()[start..start + tensor.shape().num_elements()]
@@ -15,4 +18,14 @@ pub fn values(tensor: &Host) -> &[f32] {
 /// A tensor of `values`, which are not copied.
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
     Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())
+}
+
+/// Whether `device` is Flex, with autodiff or without.
+pub fn is_flex(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
+}
+
+/// Whether [`values`] can read what `x` is made of.
+pub fn is_host<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && is_flex(&x.device())
 }

@@ -1,0 +1,20 @@
+//! What a network answered, as plain numbers.
+
+use burn::tensor::{Element, Tensor, kind::Basic};
+
+/// The values of `tensor`, row by row, as numbers of type `E`.
+///
+/// # Errors
+/// What the backend says if it cannot be read.
+pub fn values<E: Element, const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<Vec<E>, String> {
+    let data = tensor.try_into_data().map_err(|error| error.to_string())?;
+    data.convert::<E>().try_into_vec().map_err(|error| format!("{error:?}"))
+}
+
+/// The probability of each class. The largest logit is taken off first, so that no power overflows.
+pub fn softmax(logits: &[f32]) -> Vec<f64> {
+    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let powers: Vec<f64> = logits.iter().map(|logit| f64::from(logit - most).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|power| power / sum).collect()
+}
