@@ -1,4 +1,4 @@
-//! `--augment`: training images moved and turned at random, anew in each epoch. What is drawn for an
+//! `--augment`: training images moved, turned and bent at random, anew in each epoch. What is drawn for an
 //! image depends on seed, epoch and the image's number alone, so that neither the world size nor a
 //! break in the run changes it.
 
@@ -17,11 +17,20 @@ pub struct Augment {
     pub rotate: f32,
     /// Made larger or smaller by up to so many percent.
     pub zoom: f32,
+    /// Bent: the corners of squares of [`Bend::SIDE`] pixels go, each by itself, up to so many pixels
+    /// across and down. A coarse kind of Simard et al.'s elastic distortions (2003, "Best practices
+    /// for convolutional neural networks applied to visual document analysis", section 2).
+    pub elastic: f32,
 }
+
+/// Where the corners of the squares of an image go, in pixels across and down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Bend([[[f32; 2]; Bend::CORNERS]; Bend::CORNERS]);
 
 /// One image's movement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Movement {
+    bend: Option<Bend>,
     right: f32,
     down: f32,
     /// What a step of a pixel to the right is in the image as it was: (cos, sin) / zoom.
@@ -32,6 +41,7 @@ impl Augment {
     const SHIFT: f32 = 2.0;
     const ROTATE: f32 = 10.0;
     const ZOOM: f32 = 10.0;
+    const ELASTIC: f32 = 2.0;
 
     /// Whether images stay as they are.
     pub fn is_none(&self) -> bool {
@@ -45,7 +55,30 @@ impl Augment {
         let mut within = |limit: f32| limit * (2.0 * rng.random::<f32>() - 1.0);
         let (right, down) = (within(self.shift), within(self.shift));
         let (angle, zoom) = (within(self.rotate).to_radians(), 1.0 + within(self.zoom) / 100.0);
-        Movement { right, down, step: (angle.cos() / zoom, angle.sin() / zoom) }
+        let step = (angle.cos() / zoom, angle.sin() / zoom);
+        let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
+        bend.0.iter_mut().flatten().flatten().for_each(|offset| *offset = within(self.elastic));
+        Movement { bend: (self.elastic > 0.0).then_some(bend), right, down, step }
+    }
+}
+
+impl Bend {
+    /// Of a square of an image.
+    const SIDE: usize = 7;
+    const CORNERS: usize = SIDE / Self::SIDE + 1;
+
+    /// What a pixel moves by: between the corners of its square, the nearer the more.
+    fn at(&self, x: usize, y: usize) -> [f32; 2] {
+        let (column, row) = (x / Self::SIDE, y / Self::SIDE);
+        let part = |place: usize| (place % Self::SIDE) as f32 / Self::SIDE as f32;
+        let (right, down) = (part(x), part(y));
+        let mix = |axis: usize| {
+            let line = |row: usize| {
+                self.0[row][column][axis] * (1.0 - right) + self.0[row][column + 1][axis] * right
+            };
+            line(row) * (1.0 - down) + line(row + 1) * down
+        };
+        [mix(0), mix(1)]
     }
 }
 
@@ -57,8 +90,9 @@ impl Movement {
         let (cos, sin) = self.step;
         let mut moved = [0.0; PIXELS];
         for (at, pixel) in moved.iter_mut().enumerate() {
-            let x = (at % SIDE) as f32 - centre - self.right;
-            let y = (at / SIDE) as f32 - centre - self.down;
+            let bent = self.bend.map_or([0.0; 2], |bend| bend.at(at % SIDE, at / SIDE));
+            let x = (at % SIDE) as f32 - centre - self.right - bent[0];
+            let y = (at / SIDE) as f32 - centre - self.down - bent[1];
             *pixel = between(image, cos * x + sin * y + centre, cos * y - sin * x + centre);
         }
         moved
@@ -96,8 +130,10 @@ impl FromStr for Augment {
                 "shift" => (&mut augment.shift, Self::SHIFT, SIDE as f32),
                 "rotate" => (&mut augment.rotate, Self::ROTATE, 180.0),
                 "zoom" => (&mut augment.zoom, Self::ZOOM, 90.0),
+                "elastic" => (&mut augment.elastic, Self::ELASTIC, SIDE as f32),
                 _ => {
-                    return Err("expected none, or some of shift:PIXELS, rotate:DEGREES, zoom:PERCENT".into());
+                    let parts = "shift:PIXELS, rotate:DEGREES, zoom:PERCENT, elastic:PIXELS";
+                    return Err(format!("expected none, or some of {parts}"));
                 }
             };
             *own = limit.map_or(Ok(usual), |limit| {
@@ -111,7 +147,8 @@ impl FromStr for Augment {
 
 impl fmt::Display for Augment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [("shift", self.shift), ("rotate", self.rotate), ("zoom", self.zoom)];
+        let Augment { shift, rotate, zoom, elastic } = *self;
+        let parts = [("shift", shift), ("rotate", rotate), ("zoom", zoom), ("elastic", elastic)];
         let named = parts.iter().filter(|(_, limit)| *limit > 0.0);
         let named: Vec<String> = named.map(|(name, limit)| format!("{name}:{limit}")).collect();
         if named.is_empty() { f.write_str("none") } else { f.write_str(&named.join(",")) }
@@ -137,7 +174,7 @@ mod tests {
 
     fn movement(right: f32, down: f32, degrees: f32, zoom: f32) -> Movement {
         let (sin, cos) = degrees.to_radians().sin_cos();
-        Movement { right, down, step: (cos / zoom, sin / zoom) }
+        Movement { bend: None, right, down, step: (cos / zoom, sin / zoom) }
     }
 
     fn brightest(image: &[f32]) -> (usize, usize) {
@@ -167,6 +204,26 @@ mod tests {
     }
 
     #[test]
+    fn corners_take_their_surroundings_along() {
+        let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
+        bend.0[1][2] = [2.0, -1.0];
+        let bent = Movement { bend: Some(bend), ..movement(0.0, 0.0, 0.0, 1.0) };
+        assert_eq!(bend.at(14, 7), [2.0, -1.0]);
+        assert_eq!(bend.at(14 + 7, 7), [0.0, 0.0]);
+        let half = bend.at(14, 7 + 3).map(|offset| offset * 7.0 / 4.0);
+        assert!((half[0] - 2.0).abs() < 1e-6 && (half[1] + 1.0).abs() < 1e-6, "{half:?}");
+        // What is seen at the corner was up and to the left of it.
+        assert_eq!(bent.of(&dot(12, 8))[7 * SIDE + 14], 200.0);
+        assert_eq!(bent.of(&dot(3, 20)), dot(3, 20).map(f32::from));
+        let drawn: Augment = "elastic:3".parse().expect("good");
+        let all: Vec<f32> = (0..100)
+            .flat_map(|index| drawn.draw(1, 1, index).bend.expect("a bend").0.into_iter().flatten().flatten())
+            .collect();
+        let widest = all.iter().fold(0f32, |widest, offset| widest.max(offset.abs()));
+        assert!((2.9..=3.0).contains(&widest), "{widest}");
+    }
+
+    #[test]
     fn draws_keep_their_limits_and_depend_on_seed_epoch_and_image() {
         let augment: Augment = "shift:2,rotate:10".parse().expect("good");
         let of = |seed, epoch, index| augment.draw(seed, epoch, index);
@@ -187,9 +244,9 @@ mod tests {
     #[test]
     fn augmentations_are_named_as_documented() {
         let parsed = |text: &str| text.parse::<Augment>();
-        assert_eq!(parsed("shift,rotate"), Ok(Augment { shift: 2.0, rotate: 10.0, zoom: 0.0 }));
+        assert_eq!(parsed("shift,rotate"), Ok(Augment { shift: 2.0, rotate: 10.0, ..Augment::default() }));
         assert_eq!(parsed("none"), Ok(Augment::default()));
-        for text in ["none", "shift:1", "shift:2,rotate:7.5,zoom:10"] {
+        for text in ["none", "shift:1", "shift:2,rotate:7.5,zoom:10", "zoom:5,elastic:1.5"] {
             assert_eq!(parsed(text).expect(text).to_string(), text);
         }
         for bad in ["", "flip", "shift:-1", "shift:29", "rotate:x", "shift,,", "none,shift", "rotate:NaN"] {

@@ -25,8 +25,8 @@ pub struct OptimisationArgs {
     /// Part of each label that is shared out evenly over all classes, in training only
     #[arg(long, default_value_t = 0.0, value_name = "PART", value_parser = crate::cli::probability)]
     pub label_smoothing: f64,
-    /// Change training images at random: none, or shift:PIXELS, rotate:DEGREES and zoom:PERCENT with
-    /// commas between
+    /// Change training images at random: none, or shift:PIXELS, rotate:DEGREES, zoom:PERCENT and
+    /// elastic:PIXELS with commas between
     #[arg(long, default_value = "none", value_name = "HOW")]
     pub augment: Augment,
 }

@@ -1,7 +1,7 @@
-//! Burn's other GPU backends, with Vulkan for all of them: `cargo test --no-default-features
-//! --features mimalloc,vulkan --test vulkan`. Mesa's software driver will do: Debian's
-//! mesa-vulkan-drivers.
-#![cfg(feature = "vulkan")]
+//! Burn's other GPU backends, with what Vulkan drivers can do for all of them: `cargo test
+//! --no-default-features --features mimalloc,wgpu --test vulkan`, or with `vulkan` in the place of
+//! `wgpu`. Mesa's software driver will do, Debian's mesa-vulkan-drivers; 22.3 of it takes `wgpu` only.
+#![cfg(any(feature = "vulkan", feature = "wgpu"))]
 
 mod common;
 use common::{assert_close, command, finish, program, shared};
@@ -10,6 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
+
+const DEVICE: &str = if cfg!(feature = "vulkan") { "vulkan" } else { "wgpu" };
 
 /// Short, because a software driver is slow.
 const SMALL: &str =
@@ -76,13 +78,14 @@ fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
 #[test]
 fn the_device_is_listed_and_what_is_missing_too() {
     let outcome = finish(command(&program(), &["devices"]).spawn().expect("the program")).succeeded();
-    assert!(outcome.stdout.contains("vulkan:0"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains(&format!("{DEVICE}:0")), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("cuda       this program was built without cuda"), "{}", outcome.stdout);
 }
 
 #[test]
 fn a_device_that_is_not_there_is_an_error_with_its_name() {
-    for (device, named) in [("vulkan:99", "vulkan:99"), ("cuda", "built without cuda")] {
+    let absent = format!("{DEVICE}:99");
+    for (device, named) in [(absent.as_str(), absent.as_str()), ("cuda", "built without cuda")] {
         let args = ["train", "--device", device, "--mode", "single"];
         let outcome = finish(command(&program(), &args).spawn().expect("the program"));
         outcome.failed_saying(&[named]);
@@ -91,7 +94,7 @@ fn a_device_that_is_not_there_is_an_error_with_its_name() {
 
 #[test]
 fn collectives_on_the_device_are_right() {
-    let args = ["check", "collectives", "--device", "vulkan", "--ranks", "2", "--allow-shared-gpu"];
+    let args = ["check", "collectives", "--device", DEVICE, "--ranks", "2", "--allow-shared-gpu"];
     let outcome = finish(command(&program(), &args).spawn().expect("the program")).succeeded();
     assert!(outcome.stdout.contains("\"wrong\":[]"), "{}", outcome.stdout);
 }
@@ -101,15 +104,15 @@ fn one_rank_two_ranks_and_a_mixed_world_follow_the_cpu() {
     let (cpu, _) = train(&format!("--device cpu --mode single --batch-size 20 {SMALL}"));
     let wanted = cpu.losses();
     assert_eq!(wanted.len(), 8);
-    let (one, _) = train(&format!("--device vulkan --mode single --batch-size 20 {SMALL}"));
-    assert_close("vulkan, one rank", &one.losses(), &wanted, 5e-3);
-    let two = "--device vulkan --nproc-per-node 2 --allow-shared-gpu --batch-size 10";
+    let (one, _) = train(&format!("--device {DEVICE} --mode single --batch-size 20 {SMALL}"));
+    assert_close("one rank", &one.losses(), &wanted, 5e-3);
+    let two = format!("--device {DEVICE} --nproc-per-node 2 --allow-shared-gpu --batch-size 10");
     let (two, said) = train(&format!("{two} {SMALL}"));
-    assert_close("vulkan, two ranks", &two.losses(), &wanted, 5e-3);
+    assert_close("two ranks", &two.losses(), &wanted, 5e-3);
     assert!(!said.contains("mixes devices"), "{said}");
-    let (both, said) = mixed(&["vulkan", "cpu"], &format!("--batch-size 10 {SMALL}"));
-    assert_close("vulkan and cpu", &both.losses(), &wanted, 5e-3);
-    assert!(said.contains("mixes devices (rank 0 has vulkan:0, rank 1 cpu)"), "{said}");
+    let (both, said) = mixed(&[DEVICE, "cpu"], &format!("--batch-size 10 {SMALL}"));
+    assert_close("a GPU and the CPU", &both.losses(), &wanted, 5e-3);
+    assert!(said.contains(&format!("mixes devices (rank 0 has {DEVICE}:0, rank 1 cpu)")), "{said}");
 }
 
 /// PyTorch's own losses, as far as the trajectory is not chaotic: see tests/first_light.rs.
@@ -130,11 +133,11 @@ fn the_plain_network_follows_pytorch() {
         number("lr"),
         number("momentum"),
     );
-    let (one, _) = train(&format!("--device vulkan --mode single --batch-size {batch} {flags}"));
+    let (one, _) = train(&format!("--device {DEVICE} --mode single --batch-size {batch} {flags}"));
     assert_close("one rank", &one.losses(), &wanted, 5e-3);
-    let two = format!("--device vulkan --nproc-per-node 2 --allow-shared-gpu --batch-size {}", batch / 2);
+    let two = format!("--device {DEVICE} --nproc-per-node 2 --allow-shared-gpu --batch-size {}", batch / 2);
     let (two, _) = train(&format!("{two} {flags}"));
     assert_close("two ranks", &two.losses(), &wanted, 5e-3);
-    let (both, _) = mixed(&["vulkan", "cpu"], &format!("--batch-size {} {flags}", batch / 2));
-    assert_close("vulkan and cpu", &both.losses(), &wanted, 5e-3);
+    let (both, _) = mixed(&[DEVICE, "cpu"], &format!("--batch-size {} {flags}", batch / 2));
+    assert_close("a GPU and the CPU", &both.losses(), &wanted, 5e-3);
 }

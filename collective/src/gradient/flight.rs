@@ -4,6 +4,7 @@
 
 use super::{
     buckets::Plan,
+    host::{Values, f32s},
     link::{Landing, Link},
     watch::Ladder,
 };
@@ -117,7 +118,7 @@ impl Flight {
     }
 
     /// The gradient of one use has come, and `read` gives the sum of all that have.
-    pub fn arrived(&self, slot: usize, read: impl FnOnce() -> Result<TensorData, String>) {
+    pub fn arrived(&self, slot: usize, read: impl FnOnce() -> Result<Values, String>) {
         let mut state = self.state();
         state.pending[slot] = state.pending[slot].saturating_sub(1);
         if state.landed || state.written[slot] {
@@ -128,8 +129,9 @@ impl Flight {
         }
         let written = if self.weights.own > 0.0 {
             read().and_then(|grad| {
+                let grad = grad.as_f32()?;
                 state.digests[slot] = digest(&grad, self.compared);
-                state.write(&self.plan, self.weights, slot, Some(grad))
+                state.write(&self.plan, self.weights, slot, Some(&grad))
             })
         } else {
             state.write(&self.plan, self.weights, slot, None)
@@ -149,7 +151,9 @@ impl Flight {
     pub fn write(&self, slot: usize, grad: Option<TensorData>) {
         let mut state = self.state();
         let grad = grad.filter(|_| self.weights.own > 0.0);
-        if let Err(reason) = state.write(&self.plan, self.weights, slot, grad) {
+        let grad = grad.as_ref().map(f32s).transpose();
+        let written = grad.and_then(|grad| state.write(&self.plan, self.weights, slot, grad.as_deref()));
+        if let Err(reason) = written {
             state.fail(&self.plan, slot, reason);
         }
     }
@@ -163,7 +167,8 @@ impl Flight {
     /// Compares them; `None` if backward's gradient is not there any more.
     pub fn compare(&self, slot: usize, first: Option<&TensorData>) {
         let mut state = self.state();
-        if first.is_none_or(|first| digest(first, self.compared) != state.digests[slot]) {
+        let now = first.and_then(|first| Some(digest(&f32s(first).ok()?, self.compared)));
+        if now != Some(state.digests[slot]) {
             state.spoil("a gradient was changed after backward", &self.plan, slot);
         }
     }
@@ -226,14 +231,12 @@ impl State {
         plan: &Plan,
         weights: Weights,
         slot: usize,
-        grad: Option<TensorData>,
+        grad: Option<&[f32]>,
     ) -> Result<(), String> {
         let place = &plan.slots[slot];
         let to = &mut self.buffers[place.bucket][place.range.clone()];
         match grad {
-            Some(grad) => {
-                let grad = grad.convert::<f32>();
-                let from = grad.as_slice::<f32>().map_err(|error| format!("{error:?}"))?;
+            Some(from) => {
                 if from.len() != to.len() {
                     return Err(format!("it has {} elements", from.len()));
                 }
@@ -265,9 +268,8 @@ impl State {
     }
 }
 
-fn digest(grad: &TensorData, elements: usize) -> u64 {
-    let (bytes, size) = (grad.as_bytes(), grad.dtype().size());
+fn digest(grad: &[f32], elements: usize) -> u64 {
     let mut hasher = DefaultHasher::new();
-    hasher.write(&bytes[..elements.saturating_mul(size).min(bytes.len())]);
+    hasher.write(bytemuck::cast_slice(&grad[..elements.min(grad.len())]));
     hasher.finish()
 }

@@ -24,6 +24,7 @@ mod buckets;
 mod clip;
 mod flight;
 mod hook;
+mod host;
 mod link;
 mod on_device;
 mod power_sgd;
@@ -121,8 +122,6 @@ pub struct Reducer {
     users: Vec<usize>,
     /// Time after backward until all ranks' gradients were there.
     waited: Duration,
-    /// The last step's buckets, whose memory the next one uses.
-    spare: Vec<Vec<f32>>,
 }
 
 impl Reducer {
@@ -155,7 +154,6 @@ impl Reducer {
             fallback: None,
             users: Vec::new(),
             waited: Duration::ZERO,
-            spare: Vec::new(),
         })
     }
 
@@ -226,15 +224,9 @@ impl Reducer {
         slots.filter(move |(_, users)| **users < world).map(|(slot, users)| (slot.path.as_str(), *users))
     }
 
-    /// Zeros for every bucket, and one more element for each total.
-    fn buffers(&mut self) -> Vec<Vec<f32>> {
-        let mut buffers = std::mem::take(&mut self.spare);
-        buffers.resize_with(self.plan.buckets(), Vec::new);
-        for (index, buffer) in buffers.iter_mut().enumerate() {
-            buffer.clear();
-            buffer.resize(self.plan.length(index), 0.0);
-        }
-        buffers
+    /// Zeros for every bucket.
+    fn buffers(&self) -> Vec<Vec<f32>> {
+        (0..self.plan.buckets()).map(|bucket| vec![0.0; self.plan.length(bucket)]).collect()
     }
 }
 

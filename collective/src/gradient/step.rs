@@ -85,9 +85,8 @@ impl<'a> Step<'a> {
         self.reducer.carry.clear();
         self.reducer.compared |= self.reducer.overlap;
         let Landing { buffers, users, .. } = landing;
-        let averaged = visit::scatter(&self.reducer.plan, &buffers, &users, module);
+        let averaged = visit::scatter(&self.reducer.plan, buffers, &users, module);
         self.reducer.users = users;
-        self.reducer.spare = buffers;
         self.unless_infinite(averaged, module)
     }
 

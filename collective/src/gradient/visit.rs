@@ -4,7 +4,7 @@ use super::{buckets::Plan, flight::Flight};
 use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 
 /// A gradient on the host.
 pub(super) fn read<const D: usize>(grad: Tensor<D>) -> Result<TensorData> {
@@ -73,20 +73,26 @@ impl ModuleVisitor for Gather<'_> {
 }
 
 /// The averaged gradients of `module`, without those of parameters that no rank used.
+/// On a CPU they are parts of the buckets, which are not copied.
 pub(super) fn scatter<M: Module>(
     plan: &Plan,
-    buffers: &[Vec<f32>],
+    buckets: Vec<Vec<f32>>,
     users: &[usize],
     module: &M,
 ) -> GradientsParams {
-    let mut scatter = Scatter { plan, buffers, users, grads: GradientsParams::new() };
+    let tensor = |values: Vec<f32>| {
+        let length = values.len();
+        Tensor::from_data(TensorData::new(values, [length]), (&Device::flex(), DType::F32))
+    };
+    let buckets = buckets.into_iter().map(tensor).collect();
+    let mut scatter = Scatter { plan, buckets, users, grads: GradientsParams::new() };
     module.visit(&mut scatter);
     scatter.grads
 }
 
 struct Scatter<'a> {
     plan: &'a Plan,
-    buffers: &'a [Vec<f32>],
+    buckets: Vec<Tensor<1>>,
     users: &'a [usize],
     grads: GradientsParams,
 }
@@ -95,10 +101,9 @@ impl ModuleVisitor for Scatter<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let Some(slot) = self.plan.slot_to_fill(param, self.users) else { return };
         let value = param.base();
-        let values = self.buffers[slot.bucket][slot.range.clone()].to_vec();
+        let grad = self.buckets[slot.bucket].clone().slice(slot.range.clone()).reshape(value.shape());
         // A gradient lives on the plain device under the autodiff one.
-        let device = value.device().inner();
-        let grad = Tensor::from_data(TensorData::new(values, value.shape()), (&device, value.dtype()));
+        let grad = grad.to_device(&value.device().inner()).cast(FloatDType::from(value.dtype()));
         self.grads.register::<D>(param.id, grad);
     }
 }

@@ -17,7 +17,7 @@
 //! Every use goes through [`Param::val`], where a [`Reparameterization`] has a say. It is attached
 //! to a copy of the module for one step; the module itself never carries one.
 
-use super::flight::Flight;
+use super::{flight::Flight, host::ReadBackend};
 use crate::precision::Precision;
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
@@ -30,7 +30,7 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Levels between two uses of parameters. A convolution with its activation, pooling and dropout is
@@ -165,7 +165,7 @@ nothing_to_watch!(burn::backend::Cube);
 #[derive(Debug)]
 struct WatchedBackward;
 
-impl<B: Backend> Backward<B, 2> for WatchedBackward {
+impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
     type State = Watched;
 
     fn backward(self, ops: Ops<Watched, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -175,16 +175,7 @@ impl<B: Backend> Backward<B, 2> for WatchedBackward {
         // Added to what other uses of the parameter have brought.
         grads.register::<B>(parameter.id, grad);
         let Watched { flight, slot } = ops.state;
-        flight.arrived(slot, || read::<B>(grads.consume::<B>(&parameter)));
-    }
-}
-
-/// Device to host.
-fn read<B: Backend>(grad: FloatTensor<B>) -> Result<TensorData, String> {
-    match burn::tensor::try_read_sync(B::float_into_data(grad)) {
-        Some(Ok(data)) => Ok(data),
-        Some(Err(error)) => Err(format!("its device failed: {error}")),
-        None => Err("its device cannot be read synchronously".into()),
+        flight.arrived(slot, || B::read(grads.consume::<B>(&parameter)));
     }
 }
 
@@ -199,7 +190,7 @@ impl<B: Backend> Backward<B, 1> for Rung {
 }
 
 /// Both count as compute-bound, so that gradient checkpointing keeps them and repeats neither.
-impl<B: WatchBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C> {
+impl<B: WatchBackend + ReadBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C> {
     fn watched(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,
