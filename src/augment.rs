@@ -38,6 +38,8 @@ pub struct Movement {
 }
 
 impl Augment {
+    const EXPECTED: &str =
+        "expected none, or some of shift:PIXELS, rotate:DEGREES, zoom:PERCENT, elastic:PIXELS";
     const SHIFT: f32 = 2.0;
     const ROTATE: f32 = 10.0;
     const ZOOM: f32 = 10.0;
@@ -132,8 +134,7 @@ impl FromStr for Augment {
                 "zoom" => (&mut augment.zoom, Self::ZOOM, 90.0),
                 "elastic" => (&mut augment.elastic, Self::ELASTIC, SIDE as f32),
                 _ => {
-                    let parts = "shift:PIXELS, rotate:DEGREES, zoom:PERCENT, elastic:PIXELS";
-                    return Err(format!("expected none, or some of {parts}"));
+                    return Err(Self::EXPECTED.into());
                 }
             };
             *own = limit.map_or(Ok(usual), |limit| {

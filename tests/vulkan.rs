@@ -4,10 +4,11 @@
 #![cfg(any(feature = "vulkan", feature = "wgpu"))]
 
 mod common;
-use common::{assert_close, command, finish, program, shared};
+use common::{Outcome, assert_close, finish, program, shared};
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
+    process::Command,
 };
 use tempfile::TempDir;
 
@@ -17,6 +18,25 @@ const DEVICE: &str = if cfg!(feature = "vulkan") { "vulkan" } else { "wgpu" };
 const SMALL: &str =
     "--dataset digits --train-limit 160 --eval-limit 20 --max-steps 8 --dropout 0 --scale-lr none
     --lr 0.01 --progress plain";
+
+/// Burn tries several kernels for each operation, which takes minutes here; one try each will do.
+const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n
+    [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\n";
+
+/// The program, in a folder of its own with CubeCL's settings.
+fn command(args: &[&str]) -> (TempDir, Command) {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    std::fs::write(folder.path().join("cubecl.toml"), TUNING).expect("settings");
+    let mut command = common::command(&program(), args);
+    // Where there is none, Vulkan's loader complains.
+    command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
+    (folder, command)
+}
+
+fn outcome(args: &[&str]) -> Outcome {
+    let (_folder, mut command) = command(args);
+    finish(command.spawn().expect("the program"))
+}
 
 struct Run(TempDir);
 
@@ -45,7 +65,7 @@ fn train(flags: &str) -> (Run, String) {
     let run = Run::new();
     let args = arguments(flags, &run.folder());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let outcome = finish(command(&program(), &args).spawn().expect("the program")).succeeded();
+    let outcome = outcome(&args).succeeded();
     let said = outcome.stdout + &outcome.stderr;
     (run, said)
 }
@@ -61,13 +81,13 @@ fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
         .map(|(rank, device)| {
             let args = arguments(&format!("--device {device} --allow-shared-gpu {flags}"), &run.folder());
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let mut command = command(&program(), &args);
+            let (folder, mut command) = command(&args);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", &size).env("MASTER_ADDR", "127.0.0.1");
             command.env("MASTER_PORT", port.to_string()).env("BURN_DDP_SECRET", "a secret for tests");
-            command.spawn().expect("the program")
+            (folder, command.spawn().expect("the program"))
         })
         .collect();
-    let said = ranks.into_iter().map(|rank| {
+    let said = ranks.into_iter().map(|(_folder, rank)| {
         let outcome = finish(rank).succeeded();
         outcome.stdout + &outcome.stderr
     });
@@ -77,7 +97,7 @@ fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
 
 #[test]
 fn the_device_is_listed_and_what_is_missing_too() {
-    let outcome = finish(command(&program(), &["devices"]).spawn().expect("the program")).succeeded();
+    let outcome = outcome(&["devices"]).succeeded();
     assert!(outcome.stdout.contains(&format!("{DEVICE}:0")), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("cuda       this program was built without cuda"), "{}", outcome.stdout);
 }
@@ -87,15 +107,14 @@ fn a_device_that_is_not_there_is_an_error_with_its_name() {
     let absent = format!("{DEVICE}:99");
     for (device, named) in [(absent.as_str(), absent.as_str()), ("cuda", "built without cuda")] {
         let args = ["train", "--device", device, "--mode", "single"];
-        let outcome = finish(command(&program(), &args).spawn().expect("the program"));
-        outcome.failed_saying(&[named]);
+        outcome(&args).failed_saying(&[named]);
     }
 }
 
 #[test]
 fn collectives_on_the_device_are_right() {
     let args = ["check", "collectives", "--device", DEVICE, "--ranks", "2", "--allow-shared-gpu"];
-    let outcome = finish(command(&program(), &args).spawn().expect("the program")).succeeded();
+    let outcome = outcome(&args).succeeded();
     assert!(outcome.stdout.contains("\"wrong\":[]"), "{}", outcome.stdout);
 }
 

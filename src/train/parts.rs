@@ -14,10 +14,12 @@ use crate::{
     world::Environment,
 };
 use anyhow::{Context, Result, bail};
+use burn::module::Module;
 use burn::tensor::Device;
 use burn::train::renderer::{MetricsRenderer, default_renderer};
 use collective::{
     Options, ProcessGroup,
+    flex::is_flex,
     loader::{DistributedLoader, ShardedLoader},
     precision::Precision,
     sync_batch_norm::convert_sync_batch_norm,
@@ -124,7 +126,11 @@ pub(super) fn network(
     group: &ProcessGroup,
     console: &Console,
 ) -> Result<Net> {
-    let mut net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(device);
+    // Drawn on the CPU, as PyTorch's `Net().to(device)` is: the same weights whatever the device.
+    let host = Device::flex().autodiff();
+    host.seed(args.seed);
+    let net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(&host);
+    let mut net = if is_flex(device) { net } else { net.fork(device) };
     net = net.with_label_smoothing(config.optimisation.label_smoothing);
     if config.sync_bn {
         // In a group of its own it never waits behind gradients.

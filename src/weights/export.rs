@@ -1,6 +1,6 @@
 //! `burn-ddp weights export`: a network's weights as PyTorch would name and lay them out.
 
-use crate::{console::print_line, weights::open};
+use crate::{console::print_line, durable, weights::open};
 use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
 use burn::store::{BurnToPyTorchAdapter, ModuleSnapshot, SafetensorsStore};
@@ -48,14 +48,16 @@ fn export(from: &Path, to: &Path, module_prefix: bool) -> Result<()> {
     }
     let net = open(from, &Device::flex())?;
     let failed = || format!("cannot write {}", to.display());
-    if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder).with_context(failed)?;
-    }
     let pattern = if module_prefix { ("^", "module.") } else { ("^", "") };
-    let store = SafetensorsStore::from_file(to).with_to_adapter(BurnToPyTorchAdapter);
+    let store = SafetensorsStore::from_bytes(None).with_to_adapter(BurnToPyTorchAdapter);
     // What Hugging Face's libraries want to see before they hand the tensors to PyTorch.
     let mut store = store.metadata("format", "pt").with_key_remapping(pattern.0, pattern.1);
     net.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
+    let bytes = store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?;
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    durable::write(to, &bytes).with_context(failed)?;
     let tensors = net.collect(None, None, false).len();
     print_line(&format!("{}: {tensors} tensors, {} parameters", to.display(), net.num_params()));
     Ok(())
