@@ -17,8 +17,8 @@ pub struct Augment {
     pub rotate: f32,
     /// Made larger or smaller by up to so many percent.
     pub zoom: f32,
-    /// Bent: the corners of squares of [`Bend::SIDE`] pixels go, each by itself, up to so many pixels
-    /// across and down. A coarse kind of Simard et al.'s elastic distortions (2003, "Best practices
+    /// Bent: the corners of squares of seven pixels go, each by itself, up to so many pixels across and
+    /// down. A coarse kind of Simard et al.'s elastic distortions (2003, "Best practices
     /// for convolutional neural networks applied to visual document analysis", section 2).
     pub elastic: f32,
 }
