@@ -53,14 +53,17 @@ impl Augment {
     /// The movement of image `index` in `epoch`.
     pub fn draw(&self, seed: u64, epoch: usize, index: usize) -> Movement {
         let mut rng = ChaCha8Rng::seed_from_u64(mix(mix(seed, epoch as u64), index as u64));
-        // Always as many draws, so that one part does not change another's.
+        // Always as many draws, so that one part does not change another's; what comes last may be left out.
         let mut within = |limit: f32| limit * (2.0 * rng.random::<f32>() - 1.0);
         let (right, down) = (within(self.shift), within(self.shift));
         let (angle, zoom) = (within(self.rotate).to_radians(), 1.0 + within(self.zoom) / 100.0);
         let step = (angle.cos() / zoom, angle.sin() / zoom);
-        let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
-        bend.0.iter_mut().flatten().flatten().for_each(|offset| *offset = within(self.elastic));
-        Movement { bend: (self.elastic > 0.0).then_some(bend), right, down, step }
+        let bend = (self.elastic > 0.0).then(|| {
+            let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
+            bend.0.iter_mut().flatten().flatten().for_each(|offset| *offset = within(self.elastic));
+            bend
+        });
+        Movement { bend, right, down, step }
     }
 }
 
@@ -73,14 +76,8 @@ impl Bend {
     fn at(&self, x: usize, y: usize) -> [f32; 2] {
         let (column, row) = (x / Self::SIDE, y / Self::SIDE);
         let part = |place: usize| (place % Self::SIDE) as f32 / Self::SIDE as f32;
-        let (right, down) = (part(x), part(y));
-        let mix = |axis: usize| {
-            let line = |row: usize| {
-                self.0[row][column][axis] * (1.0 - right) + self.0[row][column + 1][axis] * right
-            };
-            line(row) * (1.0 - down) + line(row + 1) * down
-        };
-        [mix(0), mix(1)]
+        let parts = (part(x), part(y));
+        [0, 1].map(|axis| blend(parts, |right, down| self.0[row + down][column + right][axis]))
     }
 }
 
@@ -113,8 +110,14 @@ fn between(image: &[u8], x: f32, y: f32) -> f32 {
             0.0
         }
     };
-    let row = |y| pixel(left, y) * (1.0 - right) + pixel(left + 1.0, y) * right;
-    row(top) * (1.0 - down) + row(top + 1.0) * down
+    blend((right, down), |right, down| pixel(left + right as f32, top + down as f32))
+}
+
+/// Between the four corners of a square, of which `corner(right, down)` gives each, at a place in parts of
+/// its side.
+fn blend((right, down): (f32, f32), corner: impl Fn(usize, usize) -> f32) -> f32 {
+    let row = |y| corner(0, y) * (1.0 - right) + corner(1, y) * right;
+    row(0) * (1.0 - down) + row(1) * down
 }
 
 impl FromStr for Augment {

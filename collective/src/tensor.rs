@@ -203,20 +203,25 @@ pub trait CollectiveBackend: Backend {
     fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self>;
 }
 
+/// Device to host.
+///
+/// # Errors
+/// If the device fails.
+pub(crate) fn read<B: Backend>(tensor: FloatTensor<B>) -> Result<TensorData, String> {
+    match burn::tensor::try_read_sync(B::float_into_data(tensor)) {
+        Some(Ok(data)) => Ok(data),
+        Some(Err(error)) => Err(format!("its device failed: {error}")),
+        None => Err("its device cannot be read synchronously".into()),
+    }
+}
+
 /// Device to host, collective, host to device.
 fn through_host<B: Backend>(tensor: FloatTensor<B>, exchange: &Exchange) -> FloatTensor<B> {
     let (device, shape, dtype) = (tensor.device(), tensor.shape(), tensor.dtype());
-    let data = match burn::tensor::try_read_sync(B::float_into_data(tensor)) {
-        Some(Ok(data)) => data,
-        Some(Err(error)) => {
-            exchange.group.abort(format!("its device failed: {error}"));
-            TensorData::full_dtype(shape, 0.0, dtype)
-        }
-        None => {
-            exchange.group.abort("its device cannot be read synchronously");
-            TensorData::full_dtype(shape, 0.0, dtype)
-        }
-    };
+    let data = read::<B>(tensor).unwrap_or_else(|reason| {
+        exchange.group.abort(reason);
+        TensorData::full_dtype(shape, 0.0, dtype)
+    });
     B::float_from_data(exchange.on_host(data), &device)
 }
 

@@ -1,6 +1,5 @@
 //! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
-use super::meet;
 use crate::{console::print_line, launch, world::Environment};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -76,7 +75,7 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
             bail!("this is rank {rank} of {world_size}, but --ranks is {ranks}; give the launcher's number")
         }
         Some(environment) => {
-            measure(bench, &meet(&environment, bench.transport)?)?;
+            measure(bench, &environment.connect(bench.transport, Options::default())?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -7,10 +7,8 @@ mod overlap;
 mod step;
 mod wrapper;
 
-use crate::world::Environment;
 use anyhow::Result;
 use clap::Subcommand;
-use collective::{Options, ProcessGroup, Transport};
 use std::{
     process::ExitCode,
     time::{Duration, Instant},
@@ -40,13 +38,6 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
         Bench::Step(bench) => step::run(bench),
         Bench::Wrapper(bench) => wrapper::run(bench),
     }
-}
-
-/// The group of all ranks that a launcher has started.
-fn meet(environment: &Environment, transport: Transport) -> Result<ProcessGroup> {
-    let &Environment { rank, world_size, .. } = environment;
-    let options = Options::default().transport(transport).rank(rank).world_size(world_size);
-    Ok(ProcessGroup::init(environment.init_method(transport)?, options)?)
 }
 
 fn median(mut times: Vec<f64>) -> f64 {

@@ -1,7 +1,7 @@
 //! `burn-ddp bench overlap`: the MNIST network's training step over an artificial slow link, with and
 //! without overlap.
 
-use super::{median, meet, timed};
+use super::{median, timed};
 use crate::{
     batch::MnistBatch,
     console::print_line,
@@ -15,7 +15,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use clap::Args;
 use collective::{
-    ProcessGroup, ReduceOp, Transport,
+    Options, ProcessGroup, ReduceOp, Transport,
     gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
     replica,
 };
@@ -105,7 +105,7 @@ pub fn run(bench: &Overlap) -> Result<ExitCode> {
         return launch::ranks(usize::from(bench.ranks), "bench");
     };
     use_threads(bench.threads)?;
-    measure(bench, &meet(&environment, bench.transport)?)?;
+    measure(bench, &environment.connect(bench.transport, Options::default())?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! `burn-ddp bench step`: what a training step of the MNIST network costs, stage by stage, alone or
 //! with other ranks.
 
-use super::{median, meet, operations, processor_seconds, timed};
+use super::{median, operations, processor_seconds, timed};
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser},
     console::print_line,
@@ -18,7 +18,7 @@ use burn::tensor::Device;
 use burn::train::TrainOutput;
 use clap::Args;
 use collective::{
-    ProcessGroup, Transport,
+    Options, ProcessGroup, Transport,
     gradient::{Reducer, ReducerOptions},
     loader::{DistributedLoader, ShardedLoader},
     precision::{Precision, backward},
@@ -85,7 +85,7 @@ pub fn run(bench: &Step) -> Result<ExitCode> {
     let group = match Environment::detect()? {
         None if bench.ranks > 1 => return launch::ranks(bench.ranks, "bench"),
         None => ProcessGroup::solo(),
-        Some(environment) => meet(&environment, Transport::Auto)?,
+        Some(environment) => environment.connect(Transport::Auto, Options::default())?,
     };
     use_threads(bench.threads)?;
     let report = measure(bench, &group)?;

@@ -1,7 +1,8 @@
 //! The collectives that are checked, and what each should give. Numbers are small and whole, so that
 //! every type holds them and every order of adding up gives the same.
 
-use anyhow::Result;
+use crate::answers::values;
+use anyhow::{Result, anyhow};
 use burn::module::Module;
 use burn::nn::BatchNormConfig;
 use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
@@ -34,8 +35,7 @@ impl Checks<'_> {
 
     fn expect(&mut self, what: &str, got: Tensor<2>, wanted: &[f32], tolerance: f32) -> Result<()> {
         self.done += 1;
-        let data = got.try_into_data().map_err(|error| anyhow::anyhow!("{what}: {error}"))?;
-        let got: Vec<f32> = data.convert::<f32>().try_into_vec().map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        let got: Vec<f32> = values(got).map_err(|error| anyhow!("{what}: {error}"))?;
         let far = |(got, wanted): (&f32, &f32)| (got - wanted).abs() > tolerance || got.is_nan();
         let wrong = got.iter().zip(wanted).filter(|pair| far(*pair)).count();
         if wrong > 0 || got.len() != wanted.len() {
@@ -120,8 +120,8 @@ impl Checks<'_> {
         let rows = rank * ROWS..(rank + 1) * ROWS;
         let synchronised = SyncBatchNorm::from(norm).with_group(group);
         let got = synchronised.forward(whole.slice([rows.clone(), 0..COLUMNS]));
-        let wanted = wanted.slice([rows, 0..COLUMNS]).inner().into_data().convert::<f32>();
-        let wanted: Vec<f32> = wanted.try_into_vec().map_err(|e| anyhow::anyhow!("{e:?}"))?;
+        let wanted = wanted.slice([rows, 0..COLUMNS]).inner();
+        let wanted: Vec<f32> = values(wanted).map_err(|error| anyhow!("SyncBatchNorm: {error}"))?;
         self.expect("SyncBatchNorm", got.inner(), &wanted, 1e-4)
     }
 }

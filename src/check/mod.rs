@@ -11,7 +11,7 @@ use crate::{
 };
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
-use collective::{Options, ProcessGroup, Transport};
+use collective::{Options, Transport};
 use serde::Serialize;
 use std::{process::ExitCode, time::Duration};
 
@@ -59,15 +59,8 @@ pub fn run(check: &Check) -> Result<ExitCode> {
         return launch::ranks(check.ranks, "check");
     }
     let environment = launched.unwrap_or(Environment::SOLO);
-    let group = match environment.world_size {
-        1 => ProcessGroup::solo(),
-        size => {
-            let options = Options::default().rank(environment.rank).world_size(size);
-            let options = options.timeout(Duration::from_secs(u64::from(check.timeout)));
-            let method = environment.init_method(check.transport)?;
-            ProcessGroup::init(method, options.transport(check.transport))?
-        }
-    };
+    let options = Options::default().timeout(Duration::from_secs(u64::from(check.timeout)));
+    let group = environment.connect(check.transport, options)?;
     let Role { device, .. } = role(check, environment)?;
     let console = Console::new(Style::choose(crate::cli::ProgressArg::Plain, group.rank() == 0), 1);
     let transport = data_plane::attach(check.transport, device, &group, true, &console)?;

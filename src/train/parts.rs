@@ -46,12 +46,8 @@ pub fn use_threads(threads: usize) -> Result<()> {
 
 /// The group of all ranks; a single device is a world of one.
 pub(super) fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
-    if environment.world_size == 1 {
-        return Ok(ProcessGroup::solo());
-    }
-    let options = Options::default().timeout(Duration::from_secs_f64(args.timeout)).transport(args.transport);
-    let options = options.rank(environment.rank).world_size(environment.world_size);
-    Ok(ProcessGroup::init(environment.init_method(args.transport)?, options)?)
+    let options = Options::default().timeout(Duration::from_secs_f64(args.timeout));
+    environment.connect(args.transport, options)
 }
 
 /// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its

@@ -2,9 +2,22 @@
 
 use super::{Environment, Launcher, slurm};
 use anyhow::{Context, Result, bail};
-use collective::{InitMethod, Transport};
+use collective::{InitMethod, Options, ProcessGroup, Transport};
 
 impl Environment {
+    /// The group of all ranks, with `options` for what is not known here; a single rank is a world of its
+    /// own.
+    ///
+    /// # Errors
+    /// If it is not known where the ranks meet, or they do not.
+    pub fn connect(&self, transport: Transport, options: Options) -> Result<ProcessGroup> {
+        if self.world_size == 1 {
+            return Ok(ProcessGroup::solo());
+        }
+        let options = options.transport(transport).rank(self.rank).world_size(self.world_size);
+        Ok(ProcessGroup::init(self.init_method(transport)?, options)?)
+    }
+
     /// How the ranks meet: through MPI if it started them and this build has it or its transport is
     /// asked for; where `MASTER_ADDR` and `MASTER_PORT` say; otherwise, under mpirun and srun, on
     /// the first machine, at a port that follows from the job's number.

@@ -35,6 +35,15 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Those of the repository at `root`.
+fn all_sources(root: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in ["src", "collective/src", "kernels/src"] {
+        sources(&root.join(folder), &mut found);
+    }
+    found
+}
+
 /// The string that begins at the start of `code`, if one does; `None` for anything else.
 fn string(code: &str) -> Option<String> {
     let mut characters = code.strip_prefix('"')?.chars().peekable();
@@ -97,12 +106,8 @@ fn key(message: &str) -> Option<String> {
 fn every_error_is_in_the_chapter_of_error_messages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapter = fs::read_to_string(root.join("book/src/errors.md")).expect("the chapter").replace('`', "");
-    let mut files = Vec::new();
-    for folder in ["src", "collective/src", "kernels/src"] {
-        sources(&root.join(folder), &mut files);
-    }
     let mut keys = BTreeMap::new();
-    for path in files {
+    for path in all_sources(root) {
         let source = fs::read_to_string(&path).expect("a source");
         keys.extend(messages(&source).iter().filter_map(|text| Some((key(text)?, path.clone()))));
     }
@@ -115,11 +120,8 @@ fn every_error_is_in_the_chapter_of_error_messages() {
 fn no_entry_of_the_chapter_is_stale() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapter = fs::read_to_string(root.join("book/src/errors.md")).expect("the chapter");
-    let mut files = Vec::new();
-    for folder in ["src", "collective/src", "kernels/src"] {
-        sources(&root.join(folder), &mut files);
-    }
-    let all: String = files.iter().map(|path| joined(&fs::read_to_string(path).expect("a source"))).collect();
+    let text = |path: &PathBuf| joined(&fs::read_to_string(path).expect("a source"));
+    let all: String = all_sources(root).iter().map(text).collect();
     let rows = chapter.lines().filter_map(|line| line.strip_prefix("| `"));
     let entries = rows.flat_map(|row| row.split(" | ").next().unwrap_or_default().split('`').step_by(2));
     let keys: Vec<String> = entries.filter_map(|entry| key(&entry.replace('…', "{}"))).collect();

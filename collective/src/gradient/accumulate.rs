@@ -1,6 +1,6 @@
 //! Gradients of batches that are not synchronised, kept on their device until a step is.
 
-use super::{buckets::Plan, flight::Weights, visit};
+use super::{buckets::Plan, flight::Weights, host::f32s, visit};
 use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -109,12 +109,12 @@ impl Fill<'_> {
         let Some(index) = self.plan.slot_of(param.id) else { return Ok(()) };
         let Some(grad) = self.grads.get::<D>(param.id) else { return Ok(()) };
         let slot = &self.plan.slots[index];
-        let data = visit::read(grad)?.convert::<f32>();
-        let values = data.as_slice::<f32>().map_err(|error| Error::Io {
-            what: format!("reading the gradient of {}", slot.path),
-            reason: format!("{error:?}"),
+        let data = visit::read(grad)?;
+        let values = f32s(&data).map_err(|reason| {
+            let what = format!("reading the gradient of {}", slot.path);
+            Error::Io { what, reason }
         })?;
-        self.buffers[slot.bucket][slot.range.clone()].copy_from_slice(values);
+        self.buffers[slot.bucket][slot.range.clone()].copy_from_slice(&values);
         self.used[index] = true;
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! A gradient's values on the host, without a copy where that is where they are.
 
-use crate::flex::{self, Host};
+use crate::{
+    flex::{self, Host},
+    tensor,
+};
 use burn::backend::{Backend, Flex, tensor::FloatTensor};
 use burn::tensor::{DType, TensorData};
 use std::borrow::Cow;
@@ -46,11 +49,7 @@ pub trait ReadBackend: Backend {
     /// # Errors
     /// If the device fails.
     fn read(tensor: FloatTensor<Self>) -> Result<Values, String> {
-        match burn::tensor::try_read_sync(Self::float_into_data(tensor)) {
-            Some(Ok(data)) => Ok(Values::Brought(data)),
-            Some(Err(error)) => Err(format!("its device failed: {error}")),
-            None => Err("its device cannot be read synchronously".into()),
-        }
+        tensor::read::<Self>(tensor).map(Values::Brought)
     }
 }
 
