@@ -1,9 +1,9 @@
 //! The flags about what training minimises and how: the learning rate's curve, the optimizer, and what
 //! keeps the network from learning its images by heart.
 
-use crate::augment::Augment;
+use crate::{augment::Augment, cpu};
 use anyhow::{Result, bail};
-use burn::optim::{ModuleOptimizer, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig};
+use burn::optim::ModuleOptimizer;
 use clap::Args;
 use collective::schedule::Curve;
 use serde::{Serialize, Serializer};
@@ -54,12 +54,9 @@ impl OptimisationArgs {
     }
 }
 
-/// SGD as PyTorch has it, with a momentum that is not dampened; without what is 0.
+/// SGD as PyTorch has it, with a momentum that is not dampened.
 pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
-    let with = MomentumConfig::new().with_momentum(momentum).with_dampening(0.0);
-    let with = (momentum > 0.0).then_some(with.with_nesterov(nesterov));
-    let decay = (weight_decay > 0.0).then(|| WeightDecayConfig::new(weight_decay as f32));
-    SgdConfig::new().with_momentum(with).with_weight_decay(decay).init()
+    cpu::Sgd { momentum, nesterov, weight_decay }.into()
 }
 
 /// `--epochs`: a number of them, perhaps with a part of one more.

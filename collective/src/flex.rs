@@ -15,6 +15,20 @@ pub fn values(tensor: &Host) -> &[f32] {
     &tensor.storage::<f32>()[start..start + tensor.shape().num_elements()]
 }
 
+/// The values of an f32 tensor, to be changed: in place where no other tensor shares them, otherwise in a copy
+/// that takes the tensor's place.
+///
+/// # Panics
+/// If it is of another type.
+pub fn values_mut(tensor: &mut Host) -> &mut [f32] {
+    let len = tensor.shape().num_elements();
+    let mine = tensor.is_unique() && tensor.is_contiguous() && tensor.bytes().len() == size_of::<f32>() * len;
+    if !mine {
+        *tensor = self::tensor(values(&tensor.to_contiguous()).to_vec(), tensor.shape());
+    }
+    tensor.storage_mut::<f32>()
+}
+
 /// A tensor of `values`, which are not copied.
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
     Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())

@@ -67,6 +67,23 @@ pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     (a, b)
 }
 
+/// `work` on three slices of one length, in parts that lie side by side in them. What becomes of a value may
+/// depend on the values beside it alone.
+pub fn side_by_side(
+    a: &mut [f32],
+    b: &mut [f32],
+    c: &[f32],
+    work: impl Fn(&mut [f32], &mut [f32], &[f32]) + Sync + Send,
+) {
+    const PART: usize = 1 << 15;
+    if alone(a.len().div_ceil(PART)) {
+        return work(a, b, c);
+    }
+    (a.par_chunks_mut(PART), b.par_chunks_mut(PART), c.par_chunks(PART))
+        .into_par_iter()
+        .for_each(|(a, b, c)| work(a, b, c));
+}
+
 /// With one thread, work stays where its data is: in the cache of the core that asks.
 fn alone(parts: usize) -> bool {
     parts < 2 || rayon::current_num_threads() < 2

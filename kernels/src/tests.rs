@@ -4,6 +4,7 @@ use crate::{
     conv::{self, Filters, Geometry, Gradient},
     planes::{self, Centred, Line},
     pool::{self, Windows},
+    sgd::Sgd,
     simd::PRETEND,
 };
 use pulp::Arch;
@@ -177,4 +178,41 @@ fn planes_are_loops() {
         assert_close(&ours, sums.as_flattened(), width);
         assert_close(&planes::lines(&given, plain, Some(centred), shape), &lines, width);
     });
+}
+
+#[test]
+fn a_step_of_sgd_is_one_operation_after_another_to_the_bit() {
+    let len = 1003;
+    everywhere(|what| {
+        for (nesterov, weight_decay) in [(false, 0.0), (true, 0.0), (false, 5e-4), (true, 5e-4)] {
+            let sgd = Sgd { rate: 0.05, momentum: 0.9, nesterov, weight_decay };
+            let (mut parameter, mut velocity) = (noise(1, len), noise(2, len));
+            let (before, moved, gradient) = (parameter.clone(), velocity.clone(), noise(3, len));
+            sgd.step(&mut parameter, &mut velocity, &gradient);
+            for at in 0..len {
+                let decay = before[at] * weight_decay;
+                let gradient = if weight_decay == 0.0 { gradient[at] } else { decay + gradient[at] };
+                let kept = moved[at] * 0.9;
+                let wanted = gradient + kept;
+                let next = wanted * 0.9;
+                let along = if nesterov { next + gradient } else { wanted };
+                let delta = along * 0.05;
+                assert_eq!(velocity[at], wanted, "{what}, {sgd:?}, velocity {at}");
+                assert_eq!(parameter[at], before[at] - delta, "{what}, {sgd:?}, parameter {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_step_of_sgd_is_the_same_with_any_number_of_threads() {
+    let len = 100_001;
+    let step = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        let sgd = Sgd { rate: 0.1, momentum: 0.9, nesterov: true, weight_decay: 1e-3 };
+        let (mut parameter, mut velocity) = (noise(4, len), noise(5, len));
+        pool.install(|| sgd.step(&mut parameter, &mut velocity, &noise(6, len)));
+        (parameter, velocity)
+    };
+    assert!(step(1) == step(3));
 }

@@ -1,0 +1,67 @@
+//! A step of stochastic gradient descent with momentum, in one pass over its values and in place.
+
+use crate::{parallel, simd::arch};
+use pulp::{Simd, WithSimd};
+
+/// What a step is made with: that of PyTorch's `torch.optim.SGD` without dampening.
+#[derive(Clone, Copy, Debug)]
+pub struct Sgd {
+    /// The learning rate of this step.
+    pub rate: f32,
+    /// What is left of the velocity at each step.
+    pub momentum: f32,
+    /// Nesterov's momentum: along the velocity as it will be after one more step of this gradient.
+    pub nesterov: bool,
+    /// Times the parameter, to be added to its gradient.
+    pub weight_decay: f32,
+}
+
+impl Sgd {
+    /// `velocity = momentum × velocity + gradient` and `parameter -= rate × velocity`; all of one length, the
+    /// velocity zeros at first. Each value is rounded as often as in operations on whole tensors, one after
+    /// another, so that the results are the same bits.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn step(&self, parameter: &mut [f32], velocity: &mut [f32], gradient: &[f32]) {
+        assert_eq!([gradient.len(), velocity.len()], [parameter.len(); 2], "one length for all");
+        parallel::side_by_side(parameter, velocity, gradient, |parameter, velocity, gradient| {
+            arch().dispatch(Step { with: *self, parameter, velocity, gradient });
+        });
+    }
+}
+
+struct Step<'a> {
+    with: Sgd,
+    parameter: &'a mut [f32],
+    velocity: &'a mut [f32],
+    gradient: &'a [f32],
+}
+
+impl Step<'_> {
+    #[inline(always)]
+    fn pass<const DECAY: bool, const NESTEROV: bool>(self) {
+        let Self { with: Sgd { rate, momentum, weight_decay, .. }, parameter, velocity, gradient } = self;
+        for ((parameter, velocity), gradient) in parameter.iter_mut().zip(velocity).zip(gradient) {
+            let gradient = if DECAY { *parameter * weight_decay + *gradient } else { *gradient };
+            *velocity = gradient + *velocity * momentum;
+            let along = if NESTEROV { *velocity * momentum + gradient } else { *velocity };
+            *parameter -= along * rate;
+        }
+    }
+}
+
+impl WithSimd for Step<'_> {
+    type Output = ();
+
+    // A loop for each case, which the compiler makes vectors of.
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        match (self.with.weight_decay != 0.0, self.with.nesterov) {
+            (false, false) => self.pass::<false, false>(),
+            (false, true) => self.pass::<false, true>(),
+            (true, false) => self.pass::<true, false>(),
+            (true, true) => self.pass::<true, true>(),
+        }
+    }
+}
