@@ -14,8 +14,8 @@ use crate::{
     world::Environment,
 };
 use anyhow::{Context, Result, bail};
-use burn::module::Module;
-use burn::tensor::Device;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
 use burn::train::renderer::{MetricsRenderer, default_renderer};
 use collective::{
     Options, ProcessGroup,
@@ -113,6 +113,16 @@ pub(super) fn loaders(
     (train, test)
 }
 
+/// Makes parameters draw their values: by themselves they wait for their first use, and one that goes to
+/// another device first draws them there, with that device's generator.
+struct Draw;
+
+impl ModuleVisitor for Draw {
+    fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
+        parameter.val();
+    }
+}
+
 /// The network, equal on all ranks once rank 0's weights are broadcast.
 pub(super) fn network(
     args: &Args,
@@ -126,6 +136,7 @@ pub(super) fn network(
     let host = Device::flex().autodiff();
     host.seed(args.seed);
     let net = NetConfig { batch_norm: config.batch_norm, dropout: config.dropout }.init(&host);
+    net.visit(&mut Draw);
     let mut net = if is_flex(device) { net } else { net.fork(device) };
     net = net.with_label_smoothing(config.optimisation.label_smoothing);
     if config.sync_bn {
