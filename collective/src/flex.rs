@@ -6,6 +6,11 @@ use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 /// A tensor in the memory of the host.
 pub type Host = FloatTensor<Flex>;
 
+/// The tensor row by row, also as a part of a larger one: that is not copied, as `to_contiguous` would.
+pub fn rows(tensor: Host) -> Host {
+    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
+}
+
 /// The values of an f32 tensor that was made contiguous.
 ///
 /// # Panics

@@ -67,21 +67,21 @@ pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     (a, b)
 }
 
-/// `work` on three slices of one length, in parts that lie side by side in them. What becomes of a value may
-/// depend on the values beside it alone.
-pub fn side_by_side(
-    a: &mut [f32],
-    b: &mut [f32],
-    c: &[f32],
-    work: impl Fn(&mut [f32], &mut [f32], &[f32]) + Sync + Send,
+/// `work` on slices of one length, in parts that lie side by side in them. What becomes of a value may depend
+/// on the values beside it alone.
+pub fn side_by_side<A: Send, B: Send>(
+    [x, y]: [&[f32]; 2],
+    a: &mut [A],
+    b: &mut [B],
+    work: impl Fn([&[f32]; 2], &mut [A], &mut [B]) + Sync + Send,
 ) {
     const PART: usize = 1 << 15;
-    if alone(a.len().div_ceil(PART)) {
-        return work(a, b, c);
+    if alone(x.len().div_ceil(PART)) {
+        return work([x, y], a, b);
     }
-    (a.par_chunks_mut(PART), b.par_chunks_mut(PART), c.par_chunks(PART))
+    (x.par_chunks(PART), y.par_chunks(PART), a.par_chunks_mut(PART), b.par_chunks_mut(PART))
         .into_par_iter()
-        .for_each(|(a, b, c)| work(a, b, c));
+        .for_each(|(x, y, a, b)| work([x, y], a, b));
 }
 
 /// With one thread, work stays where its data is: in the cache of the core that asks.

@@ -1,7 +1,8 @@
-//! A step of stochastic gradient descent with momentum, in one pass over its values and in place.
+//! A step of stochastic gradient descent with momentum, in one pass over its values.
 
 use crate::{parallel, simd::arch};
 use pulp::{Simd, WithSimd};
+use std::mem::MaybeUninit;
 
 /// What a step is made with: that of PyTorch's `torch.optim.SGD` without dampening.
 #[derive(Clone, Copy, Debug)]
@@ -17,36 +18,49 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// `velocity = momentum × velocity + gradient` and `parameter -= rate × velocity`; all of one length, the
-    /// velocity zeros at first. Each value is rounded as often as in operations on whole tensors, one after
-    /// another, so that the results are the same bits.
+    /// `velocity = momentum × velocity + gradient`, and then `parameter - rate × velocity`; all of one length,
+    /// the velocity zeros at first. Each value is rounded as often as in operations on whole tensors, one
+    /// after another, so that the results are the same bits.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn step(&self, parameter: &mut [f32], velocity: &mut [f32], gradient: &[f32]) {
-        assert_eq!([gradient.len(), velocity.len()], [parameter.len(); 2], "one length for all");
-        parallel::side_by_side(parameter, velocity, gradient, |parameter, velocity, gradient| {
-            arch().dispatch(Step { with: *self, parameter, velocity, gradient });
-        });
+    pub fn step(&self, parameter: &[f32], velocity: &mut [f32], gradient: &[f32]) -> Vec<f32> {
+        let len = parameter.len();
+        assert_eq!([gradient.len(), velocity.len()], [len; 2], "one length for all");
+        let mut moved = Vec::with_capacity(len);
+        let room = &mut moved.spare_capacity_mut()[..len];
+        parallel::side_by_side(
+            [parameter, gradient],
+            velocity,
+            room,
+            |[parameter, gradient], velocity, moved| {
+                arch().dispatch(Step { with: *self, parameter, gradient, velocity, moved });
+            },
+        );
+        // SAFETY: each step writes all of its part.
+        unsafe { moved.set_len(len) };
+        moved
     }
 }
 
 struct Step<'a> {
     with: Sgd,
-    parameter: &'a mut [f32],
-    velocity: &'a mut [f32],
+    parameter: &'a [f32],
     gradient: &'a [f32],
+    velocity: &'a mut [f32],
+    moved: &'a mut [MaybeUninit<f32>],
 }
 
 impl Step<'_> {
     #[inline(always)]
     fn pass<const DECAY: bool, const NESTEROV: bool>(self) {
-        let Self { with: Sgd { rate, momentum, weight_decay, .. }, parameter, velocity, gradient } = self;
-        for ((parameter, velocity), gradient) in parameter.iter_mut().zip(velocity).zip(gradient) {
-            let gradient = if DECAY { *parameter * weight_decay + *gradient } else { *gradient };
+        let Sgd { rate, momentum, weight_decay, .. } = self.with;
+        let from = self.parameter.iter().zip(self.gradient);
+        for ((parameter, gradient), (velocity, moved)) in from.zip(self.velocity.iter_mut().zip(self.moved)) {
+            let gradient = if DECAY { parameter * weight_decay + gradient } else { *gradient };
             *velocity = gradient + *velocity * momentum;
             let along = if NESTEROV { *velocity * momentum + gradient } else { *velocity };
-            *parameter -= along * rate;
+            moved.write(parameter - along * rate);
         }
     }
 }

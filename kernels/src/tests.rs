@@ -186,9 +186,9 @@ fn a_step_of_sgd_is_one_operation_after_another_to_the_bit() {
     everywhere(|what| {
         for (nesterov, weight_decay) in [(false, 0.0), (true, 0.0), (false, 5e-4), (true, 5e-4)] {
             let sgd = Sgd { rate: 0.05, momentum: 0.9, nesterov, weight_decay };
-            let (mut parameter, mut velocity) = (noise(1, len), noise(2, len));
-            let (before, moved, gradient) = (parameter.clone(), velocity.clone(), noise(3, len));
-            sgd.step(&mut parameter, &mut velocity, &gradient);
+            let [before, moved, gradient] = [1, 2, 3].map(|seed| noise(seed, len));
+            let mut velocity = moved.clone();
+            let parameter = sgd.step(&before, &mut velocity, &gradient);
             for at in 0..len {
                 let decay = before[at] * weight_decay;
                 let gradient = if weight_decay == 0.0 { gradient[at] } else { decay + gradient[at] };
@@ -210,9 +210,8 @@ fn a_step_of_sgd_is_the_same_with_any_number_of_threads() {
     let step = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
         let sgd = Sgd { rate: 0.1, momentum: 0.9, nesterov: true, weight_decay: 1e-3 };
-        let (mut parameter, mut velocity) = (noise(4, len), noise(5, len));
-        pool.install(|| sgd.step(&mut parameter, &mut velocity, &noise(6, len)));
-        (parameter, velocity)
+        let mut velocity = noise(5, len);
+        (pool.install(|| sgd.step(&noise(4, len), &mut velocity, &noise(6, len))), velocity)
     };
     assert!(step(1) == step(3));
 }
