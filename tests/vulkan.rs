@@ -19,23 +19,28 @@ const SMALL: &str =
     "--dataset digits --train-limit 160 --eval-limit 20 --max-steps 8 --dropout 0 --scale-lr none
     --lr 0.01 --progress plain";
 
-/// Burn tries several kernels for each operation, which takes minutes here; one try each will do.
-const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n
+/// Burn tries several kernels for each operation, which takes minutes here; one try each will do, and the next
+/// process takes what this one found.
+const TUNING: &str = "[environment]\npath = \"local\"\n
+    [autotune]\nlevel = \"minimal\"\n
     [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\n";
 
-/// The program, in a folder of its own with CubeCL's settings.
-fn command(args: &[&str]) -> (TempDir, Command) {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    std::fs::write(folder.path().join("cubecl.toml"), TUNING).expect("settings");
+/// The program, in a folder with CubeCL's settings.
+fn command(args: &[&str]) -> Command {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cubecl");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    // Whole at once: another test may just be reading it.
+    let settings = tempfile::NamedTempFile::new_in(&folder).expect("a file");
+    std::fs::write(settings.path(), TUNING).expect("settings");
+    settings.persist(folder.join("cubecl.toml")).expect("settings");
     let mut command = common::command(&program(), args);
     // Where there is none, Vulkan's loader complains.
-    command.current_dir(folder.path()).env("XDG_RUNTIME_DIR", folder.path());
-    (folder, command)
+    command.current_dir(&folder).env("XDG_RUNTIME_DIR", folder);
+    command
 }
 
 fn outcome(args: &[&str]) -> Outcome {
-    let (_folder, mut command) = command(args);
-    finish(command.spawn().expect("the program"))
+    finish(command(args).spawn().expect("the program"))
 }
 
 struct Run(TempDir);
@@ -81,13 +86,13 @@ fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
         .map(|(rank, device)| {
             let args = arguments(&format!("--device {device} --allow-shared-gpu {flags}"), &run.folder());
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let (folder, mut command) = command(&args);
+            let mut command = command(&args);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", &size).env("MASTER_ADDR", "127.0.0.1");
             command.env("MASTER_PORT", port.to_string()).env("BURN_DDP_SECRET", "a secret for tests");
-            (folder, command.spawn().expect("the program"))
+            command.spawn().expect("the program")
         })
         .collect();
-    let said = ranks.into_iter().map(|(_folder, rank)| {
+    let said = ranks.into_iter().map(|rank| {
         let outcome = finish(rank).succeeded();
         outcome.stdout + &outcome.stderr
     });
@@ -134,7 +139,15 @@ fn one_rank_two_ranks_and_a_mixed_world_follow_the_cpu() {
     assert!(said.contains(&format!("mixes devices (rank 0 has {DEVICE}:0, rank 1 cpu)")), "{said}");
 }
 
-/// PyTorch's own losses, as far as the trajectory is not chaotic: see tests/first_light.rs.
+/// Within 5e-3 of the losses, where they are above 1.
+fn assert_follows(what: &str, losses: &[f64], wanted: &[f64]) {
+    let parts =
+        |of: &[f64]| of.iter().zip(wanted).map(|(loss, wanted)| loss / wanted.max(1.0)).collect::<Vec<_>>();
+    assert_close(what, &parts(losses), &parts(wanted), 5e-3);
+}
+
+/// PyTorch's own losses, as far as the trajectory is not chaotic: see tests/first_light.rs. They leap to 4.7,
+/// and are compared by their size.
 #[test]
 fn the_plain_network_follows_pytorch() {
     let (Some(reference), Some(mnist)) = (shared("reference"), shared("data/mnist")) else { return };
@@ -153,10 +166,10 @@ fn the_plain_network_follows_pytorch() {
         number("momentum"),
     );
     let (one, _) = train(&format!("--device {DEVICE} --mode single --batch-size {batch} {flags}"));
-    assert_close("one rank", &one.losses(), &wanted, 5e-3);
+    assert_follows("one rank", &one.losses(), &wanted);
     let two = format!("--device {DEVICE} --nproc-per-node 2 --allow-shared-gpu --batch-size {}", batch / 2);
     let (two, _) = train(&format!("{two} {flags}"));
-    assert_close("two ranks", &two.losses(), &wanted, 5e-3);
+    assert_follows("two ranks", &two.losses(), &wanted);
     let (both, _) = mixed(&[DEVICE, "cpu"], &format!("--batch-size {} {flags}", batch / 2));
-    assert_close("a GPU and the CPU", &both.losses(), &wanted, 5e-3);
+    assert_follows("a GPU and the CPU", &both.losses(), &wanted);
 }
