@@ -87,8 +87,8 @@ impl Net {
         };
         let x = cpu::relu_max_pool(&self.pool, x); // [batch, 64, 12, 12]
         let x = cpu::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]
-        let x = self.relu.forward(self.fc1.forward(x)); // [batch, 128]
-        self.fc2.forward(cpu::dropout(&self.dropout2, x)) // [batch, 10]
+        let x = self.relu.forward(cpu::linear(&self.fc1, x)); // [batch, 128]
+        cpu::linear(&self.fc2, cpu::dropout(&self.dropout2, x)) // [batch, 10]
     }
 
     /// The mean loss `[1]` that training minimises, from logits `[batch, 10]` and labels `[batch]`, and the

@@ -1,5 +1,5 @@
 //! Operations of neural networks on a CPU, over plain slices of f32: convolution, ReLU with
-//! max-pooling, dropout, the passes of batch normalisation, and a step of SGD. They know no tensor and no autodiff: the
+//! max-pooling, dropout, linear layers, the passes of batch normalisation, and a step of SGD. They know no tensor and no autodiff: the
 //! trainer's `cpu` makes operations of Burn of them.
 //!
 //! This is a crate because Cargo's profiles are per crate: it is optimised and without debug assertions
@@ -14,6 +14,7 @@
 
 pub mod conv;
 pub mod dropout;
+pub mod linear;
 mod parallel;
 pub mod planes;
 pub mod pool;

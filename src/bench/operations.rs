@@ -13,8 +13,7 @@ const ROUNDS: usize = 11;
 #[derive(Serialize)]
 struct Row {
     operation: &'static str,
-    /// None where Burn's is used.
-    ours: Option<Cost>,
+    ours: Cost,
     burn: Cost,
 }
 
@@ -36,8 +35,7 @@ pub fn measure(batch: usize, json: bool) -> Result<()> {
             continue;
         }
         let cells = |cost: Cost| format!("{:>9.2} {:>9.2}", cost.forward_ms, cost.backward_ms);
-        let ours = row.ours.map_or_else(|| format!("{:>19}", "-"), cells);
-        print_line(&format!("{:>24} {ours} {}", row.operation, cells(row.burn)));
+        print_line(&format!("{:>24} {} {}", row.operation, cells(row.ours), cells(row.burn)));
     }
     Ok(())
 }
@@ -57,8 +55,7 @@ fn rows(batch: usize) -> Vec<Row> {
     let [wide, narrow] = [9216, 128].map(|width| {
         Tensor::<2>::random([batch, width], Distribution::Normal(0.0, 1.0), &device).require_grad()
     });
-    let both = |operation, ours, burn| Row { operation, ours: Some(ours), burn };
-    let burns = |operation, burn| Row { operation, ours: None, burn };
+    let both = |operation, ours, burn| Row { operation, ours, burn };
     vec![
         both(
             "conv 1 to 32, relu",
@@ -80,8 +77,16 @@ fn rows(batch: usize) -> Vec<Row> {
             cost(|| cpu::dropout(&dropout, pooled.clone())),
             cost(|| dropout.forward(pooled.clone())),
         ),
-        burns("linear 9216 to 128", cost(|| linear[0].forward(wide.clone()))),
-        burns("linear 128 to 10", cost(|| linear[1].forward(narrow.clone()))),
+        both(
+            "linear 9216 to 128",
+            cost(|| cpu::linear(&linear[0], wide.clone())),
+            cost(|| linear[0].forward(wide.clone())),
+        ),
+        both(
+            "linear 128 to 10",
+            cost(|| cpu::linear(&linear[1], narrow.clone())),
+            cost(|| linear[1].forward(narrow.clone())),
+        ),
     ]
 }
 
