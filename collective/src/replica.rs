@@ -52,8 +52,18 @@ pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Res
     let mut entries = entries(&module);
     check_structure(&entries, group)?;
     // One message for all: the cost of a message, not of a byte, dominates at start-up.
-    let mut bytes: Vec<u8> = entries.iter().flat_map(|e| e.data.as_bytes()).copied().collect();
+    let len = entries.iter().map(|entry| entry.data.as_bytes().len()).sum();
+    let mut bytes = match group.rank() == root {
+        true => Vec::with_capacity(len),
+        false => vec![0; len],
+    };
+    if group.rank() == root {
+        entries.iter().for_each(|entry| bytes.extend_from_slice(entry.data.as_bytes()));
+    }
     group.broadcast(&mut bytes, root)?;
+    if group.rank() == root {
+        return Ok(module);
+    }
     let mut rest = &bytes[..];
     for entry in &mut entries {
         let (mine, others) = rest.split_at(entry.data.as_bytes().len());

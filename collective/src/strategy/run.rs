@@ -156,7 +156,9 @@ where
     fn share_state(&mut self) -> Result<(), Stop> {
         if self.ddp.group.world_size() > 1 {
             let model = replica::broadcast(self.learner.model(), &self.ddp.group, 0)?;
-            self.learner.load_model(model.into_record());
+            if self.ddp.group.rank() > 0 {
+                self.learner.load_model(model.into_record());
+            }
         }
         Ok(())
     }
