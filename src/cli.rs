@@ -44,9 +44,10 @@ pub struct Args {
     /// dp mode: where outputs are gathered and the loss is computed [default: the first of --device-ids]
     #[arg(long, value_name = "ID", help_heading = "World")]
     pub output_device: Option<DeviceId>,
-    /// dp mode: how gradients come together on the main device
-    #[arg(long, value_enum, default_value_t = DpReduceArg::Main, help_heading = "World")]
-    pub dp_reduce: DpReduceArg,
+    /// dp mode: how gradients come together on the main device [default: all-reduce between NVIDIA GPUs with
+    /// NCCL, main elsewhere]
+    #[arg(long, value_enum, help_heading = "World")]
+    pub dp_reduce: Option<DpReduceArg>,
     /// Threads a rank or replica computes with [default: cores / ranks or replicas on this machine]
     #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..), help_heading = "World")]
     pub threads: Option<u16>,
@@ -164,6 +165,8 @@ pub enum DpReduceArg {
     Main,
     /// In pairs, and pairs of pairs
     Tree,
+    /// In one collective of all devices, NCCL's where they are NVIDIA GPUs
+    AllReduce,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -53,8 +53,12 @@ pub fn attach(
     }
 }
 
+/// A device as NCCL sees it.
+///
+/// # Errors
+/// If it is none for NCCL, or does not start.
 #[cfg(feature = "cuda")]
-fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
+pub fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     match device {
         LocalDevice::Gpu(Accelerator::Cuda, index) => {
             let site = collective::cuda::CudaSite::new(index).map_err(|error| error.to_string())?;
@@ -64,7 +68,11 @@ fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     }
 }
 
+/// A device as NCCL sees it.
+///
+/// # Errors
+/// Always: this program was built without it.
 #[cfg(not(feature = "cuda"))]
-fn site(_: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
+pub fn site(_: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     Err(Accelerator::Cuda.devices().err().unwrap_or_default())
 }

@@ -4,17 +4,23 @@ use crate::{
     accelerator::Accelerator,
     batch::MnistBatch,
     cli::{Args, DeviceArg, DpReduceArg},
+    console::Console,
+    data_plane,
     device::{Gpus, LocalDevice},
     model::Net,
 };
-use anyhow::{Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use burn::tensor::{Device, Tensor};
 use collective::{
     data_parallel::{DataParallelConfig, DpReduce, ParallelStep, Scatter},
     metric::Classification,
+    transport::nccl::DeviceSite,
 };
 use serde::{Serialize, Serializer};
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// Devices as NCCL sees them.
+type Sites = Vec<Arc<dyn DeviceSite>>;
 
 /// Replicas on a machine without a GPU.
 const CPU_REPLICAS: usize = 2;
@@ -129,19 +135,49 @@ impl Replicas {
     /// As the engine takes it; on the CPU each replica computes with `threads` threads.
     ///
     /// # Errors
-    /// If a device is gone.
-    pub fn config(&self, args: &Args, threads: usize) -> Result<DataParallelConfig> {
+    /// If a device is gone, or NCCL was asked for and cannot be used.
+    pub fn config(&self, args: &Args, threads: usize, console: &Console) -> Result<DataParallelConfig> {
+        let (reduce, sites) = self.reduce(args.dp_reduce, console)?;
         let device = |id: &DeviceId| Ok((id.local().burn()?, id.to_string()));
         Ok(DataParallelConfig {
             devices: self.devices.iter().map(device).collect::<Result<_>>()?,
             output: self.devices.iter().position(|id| *id == self.output).unwrap_or_default(),
-            reduce: match args.dp_reduce {
-                DpReduceArg::Main => DpReduce::Main,
-                DpReduceArg::Tree => DpReduce::Tree,
-            },
+            reduce,
+            sites,
             threads,
             sync_batch_norm: args.sync_bn,
         })
+    }
+
+    /// How gradients come together, and the devices as NCCL sees them if it does that.
+    fn reduce(&self, wanted: Option<DpReduceArg>, console: &Console) -> Result<(DpReduce, Sites)> {
+        let cuda = |id: &DeviceId| matches!(id, DeviceId::Gpu(Accelerator::Cuda, _));
+        let nccl = self.devices.len() > 1 && self.devices.iter().all(cuda);
+        Ok(match wanted {
+            Some(DpReduceArg::Tree) => (DpReduce::Tree, Sites::new()),
+            Some(DpReduceArg::AllReduce) if nccl => {
+                let why = "--dp-reduce all-reduce: main and tree go without NCCL";
+                (DpReduce::AllReduce, self.sites().map_err(Error::msg).context(why)?)
+            }
+            Some(DpReduceArg::AllReduce) => (DpReduce::AllReduce, Sites::new()),
+            None if nccl => match self.sites() {
+                Ok(sites) => (DpReduce::AllReduce, sites),
+                Err(why) => {
+                    console.warn(&format!("gradients are copied from GPU to GPU, without NCCL: {why}"));
+                    (DpReduce::Main, Sites::new())
+                }
+            },
+            Some(DpReduceArg::Main) | None => (DpReduce::Main, Sites::new()),
+        })
+    }
+
+    fn sites(&self) -> Result<Sites, String> {
+        let site = |id: &DeviceId| {
+            let site = data_plane::site(id.local())?;
+            site.library().map_err(|error| error.to_string())?;
+            Ok(site)
+        };
+        self.devices.iter().map(site).collect()
     }
 }
 

@@ -57,7 +57,11 @@ fn replicas_in_one_process_train_like_one_device() {
     // The last batch has 3 samples, for 4 replicas.
     let flags = "--dataset digits --train-limit 35 --eval-limit 50 --dropout 0 --batch-size 16 --epochs 2";
     let one = trained(&format!("{flags} --mode single"));
-    for more in ["cpu:0,cpu:1", "cpu:3,cpu:0,cpu:1,cpu:2 --output-device cpu:1 --dp-reduce tree"] {
+    for more in [
+        "cpu:0,cpu:1",
+        "cpu:3,cpu:0,cpu:1,cpu:2 --output-device cpu:1 --dp-reduce tree",
+        "cpu:0,cpu:1,cpu:2 --dp-reduce all-reduce",
+    ] {
         let many = trained(&format!("{flags} --mode dp --device-ids {more}"));
         assert_close(more, &many.losses(), &one.losses(), 1e-4);
         assert_eq!(many.summary()["mode"], "dp");

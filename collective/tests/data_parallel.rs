@@ -98,7 +98,7 @@ fn device() -> Device {
 
 fn cpus(count: usize, output: usize, reduce: DpReduce) -> DataParallelConfig {
     let devices = (0..count).map(|i| (Device::flex(), format!("cpu:{i}"))).collect();
-    DataParallelConfig { devices, output, reduce, threads: 1, sync_batch_norm: false }
+    DataParallelConfig { devices, output, reduce, sites: Vec::new(), threads: 1, sync_batch_norm: false }
 }
 
 fn batch(samples: usize, seed: u64) -> Batch {
@@ -150,6 +150,10 @@ fn gradients_are_those_of_the_whole_batch_on_one_device() {
         // Fewer samples than devices.
         (4, 2, DpReduce::Tree),
         (3, 1, DpReduce::Main),
+        (1, 3, DpReduce::AllReduce),
+        (2, 8, DpReduce::AllReduce),
+        (5, 9, DpReduce::AllReduce),
+        (4, 2, DpReduce::AllReduce),
     ] {
         let what = format!("{samples} samples on {replicas} replicas, {reduce:?}");
         let dp = DataParallel::new(&net, &cpus(replicas, replicas - 1, reduce)).unwrap();
@@ -162,19 +166,20 @@ fn gradients_are_those_of_the_whole_batch_on_one_device() {
 
 #[test]
 fn training_follows_the_single_device() {
-    let train = |replicas: usize| {
+    let train = |replicas: usize, reduce| {
         let mut net = Net::new(false, &device());
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-        let dp = DataParallel::new(&net, &cpus(replicas, 0, DpReduce::Main)).unwrap();
+        let dp = DataParallel::new(&net, &cpus(replicas, 0, reduce)).unwrap();
         for step in 0..20 {
             let output = dp.step(&net, batch(4 + step % 5, step as u64)).unwrap();
             net = optimizer.step(0.1, net, output.grads);
         }
         values(&net, None)
     };
-    let single = train(1);
-    assert_close(&train(2), &single, "2 replicas");
-    assert_close(&train(3), &single, "3 replicas");
+    let single = train(1, DpReduce::Main);
+    assert_close(&train(2, DpReduce::Main), &single, "2 replicas");
+    assert_close(&train(3, DpReduce::Main), &single, "3 replicas");
+    assert_close(&train(3, DpReduce::AllReduce), &single, "3 replicas, all-reduce");
 }
 
 #[test]
@@ -213,10 +218,12 @@ fn with_sync_batch_norm_it_is_batch_norm_over_the_whole_batch() {
 #[test]
 fn a_failing_replica_is_named() {
     let net = Net::new(false, &device());
-    for (row, name) in [(0, "cpu:0"), (2, "cpu:1"), (5, "cpu:2")] {
+    let cases = [(0, "cpu:0"), (2, "cpu:1"), (5, "cpu:2")];
+    let ways = [DpReduce::Main, DpReduce::AllReduce];
+    for ((row, name), reduce) in cases.into_iter().flat_map(|case| ways.map(|way| (case, way))) {
         let (x, labels) = batch(6, 1);
         let x = x.slice_assign([row..row + 1, 0..1], Tensor::full([1, 1], BROKEN, &device()));
-        let dp = DataParallel::new(&net, &cpus(3, 0, DpReduce::Main)).unwrap();
+        let dp = DataParallel::new(&net, &cpus(3, 0, reduce)).unwrap();
         let error = dp.step(&net, (x, labels)).map(|output| output.item.0).unwrap_err();
         let broken = Error::Device { device: name.into(), reason: "a broken part of the batch".into() };
         assert_eq!(error, broken);

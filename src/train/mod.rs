@@ -90,7 +90,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         .with_max_steps(resumed.last_step(&config, &*train))
         .with_resume(resumed.snapshot);
     let ddp = watched(ddp, args, data.test, &group, output.as_ref());
-    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref())?);
+    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref(), &console)?);
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
         .metrics((LossMetric::new(), GlobalAccuracy::default()))
         .with_metric_logger(InMemoryMetricLogger::default())
@@ -148,6 +148,7 @@ fn configured(
     role: &Role,
     config: &RunConfig,
     output: Option<&Output>,
+    console: &Console,
 ) -> Result<DistributedDataParallel<Net>> {
     let ddp = ddp
         .with_reducer(args.gradients.reducer())
@@ -160,7 +161,7 @@ fn configured(
         .with_seed(args.seed)
         .with_stop(Arc::new(stop::asked));
     Ok(match &role.replicas {
-        Some(replicas) => ddp.with_devices(replicas.config(args, config.threads)?),
+        Some(replicas) => ddp.with_devices(replicas.config(args, config.threads, console)?),
         None => ddp,
     })
 }

@@ -87,6 +87,14 @@ pub fn command(program: &Path, args: &[&str]) -> Command {
     {
         command.env_remove(name);
     }
+    // A script's background job has SIGINT ignored, and the program would keep that.
+    // SAFETY: `signal` may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        })
+    };
     command
 }
 

@@ -9,19 +9,24 @@
 //! Unlike in PyTorch, replicas live on between steps, and SyncBatchNorm works. Each keeps running statistics of its own; those
 //! of the main device are the module's.
 
+mod exchange;
 mod scatter;
 mod worker;
 
 pub use scatter::{Outputs, Scatter, shares};
 
-use crate::{Error, Options, ProcessGroup, Result, random, sync_batch_norm::convert_sync_batch_norm};
+use crate::{
+    Error, Options, ProcessGroup, Result, random, sync_batch_norm::convert_sync_batch_norm,
+    transport::nccl::DeviceSite,
+};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use burn::train::{TrainOutput, TrainStep};
+use exchange::Exchange;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 use worker::{Worker, parameters, reason};
 
@@ -44,6 +49,8 @@ pub enum DpReduce {
     Main,
     /// In pairs, pairs of pairs, and so on: log₂ n steps, half the transfers between neighbours.
     Tree,
+    /// In one all-reduce of all of them, NCCL's between NVIDIA GPUs.
+    AllReduce,
 }
 
 /// Replicas of one module on several devices of this process.
@@ -53,6 +60,8 @@ pub struct DataParallel<M: ParallelStep> {
     workers: Vec<Worker<M>>,
     output: Device,
     reduce: DpReduce,
+    /// The main device's end, with [`DpReduce::AllReduce`].
+    exchange: Option<Exchange>,
     /// For SyncBatchNorm: the groups of as many replicas as have a part of the batch, from one.
     groups: Vec<Vec<ProcessGroup>>,
     /// The first failure: some replica may be in the middle of a step then.
@@ -71,6 +80,8 @@ pub struct DataParallelConfig {
     pub output: usize,
     /// How gradients come together on the first.
     pub reduce: DpReduce,
+    /// The devices as NCCL sees them, for [`DpReduce::AllReduce`]; none to go through host memory.
+    pub sites: Vec<Arc<dyn DeviceSite>>,
     /// Compute threads of each replica on the CPU.
     pub threads: usize,
     /// Whether the module's [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm)s take their
@@ -82,9 +93,10 @@ impl<M: ParallelStep> DataParallel<M> {
     /// Replicas of `model`, which is on the first device, on all the others.
     ///
     /// # Errors
-    /// If there is no device, or the output device is none of them, or a thread cannot be started.
+    /// If there is no device, or the output device is none of them, or a thread cannot be started, or NCCL
+    /// was to be used and cannot.
     pub fn new(model: &M, config: &DataParallelConfig) -> Result<Self> {
-        let DataParallelConfig { devices, output, reduce, threads, sync_batch_norm } = config;
+        let DataParallelConfig { devices, output, reduce, sites, threads, sync_batch_norm } = config;
         let Some((main, others)) = devices.split_first() else {
             return Err(Error::Invalid("data parallelism needs at least one device".into()));
         };
@@ -95,15 +107,26 @@ impl<M: ParallelStep> DataParallel<M> {
             )));
         };
         let autodiff = |device: &Device| device.clone().autodiff();
-        let start = |(device, name): &NamedDevice| Worker::start(model, &autodiff(device), name, *threads);
+        let mut exchanges = match reduce {
+            DpReduce::AllReduce => Exchange::all(model, devices.len(), sites)?.into_iter(),
+            DpReduce::Main | DpReduce::Tree => Vec::new().into_iter(),
+        };
+        let exchange = exchanges.next();
+        let start = |(device, name): &NamedDevice| {
+            Worker::start(model, &autodiff(device), name, *threads, exchanges.next())
+        };
+        let workers = others.iter().map(start).collect::<Result<_>>()?;
+        // The workers do so as they start.
+        exchange.iter().try_for_each(Exchange::open)?;
         let most = if *sync_batch_norm { devices.len() } else { 0 };
         let groups = (1..=most).map(|count| ProcessGroup::threads(count, Options::default()));
         Ok(DataParallel {
             groups: groups.collect::<Result<_>>()?,
             main: (autodiff(&main.0), main.1.clone()),
-            workers: others.iter().map(start).collect::<Result<_>>()?,
+            workers,
             output: autodiff(output),
             reduce: *reduce,
+            exchange,
             failure: Mutex::new(None),
         })
     }
@@ -122,6 +145,7 @@ impl<M: ParallelStep> DataParallel<M> {
         self.try_step(model, batch).inspect_err(|error| {
             // Other replicas may be waiting for this one's statistics.
             self.groups.iter().flatten().for_each(|group| group.abort(error.to_string()));
+            self.exchange.iter().for_each(|exchange| exchange.abort(&error.to_string()));
             *failure = Some(error.clone());
         })
     }
@@ -131,7 +155,7 @@ impl<M: ParallelStep> DataParallel<M> {
         let mut parts = batch.clone().scatter(&sizes).into_iter();
         let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
         // A batch smaller than the number of devices leaves the last ones out.
-        let busy = &self.workers[..sizes.len() - 1];
+        let (busy, idle) = self.workers.split_at(sizes.len() - 1);
         let groups = self.groups.get(sizes.len() - 1);
         let group = |replica: usize| groups.map(|groups| groups[replica].clone());
         // Its running statistics are the same ones as the module's.
@@ -169,11 +193,22 @@ impl<M: ParallelStep> DataParallel<M> {
             let sum = own.weighted_sum(mine.to_device(&self.main.0.clone().inner()));
             GradientsParams::from_grads(sum.backward(), model)
         })?;
-        let mut found = vec![(own, self.main.0.clone())];
-        for worker in busy {
-            found.push((worker.gradients()?, worker.device().clone()));
-        }
-        let reduced = self.here(|| self.reduce(model, found))?;
+        let reduced = match &self.exchange {
+            Some(exchange) => {
+                idle.iter().try_for_each(Worker::join)?;
+                let sums = self.here(|| exchange.sums(own, model))?;
+                // A replica that failed knows more than the group, which only lost it.
+                self.workers.iter().try_for_each(|worker| worker.gradients().map(drop))?;
+                sums?
+            }
+            None => {
+                let mut found = vec![(own, self.main.0.clone())];
+                for worker in busy {
+                    found.push((worker.gradients()?, worker.device().clone()));
+                }
+                self.here(|| self.reduce(model, found))?
+            }
+        };
         gradients = add(model, gradients.to_device(&self.main.0.clone().inner(), model), reduced);
         Ok(TrainOutput { grads: gradients, item })
     }
@@ -181,7 +216,7 @@ impl<M: ParallelStep> DataParallel<M> {
     /// All gradients added up on the main device, in the order of the devices.
     fn reduce(&self, model: &M, mut found: Vec<(GradientsParams, Device)>) -> GradientsParams {
         match self.reduce {
-            DpReduce::Main => {
+            DpReduce::Main | DpReduce::AllReduce => {
                 let sum = |sum: GradientsParams, (other, _): (GradientsParams, Device)| {
                     add(model, sum, other.to_device(&self.main.0.clone().inner(), model))
                 };

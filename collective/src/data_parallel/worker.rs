@@ -1,7 +1,7 @@
 //! A replica on its device, in a thread of its own. The thread lives as long as the replica, so
 //! that the replica's running statistics belong to one thread, and panics end in an error.
 
-use super::{ParallelStep, scatter::Outputs};
+use super::{ParallelStep, exchange::Exchange, scatter::Outputs};
 use crate::{Error, ProcessGroup, Result, flex::is_flex, random, sync_batch_norm::convert_sync_batch_norm};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -51,11 +51,14 @@ enum Command<M: ParallelStep> {
     Forward(GradientsParams, M::Input, Option<ProcessGroup>, Option<u64>),
     /// The backward pass of the last forward pass, from the gradient of its outputs.
     Backward(M::Outputs),
+    /// No part of this batch, only of the exchange of gradients.
+    Join,
 }
 
 enum Answer<M: ParallelStep> {
     /// Outside any graph.
     Outputs(M::Outputs),
+    /// None where they were exchanged already.
     Gradients(GradientsParams),
 }
 
@@ -69,8 +72,14 @@ pub(super) struct Worker<M: ParallelStep> {
 
 impl<M: ParallelStep> Worker<M> {
     /// A replica of `model` on `device`, which errors call `name`. On the CPU it computes with
-    /// `threads` threads of its own.
-    pub fn start(model: &M, device: &Device, name: &str, threads: usize) -> Result<Self> {
+    /// `threads` threads of its own. With an exchange, it adds up gradients with the other replicas.
+    pub fn start(
+        model: &M,
+        device: &Device,
+        name: &str,
+        threads: usize,
+        exchange: Option<Exchange>,
+    ) -> Result<Self> {
         let (commands, orders) = channel();
         let (reports, answers) = channel();
         // Running statistics are shared by clones; those that come back from inference are its own.
@@ -79,18 +88,21 @@ impl<M: ParallelStep> Worker<M> {
         let run = move || {
             // Flex computes on the pool of the thread that calls it.
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
-            let mut replica = Replica { module: replica, device: on, outputs: None, group: None };
+            let opened = exchange.iter().try_for_each(Exchange::open).map_err(|error| error.to_string());
+            let mut replica = Replica { module: replica, device: on, outputs: None, group: None, exchange };
             for order in orders {
-                let answer = match &pool {
-                    Ok(_) => {
+                let answer = match (&pool, &opened) {
+                    (Ok(_), Ok(())) => {
                         let result = catch_unwind(AssertUnwindSafe(|| replica.obey(order)));
                         result.unwrap_or_else(|panic| Err(reason(panic)))
                     }
-                    Err(error) => Err(format!("cannot start {threads} compute threads: {error}")),
+                    (_, Err(reason)) => Err(reason.clone()),
+                    (Err(error), _) => Err(format!("cannot start {threads} compute threads: {error}")),
                 };
-                if let (Err(reason), Some(group)) = (&answer, &replica.group) {
-                    // The other replicas may be waiting for this one's statistics.
-                    group.abort(reason.as_str());
+                if let Err(reason) = &answer {
+                    // The other replicas may be waiting for this one's statistics or gradients.
+                    replica.group.iter().for_each(|group| group.abort(reason.as_str()));
+                    replica.exchange.iter().for_each(|exchange| exchange.abort(reason));
                 }
                 if reports.send(answer).is_err() {
                     return;
@@ -125,6 +137,11 @@ impl<M: ParallelStep> Worker<M> {
 
     pub fn backward(&self, gradient: M::Outputs) -> Result<()> {
         self.order(Command::Backward(gradient))
+    }
+
+    /// Leaves the replica out of this batch; its gradients are zeros.
+    pub fn join(&self) -> Result<()> {
+        self.order(Command::Join)
     }
 
     pub fn gradients(&self) -> Result<GradientsParams> {
@@ -173,6 +190,7 @@ struct Replica<M: ParallelStep> {
     /// Of the last forward pass, with its graph.
     outputs: Option<M::Outputs>,
     group: Option<ProcessGroup>,
+    exchange: Option<Exchange>,
 }
 
 impl<M: ParallelStep> Replica<M> {
@@ -195,8 +213,15 @@ impl<M: ParallelStep> Replica<M> {
                 let outputs = self.outputs.take().expect("forward comes before backward");
                 let sum =
                     outputs.weighted_sum(super::Scatter::to_device(gradient, &self.device.clone().inner()));
-                Ok(Answer::Gradients(GradientsParams::from_grads(sum.backward(), &self.module)))
+                self.exchanged(GradientsParams::from_grads(sum.backward(), &self.module))
             }
+            Command::Join => self.exchanged(GradientsParams::new()),
         }
+    }
+
+    fn exchanged(&self, gradients: GradientsParams) -> Result<Answer<M>, String> {
+        let Some(exchange) = &self.exchange else { return Ok(Answer::Gradients(gradients)) };
+        let sums = exchange.sums(gradients, &self.module);
+        sums.map(|_| Answer::Gradients(GradientsParams::new())).map_err(|error| error.to_string())
     }
 }

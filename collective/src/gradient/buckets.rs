@@ -23,7 +23,7 @@ impl Default for BucketSizes {
 
 /// Where one parameter's gradient lies.
 #[derive(Clone, Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     /// Field names from the root, joined by dots: `conv1.weight`.
     pub path: String,
     pub shape: Vec<usize>,
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 /// Parameters are laid out in reverse field order, because backward finishes the last layers
 /// first. A parameter that occurs twice has one place.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// In field order.
     pub slots: Vec<Slot>,
     by_id: HashMap<ParamId, usize>,

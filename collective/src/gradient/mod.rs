@@ -20,13 +20,13 @@
 //! anyway.
 
 mod accumulate;
-mod buckets;
+pub(crate) mod buckets;
 mod clip;
 mod flight;
 mod hook;
 mod host;
 mod link;
-mod on_device;
+pub(crate) mod on_device;
 mod power_sgd;
 mod step;
 mod top_k;

@@ -16,7 +16,7 @@ use burn::tensor::{FloatDType, Tensor};
 ///
 /// # Errors
 /// If the group fails.
-pub(super) fn reduce<M: Module>(
+pub(crate) fn reduce<M: Module>(
     plan: &Plan,
     group: &ProcessGroup,
     grads: GradientsParams,
