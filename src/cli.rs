@@ -44,8 +44,7 @@ pub struct Args {
     /// dp mode: where outputs are gathered and the loss is computed [default: the first of --device-ids]
     #[arg(long, value_name = "ID", help_heading = "World")]
     pub output_device: Option<DeviceId>,
-    /// dp mode: how gradients come together on the main device [default: all-reduce between NVIDIA GPUs with
-    /// NCCL, main elsewhere]
+    /// dp mode: how gradients come together on the main device [default: all-reduce on CUDA, else main]
     #[arg(long, value_enum, help_heading = "World")]
     pub dp_reduce: Option<DpReduceArg>,
     /// Threads a rank or replica computes with [default: cores / ranks or replicas on this machine]
