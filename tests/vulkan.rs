@@ -1,7 +1,8 @@
 //! Burn's other GPU backends, with what Vulkan drivers can do for all of them: `cargo test
 //! --no-default-features --features mimalloc,wgpu --test vulkan`, or with `vulkan` in the place of
-//! `wgpu`. Mesa's software driver will do, Debian's mesa-vulkan-drivers, but not 22.3 of Debian 12, which
-//! adds up long rows wrongly; 25.0 from its backports is right. They take half an hour.
+//! `wgpu`. Mesa's software driver will do for `wgpu` (in Burn's kernels for `vulkan` it crashes): Debian's
+//! mesa-vulkan-drivers, but not 22.3 of Debian 12, which adds up long rows wrongly; 25.0 from its backports
+//! is right. They take half an hour.
 #![cfg(any(feature = "vulkan", feature = "wgpu"))]
 
 mod common;
