@@ -29,7 +29,7 @@ pub fn values_mut(tensor: &mut Host) -> &mut [f32] {
     let len = tensor.shape().num_elements();
     let mine = tensor.is_unique() && tensor.is_contiguous() && tensor.bytes().len() == size_of::<f32>() * len;
     if !mine {
-        *tensor = self::tensor(values(&tensor.to_contiguous()).to_vec(), tensor.shape());
+        *tensor = self::tensor(values(&rows(tensor.clone())).to_vec(), tensor.shape());
     }
     tensor.storage_mut::<f32>()
 }

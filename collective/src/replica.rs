@@ -52,18 +52,13 @@ pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Res
     let mut entries = entries(&module);
     check_structure(&entries, group)?;
     // One message for all: the cost of a message, not of a byte, dominates at start-up.
-    let len = entries.iter().map(|entry| entry.data.as_bytes().len()).sum();
-    let mut bytes = match group.rank() == root {
-        true => Vec::with_capacity(len),
-        false => vec![0; len],
-    };
+    let parts: Vec<&[u8]> = entries.iter().map(|entry| entry.data.as_bytes()).collect();
     if group.rank() == root {
-        entries.iter().for_each(|entry| bytes.extend_from_slice(entry.data.as_bytes()));
-    }
-    group.broadcast(&mut bytes, root)?;
-    if group.rank() == root {
+        group.broadcast(&mut parts.concat(), root)?;
         return Ok(module);
     }
+    let mut bytes = vec![0; parts.iter().map(|part| part.len()).sum()];
+    group.broadcast(&mut bytes, root)?;
     let mut rest = &bytes[..];
     for entry in &mut entries {
         let (mine, others) = rest.split_at(entry.data.as_bytes().len());

@@ -33,7 +33,6 @@ pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f
 /// If the slices are not of these shapes.
 pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f32>) {
     let [inputs, outputs] = [x, gradient].map(|matrix| matrix.len() / batch.max(1));
-    assert_eq!([x.len(), gradient.len()], [inputs, outputs].map(|width| batch * width), "whole rows");
     let x = Matrix::rows(x, inputs).turned();
     let weight = product([inputs, batch, outputs], x, Matrix::rows(gradient, outputs));
     let mut bias = vec![0.0; outputs];
@@ -46,9 +45,7 @@ pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f3
 /// `[rows, inner, columns]` of a product whose right side has `columns` columns, or as many rows.
 fn shape(left: &[f32], right: &[f32], columns: usize) -> [usize; 3] {
     let inner = right.len() / columns.max(1);
-    let rows = left.len() / inner.max(1);
-    assert_eq!([left.len(), right.len()], [rows * inner, inner * columns], "whole rows");
-    [rows, inner, columns]
+    [left.len() / inner.max(1), inner, columns]
 }
 
 /// A matrix in memory, and how far its rows and its columns are apart.
@@ -72,7 +69,7 @@ impl<'a> Matrix<'a> {
 /// `[rows, inner]` times `[inner, columns]`, row by row.
 fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> Vec<f32> {
     for (matrix, [rows, columns]) in [(left, [rows, inner]), (right, [inner, columns])] {
-        assert_eq!(matrix.values.len(), rows * columns);
+        assert_eq!(matrix.values.len(), rows * columns, "whole rows");
     }
     let mut result = Vec::with_capacity(rows * columns);
     let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;

@@ -14,7 +14,7 @@ use burn::backend::{
 use burn::nn::Dropout;
 use burn::tensor::{FloatDType, Shape, Tensor};
 use collective::{
-    flex::{Host, is_host, tensor, values},
+    flex::{Host, is_host, rows, tensor, values},
     random,
 };
 use kernels::dropout::{Kept, Key};
@@ -49,7 +49,7 @@ fn draw(x: &Host, prob: f64) -> Arc<Kept> {
 }
 
 fn scale(kept: &Kept, x: &Host) -> Host {
-    tensor(kept.scale(values(&x.to_contiguous())), x.shape())
+    tensor(kept.scale(values(&rows(x.clone()))), x.shape())
 }
 
 /// A key for ChaCha: from this thread's stream, or from the device's own generator, which

@@ -12,7 +12,7 @@ use burn::backend::{
 };
 use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
-use collective::flex::{Host, is_host, tensor, values};
+use collective::flex::{Host, is_host, rows, tensor, values};
 use kernels::pool::{self, Windows};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub trait PoolBackend: Backend {
 
 impl PoolBackend for Flex {
     fn own_relu_max_pool2d(x: Host, windows: Windows) -> Host {
-        tensor(pool::forward(values(&x.to_contiguous()), &windows).0, windows.output())
+        tensor(pool::forward(values(&rows(x)), &windows).0, windows.output())
     }
 }
 
@@ -55,7 +55,7 @@ impl Backward<Flex, 1> for Step {
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let (taken, windows) = ops.state;
         unary::<Flex, _>(ops.parents, ops.node, grads, |grad| {
-            let spread = pool::backward(values(&grad.to_contiguous()), &taken, &windows);
+            let spread = pool::backward(values(&rows(grad)), &taken, &windows);
             tensor(spread, windows.input())
         });
     }
@@ -64,7 +64,7 @@ impl Backward<Flex, 1> for Step {
 impl<C: CheckpointStrategy> PoolBackend for Autodiff<Flex, C> {
     fn own_relu_max_pool2d(x: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self> {
         let (x, guard) = x.into_parts();
-        let (output, taken) = pool::forward(values(&x.to_contiguous()), &windows);
+        let (output, taken) = pool::forward(values(&rows(x)), &windows);
         let output = tensor(output, windows.output());
         match Step.prepare::<C>([guard]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish((Arc::new(taken), windows), output),

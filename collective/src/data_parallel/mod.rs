@@ -59,13 +59,19 @@ pub struct DataParallel<M: ParallelStep> {
     main: (Device, String),
     workers: Vec<Worker<M>>,
     output: Device,
-    reduce: DpReduce,
-    /// The main device's end, with [`DpReduce::AllReduce`].
-    exchange: Option<Exchange>,
+    reduction: Reduction,
     /// For SyncBatchNorm: the groups of as many replicas as have a part of the batch, from one.
     groups: Vec<Vec<ProcessGroup>>,
     /// The first failure: some replica may be in the middle of a step then.
     failure: Mutex<Option<Error>>,
+}
+
+/// A [`DpReduce`] and what it takes.
+enum Reduction {
+    Main,
+    Tree,
+    /// With the main device's end.
+    AllReduce(Exchange),
 }
 
 /// A device and what errors call it.
@@ -116,8 +122,15 @@ impl<M: ParallelStep> DataParallel<M> {
             Worker::start(model, &autodiff(device), name, *threads, exchanges.next())
         };
         let workers = others.iter().map(start).collect::<Result<_>>()?;
-        // The workers do so as they start.
-        exchange.iter().try_for_each(Exchange::open)?;
+        let reduction = match (reduce, exchange) {
+            (DpReduce::Tree, _) => Reduction::Tree,
+            (_, Some(exchange)) => {
+                // The workers do so as they start.
+                exchange.open()?;
+                Reduction::AllReduce(exchange)
+            }
+            (_, None) => Reduction::Main,
+        };
         let most = if *sync_batch_norm { devices.len() } else { 0 };
         let groups = (1..=most).map(|count| ProcessGroup::threads(count, Options::default()));
         Ok(DataParallel {
@@ -125,8 +138,7 @@ impl<M: ParallelStep> DataParallel<M> {
             main: (autodiff(&main.0), main.1.clone()),
             workers,
             output: autodiff(output),
-            reduce: *reduce,
-            exchange,
+            reduction,
             failure: Mutex::new(None),
         })
     }
@@ -145,7 +157,9 @@ impl<M: ParallelStep> DataParallel<M> {
         self.try_step(model, batch).inspect_err(|error| {
             // Other replicas may be waiting for this one's statistics.
             self.groups.iter().flatten().for_each(|group| group.abort(error.to_string()));
-            self.exchange.iter().for_each(|exchange| exchange.abort(&error.to_string()));
+            if let Reduction::AllReduce(exchange) = &self.reduction {
+                exchange.abort(&error.to_string());
+            }
             *failure = Some(error.clone());
         })
     }
@@ -193,20 +207,25 @@ impl<M: ParallelStep> DataParallel<M> {
             let sum = own.weighted_sum(mine.to_device(&self.main.0.clone().inner()));
             GradientsParams::from_grads(sum.backward(), model)
         })?;
-        let reduced = match &self.exchange {
-            Some(exchange) => {
+        let found = || -> Result<Vec<_>> {
+            let gradients = |worker: &Worker<M>| Ok((worker.gradients()?, worker.device().clone()));
+            busy.iter().map(gradients).collect()
+        };
+        let reduced = match &self.reduction {
+            Reduction::AllReduce(exchange) => {
                 idle.iter().try_for_each(Worker::join)?;
                 let sums = self.here(|| exchange.sums(own, model))?;
                 // A replica that failed knows more than the group, which only lost it.
                 self.workers.iter().try_for_each(|worker| worker.gradients().map(drop))?;
                 sums?
             }
-            None => {
-                let mut found = vec![(own, self.main.0.clone())];
-                for worker in busy {
-                    found.push((worker.gradients()?, worker.device().clone()));
-                }
-                self.here(|| self.reduce(model, found))?
+            Reduction::Main => {
+                let found = found()?;
+                self.here(|| self.one_after_another(model, own, found))?
+            }
+            Reduction::Tree => {
+                let found = found()?;
+                self.here(|| self.in_pairs(model, own, found))?
             }
         };
         gradients = add(model, gradients.to_device(&self.main.0.clone().inner(), model), reduced);
@@ -214,33 +233,36 @@ impl<M: ParallelStep> DataParallel<M> {
     }
 
     /// All gradients added up on the main device, in the order of the devices.
-    fn reduce(&self, model: &M, mut found: Vec<(GradientsParams, Device)>) -> GradientsParams {
-        match self.reduce {
-            DpReduce::Main | DpReduce::AllReduce => {
-                let sum = |sum: GradientsParams, (other, _): (GradientsParams, Device)| {
-                    add(model, sum, other.to_device(&self.main.0.clone().inner(), model))
+    fn one_after_another(
+        &self,
+        model: &M,
+        own: GradientsParams,
+        found: Vec<(GradientsParams, Device)>,
+    ) -> GradientsParams {
+        let main = self.main.0.clone().inner();
+        found.into_iter().fold(own, |sum, (other, _)| add(model, sum, other.to_device(&main, model)))
+    }
+
+    /// The same in pairs of neighbours, and pairs of those.
+    fn in_pairs(
+        &self,
+        model: &M,
+        own: GradientsParams,
+        mut found: Vec<(GradientsParams, Device)>,
+    ) -> GradientsParams {
+        found.insert(0, (own, self.main.0.clone()));
+        while found.len() > 1 {
+            let mut pairs = found.into_iter();
+            found = Vec::new();
+            while let Some((left, device)) = pairs.next() {
+                let sum = match pairs.next() {
+                    Some((right, _)) => add(model, left, right.to_device(&device.clone().inner(), model)),
+                    None => left,
                 };
-                let mut found = found.into_iter();
-                let first = found.next().map(|(first, _)| first).unwrap_or_default();
-                found.fold(first, sum)
-            }
-            DpReduce::Tree => {
-                while found.len() > 1 {
-                    let mut pairs = found.into_iter();
-                    found = Vec::new();
-                    while let Some((left, device)) = pairs.next() {
-                        let sum = match pairs.next() {
-                            Some((right, _)) => {
-                                add(model, left, right.to_device(&device.clone().inner(), model))
-                            }
-                            None => left,
-                        };
-                        found.push((sum, device));
-                    }
-                }
-                found.pop().map(|(sum, _)| sum).unwrap_or_default()
+                found.push((sum, device));
             }
         }
+        found.pop().map(|(sum, _)| sum).unwrap_or_default()
     }
 
     /// What happens on the main device's thread, which is the caller's.

@@ -4,7 +4,7 @@
 //! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
 
 use super::kernel::Statistics;
-use crate::flex::{Host, tensor, values as host};
+use crate::flex::{Host, rows, tensor, values as host};
 use crate::tensor::CollectiveBackend;
 use burn::backend::{Backend, Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::DType;
@@ -64,7 +64,7 @@ impl Planes for Flex {
         if values.dtype() != DType::F32 {
             return operations::centre(values);
         }
-        let values = values.to_contiguous();
+        let values = rows(values);
         let shape = values.shape().dims();
         let count = (shape[0] * shape[2]) as f64;
         let x = |centres| planes::Centred { values: host(&values), centres };
@@ -97,7 +97,7 @@ impl Planes for Flex {
         if values.dtype() != DType::F32 {
             return operations::gradient_sums(values, grad, statistics);
         }
-        let (values, grad) = (values.to_contiguous(), grad.to_contiguous());
+        let (values, grad) = (rows(values), rows(grad));
         let x = planes::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
         let gradient = planes::Centred { values: host(&grad), centres: None };
         let sums = planes::sums(gradient, x, values.shape().dims());
@@ -120,7 +120,7 @@ impl Planes for Flex {
         if values.dtype() != DType::F32 {
             return operations::input_gradient(values, grad, statistics, means, scale);
         }
-        let (values, grad) = (values.to_contiguous(), grad.to_contiguous());
+        let (values, grad) = (rows(values), rows(grad));
         let (offset, inv_std) = (host(&statistics.offset), host(&statistics.inv_std));
         let (scale, mean, along) = (host(&scale), host(&means[0]), host(&means[1]));
         let lines: Vec<Line> = (0..scale.len())

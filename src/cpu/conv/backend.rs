@@ -12,7 +12,7 @@ use burn::backend::{
     backend_extension,
     tensor::FloatTensor,
 };
-use collective::flex::{Host, tensor, values};
+use collective::flex::{Host, rows, tensor, values};
 use kernels::conv::{self, Filters, Gradient};
 
 /// A Burn backend with a convolution of ours.
@@ -30,7 +30,7 @@ pub trait ConvBackend: Backend {
 
 impl ConvBackend for Flex {
     fn own_conv2d(x: Host, weight: Host, bias: Host, Settings { geometry, relu }: Settings) -> Host {
-        let (x, weight, bias) = (x.to_contiguous(), weight.to_contiguous(), bias.to_contiguous());
+        let [x, weight, bias] = [x, weight, bias].map(rows);
         let (taps, weight) = (geometry.taps(), values(&weight));
         let filters =
             Filters { weight: &|filter, tap| weight[filter * taps + tap], bias: Some(values(&bias)), relu };
@@ -58,9 +58,8 @@ impl Backward<Flex, 3> for Step {
     fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node, bias_node] = ops.parents;
         let State { x, weight, output, settings: Settings { geometry, .. } } = ops.state;
-        let grad = grads.consume::<Flex>(&ops.node).to_contiguous();
-        let x = checkpointer.retrieve_node_output::<Host>(x).to_contiguous();
-        let weight = checkpointer.retrieve_node_output::<Host>(weight).to_contiguous();
+        let grad = rows(grads.consume::<Flex>(&ops.node));
+        let [x, weight] = [x, weight].map(|node| rows(checkpointer.retrieve_node_output::<Host>(node)));
         let gradient = Gradient { values: values(&grad), output: output.as_ref().map(values) };
 
         if weight_node.is_some() || bias_node.is_some() {
