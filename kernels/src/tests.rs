@@ -69,6 +69,11 @@ fn convolutions_are_loops() {
         ([1, 1, 28, 28], [33, 1, 3, 3], [1, 1], [1, 1]),
         ([9, 2, 5, 7], [3, 2, 2, 3], [1, 2], [1, 2]),
         ([3, 4, 1, 1], [5, 4, 1, 1], [0, 0], [1, 1]),
+        // Winograd's: whole tiles, half ones, rows longer than a vector and shorter than the padding.
+        ([2, 8, 26, 26], [33, 8, 3, 3], [0, 0], [1, 1]),
+        ([9, 9, 5, 8], [10, 9, 3, 3], [1, 2], [1, 1]),
+        ([1, 17, 9, 45], [8, 17, 3, 3], [2, 0], [1, 1]),
+        ([1, 8, 1, 1], [8, 8, 3, 3], [2, 2], [1, 1]),
     ];
     everywhere(|width| {
         for (image, weight, padding, dilation) in cases {

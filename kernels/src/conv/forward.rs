@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     parallel,
-    simd::{arch, load, store},
+    simd::{arch, copy, load, store},
 };
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
@@ -31,11 +31,7 @@ pub struct Filters<'a> {
     pub relu: bool,
 }
 
-/// Outputs `[batch, filters, height, width]` for `images`, `[batch, channels, height, width]`; of those
-/// with an output, what its ReLU let through.
-///
-/// # Panics
-/// If a slice is shorter than `geometry` says.
+/// As [`super::forward`].
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
     arch().dispatch(Forward { geometry, images, filters })
 }
@@ -143,7 +139,7 @@ impl<const F: usize> WithSimd for Image<'_, F> {
                 for filter in first..(first + F).min(geometry.filters) {
                     let values = &tile[(filter - first) * span..][..span];
                     let plane = &mut out[filter * plane..][..plane];
-                    write_rows::<S>(geometry, values, start, done, total, plane);
+                    write_rows(geometry, values, start, done, total, plane);
                 }
             }
             done = start + span;
@@ -200,7 +196,7 @@ unsafe fn sums<S: Simd, const F: usize>(
 
 /// NaN stays NaN.
 #[inline(always)]
-fn relu(values: &mut [f32]) {
+pub(super) fn relu(values: &mut [f32]) {
     for value in values {
         *value = if *value < 0.0 { 0.0 } else { *value };
     }
@@ -209,7 +205,7 @@ fn relu(values: &mut [f32]) {
 /// Puts the `values` of positions from `start` into their rows of `plane`, but those before `done` and
 /// those between rows.
 #[inline(always)]
-fn write_rows<S: Simd>(
+fn write_rows(
     geometry: &Geometry,
     values: &[f32],
     start: usize,
@@ -223,28 +219,10 @@ fn write_rows<S: Simd>(
     let mut at = done;
     while at < end {
         let len = width.saturating_sub(column).min(end - at);
-        copy::<S>(&values[at - start..][..len], &mut plane[row * width + column.min(width)..][..len]);
+        let (from, to) = (&values[at - start..][..len], &mut plane[row * width + column.min(width)..][..len]);
+        // SAFETY: both are so long.
+        unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), len) };
         at += row_len - column;
         (row, column) = (row + 1, 0);
-    }
-}
-
-/// A copy of a few dozen values, for which a call of `memcpy` takes longer than the copying.
-#[inline(always)]
-fn copy<S: Simd>(from: &[f32], to: &mut [MaybeUninit<f32>]) {
-    let len = to.len().min(from.len());
-    if len < S::F32_LANES {
-        for at in 0..len {
-            to[at].write(from[at]);
-        }
-        return;
-    }
-    let mut at = 0;
-    while at < len {
-        // The last vector overlaps the one before it rather than the end.
-        at = at.min(len - S::F32_LANES);
-        // SAFETY: a vector fits between here and the end of both.
-        unsafe { store::<S>(to.as_mut_ptr().add(at).cast(), load::<S>(from.as_ptr().add(at))) };
-        at += S::F32_LANES;
     }
 }

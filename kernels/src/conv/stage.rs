@@ -1,6 +1,7 @@
 //! Images as the kernels read them: padded, and gradients without what ReLU cut off.
 
 use super::geometry::Geometry;
+use crate::simd::copy;
 
 /// Gradients of an output, and the output if there was a ReLU at its end: what that cut off counts as
 /// zero.
@@ -23,7 +24,11 @@ impl<'a> Gradient<'a> {
     #[inline(always)]
     pub(super) fn copy_to(&self, to: &mut [f32]) {
         match self.output {
-            None => to.copy_from_slice(self.values),
+            None => {
+                let from = &self.values[..to.len()];
+                // SAFETY: both are so long.
+                unsafe { copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+            }
             Some(output) => {
                 for at in 0..to.len() {
                     to[at] = passed(self.values[at], output[at]);

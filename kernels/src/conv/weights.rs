@@ -12,21 +12,18 @@ use crate::{
 use pulp::{Simd, WithSimd};
 
 /// Images that are summed in one go. Not by threads: the sums would then depend on their number.
-const IMAGES: usize = 8;
+pub(super) const IMAGES: usize = 8;
 /// Vectors of filters in a tile, and taps, if there are 32 registers and if there are 16.
-const VECTORS: usize = 2;
+pub(super) const VECTORS: usize = 2;
 const WIDE: usize = 12;
 const NARROW: usize = 6;
 /// Filters and positions that are turned at a time.
-const SIDE: usize = 16;
+const FEW: usize = 4;
+const TURNED: usize = 64;
 /// Positions whose gradients, of one vector pair, stay in the nearest cache with what they meet.
 const POSITIONS: usize = 96;
 
-/// The gradients of weights, `[filters, channels, height, width]`, and bias, `[filters]`, for `images`,
-/// `[batch, channels, height, width]`, and the `gradient` of the output.
-///
-/// # Panics
-/// If a slice is shorter than `geometry` says.
+/// As [`super::gradients`].
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
     arch().dispatch(Gradients { geometry, images, gradient })
 }
@@ -51,8 +48,7 @@ impl Gradients<'_> {
     fn tiled<S: Simd, const T: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
         let Self { geometry, images, gradient } = self;
         let offsets = geometry.offsets();
-        let lanes = VECTORS * S::F32_LANES;
-        let layout = Layout { lanes, blocks: geometry.filters.div_ceil(lanes), geometry: &geometry };
+        let layout = Layout::new::<S>(&geometry);
         let new = || Workspace {
             stage: geometry.is_padded().then(|| Stage::new(&geometry, 0)),
             gradient: vec![0.0; layout.stride() * geometry.output_plane()],
@@ -82,38 +78,61 @@ impl Gradients<'_> {
 }
 
 /// Filters in blocks of two vectors.
-struct Layout<'a> {
-    geometry: &'a Geometry,
-    lanes: usize,
+pub(super) struct Layout<'a> {
+    pub geometry: &'a Geometry,
+    pub lanes: usize,
     blocks: usize,
 }
 
-impl Layout<'_> {
-    fn stride(&self) -> usize {
+impl<'a> Layout<'a> {
+    pub fn new<S: Simd>(geometry: &'a Geometry) -> Self {
+        let lanes = VECTORS * S::F32_LANES;
+        Self { lanes, blocks: geometry.filters.div_ceil(lanes), geometry }
+    }
+
+    pub fn stride(&self) -> usize {
         self.blocks * self.lanes
     }
 
-    /// A gradient `[filters, positions]` to `[blocks, positions, lanes]`, a square at a time so that
-    /// both stay in the cache.
+    /// A gradient `[filters, positions]` to `[blocks, positions, lanes]`: four filters at a time, over so
+    /// many positions that all stay in the nearest cache.
     #[inline(always)]
-    fn turn(&self, gradient: Gradient, to: &mut [f32]) {
-        let mut square = [0.0; SIDE * SIDE];
-        let (side, plane, filters) =
-            (SIDE.min(self.lanes), self.geometry.output_plane(), self.geometry.filters);
-        for first in (0..filters).step_by(side) {
-            let (count, lane) = (side.min(filters - first), first % self.lanes);
-            let to = &mut to[first / self.lanes * plane * self.lanes..][..plane * self.lanes];
-            for start in (0..plane).step_by(SIDE) {
-                let len = SIDE.min(plane - start);
-                for filter in 0..count {
-                    let row = gradient.part((first + filter) * plane + start, len);
-                    row.copy_to(&mut square[filter * SIDE..][..len]);
-                }
-                for at in 0..len {
-                    let row = &mut to[(start + at) * self.lanes + lane..][..count];
+    pub fn turn(&self, gradient: Gradient, to: &mut [f32]) {
+        let (plane, filters) = (self.geometry.output_plane(), self.geometry.filters);
+        let few = FEW.min(self.lanes);
+        let (mut rows, mut turned) = ([[0.0; TURNED]; FEW], [[0.0; FEW]; TURNED]);
+        for start in (0..plane).step_by(TURNED) {
+            let len = TURNED.min(plane - start);
+            for first in (0..filters).step_by(few) {
+                let count = few.min(filters - first);
+                let row = |filter: usize| gradient.part((first + filter) * plane + start, len);
+                let at_once = gradient.output.is_none() && count == FEW && len == TURNED;
+                if !at_once {
                     for filter in 0..count {
-                        row[filter] = square[filter * SIDE + at];
+                        row(filter).copy_to(&mut rows[filter][..len]);
                     }
+                }
+                let to = &mut to[(first / self.lanes * plane + start) * self.lanes + first % self.lanes..];
+                if count < FEW {
+                    for at in 0..len {
+                        for filter in 0..count {
+                            to[at * self.lanes + filter] = rows[filter][at];
+                        }
+                    }
+                    continue;
+                }
+                let [a, b, c, d] = [0, 1, 2, 3].map(|filter| {
+                    let direct = row(filter).values.first_chunk::<TURNED>().filter(|_| at_once);
+                    direct.unwrap_or(&rows[filter])
+                });
+                for at in 0..TURNED {
+                    turned[at] = [a[at], b[at], c[at], d[at]];
+                }
+                let to = &mut to[..(len - 1) * self.lanes + FEW];
+                for at in 0..len {
+                    // SAFETY: the slice was cut to hold them. Whole, because the compiler would make calls
+                    // of `memcpy` of it.
+                    unsafe { to.as_mut_ptr().add(at * self.lanes).cast::<[f32; FEW]>().write(turned[at]) };
                 }
             }
         }
@@ -201,7 +220,7 @@ struct Area {
 
 /// Adds up a gradient over its positions.
 #[inline(always)]
-fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
+pub(super) fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
     for vector in 0..VECTORS {
         let to = sums[vector * S::F32_LANES..][..S::F32_LANES].as_mut_ptr();
         // SAFETY: the slice is a vector long.

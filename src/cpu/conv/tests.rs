@@ -16,9 +16,11 @@ struct Case {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let kernel = [1..=4usize, 1..=4];
-    let dilation = [1..=2usize, 1..=3];
-    (1..=10usize, 1..=5usize, 1..=40usize, kernel, dilation, any::<bool>())
+    // Many of them as most networks have them, which goes another way.
+    let kernel = prop_oneof![Just([3, 3]), [1..=4usize, 1..=4]];
+    let dilation = prop_oneof![Just([1, 1]), [1..=2usize, 1..=3]];
+    let channels = prop_oneof![1..=5usize, 8..=20usize];
+    (1..=10usize, channels, 1..=40usize, kernel, dilation, any::<bool>())
         .prop_flat_map(|(batch, channels, filters, kernel, dilation, bias)| {
             let reach = [0, 1].map(|axis| dilation[axis] * (kernel[axis] - 1));
             let sizes = reach.map(|reach| reach + 1..=reach + 30);
@@ -67,7 +69,7 @@ fn layer(case: Case, device: &Device) -> Conv2d {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn output_and_gradients_are_those_of_burn(case in cases(), with_relu in any::<bool>()) {
@@ -90,23 +92,25 @@ proptest! {
 /// The same bits with one thread and with three.
 #[test]
 fn threads_do_not_change_a_bit() {
-    let device = Device::flex().autodiff();
-    let case = Case {
-        image: [21, 3, 11, 9],
-        filters: 20,
-        kernel: [3, 3],
-        padding: [1, 1],
-        dilation: [1, 1],
-        bias: true,
-    };
-    let layer = layer(case, &device);
-    let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-    let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        let results = pool.install(|| run(&layer, &x, true, true));
-        results.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>()
-    };
-    assert_eq!(with(1), with(3));
+    for channels in [3, 12] {
+        let device = Device::flex().autodiff();
+        let case = Case {
+            image: [21, channels, 11, 9],
+            filters: 20,
+            kernel: [3, 3],
+            padding: [1, 1],
+            dilation: [1, 1],
+            bias: true,
+        };
+        let layer = layer(case, &device);
+        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+        let with = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+            let results = pool.install(|| run(&layer, &x, true, true));
+            results.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(with(1), with(3));
+    }
 }
 
 /// What is not covered is Burn's operation, not an error.

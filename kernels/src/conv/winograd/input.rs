@@ -1,0 +1,128 @@
+//! The transform of images: each tile's 4 × 4 values to as many sums and differences, a vector of tiles
+//! at a time.
+
+use super::{POINTS, Tiles};
+use crate::{
+    conv::{Geometry, Gradient},
+    simd::{Aligned, load, store},
+};
+use pulp::Simd;
+
+/// One image at a time, transformed.
+pub struct Input {
+    /// A channel with its padding, in rows of whole tiles.
+    plane: Vec<f32>,
+    /// Its even columns and its odd ones.
+    halves: [Vec<f32>; 2],
+    /// Transformed along its rows, `[4, even and odd, rows, columns]`.
+    lines: Vec<f32>,
+    /// `[spans, points, channels, tiles]`: see [`Tiles`].
+    points: Aligned,
+}
+
+impl Input {
+    pub fn new<S: Simd>(tiles: &Tiles) -> Self {
+        let half = (2 * tiles.rows + 2) * (tiles.columns + 1);
+        let halves = [0, 1].map(|_| vec![0.0; half + 2 * S::F32_LANES]);
+        let points = Aligned::new(tiles.room.div_ceil(tiles.span) * POINTS * tiles.stride);
+        Self { plane: vec![0.0; 2 * half], halves, lines: vec![0.0; 8 * line::<S>(tiles)], points }
+    }
+
+    /// One point of the tiles from `at` on, at which a span begins: `[channels, tiles]`.
+    #[inline(always)]
+    pub fn point(&self, tiles: &Tiles, at: usize, point: usize) -> &[f32] {
+        &self.points.values()[(at / tiles.span * POINTS + point) * tiles.stride..][..tiles.stride]
+    }
+
+    #[inline(always)]
+    pub fn fill<S: Simd>(&mut self, simd: S, geometry: &Geometry, tiles: &Tiles, image: Gradient) {
+        let ([rows, columns], [top, left]) = (geometry.size, geometry.padding);
+        let width = 2 * tiles.columns + 2;
+        let whole = image.output.is_none() && geometry.size == [2 * tiles.rows + 2, width];
+        for channel in 0..geometry.channels {
+            let image = image.part(channel * rows * columns, rows * columns);
+            let plane = if whole {
+                image.values
+            } else {
+                // What lies around the image stays zero.
+                for row in 0..rows {
+                    let to = &mut self.plane[(top + row) * width + left..][..columns];
+                    image.part(row * columns, columns).copy_to(to);
+                }
+                &self.plane
+            };
+            let pairs = plane.as_chunks::<2>().0;
+            let [even, odd] = &mut self.halves;
+            let (evens, odds) = (&mut even[..pairs.len()], &mut odd[..pairs.len()]);
+            for at in 0..pairs.len() {
+                [evens[at], odds[at]] = pairs[at];
+            }
+            // SAFETY: the halves are as long as they were made.
+            unsafe { along_rows::<S>(simd, [even.as_ptr(), odd.as_ptr()], tiles, &mut self.lines) };
+            along_columns::<S>(simd, &self.lines, tiles, channel, self.points.values_mut());
+        }
+    }
+}
+
+/// Values of the even or the odd lines, with room after them.
+fn line<S: Simd>(tiles: &Tiles) -> usize {
+    (tiles.rows + 1) * tiles.columns + 2 * S::F32_LANES
+}
+
+/// The rows of a channel.
+///
+/// # Safety
+/// `halves` must hold two rows more than the tiles have, each a value longer than a row of tiles, and two
+/// vectors.
+#[inline(always)]
+unsafe fn along_rows<S: Simd>(simd: S, [even, odd]: [*const f32; 2], tiles: &Tiles, lines: &mut [f32]) {
+    let (lanes, line) = (S::F32_LANES, line::<S>(tiles));
+    assert!(lines.len() >= 8 * line);
+    for row in 0..2 * tiles.rows + 2 {
+        let mut done = 0;
+        while done < tiles.columns {
+            // The last vector overlaps the one before it; a row shorter than a vector hangs over into the
+            // next, which is written after it.
+            let column = done.min(tiles.columns.saturating_sub(lanes));
+            let from = row * (tiles.columns + 1) + column;
+            let to = row % 2 * line + row / 2 * tiles.columns + column;
+            // SAFETY: the caller's promise, and that of the assertion.
+            unsafe {
+                let (d0, d1) = (load::<S>(even.add(from)), load::<S>(odd.add(from)));
+                let (d2, d3) = (load::<S>(even.add(from + 1)), load::<S>(odd.add(from + 1)));
+                let to = lines.as_mut_ptr().add(to);
+                store::<S>(to, simd.sub_f32s(d0, d2));
+                store::<S>(to.add(2 * line), simd.add_f32s(d1, d2));
+                store::<S>(to.add(4 * line), simd.sub_f32s(d2, d1));
+                store::<S>(to.add(6 * line), simd.sub_f32s(d3, d1));
+            }
+            done = column + lanes;
+        }
+    }
+}
+
+/// The columns, where tiles follow each other from row to row.
+#[inline(always)]
+fn along_columns<S: Simd>(simd: S, lines: &[f32], tiles: &Tiles, channel: usize, points: &mut [f32]) {
+    let line = line::<S>(tiles);
+    for at in (0..tiles.room).step_by(S::F32_LANES) {
+        let (first, within) = (at / tiles.span * tiles.span, at % tiles.span);
+        let span = tiles.span.min(tiles.room - first);
+        let to = first / tiles.span * POINTS * tiles.stride + channel * span + within;
+        let to = &mut points[to..][..(POINTS - 1) * tiles.stride + S::F32_LANES];
+        for point in 0..4 {
+            let from = &lines[2 * point * line + at..][..line + tiles.columns + S::F32_LANES];
+            // SAFETY: the slices hold the last vector that is read and written.
+            unsafe {
+                let (even, odd) = (from.as_ptr(), from.as_ptr().add(line));
+                let (d0, d1) = (load::<S>(even), load::<S>(odd));
+                let (d2, d3) = (load::<S>(even.add(tiles.columns)), load::<S>(odd.add(tiles.columns)));
+                let to = to.as_mut_ptr().add(point * tiles.stride);
+                store::<S>(to, simd.sub_f32s(d0, d2));
+                store::<S>(to.add(4 * tiles.stride), simd.add_f32s(d1, d2));
+                store::<S>(to.add(8 * tiles.stride), simd.sub_f32s(d2, d1));
+                store::<S>(to.add(12 * tiles.stride), simd.sub_f32s(d3, d1));
+            }
+        }
+    }
+}
