@@ -80,12 +80,10 @@ impl Net {
             Some(norm) => self.relu.forward(norm.forward(cpu::conv(&self.conv1, images))),
             None => cpu::conv_relu(&self.conv1, images),
         }; // [batch, 32, 26, 26]
-        let x = cpu::conv(&self.conv2, x); // [batch, 64, 24, 24]
         let x = match &self.bn2 {
-            Some(norm) => norm.forward(x),
-            None => x,
-        };
-        let x = cpu::relu_max_pool(&self.pool, x); // [batch, 64, 12, 12]
+            Some(norm) => cpu::relu_max_pool(&self.pool, norm.forward(cpu::conv(&self.conv2, x))),
+            None => cpu::conv_relu_max_pool(&self.conv2, &self.pool, x),
+        }; // [batch, 64, 12, 12]
         let x = cpu::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]
         let x = self.relu.forward(cpu::linear(&self.fc1, x)); // [batch, 128]
         cpu::linear(&self.fc2, cpu::dropout(&self.dropout2, x)) // [batch, 10]

@@ -8,7 +8,7 @@ use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// In place of a window's value: none is above zero.
-const NONE: u8 = u8::MAX;
+pub const NONE: u8 = u8::MAX;
 
 /// Columns of the widest window: the compiler makes vectors of loops over a number it knows.
 const WIDEST: usize = 4;

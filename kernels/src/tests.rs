@@ -1,7 +1,7 @@
 //! Every kernel with every width of vectors that this processor has, against plain loops.
 
 use crate::{
-    conv::{self, Filters, Geometry, Gradient},
+    conv::{self, Filters, Geometry, Gradient, Pooled, Whole},
     planes::{self, Centred, Line},
     pool::{self, Windows},
     sgd::Sgd,
@@ -87,11 +87,8 @@ fn convolutions_are_loops() {
             let taps = w.len() / weight[0];
             let weight_of = |filter: usize, tap: usize| w[filter * taps + tap];
             let filters = |relu| Filters { weight: &weight_of, bias: Some(&bias), relu };
-            let images = Gradient { values: &x, output: None };
-            let (plain, cut) = (
-                conv::forward(geometry, images, filters(false)),
-                conv::forward(geometry, images, filters(true)),
-            );
+            let (plain, cut) =
+                (conv::forward(geometry, &x, filters(false)), conv::forward(geometry, &x, filters(true)));
             let mut wanted: Vec<f64> =
                 (0..outputs).map(|at| f64::from(bias[at / (height * wide) % weight[0]])).collect();
             products(&geometry, |output, from, tap| wanted[output] += f64::from(x[from] * w[tap]));
@@ -101,7 +98,7 @@ fn convolutions_are_loops() {
             // Through the ReLU: where it cut, nothing comes back.
             let passed: Vec<f32> =
                 gradient.iter().zip(&cut).map(|(g, cut)| if *cut > 0.0 { *g } else { 0.0 }).collect();
-            let through = Gradient { values: &gradient, output: Some(&cut) };
+            let through = Gradient::Whole(Whole { values: &gradient, output: Some(&cut) });
             let (mut for_x, mut for_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
             products(&geometry, |output, from, tap| {
                 for_x[from] += f64::from(passed[output] * w[tap]);
@@ -157,6 +154,39 @@ fn pools_are_loops() {
             let (pooled, taken) = pool::forward(&x, &windows);
             assert!(pooled == wanted, "{width}, {kernel:?} of {size:?}");
             assert!(pool::backward(&gradient, &taken, &windows) == back, "{width}, {kernel:?} of {size:?}");
+        }
+    });
+}
+
+/// To the bit: the same sums in the same order.
+#[test]
+fn a_pooled_convolution_is_a_convolution_that_is_pooled() {
+    let cases = [
+        ([3, 8, 26, 26], [33, 8, 3, 3], [0, 0]),
+        ([9, 9, 7, 10], [10, 9, 3, 3], [1, 2]),
+        ([1, 17, 8, 45], [8, 17, 3, 3], [2, 1]),
+        ([2, 8, 5, 5], [16, 8, 3, 3], [0, 0]),
+        ([2, 3, 9, 8], [4, 3, 2, 3], [1, 1]),
+    ];
+    everywhere(|width| {
+        for (image, weight, padding) in cases {
+            let geometry = Geometry::new(image, weight, padding, [1, 1]).expect("covered");
+            let windows = Windows::new(geometry.outputs(), [2, 2]).expect("covered");
+            let (x, w) = (noise(1, image.iter().product()), noise(2, weight.iter().product()));
+            let (bias, gradient) = (noise(3, weight[0]), noise(4, windows.output().iter().product()));
+            let weight_of = |filter: usize, tap: usize| w[filter * geometry.taps() + tap];
+            let filters = || Filters { weight: &weight_of, bias: Some(&bias), relu: false };
+            let what = format!("{width}, {image:?} with {weight:?}");
+
+            let (values, taken) = pool::forward(&conv::forward(geometry, &x, filters()), &windows);
+            let (ours, our_taken) = conv::forward_pooled(geometry, &x, filters());
+            assert!(ours == values && our_taken == taken, "{what}");
+            let spread = pool::backward(&gradient, &taken, &windows);
+            let whole = Gradient::Whole(Whole { values: &spread, output: None });
+            let pooled = Gradient::Pooled(Pooled { values: &gradient, taken: &taken });
+            assert!(conv::gradients(geometry, &x, pooled) == conv::gradients(geometry, &x, whole), "{what}");
+            let [ours, wanted] = [pooled, whole].map(|from| conv::input_gradient(geometry, &w, from));
+            assert!(ours == wanted, "{what}");
         }
     });
 }

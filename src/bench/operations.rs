@@ -68,6 +68,11 @@ fn rows(batch: usize) -> Vec<Row> {
             cost(|| conv2.forward(first.clone())),
         ),
         both(
+            "conv 32 to 64, relu, max-pool 2",
+            cost(|| cpu::conv_relu_max_pool(&conv2, &pool, first.clone())),
+            cost(|| pool.forward(relu(conv2.forward(first.clone())))),
+        ),
+        both(
             "relu, max-pool 2",
             cost(|| cpu::relu_max_pool(&pool, second.clone())),
             cost(|| pool.forward(relu(second.clone()))),

@@ -12,7 +12,7 @@ mod linear;
 mod pool;
 mod sgd;
 
-pub use conv::{conv, conv_relu};
+pub use conv::{conv, conv_relu, conv_relu_max_pool};
 pub use dropout::dropout;
 pub use linear::linear;
 pub use pool::relu_max_pool;

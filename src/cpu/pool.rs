@@ -19,18 +19,22 @@ use std::sync::Arc;
 /// `layer.forward(relu(x))`. Ours if windows lie side by side: stride as large as the kernel, no
 /// padding, no dilation.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    let plain = layer.stride == layer.kernel_size
-        && layer.padding == PaddingConfig2d::Valid
-        && layer.dilation == [1, 1]
-        && !layer.ceil_mode
-        && is_host(&x);
-    match plain.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten() {
+    let fits = side_by_side(layer) && is_host(&x);
+    match fits.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten() {
         Some(windows) => {
             let pooled = <Dispatch as PoolBackend>::own_relu_max_pool2d(x.into_dispatch(), windows);
             Tensor::from_dispatch(pooled)
         }
         None => layer.forward(relu(x)),
     }
+}
+
+/// Whether each value is in one window at most.
+pub(super) fn side_by_side(layer: &MaxPool2d) -> bool {
+    layer.stride == layer.kernel_size
+        && layer.padding == PaddingConfig2d::Valid
+        && layer.dilation == [1, 1]
+        && !layer.ceil_mode
 }
 
 /// A Burn backend with ReLU and max-pooling of ours.

@@ -1,10 +1,7 @@
 //! Outputs of a convolution: tiles of some filters by some positions, kept in registers while all taps
 //! go by.
 
-use super::{
-    geometry::Geometry,
-    stage::{Gradient, Stage},
-};
+use super::{geometry::Geometry, source::Whole, stage::Stage};
 use crate::{
     parallel,
     simd::{arch, copy, load, store},
@@ -32,13 +29,13 @@ pub struct Filters<'a> {
 }
 
 /// As [`super::forward`].
-pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
+pub fn forward(geometry: Geometry, images: Whole, filters: Filters) -> Vec<f32> {
     arch().dispatch(Forward { geometry, images, filters })
 }
 
 struct Forward<'a> {
     geometry: Geometry,
-    images: Gradient<'a>,
+    images: Whole<'a>,
     filters: Filters<'a>,
 }
 

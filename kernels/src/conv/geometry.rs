@@ -67,6 +67,12 @@ impl Geometry {
         [height - reach[0], width - reach[1]]
     }
 
+    /// `[batch, filters, height, width]` of what comes out.
+    pub fn outputs(&self) -> [usize; 4] {
+        let [height, width] = self.output();
+        [self.batch, self.filters, height, width]
+    }
+
     /// Height and width with the padding.
     pub(super) fn padded(&self) -> [usize; 2] {
         [self.size[0] + 2 * self.padding[0], self.size[1] + 2 * self.padding[1]]
@@ -84,6 +90,16 @@ impl Geometry {
     /// Values of one channel of an output.
     pub(super) fn output_plane(&self) -> usize {
         self.output()[0] * self.output()[1]
+    }
+
+    /// Height and width of what is pooled by windows of 2 × 2.
+    pub fn pooled(&self) -> [usize; 2] {
+        self.output().map(|length| length / 2)
+    }
+
+    /// Values of one channel of it.
+    pub(super) fn pooled_plane(&self) -> usize {
+        self.pooled()[0] * self.pooled()[1]
     }
 
     /// Values of one output.

@@ -1,10 +1,7 @@
 //! Gradients of a convolution's weights and bias: sums over images and positions, with filters in the
 //! lanes and taps side by side.
 
-use super::{
-    geometry::Geometry,
-    stage::{Gradient, Stage},
-};
+use super::{geometry::Geometry, source::Whole, stage::Stage};
 use crate::{
     parallel,
     simd::{arch, load, store},
@@ -24,14 +21,14 @@ const TURNED: usize = 64;
 const POSITIONS: usize = 96;
 
 /// As [`super::gradients`].
-pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
+pub fn gradients(geometry: Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
     arch().dispatch(Gradients { geometry, images, gradient })
 }
 
 struct Gradients<'a> {
     geometry: Geometry,
     images: &'a [f32],
-    gradient: Gradient<'a>,
+    gradient: Whole<'a>,
 }
 
 impl WithSimd for Gradients<'_> {
@@ -60,7 +57,7 @@ impl Gradients<'_> {
                 let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
                 let Workspace { stage, gradient: turned } = &mut *workspace;
                 let image = match stage {
-                    Some(stage) => stage.fill(&geometry, Gradient { values: image, output: None }),
+                    Some(stage) => stage.fill(&geometry, Whole { values: image, output: None }),
                     None => image,
                 };
                 let (layout, offsets, sums) = (&layout, &offsets, &mut sums);
@@ -94,11 +91,11 @@ impl<'a> Layout<'a> {
         self.blocks * self.lanes
     }
 
-    /// A gradient `[filters, positions]` to `[blocks, positions, lanes]`: four filters at a time, over so
+    /// A gradient `[filters, plane]` to `[blocks, plane, lanes]`: four filters at a time, over so
     /// many positions that all stay in the nearest cache.
     #[inline(always)]
-    pub fn turn(&self, gradient: Gradient, to: &mut [f32]) {
-        let (plane, filters) = (self.geometry.output_plane(), self.geometry.filters);
+    pub fn turn(&self, gradient: Whole, plane: usize, to: &mut [f32]) {
+        let filters = self.geometry.filters;
         let few = FEW.min(self.lanes);
         let (mut rows, mut turned) = ([[0.0; TURNED]; FEW], [[0.0; FEW]; TURNED]);
         for start in (0..plane).step_by(TURNED) {
@@ -121,10 +118,13 @@ impl<'a> Layout<'a> {
                     }
                     continue;
                 }
-                let [a, b, c, d] = [0, 1, 2, 3].map(|filter| {
-                    let direct = row(filter).values.first_chunk::<TURNED>().filter(|_| at_once);
-                    direct.unwrap_or(&rows[filter])
-                });
+                let mut from = rows.each_ref();
+                if at_once {
+                    for filter in 0..FEW {
+                        from[filter] = row(filter).values.first_chunk().unwrap_or(from[filter]);
+                    }
+                }
+                let [a, b, c, d] = from;
                 for at in 0..TURNED {
                     turned[at] = [a[at], b[at], c[at], d[at]];
                 }
@@ -171,7 +171,7 @@ struct Image<'a, const T: usize> {
     offsets: &'a [usize],
     /// Padded.
     image: &'a [f32],
-    gradient: Gradient<'a>,
+    gradient: Whole<'a>,
     /// Room for it with filters in the lanes.
     turned: &'a mut [f32],
     sums: &'a mut Sums,
@@ -183,7 +183,7 @@ impl<const T: usize> WithSimd for Image<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { layout, offsets, image, gradient, turned, sums } = self;
-        layout.turn(gradient, turned);
+        layout.turn(gradient, layout.geometry.output_plane(), turned);
         let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
         let ([height, width], row_len) = (geometry.output(), geometry.padded()[1]);
         let rows_at_once = (POSITIONS / width).max(1);

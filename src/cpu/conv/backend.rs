@@ -1,6 +1,6 @@
 //! The convolution as an operation of Burn's Flex backend, and its gradients.
 
-use super::Settings;
+use super::{End, Settings};
 use burn::backend::{
     Autodiff, Backend, Flex,
     autodiff::{
@@ -13,7 +13,8 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 use collective::flex::{Host, rows, tensor, values};
-use kernels::conv::{self, Filters, Gradient};
+use kernels::conv::{self, Filters, Gradient, Pooled, Whole};
+use std::sync::Arc;
 
 /// A Burn backend with a convolution of ours.
 #[backend_extension(Autodiff, Flex)]
@@ -29,14 +30,40 @@ pub trait ConvBackend: Backend {
 }
 
 impl ConvBackend for Flex {
-    fn own_conv2d(x: Host, weight: Host, bias: Host, Settings { geometry, relu }: Settings) -> Host {
-        let [x, weight, bias] = [x, weight, bias].map(rows);
-        let (taps, weight) = (geometry.taps(), values(&weight));
-        let filters =
-            Filters { weight: &|filter, tap| weight[filter * taps + tap], bias: Some(values(&bias)), relu };
-        let output = conv::forward(geometry, Gradient { values: values(&x), output: None }, filters);
-        let [height, width] = geometry.output();
-        tensor(output, [geometry.batch, geometry.filters, height, width])
+    fn own_conv2d(x: Host, weight: Host, bias: Host, settings: Settings) -> Host {
+        forward([x, weight, bias], settings).0
+    }
+}
+
+/// What backward needs to know of the output.
+#[derive(Clone, Debug)]
+enum Passed {
+    /// All of it let gradients through.
+    All,
+    /// Where it is above zero.
+    Positive(Host),
+    /// Of each window the value that was taken.
+    Taken(Arc<Vec<u8>>),
+}
+
+fn forward(parts: [Host; 3], Settings { geometry, end }: Settings) -> (Host, Passed) {
+    let [x, weight, bias] = parts.map(rows);
+    let (taps, weight) = (geometry.taps(), values(&weight));
+    let weight = |filter, tap| weight[filter * taps + tap];
+    let filters = |relu| Filters { weight: &weight, bias: Some(values(&bias)), relu };
+    let plain = |relu| tensor(conv::forward(geometry, values(&x), filters(relu)), geometry.outputs());
+    match end {
+        End::Nothing => (plain(false), Passed::All),
+        End::Relu => {
+            let output = plain(true);
+            (output.clone(), Passed::Positive(output))
+        }
+        End::Pooled => {
+            let (output, taken) = conv::forward_pooled(geometry, values(&x), filters(false));
+            let [height, width] = geometry.pooled();
+            let shape = [geometry.batch, geometry.filters, height, width];
+            (tensor(output, shape), Passed::Taken(Arc::new(taken)))
+        }
     }
 }
 
@@ -47,8 +74,7 @@ struct Step;
 struct State {
     x: NodeId,
     weight: NodeId,
-    /// If it tells what the ReLU cut off.
-    output: Option<Host>,
+    passed: Passed,
     settings: Settings,
 }
 
@@ -57,13 +83,18 @@ impl Backward<Flex, 3> for Step {
 
     fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node, bias_node] = ops.parents;
-        let State { x, weight, output, settings: Settings { geometry, .. } } = ops.state;
+        let State { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
         let grad = rows(grads.consume::<Flex>(&ops.node));
         let [x, weight] = [x, weight].map(|node| rows(checkpointer.retrieve_node_output::<Host>(node)));
-        let gradient = Gradient { values: values(&grad), output: output.as_ref().map(values) };
+        let (x, weight, grad) = (values(&x), values(&weight), values(&grad));
+        let gradient = match &passed {
+            Passed::All => Gradient::Whole(Whole { values: grad, output: None }),
+            Passed::Positive(output) => Gradient::Whole(Whole { values: grad, output: Some(values(output)) }),
+            Passed::Taken(taken) => Gradient::Pooled(Pooled { values: grad, taken }),
+        };
 
         if weight_node.is_some() || bias_node.is_some() {
-            let (for_weight, for_bias) = conv::gradients(geometry, values(&x), gradient);
+            let (for_weight, for_bias) = conv::gradients(geometry, x, gradient);
             if let Some(node) = weight_node {
                 let [height, width] = geometry.kernel;
                 let shape = [geometry.filters, geometry.channels, height, width];
@@ -74,7 +105,7 @@ impl Backward<Flex, 3> for Step {
             }
         }
         if let Some(node) = x_node {
-            let result = conv::input_gradient(geometry, values(&weight), gradient);
+            let result = conv::input_gradient(geometry, weight, gradient);
             let [height, width] = geometry.size;
             grads.register::<Flex>(
                 node.id,
@@ -93,13 +124,11 @@ impl<C: CheckpointStrategy> ConvBackend for Autodiff<Flex, C> {
     ) -> FloatTensor<Self> {
         let nodes = [x.node(), weight.node(), bias.node()];
         let primitives = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
-        let [input, filters, offsets] = primitives;
-        let output = Flex::own_conv2d(input, filters, offsets, settings);
+        let (output, passed) = forward(primitives, settings);
         match Step.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let (x, weight) = (prep.checkpoint(&x), prep.checkpoint(&weight));
-                let kept = settings.relu.then(|| output.clone());
-                prep.finish(State { x, weight, output: kept, settings }, output)
+                prep.finish(State { x, weight, passed, settings }, output)
             }
             OpsKind::UnTracked(prep) => prep.finish(output),
         }

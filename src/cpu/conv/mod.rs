@@ -1,12 +1,13 @@
-//! Convolution, with or without the ReLU after it, as an operation of Burn.
+//! Convolution, with or without the ReLU and the max-pooling after it, as an operation of Burn.
 
 mod backend;
 #[cfg(test)]
 mod tests;
 
+use super::pool::{relu_max_pool, side_by_side};
 use backend::ConvBackend;
 use burn::backend::Dispatch;
-use burn::nn::{PaddingConfig2d, conv::Conv2d};
+use burn::nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
 use collective::flex::is_host;
 use kernels::conv::Geometry;
@@ -15,7 +16,7 @@ use kernels::conv::Geometry;
 /// `dilation × (kernel − 1)`.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(geometry) => run(layer, x, Settings { geometry, relu: false }),
+        Some(geometry) => run(layer, x, Settings { geometry, end: End::Nothing }),
         None => layer.forward(x),
     }
 }
@@ -23,15 +24,36 @@ pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// `relu(layer.forward(x))`, likewise.
 pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(geometry) => run(layer, x, Settings { geometry, relu: true }),
+        Some(geometry) => run(layer, x, Settings { geometry, end: End::Relu }),
         None => relu(layer.forward(x)),
+    }
+}
+
+/// `pool.forward(relu(layer.forward(x)))`, likewise, in one operation if windows are 2 × 2, side by side.
+pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+    let both = (pool.kernel_size == [2, 2] && side_by_side(pool))
+        .then(|| covered(layer, &x))
+        .flatten()
+        .filter(|geometry| geometry.pooled().iter().all(|&length| length > 0));
+    match both {
+        Some(geometry) => run(layer, x, Settings { geometry, end: End::Pooled }),
+        None => relu_max_pool(pool, conv(layer, x)),
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     geometry: Geometry,
-    relu: bool,
+    end: End,
+}
+
+/// What comes after the convolution.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Nothing,
+    Relu,
+    /// ReLU and max-pooling by 2 × 2.
+    Pooled,
 }
 
 fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {

@@ -1,7 +1,7 @@
 //! Ours against Burn's, over shapes, paddings and dilations.
 
 use super::*;
-use burn::nn::conv::Conv2dConfig;
+use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution};
 use proptest::prelude::*;
 
@@ -38,14 +38,9 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// Output, and gradients of input, weight and bias.
-fn run(layer: &Conv2d, x: &Tensor<4>, own: bool, with_relu: bool) -> Vec<Vec<f32>> {
+fn run(layer: &Conv2d, x: &Tensor<4>, operation: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<f32>> {
     let x = x.clone().require_grad();
-    let output = match (own, with_relu) {
-        (true, true) => conv_relu(layer, x.clone()),
-        (true, false) => conv(layer, x.clone()),
-        (false, true) => relu(layer.forward(x.clone())),
-        (false, false) => layer.forward(x.clone()),
-    };
+    let output = operation(x.clone());
     // Gradients that differ from value to value.
     let loss = (output.clone() * output.clone().detach().sin()).sum();
     let gradients = loss.backward();
@@ -77,7 +72,11 @@ proptest! {
         let layer = layer(case, &device);
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
         prop_assert!(covered(&layer, &x).is_some(), "{case:?} is not covered");
-        let (ours, theirs) = (run(&layer, &x, true, with_relu), run(&layer, &x, false, with_relu));
+        let (ours, theirs) = if with_relu {
+            (run(&layer, &x, |x| conv_relu(&layer, x)), run(&layer, &x, |x| relu(layer.forward(x))))
+        } else {
+            (run(&layer, &x, |x| conv(&layer, x)), run(&layer, &x, |x| layer.forward(x)))
+        };
         prop_assert_eq!(ours.len(), theirs.len());
         for (ours, theirs) in ours.iter().zip(&theirs) {
             prop_assert_eq!(ours.len(), theirs.len());
@@ -86,6 +85,18 @@ proptest! {
                 prop_assert!((ours - theirs).abs() <= 1e-5 * scale, "{ours} is not {theirs} for {case:?}");
             }
         }
+    }
+
+    /// To the bit, so that the one can take the other's place.
+    #[test]
+    fn pooling_at_once_is_pooling_afterwards(case in cases(), kernel in prop_oneof![Just([2, 2]), Just([3, 1])]) {
+        let device = Device::flex().autodiff();
+        let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
+        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+        let output = covered(&layer, &x).expect("covered").output();
+        prop_assume!((0..2).all(|axis| output[axis] >= kernel[axis]));
+        let at_once = run(&layer, &x, |x| conv_relu_max_pool(&layer, &pool, x));
+        prop_assert_eq!(at_once, run(&layer, &x, |x| relu_max_pool(&pool, conv(&layer, x))));
     }
 }
 
@@ -106,7 +117,7 @@ fn threads_do_not_change_a_bit() {
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
         let with = |threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-            let results = pool.install(|| run(&layer, &x, true, true));
+            let results = pool.install(|| run(&layer, &x, |x| conv_relu(&layer, x)));
             results.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>()
         };
         assert_eq!(with(1), with(3));

@@ -3,7 +3,7 @@
 
 use super::{POINTS, Tiles};
 use crate::{
-    conv::{Geometry, Gradient},
+    conv::{Geometry, Gradient, Whole},
     simd::{Aligned, load, store},
 };
 use pulp::Simd;
@@ -36,30 +36,41 @@ impl Input {
 
     #[inline(always)]
     pub fn fill<S: Simd>(&mut self, simd: S, geometry: &Geometry, tiles: &Tiles, image: Gradient) {
-        let ([rows, columns], [top, left]) = (geometry.size, geometry.padding);
-        let width = 2 * tiles.columns + 2;
-        let whole = image.output.is_none() && geometry.size == [2 * tiles.rows + 2, width];
         for channel in 0..geometry.channels {
-            let image = image.part(channel * rows * columns, rows * columns);
-            let plane = if whole {
-                image.values
-            } else {
-                // What lies around the image stays zero.
-                for row in 0..rows {
-                    let to = &mut self.plane[(top + row) * width + left..][..columns];
-                    image.part(row * columns, columns).copy_to(to);
+            match image.image(channel, 1, geometry.size) {
+                Gradient::Whole(channel) => self.split(geometry, tiles, channel),
+                Gradient::Pooled(channel) => {
+                    channel.spread(geometry, tiles.columns + 1, &mut self.plane, &mut self.halves);
                 }
-                &self.plane
-            };
-            let pairs = plane.as_chunks::<2>().0;
-            let [even, odd] = &mut self.halves;
-            let (evens, odds) = (&mut even[..pairs.len()], &mut odd[..pairs.len()]);
-            for at in 0..pairs.len() {
-                [evens[at], odds[at]] = pairs[at];
             }
+            let [even, odd] = &self.halves;
             // SAFETY: the halves are as long as they were made.
             unsafe { along_rows::<S>(simd, [even.as_ptr(), odd.as_ptr()], tiles, &mut self.lines) };
             along_columns::<S>(simd, &self.lines, tiles, channel, self.points.values_mut());
+        }
+    }
+
+    /// A channel to its even columns and its odd ones.
+    #[inline(always)]
+    fn split(&mut self, geometry: &Geometry, tiles: &Tiles, image: Whole) {
+        let ([rows, columns], [top, left]) = (geometry.size, geometry.padding);
+        let width = 2 * tiles.columns + 2;
+        let whole = image.output.is_none() && geometry.size == [2 * tiles.rows + 2, width];
+        let plane = if whole {
+            image.values
+        } else {
+            // What lies around the image stays zero.
+            for row in 0..rows {
+                let to = &mut self.plane[(top + row) * width + left..][..columns];
+                image.part(row * columns, columns).copy_to(to);
+            }
+            &self.plane
+        };
+        let pairs = plane.as_chunks::<2>().0;
+        let [even, odd] = &mut self.halves;
+        let (evens, odds) = (&mut even[..pairs.len()], &mut odd[..pairs.len()]);
+        for at in 0..pairs.len() {
+            [evens[at], odds[at]] = pairs[at];
         }
     }
 }

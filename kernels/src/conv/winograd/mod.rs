@@ -20,15 +20,21 @@
 
 mod forward;
 mod input;
+mod outputs;
+mod products;
+mod turned;
 mod weights;
 
-pub use forward::forward;
+pub use forward::{forward, forward_pooled};
 pub use weights::gradients;
 
 use super::Geometry;
 
 /// Values of a transformed tile.
 const POINTS: usize = 16;
+/// The one that counts in all outputs of a tile with a factor of one: a bias goes in there, and its gradient
+/// comes out.
+const MIDDLE: usize = 5;
 
 /// Whether this way is taken: for kernels of 3 × 3 with enough channels and filters that the products
 /// outweigh the transforms, and outputs larger than a tile.

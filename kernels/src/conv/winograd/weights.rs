@@ -1,14 +1,14 @@
 //! Gradients of weights and bias: sums over images and tiles of products of transformed gradients, with
 //! filters in the lanes, and transformed images, then transformed back.
 
-use super::{POINTS, Tiles, input::Input};
+use super::{MIDDLE, POINTS, Tiles, input::Input, turned::Turned};
 use crate::{
     conv::{
-        Geometry, Gradient,
-        weights::{IMAGES, Layout, VECTORS},
+        Geometry, Gradient, Whole,
+        weights::{IMAGES, Layout, VECTORS, bias},
     },
     parallel,
-    simd::{arch, load, store},
+    simd::{Aligned, arch, load, store},
 };
 use pulp::{Simd, WithSimd};
 
@@ -16,8 +16,6 @@ use pulp::{Simd, WithSimd};
 /// registers and if there are 16.
 const WIDE: usize = 8;
 const NARROW: usize = 4;
-/// The point that is the sum of a tile's gradients.
-const MIDDLE: usize = 5;
 
 /// As [`super::super::gradients`].
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
@@ -48,14 +46,14 @@ impl Gradients<'_> {
         let room = geometry.channels.next_multiple_of(C);
         let new = || Workspace {
             input: Input::new::<S>(&tiles),
-            turned: vec![0.0; layout.stride() * geometry.output_plane()],
-            points: vec![0.0; POINTS * tiles.count() * layout.lanes],
+            turned: Turned::default(),
+            point: Aligned::new(tiles.count() * layout.lanes),
         };
         let parts = parallel::each(geometry.batch.div_ceil(IMAGES), new, |workspace, part| {
             let mut sums = Sums::new(&layout, room);
             for number in part * IMAGES..((part + 1) * IMAGES).min(geometry.batch) {
                 let image = &images[number * geometry.image()..][..geometry.image()];
-                let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
+                let gradient = gradient.image(number, geometry.filters, geometry.output());
                 let (layout, tiles, sums) = (&layout, &tiles, &mut sums);
                 arch().dispatch(Image::<C> { layout, tiles, room, image, gradient, workspace, sums });
             }
@@ -82,10 +80,10 @@ fn back(points: [f32; POINTS]) -> [f32; 9] {
 
 struct Workspace {
     input: Input,
-    /// An image's gradient, `[blocks, positions, lanes]`.
-    turned: Vec<f32>,
-    /// A block of it transformed, `[points, tiles, lanes]`.
-    points: Vec<f32>,
+    /// An image's gradient.
+    turned: Turned,
+    /// One point of a block of it transformed, `[tiles, lanes]`.
+    point: Aligned,
 }
 
 /// Of some images.
@@ -125,25 +123,26 @@ impl<const C: usize> WithSimd for Image<'_, C> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { layout, tiles, room, image, gradient, workspace, sums } = self;
-        let Workspace { input, turned, points } = workspace;
+        let Workspace { input, turned, point } = workspace;
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
-        input.fill(simd, geometry, tiles, Gradient { values: image, output: None });
-        layout.turn(gradient, turned);
+        input.fill(simd, geometry, tiles, Gradient::Whole(Whole { values: image, output: None }));
+        turned.fill(layout, gradient);
         let area = tiles.count() * lanes;
-        for (block, gradient) in turned.chunks_exact(geometry.output_plane() * lanes).enumerate() {
-            transform::<S>(simd, geometry, tiles, gradient, points);
-            let bias = &mut sums.bias[block * lanes..][..lanes];
-            crate::conv::weights::bias::<S>(simd, &points[MIDDLE * area..][..area], bias);
-            for point in 0..POINTS {
-                let gradient = &points[point * area..][..area];
-                let image = input.point(tiles, 0, point);
+        for block in 0..stride / lanes {
+            for number in 0..POINTS {
+                turned.transform::<S>(simd, geometry, tiles, [block, number], point.values_mut());
+                let gradient = &point.values()[..area];
+                if number == MIDDLE {
+                    bias::<S>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
+                }
+                let image = input.point(tiles, 0, number);
                 for channel in (0..geometry.channels).step_by(C) {
                     // Channels beyond the end go to the room after the sums.
                     let mut near = [image.as_ptr(); C];
                     for at in 0..C {
                         near[at] = image[(channel + at).min(geometry.channels - 1) * tiles.room..].as_ptr();
                     }
-                    let to = (point * room + channel) * stride + block * lanes;
+                    let to = (number * room + channel) * stride + block * lanes;
                     let to = sums.points[to..][..(C - 1) * stride + lanes].as_mut_ptr();
                     // SAFETY: each channel has as many tiles as the gradient has vector pairs.
                     unsafe { multiply::<S, C>(simd, &near, gradient, to, stride) };
@@ -151,54 +150,6 @@ impl<const C: usize> WithSimd for Image<'_, C> {
             }
         }
     }
-}
-
-/// Transforms a block's gradient, `[positions, lanes]`, to `[points, tiles, lanes]`.
-#[inline(always)]
-fn transform<S: Simd>(simd: S, geometry: &Geometry, tiles: &Tiles, gradient: &[f32], to: &mut [f32]) {
-    let ([height, width], lanes) = (geometry.output(), VECTORS * S::F32_LANES);
-    let area = tiles.count() * lanes;
-    assert!(gradient.len() >= height * width * lanes && to.len() >= POINTS * area);
-    for tile in 0..tiles.count() {
-        let (row, column) = (tile / tiles.columns * 2, tile % tiles.columns * 2);
-        let [below, beside] = [row + 1 < height, column + 1 < width];
-        for vector in 0..VECTORS {
-            let at = (row * width + column) * lanes + vector * S::F32_LANES;
-            let zero = simd.splat_f32s(0.0);
-            // SAFETY: a position is read only where there is one; a point has an area, of which a tile has
-            // `lanes`.
-            unsafe {
-                let from = gradient.as_ptr().add(at);
-                let (mut right, mut down, mut both) = (zero, zero, zero);
-                if beside {
-                    right = load::<S>(from.add(lanes));
-                }
-                if below {
-                    down = load::<S>(from.add(width * lanes));
-                }
-                if below && beside {
-                    both = load::<S>(from.add((width + 1) * lanes));
-                }
-                let (above, under) =
-                    (four::<S>(simd, [load::<S>(from), right]), four::<S>(simd, [down, both]));
-                let to = to.as_mut_ptr().add(tile * lanes + vector * S::F32_LANES);
-                for point in 0..4 {
-                    let values = four::<S>(simd, [above[point], under[point]]);
-                    let to = to.add(point * area);
-                    store::<S>(to, values[0]);
-                    store::<S>(to.add(4 * area), values[1]);
-                    store::<S>(to.add(8 * area), values[2]);
-                    store::<S>(to.add(12 * area), values[3]);
-                }
-            }
-        }
-    }
-}
-
-/// What two gradients count in four products.
-#[inline(always)]
-fn four<S: Simd>(simd: S, [a, b]: [S::f32s; 2]) -> [S::f32s; 4] {
-    [a, simd.add_f32s(a, b), simd.sub_f32s(a, b), b]
 }
 
 /// Adds one point's products of `gradient`, `[tiles, lanes]`, and `C` channels of an image to sums that

@@ -1,0 +1,96 @@
+//! Transformed filters and their products with transformed images.
+
+use super::POINTS;
+use crate::{
+    conv::{Filters, Geometry},
+    simd::{load, store},
+};
+use pulp::Simd;
+
+/// Vectors of tiles whose sums are in registers at a time.
+pub const VECTORS: usize = 3;
+/// As many tiles, with the widest vectors there are.
+pub const SPAN: usize = VECTORS * 16;
+/// Filters at a time, if there are 32 registers and if there are 16.
+pub const WIDE: usize = 8;
+pub const NARROW: usize = 4;
+
+/// Transformed filters in the order in which they are taken.
+pub struct Packed {
+    /// `[filters / F, points, channels, F]`
+    pub points: Vec<f32>,
+    pub bias: Vec<f32>,
+    pub relu: bool,
+}
+
+impl Packed {
+    pub fn new<const F: usize>(geometry: &Geometry, filters: &Filters) -> Self {
+        let (channels, blocks) = (geometry.channels, geometry.filters.div_ceil(F));
+        let mut points = vec![0.0; blocks * POINTS * channels * F];
+        for filter in 0..geometry.filters {
+            for channel in 0..channels {
+                let weights = std::array::from_fn(|tap| (filters.weight)(filter, channel * 9 + tap));
+                let to = &mut points[(filter / F * POINTS * channels + channel) * F + filter % F..];
+                for (point, value) in transformed(weights).into_iter().enumerate() {
+                    to[point * channels * F] = value;
+                }
+            }
+        }
+        let mut bias = vec![0.0; blocks * F];
+        if let Some(values) = filters.bias {
+            bias[..values.len()].copy_from_slice(values);
+        }
+        Self { points, bias, relu: filters.relu }
+    }
+}
+
+/// Of a kernel of 3 × 3.
+fn transformed(weights: [f32; 9]) -> [f32; POINTS] {
+    let line = |[a, b, c]: [f32; 3]| [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c];
+    let columns = [0, 1, 2].map(|row| line([0, 1, 2].map(|column| weights[row * 3 + column])));
+    let lines = [0, 1, 2, 3].map(|point| line(columns.map(|row| row[point])));
+    std::array::from_fn(|point| lines[point % 4][point / 4])
+}
+
+/// One point's products of `filters`, `[channels, F]`, and `V` vectors of tiles of `image`, with `bias`.
+///
+/// # Safety
+/// `image` must hold `V` vectors for each channel, and `to` for each filter, `POINTS * SPAN` apart.
+#[inline(always)]
+pub unsafe fn multiply<S: Simd, const F: usize, const V: usize>(
+    simd: S,
+    filters: &[f32],
+    mut image: *const f32,
+    bias: [f32; F],
+    to: *mut f32,
+) {
+    // Plain loops and pointers, as in the plain kernel.
+    let mut sums = [[simd.splat_f32s(0.0); V]; F];
+    for filter in 0..F {
+        sums[filter] = [simd.splat_f32s(bias[filter]); V];
+    }
+    let mut weights = filters.as_ptr();
+    for _ in 0..filters.len() / F {
+        let mut values = [simd.splat_f32s(0.0); V];
+        for vector in 0..V {
+            // SAFETY: the caller's promise.
+            values[vector] = unsafe { load::<S>(image.add(vector * S::F32_LANES)) };
+        }
+        for filter in 0..F {
+            // SAFETY: there are `F` for each channel.
+            let weight = simd.splat_f32s(unsafe { *weights.add(filter) });
+            for vector in 0..V {
+                sums[filter][vector] = simd.mul_add_e_f32s(weight, values[vector], sums[filter][vector]);
+            }
+        }
+        (weights, image) = (weights.wrapping_add(F), image.wrapping_add(V * S::F32_LANES));
+    }
+    for filter in 0..F {
+        for vector in 0..V {
+            // SAFETY: the caller's promise.
+            unsafe {
+                store::<S>(to.add(filter * POINTS * SPAN + vector * S::F32_LANES), sums[filter][vector])
+            };
+        }
+    }
+}
