@@ -68,7 +68,7 @@ fn rows(batch: usize) -> Vec<Row> {
             cost(|| conv2.forward(first.clone())),
         ),
         both(
-            "conv 32 to 64, relu, max-pool 2",
+            "conv 32 to 64, pooled",
             cost(|| cpu::conv_relu_max_pool(&conv2, &pool, first.clone())),
             cost(|| pool.forward(relu(conv2.forward(first.clone())))),
         ),
