@@ -33,10 +33,8 @@ impl Turned {
                 let plane = layout.geometry.pooled_plane();
                 self.values.resize(layout.stride() * plane, 0.0);
                 self.taken.resize(layout.stride() * plane, 0.0);
-                self.scratch.resize(gradient.taken.len(), 0.0);
-                for at in 0..self.scratch.len() {
-                    self.scratch[at] = f32::from(gradient.taken[at]);
-                }
+                self.scratch.clear();
+                self.scratch.extend(gradient.taken.iter().map(|&taken| f32::from(taken)));
                 layout.turn(Whole { values: gradient.values, output: None }, plane, &mut self.values);
                 layout.turn(Whole { values: &self.scratch, output: None }, plane, &mut self.taken);
             }
