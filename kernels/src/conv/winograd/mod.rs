@@ -36,14 +36,22 @@ const POINTS: usize = 16;
 /// comes out.
 const MIDDLE: usize = 5;
 
-/// Whether this way is taken: for kernels of 3 × 3 with enough channels and filters that the products
-/// outweigh the transforms, and outputs larger than a tile.
+/// Values of a transformed image, or of all transformed filters, above which memory takes what fewer
+/// multiplications save: 8 MiB.
+const MOST: usize = 1 << 21;
+
+/// Whether this way is taken: for kernels of 3 × 3 with so many channels and filters that the products
+/// outweigh the transforms, outputs larger than a tile, and images and filters that stay near.
 pub fn pays(geometry: &Geometry) -> bool {
-    let large = geometry.channels.min(geometry.filters) >= 8;
-    geometry.kernel == [3, 3]
-        && geometry.dilation == [1, 1]
-        && large
+    let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
+    let tiles: usize = geometry.output().iter().map(|length| length.div_ceil(2)).product();
+    let near = [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MOST);
+    kernel == [3, 3]
+        && dilation == [1, 1]
+        && channels.min(filters) >= 16
+        && channels * filters >= 512
         && geometry.output().iter().all(|&length| length > 2)
+        && near == [true; 3]
 }
 
 /// The tiles of an output.
