@@ -48,7 +48,8 @@ struct State {
     used: Vec<bool>,
     /// Gradients that each bucket waits for.
     missing: Vec<usize>,
-    /// Empty once it has left.
+    /// Where nothing is carried over, they have room only, of no length until all gradients are written:
+    /// clearing it first costs half as much as writing them. Without room once it has left.
     buffers: Vec<Vec<f32>>,
     left: Vec<Work<Vec<f32>>>,
     /// Of the first elements of each gradient that was seen on the way.
@@ -66,7 +67,8 @@ impl fmt::Debug for Flight {
 }
 
 impl Flight {
-    /// `buffers` hold zeros or what is carried over, and `used` says for which parameters.
+    /// `buffers` have room for all gradients, or hold what is carried over, and `used` says for which
+    /// parameters.
     pub fn new(
         plan: Arc<Plan>,
         link: Link,
@@ -234,27 +236,33 @@ impl State {
         grad: Option<&[f32]>,
     ) -> Result<(), String> {
         let place = &plan.slots[slot];
-        let to = &mut self.buffers[place.bucket][place.range.clone()];
-        match grad {
-            Some(from) => {
-                if from.len() != to.len() {
-                    return Err(format!("it has {} elements", from.len()));
-                }
-                let pairs = to.iter_mut().zip(from);
-                match weights.carried {
-                    None => pairs.for_each(|(to, from)| *to = from * weights.own),
-                    Some(carried) => pairs.for_each(|(to, from)| *to = *to * carried + from * weights.own),
-                }
-                self.used[slot] = true;
-            }
-            None => {
-                if let Some(carried) = weights.carried {
-                    to.iter_mut().for_each(|to| *to *= carried);
-                }
-            }
+        if let Some(from) = grad.filter(|from| from.len() != place.range.len()) {
+            return Err(format!("it has {} elements", from.len()));
         }
+        let buffer = &mut self.buffers[place.bucket];
+        match (grad, weights.carried) {
+            (Some(from), None) => {
+                let to = &mut buffer.spare_capacity_mut()[place.range.clone()];
+                to.iter_mut().zip(from).for_each(|(to, from)| _ = to.write(from * weights.own));
+            }
+            (None, None) => {
+                let to = &mut buffer.spare_capacity_mut()[place.range.clone()];
+                to.iter_mut().for_each(|to| _ = to.write(0.0));
+            }
+            (Some(from), Some(carried)) => {
+                let to = &mut buffer[place.range.clone()];
+                to.iter_mut().zip(from).for_each(|(to, from)| *to = *to * carried + from * weights.own);
+            }
+            (None, Some(carried)) => buffer[place.range.clone()].iter_mut().for_each(|to| *to *= carried),
+        }
+        self.used[slot] |= grad.is_some();
         self.written[slot] = true;
         self.missing[place.bucket] -= 1;
+        if self.missing[place.bucket] == 0 {
+            // SAFETY: there is room for a bucket, and all of its gradients, which lie side by side, are
+            // written.
+            unsafe { buffer.set_len(plan.length(place.bucket)) };
+        }
         Ok(())
     }
 

@@ -224,9 +224,13 @@ impl Reducer {
         slots.filter(move |(_, users)| **users < world).map(|(slot, users)| (slot.path.as_str(), *users))
     }
 
-    /// Zeros for every bucket.
+    /// Room for every bucket, and zeros in it if something was carried over, to which gradients are added.
     fn buffers(&self) -> Vec<Vec<f32>> {
-        (0..self.plan.buckets()).map(|bucket| vec![0.0; self.plan.length(bucket)]).collect()
+        let lengths = (0..self.plan.buckets()).map(|bucket| self.plan.length(bucket));
+        match self.carry.is_empty() {
+            true => lengths.map(Vec::with_capacity).collect(),
+            false => lengths.map(|length| vec![0.0; length]).collect(),
+        }
     }
 }
 
