@@ -227,9 +227,10 @@ impl Reducer {
     /// Room for every bucket, and zeros in it if something was carried over, to which gradients are added.
     fn buffers(&self) -> Vec<Vec<f32>> {
         let lengths = (0..self.plan.buckets()).map(|bucket| self.plan.length(bucket));
-        match self.carry.is_empty() {
-            true => lengths.map(Vec::with_capacity).collect(),
-            false => lengths.map(|length| vec![0.0; length]).collect(),
+        if self.carry.is_empty() {
+            lengths.map(Vec::with_capacity).collect()
+        } else {
+            lengths.map(|length| vec![0.0; length]).collect()
         }
     }
 }

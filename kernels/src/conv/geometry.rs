@@ -67,6 +67,11 @@ impl Geometry {
         [height - reach[0], width - reach[1]]
     }
 
+    /// `[batch, channels, height, width]` of what goes in.
+    pub fn inputs(&self) -> [usize; 4] {
+        [self.batch, self.channels, self.size[0], self.size[1]]
+    }
+
     /// `[batch, filters, height, width]` of what comes out.
     pub fn outputs(&self) -> [usize; 4] {
         let [height, width] = self.output();

@@ -82,8 +82,7 @@ fn outputs(geometry: Geometry, from: Gradient, filters: Filters) -> Vec<f32> {
     match from {
         Gradient::Whole(images) => forward::forward(geometry, images, filters),
         Gradient::Pooled(pooled) => {
-            let Geometry { batch, channels, size: [height, width], .. } = geometry;
-            let spread = spread(pooled, [batch, channels, height, width]);
+            let spread = spread(pooled, geometry.inputs());
             forward::forward(geometry, Whole { values: &spread, output: None }, filters)
         }
     }

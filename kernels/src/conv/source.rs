@@ -6,7 +6,7 @@ use crate::simd::copy;
 /// A value for each output, or images, which come the same way.
 #[derive(Clone, Copy)]
 pub struct Whole<'a> {
-    /// The gradients.
+    /// The values.
     pub values: &'a [f32],
     /// The output, if there was a ReLU at its end: what that cut off counts as zero.
     pub output: Option<&'a [f32]>,

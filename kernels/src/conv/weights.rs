@@ -9,7 +9,7 @@ use crate::{
 use pulp::{Simd, WithSimd};
 
 /// Images that are summed in one go. Not by threads: the sums would then depend on their number.
-pub(super) const IMAGES: usize = 8;
+const IMAGES: usize = 8;
 /// Vectors of filters in a tile, and taps, if there are 32 registers and if there are 16.
 pub(super) const VECTORS: usize = 2;
 const WIDE: usize = 12;
@@ -50,23 +50,20 @@ impl Gradients<'_> {
             stage: geometry.is_padded().then(|| Stage::new(&geometry, 0)),
             gradient: vec![0.0; layout.stride() * geometry.output_plane()],
         };
-        let parts = parallel::each(geometry.batch.div_ceil(IMAGES), new, |workspace, part| {
-            let mut sums = Sums::new::<T>(&layout);
-            for number in part * IMAGES..((part + 1) * IMAGES).min(geometry.batch) {
+        let room = geometry.taps().next_multiple_of(T);
+        let total =
+            Sums::of_images(geometry.batch, [room, layout.stride()], new, |workspace, number, sums| {
                 let image = &images[number * geometry.image()..][..geometry.image()];
                 let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
-                let Workspace { stage, gradient: turned } = &mut *workspace;
+                let Workspace { stage, gradient: turned } = workspace;
                 let image = match stage {
                     Some(stage) => stage.fill(&geometry, Whole { values: image, output: None }),
                     None => image,
                 };
-                let (layout, offsets, sums) = (&layout, &offsets, &mut sums);
+                let (layout, offsets) = (&layout, &offsets);
                 arch().dispatch(Image::<T> { layout, offsets, image, gradient, turned, sums });
-            }
-            sums
-        });
+            });
         let stride = layout.stride();
-        let total = parts.into_iter().reduce(Sums::add).unwrap_or_else(|| Sums::new::<T>(&layout));
         let taps = geometry.taps();
         let weights =
             (0..geometry.filters * taps).map(|at| total.weights[at % taps * stride + at / taps]).collect();
@@ -145,23 +142,40 @@ struct Workspace {
     gradient: Vec<f32>,
 }
 
-/// Of some images.
-struct Sums {
-    /// `[taps, stride]`, and room for a tile that hangs over.
-    weights: Vec<f32>,
-    bias: Vec<f32>,
+/// Sums over images.
+pub(super) struct Sums {
+    /// `[taps, stride]`, or what taps were transformed to, with room for a tile that hangs over.
+    pub weights: Vec<f32>,
+    pub bias: Vec<f32>,
 }
 
 impl Sums {
-    fn new<const T: usize>(layout: &Layout) -> Self {
-        let taps = layout.geometry.taps().next_multiple_of(T);
-        Self { weights: vec![0.0; taps * layout.stride()], bias: vec![0.0; layout.stride()] }
+    fn new([room, stride]: [usize; 2]) -> Self {
+        Self { weights: vec![0.0; room * stride], bias: vec![0.0; stride] }
     }
 
     fn add(mut self, other: Self) -> Self {
         self.weights.iter_mut().zip(&other.weights).for_each(|(sum, value)| *sum += value);
         self.bias.iter_mut().zip(&other.bias).for_each(|(sum, value)| *sum += value);
         self
+    }
+
+    /// `[room, stride]` sums of what `add(image, sums)` adds for each of `batch` images. `new` makes what a
+    /// thread works with.
+    pub fn of_images<W>(
+        batch: usize,
+        size: [usize; 2],
+        new: impl Fn() -> W + Sync + Send,
+        add: impl Fn(&mut W, usize, &mut Sums) + Sync + Send,
+    ) -> Sums {
+        let parts = parallel::each(batch.div_ceil(IMAGES), new, |workspace, part| {
+            let mut sums = Sums::new(size);
+            for number in part * IMAGES..((part + 1) * IMAGES).min(batch) {
+                add(workspace, number, &mut sums);
+            }
+            sums
+        });
+        parts.into_iter().reduce(Sums::add).unwrap_or_else(|| Sums::new(size))
     }
 }
 

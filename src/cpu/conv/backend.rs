@@ -106,11 +106,7 @@ impl Backward<Flex, 3> for Step {
         }
         if let Some(node) = x_node {
             let result = conv::input_gradient(geometry, weight, gradient);
-            let [height, width] = geometry.size;
-            grads.register::<Flex>(
-                node.id,
-                tensor(result, [geometry.batch, geometry.channels, height, width]),
-            );
+            grads.register::<Flex>(node.id, tensor(result, geometry.inputs()));
         }
     }
 }

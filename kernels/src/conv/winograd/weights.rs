@@ -5,9 +5,8 @@ use super::{MIDDLE, POINTS, Tiles, input::Input, turned::Turned};
 use crate::{
     conv::{
         Geometry, Gradient, Whole,
-        weights::{IMAGES, Layout, VECTORS, bias},
+        weights::{Layout, Sums, VECTORS, bias},
     },
-    parallel,
     simd::{Aligned, arch, load, store},
 };
 use pulp::{Simd, WithSimd};
@@ -49,21 +48,17 @@ impl Gradients<'_> {
             turned: Turned::default(),
             point: Aligned::new(tiles.count() * layout.lanes),
         };
-        let parts = parallel::each(geometry.batch.div_ceil(IMAGES), new, |workspace, part| {
-            let mut sums = Sums::new(&layout, room);
-            for number in part * IMAGES..((part + 1) * IMAGES).min(geometry.batch) {
-                let image = &images[number * geometry.image()..][..geometry.image()];
-                let gradient = gradient.image(number, geometry.filters, geometry.output());
-                let (layout, tiles, sums) = (&layout, &tiles, &mut sums);
-                arch().dispatch(Image::<C> { layout, tiles, room, image, gradient, workspace, sums });
-            }
-            sums
+        let size = [POINTS * room, layout.stride()];
+        let total = Sums::of_images(geometry.batch, size, new, |workspace, number, sums| {
+            let image = &images[number * geometry.image()..][..geometry.image()];
+            let gradient = gradient.image(number, geometry.filters, geometry.output());
+            let (layout, tiles) = (&layout, &tiles);
+            arch().dispatch(Image::<C> { layout, tiles, room, image, gradient, workspace, sums });
         });
-        let total = parts.into_iter().reduce(Sums::add).unwrap_or_else(|| Sums::new(&layout, room));
         let mut weights = vec![0.0; geometry.filters * geometry.taps()];
         for (at, kernel) in weights.as_chunks_mut::<9>().0.iter_mut().enumerate() {
             let (filter, channel) = (at / geometry.channels, at % geometry.channels);
-            let of = |point| total.points[(point * room + channel) * layout.stride() + filter];
+            let of = |point| total.weights[(point * room + channel) * layout.stride() + filter];
             *kernel = back(std::array::from_fn(of));
         }
         (weights, total.bias[..geometry.filters].to_vec())
@@ -86,25 +81,6 @@ struct Workspace {
     point: Aligned,
 }
 
-/// Of some images.
-struct Sums {
-    /// `[points, channels, stride]`, with room for a block of channels that hangs over.
-    points: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl Sums {
-    fn new(layout: &Layout, room: usize) -> Self {
-        Self { points: vec![0.0; POINTS * room * layout.stride()], bias: vec![0.0; layout.stride()] }
-    }
-
-    fn add(mut self, other: Self) -> Self {
-        self.points.iter_mut().zip(&other.points).for_each(|(sum, value)| *sum += value);
-        self.bias.iter_mut().zip(&other.bias).for_each(|(sum, value)| *sum += value);
-        self
-    }
-}
-
 /// One image's part of the sums.
 struct Image<'a, const C: usize> {
     layout: &'a Layout<'a>,
@@ -114,6 +90,7 @@ struct Image<'a, const C: usize> {
     image: &'a [f32],
     gradient: Gradient<'a>,
     workspace: &'a mut Workspace,
+    /// `[points, channels, stride]`, with room for a block of channels that hangs over.
     sums: &'a mut Sums,
 }
 
@@ -143,7 +120,7 @@ impl<const C: usize> WithSimd for Image<'_, C> {
                         near[at] = image[(channel + at).min(geometry.channels - 1) * tiles.room..].as_ptr();
                     }
                     let to = (number * room + channel) * stride + block * lanes;
-                    let to = sums.points[to..][..(C - 1) * stride + lanes].as_mut_ptr();
+                    let to = sums.weights[to..][..(C - 1) * stride + lanes].as_mut_ptr();
                     // SAFETY: each channel has as many tiles as the gradient has vector pairs.
                     unsafe { multiply::<S, C>(simd, &near, gradient, to, stride) };
                 }
