@@ -10,6 +10,7 @@ use crate::{
     optimisation::{Epochs, OptimisationArgs},
     recipe::Recipe,
     replicas::DeviceId,
+    world::WorldArgs,
 };
 use clap::{ArgAction, Parser, ValueEnum, value_parser};
 use collective::{Transport, lr::LrScaling};
@@ -57,6 +58,8 @@ pub struct Args {
     /// Seconds any collective call may wait for other ranks
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, help_heading = "World")]
     pub timeout: f64,
+    #[command(flatten)]
+    pub world: WorldArgs,
 
     /// auto: MNIST if it is found or can be downloaded, otherwise generated digits
     #[arg(long, value_enum, default_value_t = DatasetKind::Auto, help_heading = "Data")]
@@ -256,7 +259,7 @@ pub(crate) fn rate(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0", |x| x >= 0.0)
 }
 
-fn seconds(s: &str) -> Result<f64, String> {
+pub(crate) fn seconds(s: &str) -> Result<f64, String> {
     bounded(s, "a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))
 }
 
