@@ -21,8 +21,9 @@ const KEPT: usize = 256;
 /// A call that has waited this long is asked about, then again after twice the time, and so on.
 const PATIENCE: Duration = Duration::from_millis(500);
 const MOST_PATIENCE: Duration = Duration::from_secs(30);
-/// Interval between inquiries in a process that was asked to stop.
+/// The same in a process that was asked to stop.
 const URGENT_PATIENCE: Duration = Duration::from_millis(200);
+const MOST_URGENT_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Sender and receiver of a message, as ranks of the group.
 pub(super) type Ends = (usize, usize);
@@ -40,6 +41,8 @@ struct Entry {
     ask_after: Duration,
     /// Time of the last inquiry.
     asked: Instant,
+    /// Time until the next one in a process that was asked to stop.
+    urgent_after: Duration,
 }
 
 /// The calls of one group on this rank.
@@ -152,6 +155,7 @@ impl Log {
             error: None,
             ask_after: PATIENCE,
             asked: begun,
+            urgent_after: URGENT_PATIENCE,
         });
     }
 
@@ -193,9 +197,11 @@ impl Log {
         let mut entries = self.lock();
         let entry = entries.back_mut().filter(|entry| entry.took.is_none())?;
         let waited = entry.begun.elapsed();
-        if waited >= entry.ask_after {
+        if urgent && entry.asked.elapsed() >= entry.urgent_after {
+            entry.urgent_after = (2 * entry.urgent_after).min(MOST_URGENT_PATIENCE);
+        } else if waited >= entry.ask_after {
             entry.ask_after = waited + entry.ask_after.min(MOST_PATIENCE);
-        } else if !urgent || entry.asked.elapsed() < URGENT_PATIENCE {
+        } else {
             return None;
         }
         entry.asked = Instant::now();
