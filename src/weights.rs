@@ -118,7 +118,7 @@ fn complaints(result: &ApplyResult) -> Vec<String> {
 fn complaint(error: &ApplyError) -> String {
     match error {
         ApplyError::ShapeMismatch { path, expected, found } => {
-            format!("`{path}` has the shape {found:?} in the file, and {expected:?} in the network")
+            format!("`{path}` has the shape {found} in the file, and {expected} in the network")
         }
         ApplyError::DTypeMismatch { path, expected, found } => {
             format!("`{path}` is of {found:?} in the file, and {expected:?} in the network")

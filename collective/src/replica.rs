@@ -96,7 +96,7 @@ pub fn overwrite<M: Module>(module: M, data: Vec<TensorData>) -> M {
 
 fn check_structure(entries: &[Entry], group: &ProcessGroup) -> Result<()> {
     let mine: Vec<String> =
-        entries.iter().map(|e| format!("{} {:?} {:?}", e.path, e.data.shape(), e.data.dtype())).collect();
+        entries.iter().map(|e| format!("{} {} {:?}", e.path, e.data.shape(), e.data.dtype())).collect();
     let all: Vec<Vec<String>> = group.all_gather_object(&mine)?;
     for (rank, theirs) in all.iter().enumerate() {
         if let Some(i) = (0..theirs.len().max(all[0].len())).find(|&i| theirs.get(i) != all[0].get(i)) {
