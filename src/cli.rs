@@ -109,7 +109,7 @@ pub struct Args {
     /// How the learning rate grows with the world size
     #[arg(long, value_enum, default_value_t = ScaleArg::Linear, help_heading = "Training")]
     pub scale_lr: ScaleArg,
-    /// Epochs over which the rate rises from --lr to its scaled value
+    /// Epochs of learning-rate warm-up; --warmup-start-factor says from which rate
     #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = rate, help_heading = "Training")]
     pub warmup_epochs: f64,
     /// SGD momentum, without dampening

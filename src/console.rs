@@ -78,7 +78,7 @@ impl Console {
         let scaled = lr * lr_factor;
         let warmup = match config.warmup_epochs {
             0.0 => String::new(),
-            epochs => format!(", reached over {epochs} epoch(s)"),
+            epochs => format!(", reached from {:.6} over {epochs} epoch(s)", config.warmup(0).base),
         };
         let curve = match config.optimisation.lr_schedule {
             Curve::Constant => String::new(),

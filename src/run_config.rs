@@ -114,11 +114,28 @@ impl RunConfig {
         ends.into_iter().flatten().min()
     }
 
+    /// The learning-rate warm-up over `steps`: PyTorch's with a start factor, or where the rate does not
+    /// grow with the world size; otherwise from the unscaled rate, as in Goyal et al. 2017.
+    pub fn warmup(&self, steps: usize) -> WarmupLr {
+        let target = self.lr * self.lr_factor;
+        match self.optimisation.warmup_start_factor {
+            Some(factor) => WarmupLr::linear(factor, target, steps),
+            None if self.lr_factor > 1.0 => WarmupLr::new(self.lr, target, steps),
+            None => WarmupLr::linear(WarmupLr::START_FACTOR, target, steps),
+        }
+    }
+
+    /// If the run ends before its warm-up does: the warm-up and the number of steps in the run.
+    pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
+        let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
+        let steps = self.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
+    }
+
     /// The learning rate of every step, for an epoch of this many batches a rank.
     pub fn schedule(&self, batches: usize) -> ScheduledLr {
         let (curve, epoch) = (self.optimisation.lr_schedule, self.epoch_steps(batches));
-        let warmup_steps = (self.warmup_epochs * epoch as f64).round() as usize;
-        let warmup = WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps);
+        let warmup = self.warmup((self.warmup_epochs * epoch as f64).round() as usize);
         let whole = self.epochs.steps(epoch);
         match self.max_steps {
             Some(max) if max < whole && curve != Curve::Constant => {

@@ -75,7 +75,13 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     // A rank cannot know why there are so many of it; its launcher does.
     let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
     console.header(&config, &why, &transport, &data.source);
-    if let Some(memory) = role.device.memory()? {
+    if let Some((warmup, steps)) = config.unfinished_warmup(train.steps()) {
+        console.warn(&format!(
+            "--warmup-epochs {}: the run ends after {steps} steps, before the warm-up of {}: the rate reaches {:.6} and not {:.6}",
+            config.warmup_epochs, warmup.warmup_steps, warmup.at(steps), warmup.target
+        ));
+    }
+    if let Some(memory) = memory {
         console.say(&format!("memory    {memory}"));
     }
     if let Some(output) = &output {
