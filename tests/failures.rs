@@ -38,6 +38,16 @@ fn a_missing_gpu_is_named_with_what_was_tried() {
 }
 
 #[test]
+fn a_variable_that_hides_all_gpus_is_named() {
+    for (value, words) in [("", "CUDA_VISIBLE_DEVICES is empty"), ("-1", "CUDA_VISIBLE_DEVICES=-1 hides")] {
+        let mut hidden = command(&program(), &["train", "--device", "cuda"]);
+        let outcome = finish(hidden.env("CUDA_VISIBLE_DEVICES", value).spawn().expect("built"));
+        let words = if cfg!(feature = "cuda") { words } else { "built without cuda" };
+        assert!(!outcome.failed_saying(&["--device cuda", words]).contains("nvidia-smi"));
+    }
+}
+
+#[test]
 fn damaged_data_is_named_with_its_file() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("write");
