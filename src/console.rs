@@ -1,6 +1,7 @@
 //! The one place that prints: rank 0's header, progress and result, and everybody's last words.
 
 use crate::{cli::ProgressArg, evaluation::Evaluation, run_config::RunConfig};
+use anyhow::{Result, bail};
 use collective::{
     schedule::Curve,
     strategy::{EpochReport, Observer, StepReport},
@@ -27,6 +28,20 @@ pub enum Style {
 }
 
 impl Style {
+    /// Refuses a display that cannot be shown here.
+    ///
+    /// # Errors
+    /// If the dashboard is not built in, or standard output is not a terminal.
+    pub fn check(progress: ProgressArg) -> Result<()> {
+        if progress == ProgressArg::Tui && !cfg!(feature = "tui") {
+            bail!("--progress tui: this program was built without the feature `tui`");
+        }
+        if progress == ProgressArg::Tui && !stdout().is_terminal() {
+            bail!("--progress tui needs a terminal as standard output");
+        }
+        Ok(())
+    }
+
     /// What `--progress` means here.
     pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
         match progress {

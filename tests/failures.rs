@@ -111,6 +111,50 @@ fn a_run_folder_is_never_overwritten() {
 }
 
 #[test]
+fn a_start_that_is_refused_can_be_repeated_in_the_same_folder() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = folder.path().join("run");
+    let flags = format!(
+        "--device cpu --dataset digits --train-limit 64 --eval-limit 10 --batch-size 8 --max-steps 1 --run-dir {}",
+        run.display()
+    );
+    let untouched = |what: &str| {
+        let left: Vec<_> = fs::read_dir(&run).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        assert!(left.is_empty(), "{what} left {left:?}");
+    };
+    for world in ["--mode single", "--nproc-per-node 2"] {
+        train(&format!("{flags} {world} --progress tui")).failed_saying(&["--progress tui", "terminal"]);
+        untouched(world);
+    }
+    // The refusal of a rank that writes nothing: rank 1 has another network than rank 0.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its address").port().to_string();
+    drop(listener);
+    let ranks: Vec<Child> = (["", "--batch-norm"].into_iter().enumerate())
+        .map(|(rank, more)| {
+            let rank = rank.to_string();
+            let args: Vec<&str> =
+                ["train"].into_iter().chain(flags.split(' ')).chain(more.split_whitespace()).collect();
+            let mut command = command(&program(), &args);
+            command.envs([
+                ("RANK", &*rank),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_PORT", &*port),
+                (SECRET, "shared"),
+            ]);
+            command.spawn().expect("built")
+        })
+        .collect();
+    for rank in ranks {
+        let outcome = finish(rank);
+        assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
+    }
+    untouched("a rank with another network");
+    train(&format!("{flags} --mode single")).succeeded();
+    assert!(run.join("summary.json").exists());
+}
+
+#[test]
 fn weights_that_do_not_fit_are_named() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("one.safetensors");

@@ -80,6 +80,12 @@ impl EventLog {
         })
     }
 
+    /// Removes the file, and its folder if no other file is there. What cannot be removed stays.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+
     /// A picture of where the run is now.
     pub fn image(&self, tag: &'static str, picture: Picture) {
         self.write(|state| {

@@ -28,6 +28,7 @@ use burn::train::{
 };
 use collective::{
     ProcessGroup,
+    data_parallel::DataParallelConfig,
     loader::DistributedLoader,
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
@@ -42,6 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if environment.is_none_or(|environment| environment.is_main()) {
         args.checkpoints.check(args.run_dir.as_deref())?;
         args.optimisation.check(args.momentum, args.warmup_epochs)?;
+        Style::check(args.progress)?;
     }
     match Plan::decide(args, environment, gpus(args.device))? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
@@ -70,7 +72,12 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     args.gradients.precision.check(&device)?;
     device.seed(args.seed);
     let net = network(args, &config, environment, &device, &group, &console)?;
+    let replicas = role.replicas.as_ref();
+    let replicas = replicas.map(|replicas| replicas.config(args, config.threads, &console)).transpose()?;
+    let memory = role.device.memory()?;
 
+    // A rank that refuses to start does not come here, and then there is no run to leave files of.
+    group.barrier()?;
     let output = environment.is_main().then(|| resumed.open(args, &config, began)).transpose()?;
     // A rank cannot know why there are so many of it; its launcher does.
     let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
@@ -96,13 +103,13 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         .with_max_steps(resumed.last_step(&config, &*train))
         .with_resume(resumed.snapshot);
     let ddp = watched(ddp, args, data.test, &group, output.as_ref());
-    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref(), &console)?);
+    let ddp = Arc::new(configured(ddp, args, replicas, output.as_ref()));
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
         .metrics((LossMetric::new(), GlobalAccuracy::default()))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(resumed.epochs);
-    let renderer = renderer(args, environment, training.interrupter())?;
+    let renderer = renderer(args, environment, training.interrupter());
     let optimizer = config.optimisation.sgd(config.momentum);
     let learner = Learner::new(net, optimizer, config.schedule(train.steps()));
     let _training = signals.training_begins();
@@ -151,11 +158,9 @@ fn watched(
 fn configured(
     ddp: DistributedDataParallel<Net>,
     args: &Args,
-    role: &Role,
-    config: &RunConfig,
+    replicas: Option<DataParallelConfig>,
     output: Option<&Output>,
-    console: &Console,
-) -> Result<DistributedDataParallel<Net>> {
+) -> DistributedDataParallel<Net> {
     let ddp = ddp
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
@@ -166,8 +171,8 @@ fn configured(
         })
         .with_seed(args.seed)
         .with_stop(Arc::new(stop::asked));
-    Ok(match &role.replicas {
-        Some(replicas) => ddp.with_devices(replicas.config(args, config.threads, console)?),
+    match replicas {
+        Some(replicas) => ddp.with_devices(replicas),
         None => ddp,
-    })
+    }
 }
