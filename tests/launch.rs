@@ -210,13 +210,15 @@ fn output_is_filed_by_attempt_and_rank_and_shown_if_asked() {
         let outcome = launch(&format!("{flags}{}", if tee { " --tee" } else { "" }), script).succeeded();
         for (file, text) in [
             ("attempt0/rank0.stdout.log", "out 0\n"),
+        let job = fs::read_dir(&dir).expect("the folder").next().expect("a job").expect("its folder").path();
             ("attempt0/rank0.stderr.log", "err 0\n"),
             ("attempt1/rank0.stdout.log", "out 0\n"),
         ] {
-            assert_eq!(fs::read_to_string(dir.join(file)).expect(file), text);
+            assert_eq!(fs::read_to_string(job.join(file)).expect(file), text);
         }
         assert_eq!(outcome.stdout, if tee { "[rank0] out 0\n[rank0] out 0\n" } else { "" });
-        assert!(outcome.stderr.contains("attempt0/rank0.*.log"), "{}", outcome.stderr);
+        let log = job.join("attempt0/rank0.*.log").display().to_string();
+        assert!(outcome.stderr.contains(&log), "should name {log}: {}", outcome.stderr);
     }
     let outcome = launch("--log-dir /proc/nowhere", "true");
     outcome.failed_saying(&["--log-dir", "/proc/nowhere"]);

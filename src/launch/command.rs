@@ -11,6 +11,7 @@ use crate::{
     cli::{DeviceArg, positive},
     device::{cores, gpus},
 };
+    run_folder::timestamp,
 use anyhow::{Result, bail};
 use clap::Parser;
 use collective::Secret;
@@ -56,7 +57,7 @@ pub struct LaunchArgs {
     #[arg(long, alias = "monitor_interval", default_value_t = 0.01, value_name = "S", value_parser = seconds, help_heading = "Failures")]
     pub monitor_interval: f64,
 
-    /// Folder for what the ranks print: attempt0/rank0.stdout.log and its like
+    /// Folder for what the ranks print: JOB/attempt0/rank0.stdout.log and its like, in a folder for each job
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = "Output")]
     pub log_dir: Option<PathBuf>,
     /// Show what the ranks print, too, although it is filed
@@ -196,13 +197,19 @@ fn plan(
         master_addr,
         master_port,
         max_restarts: or_pet(args.max_restarts, "PET_MAX_RESTARTS", &lookup)?.unwrap_or(0),
-        run_id: Secret::random().expose().chars().take(12).collect(),
+        run_id: run_id()?,
     })
 }
 
 /// A time from a millisecond to a week.
 pub fn seconds(text: &str) -> Result<f64, String> {
     let fits = |s: &f64| (0.001..=604_800.0).contains(s);
+/// A new job's name: when it started, and something random for jobs of the same second.
+fn run_id() -> Result<String> {
+    let random: String = Secret::random().expose().chars().take(6).collect();
+    Ok(format!("{}-{random}", timestamp()?))
+}
+
     text.parse().ok().filter(fits).ok_or_else(|| "expected seconds, from 0.001 to 604800".into())
 }
 

@@ -61,7 +61,10 @@ impl Ranks {
     /// Naming the program, or the file or folder that cannot be written.
     pub fn start(job: &Job, round: &Round, port: &MasterPort) -> Result<Self> {
         super::child::check(&job.program)?;
-        let folder = job.output.folder(round.restarts)?;
+        let folder = job.output.folder(round)?;
+        if let Some(folder) = &folder {
+            last_words(&format!("log files of this job: {}", folder.display()));
+        }
         // A program that has the terminal to itself may read keys and draw, which only the foreground
         // group may; all others get a group of their own, and nothing to read from a terminal.
         let terminal = stdin().is_terminal();
