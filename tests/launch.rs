@@ -2,6 +2,8 @@
 //! and leaves nothing behind.
 
 mod common;
+#[path = "launch/starting.rs"]
+mod starting;
 use common::{
     command, finish,
     launched::{launch, signal, sorted, start, wait_until},
@@ -208,9 +210,9 @@ fn output_is_filed_by_attempt_and_rank_and_shown_if_asked() {
         let dir = folder.path().join("logs");
         let flags = format!("--max-restarts 1 --nproc-per-node 1 --log-dir {}", dir.display());
         let outcome = launch(&format!("{flags}{}", if tee { " --tee" } else { "" }), script).succeeded();
+        let job = fs::read_dir(&dir).expect("the folder").next().expect("a job").expect("its folder").path();
         for (file, text) in [
             ("attempt0/rank0.stdout.log", "out 0\n"),
-        let job = fs::read_dir(&dir).expect("the folder").next().expect("a job").expect("its folder").path();
             ("attempt0/rank0.stderr.log", "err 0\n"),
             ("attempt1/rank0.stdout.log", "out 0\n"),
         ] {

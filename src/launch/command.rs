@@ -1,6 +1,7 @@
 //! `burn-ddp launch`: torchrun's flags, for any program.
 
 use super::{
+    limit,
     nodes::Rules,
     output::Output,
     ranks::Job,
@@ -10,8 +11,8 @@ use super::{
 use crate::{
     cli::{DeviceArg, positive},
     device::{cores, gpus},
-};
     run_folder::timestamp,
+};
 use anyhow::{Result, bail};
 use clap::Parser;
 use collective::Secret;
@@ -185,8 +186,10 @@ fn plan(
         }
         (_, Some(node), Some(address)) => (node, address),
     };
+    let ranks = nproc.count(gpus)?;
+    limit::check(ranks, cores(), &lookup)?;
     Ok(Plan {
-        ranks: nproc.count(gpus)?,
+        ranks,
         rules: Rules {
             min: nnodes.min,
             max: nnodes.max,
@@ -201,15 +204,15 @@ fn plan(
     })
 }
 
-/// A time from a millisecond to a week.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    let fits = |s: &f64| (0.001..=604_800.0).contains(s);
 /// A new job's name: when it started, and something random for jobs of the same second.
 fn run_id() -> Result<String> {
     let random: String = Secret::random().expose().chars().take(6).collect();
     Ok(format!("{}-{random}", timestamp()?))
 }
 
+/// A time from a millisecond to a week.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let fits = |s: &f64| (0.001..=604_800.0).contains(s);
     text.parse().ok().filter(fits).ok_or_else(|| "expected seconds, from 0.001 to 604800".into())
 }
 
