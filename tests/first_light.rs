@@ -122,7 +122,7 @@ fn warm_up_starts_at_a_part_of_the_rate_also_where_the_rate_is_not_scaled() {
 }
 
 #[test]
-fn a_run_that_ends_before_its_warm_up_says_so() {
+fn a_run_that_ends_before_its_warm_up_prints_a_warning() {
     let flags =
         "--device cpu --progress plain --dataset digits --train-limit 64 --eval-limit 10 --batch-size 16";
     let run = |flags: &str| {

@@ -76,7 +76,7 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
     let replicas = replicas.map(|replicas| replicas.config(args, config.threads, &console)).transpose()?;
     let memory = role.device.memory()?;
 
-    // A rank that refuses to start does not come here, and then there is no run to leave files of.
+    // Nothing is written before every rank has passed its checks.
     group.barrier()?;
     let output = environment.is_main().then(|| resumed.open(args, &config, began)).transpose()?;
     // A rank cannot know why there are so many of it; its launcher does.
