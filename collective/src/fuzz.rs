@@ -117,8 +117,9 @@ pub fn reader(bytes: &[u8]) {
 /// as the same call.
 pub fn header(bytes: &[u8]) {
     let Some(header) = bytes.first_chunk() else { return };
-    let Some(call) = header::decode(header) else { return };
-    let written = header::pack(call.seq, call.count, &call.operation, call.dtype, call.reduce, call.root);
+    let Some((call, method)) = header::decode(header) else { return };
+    let (seq, count) = (call.seq, call.count);
+    let written = header::pack(method, seq, count, &call.operation, call.dtype, call.reduce, call.root);
     assert_eq!(&written, header, "{call}");
 }
 
