@@ -191,7 +191,8 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, edits: &[u8]) -> bool {
     to.write_all(&bytes).is_ok()
 }
 
-/// One who has proved the secret and then says `bytes`: for which group and rank it comes.
+/// One who has proved the secret and then says `bytes`: for which group and rank it comes, and that the
+/// connection is the one to use.
 fn greeting(bytes: &[u8]) {
     const RANK: usize = 1;
     let (here, mut there) = pair();
@@ -203,8 +204,9 @@ fn greeting(bytes: &[u8]) {
         receiving.join().expect("no panic")
     });
     let number = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
-    let meant = (bytes.len() >= 16 && number(12) == RANK)
-        .then(|| ((number(4) as u64) << 32 | number(0) as u64, number(8)));
+    let confirmed = bytes.get(16) == Some(&switchboard::CONFIRMED);
+    let meant =
+        (confirmed && number(12) == RANK).then(|| ((number(4) as u64) << 32 | number(0) as u64, number(8)));
     assert_eq!(received.ok(), meant.map(|arrival| vec![arrival]));
 }
 
