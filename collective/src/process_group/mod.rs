@@ -105,7 +105,8 @@ impl ProcessGroup {
         let rank = self.inner.core.members[self.inner.core.world.rank];
         let error = Error::PeerLost { rank, reason: reason.into() };
         let cause = self.inner.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
-        self.inner.core.abort(&cause);
+        self.inner.core.abort();
+        self.inner.core.record(&cause);
         self.inner.end(cause);
     }
 

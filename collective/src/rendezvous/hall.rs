@@ -1,7 +1,7 @@
 //! The control plane of ranks that are threads of one process: the same decisions as the server's,
 //! without a wire.
 
-use super::{Arbiter, HEARSAY, Watched, verdict::verdict, wire::Stall};
+use super::{Arbiter, HEARSAY, Watched, abort_all, verdict::verdict, wire::Stall};
 use crate::{
     Error, Result,
     transport::thread::{ThreadCommunicator, ThreadGroup},
@@ -108,7 +108,7 @@ impl Hall {
         drop(state);
         self.changed.notify_all();
         if first {
-            self.groups().iter().for_each(|(_, group)| group.abort(&cause));
+            abort_all(self.groups().iter().map(|(_, group)| group), &cause);
         }
     }
 }

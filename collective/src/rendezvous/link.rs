@@ -2,7 +2,7 @@
 //! heard, and whom it wakes.
 
 use super::{
-    Watched, tune_control,
+    Watched, abort_all, tune_control,
     wire::{Event, FrameReader, Member, Next, Place, Request, write_frame},
 };
 use crate::{Error, Result};
@@ -121,7 +121,7 @@ impl Link {
         let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         self.changed.notify_all();
-        groups.iter().for_each(|group| group.abort(&cause));
+        abort_all(groups.iter(), &cause);
     }
 
     /// The background thread.

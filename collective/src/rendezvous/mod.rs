@@ -44,8 +44,16 @@ pub(crate) trait Watched: Send + Sync {
     fn place(&self, seq: Option<u64>) -> Place;
     /// The call that has waited for long since the last time it was asked, if any.
     fn stalled(&self) -> Option<Stall>;
-    /// The job has failed: wakes the call that waits. Never waits for another rank.
-    fn abort(&self, cause: &Error);
+    /// Wakes the call that waits, because the job has failed. Never waits for another rank or a disk.
+    fn abort(&self);
+    /// Leaves a record of the failure behind, unless the call that was woken does.
+    fn record(&self, cause: &Error);
+}
+
+/// Ends the calls of all groups. Records are written afterwards: no call waits for a disk.
+pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn Watched>> + Clone, cause: &Error) {
+    groups.clone().for_each(|group| group.abort());
+    groups.for_each(|group| group.record(cause));
 }
 
 /// Who decides for a rank what the first cause of a failure was.

@@ -1,0 +1,57 @@
+//! A job that fails while its ranks join the memory.
+
+use crate::{
+    Error, InitMethod, Options, ProcessGroup, Transport,
+    rendezvous::{
+        Arbiter,
+        control::{Control, connect},
+        plan,
+        wire::Member,
+    },
+};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Much longer than it takes a rank to hear of a failure.
+const PATIENT: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_failure_while_ranks_join_is_what_the_others_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rendezvous");
+    let cause = thread::scope(|scope| {
+        let zero = scope.spawn(|| {
+            let options = Options::default().rank(0).world_size(2).transport(Transport::Shm);
+            let options = options.host_id("one").rendezvous_timeout(PATIENT);
+            ProcessGroup::init(InitMethod::File(path.clone()), options).err()
+        });
+        // Rank 1 does all that goes before, and fails in place of joining.
+        let (begun, deadline) = (Instant::now(), Instant::now() + PATIENT);
+        let (address, secret) = loop {
+            if let Some(read) = plan::read(&path) {
+                break read;
+            }
+            assert!(Instant::now() < deadline, "rank 0 wrote no file");
+            thread::sleep(Duration::from_millis(10));
+        };
+        let stream = connect(&address, &secret, begun, deadline).unwrap();
+        let member = Member {
+            data: stream.local_addr().unwrap(),
+            host: "here".into(),
+            machine: "one".into(),
+            pid: std::process::id(),
+            transport: "shm".into(),
+        };
+        let one = Control::join(stream, 1, 2, member, begun, deadline).unwrap();
+        assert!(one.get("shm/0/1/name", deadline).unwrap().starts_with(b"+"));
+        one.set("shm/0/1/1", b"+");
+        assert_eq!(one.get("shm/0/1/verdict", deadline).unwrap(), b"+");
+        // Long enough for rank 0 to wait in the memory, which is not needed for the test to pass.
+        thread::sleep(Duration::from_millis(300));
+        one.fail(Error::Invalid("out of patience".into()));
+        zero.join().unwrap().expect("rank 0 to fail")
+    });
+    assert_eq!(cause.cause(), &Error::Invalid("out of patience".into()));
+}
