@@ -191,8 +191,12 @@ impl Observer for Console {
         }
         let test = Evaluation::of(report);
         let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
+        let skipped = match (report.skipped_steps, report.loss_scale) {
+            (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
+            _ => String::new(),
+        };
         self.say(&format!(
-            "epoch {}/{}  train loss {:.4}  test loss {:.4}  test accuracy {:.2} %  {rate:.0} images/s  {:.1} s",
+            "epoch {}/{}  train loss {:.4}  test loss {:.4}  test accuracy {:.2} %  {rate:.0} images/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,
             report.train_loss,

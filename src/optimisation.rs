@@ -33,6 +33,9 @@ pub struct OptimisationArgs {
     /// elastic:PIXELS with commas between
     #[arg(long, default_value = "none", value_name = "HOW")]
     pub augment: Augment,
+    /// Train on when the training loss is NaN or infinite
+    #[arg(long)]
+    pub allow_nan: bool,
 }
 
 impl OptimisationArgs {
@@ -152,6 +155,7 @@ mod tests {
                 weight_decay: 0.01,
                 label_smoothing: 0.0,
                 augment: Augment::default(),
+                allow_nan: false,
             };
             let mut cube = Cube { weight: Param::from_tensor(Tensor::from_floats([1.0, -0.5], &device)) };
             let mut sgd = args.sgd(0.9);

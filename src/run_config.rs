@@ -11,12 +11,18 @@ use crate::{
     recipe::Recipe,
     replicas::Replicas,
 };
+use anyhow::Result;
 use collective::{
     lr::{LrScaling, WarmupLr},
     schedule::{Curve, ScheduledLr},
     strategy::Position,
 };
 use serde::Serialize;
+use serde_json::Value;
+
+/// What may differ between ranks: where a rank computes, and what rank 0 alone decides or reads.
+const OF_ONE_RANK: [&str; 9] =
+    ["device", "replicas", "threads", "workers", "no_overlap", "init_from", "keep", "recipe", "flags"];
 
 /// Everything that decides a run's result, as `config.json` keeps it.
 #[derive(Clone, Debug, Serialize)]
@@ -96,6 +102,20 @@ impl RunConfig {
             version: env!("CARGO_PKG_VERSION"),
             flags,
         }
+    }
+
+    /// What must be the same on all ranks, by the names that `config.json` has.
+    ///
+    /// # Errors
+    /// If the configuration cannot be written as JSON.
+    pub fn settings(&self) -> Result<Vec<(String, String)>> {
+        let Value::Object(all) = serde_json::to_value(self)? else { return Ok(Vec::new()) };
+        let shared = all.into_iter().filter(|(name, _)| !OF_ONE_RANK.contains(&name.as_str()));
+        let text = |value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Ok(shared.map(|(name, value)| (name, text(value))).collect())
     }
 
     /// Optimizer steps of an epoch of this many batches a rank.

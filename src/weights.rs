@@ -139,7 +139,8 @@ impl ModuleMapper for ToF32 {
         }
         param.map(|old| {
             let trained = old.is_require_grad();
-            old.detach().cast(FloatDType::F32).set_require_grad(trained)
+            // Only what is cut off from the cast can be trained.
+            old.cast(FloatDType::F32).detach().set_require_grad(trained)
         })
     }
 }

@@ -152,6 +152,10 @@ impl Observer for EventLog {
                 ("train/lr", report.lr),
                 ("train/images_per_second", images_per_second),
             ])?;
+            if let Some(scale) = report.loss_scale {
+                let skipped = f64::from(u8::from(report.skipped));
+                state.scalars([("train/loss_scale", scale.into()), ("train/skipped", skipped)])?;
+            }
             if state.flushed.elapsed() > FLUSH_EVERY { state.flush() } else { Ok(()) }
         });
     }

@@ -33,7 +33,7 @@ use collective::{
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
 };
-use parts::{connect, load_data, loaders, network, renderer, restore_on};
+use parts::{connect, load_data, loaders, network, renderer, restore_on, same_data};
 use resumed::Resumed;
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
@@ -64,8 +64,10 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let group = connect(args, environment)?;
     let transport = data_plane::attach(args.transport, role.device, &group, false, &console)?;
-    let (data, digest) = load_data(args, environment, &group, &console)?;
+    let data = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
+    group.verify_settings(&config.settings()?)?;
+    let digest = same_data(&data, &group)?;
 
     let resumed = Resumed::find(args, &mut config, &digest, &group, &console)?;
     let device = role.device.burn()?.autodiff();
@@ -170,6 +172,7 @@ fn configured(
             keeper: output.map(|output| output.keeper.clone()),
         })
         .with_seed(args.seed)
+        .allow_non_finite_loss(args.optimisation.allow_nan)
         .with_stop(Arc::new(stop::asked));
     match replicas {
         Some(replicas) => ddp.with_devices(replicas),

@@ -100,7 +100,7 @@ fn weights_go_to_pytorch_and_back() {
         }
         // A training takes them as exactly as a reader does: without learning they stay.
         if !batch_norm {
-            for back in ["back.pt", "checkpoint.pth", "out.safetensors"] {
+            for back in ["back.pt", "checkpoint.pth", "out.safetensors", "double.pt"] {
                 let flags = format!("{FLAGS} --max-steps 1 --lr 0 --momentum 0");
                 let same = trained(&format!("{flags} --weights {}", path(back).display()));
                 assert_eq!(same.digest(), run.digest(), "{back}");

@@ -8,6 +8,7 @@ mod inner;
 mod log;
 mod object;
 mod options;
+mod settings;
 mod site;
 mod split;
 mod turn;

@@ -42,6 +42,9 @@ pub struct Position {
     /// Of f16: what losses are scaled by, and the steps since that last changed.
     #[serde(default)]
     pub loss_scale: Option<(f32, u32)>,
+    /// Of f16: steps of `epoch` that were skipped because gradients overflowed.
+    #[serde(default)]
+    pub skipped: usize,
 }
 
 impl Position {
