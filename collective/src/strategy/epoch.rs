@@ -154,7 +154,7 @@ where
         Err(self.non_finite("training loss", f64::from(all), ranks))
     }
 
-    /// The same of the norm of the averaged gradients, which have the same bits on all ranks.
+    /// Fails on every rank if the norm of the averaged gradients, the same bits on all ranks, is not finite.
     fn check_norm(&self, norm: f64) -> Result<(), Stop> {
         if norm.is_finite() || self.ddp.non_finite_loss {
             return Ok(());
