@@ -14,11 +14,12 @@ use crate::{
     optimisation::{Epochs, OptimisationArgs},
     recipe::Recipe,
     replicas::DeviceId,
+    world::WorldArgs,
 };
 use clap::{ArgAction, Parser, value_parser};
 use collective::Transport;
 use std::path::PathBuf;
-use values::seconds;
+pub(crate) use values::seconds;
 
 /// Train the MNIST network on one device, or with distributed data parallelism on many.
 #[derive(Parser, Clone, Debug)]
@@ -61,6 +62,8 @@ pub struct Args {
     /// Seconds any collective call may wait for other ranks
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, help_heading = "World")]
     pub timeout: f64,
+    #[command(flatten)]
+    pub world: WorldArgs,
 
     /// auto: MNIST if it is found or can be downloaded, otherwise generated digits
     #[arg(long, value_enum, default_value_t = DatasetKind::Auto, help_heading = "Data")]

@@ -4,6 +4,7 @@ use crate::{console::last_words, stop};
 use collective::Error;
 use std::{
     process::ExitCode,
+    sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
@@ -31,6 +32,19 @@ pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
 /// Time for the rank that failed first to say why, and for the launcher to see it.
 const FIRST_SAY: Duration = Duration::from_secs(2);
 
+/// The rank given by a flag.
+static RANK: OnceLock<usize> = OnceLock::new();
+
+/// Sets the rank that errors of this process name, where no launcher's variable does.
+pub fn name_rank(rank: usize) {
+    // The command line is read once.
+    let _ = RANK.set(rank);
+}
+
+fn own_rank() -> Option<String> {
+    RANK.get().map(usize::to_string).or_else(|| std::env::var("RANK").ok())
+}
+
 /// Turns a program's result into its exit code, and an error into a line on standard error.
 ///
 /// A rank that only suffers from another's failure stays silent for a while under our launcher, which
@@ -49,7 +63,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    let who = std::env::var("RANK").map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    let who = own_rank().map(|rank| format!("rank {rank}: ")).unwrap_or_default();
     last_words(&format!("error: {who}{error:#}"));
     ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
 }
@@ -70,7 +84,7 @@ fn is_consequence(error: &Error) -> bool {
     }
 }
 
-/// Whether a launcher made this process another rank than `rank`.
+/// Whether this process is another rank than `rank`.
 fn other_rank(rank: usize) -> bool {
-    std::env::var("RANK").is_ok_and(|own| own != rank.to_string())
+    own_rank().is_some_and(|own| own != rank.to_string())
 }

@@ -6,10 +6,12 @@ use crate::{
     InitMethod, Result, Secret,
     process_group::explain,
     rendezvous::{
+        deadlock::deadlock,
+        frame::{self, FrameReader, Next},
         plan,
         secret::HANDSHAKE,
-        verdict::verdict,
-        wire::{self, Event, FrameReader, Next, Place, Request},
+        verdict::{contradiction, timeout},
+        wire::{Event, Place, Request},
     },
     transport::{header, tcp::switchboard},
 };
@@ -30,17 +32,26 @@ pub fn frames(bytes: &[u8]) {
     let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
     framed.extend(bytes);
     for bytes in [bytes, &framed] {
-        if let Some(Request::Stall(stall)) = frame(bytes) {
-            // A verdict is found whatever is asked and answered, and always after the deadline.
-            let place = Place { asked: None, seq: 0, last: Some(stall.call.clone()), inside: true };
-            let answers = stall.members.iter().step_by(2).map(|rank| (*rank, place.clone())).collect();
-            for answers in [HashMap::new(), answers] {
-                let error = verdict(0, &stall, |_| false, &answers);
-                assert_eq!(error.is_some(), stall.expired);
-                assert!(error.is_none_or(|error| !error.to_string().is_empty()));
+        match message(bytes) {
+            Some(Request::Stall(stall)) => {
+                // These answers contradict nothing, and a timeout always has a message.
+                let last = Some(stall.call.clone());
+                let place = Place { asked: None, seq: 0, last, inside: true, closed: false };
+                let answers = stall.members.iter().step_by(2).map(|rank| (*rank, place.clone())).collect();
+                for answers in [HashMap::new(), answers] {
+                    assert_eq!(contradiction(0, &stall, |_| false, &answers), None);
+                    assert!(!timeout(&stall, &answers).to_string().is_empty());
+                }
             }
+            Some(Request::Activity { activity, .. }) => {
+                // Whatever the activity is, the only possible error is a mismatch.
+                let same = HashMap::from([(0, activity.clone()), (1, activity)]);
+                let error = deadlock(&same, |_| false);
+                assert!(error.is_none_or(|error| error.to_string().contains("mismatch")));
+            }
+            _ => {}
         }
-        if let Some(Event::Poison { error }) = frame(bytes) {
+        if let Some(Event::Poison { error }) = message(bytes) {
             assert!(error.to_string().ends_with(&error.cause().to_string()));
         }
     }
@@ -48,25 +59,25 @@ pub fn frames(bytes: &[u8]) {
 
 /// A whole frame is read or refused, a part of one is neither, and what is read is written and
 /// read as the same.
-fn frame<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
+fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
     let announced = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize);
     let here = bytes.len().saturating_sub(4);
-    match wire::decode::<T>(bytes) {
+    match frame::decode::<T>(bytes) {
         Ok(Some((message, used))) => {
             assert_eq!(Some(used), announced.map(|length| length + 4));
-            assert!(used <= bytes.len() && used <= wire::LIMIT + 4);
-            assert!(matches!(wire::decode::<T>(&bytes[..used - 1]), Ok(None)));
-            let again = wire::encode(&message).expect("what was read to fit");
-            let (same, length) = wire::decode::<T>(&again).expect("it to be read").expect("all of it");
+            assert!(used <= bytes.len() && used <= frame::LIMIT + 4);
+            assert!(matches!(frame::decode::<T>(&bytes[..used - 1]), Ok(None)));
+            let again = frame::encode(&message).expect("what was read to fit");
+            let (same, length) = frame::decode::<T>(&again).expect("it to be read").expect("all of it");
             assert_eq!((&same, length), (&message, again.len()));
             Some(message)
         }
         Ok(None) => {
-            assert!(announced.is_none_or(|length| length <= wire::LIMIT && here < length));
+            assert!(announced.is_none_or(|length| length <= frame::LIMIT && here < length));
             None
         }
         Err(_) => {
-            assert!(announced.is_some_and(|length| length > wire::LIMIT || here >= length));
+            assert!(announced.is_some_and(|length| length > frame::LIMIT || here >= length));
             None
         }
     }
@@ -78,7 +89,7 @@ pub fn reader(bytes: &[u8]) {
     let Some((step, bytes)) = bytes.split_first() else { return };
     let (mut expected, mut rest) = (Vec::new(), bytes);
     let refused = loop {
-        match wire::decode::<Request>(rest) {
+        match frame::decode::<Request>(rest) {
             Ok(Some((message, used))) => {
                 expected.push(message);
                 rest = &rest[used..];
@@ -257,6 +268,23 @@ mod tests {
             // Shown if it fails.
             println!("{}", seed.display());
             property(&std::fs::read(seed).unwrap());
+        }
+    }
+
+    #[test]
+    fn seeds_of_messages_are_messages() {
+        use super::{Event, Request, frame::decode};
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/frames");
+        for seed in folder.read_dir().unwrap().map(|seed| seed.unwrap()) {
+            let bytes = std::fs::read(seed.path()).unwrap();
+            // With the prefix that it has, or with one that fits.
+            let framed = [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat();
+            let read = |bytes: &[u8]| {
+                matches!(decode::<Request>(bytes), Ok(Some(_)))
+                    || matches!(decode::<Event>(bytes), Ok(Some(_)))
+            };
+            let broken = ["empty_frame", "huge", "part"].contains(&&*seed.file_name().to_string_lossy());
+            assert_eq!(read(&bytes) || read(&framed), !broken, "{}", seed.path().display());
         }
     }
 

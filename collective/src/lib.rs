@@ -50,8 +50,10 @@ pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result, SettingDifference};
 pub use process_group::{
-    DeviceCall, DevicePath, FlightRecord, Options, ProcessGroup, RecordedCall, Work, explain,
+    DeviceCall, DevicePath, FlightRecord, JOB_ID, Options, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall,
+    Work, explain,
 };
+pub use rendezvous::store::{FileStore, HashStore, Store};
 pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
 pub use rendezvous::{channel, host};
 pub use transport::Transport;

@@ -117,3 +117,44 @@ fn hundreds_of_ranks_meet() {
     });
     assert_eq!(sums, [200; 200]);
 }
+
+#[test]
+fn destroying_a_split_group_leaves_the_others_alone() {
+    for kind in KINDS {
+        world(kind, 3, options(), |group| {
+            let part = group.split(0, 0).unwrap();
+            let mut sum = [1i64];
+            part.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            part.destroy();
+            if group.rank() == 1 {
+                // The others wait long enough to be asked about.
+                std::thread::sleep(std::time::Duration::from_millis(1500));
+            }
+            group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+            assert_eq!(sum, [9]);
+        });
+    }
+}
+
+#[test]
+fn a_call_on_a_group_that_a_rank_has_destroyed_names_that_rank() {
+    for kind in KINDS {
+        let errors = world(kind, 2, options(), |group| {
+            let part = group.split(0, 0).unwrap();
+            part.barrier().unwrap();
+            // The transport stays open.
+            let _clone = part.clone();
+            if group.rank() == 0 {
+                part.destroy();
+                // Busy with something else, not gone.
+                std::thread::sleep(std::time::Duration::from_secs(4));
+                return group.barrier().unwrap_err();
+            }
+            part.barrier().unwrap_err()
+        });
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains("rank 0 left the group") && text.contains("barrier #2"), "{text}");
+        }
+    }
+}

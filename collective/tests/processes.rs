@@ -112,6 +112,43 @@ fn a_stopped_rank_is_named_at_the_deadline() {
     }
 }
 
+/// The mismatch of ranks of which the last has made fewer steps.
+fn is_uneven(transport: &str, error: &Error) {
+    let text = error.to_string();
+    assert!(matches!(error.cause(), Error::Mismatch { .. }), "{transport}: {error:?}");
+    for word in ["rank 0 called all_reduce #11", "rank 2 called all_gather #", "group of all ranks"] {
+        assert!(text.contains(word), "{transport}: should name `{word}`: {text}");
+    }
+}
+
+#[test]
+fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
+    for transport in ["tcp", "shm", "machines"] {
+        let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
+        ranks[2].expect("STEPPED").unwrap();
+        let begun = Instant::now();
+        for rank in &mut ranks {
+            is_uneven(transport, &rank.ended().expect("an error"));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(40), "{transport}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_end_soon_after_sigterm() {
+    for transport in ["tcp", "shm", "machines"] {
+        let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
+        ranks[2].expect("STEPPED").unwrap();
+        ranks[1].signal(libc::SIGTERM);
+        let begun = Instant::now();
+        for rank in &mut ranks {
+            is_uneven(transport, &rank.ended().expect("an error"));
+        }
+        // Without the signal it takes at least these four seconds.
+        assert!(begun.elapsed() < Duration::from_secs(4), "{transport}: {:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn under_torchrun_the_port_after_its_own_is_used() {
     // Two ports in a row, the first of which is taken as torchrun's agent takes it.

@@ -69,6 +69,39 @@ fn one_rank_twice_is_an_error_on_all_sides() {
 }
 
 #[test]
+fn a_rank_of_another_job_is_refused_by_name_and_does_no_harm() {
+    let port = free_port();
+    let errors = ranks(3, |i| match i {
+        2 => Some(init(port, 1, 2, options().group_name("red")).unwrap_err()),
+        rank => {
+            // The other one comes first.
+            thread::sleep(Duration::from_millis(1000 * rank as u64));
+            init(port, rank, 2, options().group_name("blue")).unwrap().barrier().unwrap();
+            None
+        }
+    });
+    let error = errors[2].as_ref().unwrap().to_string();
+    for part in ["rank 1", "job \"red\"", "job \"blue\"", &format!("127.0.0.1:{port}")] {
+        assert!(error.contains(part), "should name `{part}`: {error}");
+    }
+}
+
+#[test]
+fn a_taken_address_names_the_job_that_has_it() {
+    let port = free_port();
+    let first = thread::spawn(move || init(port, 0, 2, options().group_name("blue")).unwrap());
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let error = init(port, 0, 2, options().group_name("red")).unwrap_err().to_string();
+    assert!(error.contains("job \"red\"") && error.contains("job \"blue\""), "{error}");
+    let error = init(port, 0, 2, options().group_name("blue")).unwrap_err().to_string();
+    assert!(error.contains("rank 0 cannot listen"), "{error}");
+    let second = init(port, 1, 2, options().group_name("blue")).unwrap();
+    drop((first.join().unwrap(), second));
+}
+
+#[test]
 fn a_rank_with_another_secret_is_refused() {
     let port = free_port();
     let options = options().rendezvous_timeout(Duration::from_secs(2));

@@ -1,6 +1,10 @@
 //! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
-use crate::{console::print_line, launch, world::Environment};
+use crate::{
+    console::print_line,
+    launch,
+    world::{Environment, WorldArgs},
+};
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::{Options, ProcessGroup, ReduceOp, Transport};
@@ -28,6 +32,8 @@ pub struct AllReduce {
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    world: WorldArgs,
 }
 
 /// `4.8M` as a number of bytes, rounded down to whole f32.
@@ -69,13 +75,13 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
         in_threads(bench, ranks)?;
         return Ok(ExitCode::SUCCESS);
     }
-    match Environment::detect()? {
+    match bench.world.environment()? {
         None => launch::ranks(ranks, "bench"),
         Some(Environment { rank, world_size, .. }) if world_size != ranks => {
             bail!("this is rank {rank} of {world_size}, but --ranks is {ranks}; give the launcher's number")
         }
         Some(environment) => {
-            measure(bench, &environment.connect(bench.transport, Options::default())?)?;
+            measure(bench, &environment.connect(bench.transport, Options::default(), &bench.world)?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     launch,
     model::{Net, NetConfig},
     train::use_threads,
-    world::Environment,
+    world::WorldArgs,
 };
 use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -53,6 +53,8 @@ pub struct Overlap {
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    world: WorldArgs,
 }
 
 fn ratio(text: &str) -> Result<f64, String> {
@@ -101,11 +103,11 @@ impl CommHook for SlowLink {
 }
 
 pub fn run(bench: &Overlap) -> Result<ExitCode> {
-    let Some(environment) = Environment::detect()? else {
+    let Some(environment) = bench.world.environment()? else {
         return launch::ranks(usize::from(bench.ranks), "bench");
     };
     use_threads(bench.threads)?;
-    measure(bench, &environment.connect(bench.transport, Options::default())?)?;
+    measure(bench, &environment.connect(bench.transport, Options::default(), &bench.world)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,7 +10,7 @@ use crate::{
     model::{Net, NetConfig},
     optimisation::sgd,
     train::use_threads,
-    world::Environment,
+    world::WorldArgs,
 };
 use anyhow::{Context, Result};
 use burn::optim::GradientsParams;
@@ -57,6 +57,8 @@ pub struct Step {
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    world: WorldArgs,
 }
 
 const RATE: f64 = 0.01;
@@ -82,10 +84,10 @@ struct Report {
 }
 
 pub fn run(bench: &Step) -> Result<ExitCode> {
-    let group = match Environment::detect()? {
+    let group = match bench.world.environment()? {
         None if bench.ranks > 1 => return launch::ranks(bench.ranks, "bench"),
         None => ProcessGroup::solo(),
-        Some(environment) => environment.connect(Transport::Auto, Options::default())?,
+        Some(environment) => environment.connect(Transport::Auto, Options::default(), &bench.world)?,
     };
     use_threads(bench.threads)?;
     let report = measure(bench, &group)?;

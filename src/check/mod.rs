@@ -7,7 +7,7 @@ use crate::{
     config::{Plan, Role},
     console::{Console, Style, print_line},
     data_plane, launch,
-    world::Environment,
+    world::{Environment, WorldArgs},
 };
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -39,6 +39,8 @@ pub struct Collectives {
     /// Seconds a collective may take
     #[arg(long, default_value_t = 60)]
     timeout: u32,
+    #[command(flatten)]
+    world: WorldArgs,
 }
 
 /// What came out, as a line of JSON.
@@ -54,13 +56,13 @@ struct Report {
 /// Runs the check, starting the ranks if nobody did.
 pub fn run(check: &Check) -> Result<ExitCode> {
     let Check::Collectives(check) = check;
-    let launched = Environment::detect()?;
+    let launched = check.world.environment()?;
     if launched.is_none() && check.ranks > 1 {
         return launch::ranks(check.ranks, "check");
     }
     let environment = launched.unwrap_or(Environment::SOLO);
     let options = Options::default().timeout(Duration::from_secs(u64::from(check.timeout)));
-    let group = environment.connect(check.transport, options)?;
+    let group = environment.connect(check.transport, options, &check.world)?;
     let Role { device, .. } = role(check, environment)?;
     let console = Console::new(Style::choose(crate::cli::ProgressArg::Plain, group.rank() == 0), 1);
     let transport = data_plane::attach(check.transport, device, &group, true, &console)?;

@@ -114,7 +114,7 @@ pub(crate) fn rate(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0", |x| x >= 0.0)
 }
 
-pub(super) fn seconds(s: &str) -> Result<f64, String> {
+pub(crate) fn seconds(s: &str) -> Result<f64, String> {
     bounded(s, "a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))
 }
 

@@ -6,8 +6,19 @@ use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeMap, path};
 
-/// Not what a run computes, but where it is left and how it is shown.
-const NOT_REPEATED: [&str; 6] = ["config", "resume", "run-dir", "progress", "help", "version"];
+/// Not what a run computes, but where it is left, how it is shown and which process it was.
+const NOT_REPEATED: [&str; 10] = [
+    "config",
+    "resume",
+    "run-dir",
+    "progress",
+    "help",
+    "version",
+    "rank",
+    "world-size",
+    "init-method",
+    "job-id",
+];
 /// Files and folders, which are named from wherever the run was started.
 const PATHS: [&str; 2] = ["data-dir", "init-from"];
 

@@ -20,7 +20,6 @@ use crate::{
     run_config::RunConfig,
     stop::{self, StopSignals},
     tensorboard::GradientHistograms,
-    world::Environment,
 };
 use anyhow::{Result, bail};
 use burn::train::{
@@ -39,7 +38,7 @@ use std::{process::ExitCode, sync::Arc, time::Instant};
 
 /// Decides what this process is, and does it: start the ranks, or be one.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let environment = Environment::detect()?;
+    let environment = args.world.environment()?;
     if environment.is_none_or(|environment| environment.is_main()) {
         args.checkpoints.check(args.run_dir.as_deref())?;
         args.optimisation.check(args.momentum, args.warmup_epochs)?;

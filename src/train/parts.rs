@@ -47,7 +47,7 @@ pub fn use_threads(threads: usize) -> Result<()> {
 /// The group of all ranks; a single device is a world of one.
 pub(super) fn connect(args: &Args, environment: Environment) -> Result<ProcessGroup> {
     let options = Options::default().timeout(Duration::from_secs_f64(args.timeout));
-    environment.connect(args.transport, options)
+    environment.connect(args.transport, options, &args.world)
 }
 
 /// One rank a machine looks the data up, or downloads it, and reads it; then the others do. Its

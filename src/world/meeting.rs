@@ -1,21 +1,21 @@
 //! Where the ranks meet, for launchers that do not say.
 
-use super::{Environment, Launcher, slurm};
+use super::{Environment, Launcher, WorldArgs, slurm};
 use anyhow::{Context, Result, bail};
 use collective::{InitMethod, Options, ProcessGroup, Transport};
 
 impl Environment {
-    /// The group of all ranks, with `options` for what is not known here; a single rank is a world of its
-    /// own.
+    /// The group of all ranks, as the flags `world` and `options` say; a single rank is a world of its own.
     ///
     /// # Errors
     /// If it is not known where the ranks meet, or they do not.
-    pub fn connect(&self, transport: Transport, options: Options) -> Result<ProcessGroup> {
+    pub fn connect(&self, transport: Transport, options: Options, world: &WorldArgs) -> Result<ProcessGroup> {
         if self.world_size == 1 {
             return Ok(ProcessGroup::solo());
         }
         let options = options.transport(transport).rank(self.rank).world_size(self.world_size);
-        Ok(ProcessGroup::init(self.init_method(transport)?, options)?)
+        let method = world.init_method.clone().map_or_else(|| self.init_method(transport), Ok)?;
+        Ok(ProcessGroup::init(method, world.options(self.rank, options))?)
     }
 
     /// How the ranks meet: through MPI if it started them and this build has it or its transport is

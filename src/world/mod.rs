@@ -1,8 +1,11 @@
 //! Who this process is: the environment variables that torchrun, our launcher, mpirun, SLURM and
 //! Kubernetes set.
 
+mod args;
 mod meeting;
 mod slurm;
+
+pub use args::WorldArgs;
 
 use anyhow::{Context, Result, bail};
 

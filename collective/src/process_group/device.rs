@@ -206,7 +206,7 @@ impl ProcessGroup {
 impl Inner {
     /// A call that went onto the device and did not end well there. On the watchdog's thread.
     fn device_failed(&self, call: &Call, error: Error) {
-        if self.destroyed.load(Ordering::Acquire) {
+        if self.core.destroyed.load(Ordering::Acquire) {
             return;
         }
         let error = match error {

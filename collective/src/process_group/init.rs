@@ -1,27 +1,28 @@
-//! From an init method to a process group.
+//! Creation of process groups from an init method, a store or threads.
 
 use super::{ProcessGroup, site::Site};
 use crate::{
     Error, InitMethod, Options, Result, Secret,
     rendezvous::{
         Plan,
-        control::{Control, connect},
+        control::{Control, Joining, connect, other_job},
         hall, host, plan,
         server::Server,
+        store::{FileStore, Store},
+        wait::RendezvousWait,
         wire::Member,
     },
     transport::{Transport, mpi, tcp::Switchboard},
 };
 use std::{
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
-    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 /// Number of the group of all ranks.
-const WORLD: u64 = 0;
+pub(super) const WORLD: u64 = 0;
 
 impl ProcessGroup {
     /// A world of one: no socket, no thread, and every collective is the identity.
@@ -30,7 +31,7 @@ impl ProcessGroup {
     }
 
     fn alone(options: Options) -> Self {
-        ProcessGroup::new(Arc::new(Site::Solo(options)).alone())
+        ProcessGroup::new(Arc::new(Site::Solo { options, store: Arc::default() }).alone())
     }
 
     /// As many ranks as asked for in this process, to be handed to as many threads. They exchange
@@ -51,7 +52,7 @@ impl ProcessGroup {
     /// # Ok::<(), collective::Error>(())
     /// ```
     pub fn threads(world_size: usize, options: Options) -> Result<Vec<Self>> {
-        let options = options.or_environment();
+        let options = options.or_environment()?;
         match options.transport {
             Transport::Auto | Transport::Thread | Transport::Nccl => {}
             other @ (Transport::Shm | Transport::Tcp | Transport::Mpi) => {
@@ -63,7 +64,7 @@ impl ProcessGroup {
         match world_size {
             0 => Err(Error::Invalid("the world size is 0; it must be at least 1".into())),
             1 => Ok(vec![Self::alone(options)]),
-            size => hall::open(size)?
+            size => hall::open(size, options.stop.clone())?
                 .into_iter()
                 .enumerate()
                 .map(|(rank, guest)| {
@@ -81,17 +82,59 @@ impl ProcessGroup {
     /// the other ranks if they disagree with this one; [`Error::Rendezvous`] with the ranks that
     /// did not come in time; [`Error::Unauthenticated`] if the secrets differ; [`Error::Io`].
     pub fn init(method: InitMethod, options: Options) -> Result<Self> {
-        let options = options.or_environment();
-        let plan = Plan::new(&method, &options)?;
+        let options = options.or_environment()?;
+        let plan = Plan::new(Some(&method), &options)?;
+        let exchange = match &method {
+            InitMethod::File(path) => {
+                let (store, key) = FileStore::of_file(path)?;
+                Exchange::Store { store: Arc::new(store), key, name: path.display().to_string() }
+            }
+            InitMethod::Mpi => Exchange::Mpi,
+            InitMethod::Env | InitMethod::Tcp(_) => Exchange::Known,
+        };
+        Self::meet(plan, &exchange, options)
+    }
+
+    /// Joins the other ranks through a key-value store: PyTorch's `init_process_group(store=…)`.
+    ///
+    /// The store carries rank 0's address and the job's secret. Rank 0 listens on `MASTER_ADDR`, by
+    /// default 127.0.0.1. Concurrent jobs that share a store need different
+    /// [`group_name`](Options::group_name)s.
+    ///
+    /// ```
+    /// use collective::{HashStore, Options, ProcessGroup, ReduceOp};
+    /// use std::{sync::Arc, thread};
+    /// let store = Arc::new(HashStore::default());
+    /// thread::scope(|scope| {
+    ///     for rank in 0..2 {
+    ///         let (store, options) = (store.clone(), Options::default().rank(rank).world_size(2));
+    ///         scope.spawn(move || {
+    ///             let group = ProcessGroup::init_with_store(store, options).unwrap();
+    ///             let mut sum = [1f32];
+    ///             group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    ///             assert_eq!(sum, [2.0]);
+    ///         });
+    ///     }
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::init`] and of the store.
+    pub fn init_with_store(store: Arc<dyn Store>, options: Options) -> Result<Self> {
+        let options = options.or_environment()?;
+        let plan = Plan::new(None, &options)?;
+        let key = format!("rendezvous/{}", options.group_name.as_deref().unwrap_or("default"));
+        let name = format!("{store:?}");
+        Self::meet(plan, &Exchange::Store { store, key, name }, options)
+    }
+
+    fn meet(plan: Plan, exchange: &Exchange, options: Options) -> Result<Self> {
         if plan.world == 1 {
             return Ok(Self::alone(options));
         }
-        let begun = Instant::now();
-        let deadline = begun + options.rendezvous_timeout;
+        let mut wait = RendezvousWait::new(options.rendezvous_timeout, options.report.clone());
         let mut server = None;
-        let machine = options.host_id.clone().unwrap_or_else(machine);
-        let about = (machine, options.transport.name().to_string());
-        let started = start(&plan, &method, about, &mut server, begun, deadline);
+        let started = start(&plan, exchange, &options, &mut server, &mut wait);
         if let (Err(_), Some(server)) = (&started, &server) {
             server.close();
         }
@@ -110,25 +153,34 @@ impl ProcessGroup {
     }
 }
 
+/// How the other ranks receive rank 0's address and the secret.
+enum Exchange {
+    /// From their configuration.
+    Known,
+    /// From a key of a store. `name` is for messages.
+    Store { store: Arc<dyn Store>, key: String, name: String },
+    /// Through an MPI broadcast.
+    Mpi,
+}
+
 /// Rank 0 serves; everyone, rank 0 too, joins.
 fn start(
     plan: &Plan,
-    method: &InitMethod,
-    (machine, transport): (String, String),
+    exchange: &Exchange,
+    options: &Options,
     server: &mut Option<Server>,
-    begun: Instant,
-    deadline: Instant,
+    wait: &mut RendezvousWait,
 ) -> Result<(Control, Switchboard)> {
-    let (stream, secret) = match (plan.rank, method) {
-        (0, method) => {
-            let served = serve(plan, method, server);
-            match method {
-                InitMethod::File(path) => {
+    let (stream, secret) = match (plan.rank, exchange) {
+        (0, exchange) => {
+            let served = serve(plan, exchange, server);
+            match exchange {
+                Exchange::Store { store, key, .. } => {
                     let (address, secret) = &served.clone()?;
-                    plan::publish(path, *address, secret)?;
+                    store.set(key, plan::written(&address.to_string(), secret).as_bytes())?;
                 }
-                InitMethod::Mpi => mpi::publish(&served, deadline.saturating_duration_since(begun))?,
-                InitMethod::Env | InitMethod::Tcp(_) => {}
+                Exchange::Mpi => mpi::publish(&served, wait.left())?,
+                Exchange::Known => {}
             }
             let (address, secret) = served?;
             // Port 0 and the wildcard address are known better by the listener.
@@ -140,58 +192,91 @@ fn start(
                     Ipv6Addr::LOCALHOST.into()
                 });
             }
-            (connect(&own.to_string(), &secret, begun, deadline)?, secret)
+            let deadline = wait.deadline;
+            (connect(&own.to_string(), &secret, wait, deadline)?, secret)
         }
-        (_, InitMethod::File(path)) => connect_by_file(path, begun, deadline)?,
-        (_, InitMethod::Mpi) => {
-            let (address, secret) = mpi::look_up(deadline.saturating_duration_since(begun))?;
-            (connect(&address, &secret, begun, deadline)?, secret)
+        (_, Exchange::Store { store, key, name }) => connect_by_store(store.as_ref(), key, name, wait)?,
+        (_, Exchange::Mpi) => {
+            let (address, secret) = mpi::look_up(wait.left())?;
+            let deadline = wait.deadline;
+            (connect(&address, &secret, wait, deadline)?, secret)
         }
-        (_, InitMethod::Env | InitMethod::Tcp(_)) => {
-            let secret = plan.secret()?;
-            (connect(&plan.address, &secret, begun, deadline)?, secret)
+        (_, Exchange::Known) => {
+            let (secret, deadline) = (plan.secret()?, wait.deadline);
+            (connect(&plan.address, &secret, wait, deadline)?, secret)
         }
     };
     // The address that leads to rank 0 is the one by which the others can reach this rank.
     let local = stream.local_addr().map_err(|e| Error::io("find this rank's address", &e))?;
     let switchboard = Switchboard::start(local.ip(), plan.rank, secret)?;
-    let member =
-        Member { data: switchboard.address(), host: host(), machine, pid: std::process::id(), transport };
-    let control = Control::join(stream, plan.rank, plan.world, member, begun, deadline)?;
-    if let (0, InitMethod::File(path)) = (plan.rank, method) {
+    let member = Member {
+        data: switchboard.address(),
+        host: host(),
+        machine: options.host_id.clone().unwrap_or_else(machine),
+        pid: std::process::id(),
+        transport: options.transport.name().to_string(),
+    };
+    let joining = Joining {
+        rank: plan.rank,
+        world: plan.world,
+        job: plan.job.clone(),
+        member,
+        stop: options.stop.clone(),
+        server: server.as_ref(),
+    };
+    let control = Control::join(stream, joining, wait)?;
+    if let (0, Exchange::Store { store, key, .. }) = (plan.rank, exchange) {
         // All have read it; a later job must not.
-        let _ = std::fs::remove_file(path);
+        let _ = store.delete(key);
     }
     Ok((control, switchboard))
 }
 
 /// Rank 0's store: where it listens, and the job's secret, which is a fresh one if there is a way to
 /// tell it to the others.
-fn serve(plan: &Plan, method: &InitMethod, server: &mut Option<Server>) -> Result<(SocketAddr, Secret)> {
-    let listener = plan.listen()?;
+fn serve(plan: &Plan, exchange: &Exchange, server: &mut Option<Server>) -> Result<(SocketAddr, Secret)> {
+    let listener = plan.listen().map_err(|error| {
+        // Another job may listen there; its server names it to a process with the same secret.
+        let other = plan.secret().ok().and_then(|secret| other_job(&plan.address, &secret, plan.job.clone()));
+        other.unwrap_or(error)
+    })?;
     let address = listener.local_addr().map_err(|e| Error::io("find the rendezvous address", &e))?;
-    let secret = match method {
-        InitMethod::File(_) | InitMethod::Mpi => plan.secret.clone().unwrap_or_else(Secret::random),
-        InitMethod::Env | InitMethod::Tcp(_) => plan.secret()?,
+    let secret = match exchange {
+        Exchange::Store { .. } | Exchange::Mpi => plan.secret.clone().unwrap_or_else(Secret::random),
+        Exchange::Known => plan.secret()?,
     };
-    *server = Some(Server::start(listener, plan.world, secret.clone())?);
+    *server = Some(Server::start(listener, plan.world, secret.clone(), plan.job.clone())?);
     Ok((address, secret))
 }
 
-/// Reads the file until what it says leads to rank 0: it may still be an earlier job's.
-fn connect_by_file(path: &Path, begun: Instant, deadline: Instant) -> Result<(TcpStream, Secret)> {
+/// Polls the store until its value leads to rank 0. The first value may be an earlier job's.
+fn connect_by_store(
+    store: &dyn Store,
+    key: &str,
+    name: &str,
+    wait: &mut RendezvousWait,
+) -> Result<(TcpStream, Secret)> {
     let mut last = None;
-    while Instant::now() < deadline {
-        if let Some((address, secret)) = plan::read(path) {
-            let patience = deadline.min(Instant::now() + Duration::from_secs(1));
-            match connect(&address, &secret, begun, patience) {
+    loop {
+        let value = store.try_get(key)?;
+        if let Some((address, secret)) = value.and_then(|value| plan::parse(&String::from_utf8(value).ok()?))
+        {
+            let deadline = wait.deadline.min(Instant::now() + Duration::from_secs(1));
+            match connect(&address, &secret, wait, deadline) {
                 Ok(stream) => return Ok((stream, secret)),
                 Err(error) => last = Some(error),
             }
         }
+        let absent = || {
+            let why = last.as_ref().map_or_else(|| "no address is there yet".into(), Error::to_string);
+            format!("rank 0, which writes its address there ({why})")
+        };
+        if wait.left().is_zero() {
+            return Err(wait.error(name, absent()));
+        }
+        wait.report(name, absent);
         thread::sleep(Duration::from_millis(20));
     }
-    Err(plan::no_file(path, begun, last))
 }
 
 /// Equal on two ranks if they can share memory: one running kernel, one set of process numbers (a

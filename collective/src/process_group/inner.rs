@@ -1,32 +1,29 @@
 //! The making of a call: its number, its record, its deadline, and what becomes of its failure.
 
-use super::{
-    device::Attached,
-    log::{FlightRecord, Log, microseconds},
-    site::Site,
-    turn::Turns,
-};
+use super::{group_state::Core, log::Ends, site::Site, turn::Turns};
 use crate::{
     DType, Element, Error, ReduceOp, Result,
-    communicator::{Call, Communicator, World},
+    communicator::{Call, Communicator},
     rendezvous::{
         Arbiter, Watched,
-        wire::{Place, Stall},
+        callers::{Waiting, Worker},
     },
 };
 use std::{
-    collections::HashMap,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, Once, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::Sender,
-    },
-    time::{Duration, Instant, SystemTime},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
+    time::{Duration, Instant},
 };
 
 /// A job of the group's worker thread.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// The group's worker thread and its job queue.
+pub(super) struct Queue {
+    pub jobs: Sender<Job>,
+    /// Its registration with the arbiter, if the group has one.
+    pub worker: Option<Worker>,
+}
 
 /// What a group is made of.
 pub(super) struct Parts {
@@ -42,23 +39,6 @@ pub(super) struct Parts {
     pub site: Arc<Site>,
 }
 
-/// The part of a group that its arbiter watches. It does not own the arbiter: whoever drops the
-/// last of a group says goodbye, and that must not be the arbiter's own thread.
-pub(super) struct Core {
-    pub group: u64,
-    pub members: Vec<usize>,
-    pub world: World,
-    pub comm: Box<dyn Communicator>,
-    /// Where data on a device goes, once attached.
-    pub device: OnceLock<Attached>,
-    /// Number of the last collective.
-    seq: Arc<AtomicU64>,
-    log: Log,
-    timeout: Duration,
-    flight_folder: Option<PathBuf>,
-    recorded: Once,
-}
-
 pub(super) struct Inner {
     /// These two before the transport, so that the goodbye goes out before the data connections
     /// close.
@@ -66,10 +46,7 @@ pub(super) struct Inner {
     pub site: Arc<Site>,
     pub core: Arc<Core>,
     pub turns: Turns,
-    pub jobs: Mutex<Option<Sender<Job>>>,
-    pub destroyed: AtomicBool,
-    /// Number of the last message from one rank of the group to another.
-    messages: Mutex<HashMap<(usize, usize), u64>>,
+    pub jobs: Mutex<Option<Queue>>,
     /// Why no call can be made any more, where there is no arbiter to know it.
     ended: Mutex<Option<Error>>,
 }
@@ -102,26 +79,13 @@ impl Spec {
 impl Inner {
     pub fn new(parts: Parts) -> Self {
         let Parts { group, members, rank, comm, arbiter, timeout, flight_folder, site } = parts;
-        let core = Core {
-            world: World { rank, size: members.len() },
-            group,
-            members,
-            comm,
-            device: OnceLock::new(),
-            seq: Arc::new(AtomicU64::new(0)),
-            log: Log::default(),
-            timeout,
-            flight_folder,
-            recorded: Once::new(),
-        };
+        let core = Core::new(group, members, rank, comm, timeout, flight_folder);
         let inner = Inner {
             arbiter,
             site,
             core: Arc::new(core),
             turns: Turns::default(),
             jobs: Mutex::new(None),
-            destroyed: AtomicBool::new(false),
-            messages: Mutex::default(),
             ended: Mutex::new(None),
         };
         if let Some(arbiter) = &inner.arbiter {
@@ -152,7 +116,7 @@ impl Inner {
     }
 
     fn alive(&self) -> Result<()> {
-        if self.destroyed.load(Ordering::Acquire) {
+        if self.core.destroyed.load(Ordering::Acquire) {
             return Err(Error::Invalid("the process group was destroyed".into()));
         }
         let Some(cause) = self.cause() else { return Ok(()) };
@@ -163,10 +127,10 @@ impl Inner {
     /// Makes one collective call. The caller has the turn.
     pub fn run<R>(&self, spec: Spec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>) -> Result<R> {
         self.alive()?;
-        let seq = self.core.seq.fetch_add(1, Ordering::Relaxed) + 1;
+        let seq = self.core.next_seq();
         let Spec { operation, dtype, count, reduce, root } = spec;
         let call = Call { seq, operation, dtype, count, reduce, root, timeout: self.core.timeout };
-        self.record(&call, self.core.members.clone(), false, || act(self.core.comm.as_ref(), &call))
+        self.record(&call, None, || act(self.core.comm.as_ref(), &call))
     }
 
     /// Passes one message from rank `from` to rank `to`, one of which is this one.
@@ -178,29 +142,27 @@ impl Inner {
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
         self.alive()?;
-        let seq = {
-            let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-            let seq = messages.entry((from, to)).or_default();
-            *seq += 1;
-            *seq
-        };
+        let seq = self.core.next_message(from, to);
         let Spec { operation, dtype, count, reduce, .. } = spec;
         let call =
             Call { seq, operation, dtype, count, reduce, root: Some(from), timeout: self.core.timeout };
-        let peer = if from == self.core.world.rank { to } else { from };
-        self.record(&call, vec![self.core.members[peer]], true, || act(self.core.comm.as_ref(), &call))
+        self.record(&call, Some((from, to)), || act(self.core.comm.as_ref(), &call))
     }
 
-    fn record<R>(
-        &self,
-        call: &Call,
-        members: Vec<usize>,
-        direct: bool,
-        act: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        self.core.log.enter(call, direct);
+    /// Marks the current thread as waiting until the guard is dropped.
+    pub fn waiting(&self) -> Option<Waiting<'_>> {
+        self.arbiter.as_ref().map(|arbiter| arbiter.callers().wait())
+    }
+
+    /// Runs a call and records it. `message` is set for a message between two ranks.
+    fn record<R>(&self, call: &Call, message: Option<Ends>, act: impl FnOnce() -> Result<R>) -> Result<R> {
+        // In this order, so that a thread that counts as waiting always has its call recorded.
+        self.core.log.enter(call, message);
+        let waiting = self.waiting();
         let begun = Instant::now();
-        let result = act().map_err(|error| self.settle(call, members, direct, begun, error));
+        let result = act();
+        drop(waiting);
+        let result = result.map_err(|error| self.settle(call, message, begun, error));
         self.core.log.leave(result.as_ref().err());
         if let Err(error) = &result {
             self.core.write_flight_record(error);
@@ -209,7 +171,7 @@ impl Inner {
     }
 
     /// The first cause behind a transport's error, after asking the arbiter.
-    fn settle(&self, call: &Call, members: Vec<usize>, direct: bool, begun: Instant, error: Error) -> Error {
+    fn settle(&self, call: &Call, message: Option<Ends>, begun: Instant, error: Error) -> Error {
         if let Some(cause) = self.cause() {
             return cause;
         }
@@ -224,84 +186,11 @@ impl Inner {
         let cause = match (&self.arbiter, &error) {
             (None, _) => error,
             (Some(arbiter), Error::Timeout { .. }) => {
-                arbiter.expire(self.core.stall(call, members, direct, begun.elapsed(), true), error)
+                arbiter.expire(self.core.stall(call, message, begun.elapsed(), true), error)
             }
             (Some(arbiter), _) => arbiter.fail(error),
         };
         self.end(cause.clone());
         cause
-    }
-}
-
-impl Core {
-    /// Number of the last collective made.
-    pub fn last_seq(&self) -> u64 {
-        self.seq.load(Ordering::Relaxed)
-    }
-
-    pub fn stall(
-        &self,
-        call: &Call,
-        members: Vec<usize>,
-        direct: bool,
-        waited: Duration,
-        expired: bool,
-    ) -> Stall {
-        let seconds = waited.as_secs_f64();
-        Stall { group: self.group, members, call: call.fingerprint(), direct, seconds, expired }
-    }
-
-    /// Leaves a record behind, once, if a folder is chosen. A record that cannot be written must not
-    /// hide the error that it is about, so that failure goes to standard error only.
-    pub fn write_flight_record(&self, error: &Error) {
-        let Some(folder) = &self.flight_folder else { return };
-        self.recorded.call_once(|| {
-            let record = FlightRecord {
-                rank: self.members[self.world.rank],
-                members: self.members.clone(),
-                group: self.group,
-                host: crate::rendezvous::host(),
-                pid: std::process::id(),
-                written_us: microseconds(SystemTime::now()),
-                error: error.cause().to_string(),
-                calls: self.log.calls(),
-            };
-            if let Err(error) = record.write(folder) {
-                eprintln!("rank {}: {error}", record.rank);
-            }
-        });
-    }
-}
-
-impl Watched for Core {
-    fn id(&self) -> u64 {
-        self.group
-    }
-
-    fn counter(&self) -> Arc<AtomicU64> {
-        self.seq.clone()
-    }
-
-    fn place(&self, seq: Option<u64>) -> Place {
-        self.log.place(seq, self.last_seq())
-    }
-
-    fn stalled(&self) -> Option<Stall> {
-        let (call, waited) = self.log.stalled()?;
-        Some(self.stall(&call, self.members.clone(), false, waited, false))
-    }
-
-    fn abort(&self) {
-        self.comm.abort();
-        if let Some(attached) = self.device.get() {
-            attached.plane.abort();
-        }
-    }
-
-    fn record(&self, cause: &Error) {
-        // A rank inside a call writes its record when that has returned.
-        if !self.log.inside() {
-            self.write_flight_record(cause);
-        }
     }
 }

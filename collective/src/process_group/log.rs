@@ -21,18 +21,25 @@ const KEPT: usize = 256;
 /// A call that has waited this long is asked about, then again after twice the time, and so on.
 const PATIENCE: Duration = Duration::from_millis(500);
 const MOST_PATIENCE: Duration = Duration::from_secs(30);
+/// Interval between inquiries in a process that was asked to stop.
+const URGENT_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Sender and receiver of a message, as ranks of the group.
+pub(super) type Ends = (usize, usize);
 
 #[derive(Debug)]
 struct Entry {
     call: Call,
-    /// Between two ranks: no other rank has a call of the same number.
-    direct: bool,
+    /// Set for a message, whose number is not that of a collective.
+    message: Option<Ends>,
     at: SystemTime,
     begun: Instant,
     took: Option<Duration>,
     error: Option<String>,
     /// When to ask next where the others are.
     ask_after: Duration,
+    /// Time of the last inquiry.
+    asked: Instant,
 }
 
 /// The calls of one group on this rank.
@@ -130,19 +137,21 @@ impl Log {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn enter(&self, call: &Call, direct: bool) {
+    pub fn enter(&self, call: &Call, message: Option<Ends>) {
         let mut entries = self.lock();
         if entries.len() == KEPT {
             entries.pop_front();
         }
+        let begun = Instant::now();
         entries.push_back(Entry {
             call: call.clone(),
-            direct,
+            message,
             at: SystemTime::now(),
-            begun: Instant::now(),
+            begun,
             took: None,
             error: None,
             ask_after: PATIENCE,
+            asked: begun,
         });
     }
 
@@ -161,26 +170,36 @@ impl Log {
     /// Where this rank is, seen from the collective `seq`, if its last one is `counter`.
     pub fn place(&self, seq: Option<u64>, counter: u64) -> Place {
         let entries = self.lock();
-        let asked = entries.iter().rev().find(|entry| !entry.direct && Some(entry.call.seq) == seq);
+        let asked = entries.iter().rev().find(|entry| entry.message.is_none() && Some(entry.call.seq) == seq);
         let last = entries.back();
         Place {
             asked: asked.map(|entry| entry.call.fingerprint()),
             seq: counter,
             last: last.map(|entry| entry.call.fingerprint()),
             inside: last.is_some_and(|entry| entry.took.is_none()),
+            closed: false,
         }
     }
 
-    /// The collective that waits, and for how long, each time it is due to be asked about.
-    pub fn stalled(&self) -> Option<(Call, Duration)> {
+    /// The call in progress, with the ends of a message.
+    pub fn pending(&self) -> Option<(Call, Option<Ends>)> {
+        let entries = self.lock();
+        let entry = entries.back().filter(|entry| entry.took.is_none())?;
+        Some((entry.call.clone(), entry.message))
+    }
+
+    /// The call in progress, the ends of a message and the time waited, whenever an inquiry is due.
+    pub fn stalled(&self, urgent: bool) -> Option<(Call, Option<Ends>, Duration)> {
         let mut entries = self.lock();
-        let entry = entries.back_mut().filter(|entry| entry.took.is_none() && !entry.direct)?;
+        let entry = entries.back_mut().filter(|entry| entry.took.is_none())?;
         let waited = entry.begun.elapsed();
-        if waited < entry.ask_after {
+        if waited >= entry.ask_after {
+            entry.ask_after = waited + entry.ask_after.min(MOST_PATIENCE);
+        } else if !urgent || entry.asked.elapsed() < URGENT_PATIENCE {
             return None;
         }
-        entry.ask_after = waited + entry.ask_after.min(MOST_PATIENCE);
-        Some((entry.call.clone(), waited))
+        entry.asked = Instant::now();
+        Some((entry.call.clone(), entry.message, waited))
     }
 
     pub fn calls(&self) -> Vec<RecordedCall> {
@@ -193,7 +212,7 @@ impl Log {
                 count,
                 reduce,
                 root,
-                direct: entry.direct,
+                direct: entry.message.is_some(),
                 begun_us: microseconds(entry.at),
                 took_us: entry.took.map(|took| took.as_micros() as u64),
                 error: entry.error.clone(),

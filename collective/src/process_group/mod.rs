@@ -3,6 +3,7 @@
 mod collectives;
 mod device;
 pub(crate) mod explain;
+mod group_state;
 mod init;
 mod inner;
 mod log;
@@ -11,13 +12,14 @@ mod options;
 mod settings;
 mod site;
 mod split;
+mod store;
 mod turn;
 mod work;
 
 pub use device::{DeviceCall, DevicePath};
 pub use explain::explain;
 pub use log::{FlightRecord, RecordedCall};
-pub use options::Options;
+pub use options::{JOB_ID, Options, RENDEZVOUS_TIMEOUT};
 pub use work::Work;
 
 use crate::{
@@ -89,16 +91,25 @@ impl ProcessGroup {
         self.inner.cause()
     }
 
-    /// Leaves in peace, after the calls under way; later calls, also on clones, fail. Dropping the
-    /// last handle does the same.
+    /// Destroys the group on this rank once the calls in progress have returned.
+    ///
+    /// Later calls fail, also on clones. Destroying the group of all ranks, or the last open group,
+    /// leaves the job; destroying a group made by [`split`](ProcessGroup::split) does not affect other
+    /// groups. Dropping all handles has the same effect.
     pub fn destroy(self) {
-        // Without a turn there is a call under way on this very thread, which will fail.
-        let _turn = self.inner.turns.take();
-        self.inner.destroyed.store(true, Ordering::Release);
+        // An error means that this thread is inside a call of the group, which then fails.
+        let turn = {
+            let _waiting = self.inner.waiting();
+            self.inner.turns.take()
+        };
+        self.inner.core.destroyed.store(true, Ordering::Release);
         self.detach();
-        if let Some(arbiter) = &self.inner.arbiter {
-            arbiter.goodbye();
+        match &self.inner.arbiter {
+            Some(arbiter) if self.inner.core.group == init::WORLD => arbiter.goodbye(),
+            Some(arbiter) => arbiter.group_closed(),
+            None => {}
         }
+        drop(turn);
     }
 
     /// Tells all ranks that this one cannot go on, and why: their collectives fail with `reason`.
@@ -116,7 +127,10 @@ impl ProcessGroup {
         if self.has_turn {
             return act(self);
         }
-        let _turn = self.inner.turns.take()?;
+        let _turn = {
+            let _waiting = self.inner.waiting();
+            self.inner.turns.take()?
+        };
         act(&ProcessGroup { inner: self.inner.clone(), has_turn: true })
     }
 

@@ -1,7 +1,16 @@
 //! What a caller can choose about a process group.
 
-use crate::{Secret, transport::Transport};
-use std::{env, path::PathBuf, time::Duration};
+use crate::{
+    Error, Result, Secret,
+    rendezvous::wait::{Callback, Report, StopQuery},
+    transport::Transport,
+};
+use std::{env, path::PathBuf, sync::Arc, time::Duration};
+
+/// Environment variable with the number of seconds that `init` waits for all ranks.
+pub const RENDEZVOUS_TIMEOUT: &str = "BURN_DDP_RENDEZVOUS_TIMEOUT";
+/// Environment variable with the job's id.
+pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 
 /// Choices for [`ProcessGroup::init`](crate::ProcessGroup::init); what is not chosen comes from
 /// the environment or a default.
@@ -23,21 +32,30 @@ pub struct Options {
     pub(crate) secret: Option<Secret>,
     pub(crate) flight_folder: Option<PathBuf>,
     pub(crate) host_id: Option<String>,
+    pub(crate) group_name: Option<String>,
+    pub(crate) report: Option<Report>,
+    pub(crate) stop: Option<StopQuery>,
+    /// Whether `rendezvous_timeout` was set by the caller.
+    rendezvous_timeout_chosen: bool,
 }
 
 impl Default for Options {
-    /// Rank, world size and secret from the environment; 5 minutes for a collective, 60 seconds
-    /// for the rendezvous; the best transport there is.
+    /// Rank, world size and secret from the environment; 5 minutes for a collective and for the
+    /// rendezvous; the best transport there is.
     fn default() -> Self {
         Options {
             rank: None,
             world_size: None,
             timeout: Duration::from_secs(300),
-            rendezvous_timeout: Duration::from_secs(60),
+            rendezvous_timeout: Duration::from_secs(300),
             transport: Transport::Auto,
             secret: None,
             flight_folder: None,
             host_id: None,
+            group_name: None,
+            report: None,
+            stop: None,
+            rendezvous_timeout_chosen: false,
         }
     }
 }
@@ -62,9 +80,39 @@ impl Options {
         self
     }
 
-    /// How long `init` may wait for all ranks to come. Default: 60 seconds.
+    /// How long `init` and `split` may wait for all ranks. Default: the environment's
+    /// `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
     pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
         self.rendezvous_timeout = timeout;
+        self.rendezvous_timeout_chosen = true;
+        self
+    }
+
+    /// Calls `report` about every ten seconds while `init` waits, with an [`Error::Rendezvous`].
+    ///
+    /// On rank 0 it names the ranks that have not joined, on other ranks it names rank 0 as long as
+    /// that cannot be reached.
+    pub fn on_wait(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.report = Some(Callback(Arc::new(report)));
+        self
+    }
+
+    /// The job's id, as PyTorch's `group_name`. Default: the environment's `BURN_DDP_JOB_ID` or
+    /// `TORCHELASTIC_RUN_ID`.
+    ///
+    /// A process of another job that connects to the same address is refused with an error that names
+    /// both jobs.
+    pub fn group_name(mut self, name: impl Into<String>) -> Self {
+        self.group_name = Some(name.into());
+        self
+    }
+
+    /// Tells the group whether this process was asked to stop, for example by a signal.
+    ///
+    /// While `asked` returns true, a waiting call is checked for a deadlock at once instead of after
+    /// four seconds. `asked` is called ten times a second on a background thread and must not block.
+    pub fn stop_requested(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.stop = Some(Callback(Arc::new(asked)));
         self
     }
 
@@ -97,11 +145,22 @@ impl Options {
     }
 
     /// Takes from the environment what has not been chosen.
-    pub(crate) fn or_environment(mut self) -> Self {
+    pub(crate) fn or_environment(mut self) -> Result<Self> {
         let variable = |name: &str| env::var(name).ok().filter(|text| !text.is_empty());
         self.flight_folder =
             self.flight_folder.or_else(|| variable("BURN_DDP_FLIGHT_DIR").map(PathBuf::from));
         self.host_id = self.host_id.or_else(|| variable("BURN_DDP_HOST_ID"));
-        self
+        self.group_name =
+            self.group_name.or_else(|| variable(JOB_ID)).or_else(|| variable("TORCHELASTIC_RUN_ID"));
+        if let Some(text) = variable(RENDEZVOUS_TIMEOUT).filter(|_| !self.rendezvous_timeout_chosen) {
+            let seconds = text.trim().parse().ok().filter(|seconds| (0.001..=1e6).contains(seconds));
+            let seconds = seconds.ok_or_else(|| {
+                Error::Invalid(format!(
+                    "environment variable {RENDEZVOUS_TIMEOUT} is {text:?}; it must be a number of seconds from 0.001 to 1e6"
+                ))
+            })?;
+            self.rendezvous_timeout = Duration::from_secs_f64(seconds);
+        }
+        Ok(self)
     }
 }

@@ -4,7 +4,7 @@ use super::inner::Parts;
 use crate::{
     Error, Options, Result,
     communicator::{Communicator, Solo},
-    rendezvous::{Arbiter, control::Control, hall::Guest},
+    rendezvous::{Arbiter, control::Control, hall::Guest, store::HashStore},
     transport::{
         Transport,
         machines::Machines,
@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 #[derive(Debug)]
 pub(super) enum Site {
     /// A world of one.
-    Solo(Options),
+    Solo { options: Options, store: Arc<HashStore> },
     /// Threads of one process.
     Threads { guest: Arc<Guest>, options: Options },
     /// Processes that have met.
@@ -39,7 +39,9 @@ struct Plan<'a> {
 impl Site {
     fn options(&self) -> &Options {
         match self {
-            Site::Solo(options) | Site::Threads { options, .. } | Site::Processes { options, .. } => options,
+            Site::Solo { options, .. } | Site::Threads { options, .. } | Site::Processes { options, .. } => {
+                options
+            }
         }
     }
 
@@ -69,7 +71,7 @@ impl Site {
     pub fn open(self: &Arc<Self>, group: u64, members: Vec<usize>, rank: usize) -> Result<Parts> {
         let alone = members.len() == 1;
         let (comm, arbiter): (Box<dyn Communicator>, Option<Arc<dyn Arbiter>>) = match self.as_ref() {
-            Site::Solo(_) => (Box::new(Solo), None),
+            Site::Solo { .. } => (Box::new(Solo), None),
             Site::Threads { guest, .. } if alone => (Box::new(Solo), Some(guest.clone())),
             Site::Threads { guest, .. } => {
                 (Box::new(guest.communicator(group, rank, members.len())?), Some(guest.clone()))

@@ -1,13 +1,19 @@
 //! Collectives in the background: a worker thread a group makes them in the order in which they
 //! were started, also between the blocking ones.
 
-use super::{ProcessGroup, inner::Job};
-use crate::{Element, Error, ReduceOp, Result};
+use super::{
+    ProcessGroup,
+    inner::{Job, Queue},
+};
+use crate::{
+    Element, Error, ReduceOp, Result,
+    rendezvous::callers::{Callers, Worker},
+};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        PoisonError,
+        Arc, PoisonError,
         mpsc::{Receiver, TryRecvError, channel},
     },
     thread,
@@ -18,6 +24,8 @@ use std::{
 pub struct Work<R> {
     result: Receiver<Result<R>>,
     early: Option<Result<R>>,
+    /// The threads of this rank, so that waiting is visible to its arbiter.
+    callers: Option<Arc<Callers>>,
 }
 
 impl<R> fmt::Debug for Work<R> {
@@ -33,6 +41,7 @@ fn vanished<R>() -> Result<R> {
 impl<R> Work<R> {
     /// Waits for the end, which the deadlines of the calls in it bound.
     pub fn wait(self) -> Result<R> {
+        let _waiting = self.callers.as_ref().map(|callers| callers.wait());
         self.early.unwrap_or_else(|| self.result.recv().unwrap_or_else(|_| vanished()))
     }
 
@@ -73,23 +82,22 @@ impl ProcessGroup {
         act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
     ) -> Result<Work<R>> {
         let (done, result) = channel();
+        let callers = self.inner.arbiter.as_ref().map(|arbiter| arbiter.callers().clone());
         // Ticket and place in the worker's queue must be in one order.
         let mut jobs = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = match &mut *jobs {
             Some(queue) => queue,
-            none => {
-                let (queue, waiting) = channel::<Job>();
-                thread::Builder::new()
-                    .name("ddp-worker".into())
-                    .spawn(move || waiting.into_iter().for_each(|job| job()))
-                    .map_err(|e| Error::io("start the group's worker thread", &e))?;
-                none.insert(queue)
-            }
+            none => none.insert(worker(callers.clone())?),
         };
+        // Counted before the caller can wait for it: until it is done, the worker may make calls.
+        let outstanding = queue.worker.as_ref().map(Worker::job);
         let group = ProcessGroup { inner: self.inner.clone(), has_turn: true };
         let ticket = self.inner.turns.ticket();
         let job: Job = Box::new(move || {
-            let turn = group.inner.turns.wait(ticket);
+            let turn = {
+                let _waiting = group.inner.waiting();
+                group.inner.turns.wait(ticket)
+            };
             let outcome = catch_unwind(AssertUnwindSafe(|| act(&group)));
             drop(turn);
             if outcome.is_err() {
@@ -101,12 +109,13 @@ impl ProcessGroup {
                 // Nobody may be waiting for it.
                 let _ = done.send(result);
             }
+            drop(outstanding);
         });
-        if let Err(unsent) = queue.send(job) {
+        if let Err(unsent) = queue.jobs.send(job) {
             // The worker has ended, which it does not do while the group lives; serve the ticket.
             (unsent.0)();
         }
-        Ok(Work { result, early: None })
+        Ok(Work { result, early: None, callers })
     }
 
     /// [`ProcessGroup::all_reduce`] in the background; `wait` gives the buffer back.
@@ -133,4 +142,21 @@ impl ProcessGroup {
     pub fn barrier_async(&self) -> Result<Work<()>> {
         self.start(|group| group.barrier())
     }
+}
+
+/// Starts a worker thread and registers it with `callers`.
+fn worker(callers: Option<Arc<Callers>>) -> Result<Queue> {
+    let (jobs, waiting) = channel::<Job>();
+    let worker = callers.as_ref().map(|callers| callers.worker());
+    let own = worker.clone();
+    thread::Builder::new()
+        .name("ddp-worker".into())
+        .spawn(move || {
+            if let (Some(own), Some(callers)) = (own, callers) {
+                own.adopt(&callers);
+            }
+            waiting.into_iter().for_each(|job| job());
+        })
+        .map_err(|e| Error::io("start the group's worker thread", &e))?;
+    Ok(Queue { jobs, worker })
 }

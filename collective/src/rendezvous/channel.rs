@@ -4,9 +4,9 @@
 use super::{
     Secret,
     control::attempt,
+    frame::{FrameReader, Next, write_frame},
     secret::HANDSHAKE,
     tune_control,
-    wire::{FrameReader, Next, write_frame},
 };
 use crate::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};

@@ -3,9 +3,13 @@
 
 use super::{
     Arbiter, Secret, Watched,
+    callers::Callers,
     link::{Link, State},
     secret::HANDSHAKE,
-    wire::{Member, Request, Stall},
+    server::Server,
+    store::unset,
+    wait::{RendezvousWait, StopQuery},
+    wire::{Hello, Member, Request, Stall},
 };
 use crate::{Error, Result};
 use std::{
@@ -20,7 +24,7 @@ use std::{
 };
 
 /// How long a rank waits for the server to name the first cause.
-const VERDICT: Duration = Duration::from_millis(2500);
+pub(super) const VERDICT: Duration = Duration::from_millis(2500);
 
 /// A rank's connection to the server, closed with a goodbye when dropped.
 pub(crate) struct Control {
@@ -41,7 +45,7 @@ impl fmt::Debug for Control {
 pub(crate) fn connect(
     address: &str,
     secret: &Secret,
-    begun: Instant,
+    wait: &mut RendezvousWait,
     deadline: Instant,
 ) -> Result<TcpStream> {
     let mut strange: Option<Instant> = None;
@@ -60,15 +64,15 @@ pub(crate) fn connect(
             },
             Err(error) => error.to_string(),
         };
+        let absent = || {
+            format!(
+                "rank 0, which has to listen there ({failure}); is it running, and are MASTER_ADDR and MASTER_PORT those of rank 0?"
+            )
+        };
         if Instant::now() + Duration::from_millis(50) > deadline {
-            return Err(Error::Rendezvous {
-                address: address.into(),
-                seconds: begun.elapsed().as_secs_f64(),
-                absent: format!(
-                    "rank 0, which has to listen there ({failure}); is it running, and are MASTER_ADDR and MASTER_PORT those of rank 0?"
-                ),
-            });
+            return Err(wait.error(address, absent()));
         }
+        wait.report(address, absent);
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -85,37 +89,43 @@ pub(crate) fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpSt
     Err(failure)
 }
 
+/// What a rank joins with.
+pub(crate) struct Joining<'a> {
+    pub rank: usize,
+    pub world: usize,
+    pub job: Option<String>,
+    pub member: Member,
+    pub stop: Option<StopQuery>,
+    /// The server in rank 0's process, which knows the missing ranks.
+    pub server: Option<&'a Server>,
+}
+
+/// The refusal of the server at `address`, if it belongs to another job.
+pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> Option<Error> {
+    let soon = Instant::now() + Duration::from_secs(1);
+    let mut stream = attempt(address, soon).ok()?;
+    secret.dial(&mut stream, soon).ok()?;
+    let link = Link::start(0, stream, None).ok()?;
+    link.send(&Request::Hello(Hello::new(0, job)));
+    // A process of the same job gets no answer.
+    let refusal = link.wait(Instant::now() + Duration::from_millis(500), |_| None::<()>).err();
+    link.lock().closing = true;
+    link.close();
+    refusal.filter(|error| matches!(error, Error::Invalid(_)))
+}
+
 impl Control {
     /// Joins over a proven connection and waits until all ranks have.
-    pub fn join(
-        stream: TcpStream,
-        rank: usize,
-        world: usize,
-        member: Member,
-        begun: Instant,
-        deadline: Instant,
-    ) -> Result<Self> {
+    pub fn join(stream: TcpStream, joining: Joining<'_>, wait: &mut RendezvousWait) -> Result<Self> {
+        let Joining { rank, world, job, member, stop, server } = joining;
         let failed = |e| Error::io("join the rendezvous", &e);
         let address = stream.peer_addr().map_err(failed)?.to_string();
-        let link = Link::start(rank, stream).map_err(failed)?;
+        let link = Link::start(rank, stream, stop).map_err(failed)?;
         // From here on the goodbye in `drop` ends the thread.
         let mut control = Control { link, members: Vec::new(), address };
+        control.link.send(&Request::Hello(Hello::new(rank, job)));
         control.link.send(&Request::Join { rank, world, member });
-        let seconds = |now: Instant| now.duration_since(begun).as_secs_f64();
-        control.members = match control.link.wait(deadline, |state| state.members.clone())? {
-            Some(members) => members,
-            None => {
-                control.link.send(&Request::Late { seconds: seconds(Instant::now()) });
-                let verdict = Instant::now() + VERDICT;
-                control.link.wait(verdict, |state| state.members.clone())?.ok_or_else(|| {
-                    Error::Rendezvous {
-                        address: control.address.clone(),
-                        seconds: seconds(Instant::now()),
-                        absent: "an answer of rank 0, which does not respond".into(),
-                    }
-                })?
-            }
-        };
+        control.members = control.welcome(server, wait)?;
         if control.members.len() != world {
             return Err(Error::Invalid(format!(
                 "rank 0 counts {} ranks, not {world}",
@@ -123,6 +133,26 @@ impl Control {
             )));
         }
         Ok(control)
+    }
+
+    /// Waits for all ranks to join.
+    fn welcome(&self, server: Option<&Server>, wait: &mut RendezvousWait) -> Result<Vec<Member>> {
+        let came = |until| self.link.wait(until, |state| state.members.clone());
+        loop {
+            let until = if server.is_some() { wait.deadline.min(wait.next_report()) } else { wait.deadline };
+            if let Some(members) = came(until)? {
+                return Ok(members);
+            }
+            if wait.left().is_zero() || self.link.lock().gone {
+                break;
+            }
+            if let Some(server) = server {
+                wait.report(&self.address, || server.absent());
+            }
+        }
+        self.link.send(&Request::Late { seconds: wait.seconds() });
+        came(Instant::now() + VERDICT)?
+            .ok_or_else(|| wait.error(&self.address, "an answer of rank 0, which does not respond".into()))
     }
 
     /// All ranks, in rank order.
@@ -148,6 +178,11 @@ impl Control {
         }
     }
 
+    /// Removes a value.
+    pub fn unset(&self, key: &str) {
+        self.link.send(&Request::Delete { key: key.into() });
+    }
+
     /// Stores a value for all ranks.
     pub fn set(&self, key: &str, value: &[u8]) {
         self.link.send(&Request::Set { key: key.into(), value: value.into() });
@@ -156,13 +191,16 @@ impl Control {
     /// The value of `key`, waiting until somebody sets it.
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
         let begun = Instant::now();
+        self.ask(key, true, deadline)?.flatten().ok_or_else(|| unset(key, begun))
+    }
+
+    /// The server's answer to a request for `key`, if it comes in time; with `wait`, when it is set.
+    pub(super) fn ask(&self, key: &str, wait: bool, deadline: Instant) -> Result<Option<Option<Vec<u8>>>> {
+        let callers = &self.link.callers;
+        let _waiting = if wait { callers.wait_for_key(key) } else { callers.wait() };
         let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
-        self.link.send(&Request::Get { id, key: key.into() });
-        self.link.wait(deadline, |state| state.values.remove(&id))?.ok_or_else(|| Error::Timeout {
-            call: format!("store key {key:?}"),
-            seconds: begun.elapsed().as_secs_f64(),
-            absent: "no rank has set it".into(),
-        })
+        self.link.send(&Request::Get { id, key: key.into(), wait });
+        self.link.wait(deadline, |state| state.values.remove(&id))
     }
 }
 
@@ -186,6 +224,16 @@ impl Arbiter for Control {
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));
         state.counters.insert(group.id(), group.counter());
+    }
+
+    fn callers(&self) -> &Arc<Callers> {
+        &self.link.callers
+    }
+
+    fn group_closed(&self) {
+        if self.link.groups().iter().all(|group| group.closed()) {
+            self.goodbye();
+        }
     }
 
     fn goodbye(&self) {

@@ -1,7 +1,15 @@
 //! The control plane of ranks that are threads of one process: the same decisions as the server's,
 //! without a wire.
 
-use super::{Arbiter, HEARSAY, Watched, abort_all, verdict::verdict, wire::Stall};
+use super::{
+    Arbiter, HEARSAY, Watched, abort_all, activity,
+    callers::Callers,
+    deadlock::{DEADLOCK_AFTER, deadlock, same_moment},
+    store::{HashStore, Store},
+    verdict::{contradiction, timeout},
+    wait::{Callback, StopQuery},
+    wire::{Activity, Stall},
+};
 use crate::{
     Error, Result,
     transport::thread::{ThreadCommunicator, ThreadGroup},
@@ -36,6 +44,11 @@ struct State {
 struct Hall {
     state: Mutex<State>,
     changed: Condvar,
+    /// The calling threads of each rank.
+    callers: Vec<Arc<Callers>>,
+    store: HashStore,
+    /// Tells whether this process was asked to stop.
+    stop: Option<StopQuery>,
 }
 
 /// One rank's place in the hall. Dropping it says goodbye.
@@ -51,8 +64,9 @@ impl fmt::Debug for Guest {
 }
 
 /// Places for `world` ranks.
-pub(crate) fn open(world: usize) -> Result<Vec<Guest>> {
-    let hall = Arc::new(Hall::default());
+pub(crate) fn open(world: usize, stop: Option<StopQuery>) -> Result<Vec<Guest>> {
+    let callers = (0..world).map(|_| Arc::default()).collect();
+    let hall = Arc::new(Hall { callers, stop, ..Hall::default() });
     let watching = Arc::downgrade(&hall);
     thread::Builder::new()
         .name("ddp-hall".into())
@@ -79,8 +93,9 @@ impl Hall {
     }
 
     fn look_around(&self) {
+        let urgent = self.stop.as_ref().is_some_and(|Callback(asked)| asked());
         for (rank, group) in self.groups() {
-            if let Some(stall) = group.stalled() {
+            if let Some(stall) = group.stalled(urgent) {
                 self.judge(rank, &stall);
             }
         }
@@ -88,17 +103,53 @@ impl Hall {
 
     fn judge(&self, asker: usize, stall: &Stall) {
         let seq = (!stall.direct).then_some(stall.call.seq);
-        let here = self.groups().into_iter().filter(|(_, group)| group.id() == stall.group);
-        let answers = here.map(|(rank, group)| (rank, group.place(seq))).collect();
         let state = self.lock();
-        let counter = |rank| state.counters.get(&(rank, stall.group));
-        let last = |rank| counter(rank).map_or(0, |counter| counter.load(Ordering::Relaxed));
-        let left = |rank| state.left.contains(&rank) && (stall.direct || last(rank) < stall.call.seq);
-        let verdict = verdict(asker, stall, left, &answers);
+        let (counters, gone) = (state.counters.clone(), state.left.clone());
         drop(state);
+        // Read after the counters: a group with a counter that is not among these was dropped.
+        let groups = self.groups();
+        let here = groups.iter().filter(|(_, group)| group.id() == stall.group);
+        let places: HashMap<_, _> = here.map(|(rank, group)| (*rank, group.place(seq))).collect();
+        let left = |rank| {
+            let last = counters.get(&(rank, stall.group)).map(|counter| counter.load(Ordering::Relaxed));
+            let dropped = !stall.direct && last.is_some() && !places.contains_key(&rank);
+            let behind = stall.direct || last.unwrap_or(0) < stall.call.seq;
+            behind && (dropped || gone.contains(&rank))
+        };
+        let mut verdict = contradiction(asker, stall, left, &places);
+        if stall.expired || stall.urgent || stall.seconds >= DEADLOCK_AFTER.as_secs_f64() {
+            verdict = verdict.or_else(|| self.deadlock());
+        }
+        if stall.expired {
+            verdict = verdict.or_else(|| Some(timeout(stall, &places)));
+        }
         if let Some(error) = verdict {
             self.poison(error);
         }
+    }
+
+    /// The mismatch of a deadlock, if two consecutive surveys show the same one.
+    fn deadlock(&self) -> Option<Error> {
+        let (first, second) = (self.activities(), self.activities());
+        if !same_moment(&first, &second) {
+            return None;
+        }
+        deadlock(&second, |key| matches!(self.store.try_get(key), Ok(Some(_))))
+    }
+
+    /// The activities of all ranks that have not left.
+    fn activities(&self) -> HashMap<usize, Activity> {
+        let groups = self.groups();
+        let state = self.lock();
+        let here = (0..self.callers.len()).filter(|rank| !state.left.contains(rank));
+        here.map(|rank| {
+            let own = groups.iter().filter(|(owner, _)| *owner == rank);
+            let groups: Vec<_> = own.map(|(_, group)| group.clone()).collect();
+            let counters = state.counters.iter().filter(|((owner, _), _)| *owner == rank);
+            let counters = counters.map(|((_, group), last)| (*group, last.clone())).collect();
+            (rank, activity::gather(&self.callers[rank], &groups, &counters))
+        })
+        .collect()
     }
 
     fn poison(&self, error: Error) {
@@ -107,6 +158,7 @@ impl Hall {
         let cause = state.cause.get_or_insert(error).clone();
         drop(state);
         self.changed.notify_all();
+        self.store.wake();
         if first {
             abort_all(self.groups().iter().map(|(_, group)| group), &cause);
         }
@@ -127,6 +179,25 @@ impl Guest {
             state.rooms.remove(&group);
         }
         Ok(mine)
+    }
+}
+
+impl Store for Guest {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.cause().map_or_else(|| self.hall.store.set(key, value), Err)
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        self.cause().map_or_else(|| self.hall.store.try_get(key), Err)
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.hall.store.delete(key)
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let _waiting = self.callers().wait_for_key(key);
+        self.hall.store.get_unless(key, timeout, || self.cause())
     }
 }
 
@@ -165,6 +236,16 @@ impl Arbiter for Guest {
         state.groups.retain(|(_, group)| group.strong_count() > 0);
         state.groups.push((self.rank, Arc::downgrade(group)));
         state.counters.insert((self.rank, group.id()), group.counter());
+    }
+
+    fn callers(&self) -> &Arc<Callers> {
+        &self.hall.callers[self.rank]
+    }
+
+    fn group_closed(&self) {
+        if self.hall.groups().iter().all(|(rank, group)| *rank != self.rank || group.closed()) {
+            self.goodbye();
+        }
     }
 
     fn goodbye(&self) {

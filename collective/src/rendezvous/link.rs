@@ -2,8 +2,12 @@
 //! heard, and whom it wakes.
 
 use super::{
-    Watched, abort_all, tune_control,
-    wire::{Event, FrameReader, Member, Next, Place, Request, write_frame},
+    Watched, abort_all, activity,
+    callers::Callers,
+    frame::{FrameReader, Next, write_frame},
+    tune_control,
+    wait::{Callback, StopQuery},
+    wire::{Event, Member, Place, Request},
 };
 use crate::{Error, Result};
 use std::{
@@ -24,7 +28,8 @@ const TICK: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub struct State {
     pub members: Option<Vec<Member>>,
-    pub values: HashMap<u64, Vec<u8>>,
+    /// Answers of the store, by request id.
+    pub values: HashMap<u64, Option<Vec<u8>>>,
     pub cause: Option<Error>,
     pub left: BTreeSet<usize>,
     pub groups: Vec<Weak<dyn Watched>>,
@@ -43,11 +48,14 @@ pub struct Link {
     changed: Condvar,
     poisoned: AtomicBool,
     pub requests: AtomicU64,
+    pub callers: Arc<Callers>,
+    /// Tells whether this process was asked to stop.
+    stop: Option<StopQuery>,
 }
 
 impl Link {
     /// Takes over the connection and starts the background thread, which ends with it.
-    pub fn start(rank: usize, stream: TcpStream) -> io::Result<Arc<Self>> {
+    pub fn start(rank: usize, stream: TcpStream, stop: Option<StopQuery>) -> io::Result<Arc<Self>> {
         tune_control(&stream)?;
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let stream = Arc::new(stream);
@@ -59,6 +67,8 @@ impl Link {
             changed: Condvar::new(),
             poisoned: AtomicBool::new(false),
             requests: AtomicU64::new(0),
+            callers: Arc::default(),
+            stop,
         });
         let listening = link.clone();
         thread::Builder::new().name("ddp-control".into()).spawn(move || listening.listen(reader))?;
@@ -118,10 +128,14 @@ impl Link {
         let mut state = self.lock();
         let cause = state.cause.get_or_insert(error).clone();
         self.poisoned.store(true, Ordering::Release);
-        let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
         drop(state);
         self.changed.notify_all();
-        abort_all(groups.iter(), &cause);
+        abort_all(self.groups().iter(), &cause);
+    }
+
+    /// The groups that have not been dropped.
+    pub fn groups(&self) -> Vec<Arc<dyn Watched>> {
+        self.lock().groups.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The background thread.
@@ -133,8 +147,8 @@ impl Link {
                 Ok(Next::Closed) => break "its process ended".to_string(),
                 Err(error) => break format!("the connection to it broke ({error})"),
             }
-            let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
-            for stall in groups.iter().filter_map(|group| group.stalled()) {
+            let urgent = self.stop.as_ref().is_some_and(|Callback(asked)| asked());
+            for stall in self.groups().iter().filter_map(|group| group.stalled(urgent)) {
                 self.send(&Request::Stall(stall));
             }
         };
@@ -159,13 +173,21 @@ impl Link {
                 self.lock().values.insert(id, value);
             }
             Event::Where { inquiry, group, seq } => {
-                let groups: Vec<_> = self.lock().groups.iter().filter_map(Weak::upgrade).collect();
+                // Read before the groups: one with a counter that is not among them was dropped.
+                let counter = self.lock().counters.get(&group).map(|last| last.load(Ordering::Relaxed));
+                let groups = self.groups();
                 let place =
                     groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
-                let last = |counter: &Arc<AtomicU64>| counter.load(Ordering::Relaxed);
-                let seq = self.lock().counters.get(&group).map_or(0, last);
-                let place = place.unwrap_or(Place { asked: None, seq, last: None, inside: false });
-                self.send(&Request::Here { inquiry, place });
+                let gone = || {
+                    let (seq, closed) = (counter.unwrap_or(0), counter.is_some());
+                    Place { asked: None, seq, last: None, inside: false, closed }
+                };
+                self.send(&Request::Here { inquiry, place: place.unwrap_or_else(gone) });
+            }
+            Event::Survey { inquiry } => {
+                let counters = self.lock().counters.clone();
+                let activity = activity::gather(&self.callers, &self.groups(), &counters);
+                self.send(&Request::Activity { inquiry, activity });
             }
             Event::Left { rank } => {
                 self.lock().left.insert(rank);

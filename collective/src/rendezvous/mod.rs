@@ -7,15 +7,21 @@
 //!
 //! Every connection first proves that both ends know the job's secret ([`secret`]).
 
+mod activity;
+pub(crate) mod callers;
 pub mod channel;
 pub(crate) mod control;
+pub(crate) mod deadlock;
+pub(crate) mod frame;
 pub(crate) mod hall;
 mod link;
 mod method;
 pub(crate) mod plan;
 pub(crate) mod secret;
 pub(crate) mod server;
+pub(crate) mod store;
 pub(crate) mod verdict;
+pub(crate) mod wait;
 pub(crate) mod wire;
 
 pub use method::InitMethod;
@@ -24,6 +30,7 @@ pub use plan::{MASTER_FD, SECRET};
 pub use secret::Secret;
 
 use crate::Error;
+use callers::Callers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::{
@@ -31,9 +38,9 @@ use std::{
     net::{TcpListener, TcpStream},
     sync::{Arc, atomic::AtomicU64},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
-use wire::{Place, Stall};
+use wire::{PendingCall, Place, Stall};
 
 /// A group as its arbiter sees it.
 pub(crate) trait Watched: Send + Sync {
@@ -42,8 +49,14 @@ pub(crate) trait Watched: Send + Sync {
     fn counter(&self) -> Arc<AtomicU64>;
     /// Where this rank is, seen from the collective `seq` or from a message between two ranks.
     fn place(&self, seq: Option<u64>) -> Place;
-    /// The call that has waited for long since the last time it was asked, if any.
-    fn stalled(&self) -> Option<Stall>;
+    /// A waiting call for which an inquiry is due; `urgent` if this process was asked to stop.
+    fn stalled(&self, urgent: bool) -> Option<Stall>;
+    /// The call in progress on this rank.
+    fn pending(&self) -> Option<PendingCall>;
+    /// Numbers of the last messages, by group, sender and receiver.
+    fn messages(&self) -> Vec<(u64, usize, usize, u64)>;
+    /// Whether the group was destroyed on this rank.
+    fn closed(&self) -> bool;
     /// Wakes the call that waits, because the job has failed. Never waits for another rank or a disk.
     fn abort(&self);
     /// Leaves a record of the failure behind, unless the call that was woken does.
@@ -66,13 +79,23 @@ pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
     fn expire(&self, stall: Stall, error: Error) -> Error;
     /// Lets a group hear of failures.
     fn watch(&self, group: &Arc<dyn Watched>);
-    /// Tells everyone that this rank leaves in peace. May be said twice.
+    /// The calling threads of this rank.
+    fn callers(&self) -> &Arc<Callers>;
+    /// Leaves the job if all groups of this rank are closed.
+    fn group_closed(&self);
+    /// Announces a clean exit. Idempotent.
     fn goodbye(&self);
 }
 
 /// How long a rank's word that another one is gone waits for a better explanation, where that
 /// other one is still connected.
 pub(crate) const HEARSAY: Duration = Duration::from_millis(400);
+
+/// The instant `timeout` from now; a far one for a time that no clock can hold.
+pub(crate) fn deadline(timeout: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + timeout.min(YEAR)
+}
 
 /// The reason for which a rank that has said goodbye is missed.
 pub(crate) fn finished(reason: &str) -> String {

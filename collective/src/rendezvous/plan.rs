@@ -7,13 +7,10 @@ use crate::{
 };
 use std::{
     env,
-    io::Write,
     mem::ManuallyDrop,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs},
     os::fd::{FromRawFd, RawFd},
-    path::Path,
     sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
 };
 
 /// Who this rank is, and the `host:port` and secret it meets the others with.
@@ -21,9 +18,13 @@ use std::{
 pub(crate) struct Plan {
     pub rank: usize,
     pub world: usize,
-    /// Where rank 0 listens. For `file://`, unknown before rank 0 has written the file.
+    /// Where rank 0 listens. The port is 0 if rank 0 publishes the real one.
     pub address: String,
     pub secret: Option<Secret>,
+    /// The job's id.
+    pub job: Option<String>,
+    /// Whether rank 0 may use the launcher's listening socket, which is bound to `MASTER_PORT`.
+    inherits: bool,
 }
 
 /// A variable's number; `None` if it is not set.
@@ -35,7 +36,7 @@ fn number<T: std::str::FromStr>(name: &str, what: &str) -> Result<Option<T>> {
     }
 }
 
-fn required<T>(value: Option<T>, name: &str, method: &InitMethod) -> Result<T> {
+fn required<T>(value: Option<T>, name: &str, method: &str) -> Result<T> {
     value.ok_or_else(|| {
         Error::Invalid(format!(
             "{method} needs the environment variable {name}, which is not set: start the processes with a launcher (burn-ddp launch, torchrun), or set it"
@@ -50,19 +51,20 @@ pub const SECRET: &str = "BURN_DDP_SECRET";
 pub const MASTER_FD: &str = "BURN_DDP_MASTER_FD";
 
 impl Plan {
-    /// Settles rank, world size, address and secret.
-    pub fn new(method: &InitMethod, options: &Options) -> Result<Self> {
+    /// Settles rank, world size, address and secret. No `method` means a store.
+    pub fn new(method: Option<&InitMethod>, options: &Options) -> Result<Self> {
         let mpi = match method {
-            InitMethod::Mpi => Some(mpi::world()?),
-            InitMethod::Env | InitMethod::Tcp(_) | InitMethod::File(_) => None,
+            Some(InitMethod::Mpi) => Some(mpi::world()?),
+            Some(InitMethod::Env | InitMethod::Tcp(_) | InitMethod::File(_)) | None => None,
         };
+        let name = &method.map_or_else(|| "init_with_store".into(), InitMethod::to_string);
         let rank = match options.rank.or(mpi.map(|mpi| mpi.rank)) {
             Some(rank) => rank,
-            None => required(number("RANK", "a rank, a whole number from 0")?, "RANK", method)?,
+            None => required(number("RANK", "a rank, a whole number from 0")?, "RANK", name)?,
         };
         let world = match options.world_size.or(mpi.map(|mpi| mpi.size)) {
             Some(world) => world,
-            None => required(number("WORLD_SIZE", "a number of processes, from 1")?, "WORLD_SIZE", method)?,
+            None => required(number("WORLD_SIZE", "a number of processes, from 1")?, "WORLD_SIZE", name)?,
         };
         if world == 0 {
             return Err(Error::Invalid("the world size is 0; it must be at least 1".into()));
@@ -83,13 +85,11 @@ impl Plan {
             }
         }
         let address = match method {
-            InitMethod::Mpi if world == 1 => String::new(),
-            InitMethod::Mpi => mpi::address(options.rendezvous_timeout)?,
-            InitMethod::Env if world == 1 => String::new(),
-            InitMethod::Env => {
+            Some(InitMethod::Mpi | InitMethod::Env) if world == 1 => String::new(),
+            Some(InitMethod::Mpi) => mpi::address(options.rendezvous_timeout)?,
+            Some(InitMethod::Env) => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
-                let port: u16 =
-                    required(number("MASTER_PORT", "a port, 1 to 65535")?, "MASTER_PORT", method)?;
+                let port: u16 = required(number("MASTER_PORT", "a port, 1 to 65535")?, "MASTER_PORT", name)?;
                 // torchrun's agent listens on MASTER_PORT itself and says so here; then rank 0
                 // takes the port after it.
                 let taken = env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|value| value == "True");
@@ -102,8 +102,8 @@ impl Plan {
                     format!("{host}:{port}")
                 }
             }
-            InitMethod::Tcp(address) => address.clone(),
-            InitMethod::File(_) => {
+            Some(InitMethod::Tcp(address)) => address.clone(),
+            Some(InitMethod::File(_)) | None => {
                 let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
                 format!("{host}:0")
             }
@@ -113,7 +113,8 @@ impl Plan {
             (None, Ok(text)) => Some(Secret::new(text)?),
             (None, Err(_)) => None,
         };
-        Ok(Plan { rank, world, address, secret })
+        let (job, inherits) = (options.group_name.clone(), method == Some(&InitMethod::Env));
+        Ok(Plan { rank, world, address, secret, job, inherits })
     }
 
     /// The secret that connections prove: the one given, or on loopback one derived from the
@@ -121,11 +122,7 @@ impl Plan {
     pub fn secret(&self) -> Result<Secret> {
         match &self.secret {
             Some(secret) => Ok(secret.clone()),
-            None if self.loopback()? => Ok(Secret::derived(&format!(
-                "{} {}",
-                self.address,
-                env::var("TORCHELASTIC_RUN_ID").unwrap_or_default()
-            ))),
+            None if self.loopback()? => Ok(Secret::derived(&self.address)),
             None => Err(Error::Invalid(format!(
                 "the world meets at {}, which is not this machine alone, and there is no secret: set BURN_DDP_SECRET to the same long random text on all ranks",
                 self.address
@@ -150,7 +147,9 @@ impl Plan {
 
     /// Rank 0's listener: the one inherited from the launcher, or a new one.
     pub fn listen(&self) -> Result<TcpListener> {
-        if let Some(listener) = inherited()? {
+        if self.inherits
+            && let Some(listener) = inherited()?
+        {
             return Ok(listener);
         }
         let addresses = self.resolve()?;
@@ -221,30 +220,7 @@ fn inherited() -> Result<Option<TcpListener>> {
     Ok(Some(ManuallyDrop::into_inner(listener)))
 }
 
-/// Writes the address and a secret for the ranks that read this file.
-pub(crate) fn publish(path: &Path, address: SocketAddr, secret: &Secret) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let failed = |e| Error::io(format!("write the rendezvous file {}", path.display()), &e);
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(format!(".{}", std::process::id()));
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(failed)?;
-    file.write_all(written(&address.to_string(), secret).as_bytes()).map_err(failed)?;
-    file.sync_all().map_err(failed)?;
-    std::fs::rename(&temporary, path).map_err(failed)
-}
-
-/// What rank 0 wrote, or `None` if it has not yet.
-pub(crate) fn read(path: &Path) -> Option<(String, Secret)> {
-    parse(&std::fs::read_to_string(path).ok()?)
-}
-
-/// What rank 0 writes.
+/// The store value with rank 0's address and the job's secret.
 pub(crate) fn written(address: &str, secret: &Secret) -> String {
     format!("{address}\n{}\n", secret.expose())
 }
@@ -254,14 +230,4 @@ pub(crate) fn parse(text: &str) -> Option<(String, Secret)> {
     let (address, secret) = text.split_once('\n')?;
     let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
     Some((address.into(), secret))
-}
-
-/// The error of a rank that waited for the file.
-pub(crate) fn no_file(path: &Path, begun: Instant, last: Option<Error>) -> Error {
-    let why = last.map_or_else(|| "the file does not exist".into(), |error| error.to_string());
-    Error::Rendezvous {
-        address: path.display().to_string(),
-        seconds: begun.elapsed().as_secs_f64(),
-        absent: format!("rank 0, which writes this file ({why})"),
-    }
 }

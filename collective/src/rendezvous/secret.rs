@@ -59,8 +59,8 @@ impl Secret {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
-    /// What a job on one machine uses when it was given no secret: two jobs that meet on one port
-    /// by accident do not mix. It keeps out nobody who can read this line.
+    /// The default secret of a job on one machine. It keeps out unrelated programs that connect to the
+    /// port, but is public. Jobs are distinguished by their ids.
     pub(crate) fn derived(job: &str) -> Self {
         Secret(Sha256::digest(format!("burn-ddp job {job}")).to_vec())
     }

@@ -4,33 +4,39 @@ use super::wire::{Place, Stall};
 use crate::Error;
 use std::collections::HashMap;
 
-/// A mismatch, a rank that has left or, once the deadline has passed, who did not come; `None` if
-/// the ranks are only slow. `left` says whether a world rank has said goodbye.
-pub(crate) fn verdict(
+/// A mismatch within the call's group, or a rank that will never make the call. `None` if the ranks
+/// may only be slow. `left` tells whether a world rank has left before the call.
+pub(crate) fn contradiction(
     asker: usize,
     stall: &Stall,
     left: impl Fn(usize) -> bool,
     answers: &HashMap<usize, Place>,
 ) -> Option<Error> {
-    let answer = |rank: &usize| answers.get(rank);
+    // A message from a rank that has left may still be in flight.
+    if stall.direct && !stall.expired {
+        return None;
+    }
     let differs = |place: &&Place| place.asked.as_ref().is_some_and(|call| *call != stall.call);
     for rank in &stall.members {
-        if let Some(Place { asked: Some(call), .. }) = answer(rank).filter(differs) {
+        if let Some(Place { asked: Some(call), .. }) = answers.get(rank).filter(differs) {
             let (call_a, call_b) = (stall.call.to_string(), call.to_string());
             return Some(Error::Mismatch { rank_a: asker, call_a, rank_b: *rank, call_b });
         }
     }
-    if let Some(&rank) = stall.members.iter().find(|rank| left(**rank)) {
-        let reason = format!("it had finished or destroyed its group before {}", stall.call);
-        return Some(Error::PeerLost { rank, reason });
-    }
-    if !stall.expired {
-        return None;
-    }
+    let closed = |rank: &usize| {
+        answers.get(rank).is_some_and(|place| place.closed && !stall.direct && place.seq < stall.call.seq)
+    };
+    let rank = stall.members.iter().copied().find(|rank| left(*rank) || closed(rank))?;
+    let reason = format!("it had finished or destroyed its group before {}", stall.call);
+    Some(Error::PeerLost { rank, reason })
+}
+
+/// The timeout error of a call whose deadline has passed, with the ranks that did not make it.
+pub(crate) fn timeout(stall: &Stall, answers: &HashMap<usize, Place>) -> Error {
     let absent: Vec<_> = stall
         .members
         .iter()
-        .filter_map(|rank| match answer(rank) {
+        .filter_map(|rank| match answers.get(rank) {
             None => Some(format!("rank {rank} does not answer (stopped or unreachable)")),
             Some(Place { asked: Some(_), .. }) => None,
             Some(Place { seq, .. }) if !stall.direct && *seq >= stall.call.seq => None,
@@ -49,5 +55,5 @@ pub(crate) fn verdict(
     } else {
         absent.join("; ")
     };
-    Some(Error::Timeout { call: stall.call.to_string(), seconds: stall.seconds, absent })
+    Error::Timeout { call: stall.call.to_string(), seconds: stall.seconds, absent }
 }

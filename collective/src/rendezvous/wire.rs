@@ -1,17 +1,42 @@
-//! The control plane's messages, and how they are framed: a length of four bytes (big endian, at
-//! most [`LIMIT`]), then JSON.
+//! The control plane's messages.
 
 use crate::{Error, communicator::Fingerprint};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpStream},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 
-/// Most bytes of one frame: room for the table of some ten thousand ranks.
-pub(crate) const LIMIT: usize = 4 << 20;
+/// Version of these messages and of the data between ranks. Different versions refuse each other.
+pub(crate) const PROTOCOL: u32 = 2;
+
+/// The first message of a rank. Its format is the same in every version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub rank: usize,
+    /// As [`PROTOCOL`].
+    pub protocol: u32,
+    /// Tensor data is sent in the machine's byte order.
+    pub byte_order: ByteOrder,
+    /// The job's id, if it has one.
+    pub job: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ByteOrder {
+    Little,
+    Big,
+}
+
+impl ByteOrder {
+    /// This machine's.
+    pub const NATIVE: ByteOrder =
+        if cfg!(target_endian = "little") { ByteOrder::Little } else { ByteOrder::Big };
+}
+
+impl Hello {
+    /// The message of rank `rank` of the job `job` in this build.
+    pub fn new(rank: usize, job: Option<String>) -> Self {
+        Hello { rank, protocol: PROTOCOL, byte_order: ByteOrder::NATIVE, job }
+    }
+}
 
 /// One rank as the others know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +63,35 @@ pub(crate) struct Place {
     pub last: Option<Fingerprint>,
     /// Whether it is still inside that last call.
     pub inside: bool,
+    /// Whether it has destroyed or dropped the group.
+    pub closed: bool,
+}
+
+/// A call in progress on a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PendingCall {
+    pub group: u64,
+    /// World ranks of the group.
+    pub members: Vec<usize>,
+    pub call: Fingerprint,
+    /// Sender and receiver of a message, as world ranks.
+    pub message: Option<(usize, usize)>,
+}
+
+/// What a rank is doing in all its groups, for [`deadlock`](super::deadlock).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Activity {
+    /// Whether all calling threads wait. If not, the rank computes, and the lists are empty.
+    pub waiting: bool,
+    /// Incremented whenever a thread begins or ends a wait.
+    pub transitions: u64,
+    pub calls: Vec<PendingCall>,
+    /// Store keys that threads wait for.
+    pub keys: Vec<String>,
+    /// Number of the last collective, by group.
+    pub counters: Vec<(u64, u64)>,
+    /// Number of the last message, by group, sender and receiver (world ranks).
+    pub messages: Vec<(u64, usize, usize, u64)>,
 }
 
 /// A call that has waited for long.
@@ -52,12 +106,16 @@ pub(crate) struct Stall {
     pub seconds: f64,
     /// The deadline has passed: there must be a verdict now.
     pub expired: bool,
+    /// The rank was asked to stop: check for a deadlock now.
+    pub urgent: bool,
 }
 
 /// What a rank tells the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// First message of a rank.
+    Hello(Hello),
+    /// Its second.
     Join {
         rank: usize,
         world: usize,
@@ -71,9 +129,13 @@ pub(crate) enum Request {
         key: String,
         value: Vec<u8>,
     },
-    /// Answered when somebody has set the key.
+    /// Answered at once, or if `wait` when somebody has set the key.
     Get {
         id: u64,
+        key: String,
+        wait: bool,
+    },
+    Delete {
         key: String,
     },
     /// This rank has failed.
@@ -85,6 +147,11 @@ pub(crate) enum Request {
     Here {
         inquiry: u64,
         place: Place,
+    },
+    /// Answer to [`Event::Survey`].
+    Activity {
+        inquiry: u64,
+        activity: Activity,
     },
     /// This rank leaves in peace, after these last calls: group and number.
     Goodbye {
@@ -101,12 +168,16 @@ pub(crate) enum Event {
     },
     Value {
         id: u64,
-        value: Vec<u8>,
+        value: Option<Vec<u8>>,
     },
     Where {
         inquiry: u64,
         group: u64,
         seq: Option<u64>,
+    },
+    /// Asks for the rank's activity.
+    Survey {
+        inquiry: u64,
     },
     /// A rank has said goodbye.
     Left {
@@ -116,141 +187,4 @@ pub(crate) enum Event {
     Poison {
         error: Error,
     },
-}
-
-/// Writes one frame. The stream's write timeout bounds the wait.
-pub(crate) fn write_frame<T: Serialize>(mut stream: &TcpStream, message: &T) -> io::Result<()> {
-    stream.write_all(&encode(message)?)
-}
-
-/// A message as [`decode`] reads it.
-pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
-    let body = serde_json::to_vec(message)?;
-    if body.len() > LIMIT {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("a message of {} bytes exceeds the limit of {LIMIT}", body.len()),
-        ));
-    }
-    let mut frame = (body.len() as u32).to_be_bytes().to_vec();
-    frame.extend(body);
-    Ok(frame)
-}
-
-/// What [`FrameReader::next`] found.
-pub(crate) enum Next<T> {
-    Frame(T),
-    /// Nothing complete within the time given; ask again.
-    Idle,
-    Closed,
-}
-
-/// Takes frames from a stream; keeps what has arrived of a frame between calls.
-pub(crate) struct FrameReader {
-    stream: Arc<TcpStream>,
-    buffer: Vec<u8>,
-}
-
-impl FrameReader {
-    pub fn new(stream: Arc<TcpStream>) -> Self {
-        FrameReader { stream, buffer: Vec::new() }
-    }
-
-    /// The next frame, waiting at most about `wait` for it (`None`: until it comes), however slowly
-    /// its bytes trickle in.
-    pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Next<T>> {
-        let until = wait.map(|wait| Instant::now() + wait);
-        loop {
-            if let Some((message, used)) = decode(&self.buffer)? {
-                self.buffer.drain(..used);
-                return Ok(Next::Frame(message));
-            }
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Ok(Next::Idle);
-            }
-            self.stream.set_read_timeout(left)?;
-            let mut chunk = [0; 8192];
-            match (&*self.stream).read(&mut chunk) {
-                Ok(0) => return Ok(Next::Closed),
-                Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if super::secret::retry(&e) => return Ok(Next::Idle),
-                Err(e) => return Err(e),
-            }
-        }
-    }
-}
-
-/// The first message in `bytes` and its length with framing; `None` if it is not complete yet.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T, usize)>> {
-    let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
-    let length = u32::from_be_bytes(*length) as usize;
-    if length > LIMIT {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("a frame of {length} bytes exceeds the limit of {LIMIT}"),
-        ));
-    }
-    match rest.get(..length) {
-        Some(body) => Ok(Some((serde_json::from_slice(body)?, 4 + length))),
-        None => Ok(None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::{
-        os::{fd::OwnedFd, unix::net::UnixStream},
-        sync::atomic::{AtomicBool, Ordering},
-        thread,
-    };
-
-    proptest! {
-        #[test]
-        fn rubbish_is_refused_and_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = decode::<Request>(&bytes);
-            let _ = decode::<Event>(&bytes);
-        }
-
-        #[test]
-        fn numbers_arrive_to_the_last_bit(seconds in prop::num::f64::NORMAL | prop::num::f64::ZERO) {
-            let message = Request::Late { seconds };
-            let frame = encode(&message).unwrap();
-            prop_assert_eq!(decode(&frame).unwrap(), Some((message, frame.len())));
-        }
-    }
-
-    #[test]
-    fn a_frame_that_trickles_in_does_not_hold_its_reader() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let mut reader = FrameReader::new(Arc::new(TcpStream::from(OwnedFd::from(here))));
-        let message = Event::Value { id: 1, value: vec![0; 300] };
-        let frame = encode(&message).unwrap();
-        let given_up = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                for byte in frame {
-                    (&there).write_all(&[byte]).unwrap();
-                    if !given_up.load(Ordering::Relaxed) {
-                        thread::sleep(Duration::from_millis(10));
-                    }
-                }
-            });
-            // Each byte comes within the time given, all of them together do not.
-            let early = reader.next::<Event>(Some(Duration::from_millis(100)));
-            given_up.store(true, Ordering::Relaxed);
-            assert!(matches!(early, Ok(Next::Idle)));
-            let late = reader.next::<Event>(None);
-            assert!(matches!(late, Ok(Next::Frame(whole)) if whole == message));
-        });
-    }
-
-    #[test]
-    fn a_huge_length_is_refused_before_its_bytes_come() {
-        let error = decode::<Request>(&[0xff, 0xff, 0xff, 0xff]).unwrap_err();
-        assert!(error.to_string().contains("limit"));
-    }
 }

@@ -8,11 +8,13 @@ use std::{
     env,
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
-/// Tells a process that it is a rank: transport, time-out in ms, rounds.
+/// Tells a process that it is a rank: transport, time-out in ms, rounds. With a fourth word, `uneven`,
+/// the last rank makes half as many rounds.
 const ROLE: &str = "COLLECTIVE_TEST_ROLE";
 /// No rank of any test lives longer; one that hangs ends here, and its test fails.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -21,14 +23,18 @@ const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
 /// What the test named `rank` does: the work of a rank if this process is one, else nothing.
 pub fn be_a_rank() {
     let Ok(role) = env::var(ROLE) else { return };
-    let [transport, timeout, rounds] = role.split(' ').collect::<Vec<_>>()[..] else { panic!("{role}") };
+    let mut words = role.split(' ');
+    let mut word = || words.next().unwrap_or_else(|| panic!("{role}"));
+    let (transport, timeout, rounds) = (word(), word(), word());
+    let uneven = words.next() == Some("uneven");
     thread::spawn(|| {
         thread::sleep(LONGEST);
         eprintln!("a rank hangs");
         std::process::abort();
     });
     let timeout = Duration::from_millis(timeout.parse().unwrap());
-    let result = work(transport, timeout, rounds.parse().unwrap());
+    let (work, rounds) = (if uneven { uneven_steps } else { work }, rounds.parse().unwrap());
+    let result = work(transport, timeout, rounds);
     println!("ENDED {}", serde_json::to_string(&result.err()).unwrap());
 }
 
@@ -46,6 +52,31 @@ fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
         assert!(buffer.iter().enumerate().all(|(i, v)| *v == (i % 1000 * size + ranks) as f32));
     }
     group.destroy();
+    Ok(())
+}
+
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn asked_to_stop(_signal: i32) {
+    ASKED.store(true, Ordering::SeqCst);
+}
+
+/// Steps as of a training, with a group of their own, then what ends an epoch; as many as `rounds`, but
+/// half of them on the last rank. SIGTERM asks it to stop, which it would do after a step.
+fn uneven_steps(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+    // SAFETY: the handler only sets a flag.
+    unsafe { libc::signal(libc::SIGTERM, asked_to_stop as extern "C" fn(i32) as libc::sighandler_t) };
+    let options = Options::default().transport(transport.parse()?).timeout(timeout);
+    let options = options.stop_requested(|| ASKED.load(Ordering::SeqCst));
+    let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
+    println!("JOINED {}", group.transport());
+    let gradients = group.split(0, 0)?;
+    let last = group.rank() + 1 == group.world_size();
+    for _ in 0..if last { rounds / 2 } else { rounds } {
+        gradients.all_reduce_async(vec![1f32; 1000], ReduceOp::Mean)?.wait()?;
+    }
+    println!("STEPPED");
+    group.all_gather(&[group.rank() as i64])?;
     Ok(())
 }
 

@@ -6,13 +6,13 @@ use crate::{
     Error,
     rendezvous::{
         HEARSAY, finished,
-        verdict::verdict,
+        server::State,
+        verdict::{contradiction, timeout},
         wire::{Event, Stall},
     },
 };
 use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError},
+    sync::{Arc, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -30,7 +30,7 @@ impl Shared {
         let recent = state
             .last_inquiry
             .is_some_and(|(group, seq, at)| (group, seq) == asked && at.elapsed() < INQUIRY_PAUSE);
-        if state.cause.is_some() || (!stall.expired && (recent || state.inquiry.is_some())) {
+        if state.cause.is_some() || (!stall.expired && (recent || state.inquiring)) {
             return;
         }
         drop(state);
@@ -56,7 +56,7 @@ impl Shared {
         let waiting = thread::Builder::new().name("ddp-hearsay".into()).spawn(move || {
             thread::sleep(HEARSAY);
             let mut state = shared.lock();
-            while state.inquiry.is_some() && state.cause.is_none() {
+            while state.inquiring && state.cause.is_none() {
                 state =
                     shared.answered.wait_timeout(state, INQUIRY).unwrap_or_else(PoisonError::into_inner).0;
             }
@@ -67,39 +67,76 @@ impl Shared {
         }
     }
 
-    /// Asks every member where it is, and judges.
+    /// Runs one inquiry at a time. The result of the previous one may make this one unnecessary.
     fn inquire(&self, asker: usize, stall: Stall) {
         let mut state = self.lock();
         let begun = Instant::now();
-        // One at a time; a verdict of the one before may make this one needless.
-        while state.inquiry.is_some() {
+        while state.inquiring {
             state = self.answered.wait_timeout(state, INQUIRY).unwrap_or_else(PoisonError::into_inner).0;
             if state.cause.is_some() || begun.elapsed() > 2 * INQUIRY {
                 return;
             }
         }
-        state.inquiries += 1;
-        let (id, group) = (state.inquiries, stall.group);
+        state.inquiring = true;
+        state = self.judge(state, asker, &stall);
+        state.inquiring = false;
+        self.answered.notify_all();
+    }
+
+    /// Asks the group's members for their position, then, if that is inconclusive, surveys all ranks.
+    fn judge<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        asker: usize,
+        stall: &Stall,
+    ) -> MutexGuard<'a, State> {
+        let group = stall.group;
         let seq = (!stall.direct).then_some(stall.call.seq);
-        state.inquiry = Some(Inquiry { id, answers: HashMap::new() });
-        state.last_inquiry = Some((group, stall.call.seq, begun));
+        state.last_inquiry = Some((group, stall.call.seq, Instant::now()));
         let members: Vec<usize> = stall.members.iter().copied().filter(|&m| m < self.world).collect();
-        for &member in &members {
-            state.tell(member, &Event::Where { inquiry: id, group, seq });
+        let places;
+        let ask = |inquiry| Event::Where { inquiry, group, seq };
+        (state, Inquiry { places, .. }) = self.ask(state, &members, INQUIRY, ask);
+        if let Some(error) = contradiction(asker, stall, |rank| state.left_before(rank, stall), &places) {
+            state.poison(error);
+            return state;
+        }
+        // A member that did not answer would delay the survey.
+        if members.iter().all(|&member| !state.present(member) || places.contains_key(&member)) {
+            state = self.survey(state, stall);
+        }
+        if stall.expired {
+            state.poison(timeout(stall, &places));
+        }
+        state
+    }
+
+    /// Sends `question` to those of `ranks` that are present, and waits until they have answered,
+    /// `limit` has passed or the job has failed.
+    pub(super) fn ask<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        ranks: &[usize],
+        limit: Duration,
+        question: impl Fn(u64) -> Event,
+    ) -> (MutexGuard<'a, State>, Inquiry) {
+        let begun = Instant::now();
+        state.inquiries += 1;
+        let id = state.inquiries;
+        state.inquiry = Some(Inquiry { id, ..Inquiry::default() });
+        for &rank in ranks {
+            state.tell(rank, &question(id));
         }
         loop {
-            let answers = state.inquiry.as_ref().map_or(0, |inquiry| inquiry.answers.len());
-            let here = members.iter().filter(|&&m| state.present(m)).count();
-            let left = INQUIRY.saturating_sub(begun.elapsed());
+            let answers = state.inquiry.as_ref().map_or(0, Inquiry::answers);
+            let here = ranks.iter().filter(|&&rank| state.present(rank)).count();
+            let left = limit.saturating_sub(begun.elapsed());
             if answers >= here || left.is_zero() || state.cause.is_some() {
                 break;
             }
             state = self.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let answers = state.inquiry.take().map(|inquiry| inquiry.answers).unwrap_or_default();
-        self.answered.notify_all();
-        if let Some(error) = verdict(asker, &stall, |rank| state.left_before(rank, &stall), &answers) {
-            state.poison(error);
-        }
+        let inquiry = state.inquiry.take().unwrap_or_default();
+        (state, inquiry)
     }
 }

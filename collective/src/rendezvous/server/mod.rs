@@ -5,14 +5,15 @@
 //! seconds is closed and counted; nothing else of it matters. The first error that reaches the
 //! server is the job's first cause; it goes to every rank, also to those that come later.
 
+mod admission;
 mod inquiry;
 mod state;
+mod survey;
 
 use super::{
     Secret,
-    secret::HANDSHAKE,
-    tune_control,
-    wire::{Event, FrameReader, Member, Next, Request, write_frame},
+    frame::Next,
+    wire::{Event, Request},
 };
 use crate::{Error, Result};
 use state::{Inquiry, Seat, State};
@@ -23,7 +24,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 /// Most connections that may be proving themselves at one time.
@@ -33,6 +33,8 @@ struct Shared {
     world: usize,
     address: SocketAddr,
     secret: Secret,
+    /// The job's id, if it has one.
+    job: Option<String>,
     state: Mutex<State>,
     answered: Condvar,
     unproven: AtomicUsize,
@@ -45,8 +47,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves a world of `world` ranks on `listener`.
-    pub fn start(listener: TcpListener, world: usize, secret: Secret) -> Result<Self> {
+    /// Serves a world of `world` ranks of the job `job` on `listener`.
+    pub fn start(listener: TcpListener, world: usize, secret: Secret, job: Option<String>) -> Result<Self> {
         let failed = |e| Error::io("start the rendezvous server", &e);
         let address = listener.local_addr().map_err(failed)?;
         super::tune_listener(&listener).map_err(failed)?;
@@ -55,6 +57,7 @@ impl Server {
             world,
             address,
             secret,
+            job,
             state: Mutex::new(state),
             answered: Condvar::new(),
             unproven: AtomicUsize::new(0),
@@ -66,6 +69,12 @@ impl Server {
             .spawn(move || accepting.accept(listener))
             .map_err(failed)?;
         Ok(Server { shared })
+    }
+
+    /// The ranks that have not joined, in words.
+    pub fn absent(&self) -> String {
+        let state = self.shared.lock();
+        self.shared.absent(&state)
     }
 
     /// Stops listening once those that are here have gone: rank 0 could not start.
@@ -105,10 +114,7 @@ impl Shared {
     fn serve(self: Arc<Self>, stream: TcpStream) {
         let joined = self.admit(stream);
         self.unproven.fetch_sub(1, Ordering::Relaxed);
-        let Some((rank, mut reader)) = joined else {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let Some((rank, mut reader)) = joined else { return };
         let reason = loop {
             match reader.next(None) {
                 Ok(Next::Frame(request)) => self.clone().handle(rank, request),
@@ -126,80 +132,11 @@ impl Shared {
         self.answered.notify_all();
     }
 
-    /// Handshake and first message, against the clock.
-    fn admit(&self, mut stream: TcpStream) -> Option<(usize, FrameReader)> {
-        let deadline = Instant::now() + HANDSHAKE;
-        stream.set_nonblocking(false).ok()?;
-        self.secret.answer(&mut stream, deadline).ok()?;
-        tune_control(&stream).ok()?;
-        stream.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
-        let stream = Arc::new(stream);
-        let mut reader = FrameReader::new(stream.clone());
-        let request = loop {
-            let left = deadline.checked_duration_since(Instant::now())?;
-            match reader.next(Some(left.max(Duration::from_millis(1)))).ok()? {
-                Next::Frame(request) => break request,
-                Next::Idle => {}
-                Next::Closed => return None,
-            }
-        };
-        let Request::Join { rank, world, member } = request else { return None };
-        match self.seat(rank, world, member, &stream) {
-            Ok(()) => Some((rank, reader)),
-            Err(error) => {
-                let _ = write_frame(&stream, &Event::Poison { error });
-                // Closing with unread bytes could take the answer away: let the rank close first.
-                let _ = reader.next::<Request>(Some(HANDSHAKE));
-                None
-            }
-        }
-    }
-
-    fn seat(&self, rank: usize, world: usize, member: Member, stream: &Arc<TcpStream>) -> Result<()> {
-        let peer = stream.peer_addr().map_or_else(|_| "?".into(), |address| address.to_string());
-        let peer = format!("process {} on {} ({peer})", member.pid, member.host);
-        let mut state = self.lock();
-        if let Some(cause) = &state.cause {
-            return Err(cause.clone());
-        }
-        let wrong = if world != self.world {
-            Some(format!(
-                "rank {rank} ({peer}) was started with world size {world}, but rank 0 with {}: start all ranks with the same WORLD_SIZE",
-                self.world
-            ))
-        } else if rank >= world {
-            Some(format!("{peer} has rank {rank}, which a world of {world} does not have"))
-        } else {
-            state.seats[rank].as_ref().map(|seat| {
-                format!(
-                    "two processes have rank {rank}: {} and {peer}; give every process its own RANK",
-                    seat.peer
-                )
-            })
-        };
-        if let Some(wrong) = wrong {
-            let error = Error::Invalid(wrong);
-            // A job that runs already is not hurt by one that comes to the wrong address.
-            if !state.complete {
-                state.poison(error.clone());
-            }
-            return Err(error);
-        }
-        let stream = stream.clone();
-        state.seats[rank] = Some(Seat { member, peer, stream, left: None, gone: false });
-        if state.seats.iter().all(Option::is_some) {
-            state.complete = true;
-            let members = state.seats.iter().flatten().map(|seat| seat.member.clone()).collect();
-            state.tell_all(&Event::Welcome { members });
-        }
-        Ok(())
-    }
-
     fn handle(self: Arc<Self>, rank: usize, request: Request) {
         let mut state = self.lock();
         match request {
-            // Only the first message joins.
-            Request::Join { .. } => {}
+            // Only valid as first messages.
+            Request::Hello(_) | Request::Join { .. } => {}
             Request::Late { seconds } => {
                 if !state.complete {
                     let absent = self.absent(&state);
@@ -212,14 +149,17 @@ impl Shared {
                 state.waiting = waiting;
                 let served: Vec<(String, u64, usize)> = served;
                 for (_, id, waiter) in served {
-                    state.tell(waiter, &Event::Value { id, value: value.clone() });
+                    state.tell(waiter, &Event::Value { id, value: Some(value.clone()) });
                 }
                 state.values.insert(key, value);
             }
-            Request::Get { id, key } => match state.values.get(&key).cloned() {
-                Some(value) => state.tell(rank, &Event::Value { id, value }),
-                None => state.waiting.push((key, id, rank)),
+            Request::Get { id, key, wait } => match state.values.get(&key).cloned() {
+                None if wait => state.waiting.push((key, id, rank)),
+                value => state.tell(rank, &Event::Value { id, value }),
             },
+            Request::Delete { key } => {
+                state.values.remove(&key);
+            }
             Request::Report { error } => {
                 drop(state);
                 self.report(rank, error);
@@ -230,7 +170,13 @@ impl Shared {
             }
             Request::Here { inquiry: id, place } => {
                 if let Some(inquiry) = state.inquiry.as_mut().filter(|inquiry| inquiry.id == id) {
-                    inquiry.answers.insert(rank, place);
+                    inquiry.places.insert(rank, place);
+                    self.answered.notify_all();
+                }
+            }
+            Request::Activity { inquiry: id, activity } => {
+                if let Some(inquiry) = state.inquiry.as_mut().filter(|inquiry| inquiry.id == id) {
+                    inquiry.activities.insert(rank, activity);
                     self.answered.notify_all();
                 }
             }

@@ -2,7 +2,10 @@
 
 use crate::{
     Error,
-    rendezvous::wire::{Event, Member, Place, Stall, write_frame},
+    rendezvous::{
+        frame::write_frame,
+        wire::{Activity, Event, Member, Place, Stall},
+    },
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,9 +25,18 @@ pub struct Seat {
     pub gone: bool,
 }
 
+/// A question to several ranks, and their answers.
+#[derive(Default)]
 pub struct Inquiry {
     pub id: u64,
-    pub answers: HashMap<usize, Place>,
+    pub places: HashMap<usize, Place>,
+    pub activities: HashMap<usize, Activity>,
+}
+
+impl Inquiry {
+    pub fn answers(&self) -> usize {
+        self.places.len() + self.activities.len()
+    }
 }
 
 #[derive(Default)]
@@ -37,9 +49,13 @@ pub struct State {
     /// Ranks that wait for a key: key, request, rank.
     pub waiting: Vec<(String, u64, usize)>,
     pub cause: Option<Error>,
+    /// The open question.
     pub inquiry: Option<Inquiry>,
+    /// Whether an inquiry, which may ask several questions, is in progress.
+    pub inquiring: bool,
     pub inquiries: u64,
     pub last_inquiry: Option<(u64, u64, Instant)>,
+    pub last_survey: Option<Instant>,
 }
 
 impl State {

@@ -1,0 +1,175 @@
+//! The state of a group that its arbiter watches: members, call counters, flight recorder, abort.
+
+use super::{
+    device::Attached,
+    log::{Ends, FlightRecord, Log, microseconds},
+};
+use crate::{
+    Error,
+    communicator::{Call, Communicator, World},
+    rendezvous::{
+        Watched,
+        wire::{PendingCall, Place, Stall},
+    },
+};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+/// The part of a group that its arbiter watches.
+///
+/// It does not own the arbiter: dropping the last reference to a group leaves the job, which must not
+/// happen on the arbiter's own thread.
+pub(super) struct Core {
+    pub group: u64,
+    pub members: Vec<usize>,
+    pub world: World,
+    pub comm: Box<dyn Communicator>,
+    /// Where data on a device goes, once attached.
+    pub device: OnceLock<Attached>,
+    /// Number of the last collective.
+    seq: Arc<AtomicU64>,
+    /// Number of the last message from one rank of the group to another.
+    messages: Mutex<HashMap<Ends, u64>>,
+    pub log: Log,
+    pub timeout: Duration,
+    flight_folder: Option<PathBuf>,
+    recorded: Once,
+    /// Whether the group was destroyed on this rank.
+    pub destroyed: AtomicBool,
+}
+
+impl Core {
+    pub fn new(
+        group: u64,
+        members: Vec<usize>,
+        rank: usize,
+        comm: Box<dyn Communicator>,
+        timeout: Duration,
+        flight_folder: Option<PathBuf>,
+    ) -> Self {
+        Core {
+            world: World { rank, size: members.len() },
+            group,
+            members,
+            comm,
+            device: OnceLock::new(),
+            seq: Arc::default(),
+            messages: Mutex::default(),
+            log: Log::default(),
+            timeout,
+            flight_folder,
+            recorded: Once::new(),
+            destroyed: AtomicBool::new(false),
+        }
+    }
+
+    /// Number of the last collective made.
+    pub fn last_seq(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Counts a new collective and returns its number.
+    pub fn next_seq(&self) -> u64 {
+        self.seq.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn counted(&self) -> MutexGuard<'_, HashMap<Ends, u64>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a new message from rank `from` to rank `to` and returns its number.
+    pub fn next_message(&self, from: usize, to: usize) -> u64 {
+        let mut messages = self.counted();
+        let seq = messages.entry((from, to)).or_default();
+        *seq += 1;
+        *seq
+    }
+
+    /// Describes a call that has waited for `waited`, for the arbiter.
+    pub fn stall(&self, call: &Call, message: Option<Ends>, waited: Duration, expired: bool) -> Stall {
+        let members = match message {
+            Some((from, to)) => vec![self.members[if from == self.world.rank { to } else { from }]],
+            None => self.members.clone(),
+        };
+        let (group, call, seconds) = (self.group, call.fingerprint(), waited.as_secs_f64());
+        Stall { group, members, call, direct: message.is_some(), seconds, expired, urgent: false }
+    }
+
+    /// Leaves a record behind, once, if a folder is chosen. A record that cannot be written must not
+    /// hide the error that it is about, so that failure goes to standard error only.
+    pub fn write_flight_record(&self, error: &Error) {
+        let Some(folder) = &self.flight_folder else { return };
+        self.recorded.call_once(|| {
+            let record = FlightRecord {
+                rank: self.members[self.world.rank],
+                members: self.members.clone(),
+                group: self.group,
+                host: crate::rendezvous::host(),
+                pid: std::process::id(),
+                written_us: microseconds(SystemTime::now()),
+                error: error.cause().to_string(),
+                calls: self.log.calls(),
+            };
+            if let Err(error) = record.write(folder) {
+                eprintln!("rank {}: {error}", record.rank);
+            }
+        });
+    }
+}
+
+impl Watched for Core {
+    fn id(&self) -> u64 {
+        self.group
+    }
+
+    fn counter(&self) -> Arc<AtomicU64> {
+        self.seq.clone()
+    }
+
+    fn place(&self, seq: Option<u64>) -> Place {
+        Place { closed: self.closed(), ..self.log.place(seq, self.last_seq()) }
+    }
+
+    fn stalled(&self, urgent: bool) -> Option<Stall> {
+        let (call, message, waited) = self.log.stalled(urgent)?;
+        Some(Stall { urgent, ..self.stall(&call, message, waited, false) })
+    }
+
+    fn pending(&self) -> Option<PendingCall> {
+        let (call, message) = self.log.pending()?;
+        let message = message.map(|(from, to)| (self.members[from], self.members[to]));
+        let (group, members) = (self.group, self.members.clone());
+        Some(PendingCall { group, members, call: call.fingerprint(), message })
+    }
+
+    fn messages(&self) -> Vec<(u64, usize, usize, u64)> {
+        let number =
+            |(&(from, to), &seq): (&Ends, &u64)| (self.group, self.members[from], self.members[to], seq);
+        self.counted().iter().map(number).collect()
+    }
+
+    fn closed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
+    }
+
+    fn abort(&self) {
+        self.comm.abort();
+        if let Some(attached) = self.device.get() {
+            attached.plane.abort();
+        }
+    }
+
+    fn record(&self, cause: &Error) {
+        // A rank inside a call writes its record when that has returned.
+        if !self.log.inside() {
+            self.write_flight_record(cause);
+        }
+    }
+}

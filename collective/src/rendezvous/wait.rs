@@ -1,0 +1,98 @@
+//! The wait for other ranks at the rendezvous: deadline, and progress reports to the caller.
+
+use crate::Error;
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Time between two reports of the missing ranks.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// A function passed in `Options`, which is `Debug`.
+pub(crate) struct Callback<F: ?Sized>(pub Arc<F>);
+
+impl<F: ?Sized> Clone for Callback<F> {
+    fn clone(&self) -> Self {
+        Callback(self.0.clone())
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for Callback<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Callback")
+    }
+}
+
+/// Called with the missing ranks while `init` waits.
+pub(crate) type Report = Callback<dyn Fn(&Error) + Send + Sync>;
+/// Tells whether this process was asked to stop.
+pub(crate) type StopQuery = Callback<dyn Fn() -> bool + Send + Sync>;
+
+/// The wait of one `init`.
+pub(crate) struct RendezvousWait {
+    begun: Instant,
+    reported: Instant,
+    pub deadline: Instant,
+    report: Option<Report>,
+}
+
+impl RendezvousWait {
+    pub fn new(timeout: Duration, report: Option<Report>) -> Self {
+        let begun = Instant::now();
+        RendezvousWait { begun, reported: begun, deadline: super::deadline(timeout), report }
+    }
+
+    /// Time until the deadline.
+    pub fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    /// The error that `absent` did not come to `address`.
+    pub fn error(&self, address: &str, absent: String) -> Error {
+        Error::Rendezvous { address: address.into(), seconds: self.seconds(), absent }
+    }
+
+    /// Time of the next report.
+    pub fn next_report(&self) -> Instant {
+        self.reported + REPORT_EVERY
+    }
+
+    /// Reports, if due, that `absent` has not come to `address` yet.
+    pub fn report(&mut self, address: &str, absent: impl FnOnce() -> String) {
+        if Instant::now() < self.next_report() {
+            return;
+        }
+        self.reported = Instant::now();
+        if let Some(Callback(report)) = &self.report {
+            report(&self.error(address, absent()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_report_comes_when_it_is_due_and_names_who_is_missing() {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let heard = told.clone();
+        let report: Report = Callback(Arc::new(move |error: &Error| {
+            heard.lock().unwrap().push(error.to_string());
+        }));
+        let mut wait = RendezvousWait::new(Duration::from_secs(60), Some(report));
+        wait.report("here", || unreachable!("it is too early"));
+        wait.reported -= REPORT_EVERY;
+        wait.begun -= REPORT_EVERY;
+        wait.report("here:1", || "rank 3".into());
+        wait.report("here:1", || unreachable!("it was just told"));
+        assert_eq!(*told.lock().unwrap(), ["rendezvous at here:1: after 10 s still waiting for rank 3"]);
+    }
+}

@@ -1,0 +1,158 @@
+//! How ranks that are started by hand find each other: the arguments of PyTorch's
+//! `init_process_group` as flags, and what is said while a rank is missing.
+
+mod common;
+use common::{Outcome, command, finish, program};
+use std::{
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    path::Path,
+    process::Child,
+    thread,
+    time::Duration,
+};
+
+const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1 \
+                   --device cpu --progress plain";
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
+}
+
+/// One rank, started as a user types it.
+fn rank(flags: &str, vars: &[(&str, &str)], run: &Path) -> Child {
+    let mut rank = command(&program(), &["train", "--run-dir"]);
+    rank.arg(run).args(RUN.split_whitespace()).args(flags.split_whitespace());
+    for name in ["BURN_DDP_SECRET", "BURN_DDP_JOB_ID", "TORCHELASTIC_RUN_ID", "BURN_DDP_RENDEZVOUS_TIMEOUT"] {
+        rank.env_remove(name);
+    }
+    rank.envs(vars.iter().copied()).spawn().expect("built")
+}
+
+fn digest(run: &Path) -> String {
+    let text = std::fs::read(run.join("summary.json")).expect("a summary");
+    let summary: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    assert_eq!(summary["world_size"], 2, "{summary:#}");
+    summary["parameter_digest"].as_str().expect("a digest").to_owned()
+}
+
+/// The digest of two ranks, of which rank R gets these flags.
+fn trained(flags: &str, vars: &[(&str, &str)]) -> String {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = folder.path().join("run");
+    let flags = flags.replace("FOLDER", &folder.path().display().to_string());
+    let started: Vec<Child> =
+        ["0", "1"].iter().map(|number| rank(&flags.replace("RANK", number), vars, &run)).collect();
+    for rank in started {
+        finish(rank).succeeded();
+    }
+    assert!(!folder.path().join("job").exists(), "the rendezvous file is left");
+    let config = std::fs::read_to_string(run.join("config.json")).expect("a configuration");
+    assert!(!config.contains("\"rank\"") && !config.contains("init-method"), "{config}");
+    digest(&run)
+}
+
+#[test]
+fn every_init_method_trains_the_same() {
+    let launched: common::Run = common::trained(&format!("{RUN} --nproc-per-node 2"));
+    let expected = launched.digest();
+    let this_rank = "--rank RANK --world-size 2";
+    let tcp = format!("--init-method tcp://127.0.0.1:{} {this_rank}", free_port());
+    assert_eq!(trained(&tcp, &[]), expected);
+    assert_eq!(trained(&format!("--init-method=file://FOLDER/job {this_rank}"), &[]), expected);
+    let port = free_port().to_string();
+    let vars = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port.as_str())];
+    assert_eq!(trained(&format!("--init-method env:// {this_rank} --job-id mine"), &vars), expected);
+}
+
+#[test]
+fn ranks_that_the_program_starts_itself_meet_where_they_are_told() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = folder.path().join("run");
+    let flags = format!("--nproc-per-node 2 --init-method tcp://127.0.0.1:{}", free_port());
+    finish(rank(&flags, &[], &run)).succeeded();
+    digest(&run);
+}
+
+#[test]
+fn a_rank_without_a_world_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let refused = |flags: &str, words: &[&str]| {
+        let outcome = finish(rank(flags, &[], &folder.path().join("run")));
+        for word in words {
+            assert!(outcome.stderr.contains(word), "`{flags}` should name {word}: {outcome:#?}");
+        }
+        assert_ne!(outcome.code, Some(0));
+    };
+    refused("--rank 1", &["--world-size"]);
+    refused("--rank 2 --world-size 2 --init-method tcp://127.0.0.1:1", &["--rank 2", "--world-size 2"]);
+    refused("--init-method http://x", &["--init-method", "tcp://host:port"]);
+    refused("--rank 1 --world-size 2", &["MASTER_PORT"]);
+}
+
+#[test]
+fn two_jobs_at_one_address_refuse_each_other_by_name() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let method =
+        format!("--init-method tcp://127.0.0.1:{} --world-size 2 --rendezvous-timeout 120", free_port());
+    let start = |flags: &str, name: &str| rank(&format!("{method} {flags}"), &[], &folder.path().join(name));
+    let mut first = start("--rank 0 --job-id blue", "blue");
+    // Its server is up when a rank of another job is refused by name.
+    let intruder = |flags: &str| -> Outcome { finish(start(flags, "red")) };
+    for flags in ["--rank 1 --job-id red", "--rank 0 --job-id red", "--rank 1"] {
+        let outcome = intruder(flags);
+        outcome.failed_saying(&[
+            "job \"blue\"",
+            if flags.contains("red") { "job \"red\"" } else { "without an id" },
+        ]);
+    }
+    assert_eq!(first.try_wait().expect("our own child"), None, "the first job is not hurt");
+    finish(start("--rank 1 --job-id blue", "blue")).succeeded();
+    finish(first).succeeded();
+}
+
+/// The lines of standard error of a rank, until one holds all of `words`.
+fn hears(child: &mut Child, words: &[&str]) {
+    let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+    let line =
+        lines.find(|line| line.as_ref().is_ok_and(|line| words.iter().all(|word| line.contains(word))));
+    assert!(line.is_some(), "no line with {words:?}");
+    // What comes after must not find the pipe closed.
+    thread::spawn(move || lines.for_each(drop));
+}
+
+#[test]
+fn who_is_missing_is_named_while_the_others_wait() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let address = format!("127.0.0.1:{}", free_port());
+    let method = format!("--init-method tcp://{address} --world-size 3");
+    let start = |number: usize| rank(&format!("{method} --rank {number}"), &[], &folder.path().join("run"));
+    let mut second = start(1);
+    hears(&mut second, &["rank 1: ", &address, "after 1", "still waiting for rank 0"]);
+    let mut main = start(0);
+    hears(&mut main, &["rank 0: ", &address, "still waiting for rank 2", "2 of 3 came"]);
+    finish(start(2)).succeeded();
+    for mut rank in [main, second] {
+        // Their pipes are read above.
+        let ended = (0..3000).find_map(|_| {
+            thread::sleep(Duration::from_millis(100));
+            rank.try_wait().expect("our own child")
+        });
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    }
+}
+
+#[test]
+fn the_wait_for_other_ranks_ends_when_a_flag_or_a_variable_says() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let method = format!("--init-method tcp://127.0.0.1:{} --rank 0 --world-size 2", free_port());
+    let ends = |flags: &str, vars: &[(&str, &str)], words: &[&str]| {
+        finish(rank(&format!("{method} {flags}"), vars, &folder.path().join("run"))).failed_saying(words);
+    };
+    let missing = ["after 1 s", "still waiting for rank 1 (1 of 2 came)"];
+    ends("--rendezvous-timeout 1", &[], &missing);
+    let variable = "BURN_DDP_RENDEZVOUS_TIMEOUT";
+    ends("", &[(variable, "1")], &missing);
+    ends("--rendezvous-timeout 1", &[(variable, "600")], &missing);
+    ends("", &[(variable, "soon")], &[variable, "\"soon\"", "seconds"]);
+}
