@@ -1,18 +1,16 @@
 //! A job that fails while its ranks join the memory.
 
 use crate::{
-    Error, InitMethod, Options, ProcessGroup, Transport,
+    Error, FileStore, InitMethod, Options, ProcessGroup, Store, Transport,
     rendezvous::{
         Arbiter,
-        control::{Control, connect},
+        control::{Control, Joining, connect},
         plan,
+        wait::RendezvousWait,
         wire::Member,
     },
 };
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 /// Much longer than it takes a rank to hear of a failure.
 const PATIENT: Duration = Duration::from_secs(30);
@@ -28,15 +26,11 @@ fn a_failure_while_ranks_join_is_what_the_others_report() {
             ProcessGroup::init(InitMethod::File(path.clone()), options).err()
         });
         // Rank 1 does all that goes before, and fails in place of joining.
-        let (begun, deadline) = (Instant::now(), Instant::now() + PATIENT);
-        let (address, secret) = loop {
-            if let Some(read) = plan::read(&path) {
-                break read;
-            }
-            assert!(Instant::now() < deadline, "rank 0 wrote no file");
-            thread::sleep(Duration::from_millis(10));
-        };
-        let stream = connect(&address, &secret, begun, deadline).unwrap();
+        let mut wait = RendezvousWait::new(PATIENT, None);
+        let deadline = wait.deadline;
+        let value = FileStore::new(folder.path()).get("rendezvous", PATIENT).unwrap();
+        let (address, secret) = plan::parse(&String::from_utf8(value).unwrap()).unwrap();
+        let stream = connect(&address, &secret, &mut wait, deadline).unwrap();
         let member = Member {
             data: stream.local_addr().unwrap(),
             host: "here".into(),
@@ -44,7 +38,8 @@ fn a_failure_while_ranks_join_is_what_the_others_report() {
             pid: std::process::id(),
             transport: "shm".into(),
         };
-        let one = Control::join(stream, 1, 2, member, begun, deadline).unwrap();
+        let joining = Joining { rank: 1, world: 2, job: None, member, stop: None, server: None };
+        let one = Control::join(stream, joining, &mut wait).unwrap();
         assert!(one.get("shm/0/1/name", deadline).unwrap().starts_with(b"+"));
         one.set("shm/0/1/1", b"+");
         assert_eq!(one.get("shm/0/1/verdict", deadline).unwrap(), b"+");
