@@ -19,13 +19,22 @@ use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
-use burn_ddp::{exit, launch::spawn, quiet::Quiet};
+use burn_ddp::{cli::positive, exit, launch::spawn, quiet::Quiet};
+use clap::Parser;
 use collective::{
     InitMethod, Options, ProcessGroup, World,
     loader::ShardedLoader,
     strategy::{DistributedDataParallel, EpochReport, Observer},
 };
 use std::{process::ExitCode, sync::Arc};
+
+/// Fits a curve through points.
+#[derive(Parser)]
+struct Args {
+    /// Processes to start, unless a launcher has started them
+    #[arg(default_value_t = 2, value_parser = positive)]
+    processes: usize,
+}
 
 #[derive(Module, Debug)]
 struct Curve {
@@ -83,19 +92,22 @@ impl Observer for Say {
     }
 }
 
+/// Samples of all ranks in a step.
+const BATCH: usize = 48;
+
 fn main() -> ExitCode {
-    let ranks = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(2);
-    exit::report(spawn(ranks, |_environment| {
+    exit::report(spawn(Args::parse().processes, |_environment| {
         let group = ProcessGroup::init(InitMethod::Env, Options::default())?; // DDP
         let world = World { rank: group.rank(), size: group.world_size() };
         let device = Device::flex().autodiff();
         device.seed(7);
         let linear = |from, to| LinearConfig::new(from, to).init(&device);
         let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
+        let batch_size = (BATCH / world.size).max(1);
         let load = |count: u16| {
             let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
             let points = Arc::new(InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect()));
-            Arc::new(ShardedLoader::new(points, Arc::new(Stack), world, 48 / world.size, Some(7), 0))
+            Arc::new(ShardedLoader::new(points, Arc::new(Stack), world, batch_size, Some(7), 0))
         };
         let (train, test) = (load(1000), load(301));
         let ddp = DistributedDataParallel::new(group.clone(), &device, train.clone(), test.clone()); // DDP

@@ -6,13 +6,21 @@
 //! burn-ddp launch --nproc-per-node 3 -- target/debug/examples/spawn   # a launcher decides
 //! ```
 
-use burn_ddp::{exit, launch::spawn};
+use burn_ddp::{cli::positive, exit, launch::spawn};
+use clap::Parser;
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
 use std::process::ExitCode;
 
+/// Adds up the ranks' numbers.
+#[derive(Parser)]
+struct Args {
+    /// Processes to start, unless a launcher has started them
+    #[arg(default_value_t = 2, value_parser = positive)]
+    processes: usize,
+}
+
 fn main() -> ExitCode {
-    let world = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(2);
-    exit::report(spawn(world, |_environment| {
+    exit::report(spawn(Args::parse().processes, |_environment| {
         let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
         let mut sum = [group.rank() as f32 + 1.0];
         group.all_reduce(&mut sum, ReduceOp::Sum)?;

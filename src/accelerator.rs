@@ -86,9 +86,7 @@ impl Accelerator {
 
     fn none(self) -> String {
         match self {
-            Accelerator::Cuda => {
-                "the NVIDIA driver shows no GPU (is CUDA_VISIBLE_DEVICES empty?)".to_string()
-            }
+            Accelerator::Cuda => "the NVIDIA driver shows no GPU".to_string(),
             Accelerator::Rocm | Accelerator::Metal | Accelerator::Vulkan | Accelerator::Wgpu => {
                 format!("no driver shows a device for {self}")
             }

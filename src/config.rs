@@ -1,12 +1,13 @@
 //! From flags to a plan: which mode, how many ranks on which devices, and why.
 
 use crate::{
+    accelerator::Accelerator,
     cli::{Args, DeviceArg, ModeArg, NprocArg},
     device::{Gpus, LocalDevice},
     replicas::Replicas,
     world::Environment,
 };
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow, bail};
 use collective::precision::Precision;
 use serde::Serialize;
 
@@ -52,9 +53,9 @@ impl Plan {
         if args.mode == ModeArg::Dp {
             return Self::one_process(args, launched, &gpus);
         }
-        if !args.device_ids.is_empty() || args.output_device.is_some() {
+        if !args.device_ids.is_empty() || args.output_device.is_some() || args.dp_reduce.is_some() {
             bail!(
-                "--device-ids and --output-device are for --mode dp; ddp gives every rank a device of its own"
+                "--device-ids, --output-device and --dp-reduce are for --mode dp; ddp gives every rank a device of its own"
             );
         }
         let found = match (args.device, &gpus) {
@@ -79,15 +80,23 @@ impl Plan {
 
     /// A launcher started this process.
     fn as_rank(args: &Args, environment: Environment, found: Option<Gpus>, why: String) -> Result<Plan> {
-        let Environment { local_rank, world_size, .. } = environment;
+        let Environment { local_rank, world_size, local_world_size, .. } = environment;
         if args.mode == ModeArg::Single && world_size > 1 {
             bail!("--mode single, but the launcher set WORLD_SIZE={world_size}; leave out one of them");
         }
+        if let NprocArg::Count(n) = args.nproc_per_node
+            // The flags of a recorded run have its world size here.
+            && ![local_world_size, world_size].contains(&n)
+        {
+            bail!(
+                "--nproc-per-node {n}, but the launcher started {local_world_size} rank(s) on this machine (LOCAL_WORLD_SIZE); use --nproc-per-node auto, or leave out the launcher"
+            );
+        }
         let shared = args.allow_shared_gpu;
         let device = match (args.device, found) {
-            (DeviceArg::Gpu(kind, Some(n)), _) if world_size > 1 && !shared => bail!(
-                "--device {kind}:{n} would put all {world_size} ranks on one GPU; use --device {kind}, or --allow-shared-gpu"
-            ),
+            (DeviceArg::Gpu(kind, Some(n)), _) if world_size > 1 && !shared => {
+                return Err(one_gpu(kind, n, world_size));
+            }
             (DeviceArg::Gpu(kind, Some(n)), _) => LocalDevice::Gpu(kind, n),
             (_, Some(Gpus { count, .. })) if local_rank >= count && !shared => {
                 bail!(
@@ -124,14 +133,18 @@ impl Plan {
 
     /// Nobody launched this process: it may launch others.
     fn alone(args: &Args, found: Option<Gpus>, reason: &str) -> Result<Plan> {
-        let ranks = match (args.nproc_per_node, found.map(|gpus| gpus.count)) {
-            (NprocArg::Count(n), Some(count)) if n > count && !args.allow_shared_gpu => bail!(
+        let shared = args.allow_shared_gpu;
+        let ranks = match (args.nproc_per_node, args.device, found.map(|gpus| gpus.count)) {
+            (NprocArg::Count(n @ 2..), DeviceArg::Gpu(kind, Some(number)), _) if !shared => {
+                return Err(one_gpu(kind, number, n));
+            }
+            (NprocArg::Count(n), _, Some(count)) if n > count && !shared => bail!(
                 "--nproc-per-node {n}: there are only {count} GPU(s) to give each rank one; add --device cpu, or --allow-shared-gpu?"
             ),
-            (NprocArg::Count(n), _) => n,
-            (NprocArg::Auto, _) if args.mode == ModeArg::Single => 1,
-            (NprocArg::Auto, Some(count)) => count,
-            (NprocArg::Auto, None) => CPU_RANKS,
+            (NprocArg::Count(n), ..) => n,
+            (NprocArg::Auto, ..) if args.mode == ModeArg::Single => 1,
+            (NprocArg::Auto, _, Some(count)) => count,
+            (NprocArg::Auto, _, None) => CPU_RANKS,
         };
         let single = match args.mode {
             ModeArg::Single if ranks > 1 => bail!("--mode single has one rank, not --nproc-per-node {ranks}"),
@@ -153,10 +166,16 @@ impl Plan {
     }
 }
 
+/// For ranks that would share the GPU that `--device` names.
+fn one_gpu(kind: Accelerator, number: usize, ranks: usize) -> Error {
+    anyhow!(
+        "--device {kind}:{number} would put all {ranks} ranks on one GPU; use --device {kind}, or --allow-shared-gpu"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::accelerator::Accelerator;
     use clap::Parser;
 
     fn cuda(count: usize) -> Gpus {
@@ -204,6 +223,8 @@ mod tests {
             device_of(decide("--device cuda:2", None, Some(4)).expect("plan")),
             Some(LocalDevice::Gpu(Accelerator::Cuda, 2))
         );
+        let shared = "--device cuda:2 --nproc-per-node 2 --allow-shared-gpu";
+        assert_eq!(ranks_of(decide(shared, None, Some(4)).expect("plan")), Some(2));
     }
 
     #[test]
@@ -215,6 +236,10 @@ mod tests {
             Some(LocalDevice::Gpu(Accelerator::Cuda, 1))
         );
         assert_eq!(device_of(decide("", Some(environment), None).expect("plan")), Some(LocalDevice::Cpu));
+        // What started this machine's ranks, and what a recorded run of the same world has.
+        for flags in ["--nproc-per-node 4", "--nproc-per-node 8"] {
+            assert!(device_of(decide(flags, Some(environment), None).expect("plan")).is_some(), "{flags}");
+        }
     }
 
     #[test]
@@ -228,9 +253,13 @@ mod tests {
             ("--nproc-per-node 3", None, Some(2), "only 2 GPU"),
             ("--mode single", Some(rank), None, "WORLD_SIZE=2"),
             ("--device cuda", Some(rank), Some(1), "LOCAL_RANK=1"),
-            ("--device cuda:0", Some(rank), Some(2), "cuda:0"),
+            ("--device cuda:0", Some(rank), Some(2), "cuda:0 would put all 2 ranks on one GPU"),
+            ("--device cuda:1 --nproc-per-node 2", None, Some(3), "cuda:1 would put all 2 ranks on one GPU"),
+            ("--nproc-per-node 3", Some(rank), None, "started 2 rank(s)"),
+            ("--mode ddp --nproc-per-node 2", Some(Environment::SOLO), None, "started 1 rank(s)"),
             ("--mode dp --nproc-per-node 2", None, None, "--nproc-per-node 2"),
             ("--device-ids cpu:0", None, None, "--mode dp"),
+            ("--dp-reduce tree", None, None, "--mode dp"),
         ] {
             let error = decide(flags, launched, gpus).expect_err(flags).to_string();
             assert!(error.contains(named), "`{flags}`: {error} should name {named}");

@@ -1,6 +1,7 @@
 //! The one place that prints: rank 0's header, progress and result, and everybody's last words.
 
 use crate::{cli::ProgressArg, evaluation::Evaluation, run_config::RunConfig};
+use anyhow::{Result, bail};
 use collective::{
     schedule::Curve,
     strategy::{EpochReport, Observer, StepReport},
@@ -27,6 +28,20 @@ pub enum Style {
 }
 
 impl Style {
+    /// Refuses a display that cannot be shown here.
+    ///
+    /// # Errors
+    /// If the dashboard is not built in, or standard output is not a terminal.
+    pub fn check(progress: ProgressArg) -> Result<()> {
+        if progress == ProgressArg::Tui && !cfg!(feature = "tui") {
+            bail!("--progress tui: this program was built without the feature `tui`");
+        }
+        if progress == ProgressArg::Tui && !stdout().is_terminal() {
+            bail!("--progress tui needs a terminal as standard output");
+        }
+        Ok(())
+    }
+
     /// What `--progress` means here.
     pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
         match progress {
@@ -78,7 +93,7 @@ impl Console {
         let scaled = lr * lr_factor;
         let warmup = match config.warmup_epochs {
             0.0 => String::new(),
-            epochs => format!(", reached over {epochs} epoch(s)"),
+            epochs => format!(", reached from {:.6} over {epochs} epoch(s)", config.warmup(0).base),
         };
         let curve = match config.optimisation.lr_schedule {
             Curve::Constant => String::new(),
@@ -176,8 +191,12 @@ impl Observer for Console {
         }
         let test = Evaluation::of(report);
         let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
+        let skipped = match (report.skipped_steps, report.loss_scale) {
+            (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
+            _ => String::new(),
+        };
         self.say(&format!(
-            "epoch {}/{}  train loss {:.4}  test loss {:.4}  test accuracy {:.2} %  {rate:.0} images/s  {:.1} s",
+            "epoch {}/{}  train loss {:.4}  test loss {:.4}  test accuracy {:.2} %  {rate:.0} images/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,
             report.train_loss,

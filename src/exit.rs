@@ -74,7 +74,17 @@ fn is_consequence(error: &Error) -> bool {
         Error::PeerLost { .. } => true,
         Error::Poisoned(first) => is_consequence(first),
         // That rank says it itself.
-        Error::Remote { rank, .. } => own_rank().is_some_and(|own| own != rank.to_string()),
+        Error::Remote { rank, .. } => other_rank(*rank),
+        // All ranks have found the same; rank 0 reports it.
+        Error::SettingsDiffer { .. }
+        | Error::Diverged { .. }
+        | Error::NonFinite { .. }
+        | Error::LossScale { .. } => other_rank(0),
         _ => false,
     }
+}
+
+/// Whether this process is another rank than `rank`.
+fn other_rank(rank: usize) -> bool {
+    own_rank().is_some_and(|own| own != rank.to_string())
 }

@@ -16,6 +16,10 @@ pub struct OptimisationArgs {
     /// the rest; or cosine, which falls all the way
     #[arg(long, default_value = "constant", value_name = "CURVE")]
     pub lr_schedule: Curve,
+    /// Part of the rate at which the warm-up starts, as PyTorch's LinearLR has it [default: from --lr if
+    /// --scale-lr raises the rate, otherwise 1/3]
+    #[arg(long, value_name = "F", value_parser = start_factor)]
+    pub warmup_start_factor: Option<f64>,
     /// Nesterov's momentum
     #[arg(long)]
     pub nesterov: bool,
@@ -29,6 +33,9 @@ pub struct OptimisationArgs {
     /// elastic:PIXELS with commas between
     #[arg(long, default_value = "none", value_name = "HOW")]
     pub augment: Augment,
+    /// Train on when the training loss is NaN or infinite
+    #[arg(long)]
+    pub allow_nan: bool,
 }
 
 impl OptimisationArgs {
@@ -44,14 +51,23 @@ impl OptimisationArgs {
             Curve::OneCycle { .. } if warmup_epochs > 0.0 => bail!(
                 "--warmup-epochs {warmup_epochs}: --lr-schedule one-cycle has a rise of its own; give its length as one-cycle:PCT_START"
             ),
-            Curve::OneCycle { .. } | Curve::Constant | Curve::Cosine => Ok(()),
+            Curve::OneCycle { .. } | Curve::Constant | Curve::Cosine => {}
         }
+        if self.warmup_start_factor.is_some() && warmup_epochs == 0.0 {
+            bail!("--warmup-start-factor needs --warmup-epochs above 0");
+        }
+        Ok(())
     }
 
     /// The optimizer: PyTorch's SGD, without dampening.
     pub fn sgd(&self, momentum: f64) -> ModuleOptimizer {
         sgd(momentum, self.nesterov, self.weight_decay)
     }
+}
+
+/// As PyTorch's `LinearLR` accepts it.
+fn start_factor(text: &str) -> Result<f64, String> {
+    crate::cli::bounded(text, "a number above 0 and at most 1", |factor| factor > 0.0 && factor <= 1.0)
 }
 
 /// SGD as PyTorch has it, with a momentum that is not dampened.
@@ -134,10 +150,12 @@ mod tests {
         ] {
             let args = OptimisationArgs {
                 lr_schedule: Curve::Constant,
+                warmup_start_factor: None,
                 nesterov,
                 weight_decay: 0.01,
                 label_smoothing: 0.0,
                 augment: Augment::default(),
+                allow_nan: false,
             };
             let mut cube = Cube { weight: Param::from_tensor(Tensor::from_floats([1.0, -0.5], &device)) };
             let mut sgd = args.sgd(0.9);

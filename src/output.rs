@@ -23,6 +23,8 @@ pub struct Output {
     pub events: Arc<EventLog>,
     pub keeper: Arc<dyn Keeper>,
     began: Instant,
+    /// Whether the run begins with this process.
+    is_new: bool,
 }
 
 impl Output {
@@ -41,7 +43,6 @@ impl Output {
             Some(found) => RunFolder::reopen(found.run.clone())?,
             None => RunFolder::create(args.run_dir.clone())?,
         };
-        folder.write_config(config)?;
         let monitor = args.checkpoints.monitor;
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
         let log = Arc::new(match checkpoint {
@@ -58,7 +59,10 @@ impl Output {
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step)?);
         let keeper = FolderKeeper::new(folder.path(), log.clone(), events.clone(), config, identity, began);
-        Ok(Self { folder, log, events, keeper: Arc::new(keeper), began })
+        let is_new = checkpoint.is_none() && !folder.holds_run();
+        // After all else that can fail: this file makes the folder a run's.
+        folder.write_config(config)?;
+        Ok(Self { folder, log, events, keeper: Arc::new(keeper), began, is_new })
     }
 
     /// Where the last evaluation's answers are counted.
@@ -125,5 +129,15 @@ impl Output {
             seconds: progress.seconds + self.began.elapsed().as_secs_f64(),
             parameter_digest: progress.digest,
         })
+    }
+}
+
+impl Drop for Output {
+    /// Removes the files of a new run that failed before its first step, so that it can be started again.
+    fn drop(&mut self) {
+        if self.is_new && self.log.progress().is_ok_and(|progress| progress.step == 0) {
+            self.events.remove();
+            self.folder.remove();
+        }
     }
 }

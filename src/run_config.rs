@@ -11,12 +11,18 @@ use crate::{
     recipe::Recipe,
     replicas::Replicas,
 };
+use anyhow::Result;
 use collective::{
     lr::{LrScaling, WarmupLr},
     schedule::{Curve, ScheduledLr},
     strategy::Position,
 };
 use serde::Serialize;
+use serde_json::Value;
+
+/// What may differ between ranks: where a rank computes, and what rank 0 alone decides or reads.
+const OF_ONE_RANK: [&str; 9] =
+    ["device", "replicas", "threads", "workers", "no_overlap", "init_from", "keep", "recipe", "flags"];
 
 /// Everything that decides a run's result, as `config.json` keeps it.
 #[derive(Clone, Debug, Serialize)]
@@ -98,6 +104,20 @@ impl RunConfig {
         }
     }
 
+    /// What must be the same on all ranks, by the names that `config.json` has.
+    ///
+    /// # Errors
+    /// If the configuration cannot be written as JSON.
+    pub fn settings(&self) -> Result<Vec<(String, String)>> {
+        let Value::Object(all) = serde_json::to_value(self)? else { return Ok(Vec::new()) };
+        let shared = all.into_iter().filter(|(name, _)| !OF_ONE_RANK.contains(&name.as_str()));
+        let text = |value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Ok(shared.map(|(name, value)| (name, text(value))).collect())
+    }
+
     /// Optimizer steps of an epoch of this many batches a rank.
     fn epoch_steps(&self, batches: usize) -> usize {
         batches.div_ceil(self.gradients.accumulate)
@@ -114,11 +134,28 @@ impl RunConfig {
         ends.into_iter().flatten().min()
     }
 
+    /// The learning-rate warm-up over `steps`: PyTorch's with a start factor, or where the rate does not
+    /// grow with the world size; otherwise from the unscaled rate, as in Goyal et al. 2017.
+    pub fn warmup(&self, steps: usize) -> WarmupLr {
+        let target = self.lr * self.lr_factor;
+        match self.optimisation.warmup_start_factor {
+            Some(factor) => WarmupLr::linear(factor, target, steps),
+            None if self.lr_factor > 1.0 => WarmupLr::new(self.lr, target, steps),
+            None => WarmupLr::linear(WarmupLr::START_FACTOR, target, steps),
+        }
+    }
+
+    /// If the run ends before its warm-up does: the warm-up and the number of steps in the run.
+    pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
+        let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
+        let steps = self.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
+    }
+
     /// The learning rate of every step, for an epoch of this many batches a rank.
     pub fn schedule(&self, batches: usize) -> ScheduledLr {
         let (curve, epoch) = (self.optimisation.lr_schedule, self.epoch_steps(batches));
-        let warmup_steps = (self.warmup_epochs * epoch as f64).round() as usize;
-        let warmup = WarmupLr::new(self.lr, self.lr * self.lr_factor, warmup_steps);
+        let warmup = self.warmup((self.warmup_epochs * epoch as f64).round() as usize);
         let whole = self.epochs.steps(epoch);
         match self.max_steps {
             Some(max) if max < whole && curve != Curve::Constant => {

@@ -12,6 +12,9 @@ use std::{
 };
 use time::{OffsetDateTime, macros::format_description};
 
+/// The file that marks a folder as a run's.
+const CONFIG: &str = "config.json";
+
 /// The folder of one run. Only rank 0 has one.
 #[derive(Clone, Debug)]
 pub struct RunFolder {
@@ -46,15 +49,14 @@ impl RunFolder {
     /// # Errors
     /// If the folder holds a run already, or cannot be written to.
     pub fn create(path: Option<PathBuf>) -> Result<Self> {
-        let Some(path) = path else { return Self::fresh(Path::new("runs"), &now()?) };
-        if path.join("config.json").exists() {
-            bail!(
-                "--run-dir {} holds a run already; name another folder, remove it, or add --resume",
-                path.display()
-            );
+        let Some(path) = path else { return Self::fresh(Path::new("runs"), &timestamp()?) };
+        let folder = Self { path };
+        let path = folder.path.display();
+        if folder.holds_run() {
+            bail!("--run-dir {path} holds a run already; name another folder, remove it, or add --resume");
         }
-        fs::create_dir_all(&path).with_context(|| format!("cannot create --run-dir {}", path.display()))?;
-        Ok(Self { path })
+        fs::create_dir_all(&folder.path).with_context(|| format!("cannot create --run-dir {path}"))?;
+        Ok(folder)
     }
 
     /// The folder of a run that goes on, or that was started with `--resume` from the beginning.
@@ -91,8 +93,13 @@ impl RunFolder {
         &self.path
     }
 
+    /// Whether a run has begun in the folder.
+    pub fn holds_run(&self) -> bool {
+        self.path.join(CONFIG).exists()
+    }
+
     pub fn write_config(&self, config: &RunConfig) -> Result<()> {
-        self.write("config.json", &serde_json::to_vec_pretty(config)?)
+        self.write(CONFIG, &serde_json::to_vec_pretty(config)?)
     }
 
     pub fn write_summary(&self, summary: &Summary) -> Result<()> {
@@ -106,14 +113,26 @@ impl RunFolder {
         self.write("model.bpk", &bytes)
     }
 
+    /// Removes configuration and tables, and the folder if nothing else is in it. What cannot be removed
+    /// stays.
+    pub fn remove(&self) {
+        for name in [CONFIG, "steps.csv", "epochs.csv", "ranks.csv"] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        let _ = fs::remove_dir(&self.path);
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         durable::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
-/// UTC, sortable, and fit for a file name on every system.
-fn now() -> Result<String> {
+/// The time in UTC, sortable, and fit for a file name on every system.
+///
+/// # Errors
+/// If the clock is beyond what the format can write.
+pub fn timestamp() -> Result<String> {
     let format = format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z");
     Ok(OffsetDateTime::now_utc().format(&format)?)
 }

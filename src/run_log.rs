@@ -90,11 +90,16 @@ impl RunLog {
         step: usize,
         epoch: usize,
     ) -> Result<Self> {
-        let open = |name: &str, last: usize| {
+        let open = |name: &str, columns: Result<String>, last: usize| {
             let path = folder.join(name);
-            continued(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
+            let table = columns.and_then(|columns| continued(&path, &columns, last));
+            table.with_context(|| format!("cannot go on with {}", path.display()))
         };
-        let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
+        let tables = [
+            open("steps.csv", header::<StepRow>(), step)?,
+            open("epochs.csv", header::<EpochRow>(), epoch)?,
+            open("ranks.csv", header::<RankRow>(), epoch)?,
+        ];
         Ok(Self::new(tables, monitor, progress))
     }
 
@@ -140,18 +145,32 @@ impl RunLog {
     }
 }
 
+/// The names of a table's columns, as its first line has them.
+fn header<R: Serialize + Default>() -> Result<String> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    table.serialize(R::default())?;
+    let text = String::from_utf8(table.into_inner()?)?;
+    Ok(text.split_inclusive('\n').next().unwrap_or_default().into())
+}
+
 /// The table at `path` with the rows whose first column is at most `last`, open at its end. A row that
-/// a crash cut is none.
-fn continued(path: &Path, last: usize) -> Result<csv::Writer<File>> {
+/// a crash cut is none. A table that an older version began gets the new columns of `columns`, empty.
+fn continued(path: &Path, columns: &str, last: usize) -> Result<csv::Writer<File>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error.into()),
     };
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    let header = lines.next().unwrap_or_default();
+    let mut header = lines.next().unwrap_or_default();
+    let added = columns.strip_prefix(header.trim_end()).filter(|_| !header.is_empty()).unwrap_or_default();
+    let empty = ",".repeat(added.matches(',').count());
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse::<usize>().ok());
-    let kept: String = lines.filter(|line| number(line).is_some_and(|number| number <= last)).collect();
+    let kept = lines.filter(|line| number(line).is_some_and(|number| number <= last));
+    let kept: String = kept.map(|line| format!("{}{empty}\n", line.trim_end())).collect();
+    if !empty.is_empty() {
+        header = columns;
+    }
     durable::write(path, format!("{header}{kept}").as_bytes())?;
     let file = File::options().append(true).open(path)?;
     Ok(csv::WriterBuilder::new().has_headers(header.is_empty()).from_writer(file))
@@ -159,7 +178,9 @@ fn continued(path: &Path, last: usize) -> Result<csv::Writer<File>> {
 
 impl Observer for RunLog {
     fn step_done(&self, report: &StepReport) {
-        let &StepReport { step, epoch, loss, lr, samples, elapsed } = report;
+        let &StepReport { step, epoch, loss, lr, samples, elapsed, loss_scale, skipped } = report;
+        let skipped = loss_scale.map(|_| u8::from(skipped));
+        let loss_scale = loss_scale.map(f64::from);
         let images_per_second = samples as f64 / elapsed.as_secs_f64().max(1e-9);
         self.update(|tables, progress| {
             *progress = Progress {
@@ -170,7 +191,8 @@ impl Observer for RunLog {
                 ..std::mem::take(progress)
             };
             tables.keep(|tables| {
-                tables.steps.serialize(StepRow { step, epoch, loss, lr, images_per_second })?;
+                let row = StepRow { step, epoch, loss, lr, images_per_second, loss_scale, skipped };
+                tables.steps.serialize(row)?;
                 Ok(tables.steps.flush()?)
             });
         });
@@ -220,20 +242,31 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("steps.csv");
         std::fs::write(&path, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.2\n12,0.")?;
-        let mut table = continued(&path, 10)?;
+        let mut table = continued(&path, "step,loss\n", 10)?;
         table.write_record(["11", "0.25"])?;
         table.flush()?;
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        continued(&path, 0)?.serialize(StepRow {
-            step: 1,
-            epoch: 1,
-            loss: 0.0,
-            lr: 0.0,
-            images_per_second: 0.0,
-        })?;
+        let columns = header::<StepRow>()?;
+        continued(&path, &columns, 0)?.serialize(StepRow::default())?;
         assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
+        Ok(())
+    }
+
+    #[test]
+    fn a_table_of_an_older_version_gets_the_new_columns() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("steps.csv");
+        std::fs::write(
+            &path,
+            "step,epoch,loss,lr,images_per_second\n1,1,0.5,0.1,100.0\n2,1,0.4,0.1,100.0\n",
+        )?;
+        let row = StepRow { step: 2, loss_scale: Some(65536.0), skipped: Some(1), ..StepRow::default() };
+        continued(&path, &header::<StepRow>()?, 1)?.serialize(row)?;
+        let rows: Vec<StepRow> = csv::Reader::from_path(&path)?.deserialize().collect::<csv::Result<_>>()?;
+        let shown: Vec<_> = rows.iter().map(|row| (row.step, row.loss_scale, row.skipped)).collect();
+        assert_eq!(shown, [(1, None, None), (2, Some(65536.0), Some(1))]);
         Ok(())
     }
 }

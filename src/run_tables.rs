@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// A row of `steps.csv`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StepRow {
     pub step: usize,
     pub epoch: usize,
@@ -11,10 +11,16 @@ pub struct StepRow {
     pub loss: f64,
     pub lr: f64,
     pub images_per_second: f64,
+    /// Factor of the loss; only in f16.
+    #[serde(default)]
+    pub loss_scale: Option<f64>,
+    /// 1 if the optimizer skipped the step because gradients overflowed, or 0; only in f16.
+    #[serde(default)]
+    pub skipped: Option<u8>,
 }
 
 /// A row of `epochs.csv`.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct EpochRow {
     pub epoch: usize,
     pub train_loss: f64,
@@ -25,7 +31,7 @@ pub struct EpochRow {
 }
 
 /// A row of `ranks.csv`: where one rank's time went in one epoch.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct RankRow {
     pub epoch: usize,
     pub rank: usize,

@@ -118,7 +118,7 @@ fn complaints(result: &ApplyResult) -> Vec<String> {
 fn complaint(error: &ApplyError) -> String {
     match error {
         ApplyError::ShapeMismatch { path, expected, found } => {
-            format!("`{path}` has the shape {found:?} in the file, and {expected:?} in the network")
+            format!("`{path}` has the shape {found} in the file, and {expected} in the network")
         }
         ApplyError::DTypeMismatch { path, expected, found } => {
             format!("`{path}` is of {found:?} in the file, and {expected:?} in the network")
@@ -139,7 +139,8 @@ impl ModuleMapper for ToF32 {
         }
         param.map(|old| {
             let trained = old.is_require_grad();
-            old.detach().cast(FloatDType::F32).set_require_grad(trained)
+            // Only what is cut off from the cast can be trained.
+            old.cast(FloatDType::F32).detach().set_require_grad(trained)
         })
     }
 }

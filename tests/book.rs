@@ -61,8 +61,8 @@ fn without_cargo(line: &str) -> Option<String> {
         Some(name) => example(name.trim()),
         None => program(),
     };
-    // `burn-ddp bench` and its like have no such flags.
-    let trains = target.contains("--example") || args.starts_with("train");
+    // `burn-ddp bench`, the other examples and their like have no such flags.
+    let trains = target.contains("mnist_ddp") || args.starts_with("train");
     let less = LESS
         .iter()
         .filter(|(flag, _)| trains && !args.contains(flag))

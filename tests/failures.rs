@@ -38,6 +38,16 @@ fn a_missing_gpu_is_named_with_what_was_tried() {
 }
 
 #[test]
+fn a_variable_that_hides_all_gpus_is_named() {
+    for (value, words) in [("", "CUDA_VISIBLE_DEVICES is empty"), ("-1", "CUDA_VISIBLE_DEVICES=-1 hides")] {
+        let mut hidden = command(&program(), &["train", "--device", "cuda"]);
+        let outcome = finish(hidden.env("CUDA_VISIBLE_DEVICES", value).spawn().expect("built"));
+        let words = if cfg!(feature = "cuda") { words } else { "built without cuda" };
+        assert!(!outcome.failed_saying(&["--device cuda", words]).contains("nvidia-smi"));
+    }
+}
+
+#[test]
 fn damaged_data_is_named_with_its_file() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("write");
@@ -98,6 +108,50 @@ fn a_run_folder_is_never_overwritten() {
     let again = train(&format!("{LONG} --mode single --run-dir {}", run.path.display()));
     again.failed_saying(&["--run-dir", &run.path.display().to_string()]);
     assert_eq!(run.summary(), before);
+}
+
+#[test]
+fn a_start_that_is_refused_can_be_repeated_in_the_same_folder() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = folder.path().join("run");
+    let flags = format!(
+        "--device cpu --dataset digits --train-limit 64 --eval-limit 10 --batch-size 8 --max-steps 1 --run-dir {}",
+        run.display()
+    );
+    let untouched = |what: &str| {
+        let left: Vec<_> = fs::read_dir(&run).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        assert!(left.is_empty(), "{what} left {left:?}");
+    };
+    for world in ["--mode single", "--nproc-per-node 2"] {
+        train(&format!("{flags} {world} --progress tui")).failed_saying(&["--progress tui", "terminal"]);
+        untouched(world);
+    }
+    // The refusal of a rank that writes nothing: rank 1 has another network than rank 0.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its address").port().to_string();
+    drop(listener);
+    let ranks: Vec<Child> = (["", "--batch-norm"].into_iter().enumerate())
+        .map(|(rank, more)| {
+            let rank = rank.to_string();
+            let args: Vec<&str> =
+                ["train"].into_iter().chain(flags.split(' ')).chain(more.split_whitespace()).collect();
+            let mut command = command(&program(), &args);
+            command.envs([
+                ("RANK", &*rank),
+                ("WORLD_SIZE", "2"),
+                ("MASTER_PORT", &*port),
+                (SECRET, "shared"),
+            ]);
+            command.spawn().expect("built")
+        })
+        .collect();
+    for rank in ranks {
+        let outcome = finish(rank);
+        assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
+    }
+    untouched("a rank with another network");
+    train(&format!("{flags} --mode single")).succeeded();
+    assert!(run.join("summary.json").exists());
 }
 
 #[test]

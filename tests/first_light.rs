@@ -2,7 +2,7 @@
 //! speed and nothing else.
 
 mod common;
-use common::{assert_close, shared, trained};
+use common::{Outcome, assert_close, shared, train, trained};
 
 /// A small run on generated digits, fast enough to repeat.
 const SMALL: &str = "--dataset digits --train-limit 480 --eval-limit 101 --max-steps 12";
@@ -95,6 +95,52 @@ fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
     assert_eq!(lr.len(), 10);
     assert_close("warm-up", &lr[..5], &[0.012, 0.014, 0.016, 0.018, 0.02], 1e-12);
     assert_close("after it", &lr[5..], &[0.02; 5], 1e-12);
+}
+
+/// PyTorch's `LinearLR`, whose first step has the start factor's rate.
+#[test]
+fn warm_up_starts_at_a_part_of_the_rate_also_where_the_rate_is_not_scaled() {
+    let rates = |flags: &str| {
+        let flags = format!("{flags} --lr 0.04 --warmup-epochs 0.5 --batch-size 16");
+        let flags = format!("--dataset digits --train-limit 128 --eval-limit 10 {flags}");
+        let run = trained(&flags);
+        (run.column("steps.csv", "lr"), run.json("config.json")["warmup_start_factor"].clone())
+    };
+    let part = |from: f64| [0.0, 0.25, 0.5, 0.75, 1.0].map(|risen| from + (0.04 - from) * risen);
+    for world in ["--mode single", "--mode dp --device-ids cpu:0,cpu:1"] {
+        let (lr, factor) = rates(world);
+        assert_close(world, &lr[..5], &part(0.04 / 3.0), 1e-12);
+        assert_close(world, &lr[5..], &[0.04; 3], 1e-12);
+        assert!(factor.is_null(), "{factor}");
+    }
+    let (lr, factor) = rates("--mode single --warmup-start-factor 0.1");
+    assert_close("a tenth", &lr[..5], &part(0.004), 1e-12);
+    assert_eq!(factor, 0.1);
+    // Of two ranks, a part of the scaled rate.
+    let (lr, _) = rates("--nproc-per-node 2 --warmup-start-factor 0.1");
+    assert_close("two ranks", &lr, &[0.008, 0.044, 0.08, 0.08], 1e-12);
+}
+
+#[test]
+fn a_run_that_ends_before_its_warm_up_prints_a_warning() {
+    let flags =
+        "--device cpu --progress plain --dataset digits --train-limit 64 --eval-limit 10 --batch-size 16";
+    let run = |flags: &str| {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        train(&format!("{flags} --run-dir {}/run", folder.path().display())).succeeded()
+    };
+    let warned = |outcome: &Outcome| outcome.stderr.contains("warning: --warmup-epochs");
+    for world in ["--mode single", "--nproc-per-node 2 --lr 0.025"] {
+        let outcome = run(&format!("{flags} --warmup-epochs 5 {world}"));
+        let line = outcome.stderr.lines().find(|line| line.contains("--warmup-epochs 5")).expect("a warning");
+        assert!(line.contains("the rate reaches 0.0") && line.ends_with("and not 0.050000"), "{line}");
+        assert!(outcome.stdout.contains("over 5 epoch(s)"), "{}", outcome.stdout);
+    }
+    assert!(warned(&run(&format!("{flags} --mode single --warmup-epochs 1 --max-steps 2 --epochs 3"))));
+    for enough in ["--mode single --warmup-epochs 0.5", "--nproc-per-node 2 --warmup-epochs 1"] {
+        let outcome = run(&format!("{flags} {enough}"));
+        assert!(!warned(&outcome), "{outcome:#?}");
+    }
 }
 
 /// PyTorch's own losses, step by step, from the same weights on the same images: the first `steps`

@@ -2,6 +2,8 @@
 //! and leaves nothing behind.
 
 mod common;
+#[path = "launch/starting.rs"]
+mod starting;
 use common::{
     command, finish,
     launched::{launch, signal, sorted, start, wait_until},
@@ -208,15 +210,17 @@ fn output_is_filed_by_attempt_and_rank_and_shown_if_asked() {
         let dir = folder.path().join("logs");
         let flags = format!("--max-restarts 1 --nproc-per-node 1 --log-dir {}", dir.display());
         let outcome = launch(&format!("{flags}{}", if tee { " --tee" } else { "" }), script).succeeded();
+        let job = fs::read_dir(&dir).expect("the folder").next().expect("a job").expect("its folder").path();
         for (file, text) in [
             ("attempt0/rank0.stdout.log", "out 0\n"),
             ("attempt0/rank0.stderr.log", "err 0\n"),
             ("attempt1/rank0.stdout.log", "out 0\n"),
         ] {
-            assert_eq!(fs::read_to_string(dir.join(file)).expect(file), text);
+            assert_eq!(fs::read_to_string(job.join(file)).expect(file), text);
         }
         assert_eq!(outcome.stdout, if tee { "[rank0] out 0\n[rank0] out 0\n" } else { "" });
-        assert!(outcome.stderr.contains("attempt0/rank0.*.log"), "{}", outcome.stderr);
+        let log = job.join("attempt0/rank0.*.log").display().to_string();
+        assert!(outcome.stderr.contains(&log), "should name {log}: {}", outcome.stderr);
     }
     let outcome = launch("--log-dir /proc/nowhere", "true");
     outcome.failed_saying(&["--log-dir", "/proc/nowhere"]);

@@ -156,3 +156,21 @@ fn an_sbatch_script_is_nobodys_rank() {
     digest(&folder.path().join("run"));
     assert!(began.elapsed() < Duration::from_secs(120), "it waited for ranks that do not exist");
 }
+
+#[test]
+fn a_flag_that_contradicts_the_launcher_is_refused() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let launched = |world: &str, flags: &[&str]| {
+        let mut rank = command(&program(), &["train"]);
+        rank.args(self::flags()).args(flags).current_dir(&folder);
+        rank.envs([("RANK", "0"), ("WORLD_SIZE", world)]);
+        finish(rank.spawn().expect("built"))
+    };
+    let two = ["--nproc-per-node", "2"];
+    launched("1", &two).failed_saying(&["--nproc-per-node 2", "started 1 rank(s)", "LOCAL_WORLD_SIZE"]);
+    launched("1", &["--mode", "dp", "--nproc-per-node", "2"]).failed_saying(&["--nproc-per-node 2"]);
+    launched("3", &two).failed_saying(&["--nproc-per-node 2", "started 3 rank(s)"]);
+    launched("2", &["--mode", "single"]).failed_saying(&["--mode single", "WORLD_SIZE=2"]);
+    launched("2", &["--mode", "dp"]).failed_saying(&["--mode dp", "a launcher started several"]);
+    launched("2", &["--device-ids", "cpu:0,cpu:1"]).failed_saying(&["--device-ids", "--mode dp"]);
+}

@@ -133,6 +133,9 @@ fn bad_values_are_named() {
         ("--label-smoothing 1", ["--label-smoothing", "below 1"]),
         ("--lr-schedule one-cycle --warmup-epochs 1", ["--warmup-epochs", "one-cycle"]),
         ("--nesterov --momentum 0", ["--nesterov", "--momentum"]),
+        ("--warmup-epochs 1 --warmup-start-factor 0", ["--warmup-start-factor", "above 0"]),
+        ("--warmup-epochs 1 --warmup-start-factor 1.5", ["--warmup-start-factor", "at most 1"]),
+        ("--warmup-start-factor 0.1", ["--warmup-start-factor", "--warmup-epochs"]),
     ] {
         let outcome = train(&format!("--device cpu --mode single {SMALL} {flags}"));
         assert_ne!(outcome.code, Some(0), "{flags}");

@@ -66,6 +66,22 @@ fn a_run_ends_with_a_page_that_needs_nothing_else() {
 }
 
 #[test]
+fn no_accuracy_is_drawn_above_a_hundred_percent() {
+    let run = trained(&format!("{RUN} --mode single --max-steps 1"));
+    let epochs = run.path.join("epochs.csv");
+    let header = text(&epochs).lines().next().expect("a header").to_owned();
+    for accuracy in ["0.994", "1"] {
+        fs::write(&epochs, format!("{header}\n1,0.5,0.1,{accuracy},2.5\n")).expect("written");
+        burn_ddp(&["report", name(&run.path)]).succeeded();
+        let svg = text(&run.path.join("curves/accuracy.svg"));
+        assert!(svg.contains(">100</text>") && svg.contains(">90</text>"), "{svg}");
+        for beyond in [">105</text>", ">110</text>"] {
+            assert!(!svg.contains(beyond), "{svg}");
+        }
+    }
+}
+
+#[test]
 fn each_rank_says_where_its_time_went() {
     let run = trained(&format!("{RUN} --nproc-per-node 3 --epochs 2"));
     let column = |name| run.column("ranks.csv", name);

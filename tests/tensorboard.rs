@@ -136,6 +136,17 @@ fn events_are_what_the_tables_say() {
     assert_as_in_the_tables(&run, &scalars);
 }
 
+#[test]
+fn a_run_in_f16_has_its_loss_scale_and_skipped_steps() {
+    let run = trained(&format!("{RUN} --nproc-per-node 2 --precision f16 --train-limit 16 --batch-size 2"));
+    let scalars = scalars(&run);
+    for (tag, column) in [("train/loss_scale", "loss_scale"), ("train/skipped", "skipped")] {
+        let values: Vec<f64> = scalars[tag].iter().map(|point| point.1).collect();
+        assert_eq!(values, run.column("steps.csv", column), "{tag}");
+    }
+    assert_eq!(scalars["train/loss_scale"][0], (1, 65536.0));
+}
+
 /// A run of two ranks that went to step 6, and went on from step 2 with other steps 3 to 8.
 fn resumed() -> Run {
     let run = trained(&format!("{RUN} --nproc-per-node 2 --max-steps 6 --save-every 2 --keep 9"));

@@ -1,6 +1,7 @@
 //! What can go wrong between ranks, in words a user can act on.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -63,6 +64,36 @@ pub enum Error {
         /// Those that are not as rank 0.
         ranks: Vec<usize>,
     },
+    /// Ranks that were started with different settings.
+    #[error("the ranks have different settings: {}; give every rank the same", join(.differences))]
+    SettingsDiffer {
+        /// One entry for each setting that differs.
+        differences: Vec<SettingDifference>,
+    },
+    /// A loss or gradient that is NaN or infinite.
+    #[error(
+        "the {what} is {value} in step {step}{}; lower the learning rate or clip gradients, or train on with \
+         --allow-nan (allow_non_finite_loss)", at(.ranks)
+    )]
+    NonFinite {
+        /// What is not finite, such as `training loss`.
+        what: String,
+        /// Its value.
+        value: String,
+        /// Optimizer step, counted from 1.
+        step: usize,
+        /// The ranks on which it arose; empty if it arose in the sum over all ranks.
+        ranks: Vec<usize>,
+    },
+    /// Gradients that overflow f16 at the smallest loss scale.
+    #[error(
+        "precision f16: the gradients overflow although the loss scale has fallen to {scale}; lower the learning \
+         rate, clip gradients, or use bf16 or f32"
+    )]
+    LossScale {
+        /// The smallest loss scale.
+        scale: f32,
+    },
     /// A connection that did not prove the job's secret.
     #[error("{peer} did not prove the job's secret: {reason}")]
     Unauthenticated {
@@ -116,5 +147,78 @@ impl Error {
             Error::Poisoned(cause) => cause.cause(),
             other => other,
         }
+    }
+}
+
+/// A setting with different values on different ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SettingDifference {
+    /// Name of the setting.
+    pub name: String,
+    /// Each value with its ranks, ordered by the first of them.
+    pub values: Vec<(String, Vec<usize>)>,
+}
+
+impl SettingDifference {
+    /// Most values in a message.
+    const SHOWN: usize = 4;
+    /// Most characters of a value in a message.
+    const WIDTH: usize = 60;
+}
+
+impl fmt::Display for SettingDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is ", self.name)?;
+        for (index, (value, ranks)) in self.values.iter().take(Self::SHOWN).enumerate() {
+            let and = if index > 0 { " and " } else { "" };
+            let cut: String = value.chars().take(Self::WIDTH).collect();
+            let dots = if cut.len() < value.len() { "…" } else { "" };
+            write!(f, "{and}{cut}{dots} on {}", names(ranks))?;
+        }
+        match self.values.len().saturating_sub(Self::SHOWN) {
+            0 => Ok(()),
+            more => write!(f, " and {more} other values"),
+        }
+    }
+}
+
+/// Ranks in words, with a range for three or more in a row: `ranks 0, 2-5`.
+fn names(ranks: &[usize]) -> String {
+    let runs = ranks.chunk_by(|a, b| a + 1 == *b);
+    let list: Vec<String> = runs
+        .flat_map(|run| match run {
+            [first, _, .., last] => vec![format!("{first}-{last}")],
+            few => few.iter().map(usize::to_string).collect(),
+        })
+        .collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
+}
+
+/// Where something arose, if known.
+fn at(ranks: &[usize]) -> String {
+    if ranks.is_empty() { String::new() } else { format!(" on {}", names(ranks)) }
+}
+
+fn join(differences: &[SettingDifference]) -> String {
+    differences.iter().map(SettingDifference::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_in_a_row_are_a_range() {
+        assert_eq!(names(&[3]), "rank 3");
+        assert_eq!(names(&[0, 1]), "ranks 0, 1");
+        assert_eq!(names(&[0, 2, 3, 4, 5, 7]), "ranks 0, 2-5, 7");
+    }
+
+    #[test]
+    fn many_and_long_values_are_cut() {
+        let values = (0..6).map(|rank| (format!("{rank}").repeat(80), vec![rank])).collect();
+        let shown = SettingDifference { name: "lr".into(), values }.to_string();
+        assert!(shown.starts_with(&format!("lr is {}… on rank 0 and 111", "0".repeat(60))), "{shown}");
+        assert!(shown.ends_with("… on rank 3 and 2 other values"), "{shown}");
     }
 }

@@ -128,8 +128,9 @@ pub fn reader(bytes: &[u8]) {
 /// as the same call.
 pub fn header(bytes: &[u8]) {
     let Some(header) = bytes.first_chunk() else { return };
-    let Some(call) = header::decode(header) else { return };
-    let written = header::pack(call.seq, call.count, &call.operation, call.dtype, call.reduce, call.root);
+    let Some((call, method)) = header::decode(header) else { return };
+    let (seq, count) = (call.seq, call.count);
+    let written = header::pack(method, seq, count, &call.operation, call.dtype, call.reduce, call.root);
     assert_eq!(&written, header, "{call}");
 }
 
@@ -201,7 +202,8 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, edits: &[u8]) -> bool {
     to.write_all(&bytes).is_ok()
 }
 
-/// One who has proved the secret and then says `bytes`: for which group and rank it comes.
+/// One who has proved the secret and then says `bytes`: for which group and rank it comes, and that the
+/// connection is the one to use.
 fn greeting(bytes: &[u8]) {
     const RANK: usize = 1;
     let (here, mut there) = pair();
@@ -213,8 +215,9 @@ fn greeting(bytes: &[u8]) {
         receiving.join().expect("no panic")
     });
     let number = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
-    let meant = (bytes.len() >= 16 && number(12) == RANK)
-        .then(|| ((number(4) as u64) << 32 | number(0) as u64, number(8)));
+    let confirmed = bytes.get(16) == Some(&switchboard::CONFIRMED);
+    let meant =
+        (confirmed && number(12) == RANK).then(|| ((number(4) as u64) << 32 | number(0) as u64, number(8)));
     assert_eq!(received.ok(), meant.map(|arrival| vec![arrival]));
 }
 

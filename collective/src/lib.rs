@@ -48,7 +48,7 @@ pub mod transport;
 
 pub use communicator::{Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
-pub use error::{Error, Result};
+pub use error::{Error, Result, SettingDifference};
 pub use process_group::{
     DeviceCall, DevicePath, FlightRecord, JOB_ID, Options, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall,
     Work, explain,

@@ -96,28 +96,32 @@ pub fn backward(loss: &Tensor<1>) -> Gradients {
 }
 
 /// Dynamic loss scaling for f16, with the numbers of PyTorch's `GradScaler`: the scale starts at 65536,
-/// halves when a gradient is no finite number, in which case the step is left out, and doubles after
-/// 2000 steps without.
+/// halves when a gradient is not finite, in which case the step is skipped, and doubles after 2000 steps
+/// without. Below a minimum it is an error, as in fairseq (`--min-loss-scale`, 1e-4) and DeepSpeed
+/// (`min_loss_scale`, 1); PyTorch's has none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossScaler {
     scale: f32,
     good_steps: u32,
+    skipped: bool,
 }
 
 impl LossScaler {
     const START: f32 = 65536.0;
     const GROW_AFTER: u32 = 2000;
+    /// The power of two above fairseq's 1e-4: 30 steps after [`START`](Self::START) if each overflows.
+    const MIN: f32 = 1.0 / 8192.0;
 
     /// Applies to this thread from now on.
     pub fn start() -> Self {
-        let scaler = LossScaler { scale: Self::START, good_steps: 0 };
+        let scaler = LossScaler { scale: Self::START, good_steps: 0, skipped: false };
         scaler.set();
         scaler
     }
 
     /// Goes on with what [`state`](Self::state) said in another process.
     pub fn restore((scale, good_steps): (f32, u32)) -> Self {
-        let scaler = LossScaler { scale, good_steps };
+        let scaler = LossScaler { scale, good_steps, skipped: false };
         scaler.set();
         scaler
     }
@@ -147,17 +151,29 @@ impl LossScaler {
         }
     }
 
+    /// Whether the last step was skipped.
+    pub fn skipped(self) -> bool {
+        self.skipped
+    }
+
     /// After a step, whose gradients were finite or not on all ranks alike.
-    pub fn update(&mut self, finite: bool) {
+    ///
+    /// # Errors
+    /// [`Error::LossScale`] if they were not and the scale is at its minimum.
+    pub fn update(&mut self, finite: bool) -> Result<()> {
+        self.skipped = !finite;
         if finite {
             self.good_steps += 1;
             if self.good_steps == Self::GROW_AFTER {
                 (self.scale, self.good_steps) = (self.scale * 2.0, 0);
             }
-        } else {
+        } else if self.scale > Self::MIN {
             (self.scale, self.good_steps) = (self.scale / 2.0, 0);
+        } else {
+            return Err(Error::LossScale { scale: self.scale });
         }
         self.set();
+        Ok(())
     }
 }
 
@@ -176,11 +192,14 @@ mod tests {
     #[test]
     fn the_scale_halves_at_once_and_doubles_after_a_while() {
         let mut scaler = LossScaler::start();
-        scaler.update(false);
+        let update = |scaler: &mut LossScaler, finite| scaler.update(finite).expect("above the minimum");
+        update(&mut scaler, false);
+        assert!(scaler.skipped());
         assert_eq!(scaler.scale(), 32768.0);
-        (0..1999).for_each(|_| scaler.update(true));
+        (0..1999).for_each(|_| update(&mut scaler, true));
+        assert!(!scaler.skipped());
         assert_eq!(scaler.scale(), 32768.0);
-        scaler.update(true);
+        update(&mut scaler, true);
         assert_eq!(scaler.scale(), 65536.0);
         assert!(scaler.expect_scaled().is_err());
         let loss = Tensor::<1>::ones([1], &Device::flex().autodiff()).require_grad();
@@ -188,7 +207,14 @@ mod tests {
         assert!(scaler.expect_scaled().is_ok());
         let grad = loss.grad(&grads).expect("a gradient").into_data();
         assert_eq!(grad.as_slice::<f32>().expect("f32"), [65536.0]);
-        scaler.update(true);
+        update(&mut scaler, true);
         assert!(scaler.expect_scaled().is_err());
+    }
+
+    #[test]
+    fn a_scale_that_only_falls_is_an_error_after_thirty_steps() {
+        let mut scaler = LossScaler::start();
+        let skips = (1..).find(|_| scaler.update(false).is_err());
+        assert_eq!((skips, scaler.scale()), (Some(30), LossScaler::MIN));
     }
 }

@@ -31,8 +31,12 @@ pub fn entries<M: Module>(module: &M) -> Vec<Entry> {
 /// SHA-256 over the bytes and shapes of every parameter and buffer in field order, in hex. Names
 /// are left out, so that it does not change with a field's.
 pub fn digest<M: Module>(module: &M) -> String {
+    digest_of(&entries(module))
+}
+
+fn digest_of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut hash = Sha256::new();
-    for entry in entries(module) {
+    for entry in entries {
         for dim in entry.data.shape().iter() {
             hash.update((*dim as u64).to_le_bytes());
         }
@@ -44,15 +48,54 @@ pub fn digest<M: Module>(module: &M) -> String {
 /// Gives every rank `root`'s parameters and buffers.
 ///
 /// # Errors
-/// If the ranks' modules differ in structure, naming the first difference; or if the group fails.
+/// If the ranks' modules differ in names, shapes, types or in what is trainable, naming the first
+/// difference; or if the group fails.
 pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Result<M> {
     if group.world_size() == 1 {
         return Ok(module);
     }
-    let mut entries = entries(&module);
+    let entries = entries(&module);
     check_structure(&entries, group)?;
+    receive(module, entries, group, root, |_| true)
+}
+
+/// Verifies that all ranks hold the same trainable parameters, then gives every rank `root`'s buffers,
+/// such as BatchNorm's running statistics, which each rank computes from its own samples. Returns the
+/// module with its [`digest`].
+///
+/// # Errors
+/// [`Error::Diverged`] naming the ranks whose parameters differ from rank 0's; or if the group fails.
+pub fn verify_and_share_buffers<M: Module>(
+    module: M,
+    group: &ProcessGroup,
+    root: usize,
+    when: &str,
+) -> Result<(M, String)> {
+    let entries = entries(&module);
+    let parameters = digest_of(entries.iter().filter(|entry| entry.trainable));
+    compare(&parameters, group, when)?;
+    if entries.iter().all(|entry| entry.trainable) {
+        return Ok((module, parameters));
+    }
+    let module = match group.world_size() {
+        1 => module,
+        _ => receive(module, entries, group, root, |entry| !entry.trainable)?,
+    };
+    let digest = digest(&module);
+    Ok((module, digest))
+}
+
+/// Replaces those of `entries` that `shared` chooses by `root`'s.
+fn receive<M: Module>(
+    module: M,
+    mut entries: Vec<Entry>,
+    group: &ProcessGroup,
+    root: usize,
+    shared: fn(&Entry) -> bool,
+) -> Result<M> {
     // One message for all: the cost of a message, not of a byte, dominates at start-up.
-    let parts: Vec<&[u8]> = entries.iter().map(|entry| entry.data.as_bytes()).collect();
+    let parts: Vec<&[u8]> =
+        entries.iter().filter(|entry| shared(entry)).map(|entry| entry.data.as_bytes()).collect();
     if group.rank() == root {
         group.broadcast(&mut parts.concat(), root)?;
         return Ok(module);
@@ -60,7 +103,7 @@ pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Res
     let mut bytes = vec![0; parts.iter().map(|part| part.len()).sum()];
     group.broadcast(&mut bytes, root)?;
     let mut rest = &bytes[..];
-    for entry in &mut entries {
+    for entry in entries.iter_mut().filter(|entry| shared(entry)) {
         let (mine, others) = rest.split_at(entry.data.as_bytes().len());
         entry.data =
             TensorData::from_bytes_vec(mine.to_vec(), entry.data.shape().clone(), entry.data.dtype());
@@ -75,10 +118,15 @@ pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Res
 /// [`Error::Diverged`] naming the ranks that differ from rank 0; or if the group fails.
 pub fn verify_equal<M: Module>(module: &M, group: &ProcessGroup, when: &str) -> Result<String> {
     let mine = digest(module);
-    let all = group.all_gather_object(&mine)?;
+    compare(&mine, group, when)?;
+    Ok(mine)
+}
+
+fn compare(mine: &String, group: &ProcessGroup, when: &str) -> Result<()> {
+    let all = group.all_gather_object(mine)?;
     let different: Vec<usize> = (0..all.len()).filter(|&r| all[r] != all[0]).collect();
     if different.is_empty() {
-        return Ok(mine);
+        return Ok(());
     }
     Err(Error::Diverged { when: when.into(), ranks: different })
 }
@@ -95,8 +143,11 @@ pub fn overwrite<M: Module>(module: M, data: Vec<TensorData>) -> M {
 }
 
 fn check_structure(entries: &[Entry], group: &ProcessGroup) -> Result<()> {
-    let mine: Vec<String> =
-        entries.iter().map(|e| format!("{} {:?} {:?}", e.path, e.data.shape(), e.data.dtype())).collect();
+    let describe = |entry: &Entry| {
+        let kind = if entry.trainable { "trainable" } else { "a buffer or frozen" };
+        format!("{} {} {:?}, {kind}", entry.path, entry.data.shape(), entry.data.dtype())
+    };
+    let mine: Vec<String> = entries.iter().map(describe).collect();
     let all: Vec<Vec<String>> = group.all_gather_object(&mine)?;
     for (rank, theirs) in all.iter().enumerate() {
         if let Some(i) = (0..theirs.len().max(all[0].len())).find(|&i| theirs.get(i) != all[0].get(i)) {

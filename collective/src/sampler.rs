@@ -32,6 +32,11 @@ impl DistributedSampler {
         self.len == 0
     }
 
+    /// Seed of the order; `None` for the data set's own.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
     /// The same dealing over `len` samples.
     pub fn with_len(self, len: usize) -> Self {
         Self { len, ..self }

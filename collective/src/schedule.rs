@@ -216,6 +216,26 @@ mod tests {
         assert!(lr.at(24) > 0.0 && lr.at(24) < 0.01);
     }
 
+    /// Printed by torch 2.15's `SequentialLR` of `LinearLR(optimizer, start_factor=0.25, total_iters=3)` and
+    /// `CosineAnnealingLR(optimizer, 7)` with a rate of 0.4 and `milestones=[3]`.
+    #[test]
+    fn a_linear_warm_up_before_a_cosine_is_pytorchs() {
+        let lr = ScheduledLr::new(Curve::Cosine, WarmupLr::linear(0.25, 0.4, 3), 10, Some(10));
+        let wanted = [
+            0.1,
+            0.2,
+            0.30000000000000004,
+            0.4,
+            0.38019377358048384,
+            0.32469796037174675,
+            0.2445041867912629,
+            0.15549581320873715,
+            0.07530203962825331,
+            0.019806226419516192,
+        ];
+        assert_rates(&(1..=10).map(|step| lr.at(step)).collect::<Vec<_>>(), &wanted);
+    }
+
     #[test]
     fn the_shortest_runs_have_rates_too() {
         for curve in ["constant", "one-cycle", "one-cycle:0", "one-cycle:1", "cosine"] {

@@ -207,6 +207,25 @@ fn bad_variables_are_named() {
 }
 
 #[test]
+fn a_socket_that_is_not_the_master_ports_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+    // SAFETY: the descriptor is open; this lets it live on in the children.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let variables = [
+        ("RANK", "0".into()),
+        ("WORLD_SIZE", "2".into()),
+        ("MASTER_PORT", port.to_string()),
+        ("BURN_DDP_MASTER_FD", fd.to_string()),
+    ];
+    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+    let wanted =
+        format!("BURN_DDP_MASTER_FD is {fd}, but that socket listens on {address} and MASTER_PORT is {port}");
+    assert!(error.contains(&wanted), "{error}");
+}
+
+#[test]
 fn a_taken_port_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

@@ -66,6 +66,11 @@ fn different_models_are_named_on_every_rank() {
     });
     for error in errors {
         assert!(error.contains("first.weight") && error.contains("rank 1"), "{error}");
+        let shapes = [
+            "`first.weight [4, 8] F32, trainable` on rank 0",
+            "`first.weight [5, 8] F32, trainable` on rank 1",
+        ];
+        assert!(shapes.iter().all(|shape| error.contains(shape)), "{error}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! A linear layer: products of matrices by the crate `gemm`, into memory that nobody has cleared before.
 
+use crate::parallel;
 use gemm::Parallelism;
 
 /// Multiplications from which on several threads are worth it.
@@ -8,7 +9,7 @@ const PARALLEL: usize = 1 << 18;
 /// `x`, `[batch, inputs]`, times `weight`, `[inputs, outputs]`, with `bias`, `[outputs]`, added to each row.
 ///
 /// # Panics
-/// If the slices are not of these shapes.
+/// If the slices are not of these shapes, or the result is more than memory can hold.
 pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     let [batch, inputs, outputs] = shape(x, weight, bias.len());
     let mut y = product([batch, inputs, outputs], Matrix::rows(x, inputs), Matrix::rows(weight, outputs));
@@ -21,7 +22,7 @@ pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
 /// The gradient of `x`, from that of the output, `[batch, outputs]`.
 ///
 /// # Panics
-/// If the slices are not of these shapes.
+/// If the slices are not of these shapes, or the result is more than memory can hold.
 pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f32> {
     let [batch, outputs, inputs] = shape(gradient, weight, weight.len() / outputs.max(1));
     product([batch, outputs, inputs], Matrix::rows(gradient, outputs), Matrix::rows(weight, outputs).turned())
@@ -30,7 +31,7 @@ pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f
 /// The gradients of the weight and of the bias, from `x` and that of the output, `[batch, outputs]`.
 ///
 /// # Panics
-/// If the slices are not of these shapes.
+/// If the slices are not of these shapes, or the result is more than memory can hold.
 pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f32>) {
     let [inputs, outputs] = [x, gradient].map(|matrix| matrix.len() / batch.max(1));
     let x = Matrix::rows(x, inputs).turned();
@@ -71,7 +72,8 @@ fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> V
     for (matrix, [rows, columns]) in [(left, [rows, inner]), (right, [inner, columns])] {
         assert_eq!(matrix.values.len(), rows * columns, "whole rows");
     }
-    let mut result = Vec::with_capacity(rows * columns);
+    let len = parallel::values(&[rows, columns]).expect("a result that fits in memory");
+    let mut result = Vec::with_capacity(len);
     let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;
     let parallelism = if many { Parallelism::Rayon(0) } else { Parallelism::None };
     // SAFETY: both matrices have as many values as their shapes say, and their strides are those of their
@@ -98,7 +100,7 @@ fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> V
             false,
             parallelism,
         );
-        result.set_len(rows * columns);
+        result.set_len(len);
     }
     result
 }

@@ -116,7 +116,8 @@ pub struct Line {
 /// Each channel's line over `a`, and over `b` if there is one.
 ///
 /// # Panics
-/// If there are fewer values than `[batch, channels, positions]` says, or fewer lines than channels.
+/// If there are fewer values than `[batch, channels, positions]` says, or fewer lines than channels, or if
+/// the result is more than memory can hold.
 pub fn lines(
     lines: &[Line],
     a: Centred,
@@ -126,8 +127,9 @@ pub fn lines(
     let one = |(): &mut (), image: usize, to: &mut [MaybeUninit<f32>]| {
         arch().dispatch(Lines { lines: &lines[..channels], a, b, first: image * channels, positions, to });
     };
-    // SAFETY: every plane of an image is written whole.
-    unsafe { parallel::build(batch, channels * positions, || (), one) }
+    let len = parallel::values(&[channels, positions]).expect("an image that fits in memory");
+    // SAFETY: an image has a whole number of planes, and every one is written.
+    unsafe { parallel::build(batch, len, || (), one) }
 }
 
 struct Lines<'a> {

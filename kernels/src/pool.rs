@@ -24,13 +24,14 @@ pub struct Windows {
 
 impl Windows {
     /// Of `kernel` rows and columns in images `[batch, channels, height, width]`. `None` if there is
-    /// no window, or one is wider than 4 or has more than 254 values.
+    /// no window, one is wider than 4 or has more than 254 values, or the images would be larger than
+    /// memory can be.
     pub fn new(images: [usize; 4], kernel: [usize; 2]) -> Option<Self> {
         let [batch, channels, height, width] = images;
         let [rows, columns] = kernel;
         let fits = (1..=height).contains(&rows)
             && (1..=width.min(WIDEST)).contains(&columns)
-            && batch * channels > 0;
+            && parallel::values(&images).is_some_and(|values| values > 0);
         let windows = Self { planes: [batch, channels], size: [height, width], kernel };
         (fits && rows * columns < usize::from(NONE)).then_some(windows)
     }

@@ -42,10 +42,13 @@ fn assert_close(ours: &[f32], wanted: &[f64], what: &str) {
     }
 }
 
-/// Calls `meet(output, image, weight)` for every product of a convolution.
-fn products(geometry: &Geometry, mut meet: impl FnMut(usize, usize, usize)) {
-    let Geometry { batch, channels, size: [rows, columns], padding, filters, kernel, dilation } = *geometry;
-    let [height, width] = geometry.output();
+/// Shapes of image and weights, padding and dilation.
+type Case = ([usize; 4], [usize; 4], [usize; 2], [usize; 2]);
+
+/// Calls `meet(output, image, weight)` for every product of a convolution, whose outputs are
+/// `height` × `width`.
+fn products(case: Case, [height, width]: [usize; 2], mut meet: impl FnMut(usize, usize, usize)) {
+    let ([batch, channels, rows, columns], [filters, _, kernel @ ..], padding, dilation) = case;
     for (image, filter) in (0..batch).flat_map(|image| (0..filters).map(move |filter| (image, filter))) {
         for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
             for tap in 0..channels * kernel[0] * kernel[1] {
@@ -76,7 +79,8 @@ fn convolutions_are_loops() {
         ([1, 32, 1, 1], [16, 32, 3, 3], [2, 2], [1, 1]),
     ];
     everywhere(|width| {
-        for (image, weight, padding, dilation) in cases {
+        for case in cases {
+            let (image, weight, padding, dilation) = case;
             let geometry = Geometry::new(image, weight, padding, dilation).expect("covered");
             let what = format!("{width}, {image:?} with {weight:?}");
             let [height, wide] = geometry.output();
@@ -91,7 +95,9 @@ fn convolutions_are_loops() {
                 (conv::forward(geometry, &x, filters(false)), conv::forward(geometry, &x, filters(true)));
             let mut wanted: Vec<f64> =
                 (0..outputs).map(|at| f64::from(bias[at / (height * wide) % weight[0]])).collect();
-            products(&geometry, |output, from, tap| wanted[output] += f64::from(x[from] * w[tap]));
+            products(case, geometry.output(), |output, from, tap| {
+                wanted[output] += f64::from(x[from] * w[tap])
+            });
             assert_close(&plain, &wanted, &what);
             assert!(cut.iter().zip(&plain).all(|(cut, plain)| *cut == plain.max(0.0)), "{what}");
 
@@ -100,7 +106,7 @@ fn convolutions_are_loops() {
                 gradient.iter().zip(&cut).map(|(g, cut)| if *cut > 0.0 { *g } else { 0.0 }).collect();
             let through = Gradient::Whole(Whole { values: &gradient, output: Some(&cut) });
             let (mut for_x, mut for_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
-            products(&geometry, |output, from, tap| {
+            products(case, geometry.output(), |output, from, tap| {
                 for_x[from] += f64::from(passed[output] * w[tap]);
                 for_w[tap] += f64::from(passed[output] * x[from]);
             });
@@ -124,6 +130,29 @@ fn what_a_convolution_does_not_cover_is_refused() {
     assert!(!fits([0, 0], [3, 1]), "a kernel larger than the image");
     assert!(Geometry::new([1, 2, 5, 5], [3, 1, 3, 3], [0, 0], [1, 1]).is_none(), "other channels");
     assert!(Geometry::new([0, 2, 5, 5], [3, 2, 3, 3], [0, 0], [1, 1]).is_none(), "no image");
+}
+
+#[test]
+fn sizes_that_wrap_round_are_refused() {
+    const HALF: usize = 1 << (usize::BITS - 1);
+    let fits = |image, kernel: [usize; 2], padding, dilation| {
+        Geometry::new(image, [1, 1, kernel[0], kernel[1]], padding, dilation).is_some()
+    };
+    assert!(fits([1, 1, 5, 5], [3, 3], [0, 0], [2, 2]));
+    assert!(!fits([1, 1, 5, 5], [3, 3], [0, 0], [HALF, 1]), "a reach that wraps round to zero");
+    assert!(!fits([1, 1, 5, 5], [3, 3], [HALF, 0], [HALF + 1, 1]), "a padding that does");
+    assert!(!fits([1, 1, HALF, 2], [1, 1], [0, 0], [1, 1]), "an image that does");
+    assert!(!fits([HALF, 1, 2, 1], [1, 1], [0, 0], [1, 1]), "a batch that does");
+    assert!(Windows::new([1, HALF, 2, 2], [2, 2]).is_none(), "planes that do");
+}
+
+#[test]
+#[should_panic(expected = "an image that fits in memory")]
+fn planes_that_wrap_round_are_refused() {
+    // Two planes of so many positions would be two values in all.
+    let positions = (1 << (usize::BITS - 1)) + 1;
+    let line = Line { factors: [1.0, 0.0], constant: 0.0 };
+    drop(planes::lines(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
 }
 
 #[test]

@@ -28,6 +28,7 @@ impl Identity {
             ("--lr", json!(config.lr)),
             ("--scale-lr", json!(config.scale_lr)),
             ("--warmup-epochs", json!(config.warmup_epochs)),
+            ("--warmup-start-factor", json!(optimisation.warmup_start_factor)),
             ("--momentum", json!(config.momentum)),
             ("--lr-schedule", json!(optimisation.lr_schedule)),
             ("--nesterov", json!(optimisation.nesterov)),

@@ -1,6 +1,7 @@
 //! `burn-ddp launch`: torchrun's flags, for any program.
 
 use super::{
+    limit,
     nodes::Rules,
     output::Output,
     ranks::Job,
@@ -10,6 +11,7 @@ use super::{
 use crate::{
     cli::{DeviceArg, positive},
     device::{cores, gpus},
+    run_folder::timestamp,
 };
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -56,7 +58,7 @@ pub struct LaunchArgs {
     #[arg(long, alias = "monitor_interval", default_value_t = 0.01, value_name = "S", value_parser = seconds, help_heading = "Failures")]
     pub monitor_interval: f64,
 
-    /// Folder for what the ranks print: attempt0/rank0.stdout.log and its like
+    /// Folder for what the ranks print: JOB/attempt0/rank0.stdout.log and its like, in a folder for each job
     #[arg(long, alias = "log_dir", value_name = "DIR", help_heading = "Output")]
     pub log_dir: Option<PathBuf>,
     /// Show what the ranks print, too, although it is filed
@@ -184,8 +186,10 @@ fn plan(
         }
         (_, Some(node), Some(address)) => (node, address),
     };
+    let ranks = nproc.count(gpus)?;
+    limit::check(ranks, cores(), &lookup)?;
     Ok(Plan {
-        ranks: nproc.count(gpus)?,
+        ranks,
         rules: Rules {
             min: nnodes.min,
             max: nnodes.max,
@@ -196,8 +200,14 @@ fn plan(
         master_addr,
         master_port,
         max_restarts: or_pet(args.max_restarts, "PET_MAX_RESTARTS", &lookup)?.unwrap_or(0),
-        run_id: Secret::random().expose().chars().take(12).collect(),
+        run_id: run_id()?,
     })
+}
+
+/// A new job's name: when it started, and something random for jobs of the same second.
+fn run_id() -> Result<String> {
+    let random: String = Secret::random().expose().chars().take(6).collect();
+    Ok(format!("{}-{random}", timestamp()?))
 }
 
 /// A time from a millisecond to a week.

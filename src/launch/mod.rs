@@ -15,6 +15,7 @@ pub mod command;
 mod ending;
 mod environment;
 mod guard;
+mod limit;
 mod nodes;
 mod output;
 mod port;
@@ -25,7 +26,7 @@ mod supervisor;
 
 pub use environment::WHY;
 
-use crate::world::Environment;
+use crate::{device::cores, world::Environment};
 use anyhow::{Context, Result};
 use collective::Secret;
 use environment::Round;
@@ -41,8 +42,9 @@ use std::process::ExitCode;
 /// signal if this launcher was told to stop.
 ///
 /// # Errors
-/// If a rank cannot be started.
+/// If there are no ranks or far too many, or one cannot be started.
 pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
+    limit::check(count, cores(), &|name| std::env::var(name).ok())?;
     let job = Job {
         program: std::env::current_exe().context("cannot find this program's own file")?.into(),
         args: std::env::args_os().skip(1).collect(),
@@ -79,8 +81,8 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 /// ```
 ///
 /// # Errors
-/// Those of `f`; naming the variable, if a launcher's variables contradict each other; if a rank
-/// cannot be started.
+/// Those of `f`; naming the variable, if a launcher's variables contradict each other; those of
+/// [`ranks()`].
 pub fn spawn<F>(count: usize, f: F) -> Result<ExitCode>
 where
     F: FnOnce(Environment) -> Result<ExitCode>,

@@ -1,5 +1,6 @@
 //! What the ranks print: left alone, prefixed with the rank, filed, or both.
 
+use super::environment::Round;
 use anyhow::{Context, Result};
 use std::{
     collections::VecDeque,
@@ -26,7 +27,7 @@ pub enum Output {
     Inherited,
     /// To the launcher's own, each line after `[rank0] `.
     Prefixed,
-    /// To `DIR/attempt0/rank0.stdout.log` and its like; with `tee`, prefixed as well.
+    /// To `DIR/JOB/attempt0/rank0.stdout.log` and its like; with `tee`, prefixed as well.
     Filed { dir: PathBuf, tee: bool },
 }
 
@@ -63,13 +64,14 @@ impl Output {
         }
     }
 
-    /// The folder of a round's files, made if it is not there; `None` if nothing is filed.
+    /// The folder of a round's files, made if it is not there; `None` if nothing is filed. Every job has
+    /// its own, which its machines may share.
     ///
     /// # Errors
     /// Naming the folder that cannot be made.
-    pub fn folder(&self, restarts: usize) -> Result<Option<PathBuf>> {
+    pub fn folder(&self, round: &Round) -> Result<Option<PathBuf>> {
         let Output::Filed { dir, .. } = self else { return Ok(None) };
-        let folder = dir.join(format!("attempt{restarts}"));
+        let folder = dir.join(&round.run_id).join(format!("attempt{}", round.restarts));
         fs::create_dir_all(&folder)
             .with_context(|| format!("--log-dir: cannot make the folder {}", folder.display()))?;
         Ok(Some(folder))
@@ -108,7 +110,7 @@ impl Listener {
             let file = folder
                 .map(|folder| {
                     let path = folder.join(format!("rank{rank}.{}.log", stream.name()));
-                    File::create(&path).with_context(|| format!("cannot write {}", path.display()))
+                    File::create_new(&path).with_context(|| format!("cannot write {}", path.display()))
                 })
                 .transpose()?;
             let prefix = output.on_screen().then(|| format!("[rank{rank}] "));

@@ -55,13 +55,16 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts them all, or none.
+    /// Starts them all, or none; or those before a signal that tells the launcher to stop.
     ///
     /// # Errors
     /// Naming the program, or the file or folder that cannot be written.
-    pub fn start(job: &Job, round: &Round, port: &MasterPort) -> Result<Self> {
+    pub fn start(job: &Job, round: &Round, port: &MasterPort, signals: &Signals) -> Result<Self> {
         super::child::check(&job.program)?;
-        let folder = job.output.folder(round.restarts)?;
+        let folder = job.output.folder(round)?;
+        if let Some(folder) = &folder {
+            last_words(&format!("log files of this job: {}", folder.display()));
+        }
         // A program that has the terminal to itself may read keys and draw, which only the foreground
         // group may; all others get a group of their own, and nothing to read from a terminal.
         let terminal = stdin().is_terminal();
@@ -78,6 +81,9 @@ impl Ranks {
             place,
         };
         for local_rank in 0..round.local_world_size() {
+            if signals.first().is_some() {
+                break;
+            }
             let rank = round.first_rank() + local_rank;
             let mut command = Command::new(&job.program);
             command.args(&job.args).env(WHY, &job.why);

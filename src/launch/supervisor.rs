@@ -37,7 +37,7 @@ pub fn run(
     agent: Option<&mut Agent>,
     signals: &Signals,
 ) -> Result<Ending> {
-    let mut ranks = Ranks::start(job, round, port)?;
+    let mut ranks = Ranks::start(job, round, port, signals)?;
     let ending = match agent {
         None => alone(job, &mut ranks, signals),
         Some(agent) => together(job, &mut ranks, agent, signals),
@@ -161,7 +161,8 @@ mod tests {
             why: String::new(),
         };
         let port = MasterPort::reserved()?;
-        Ranks::start(&job, &Round::alone(count, port.number(), Secret::random()), &port)
+        let round = Round::alone(count, port.number(), Secret::random());
+        Ranks::start(&job, &round, &port, &Signals::new())
     }
 
     /// What many looks at ranks say, of which the first stands stopped from the third look on.

@@ -78,14 +78,20 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
     [
         chart("Training loss", steps, Axis::Logarithmic, false, &|run| run.by_step(|row| row.loss)),
         chart("Test loss", steps, Axis::Logarithmic, true, &|run| run.by_evaluation(|row| row.test_loss)),
-        chart("Test accuracy in %, by step", steps, Axis::Around, true, &|run| run.by_evaluation(accuracy)),
-        chart("Test accuracy in %, by time", "seconds of training and testing", Axis::Around, true, &|run| {
-            let time = run.epochs.iter().scan(0.0, |time, row| {
-                *time += row.seconds;
-                Some((*time, accuracy(row)))
-            });
-            time.collect()
-        }),
+        chart("Test accuracy in %, by step", steps, Axis::Percent, true, &|run| run.by_evaluation(accuracy)),
+        chart(
+            "Test accuracy in %, by time",
+            "seconds of training and testing",
+            Axis::Percent,
+            true,
+            &|run| {
+                let time = run.epochs.iter().scan(0.0, |time, row| {
+                    *time += row.seconds;
+                    Some((*time, accuracy(row)))
+                });
+                time.collect()
+            },
+        ),
         chart("Images a second, all ranks", steps, Axis::FromZero, false, &|run| {
             run.by_step(|row| row.images_per_second)
         }),

@@ -32,7 +32,7 @@ pub fn curves(run: &Run) -> [(&'static str, Chart); 4] {
             Chart {
                 title: "Test accuracy in %",
                 along,
-                axis: Axis::Around,
+                axis: Axis::Percent,
                 legend: false,
                 series: vec![accuracy],
             },

@@ -6,6 +6,8 @@ pub enum Axis {
     FromZero,
     /// No further than the values do.
     Around,
+    /// The same for percentages: never below 0 or above 100.
+    Percent,
     /// In powers of ten, if the values are above 0 and span one; or else from 0.
     Logarithmic,
 }
@@ -24,7 +26,7 @@ impl Scale {
     pub fn over(values: impl Iterator<Item = f64> + Clone, marks: usize, axis: Axis) -> Self {
         let from_zero = match axis {
             Axis::FromZero => true,
-            Axis::Around => false,
+            Axis::Around | Axis::Percent => false,
             Axis::Logarithmic => {
                 let least = values.clone().fold(f64::INFINITY, f64::min);
                 let most = values.clone().fold(f64::NEG_INFINITY, f64::max);
@@ -45,6 +47,9 @@ impl Scale {
             // A single value has room on both sides.
             let room = if from == 0.0 { 1.0 } else { from.abs() * 0.1 };
             (from, to) = (if from_zero && from == 0.0 { 0.0 } else { from - room }, to + room);
+        }
+        if axis == Axis::Percent {
+            (from, to) = (from.max(0.0), to.min(100.0));
         }
         let step = round_step((to - from) / marks.max(1) as f64);
         Self { from: (from / step).floor() * step, to: (to / step).ceil() * step, step: Some(step) }
@@ -127,6 +132,10 @@ mod tests {
         assert_eq!(loss.place(1.25), 0.5);
         let accuracy = Scale::over([90.1, 94.95].into_iter(), 5, Axis::Around);
         assert_eq!(written(&accuracy), ["90", "91", "92", "93", "94", "95"]);
+        let certain = Scale::over([99.4].into_iter(), 5, Axis::Percent);
+        assert_eq!(written(&certain), ["85", "90", "95", "100"]);
+        let mixed = Scale::over([0.0, 100.0].into_iter(), 5, Axis::Percent);
+        assert_eq!(written(&mixed), ["0", "20", "40", "60", "80", "100"]);
         let rate = Scale::over([1e-7, 3e-7].into_iter(), 3, Axis::FromZero);
         assert_eq!(written(&rate), ["0", "1e-7", "2e-7", "3e-7"]);
         let steps = Scale::along([1.0, 46_900.0].into_iter(), 5);
@@ -151,6 +160,8 @@ mod tests {
         for scale in [
             Scale::over([].into_iter(), 5, Axis::Around),
             Scale::over([97.5].into_iter(), 5, Axis::Around),
+            Scale::over([0.0].into_iter(), 5, Axis::Percent),
+            Scale::over([100.0].into_iter(), 5, Axis::Percent),
             Scale::over([0.0].into_iter(), 5, Axis::FromZero),
             Scale::over([].into_iter(), 5, Axis::Logarithmic),
             Scale::along([].into_iter(), 5),

@@ -80,6 +80,12 @@ impl EventLog {
         })
     }
 
+    /// Removes the file, and its folder if no other file is there. What cannot be removed stays.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+
     /// A picture of where the run is now.
     pub fn image(&self, tag: &'static str, picture: Picture) {
         self.write(|state| {
@@ -146,6 +152,10 @@ impl Observer for EventLog {
                 ("train/lr", report.lr),
                 ("train/images_per_second", images_per_second),
             ])?;
+            if let Some(scale) = report.loss_scale {
+                let skipped = f64::from(u8::from(report.skipped));
+                state.scalars([("train/loss_scale", scale.into()), ("train/skipped", skipped)])?;
+            }
             if state.flushed.elapsed() > FLUSH_EVERY { state.flush() } else { Ok(()) }
         });
     }

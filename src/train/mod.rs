@@ -27,11 +27,12 @@ use burn::train::{
 };
 use collective::{
     ProcessGroup,
+    data_parallel::DataParallelConfig,
     loader::DistributedLoader,
     metric::GlobalAccuracy,
     strategy::{Checkpoints, DistributedDataParallel, Observer},
 };
-use parts::{connect, load_data, loaders, network, renderer, restore_on};
+use parts::{connect, load_data, loaders, network, renderer, restore_on, same_data};
 use resumed::Resumed;
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
@@ -41,6 +42,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if environment.is_none_or(|environment| environment.is_main()) {
         args.checkpoints.check(args.run_dir.as_deref())?;
         args.optimisation.check(args.momentum, args.warmup_epochs)?;
+        Style::check(args.progress)?;
     }
     match Plan::decide(args, environment, gpus(args.device))? {
         Plan::Launch { ranks, why } => launch::ranks(ranks, &why),
@@ -61,20 +63,33 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
 
     let group = connect(args, environment)?;
     let transport = data_plane::attach(args.transport, role.device, &group, false, &console)?;
-    let (data, digest) = load_data(args, environment, &group, &console)?;
+    let data = load_data(args, environment, &group, &console)?;
     let (train, test) = loaders(args, &group, &data, &mut config);
+    group.verify_settings(&config.settings()?)?;
+    let digest = same_data(&data, &group)?;
 
     let resumed = Resumed::find(args, &mut config, &digest, &group, &console)?;
     let device = role.device.burn()?.autodiff();
     args.gradients.precision.check(&device)?;
     device.seed(args.seed);
     let net = network(args, &config, environment, &device, &group, &console)?;
+    let replicas = role.replicas.as_ref();
+    let replicas = replicas.map(|replicas| replicas.config(args, config.threads, &console)).transpose()?;
+    let memory = role.device.memory()?;
 
+    // Nothing is written before every rank has passed its checks.
+    group.barrier()?;
     let output = environment.is_main().then(|| resumed.open(args, &config, began)).transpose()?;
     // A rank cannot know why there are so many of it; its launcher does.
     let why = std::env::var(launch::WHY).unwrap_or_else(|_| role.why.clone());
     console.header(&config, &why, &transport, &data.source);
-    if let Some(memory) = role.device.memory()? {
+    if let Some((warmup, steps)) = config.unfinished_warmup(train.steps()) {
+        console.warn(&format!(
+            "--warmup-epochs {}: the run ends after {steps} steps, before the warm-up of {}: the rate reaches {:.6} and not {:.6}",
+            config.warmup_epochs, warmup.warmup_steps, warmup.at(steps), warmup.target
+        ));
+    }
+    if let Some(memory) = memory {
         console.say(&format!("memory    {memory}"));
     }
     if let Some(output) = &output {
@@ -89,13 +104,13 @@ fn train(args: &Args, role: &Role) -> Result<ExitCode> {
         .with_max_steps(resumed.last_step(&config, &*train))
         .with_resume(resumed.snapshot);
     let ddp = watched(ddp, args, data.test, &group, output.as_ref());
-    let ddp = Arc::new(configured(ddp, args, role, &config, output.as_ref(), &console)?);
+    let ddp = Arc::new(configured(ddp, args, replicas, output.as_ref()));
     let training = SupervisedTraining::<Net>::new(".", train.clone(), test)
         .metrics((LossMetric::new(), GlobalAccuracy::default()))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(resumed.epochs);
-    let renderer = renderer(args, environment, training.interrupter())?;
+    let renderer = renderer(args, environment, training.interrupter());
     let optimizer = config.optimisation.sgd(config.momentum);
     let learner = Learner::new(net, optimizer, config.schedule(train.steps()));
     let _training = signals.training_begins();
@@ -144,11 +159,9 @@ fn watched(
 fn configured(
     ddp: DistributedDataParallel<Net>,
     args: &Args,
-    role: &Role,
-    config: &RunConfig,
+    replicas: Option<DataParallelConfig>,
     output: Option<&Output>,
-    console: &Console,
-) -> Result<DistributedDataParallel<Net>> {
+) -> DistributedDataParallel<Net> {
     let ddp = ddp
         .with_reducer(args.gradients.reducer())
         .with_accumulation(args.gradients.accumulate)
@@ -158,9 +171,10 @@ fn configured(
             keeper: output.map(|output| output.keeper.clone()),
         })
         .with_seed(args.seed)
+        .allow_non_finite_loss(args.optimisation.allow_nan)
         .with_stop(Arc::new(stop::asked));
-    Ok(match &role.replicas {
-        Some(replicas) => ddp.with_devices(replicas.config(args, config.threads, console)?),
+    match replicas {
+        Some(replicas) => ddp.with_devices(replicas),
         None => ddp,
-    })
+    }
 }

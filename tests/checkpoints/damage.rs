@@ -61,16 +61,18 @@ fn a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_offered_or_take
 
 #[test]
 fn a_newer_or_mismatched_checkpoint_is_refused() {
-    let run = checkpointed(FLAGS);
+    let own = format!("{FLAGS} --warmup-epochs 1");
+    let run = checkpointed(&own);
     for (flags, named) in [
         ("--seed 7", "--seed 42, not 7"),
+        ("--warmup-start-factor 0.5", "--warmup-start-factor null, not 0.5"),
         ("--batch-norm", "--batch-norm false, not true"),
         ("--momentum 0.5", "--momentum 0.9, not 0.5"),
         ("--train-limit 80", "--train-limit 90, not 80"),
     ] {
         let small = SMALL
             .replace("--train-limit 90", if flags.starts_with("--train") { "" } else { "--train-limit 90" });
-        let args = format!("{small} {FLAGS} {flags} --device cpu --resume {}", run.path.display());
+        let args = format!("{small} {own} {flags} --device cpu --resume {}", run.path.display());
         crate::common::train(&args).failed_saying(&["step-000012", named, "--init-from"]);
     }
     replace(&run.path.join("checkpoints/step-000012/manifest.json"), "\"format\": 1", "\"format\": 2");

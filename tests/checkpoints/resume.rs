@@ -21,7 +21,7 @@ fn a_run_goes_on_with_the_bits_it_would_have_had() {
     for flags in [
         "--nproc-per-node 2 --batch-size 8 --batch-norm",
         "--nproc-per-node 2 --batch-size 4 --sync-bn --accumulate 2 --warmup-epochs 1.5 --gradient-clip 1",
-        "--mode single --batch-size 16 --batch-norm --workers 0",
+        "--mode single --batch-size 16 --batch-norm --workers 0 --warmup-epochs 1.5 --warmup-start-factor 0.1",
         "--nproc-per-node 2 --batch-size 8 --precision bf16 --no-shuffle",
         // Burn's CPU backend has one random number generator for all replicas of a process.
         "--mode dp --device-ids cpu:0,cpu:1 --batch-size 16 --batch-norm --dropout 0",

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod config;
+mod float_types;
 mod models;
 mod pictures;
 mod weights;

@@ -23,20 +23,32 @@ pub struct Gpu {
     pub memory: usize,
 }
 
+/// Which GPUs the driver shows, and in which order.
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
 /// GPUs the driver shows, in `CUDA_VISIBLE_DEVICES`' order, once everything Burn's CUDA backend
 /// needs is there.
 ///
 /// # Errors
-/// Naming the library that was not found, and the file names tried; or the driver's own error.
+/// Naming the library that was not found, and the file names tried; `CUDA_VISIBLE_DEVICES` if it hides
+/// all GPUs; or the driver's own error.
 pub fn device_count() -> Result<usize> {
+    let visible = std::env::var(VISIBLE).ok();
+    if let Some(visible) = visible.as_deref().filter(|visible| names_none(visible)) {
+        return Err(hidden(visible));
+    }
     // SAFETY: both load a system library by name and drop it again.
     let (driver, nvrtc) =
         unsafe { (cudarc::driver::sys::is_culib_present(), cudarc::nvrtc::sys::is_culib_present()) };
     if !driver {
         return Err(missing("the NVIDIA driver", "libcuda.so, libcuda.so.1", "install the NVIDIA driver"));
     }
-    result::init().map_err(driver_error)?;
-    let count = result::device::get_count().map_err(driver_error)?;
+    let count = match (result::init().and_then(|()| result::device::get_count()), visible) {
+        (Ok(0) | Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)), Some(visible)) => {
+            return Err(hidden(&visible));
+        }
+        (count, _) => count.map_err(driver_error)?,
+    };
     if count > 0 && !nvrtc {
         let hint = "install the CUDA toolkit, or put the folder of libnvrtc on LD_LIBRARY_PATH";
         return Err(missing("CUDA's run-time compiler", "libnvrtc.so, libnvrtc.so.13, libnvrtc.so.12", hint));
@@ -90,10 +102,43 @@ fn device(index: usize) -> Result<sys::CUdevice> {
     result::device::get(index as i32).map_err(driver_error)
 }
 
+/// Whether this value of `CUDA_VISIBLE_DEVICES` hides every GPU of any machine: the driver ignores the
+/// first entry that is not a GPU and everything after it.
+fn names_none(visible: &str) -> bool {
+    let first = visible.split(',').next().unwrap_or_default().trim();
+    first.is_empty() || first.starts_with('-')
+}
+
+/// For a value of `CUDA_VISIBLE_DEVICES` that leaves no GPU.
+fn hidden(visible: &str) -> Error {
+    let what = match visible.trim() {
+        "" => format!("{VISIBLE} is empty, which hides all GPUs"),
+        visible => format!("{VISIBLE}={visible} hides all GPUs of this machine"),
+    };
+    Error::Invalid(format!("{what}; unset it, or name the GPUs to use, such as 0,1"))
+}
+
 fn missing(what: &str, tried: &str, hint: &str) -> Error {
     Error::Invalid(format!("{what} was not found (tried {tried}); {hint}"))
 }
 
 fn driver_error(error: DriverError) -> Error {
     Error::Invalid(format!("the NVIDIA driver answers {:?}; does nvidia-smi work?", error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_that_hides_all_gpus_is_recognised() {
+        for none in ["", " ", "-1", ",0", "-1,0"] {
+            assert!(names_none(none), "{none:?}");
+        }
+        for some in ["0", "1,0", "GPU-8932f937", "0,-1"] {
+            assert!(!names_none(some), "{some:?}");
+        }
+        assert!(hidden("").to_string().contains("CUDA_VISIBLE_DEVICES is empty"));
+        assert!(hidden("-1").to_string().contains("CUDA_VISIBLE_DEVICES=-1 hides all GPUs"));
+    }
 }

@@ -53,7 +53,7 @@ struct State {
     buffers: Vec<Vec<f32>>,
     left: Vec<Work<Vec<f32>>>,
     /// Of the first elements of each gradient that was seen on the way.
-    digests: Vec<u64>,
+    digests: Vec<Option<u64>>,
     /// Why what has left is not what should have.
     spoiled: Option<String>,
     failure: Option<Error>,
@@ -87,7 +87,7 @@ impl Flight {
             missing: plan.members.iter().map(Vec::len).collect(),
             buffers,
             left: Vec::new(),
-            digests: vec![0; slots],
+            digests: vec![None; slots],
             spoiled: None,
             failure: None,
             landed: false,
@@ -132,7 +132,7 @@ impl Flight {
         let written = if self.weights.own > 0.0 {
             read().and_then(|grad| {
                 let grad = grad.as_f32()?;
-                state.digests[slot] = digest(&grad, self.compared);
+                state.digests[slot] = Some(digest(&grad, self.compared));
                 state.write(&self.plan, self.weights, slot, Some(&grad))
             })
         } else {
@@ -144,20 +144,25 @@ impl Flight {
         }
     }
 
-    /// Whether a gradient is in its bucket already.
+    /// Whether a gradient is in its bucket already. If not, one may still arrive from another thread.
     pub fn has(&self, slot: usize) -> bool {
         self.state().written[slot]
     }
 
     /// Writes what backward left of a parameter that was not seen on the way; `None` if nothing.
-    pub fn write(&self, slot: usize, grad: Option<TensorData>) {
+    /// Returns false, and writes nothing, if the gradient has arrived after all.
+    pub fn write(&self, slot: usize, grad: Option<TensorData>) -> bool {
         let mut state = self.state();
+        if state.written[slot] {
+            return false;
+        }
         let grad = grad.filter(|_| self.weights.own > 0.0);
         let grad = grad.as_ref().map(f32s).transpose();
         let written = grad.and_then(|grad| state.write(&self.plan, self.weights, slot, grad.as_deref()));
         if let Err(reason) = written {
             state.fail(&self.plan, slot, reason);
         }
+        true
     }
 
     /// How many elements of a gradient that was seen on the way are to be compared with what backward
@@ -166,11 +171,13 @@ impl Flight {
         if self.weights.own > 0.0 { self.compared } else { 0 }
     }
 
-    /// Compares them; `None` if backward's gradient is not there any more.
+    /// Compares them; `None` if backward's gradient is not there any more. A gradient that was not seen
+    /// on the way, but written when its parameter was met first, is what backward left.
     pub fn compare(&self, slot: usize, first: Option<&TensorData>) {
         let mut state = self.state();
+        let Some(seen) = state.digests[slot] else { return };
         let now = first.and_then(|first| Some(digest(&f32s(first).ok()?, self.compared)));
-        if now != Some(state.digests[slot]) {
+        if now != Some(seen) {
             state.spoil("a gradient was changed after backward", &self.plan, slot);
         }
     }
@@ -281,3 +288,6 @@ fn digest(grad: &[f32], elements: usize) -> u64 {
     hasher.write(bytemuck::cast_slice(&grad[..elements.min(grad.len())]));
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests;

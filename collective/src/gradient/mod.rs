@@ -204,6 +204,12 @@ impl Reducer {
         self.scaler.map_or(1.0, LossScaler::scale)
     }
 
+    /// Whether the last step's gradients overflowed f16, so that there are none and the optimizer skips
+    /// the step.
+    pub fn skipped(&self) -> bool {
+        self.scaler.is_some_and(LossScaler::skipped)
+    }
+
     /// The loss scale and the steps since it last changed, for a checkpoint; only of f16.
     pub(crate) fn scaler_state(&self) -> Option<(f32, u32)> {
         self.scaler.map(LossScaler::state)

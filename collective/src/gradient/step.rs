@@ -1,11 +1,14 @@
 //! One synchronised step: from each rank's gradients to the global batch's.
 
 use super::{
-    Reducer, clip_by_global_norm,
+    Reducer,
+    clip::global_norm,
     flight::{Flight, Weights},
     link::Landing,
     on_device, timed, visit, watch,
 };
+#[cfg(doc)]
+use crate::Error;
 use crate::Result;
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -54,11 +57,12 @@ impl<'a> Step<'a> {
     /// samples. `totals` are summed over all ranks on the way.
     ///
     /// In a world of one, gradients are returned as they are, with what was accumulated. In f16, none are
-    /// returned if one is no finite number: the optimizer then leaves the step out.
+    /// returned if one is not finite: the optimizer then skips the step, as [`Reducer::skipped`] tells.
     ///
     /// # Errors
     /// If the group fails, a gradient cannot be read from its device, or `module` has other
-    /// trainable parameters than it had when the reducer was made.
+    /// trainable parameters than it had when the reducer was made. In f16, [`Error::LossScale`] if
+    /// gradients still overflow at the smallest loss scale.
     pub fn finish<M: Module>(
         mut self,
         mut grads: GradientsParams,
@@ -104,12 +108,12 @@ impl<'a> Step<'a> {
         self.unless_infinite(grads, module)
     }
 
-    /// In f16, no gradients if one of them is no finite number, which is so on all ranks or on none.
+    /// In f16, no gradients if one of them is not finite, which is so on all ranks or on none.
     fn unless_infinite<M: Module>(&mut self, grads: GradientsParams, module: &M) -> Result<GradientsParams> {
         let Some(scaler) = &mut self.reducer.scaler else { return Ok(grads) };
-        let (grads, norm) = clip_by_global_norm(grads, module, f64::INFINITY)?;
-        scaler.update(norm.is_finite());
-        Ok(if norm.is_finite() { grads } else { GradientsParams::new() })
+        let finite = global_norm(&grads, module)?.is_finite();
+        scaler.update(finite)?;
+        Ok(if finite { grads } else { GradientsParams::new() })
     }
 
     /// The same from the gradients that backward left; no step overlaps any more.

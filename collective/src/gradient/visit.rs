@@ -47,8 +47,7 @@ impl Gather<'_> {
             return self.compare(param, slot);
         }
         let grad = if self.keep { self.grads.get::<D>(param.id) } else { self.grads.remove::<D>(param.id) };
-        self.flight.write(slot, grad.map(read).transpose()?);
-        Ok(())
+        if self.flight.write(slot, grad.map(read).transpose()?) { Ok(()) } else { self.compare(param, slot) }
     }
 
     fn compare<const D: usize>(&mut self, param: &Param<Tensor<D>>, slot: usize) -> Result<()> {

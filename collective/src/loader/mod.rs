@@ -44,6 +44,11 @@ pub trait DistributedLoader<O>: DataLoader<O> {
     fn steps(&self) -> usize;
     /// Samples in an epoch over all ranks.
     fn samples(&self) -> usize;
+    /// Names and values of what else must be the same on all ranks, which is compared before the first
+    /// step, such as the batch size.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
     /// What is left of `epoch`, perhaps begun by a world of another size. A loader that does not
     /// know an order over all ranks skips the batches that are done, which is right at the same
     /// world size only.
@@ -141,6 +146,12 @@ impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoade
 
     fn samples(&self) -> usize {
         self.sampler.len()
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let order =
+            self.sampler.seed().map_or_else(|| "as in the file".into(), |seed| format!("shuffled by {seed}"));
+        vec![("batch size", self.batch_size.to_string()), ("order", order)]
     }
 
     fn rest(&self, epoch: usize, done: Done, device: &Device) -> Shares<O> {

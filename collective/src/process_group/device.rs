@@ -215,8 +215,8 @@ impl Inner {
         };
         let cause = self.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
         self.end(cause.clone());
-        self.core.write_flight_record(&cause);
         self.core.comm.abort();
+        self.core.write_flight_record(&cause);
     }
 }
 

@@ -159,14 +159,17 @@ impl Watched for Core {
         self.destroyed.load(Ordering::Acquire)
     }
 
-    fn abort(&self, cause: &Error) {
-        // A rank inside a call writes its record when that has returned.
-        if !self.log.inside() {
-            self.write_flight_record(cause);
-        }
+    fn abort(&self) {
         self.comm.abort();
         if let Some(attached) = self.device.get() {
             attached.plane.abort();
+        }
+    }
+
+    fn record(&self, cause: &Error) {
+        // A rank inside a call writes its record when that has returned.
+        if !self.log.inside() {
+            self.write_flight_record(cause);
         }
     }
 }

@@ -9,6 +9,7 @@ mod inner;
 mod log;
 mod object;
 mod options;
+mod settings;
 mod site;
 mod split;
 mod store;
@@ -116,7 +117,8 @@ impl ProcessGroup {
         let rank = self.inner.core.members[self.inner.core.world.rank];
         let error = Error::PeerLost { rank, reason: reason.into() };
         let cause = self.inner.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
-        self.inner.core.abort(&cause);
+        self.inner.core.abort();
+        self.inner.core.record(&cause);
         self.inner.end(cause);
     }
 

@@ -31,7 +31,7 @@ struct Plan<'a> {
     /// World ranks.
     members: &'a [usize],
     rank: usize,
-    control: &'a Control,
+    control: &'a Arc<Control>,
     switchboard: &'a Arc<Switchboard>,
     options: &'a Options,
 }
@@ -196,7 +196,11 @@ impl Plan<'_> {
             (segment, hear("verdict")?)
         };
         match verdict.and(segment) {
-            Ok(segment) => Ok(Ok(Box::new(ShmCommunicator::connect(segment, rank, timeout)?))),
+            Ok(segment) => {
+                let control = self.control.clone();
+                let joined = ShmCommunicator::connect_unless(segment, rank, timeout, move || control.cause());
+                Ok(Ok(Box::new(joined?)))
+            }
             Err(why) => Ok(Err(why)),
         }
     }

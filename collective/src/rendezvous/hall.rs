@@ -2,7 +2,7 @@
 //! without a wire.
 
 use super::{
-    Arbiter, HEARSAY, Watched, activity,
+    Arbiter, HEARSAY, Watched, abort_all, activity,
     callers::Callers,
     deadlock::{DEADLOCK_AFTER, deadlock, same_moment},
     store::{HashStore, Store},
@@ -160,7 +160,7 @@ impl Hall {
         self.changed.notify_all();
         self.store.wake();
         if first {
-            self.groups().iter().for_each(|(_, group)| group.abort(&cause));
+            abort_all(self.groups().iter().map(|(_, group)| group), &cause);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! heard, and whom it wakes.
 
 use super::{
-    Watched, activity,
+    Watched, abort_all, activity,
     callers::Callers,
     frame::{FrameReader, Next, write_frame},
     tune_control,
@@ -130,7 +130,7 @@ impl Link {
         self.poisoned.store(true, Ordering::Release);
         drop(state);
         self.changed.notify_all();
-        self.groups().iter().for_each(|group| group.abort(&cause));
+        abort_all(self.groups().iter(), &cause);
     }
 
     /// The groups that have not been dropped.

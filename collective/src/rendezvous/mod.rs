@@ -57,8 +57,16 @@ pub(crate) trait Watched: Send + Sync {
     fn messages(&self) -> Vec<(u64, usize, usize, u64)>;
     /// Whether the group was destroyed on this rank.
     fn closed(&self) -> bool;
-    /// The job has failed: wakes the call that waits. Never waits for another rank.
-    fn abort(&self, cause: &Error);
+    /// Wakes the call that waits, because the job has failed. Never waits for another rank or a disk.
+    fn abort(&self);
+    /// Leaves a record of the failure behind, unless the call that was woken does.
+    fn record(&self, cause: &Error);
+}
+
+/// Ends the calls of all groups. Records are written afterwards: no call waits for a disk.
+pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn Watched>> + Clone, cause: &Error) {
+    groups.clone().for_each(|group| group.abort());
+    groups.for_each(|group| group.record(cause));
 }
 
 /// Who decides for a rank what the first cause of a failure was.

@@ -7,6 +7,7 @@ use crate::{
 };
 use std::{
     env,
+    mem::ManuallyDrop,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs},
     os::fd::{FromRawFd, RawFd},
     sync::atomic::{AtomicBool, Ordering},
@@ -193,20 +194,30 @@ fn inherited() -> Result<Option<TcpListener>> {
     if fd < 3 {
         return Err(refuse("0 to 2 are the standard streams"));
     }
-    // SAFETY: `fcntl` and `getsockopt` accept any number; they only look.
+    // SAFETY: `getsockopt` accepts any number; it only looks.
     let listening = unsafe {
         let (mut value, mut size) = (0 as libc::c_int, size_of::<libc::c_int>() as libc::socklen_t);
-        libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == 0
-            && libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, (&raw mut value).cast(), &mut size)
-                == 0
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, (&raw mut value).cast(), &mut size) == 0
             && value == 1
     };
     if !listening {
         return Err(refuse("that is no listening socket"));
     }
-    // SAFETY: it is an open socket that the launcher made for this process, and the flag above
-    // gives it to one caller only.
-    Ok(Some(unsafe { TcpListener::from_raw_fd(fd) }))
+    // SAFETY: an open socket, which is not closed here unless it is the launcher's.
+    let listener = ManuallyDrop::new(unsafe { TcpListener::from_raw_fd(fd) });
+    // The number may be left over from a launcher further up, and by now be another socket's.
+    let expected = number::<u16>("MASTER_PORT", "a port, 1 to 65535")?;
+    match (listener.local_addr(), expected) {
+        (Err(_), _) => return Err(refuse("that is not a TCP socket")),
+        (Ok(found), Some(expected)) if found.port() != expected => {
+            return Err(refuse(&format!("that socket listens on {found} and MASTER_PORT is {expected}")));
+        }
+        (Ok(_), _) => {}
+    }
+    // SAFETY: it is the socket that the launcher made for this process, and the flag above gives it to
+    // one caller only.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    Ok(Some(ManuallyDrop::into_inner(listener)))
 }
 
 /// The store value with rank 0's address and the job's secret.

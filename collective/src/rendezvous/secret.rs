@@ -144,6 +144,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What a read or write may take once its deadline has passed.
+const LAST_TRY: Duration = Duration::from_millis(1);
+
 fn remaining(deadline: Instant) -> io::Result<Duration> {
     match deadline.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time")),
@@ -151,28 +154,29 @@ fn remaining(deadline: Instant) -> io::Result<Duration> {
     }
 }
 
-/// Fills `buffer` before `deadline`, however slowly the bytes trickle in.
+/// Fills `buffer` before `deadline`, however slowly the bytes trickle in. Bytes that arrived in time
+/// count, also where this thread was too busy to read them in time.
 pub(crate) fn read_by(stream: &mut TcpStream, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
     while !buffer.is_empty() {
-        stream.set_read_timeout(Some(remaining(deadline)?))?;
+        stream.set_read_timeout(Some(remaining(deadline).unwrap_or(LAST_TRY)))?;
         match stream.read(buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => buffer = &mut buffer[n..],
-            Err(e) if retry(&e) => {}
+            Err(e) if retry(&e) => _ = remaining(deadline)?,
             Err(e) => return Err(e),
         }
     }
     Ok(())
 }
 
-/// Writes all of `bytes` before `deadline`.
+/// Writes all of `bytes` before `deadline`, or what needs no waiting after it.
 pub(crate) fn write_by(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
-        stream.set_write_timeout(Some(remaining(deadline)?))?;
+        stream.set_write_timeout(Some(remaining(deadline).unwrap_or(LAST_TRY)))?;
         match stream.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => bytes = &bytes[n..],
-            Err(e) if retry(&e) => {}
+            Err(e) if retry(&e) => _ = remaining(deadline)?,
             Err(e) => return Err(e),
         }
     }
@@ -212,6 +216,21 @@ mod tests {
         let (dialled, answered) = meet(Secret::random(), Secret::random());
         assert!(dialled.unwrap_err().to_string().contains("BURN_DDP_SECRET"));
         assert!(matches!(answered, Err(Error::Unauthenticated { .. })));
+    }
+
+    #[test]
+    fn bytes_that_came_before_an_expired_deadline_count() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(socket.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = socket.accept().unwrap();
+        sender.write_all(b"early").unwrap();
+        receiver.set_read_timeout(Some(HANDSHAKE)).unwrap();
+        receiver.peek(&mut [0]).unwrap();
+        let (mut bytes, deadline) = ([0; 5], Instant::now());
+        read_by(&mut receiver, &mut bytes, deadline).unwrap();
+        assert_eq!(&bytes, b"early");
+        let error = read_by(&mut receiver, &mut bytes, deadline).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

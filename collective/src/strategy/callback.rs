@@ -155,6 +155,10 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         }
     }
 
+    pub(super) fn callback_names(&self) -> Vec<String> {
+        self.callbacks().iter().map(|callback| callback.name()).collect()
+    }
+
     pub(super) fn each_callback(
         &self,
         mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>,

@@ -34,10 +34,11 @@ pub struct DistributedDataParallel<M: LearnerModel> {
     pub(super) train: Arc<dyn DistributedLoader<TrainInput<M>>>,
     pub(super) valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     pub(super) observer: Arc<dyn Observer>,
-    reducer: ReducerOptions,
+    pub(super) reducer: ReducerOptions,
     accumulation: Option<usize>,
     pub(super) clip: Option<f64>,
     pub(super) max_steps: Option<usize>,
+    pub(super) non_finite_loss: bool,
     /// Forward and backward over one batch.
     pub(super) step: StepFn<M>,
     devices: usize,
@@ -74,6 +75,7 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
             accumulation: None,
             clip: None,
             max_steps: None,
+            non_finite_loss: false,
             step: Box::new(|model, batch| Ok(TrainStep::step(model, batch))),
             devices: 1,
             callbacks: Mutex::default(),
@@ -141,6 +143,13 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         self
     }
 
+    /// Whether to train on when the loss or the norm of the gradients to clip is NaN or infinite. By
+    /// default the run then ends with [`Error::NonFinite`] on every rank.
+    pub fn allow_non_finite_loss(mut self, allow: bool) -> Self {
+        self.non_finite_loss = allow;
+        self
+    }
+
     /// Runs every step on several devices of this process, a thread each: see
     /// [`DataParallel`]. The first must be this strategy's own device. Only for a world of one.
     pub fn with_devices(mut self, setup: DataParallelConfig) -> Self
@@ -172,6 +181,42 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
     }
 }
 
+impl<M: LearnerModel> DistributedDataParallel<M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Verifies that the ranks can train together. Returns what a run starts with: the reducer, the
+    /// batches an optimizer step, and the position.
+    fn begin(
+        &self,
+        learner: &mut Learner<M>,
+        components: &TrainingComponents<M>,
+        starting_epoch: usize,
+    ) -> Result<(Reducer, usize, Position)> {
+        let world = self.group.world_size();
+        if self.devices > 1 && world > 1 {
+            return Err(Error::Invalid(format!(
+                "a process of a world of {world} uses one device, but was given {}: start a process for each",
+                self.devices
+            )));
+        }
+        self.admit_callbacks()?;
+        let mut position = Position { epoch: starting_epoch, ..Position::start() };
+        if let Some(snapshot) = &self.resume {
+            // First, because it brings the identities of parameters with it.
+            snapshot.apply(learner)?;
+            position = snapshot.position.clone();
+        }
+        let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
+        let settings = self.settings(learner, components.num_epochs, accumulation, &position);
+        self.group.verify_settings(&settings)?;
+        let mut reducer = Reducer::new(&learner.model(), &self.group, self.reducer.clone())?;
+        reducer.restore_scaler(position.loss_scale);
+        Ok((reducer, accumulation, position))
+    }
+}
+
 impl<M: LearnerModel> SupervisedLearningStrategy<M> for DistributedDataParallel<M>
 where
     TrainedOutput<M>: StepOutput,
@@ -192,36 +237,26 @@ where
             interrupter.stop(Some(&error.to_string()));
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         };
-        if self.devices > 1 && self.group.world_size() > 1 {
-            fail(Error::Invalid(format!(
-                "a process of a world of {} uses one device, but was given {}: start a process for each",
-                self.group.world_size(),
-                self.devices
-            )));
-            return (learner.model(), components.event_processor);
-        }
-        let ready = self.admit_callbacks().and_then(|()| {
-            // First, because it brings the identities of parameters with it.
-            self.resume.as_ref().map_or(Ok(()), |snapshot| snapshot.apply(&mut learner))
-        });
-        if let Err(error) = ready {
-            fail(error);
-            return (learner.model(), components.event_processor);
-        }
-        let mut reducer = match Reducer::new(&learner.model(), &self.group, self.reducer.clone()) {
-            Ok(reducer) => reducer,
+        let begun = self.begin(&mut learner, &components, starting_epoch);
+        let (reducer, accumulation, position) = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 fail(error);
                 return (learner.model(), components.event_processor);
             }
         };
-        let accumulation = self.accumulation.or(components.grad_accumulation).unwrap_or(1).max(1);
-        let fresh = || Position { epoch: starting_epoch, ..Position::start() };
-        let position = self.resume.as_ref().map_or_else(fresh, |snapshot| snapshot.position.clone());
-        reducer.restore_scaler(position.loss_scale);
         let time = RankTime::default();
-        let mut run =
-            Run { ddp: self, learner, components, reducer, accumulation, warned: false, position, time };
+        let mut run = Run {
+            ddp: self,
+            learner,
+            components,
+            reducer,
+            accumulation,
+            warned: false,
+            warned_of_skips: false,
+            position,
+            time,
+        };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}
             Err(Stop::Asked(asked)) => {

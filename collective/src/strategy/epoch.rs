@@ -6,6 +6,7 @@ use super::{
     totals::{add, add_output},
 };
 use crate::{
+    Error,
     gradient::{clip_by_global_norm, timed},
     loader::Shares,
     metric::StepOutput,
@@ -25,6 +26,8 @@ struct Trained {
     totals: Vec<f64>,
     /// Whether any rank was told to stop: ranks must leave together.
     stop: bool,
+    /// Factor of the loss, in f16.
+    loss_scale: Option<f32>,
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -42,9 +45,10 @@ where
         let mut clock = Instant::now();
         let mut shares = ddp.train.rest(epoch, done, &ddp.device).peekable();
         while !self.finished() {
-            let Some(Trained { batches, samples, totals, stop }) = self.train_step(&mut shares)? else {
-                break;
-            };
+            let Some(trained) = self.train_step(&mut shares)? else { break };
+            let Trained { batches, samples, totals, stop, loss_scale } = trained;
+            let skipped = self.reducer.skipped();
+            self.position.skipped += usize::from(skipped);
             add(&mut self.position.totals, &totals);
             self.position.samples += samples;
             self.position.batches += batches;
@@ -56,6 +60,8 @@ where
                 lr: self.learner.lr_current().base(),
                 samples,
                 elapsed: clock.elapsed(),
+                loss_scale,
+                skipped,
             };
             clock = Instant::now();
             self.time.training += report.elapsed;
@@ -85,6 +91,7 @@ where
     fn train_step(&mut self, shares: &mut Peekable<Shares<TrainInput<M>>>) -> Result<Option<Trained>, Stop> {
         let (ddp, model) = (self.ddp, self.learner.model());
         let (mut samples, mut totals, mut batches) = (0, Vec::new(), 0);
+        let loss_scale = self.reducer.scaler_state().map(|(scale, _)| scale);
         let more = timed(&mut self.time.data, || shares.peek().is_some());
         if let (Some(seed), true) = (ddp.seed, more) {
             let rank = mix(seed, 1 + ddp.group.rank() as u64);
@@ -114,23 +121,55 @@ where
             ddp.each_callback(|callback| callback.trained(&output.item, share.samples))?;
             let stop = self.components.interrupter.should_stop() || ddp.asked() > 0;
             totals.push(f32::from(u8::from(stop)));
+            let own_loss = totals[0];
             let mut grads = step.finish(output.grads, &model, &mut totals)?;
-            if let Some(max_norm) = self.ddp.clip {
-                (grads, _) = clip_by_global_norm(grads, &model, max_norm)?;
-            }
             self.position.step += 1;
+            self.check_loss(own_loss, totals[0])?;
+            if let Some(max_norm) = ddp.clip {
+                let norm;
+                (grads, norm) = clip_by_global_norm(grads, &model, max_norm)?;
+                self.check_norm(norm)?;
+            }
             ddp.each_callback(|callback| callback.averaged(self.position.step, &model, &grads))?;
             self.learner.lr_step();
             self.learner.optimizer_step(grads);
-            self.warn();
+            self.warn(loss_scale);
             break;
         }
         let stop = totals.pop().unwrap_or(0.0) > 0.0;
-        Ok(Some(Trained { batches, samples, totals: totals.into_iter().map(f64::from).collect(), stop }))
+        let totals = totals.into_iter().map(f64::from).collect();
+        Ok(Some(Trained { batches, samples, totals, stop, loss_scale }))
     }
 
-    /// What the first step shows about synchronisation, and the step that ends overlap.
-    fn warn(&mut self) {
+    /// Fails on every rank if the loss over all ranks is NaN or infinite. Ranks communicate only then, to
+    /// find those whose own part is.
+    fn check_loss(&self, own: f32, all: f32) -> Result<(), Stop> {
+        if all.is_finite() || self.ddp.non_finite_loss {
+            return Ok(());
+        }
+        let group = &self.ddp.group;
+        let finite = group.all_gather(&[u8::from(own.is_finite())])?;
+        let ranks = finite.iter().zip(group.members()).filter(|(finite, _)| finite[0] == 0);
+        let ranks = ranks.map(|(_, rank)| *rank).collect();
+        Err(self.non_finite("training loss", f64::from(all), ranks))
+    }
+
+    /// Fails on every rank if the norm of the averaged gradients, the same bits on all ranks, is not finite.
+    fn check_norm(&self, norm: f64) -> Result<(), Stop> {
+        if norm.is_finite() || self.ddp.non_finite_loss {
+            return Ok(());
+        }
+        Err(self.non_finite("norm of the gradients", norm, Vec::new()))
+    }
+
+    fn non_finite(&self, what: &str, value: f64, ranks: Vec<usize>) -> Stop {
+        let (what, value) = (what.into(), value.to_string());
+        Stop::Failed(Error::NonFinite { what, value, step: self.position.step, ranks })
+    }
+
+    /// What the first step shows about synchronisation, the step that ends overlap, and the first step that
+    /// is skipped.
+    fn warn(&mut self, loss_scale: Option<f32>) {
         let observer = &self.ddp.observer;
         if self.position.step == 1 {
             let unused: Vec<String> =
@@ -140,6 +179,14 @@ where
                 let unused = unused.join(", ");
                 observer.warned(&format!("not all {world} ranks used these parameters in step 1: {unused}"));
             }
+        }
+        if let (Some(scale), true, false) = (loss_scale, self.reducer.skipped(), self.warned_of_skips) {
+            self.warned_of_skips = true;
+            let (step, next) = (self.position.step, self.reducer.loss_scale());
+            observer.warned(&format!(
+                "step {step} is skipped, because its gradients overflow f16 at loss scale {scale}; the next scale is \
+                 {next}"
+            ));
         }
         if let (Some(reason), false) = (self.reducer.fallback(), self.warned) {
             self.warned = true;

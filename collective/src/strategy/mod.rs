@@ -7,6 +7,7 @@ mod evaluate;
 mod keeper;
 mod rank_time;
 mod run;
+mod settings;
 mod snapshot;
 mod totals;
 
@@ -43,6 +44,10 @@ pub struct StepReport {
     pub samples: usize,
     /// From the end of the previous step to the end of this one.
     pub elapsed: Duration,
+    /// Factor by which this step's loss was scaled; `None` except for f16.
+    pub loss_scale: Option<f32>,
+    /// Whether the optimizer skipped this step because gradients overflowed f16.
+    pub skipped: bool,
 }
 
 /// One epoch, over all ranks.
@@ -67,6 +72,10 @@ pub struct EpochReport {
     pub digest: String,
     /// Where each rank's training time went.
     pub ranks: Vec<RankTime>,
+    /// Steps that the optimizer skipped because gradients overflowed f16.
+    pub skipped_steps: usize,
+    /// Factor by which the next step's loss is scaled; `None` except for f16.
+    pub loss_scale: Option<f32>,
 }
 
 /// Follows a run. Called on every rank with the same global values; all methods have defaults.

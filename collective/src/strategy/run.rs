@@ -32,6 +32,8 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub accumulation: usize,
     /// Whether the user knows that overlap has ended.
     pub warned: bool,
+    /// Whether the user knows that steps are skipped.
+    pub warned_of_skips: bool,
     pub position: Position,
     /// Of this rank, in the epoch in progress.
     pub time: RankTime,
@@ -44,7 +46,7 @@ where
 {
     /// The whole run, or what is left of it.
     pub fn epochs(&mut self) -> Result<(), Stop> {
-        self.share_state()?;
+        self.share_model()?;
         replica::verify_equal(&self.learner.model(), &self.ddp.group, "before the first step")?;
         while self.position.epoch <= self.components.num_epochs
             && !(self.position.evaluated && self.finished())
@@ -53,11 +55,8 @@ where
             let (began, earlier) = (Instant::now(), self.position.seconds);
             let complete = self.train()?;
             let ranks = self.rank_times()?;
-            // BatchNorm's running statistics differ between ranks, as in PyTorch; rank 0's are kept.
-            self.share_state()?;
-            let Position { step, epoch, samples, seconds, .. } = self.position;
-            let when = format!("after epoch {epoch}");
-            let digest = replica::verify_equal(&self.learner.model(), &self.ddp.group, &when)?;
+            let Position { step, epoch, samples, seconds, skipped, .. } = self.position;
+            let digest = self.verify_replicas(&format!("after epoch {epoch}"))?;
             let valid = self.evaluate(epoch)?;
             let report = EpochReport {
                 epoch,
@@ -69,6 +68,8 @@ where
                 elapsed: Duration::from_secs_f64(earlier) + began.elapsed(),
                 digest,
                 ranks,
+                skipped_steps: skipped,
+                loss_scale: self.reducer.scaler_state().map(|(scale, _)| scale),
             };
             self.ddp.observer.epoch_done(&report);
             self.ddp.join_callbacks(&report)?;
@@ -153,14 +154,26 @@ where
     }
 
     /// Gives every rank rank 0's parameters and buffers.
-    fn share_state(&mut self) -> Result<(), Stop> {
-        if self.ddp.group.world_size() > 1 {
-            let model = replica::broadcast(self.learner.model(), &self.ddp.group, 0)?;
-            if self.ddp.group.rank() > 0 {
-                self.learner.load_model(model.into_record());
-            }
-        }
+    fn share_model(&mut self) -> Result<(), Stop> {
+        let model = replica::broadcast(self.learner.model(), &self.ddp.group, 0)?;
+        self.replace_model(model);
         Ok(())
+    }
+
+    /// Verifies that no replica has drifted, and gives every rank rank 0's BatchNorm statistics, which
+    /// differ between ranks, as in PyTorch.
+    fn verify_replicas(&mut self, when: &str) -> Result<String, Stop> {
+        let (model, digest) =
+            replica::verify_and_share_buffers(self.learner.model(), &self.ddp.group, 0, when)?;
+        self.replace_model(model);
+        Ok(digest)
+    }
+
+    /// Rank 0's model is the one that the others receive.
+    fn replace_model(&mut self, model: M) {
+        if self.ddp.group.rank() > 0 {
+            self.learner.load_model(model.into_record());
+        }
     }
 
     pub(super) fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {

@@ -42,6 +42,9 @@ pub struct Position {
     /// Of f16: what losses are scaled by, and the steps since that last changed.
     #[serde(default)]
     pub loss_scale: Option<(f32, u32)>,
+    /// Of f16: steps of `epoch` that were skipped because gradients overflowed.
+    #[serde(default)]
+    pub skipped: usize,
 }
 
 impl Position {
@@ -118,6 +121,7 @@ impl Snapshot {
     /// Gives `learner` what was kept.
     pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
         let misfit = |what: &str, reason: String| {
+            let reason = plain_shapes(&reason);
             Error::Invalid(format!("the checkpoint's {what} does not fit this run: {reason}"))
         };
         let bytes = |bytes: &[u8]| Bytes::from_bytes_vec(bytes.to_vec());
@@ -161,6 +165,13 @@ impl Snapshot {
     }
 }
 
+/// Burn's message with every shape written as `[128, 26]` in place of `Shape { dims: [128, 26] }`.
+fn plain_shapes(message: &str) -> String {
+    let mut parts = message.split("Shape { dims: ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + &part.replacen(" }", "", 1))
+}
+
 /// A checkpointer that only passes a record on.
 struct Tray<R>(Mutex<Sender<R>>);
 
@@ -191,5 +202,20 @@ struct Now;
 impl CheckpointingStrategy for Now {
     fn checkpointing(&mut self, _epoch: usize, _store: &EventStoreClient) -> Vec<CheckpointingAction> {
         vec![CheckpointingAction::Save]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::{module::Module, nn::LinearConfig, tensor::Device};
+
+    #[test]
+    fn shapes_in_burns_message_are_plain() {
+        let layer = |outputs| LinearConfig::new(26, outputs).init(&Device::flex());
+        let misfit = layer(128).try_load_record(layer(64).into_record()).expect_err("another shape");
+        let message = plain_shapes(&misfit.to_string());
+        assert!(message.contains("expected [26, 128] but record has [26, 64]"), "{message}");
+        assert!(message.contains("expected [128] but record has [64]"), "{message}");
     }
 }

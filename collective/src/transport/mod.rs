@@ -4,6 +4,7 @@
 pub(crate) mod header;
 mod local;
 pub(crate) mod machines;
+pub(crate) mod method;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 #[cfg(not(feature = "mpi"))]

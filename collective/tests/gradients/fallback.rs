@@ -2,7 +2,9 @@
 
 use crate::{Net, TINY, bits, device, flat, rows, with_reducer, worst};
 use burn::module::{Lora, Module};
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::tensor::Device;
 use collective::gradient::{Reducer, ReducerOptions};
 
 fn choose(overlap: bool) -> ReducerOptions {
@@ -125,6 +127,49 @@ fn a_forward_pass_that_backward_does_not_see_changes_nothing() {
     );
     for (ours, wanted) in results {
         assert!(worst(&ours, &wanted) < 1e-6);
+    }
+}
+
+/// One layer at two places, of which forward uses the first or none.
+#[derive(Module, Debug)]
+struct Tied {
+    net: Net,
+    layer: Linear,
+    again: Linear,
+}
+
+impl Tied {
+    fn new(device: &Device) -> Self {
+        let layer = LinearConfig::new(4, 4).init(device);
+        Tied { net: Net::new(device), again: layer.clone(), layer }
+    }
+
+    fn grads(&self, uses_layer: bool) -> GradientsParams {
+        let x = rows(3, 4, &device());
+        let x = if uses_layer { self.layer.forward(x) } else { x };
+        GradientsParams::from_grads(self.net.loss(x).backward(), self)
+    }
+}
+
+#[test]
+fn a_tied_parameter_that_a_step_does_not_use_changes_nothing() {
+    let results = with_reducer(
+        2,
+        Tied::new,
+        || choose(true),
+        |model, mut reducer: Reducer, _| {
+            [false, true, false].map(|uses_layer| {
+                let wanted = flat(&model.grads(uses_layer), &model);
+                let step = reducer.step(&model, 3, 6).expect("step");
+                let grads = step.watch(&model).grads(uses_layer);
+                let ours = flat(&step.finish(grads, &model, &mut vec![]).expect("finish"), &model);
+                assert_eq!(reducer.fallback(), None, "uses the layer: {uses_layer}");
+                (ours, wanted)
+            })
+        },
+    );
+    for (ours, wanted) in results.concat() {
+        assert!(!ours.is_empty() && worst(&ours, &wanted) < 1e-6);
     }
 }
 

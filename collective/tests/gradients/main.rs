@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clipping;
 mod fallback;
 mod hooks;
 mod joined;

@@ -5,7 +5,7 @@ use crate::{Net, TINY, by_parameter, device, flat, rows, with_reducer, worst};
 use burn::tensor::Tensor;
 use collective::{
     ProcessGroup,
-    gradient::{BucketSizes, Reducer, ReducerOptions, clip_by_global_norm},
+    gradient::{BucketSizes, Reducer, ReducerOptions},
     replica,
 };
 
@@ -179,26 +179,4 @@ fn a_padding_ranks_gradients_are_not_looked_at() {
         flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net)
     });
     assert!(results.iter().flatten().all(|g| g.is_finite()));
-}
-
-#[test]
-fn the_global_norm_is_clipped_as_pytorch_does() {
-    let device = device();
-    let net = Net::new(&device);
-    let grads = || net.grads(rows(5, 4, &device));
-    let before = flat(&grads(), &net);
-    let norm = before.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-    let (same, seen) = clip_by_global_norm(grads(), &net, norm * 1.01).expect("clip");
-    assert!((seen - norm).abs() < 1e-6 * norm, "{seen} against {norm}");
-    assert_eq!(flat(&same, &net), before);
-    let max = norm / 3.0;
-    let (clipped, seen) = clip_by_global_norm(grads(), &net, max).expect("clip");
-    assert!((seen - norm).abs() < 1e-6 * norm);
-    let wanted: Vec<f32> = before.iter().map(|g| (f64::from(*g) * max / (norm + 1e-6)) as f32).collect();
-    assert!(worst(&flat(&clipped, &net), &wanted) < 1e-7);
-    // Nothing to scale by.
-    let (kept, seen) =
-        clip_by_global_norm(net.grads(rows(5, 4, &device) * f32::INFINITY), &net, 1.0).expect("clip");
-    assert!(!seen.is_finite());
-    assert_eq!(flat(&kept, &net).len(), before.len());
 }

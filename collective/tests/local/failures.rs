@@ -56,6 +56,43 @@ fn every_kind_of_mismatch_is_an_error_on_all_ranks_that_shows_both_sides() {
     }
 }
 
+/// What the ranks do with each other's memory follows from the method, whatever a call is named.
+#[test]
+fn two_methods_under_one_name_are_a_mismatch_on_all_ranks() {
+    type Method = fn(&dyn Communicator, &Call, Vec<u8>) -> Result<()>;
+    let methods: [(&str, Method); 7] = [
+        ("all_gather", |rank, call, mine| rank.all_gather(call, &mine, &mut [&mine[..]; 3].concat())),
+        ("barrier", |rank, call, _| rank.barrier(call)),
+        ("broadcast", |rank, call, mut mine| rank.broadcast(call, &mut mine)),
+        ("reduce", |rank, call, mut mine| rank.reduce(call, &mut mine)),
+        ("reduce_scatter", |rank, call, mut mine| rank.reduce_scatter(call, &mut mine)),
+        ("gather", |rank, call, mine| rank.gather(call, &mine, &mut [&mine[..]; 3].concat())),
+        ("scatter", |rank, call, mut mine| {
+            let all = [&mine[..]; 3].concat();
+            rank.scatter(call, &all, &mut mine)
+        }),
+    ];
+    for make in TRANSPORTS {
+        for (name, method) in methods {
+            for count in COUNTS.map(|count| count * 3) {
+                let call = Call { root: Some(0), ..summing(1, count, Duration::from_secs(60)) };
+                let group = make(3);
+                let results = on_all(&group, |rank, communicator| match rank {
+                    2 => method(communicator, &call, vec![0; count * 4]),
+                    _ => all_reduce(communicator, &call),
+                });
+                for result in results {
+                    let Err(Error::Mismatch { rank_a: 0, call_a, rank_b: 2, call_b }) = result else {
+                        panic!("all_reduce with {name} of {count}: {result:?}");
+                    };
+                    assert_eq!(call_a, format!("{call} through all_reduce"));
+                    assert_eq!(call_b, format!("{call} through {name}"));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn an_absent_rank_is_named_at_the_deadline() {
     for make in TRANSPORTS {

@@ -1,27 +1,39 @@
 //! Where in memory the taps of a kernel meet an image.
 
+use crate::parallel;
+
 /// A convolution of stride 1 over images `[batch, channels, height, width]`.
+///
+/// The kernels read and write memory at places that follow from these fields, so only
+/// [`Geometry::new`], which checks them, makes one:
+///
+/// ```compile_fail,E0451
+/// # use kernels::conv::Geometry;
+/// let covered = Geometry::new([1, 1, 5, 5], [1, 1, 3, 3], [0, 0], [1, 1]).unwrap();
+/// let larger = Geometry { size: [500, 500], ..covered };
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Images.
-    pub batch: usize,
+    pub(super) batch: usize,
     /// Input channels.
-    pub channels: usize,
+    pub(super) channels: usize,
     /// Height and width of an image, without padding.
-    pub size: [usize; 2],
+    pub(super) size: [usize; 2],
     /// Zeros on each side.
-    pub padding: [usize; 2],
+    pub(super) padding: [usize; 2],
     /// Output channels.
-    pub filters: usize,
+    pub(super) filters: usize,
     /// Height and width of the kernel.
-    pub kernel: [usize; 2],
+    pub(super) kernel: [usize; 2],
     /// Distance of two taps in each direction; 1 is a plain convolution.
-    pub dilation: [usize; 2],
+    pub(super) dilation: [usize; 2],
 }
 
 impl Geometry {
     /// From an image's shape and a weight's, `[filters, channels, height, width]`. `None` if there is
-    /// nothing to compute, the shapes do not fit, or the padding is more than a kernel's reach.
+    /// nothing to compute, the shapes do not fit, the padding is more than a kernel's reach, or a
+    /// tensor would be larger than memory can be.
     pub fn new(
         image: [usize; 4],
         weight: [usize; 4],
@@ -35,12 +47,21 @@ impl Geometry {
         if !sized || weight_channels != channels {
             return None;
         }
-        let geometry = Self { batch, channels, size: [height, width], padding, filters, kernel, dilation };
-        let fits = (0..2).all(|axis| {
-            let reach = geometry.reach()[axis];
-            padding[axis] <= reach && geometry.size[axis] + 2 * padding[axis] > reach
-        });
-        fits.then_some(geometry)
+        let (size, mut widest) = ([height, width], [0; 2]);
+        for axis in 0..2 {
+            let reach = dilation[axis].checked_mul(kernel[axis] - 1)?;
+            let padded = size[axis].checked_add(padding[axis].checked_mul(2)?)?;
+            if padding[axis] > reach || padded <= reach {
+                return None;
+            }
+            // The padded image of this convolution or of the transposed one, whichever is wider.
+            widest[axis] = padded.max(size[axis].checked_add(reach)?);
+        }
+        let [height, width] = widest;
+        parallel::values(&[batch, channels, height, width])?;
+        parallel::values(&[batch, filters, height, width])?;
+        parallel::values(&weight)?;
+        Some(Self { batch, channels, size, padding, filters, kernel, dilation })
     }
 
     /// The convolution that gives the gradient of the input: over the gradient of the output, with as
@@ -76,6 +97,11 @@ impl Geometry {
     pub fn outputs(&self) -> [usize; 4] {
         let [height, width] = self.output();
         [self.batch, self.filters, height, width]
+    }
+
+    /// `[filters, channels, height, width]` of the weights.
+    pub fn weights(&self) -> [usize; 4] {
+        [self.filters, self.channels, self.kernel[0], self.kernel[1]]
     }
 
     /// Height and width with the padding.

@@ -60,9 +60,8 @@ fn forward(parts: [Host; 3], Settings { geometry, end }: Settings) -> (Host, Pas
         }
         End::Pooled => {
             let (output, taken) = conv::forward_pooled(geometry, values(&x), filters(false));
-            let [height, width] = geometry.pooled();
-            let shape = [geometry.batch, geometry.filters, height, width];
-            (tensor(output, shape), Passed::Taken(Arc::new(taken)))
+            let ([batch, filters, ..], [height, width]) = (geometry.outputs(), geometry.pooled());
+            (tensor(output, [batch, filters, height, width]), Passed::Taken(Arc::new(taken)))
         }
     }
 }
@@ -96,12 +95,10 @@ impl Backward<Flex, 3> for Step {
         if weight_node.is_some() || bias_node.is_some() {
             let (for_weight, for_bias) = conv::gradients(geometry, x, gradient);
             if let Some(node) = weight_node {
-                let [height, width] = geometry.kernel;
-                let shape = [geometry.filters, geometry.channels, height, width];
-                grads.register::<Flex>(node.id, tensor(for_weight, shape));
+                grads.register::<Flex>(node.id, tensor(for_weight, geometry.weights()));
             }
             if let Some(node) = bias_node {
-                grads.register::<Flex>(node.id, tensor(for_bias, [geometry.filters]));
+                grads.register::<Flex>(node.id, tensor(for_bias, [geometry.weights()[0]]));
             }
         }
         if let Some(node) = x_node {

@@ -59,7 +59,7 @@ enum End {
 fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
     let bias = match &layer.bias {
         Some(bias) => bias.val(),
-        None => Tensor::zeros([settings.geometry.filters], &layer.weight.device()),
+        None => Tensor::zeros([settings.geometry.weights()[0]], &layer.weight.device()),
     };
     Tensor::from_dispatch(<Dispatch as ConvBackend>::own_conv2d(
         x.into_dispatch(),

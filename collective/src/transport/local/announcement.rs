@@ -2,20 +2,21 @@
 
 use crate::{
     DType, ReduceOp,
-    communicator::{Call, Fingerprint},
+    communicator::Fingerprint,
+    transport::method::{Method, MethodCall},
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an operation's name that are compared and shown.
 const NAME: usize = 32;
 
-/// The [`Fingerprint`] of a call, readable by every rank.
+/// The [`Fingerprint`] of a call and its method, readable by every rank.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Announcement([AtomicU64; 4 + NAME / 8]);
 
 impl Announcement {
-    pub fn publish(&self, call: &Call) {
+    pub fn publish(&self, call: MethodCall<'_>) {
         for (shared, word) in self.0.iter().zip(Announced::of(call).0) {
             shared.store(word, Ordering::Relaxed);
         }
@@ -31,7 +32,7 @@ impl Announcement {
 pub struct Announced([u64; 4 + NAME / 8]);
 
 impl Announced {
-    pub fn of(call: &Call) -> Self {
+    pub fn of(call: MethodCall<'_>) -> Self {
         let mut name = [0; NAME];
         for (byte, from) in name.iter_mut().zip(call.operation.bytes()) {
             *byte = from;
@@ -39,8 +40,9 @@ impl Announced {
         let mut words = [0; 4 + NAME / 8];
         words[0] = call.seq;
         words[1] = call.count as u64;
-        words[2] = call.root.map_or(0, |root| root as u64 + 1);
-        words[3] = dtype_code(call.dtype) << 8 | call.reduce.map_or(0, reduce_code);
+        words[2] = call.root.map_or(0, |root| (root as u64).saturating_add(1));
+        let method = u64::from(call.method.code());
+        words[3] = method << 16 | dtype_code(call.dtype) << 8 | call.reduce.map_or(0, reduce_code);
         for (word, bytes) in words[4..].iter_mut().zip(name.as_chunks::<8>().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
@@ -52,10 +54,15 @@ impl Announced {
         self.0[0]
     }
 
+    /// The method that the call entered, if it can be read.
+    pub fn method(&self) -> Option<Method> {
+        u8::try_from(self.0[3] >> 16).ok().and_then(Method::from_code)
+    }
+
     /// As the call displays itself. Takes whatever bits it meets: a peer wrote them.
     pub fn describe(&self) -> String {
         let [seq, count, root, kind, name @ ..] = self.0;
-        let Some(dtype) = DTYPES.into_iter().find(|dtype| dtype_code(*dtype) == kind >> 8) else {
+        let Some(dtype) = DTYPES.into_iter().find(|dtype| dtype_code(*dtype) == kind >> 8 & 0xff) else {
             return "a call that cannot be read".to_string();
         };
         let name: Vec<u8> = name.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -102,6 +109,7 @@ const fn reduce_code(reduce: ReduceOp) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::communicator::Call;
     use std::time::Duration;
 
     #[test]
@@ -120,13 +128,17 @@ mod tests {
                 root,
                 timeout: Duration::from_secs(1),
             };
-            assert_eq!(Announced::of(&call).describe(), call.to_string());
+            let announced = Announced::of(Method::ReduceScatter.of(&call));
+            assert_eq!(announced.describe(), call.to_string());
+            assert_eq!(announced.method(), Some(Method::ReduceScatter));
+            assert_ne!(announced, Announced::of(Method::Barrier.of(&call)));
         }
     }
 
     #[test]
     fn describes_rubbish_without_panicking() {
-        assert!(Announced([u64::MAX; 8]).describe().contains("cannot be read"));
+        let rubbish = Announced([u64::MAX; 8]);
+        assert!(rubbish.describe().contains("cannot be read") && rubbish.method().is_none());
         let mut words = [u64::MAX; 8];
         words[3] = 1 << 8;
         assert!(Announced(words).describe().contains("x F32, root"));

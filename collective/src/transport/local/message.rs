@@ -10,7 +10,11 @@ use super::{
     failure::Failure,
     region::{MESSAGE, Memory, Region},
 };
-use crate::{Error, Result, communicator::Call};
+use crate::{
+    Error, Result,
+    communicator::Call,
+    transport::method::{Method, mismatch},
+};
 use std::{
     ops::Range,
     sync::atomic::Ordering::{Acquire, Relaxed, Release},
@@ -20,6 +24,7 @@ impl<M: Memory> Member<M> {
     /// Sends `data` to rank `to`, which makes an equal call of [`Member::recv`].
     pub fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         self.check_peer(call, to)?;
+        let call = Method::Message.of(call);
         let mut session = self.open(call)?;
         let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
         let outbox = &region.slot(rank).outbox;
@@ -45,7 +50,7 @@ impl<M: Memory> Member<M> {
     /// Receives into `data` what rank `from` sends.
     pub fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         self.check_peer(call, from)?;
-        let mut session = self.open(call)?;
+        let mut session = self.open(Method::Message.of(call))?;
         let region: &Region<M> = self.region();
         let outbox = &region.slot(from).outbox;
         for range in pieces(data.len()) {
@@ -92,12 +97,8 @@ impl<M: Memory> Session<'_, M> {
         if sent == expected {
             return Ok(());
         }
-        let error = Error::Mismatch {
-            rank_a: from,
-            call_a: sent.describe(),
-            rank_b: rank,
-            call_b: expected.describe(),
-        };
+        let side = |rank, call: Announced| (rank, call.describe(), call.method());
+        let error = mismatch(side(from, sent), side(rank, expected));
         Err(self.fail(Failure::Mismatch { by: rank }, error))
     }
 }

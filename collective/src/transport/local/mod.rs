@@ -17,7 +17,8 @@ mod session;
 mod stream;
 mod wait;
 
-use crate::{Error, Result, World, communicator::Call};
+use super::method::MethodCall;
+use crate::{Error, Result, World};
 use failure::Failure;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, Memory, PRESENT, Region};
 pub use session::Session;
@@ -82,14 +83,14 @@ impl<M: Memory> Member<M> {
     }
 
     /// Begins a collective: publishes it for the others to compare. Fails if the group has failed.
-    pub fn begin<'a>(&'a self, call: &'a Call) -> Result<Session<'a, M>> {
+    pub fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
         let mut session = self.open(call)?;
         session.state.calls += 1;
         self.region.slot(self.rank).calls[session.parity()].publish(call);
         Ok(session)
     }
 
-    fn open<'a>(&'a self, call: &'a Call) -> Result<Session<'a, M>> {
+    fn open<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(first) = &state.failed {
             return Err(Error::Poisoned(Box::new(first.clone())));

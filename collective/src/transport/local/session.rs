@@ -7,7 +7,10 @@ use super::{
     region::{ABSENT, GateId, Memory},
     wait::{Word, patiently, this_core},
 };
-use crate::{Error, Result, communicator::Call};
+use crate::{
+    Error, Result,
+    transport::method::{MethodCall, mismatch},
+};
 use std::{
     sync::{
         MutexGuard,
@@ -33,13 +36,13 @@ pub struct Ticket {
 pub struct Session<'a, M: Memory> {
     pub(super) member: &'a Member<M>,
     pub(super) state: MutexGuard<'a, State>,
-    pub(super) call: &'a Call,
+    pub(super) call: MethodCall<'a>,
     started: Instant,
     finished: bool,
 }
 
 impl<'a, M: Memory> Session<'a, M> {
-    pub(super) fn new(member: &'a Member<M>, state: MutexGuard<'a, State>, call: &'a Call) -> Self {
+    pub(super) fn new(member: &'a Member<M>, state: MutexGuard<'a, State>, call: MethodCall<'a>) -> Self {
         Session { member, state, call, started: Instant::now(), finished: false }
     }
 
@@ -127,12 +130,8 @@ impl<'a, M: Memory> Session<'a, M> {
         let Some(other) = (1..region.world()).find(|rank| announced(*rank) != first) else {
             return Ok(());
         };
-        let error = Error::Mismatch {
-            rank_a: 0,
-            call_a: first.describe(),
-            rank_b: other,
-            call_b: announced(other).describe(),
-        };
+        let side = |rank| (rank, announced(rank).describe(), announced(rank).method());
+        let error = mismatch(side(0), side(other));
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 

@@ -21,7 +21,7 @@ use super::{
     Member,
     region::{GateId, Memory, PIECE, Region, SMALL, portion},
 };
-use crate::{Result, communicator::Call};
+use crate::{Result, transport::method::MethodCall};
 
 /// What a collective does with a piece. Every rank has the same number of pieces.
 pub trait Stages {
@@ -46,7 +46,7 @@ impl<'a> Areas<'a> {
 
 impl<M: Memory> Member<M> {
     /// A call in one exchange, with areas of [`SMALL`] bytes.
-    pub fn exchange(&self, call: &Call, stages: &mut dyn Stages) -> Result<()> {
+    pub fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (parity, rank) = (session.parity(), self.world().rank);
         // SAFETY: this rank's area, which nobody reads now, see the module's text.
@@ -60,7 +60,7 @@ impl<M: Memory> Member<M> {
     }
 
     /// A call of `pieces` pieces, at least one, with areas of [`PIECE`] and [`portion`] bytes.
-    pub fn stream(&self, call: &Call, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
+    pub fn stream(&self, call: MethodCall<'_>, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
         let portion = portion(region.world());

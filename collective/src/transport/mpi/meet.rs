@@ -5,7 +5,7 @@ use super::{
     Handle, Library,
     operation::{Memory, Patience, count, run},
 };
-use crate::{DType, Error, Result, Secret, World, communicator::Call};
+use crate::{DType, Error, Result, Secret, World, communicator::Call, transport::method::Method};
 use mpi::ffi;
 use std::{
     env,
@@ -113,7 +113,8 @@ fn with_patience<R>(
 ) -> Result<R> {
     let call = Call { seq: 0, operation, dtype: DType::U8, count: 0, reduce: None, root: None, timeout };
     let begun = Instant::now();
-    act(Patience { call: &call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
+    let call = Method::Barrier.of(&call);
+    act(Patience { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
         Error::Timeout { seconds, .. } => Error::Rendezvous {
             address: "mpi://".into(),
             seconds,

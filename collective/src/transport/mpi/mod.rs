@@ -17,7 +17,10 @@ mod operation;
 
 pub(crate) use meet::{address, look_up, publish, world};
 
-use super::header::{self, HEADER};
+use super::{
+    header::{self, HEADER},
+    method::{Method, MethodCall, mismatch},
+};
 use crate::{
     Error, ReduceOp, Result,
     communicator::{Call, Communicator, World},
@@ -88,7 +91,7 @@ impl Mpi {
         })
     }
 
-    fn patience<'a>(&'a self, call: &'a Call) -> Patience<'a> {
+    fn patience<'a>(&'a self, call: MethodCall<'a>) -> Patience<'a> {
         Patience { call, begun: Instant::now(), aborted: &self.aborted }
     }
 
@@ -123,14 +126,12 @@ impl Mpi {
         }
     }
 
-    fn mismatch(&self, call: &Call, rank: usize, header: &[u8]) -> Error {
-        let other = header.try_into().ok().and_then(header::decode);
-        Error::Mismatch {
-            rank_a: self.world.rank,
-            call_a: call.to_string(),
-            rank_b: rank,
-            call_b: other.map_or_else(|| "something unreadable".into(), |call| call.to_string()),
-        }
+    fn mismatch(&self, call: MethodCall<'_>, rank: usize, header: &[u8]) -> Error {
+        let (theirs, method) = match header.try_into().ok().and_then(header::decode) {
+            Some((call, method)) => (call.to_string(), Some(method)),
+            None => ("something unreadable".into(), None),
+        };
+        mismatch((self.world.rank, call.to_string(), Some(call.method)), (rank, theirs, method))
     }
 
     /// The reduction of this rank's part of `send`, which has an equal part for every rank.
@@ -186,7 +187,8 @@ impl Communicator for Mpi {
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (op, patience, size) = (reduction(call)?, self.patience(call), self.world.size);
+        let call = Method::AllReduce.of(call);
+        let (op, patience, size) = (reduction(&call)?, self.patience(call), self.world.size);
         self.agree(patience)?;
         for piece in buffer.chunks_mut(PIECE) {
             // Filled up so that every rank reduces equally many elements.
@@ -201,7 +203,8 @@ impl Communicator for Mpi {
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (op, patience, size) = (reduction(call)?, self.patience(call), self.world.size);
+        let call = Method::ReduceScatter.of(call);
+        let (op, patience, size) = (reduction(&call)?, self.patience(call), self.world.size);
         self.agree(patience)?;
         let own = self.world.part(buffer.len());
         let step = (PIECE / size).next_multiple_of(call.dtype.size());
@@ -216,6 +219,7 @@ impl Communicator for Mpi {
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let call = Method::Broadcast.of(call);
         let (patience, root) = (self.patience(call), call.root.unwrap_or_default());
         self.agree(patience)?;
         for piece in buffer.chunks_mut(PIECE) {
@@ -231,6 +235,7 @@ impl Communicator for Mpi {
     }
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        let call = Method::AllGather.of(call);
         let patience = self.patience(call);
         self.agree(patience)?;
         for (at, piece) in mine.chunks(PIECE).enumerate() {
@@ -244,11 +249,13 @@ impl Communicator for Mpi {
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {
+        let call = Method::Barrier.of(call);
         // Nobody has all headers before everybody has come.
         self.agree(self.patience(call))
     }
 
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        let call = Method::Message.of(call);
         let patience = self.patience(call);
         let _turn = self.outgoing[to].lock().unwrap_or_else(PoisonError::into_inner);
         let head = header::encode(call);
@@ -263,6 +270,7 @@ impl Communicator for Mpi {
     }
 
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        let call = Method::Message.of(call);
         let patience = self.patience(call);
         let _turn = self.incoming[from].lock().unwrap_or_else(PoisonError::into_inner);
         let receive = |bytes: usize| {

@@ -4,7 +4,7 @@
 //! caller: if the deadline passes, it is left to MPI for good.
 
 use super::library::{Library, check};
-use crate::{Error, Result, communicator::Call};
+use crate::{Error, Result, transport::method::MethodCall};
 use mpi::ffi;
 use std::{
     ffi::{c_int, c_void},
@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// How long, and under which flag, a call may wait.
 #[derive(Clone, Copy)]
 pub(super) struct Patience<'a> {
-    pub call: &'a Call,
+    pub call: MethodCall<'a>,
     pub begun: Instant,
     pub aborted: &'a AtomicBool,
 }

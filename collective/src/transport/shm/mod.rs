@@ -28,11 +28,11 @@ pub(crate) mod segment;
 
 pub use segment::ShmSegment;
 
-use super::local::{Immortal, Member, region::Region};
-use crate::{Communicator, DType, Result, World, communicator::Call};
+use super::local::{Liveness, Member, region::Region};
+use crate::{Communicator, DType, Error, Result, World, communicator::Call};
 use processes::Processes;
 use segment::Mapping;
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// One rank of a group of processes on one machine.
 #[derive(Debug)]
@@ -47,9 +47,21 @@ impl ShmCommunicator {
     /// [`Error::Invalid`](crate::Error::Invalid) if the rank is taken or not in the world,
     /// [`Error::Timeout`](crate::Error::Timeout) if some rank has not joined after `timeout`.
     pub fn connect(segment: ShmSegment, rank: usize, timeout: Duration) -> Result<Self> {
+        Self::connect_unless(segment, rank, timeout, || None)
+    }
+
+    /// The same, for ranks that hear of a failure elsewhere: ends with the error of `failed` soon after
+    /// there is one.
+    pub(crate) fn connect_unless(
+        segment: ShmSegment,
+        rank: usize,
+        timeout: Duration,
+        failed: impl Fn() -> Option<Error> + Send + Sync + 'static,
+    ) -> Result<Self> {
         let (mapping, descriptor) = segment.into_parts();
         let region = Arc::new(Region::new(mapping, descriptor.world));
-        let mut member = Member::join(region, rank, Box::new(Immortal))?;
+        let job = Arc::new(Job(failed));
+        let mut member = Member::join(region, rank, Box::new(job.clone()))?;
         let call = Call {
             seq: 0,
             operation: "join the shared memory",
@@ -59,12 +71,27 @@ impl ShmCommunicator {
             root: None,
             timeout,
         };
-        member.barrier(&call)?;
+        member.barrier(&call).map_err(|error| job.0().unwrap_or(error))?;
         // All have mapped it: from here on nobody else can.
         drop(descriptor);
         let processes = Processes::watch(member.region());
         member.watch(Box::new(processes));
         Ok(ShmCommunicator { member })
+    }
+}
+
+/// The job, while its ranks join: their processes are not known yet.
+struct Job<F>(F);
+
+impl<F> fmt::Debug for Job<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Job")
+    }
+}
+
+impl<F: Fn() -> Option<Error> + Send + Sync> Liveness for Arc<Job<F>> {
+    fn lost(&self, _rank: usize) -> Option<String> {
+        self.0().map(|cause| cause.to_string())
     }
 }
 
@@ -121,3 +148,6 @@ impl Communicator for ShmCommunicator {
         self.member.recv(call, from, data)
     }
 }
+
+#[cfg(test)]
+mod tests;

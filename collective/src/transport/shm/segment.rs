@@ -18,8 +18,8 @@ use std::{
     sync::atomic::Ordering::Relaxed,
 };
 
-/// First word of the memory; changes with its layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm01");
+/// First word of the memory; changes with its layout and with what ranks write there.
+const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm02");
 
 /// A group's memory, mapped, not yet joined.
 #[derive(Debug)]

@@ -13,10 +13,7 @@ use super::{
     lanes::{Flow, Lane, Memory, Part},
     reduce_into,
 };
-use crate::{
-    ReduceOp, Result,
-    communicator::{Call, World},
-};
+use crate::{ReduceOp, Result, communicator::World, transport::method::MethodCall};
 use std::ops::Range;
 
 /// By how many pieces contributions run ahead of results.
@@ -71,7 +68,7 @@ impl Tcp {
     /// the buffer it had.
     pub(super) fn reduce_chunks(
         &self,
-        call: &Call,
+        call: MethodCall<'_>,
         op: ReduceOp,
         buffer: &mut [u8],
         wants: impl Fn(usize) -> bool,

@@ -4,8 +4,14 @@
 //! A lane is one peer. What goes each way is a header and then some parts of memory, in order.
 //! After every step forward a hook looks at what has come, reduces, and opens more of what may go.
 
-use crate::transport::header::{self, HEADER};
-use crate::{Error, Result, communicator::Call, rendezvous::secret::retry};
+use crate::{
+    Error, Result,
+    rendezvous::secret::retry,
+    transport::{
+        header::{self, HEADER},
+        method::{MethodCall, mismatch},
+    },
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -204,7 +210,7 @@ impl<'a> Lane<'a> {
 
 /// What ends a wait early.
 pub(super) struct Watch<'a> {
-    pub call: &'a Call,
+    pub call: MethodCall<'a>,
     pub begun: Instant,
     pub aborted: &'a AtomicBool,
 }
@@ -252,11 +258,12 @@ pub(super) fn run(
             moved |= lane.push(&head, memory).map_err(lost)?;
             moved |= lane.pull(memory).map_err(lost)?;
             if !headed && lane.recv.head == HEADER && lane.head != head {
-                let call_b = header::decode(&lane.head);
-                let call_b =
-                    call_b.map_or_else(|| "something unintelligible".into(), |call| call.to_string());
-                let call_a = watch.call.to_string();
-                return Err(Error::Mismatch { rank_a: me, call_a, rank_b: lane.peer, call_b });
+                let (theirs, method) = match header::decode(&lane.head) {
+                    Some((call, method)) => (call.to_string(), Some(method)),
+                    None => ("something unintelligible".into(), None),
+                };
+                let ours = (me, watch.call.to_string(), Some(watch.call.method));
+                return Err(mismatch(ours, (lane.peer, theirs, method)));
             }
         }
         if moved {

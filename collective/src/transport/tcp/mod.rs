@@ -23,6 +23,7 @@ use crate::{
     DType, Error, ReduceOp, Result,
     communicator::{Call, Communicator, World},
     reduce::reduce_raw,
+    transport::method::{Method, MethodCall},
 };
 use lanes::{Flow, Lane, Memory, Part, Watch};
 use std::{
@@ -93,7 +94,7 @@ impl Tcp {
     /// `scratch` is the number of bytes needed beside the caller's buffer.
     fn exchange(
         &self,
-        call: &Call,
+        call: MethodCall<'_>,
         user: &mut [u8],
         scratch: usize,
         peers: impl Iterator<Item = usize> + Clone,
@@ -139,7 +140,7 @@ impl Tcp {
     }
 
     /// Everyone's buffer to everyone, or to the root alone.
-    fn reduce_flat(&self, call: &Call, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
+    fn reduce_flat(&self, call: MethodCall<'_>, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
         let World { rank: me, size } = self.world;
         let bytes = buffer.len();
         let wants = |rank: usize| call.root.is_none_or(|root| root == rank);
@@ -191,7 +192,7 @@ impl Communicator for Tcp {
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let op = reduction(call)?;
+        let (call, op) = (Method::AllReduce.of(call), reduction(call)?);
         match (buffer.len() <= SMALL, self.world.size <= FEW) {
             (true, true) => self.reduce_flat(call, op, buffer),
             (true, false) => self.reduce_tree(call, op, buffer),
@@ -200,7 +201,7 @@ impl Communicator for Tcp {
     }
 
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let op = reduction(call)?;
+        let (call, op) = (Method::Reduce.of(call), reduction(call)?);
         match buffer.len() <= SMALL {
             true => self.reduce_flat(call, op, buffer),
             false => self.reduce_chunks(call, op, buffer, |rank| call.root == Some(rank)),
@@ -208,14 +209,15 @@ impl Communicator for Tcp {
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.reduce_chunks(call, reduction(call)?, buffer, |_| false)
+        self.reduce_chunks(Method::ReduceScatter.of(call), reduction(call)?, buffer, |_| false)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.broadcast_tree(call, buffer)
+        self.broadcast_tree(Method::Broadcast.of(call), buffer)
     }
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        let call = Method::AllGather.of(call);
         let (me, bytes) = (self.world.rank, mine.len());
         out[self.slot(me, bytes)].copy_from_slice(mine);
         if self.world.size > FEW && bytes <= SMALL {
@@ -226,6 +228,7 @@ impl Communicator for Tcp {
     }
 
     fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+        let call = Method::Gather.of(call);
         let (me, bytes) = (self.world.rank, mine.len());
         match call.root {
             Some(root) if root != me => {
@@ -241,6 +244,7 @@ impl Communicator for Tcp {
     }
 
     fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+        let call = Method::Scatter.of(call);
         let (me, bytes) = (self.world.rank, mine.len());
         match call.root {
             Some(root) if root != me => {
@@ -256,6 +260,7 @@ impl Communicator for Tcp {
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {
+        let call = Method::Barrier.of(call);
         if self.world.size > FEW {
             return self.gather_tree(call, &mut [], 0);
         }
@@ -263,11 +268,13 @@ impl Communicator for Tcp {
     }
 
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        let call = Method::Message.of(call);
         let plan = |_| (Flow::free(vec![Part::User(0..data.len())]), Flow::absent());
         self.exchange(call, &mut data.to_vec(), 0, std::iter::once(to), plan, |_, _| {})
     }
 
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        let call = Method::Message.of(call);
         let all = 0..data.len();
         let plan = |_| (Flow::absent(), Flow::free(vec![Part::User(all.clone())]));
         self.exchange(call, data, 0, std::iter::once(from), plan, |_, _| {})
@@ -277,3 +284,6 @@ impl Communicator for Tcp {
         self.aborted.store(true, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,28 @@
 //! The data connections of one rank: a listener for all its groups, and dialling.
 //!
 //! A connection is made when two ranks of a group first need each other: the higher rank dials,
-//! the lower waits. Both prove the job's secret, then the dialler says for which group it comes.
+//! the lower waits. Both prove the job's secret, then:
+//!
+//! ```text
+//! dialler  → listener   group (8)  rank of the dialler (4)  rank of the listener (4)
+//! listener → dialler    ACCEPTED (1)
+//! dialler  → listener   CONFIRMED (1)
+//! ```
+//!
+//! Each end has two seconds of its own, which begin at different moments. So a dialler may give up and
+//! dial again while the listener still answers its first connection. Only the last byte makes a
+//! connection: the dialler sends it over the one connection that it keeps, and closes the others.
 
 use crate::{Error, Result, Secret, rendezvous::secret};
 use std::{
     collections::HashMap,
     fmt,
+    io::{self, Read},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -19,6 +31,9 @@ use std::{
 /// Most connections that may be proving themselves at one time.
 const MAX_UNPROVEN: usize = 1024;
 const ACCEPTED: u8 = 0xdd;
+pub(crate) const CONFIRMED: u8 = 0xcc;
+/// Longest wait before a rank checks its deadline and whether it should stop.
+const SLICE: Duration = Duration::from_millis(50);
 
 type Arrivals = HashMap<(u64, usize), TcpStream>;
 
@@ -78,12 +93,22 @@ impl Switchboard {
         address: SocketAddr,
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<TcpStream> {
+        let failed = |e| Error::io(format!("prepare the connection to rank {peer}"), &e);
         let stream = if self.shared.rank < peer {
             self.shared.await_arrival(group, peer, check)?
         } else {
             loop {
                 check()?;
-                match self.shared.dial(group, peer, address) {
+                let dialled = self.shared.clone().dial(group, peer, address).map_err(failed)?;
+                let answer = loop {
+                    match dialled.recv_timeout(SLICE) {
+                        Ok(answer) => break answer,
+                        // Dropping the receiver abandons the connection.
+                        Err(RecvTimeoutError::Timeout) => check()?,
+                        Err(RecvTimeoutError::Disconnected) => break Err(Error::Aborted),
+                    }
+                };
+                match answer.and_then(|stream| confirm(stream).map_err(failed)) {
                     Ok(stream) => break stream,
                     Err(error @ Error::Unauthenticated { .. }) => return Err(error),
                     // It may be stopped or slow; the deadline ends this.
@@ -91,7 +116,6 @@ impl Switchboard {
                 }
             }
         };
-        let failed = |e| Error::io(format!("prepare the connection to rank {peer}"), &e);
         crate::rendezvous::tune_data(&stream).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
         Ok(stream)
@@ -122,16 +146,31 @@ impl Shared {
     ) -> Result<TcpStream> {
         let mut arrivals = self.lock();
         loop {
-            if let Some(stream) = arrivals.remove(&(group, peer)) {
+            if let Some(stream) = arrivals.remove(&(group, peer)).filter(is_open) {
                 return Ok(stream);
             }
             check()?;
-            let wait = self.arrived.wait_timeout(arrivals, Duration::from_millis(50));
+            let wait = self.arrived.wait_timeout(arrivals, SLICE);
             arrivals = wait.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn dial(&self, group: u64, peer: usize, address: SocketAddr) -> Result<TcpStream> {
+    /// Asks `peer` for a connection, on a thread of its own: some of what it waits for cannot be
+    /// interrupted. An answer that nobody receives closes the connection.
+    fn dial(
+        self: Arc<Self>,
+        group: u64,
+        peer: usize,
+        address: SocketAddr,
+    ) -> io::Result<Receiver<Result<TcpStream>>> {
+        let (answered, answer) = channel();
+        let work = move || drop(answered.send(self.request(group, peer, address)));
+        thread::Builder::new().name("ddp-dial".into()).spawn(work)?;
+        Ok(answer)
+    }
+
+    /// Connects to `peer` and waits until it has accepted.
+    fn request(&self, group: u64, peer: usize, address: SocketAddr) -> Result<TcpStream> {
         let failed = |e| Error::io(format!("connect to rank {peer} at {address}"), &e);
         let deadline = Instant::now() + secret::HANDSHAKE;
         let mut stream = TcpStream::connect_timeout(&address, secret::HANDSHAKE).map_err(failed)?;
@@ -182,13 +221,42 @@ impl Shared {
         if to != self.rank {
             return Err(Error::Invalid(format!("rank {from} looks for rank {to} at rank {}", self.rank)));
         }
-        // Holding the lock over the answer: the dialler must not be believed connected before
-        // the connection can be found.
-        let mut arrivals = self.lock();
         secret::write_by(&mut stream, &[ACCEPTED], deadline).map_err(failed)?;
-        arrivals.insert((u64::from_le_bytes(group), from), stream);
+        self.await_confirmation(&mut stream).map_err(failed)?;
+        self.lock().insert((u64::from_le_bytes(group), from), stream);
         self.arrived.notify_all();
         Ok(())
+    }
+
+    /// Waits until the dialler confirms the connection or closes it. There is no deadline: a dialler
+    /// that has confirmed uses the connection, so this end must not give up first.
+    fn await_confirmation(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let mut byte = [0];
+        stream.set_read_timeout(Some(SLICE))?;
+        loop {
+            match stream.read(&mut byte) {
+                Ok(1) if byte == [CONFIRMED] => return Ok(()),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
+                Err(error) if secret::retry(&error) && !self.closing.load(Ordering::Relaxed) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Tells the listener that this connection is the one to use.
+fn confirm(mut stream: TcpStream) -> io::Result<TcpStream> {
+    secret::write_by(&mut stream, &[CONFIRMED], Instant::now() + secret::HANDSHAKE)?;
+    Ok(stream)
+}
+
+/// Whether the other end has not closed `stream`, or has sent something before.
+fn is_open(stream: &TcpStream) -> bool {
+    let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    match peeked {
+        Ok(bytes) => bytes > 0,
+        Err(error) => secret::retry(&error),
     }
 }
 
@@ -199,3 +267,6 @@ pub(crate) fn receive(rank: usize, secret: Secret, stream: TcpStream) -> Result<
     shared.receive(stream)?;
     Ok(shared.lock().keys().copied().collect())
 }
+
+#[cfg(test)]
+mod tests;

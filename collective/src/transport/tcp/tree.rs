@@ -8,7 +8,7 @@ use super::{
     lanes::{Flow, Lane, Part},
     reduce_into,
 };
-use crate::{ReduceOp, Result, communicator::Call};
+use crate::{ReduceOp, Result, transport::method::MethodCall};
 use std::ops::Range;
 
 /// Place of one rank in the tree, in ranks counted from the root.
@@ -43,7 +43,7 @@ impl Tcp {
 
     /// Pieces go down as they come. A header goes up from everyone at once, so that a rank that
     /// does something else is found out by its parent.
-    pub(super) fn broadcast_tree(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    pub(super) fn broadcast_tree(&self, call: MethodCall<'_>, buffer: &mut [u8]) -> Result<()> {
         let (parent, children) = self.relatives(call.root.unwrap_or(0));
         let bytes = buffer.len();
         let pieces = || (0..bytes).step_by(PIECE).map(|at| Part::User(at..bytes.min(at + PIECE))).collect();
@@ -64,7 +64,7 @@ impl Tcp {
     }
 
     /// All slots of `bytes` bytes in `out` go up to rank 0, and all of `out` comes back.
-    pub(super) fn gather_tree(&self, call: &Call, out: &mut [u8], bytes: usize) -> Result<()> {
+    pub(super) fn gather_tree(&self, call: MethodCall<'_>, out: &mut [u8], bytes: usize) -> Result<()> {
         let (me, size) = (self.world.rank, self.world.size);
         let (parent, children) = self.relatives(0);
         let slots = |ranks: Range<usize>| vec![Part::User(ranks.start * bytes..ranks.end * bytes)];
@@ -77,7 +77,7 @@ impl Tcp {
     }
 
     /// Everyone's buffer goes up to rank 0, which reduces; the result comes back.
-    pub(super) fn reduce_tree(&self, call: &Call, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
+    pub(super) fn reduce_tree(&self, call: MethodCall<'_>, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
         let (me, size) = (self.world.rank, self.world.size);
         let (parent, children) = self.relatives(0);
         let bytes = buffer.len();

@@ -15,8 +15,10 @@
 use super::{ThreadCommunicator, heap::Heap};
 use crate::{
     Result,
-    communicator::Call,
-    transport::local::{Member, Session, region::GateId},
+    transport::{
+        local::{Member, Session, region::GateId},
+        method::MethodCall,
+    },
 };
 use std::{
     ops::Range,
@@ -57,11 +59,11 @@ impl ThreadCommunicator {
     ///
     /// # Safety
     /// `buffer` is valid for `len` bytes, which are the same number on all ranks that agree on
-    /// `call`, for reads, and for writes if `work` writes to it, until this returns. `work` gets a
+    /// `call` and its method, for reads, and for writes if `work` writes to it, until this returns. `work` gets a
     /// range of bytes that no other rank's `work` gets, and touches nothing else in any buffer.
-    pub unsafe fn share_out(
+    pub(super) unsafe fn share_out(
         &self,
-        call: &Call,
+        call: MethodCall<'_>,
         buffer: *mut u8,
         len: usize,
         work: &dyn Fn(&Room<'_>, Range<usize>),
@@ -87,7 +89,12 @@ impl ThreadCommunicator {
     /// # Safety
     /// `buffer` stays valid, for whatever the ranks' `work` does to it, until this returns, and the
     /// ranks' `work` do not race with one another.
-    pub unsafe fn expose(&self, call: &Call, buffer: *mut u8, work: &dyn Fn(&Room<'_>)) -> Result<()> {
+    pub(super) unsafe fn expose(
+        &self,
+        call: MethodCall<'_>,
+        buffer: *mut u8,
+        work: &dyn Fn(&Room<'_>),
+    ) -> Result<()> {
         let session = self.member.begin(call)?;
         let desk = &self.shared.desks[self.member.world().rank];
         desk.buffer.store(buffer, Ordering::Relaxed);
@@ -184,7 +191,7 @@ impl Drop for Inside<'_> {
 mod tests {
     use super::super::ThreadGroup;
     use super::*;
-    use crate::{Communicator, DType, Error};
+    use crate::{Communicator, DType, Error, communicator::Call, transport::method::Method};
     use std::sync::atomic::AtomicBool;
 
     fn call() -> Call {
@@ -218,12 +225,13 @@ mod tests {
                     wait_until(|| may_end.load(Ordering::SeqCst));
                 };
                 // SAFETY: nobody touches the buffer.
-                let result = unsafe { group[1].expose(&call(), ptr::null_mut(), &work) };
+                let result = unsafe { group[1].expose(Method::Barrier.of(&call()), ptr::null_mut(), &work) };
                 assert!(result.is_err(), "{result:?}");
             });
             scope.spawn(|| {
                 // SAFETY: as above.
-                let result = unsafe { group[0].expose(&call(), ptr::null_mut(), &|_| ()) };
+                let result =
+                    unsafe { group[0].expose(Method::Barrier.of(&call()), ptr::null_mut(), &|_| ()) };
                 assert!(matches!(result, Err(Error::Aborted)), "{result:?}");
                 assert!(may_end.load(Ordering::SeqCst), "returned too early");
                 returned.store(true, Ordering::SeqCst);
@@ -248,7 +256,7 @@ mod tests {
                         wait_until(|| !room.may_stay());
                     };
                     // SAFETY: nobody touches the buffer.
-                    let result = unsafe { rank.expose(&call(), ptr::null_mut(), &work) };
+                    let result = unsafe { rank.expose(Method::Barrier.of(&call()), ptr::null_mut(), &work) };
                     assert!(result.is_err(), "all ranks left early, and one thinks the work done");
                 });
             }

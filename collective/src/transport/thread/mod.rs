@@ -8,10 +8,13 @@
 mod exposure;
 mod heap;
 
-use super::local::{
-    Immortal, Member, check_world,
-    ops::{expect_len, expect_parts, reduction},
-    region::{Region, SMALL, bytes},
+use super::{
+    local::{
+        Immortal, Member, check_world,
+        ops::{expect_len, expect_parts, reduction},
+        region::{Region, SMALL, bytes},
+    },
+    method::{Method, MethodCall},
 };
 use crate::{Communicator, Result, World, communicator::Call, reduce::reduce_raw};
 use exposure::{Room, Shared};
@@ -50,13 +53,13 @@ impl ThreadCommunicator {
     /// `wants` names for a chunk; all bytes of a chunk have the same.
     fn reduce_in_place(
         &self,
-        call: &Call,
+        call: MethodCall<'_>,
         buffer: &mut [u8],
         parts: usize,
         wants: &dyn Fn(usize, usize) -> bool,
     ) -> Result<()> {
-        let (op, world) = (reduction(call)?, self.world().size);
-        expect_len(call, "buffer", buffer.len(), 1)?;
+        let (op, world) = (reduction(&call)?, self.world().size);
+        expect_len(&call, "buffer", buffer.len(), 1)?;
         // Of one part; a buffer of no bytes has one empty part.
         let part = (buffer.len() / parts).max(1);
         let work = |room: &Room<'_>, range: Range<usize>| {
@@ -92,7 +95,7 @@ impl Communicator for ThreadCommunicator {
         if self.member.is_small(buffer.len()) {
             return self.member.all_reduce(call, buffer);
         }
-        self.reduce_in_place(call, buffer, 1, &|_, _| true)
+        self.reduce_in_place(Method::AllReduce.of(call), buffer, 1, &|_, _| true)
     }
 
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -100,7 +103,7 @@ impl Communicator for ThreadCommunicator {
             return self.member.reduce(call, buffer);
         }
         let root = self.member.root(call)?;
-        self.reduce_in_place(call, buffer, 1, &|rank, _| rank == root)
+        self.reduce_in_place(Method::Reduce.of(call), buffer, 1, &|rank, _| rank == root)
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -109,7 +112,7 @@ impl Communicator for ThreadCommunicator {
         if buffer.len() <= SMALL {
             return self.member.reduce_scatter(call, buffer);
         }
-        self.reduce_in_place(call, buffer, world, &|rank, part| rank == part)
+        self.reduce_in_place(Method::ReduceScatter.of(call), buffer, world, &|rank, part| rank == part)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -127,7 +130,7 @@ impl Communicator for ThreadCommunicator {
             }
         };
         // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
-        unsafe { self.expose(call, mine, &work) }
+        unsafe { self.expose(Method::Broadcast.of(call), mine, &work) }
     }
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
@@ -144,7 +147,7 @@ impl Communicator for ThreadCommunicator {
             }
         };
         // SAFETY: inputs are only read.
-        unsafe { self.expose(call, mine.as_ptr().cast_mut(), &work) }
+        unsafe { self.expose(Method::AllGather.of(call), mine.as_ptr().cast_mut(), &work) }
     }
 
     fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {

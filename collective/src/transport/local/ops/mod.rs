@@ -8,7 +8,11 @@ use super::{
     region::{Memory, PIECE, SMALL},
     stream::Stages,
 };
-use crate::{DType, Error, ReduceOp, Result, communicator::Call};
+use crate::{
+    DType, Error, ReduceOp, Result,
+    communicator::Call,
+    transport::method::{Method, MethodCall},
+};
 use copying::{Broadcast, Gather, Scatter};
 use reducing::{ReduceAll, ReducePart, ReduceParts, ReduceShares};
 use std::ops::Range;
@@ -19,24 +23,24 @@ const LINE: usize = 128;
 /// The collectives, as [`Communicator`](crate::Communicator) describes them.
 impl<M: Memory> Member<M> {
     pub fn barrier(&self, call: &Call) -> Result<()> {
-        let mut session = self.begin(call)?;
+        let mut session = self.begin(Method::Barrier.of(call))?;
         session.enter()?;
         session.finish();
         Ok(())
     }
 
     pub fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.reduce_for(call, buffer, true)
+        self.reduce_for(Method::AllReduce.of(call), buffer, true)
     }
 
     pub fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
-        self.reduce_for(call, buffer, root == self.world().rank)
+        self.reduce_for(Method::Reduce.of(call), buffer, root == self.world().rank)
     }
 
-    fn reduce_for(&self, call: &Call, buffer: &mut [u8], wants: bool) -> Result<()> {
-        let fold = Fold::of(call, self)?;
-        expect_len(call, "buffer", buffer.len(), 1)?;
+    fn reduce_for(&self, call: MethodCall<'_>, buffer: &mut [u8], wants: bool) -> Result<()> {
+        let fold = Fold::of(&call, self)?;
+        expect_len(&call, "buffer", buffer.len(), 1)?;
         if self.is_small(buffer.len()) {
             return self.exchange(call, &mut ReduceAll { fold, wants, buffer });
         }
@@ -48,6 +52,7 @@ impl<M: Memory> Member<M> {
         let fold = Fold::of(call, self)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
         expect_parts(call, fold.world)?;
+        let call = Method::ReduceScatter.of(call);
         if buffer.len() <= SMALL {
             return self.exchange(call, &mut ReducePart { fold, buffer });
         }
@@ -62,22 +67,22 @@ impl<M: Memory> Member<M> {
         let area = area_for(buffer.len());
         let pieces = Pieces::new(buffer.len(), area);
         let mut stages = Broadcast { root, is_root: root == self.world().rank, pieces, buffer };
-        self.exchange_or_stream(call, pieces, area, &mut stages)
+        self.exchange_or_stream(Method::Broadcast.of(call), pieces, area, &mut stages)
     }
 
     pub fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
-        self.gather_for(call, mine, out, true)
+        self.gather_for(Method::AllGather.of(call), mine, out, true)
     }
 
     pub fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
-        self.gather_for(call, mine, out, root == self.world().rank)
+        self.gather_for(Method::Gather.of(call), mine, out, root == self.world().rank)
     }
 
-    fn gather_for(&self, call: &Call, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
-        expect_len(call, "input", mine.len(), 1)?;
+    fn gather_for(&self, call: MethodCall<'_>, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
+        expect_len(&call, "input", mine.len(), 1)?;
         if wants {
-            expect_len(call, "output", out.len(), self.world().size)?;
+            expect_len(&call, "output", out.len(), self.world().size)?;
         }
         let area = area_for(mine.len());
         let pieces = Pieces::new(mine.len(), area);
@@ -96,12 +101,12 @@ impl<M: Memory> Member<M> {
         let each = share_of_area(area, world.size);
         let pieces = Pieces::new(mine.len(), each);
         let mut stages = Scatter { root, world, each, pieces, all, mine };
-        self.exchange_or_stream(call, pieces, area, &mut stages)
+        self.exchange_or_stream(Method::Scatter.of(call), pieces, area, &mut stages)
     }
 
     fn exchange_or_stream(
         &self,
-        call: &Call,
+        call: MethodCall<'_>,
         pieces: Pieces,
         area: usize,
         stages: &mut dyn Stages,

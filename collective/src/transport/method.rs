@@ -1,0 +1,122 @@
+//! Which method of a communicator a call entered.
+//!
+//! What a transport does with a rank's memory follows from the method, and a call's name is whatever
+//! its caller wrote. So the ranks compare the method as well, and only then touch each other's data.
+
+use crate::{Error, communicator::Call};
+use std::{fmt, ops::Deref};
+
+/// A method of [`Communicator`](crate::Communicator).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    AllReduce,
+    Reduce,
+    ReduceScatter,
+    Broadcast,
+    AllGather,
+    Gather,
+    Scatter,
+    /// `send` on one rank and `recv` on the other.
+    Message,
+    Barrier,
+}
+
+impl Method {
+    const ALL: [Method; 9] = [
+        Method::AllReduce,
+        Method::Reduce,
+        Method::ReduceScatter,
+        Method::Broadcast,
+        Method::AllGather,
+        Method::Gather,
+        Method::Scatter,
+        Method::Message,
+        Method::Barrier,
+    ];
+
+    /// What peers read: never 0.
+    pub fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    /// The inverse of [`Method::code`].
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|method| method.code() == code)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Method::AllReduce => "all_reduce",
+            Method::Reduce => "reduce",
+            Method::ReduceScatter => "reduce_scatter",
+            Method::Broadcast => "broadcast",
+            Method::AllGather => "all_gather",
+            Method::Gather => "gather",
+            Method::Scatter => "scatter",
+            Method::Message => "send or recv",
+            Method::Barrier => "barrier",
+        }
+    }
+
+    /// `call`, which entered this method.
+    pub fn of(self, call: &Call) -> MethodCall<'_> {
+        MethodCall { method: self, call }
+    }
+}
+
+/// A call with the method that it entered: what all ranks must agree on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MethodCall<'a> {
+    pub method: Method,
+    call: &'a Call,
+}
+
+impl Deref for MethodCall<'_> {
+    type Target = Call;
+
+    fn deref(&self) -> &Call {
+        self.call
+    }
+}
+
+impl fmt::Display for MethodCall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.call.fmt(f)
+    }
+}
+
+/// One rank's side of a mismatch: its rank, its call in words, and the method, where that is known.
+pub(crate) type Side = (usize, String, Option<Method>);
+
+/// The error of two ranks that disagree. Methods are named where nothing else differs.
+pub(crate) fn mismatch((rank_a, call_a, a): Side, (rank_b, call_b, b): Side) -> Error {
+    let same = call_a == call_b;
+    let side = |call: String, method: Option<Method>| match method.filter(|_| same) {
+        Some(method) => format!("{call} through {}", method.name()),
+        None => call,
+    };
+    Error::Mismatch { rank_a, call_a: side(call_a, a), rank_b, call_b: side(call_b, b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_survives_its_code() {
+        for method in Method::ALL {
+            assert_eq!(Method::from_code(method.code()), Some(method));
+        }
+        assert_eq!([0, 10, u8::MAX].map(Method::from_code), [None; 3]);
+    }
+
+    #[test]
+    fn methods_are_named_where_nothing_else_differs() {
+        let side = |rank, call: &str, method| (rank, call.to_string(), Some(method));
+        let error = mismatch(side(0, "x #1", Method::AllReduce), side(1, "x #1", Method::Barrier));
+        let wanted = "rank 0 called x #1 through all_reduce, but rank 1 called x #1 through barrier";
+        assert!(error.to_string().ends_with(wanted), "{error}");
+        let error = mismatch(side(0, "x #1", Method::AllReduce), side(1, "x #2", Method::Barrier));
+        assert!(error.to_string().ends_with("rank 0 called x #1, but rank 1 called x #2"), "{error}");
+    }
+}

@@ -1,0 +1,213 @@
+//! Runs of the strategy with a model of its own, whose ranks differ in one thing.
+#![cfg(feature = "burn")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod drift;
+mod non_finite;
+mod overflow;
+mod quiet;
+mod settings;
+
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::module::Module;
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Initializer, Linear, LinearConfig,
+    loss::{MseLoss, Reduction},
+};
+use burn::optim::{SgdConfig, momentum::MomentumConfig};
+use burn::tensor::{Device, FloatDType, Tensor};
+use burn::train::{
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    logger::InMemoryMetricLogger, metric::LossMetric,
+};
+use collective::{
+    Error, ProcessGroup,
+    loader::ShardedLoader,
+    precision::{self, Precision},
+    strategy::{DistributedDataParallel, EpochReport, Observer, StepReport},
+};
+use quiet::Quiet;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+type Ddp = DistributedDataParallel<Line>;
+
+/// A straight line, and BatchNorm in front of it if `norm` is there.
+#[derive(Module, Debug)]
+struct Line {
+    norm: Option<BatchNorm>,
+    linear: Linear,
+}
+
+/// Points of a line; the loss is multiplied by `factor`, and has a gradient of NaN if that is 0.
+#[derive(Clone, Debug)]
+struct Points {
+    x: Tensor<2>,
+    y: Tensor<2>,
+    factor: f32,
+}
+
+impl Line {
+    fn regress(&self, points: Points) -> RegressionOutput {
+        let x = match &self.norm {
+            Some(norm) => norm.forward(points.x),
+            None => points.x,
+        };
+        let output = self.linear.forward(x).cast(FloatDType::F32);
+        let loss = MseLoss::new().forward(output.clone(), points.y.clone(), Reduction::Mean);
+        let loss = loss.mul_scalar(points.factor);
+        let loss = if points.factor == 0.0 { loss.sqrt() } else { loss };
+        RegressionOutput::new(loss, output, points.y)
+    }
+}
+
+impl TrainStep for Line {
+    type Input = Points;
+    type Output = RegressionOutput;
+    fn step(&self, points: Points) -> TrainOutput<RegressionOutput> {
+        let output = self.regress(points);
+        TrainOutput::new(self, precision::backward(&output.loss), output)
+    }
+}
+
+impl InferenceStep for Line {
+    type Input = Points;
+    type Output = RegressionOutput;
+    fn step(&self, points: Points) -> RegressionOutput {
+        self.regress(points)
+    }
+}
+
+/// What one rank trains with.
+struct Rank {
+    lr: f64,
+    momentum: f64,
+    batch_size: usize,
+    batch_norm: bool,
+    precision: Precision,
+    /// Factor of the loss, by the number of the batch from 1.
+    factor: fn(usize) -> f32,
+    epochs: usize,
+}
+
+impl Default for Rank {
+    fn default() -> Self {
+        let precision = Precision::F32;
+        Rank {
+            lr: 0.01,
+            momentum: 0.0,
+            batch_size: 4,
+            batch_norm: false,
+            precision,
+            factor: |_| 1.0,
+            epochs: 2,
+        }
+    }
+}
+
+/// Makes batches in the type that the model computes with.
+struct Stack {
+    precision: Precision,
+    factor: fn(usize) -> f32,
+    made: AtomicUsize,
+}
+
+impl Batcher<f32, Points> for Stack {
+    fn batch(&self, points: Vec<f32>, device: &Device) -> Points {
+        let column = |values: Vec<f32>| Tensor::<1>::from_data(&*values, device).unsqueeze_dim::<2>(1);
+        let y = column(points.iter().map(|x| 3.0 * x + 1.0).collect());
+        let x = match self.precision {
+            Precision::F32 => column(points),
+            other => column(points).cast(other.dtype()),
+        };
+        Points { x, y, factor: (self.factor)(self.made.fetch_add(1, Ordering::Relaxed) + 1) }
+    }
+}
+
+/// What a run told its observer, and why it ended.
+#[derive(Default)]
+struct Told {
+    steps: Vec<StepReport>,
+    epochs: Vec<EpochReport>,
+    warnings: Vec<String>,
+    failure: Option<Error>,
+}
+
+#[derive(Default)]
+struct Listen(Mutex<Told>);
+
+impl Observer for Listen {
+    fn step_done(&self, report: &StepReport) {
+        self.0.lock().expect("no panic").steps.push(*report);
+    }
+    fn epoch_done(&self, report: &EpochReport) {
+        self.0.lock().expect("no panic").epochs.push(report.clone());
+    }
+    fn warned(&self, message: &str) {
+        self.0.lock().expect("no panic").warnings.push(message.into());
+    }
+}
+
+/// 40 points over all ranks, on one rank of `group`.
+fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
+    let device = Device::flex().autodiff();
+    let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs } = rank;
+    let world = group.world();
+    let load = |precision, factor| {
+        let points = Arc::new(InMemDataset::new((0..40u8).map(|i| f32::from(i) / 40.0).collect()));
+        let stack = Arc::new(Stack { precision, factor, made: AtomicUsize::new(0) });
+        Arc::new(ShardedLoader::new(points, stack, world, batch_size, Some(7), 0))
+    };
+    // Evaluation is f32, as the parameters are.
+    let (train, valid) = (load(precision, factor), load(Precision::F32, |_| 1.0));
+    let listen = Arc::new(Listen::default());
+    let ddp = Ddp::new(group, &device, train.clone(), valid.clone()).with_observer(listen.clone());
+    let ddp = Arc::new(set(ddp));
+    let norm = batch_norm.then(|| BatchNormConfig::new(1).init(&device));
+    let linear = LinearConfig::new(1, 1).with_initializer(Initializer::Zeros).init(&device);
+    let model = Line { norm, linear };
+    let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
+    let optimizer = SgdConfig::new().with_momentum(momentum).init();
+    SupervisedTraining::<Line>::new(".", train, valid)
+        .metrics((LossMetric::new(),))
+        .with_metric_logger(InMemoryMetricLogger::default())
+        .with_application_logger(None)
+        .num_epochs(epochs)
+        .renderer(Box::new(Quiet))
+        .with_training_strategy(TrainingStrategy::Custom(ddp.clone()))
+        .launch(Learner::new(model, optimizer, lr));
+    let failure = ddp.failure();
+    let told = std::mem::take(&mut *listen.0.lock().expect("no panic"));
+    Told { failure, ..told }
+}
+
+/// The same on `size` ranks, of which each is asked for its own.
+fn fit_all(
+    size: usize,
+    rank: impl Fn(usize) -> Rank + Sync,
+    set: impl Fn(usize, Ddp) -> Ddp + Sync,
+) -> Vec<Told> {
+    common::world(common::Kind::Thread, size, common::options(), |group| {
+        let number = group.rank();
+        fit(group, rank(number), |ddp| set(number, ddp))
+    })
+}
+
+/// The failure of every rank, after checking that there is one.
+fn failures(told: &[Told]) -> Vec<&Error> {
+    told.iter().map(|rank| rank.failure.as_ref().expect("a failure on every rank")).collect()
+}
+
+#[test]
+fn ranks_that_differ_in_nothing_train_to_the_end() {
+    for batch_norm in [false, true] {
+        let told = fit_all(3, |_| Rank { batch_norm, ..Rank::default() }, |_, ddp| ddp);
+        assert!(told.iter().all(|rank| rank.failure.is_none() && rank.epochs.len() == 2));
+        assert!(told.iter().all(|rank| rank.epochs[1].digest == told[0].epochs[1].digest));
+        assert!(told[0].steps.iter().all(|step| step.loss_scale.is_none() && !step.skipped));
+        assert_eq!(told[0].epochs[1].valid_samples, 40);
+    }
+}

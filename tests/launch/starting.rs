@@ -1,0 +1,89 @@
+//! How a job starts: how many ranks, where their output is filed, and that a start can be stopped.
+
+use crate::common::{
+    Outcome, command, example, finish,
+    launched::{launch, signal, start, wait_until},
+    processes_with, program,
+};
+use std::{fs, path::Path, thread};
+
+fn run_example(name: &str, args: &[&str]) -> Outcome {
+    finish(command(&example(name), args).spawn().expect("cargo built the examples"))
+}
+
+/// The folder that a launcher says it files the ranks' output in.
+fn filed_in(outcome: &Outcome) -> &Path {
+    let line = outcome.stderr.lines().find_map(|line| line.strip_prefix("log files of this job: "));
+    Path::new(line.unwrap_or_else(|| panic!("it should say where: {outcome:#?}")))
+}
+
+#[test]
+fn jobs_with_one_log_folder_keep_their_logs_apart() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let flags = format!("--nproc-per-node 2 --log-dir {}", folder.path().display());
+    let outcomes = ["first", "second"].map(|job| launch(&flags, &format!("echo {job} $RANK")).succeeded());
+    for (job, outcome) in ["first", "second"].into_iter().zip(&outcomes) {
+        for rank in 0..2 {
+            let log = filed_in(outcome).join(format!("rank{rank}.stdout.log"));
+            assert_eq!(fs::read_to_string(&log).expect("a log"), format!("{job} {rank}\n"));
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 2, "a folder for each job");
+    // All ranks of a job know its name.
+    let outcome = launch(&flags, "echo $TORCHELASTIC_RUN_ID").succeeded();
+    let logs = filed_in(&outcome);
+    let name = fs::read_to_string(logs.join("rank1.stdout.log")).expect("a log");
+    assert_eq!(logs, folder.path().join(name.trim()).join("attempt0"));
+}
+
+#[test]
+fn more_ranks_than_a_machine_is_meant_to_run_are_refused() {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let limit = format!("the limit is {}", 32 * cores);
+    let words = ["100000 ranks", &limit, "BURN_DDP_MAX_NPROC=100000"];
+    launch("--nproc-per-node 100000", "true").failed_saying(&words);
+    let train = ["train", "--device", "cpu", "--nproc-per-node", "100000"];
+    finish(command(&program(), &train).spawn().expect("built")).failed_saying(&words);
+    run_example("spawn", &["100000"]).failed_saying(&words);
+    let lower = finish(start("--nproc-per-node 3", "true", &[("BURN_DDP_MAX_NPROC", "2")]));
+    lower.failed_saying(&["3 ranks", "the limit is 2"]);
+    let raised = finish(start("--nproc-per-node 3", "echo up", &[("BURN_DDP_MAX_NPROC", "3")]));
+    assert_eq!(raised.succeeded().stdout.lines().count(), 3);
+}
+
+#[test]
+fn a_launcher_that_is_still_starting_ranks_can_be_stopped() {
+    const RANKS: usize = 3000;
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let script = format!(": > {}/$RANK; exec sleep 300", folder.path().display());
+    let count = RANKS.to_string();
+    let marker = "many-ranks-4804";
+    let vars = [("BURN_DDP_MAX_NPROC", count.as_str()), ("BURN_DDP_TEST", marker)];
+    let launcher = start(&format!("--nproc-per-node {count}"), &script, &vars);
+    wait_until("the first rank runs", || folder.path().join("0").exists());
+    signal(launcher.id(), libc::SIGTERM);
+    let outcome = finish(launcher);
+    assert_eq!(outcome.code, Some(128 + libc::SIGTERM), "{outcome:#?}");
+    let started = fs::read_dir(folder.path()).expect("the folder").count();
+    assert!(started < RANKS, "it started all {started} ranks first");
+    wait_until("all gone", || processes_with(marker).is_empty());
+}
+
+#[test]
+fn examples_take_no_number_that_makes_no_world() {
+    for name in ["spawn", "custom_model"] {
+        for bad in ["0", "x", "-1"] {
+            let outcome = run_example(name, &[bad]);
+            assert_eq!(outcome.code, Some(2), "{name} {bad}: {outcome:#?}");
+            assert!(outcome.stderr.contains(&format!("'{bad}'")), "{name} {bad}: {}", outcome.stderr);
+            assert_eq!(outcome.stdout, "");
+        }
+    }
+}
+
+#[test]
+fn a_world_larger_than_the_batch_trains() {
+    let mut large = command(&example("custom_model"), &["49"]);
+    let large = large.env("BURN_DDP_MAX_NPROC", "49").spawn().expect("cargo built the examples");
+    assert_eq!(finish(large).succeeded().stdout.lines().count(), 10, "a line for each epoch");
+}
