@@ -44,8 +44,8 @@ impl ShmCommunicator {
     /// Joins the group as `rank` and waits for all other ranks.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) if the rank is taken or not in the world,
-    /// [`Error::Timeout`](crate::Error::Timeout) if some rank has not joined after `timeout`.
+    /// [`Error::Invalid`] if the rank is taken or not in the world,
+    /// [`Error::Timeout`] if some rank has not joined after `timeout`.
     pub fn connect(segment: ShmSegment, rank: usize, timeout: Duration) -> Result<Self> {
         Self::connect_unless(segment, rank, timeout, || None)
     }
