@@ -22,8 +22,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Time all ranks have to finish their step and write a checkpoint when the job is told to stop.
 const AFTER_SIGNAL: Duration = Duration::from_secs(30);
 
-/// How long a rank may stand stopped while others need it. Longer than what ranks wait for each other at
-/// the start, so that those who wait can say for what.
+/// How long a rank may stay stopped (SIGSTOP) while others need it.
 const STOPPED: Duration = Duration::from_secs(75);
 
 /// Runs one round on this machine, in step with the other machines if there is an `agent`.
