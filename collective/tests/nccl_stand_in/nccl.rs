@@ -5,6 +5,8 @@
 //! its own. It knows no more of NCCL than its documentation says of these functions.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
+#[path = "device.rs"]
+mod device;
 #[path = "numbers.rs"]
 mod numbers;
 #[path = "operations.rs"]
@@ -43,7 +45,14 @@ struct Comm {
     queue: Mutex<Option<Sender<Batch>>>,
 }
 
-type Batch = (usize, Vec<Operation>);
+/// Operations that were called together.
+struct Batch {
+    stream: usize,
+    operations: Vec<Operation>,
+    /// Set when they are complete, for a stream of the stand-in for libcuda.
+    done: Option<&'static AtomicBool>,
+}
+
 type Shared = Arc<Comm>;
 
 #[derive(Clone)]
@@ -129,9 +138,14 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             return;
         }
         worker.state.store(SUCCESS, SeqCst);
-        for (stream, operations) in waiting {
+        for Batch { stream, operations, done } in waiting {
             match operations.iter().try_for_each(|operation| worker.perform(operation)) {
-                Ok(()) => pending(stream, -1),
+                Ok(()) => {
+                    pending(stream, -1);
+                    if let Some(done) = done {
+                        done.store(true, SeqCst);
+                    }
+                }
                 // The device never comes past it, unless it is aborted.
                 Err(None) => {}
                 Err(Some(code)) => worker.state.store(code, SeqCst),

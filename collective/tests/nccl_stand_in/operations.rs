@@ -1,6 +1,6 @@
 //! The functions that put work on a stream, alone or in a group.
 
-use super::{INTERNAL_ERROR, INVALID_USAGE, Operation, SUCCESS, borrow};
+use super::{Batch, INTERNAL_ERROR, INVALID_USAGE, Operation, SUCCESS, borrow, device};
 use crate::settings::{note, pending};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -33,10 +33,14 @@ unsafe fn put(comm: *mut c_void, stream: usize, operations: Vec<Operation>) -> c
     if comm.state.load(SeqCst) != SUCCESS {
         return INVALID_USAGE;
     }
+    if let Some(push) = device::push() {
+        pending(stream, 1);
+        return device::stage(push, comm, stream, operations);
+    }
     let queue = comm.queue.lock().unwrap();
     let Some(queue) = queue.as_ref() else { return INVALID_USAGE };
     pending(stream, 1);
-    match queue.send((stream, operations)) {
+    match queue.send(Batch { stream, operations, done: None }) {
         Ok(()) => SUCCESS,
         Err(_) => INTERNAL_ERROR,
     }

@@ -1,0 +1,113 @@
+//! Work on a stream of the stand-in for libcuda, if that is loaded: device memory is readable on the
+//! device's thread alone, in the order of the stream. Inputs are copied to the host when the stream
+//! comes to the operation, and outputs back when the communicator's thread is through with it.
+
+use super::{Batch, Operation, Shared};
+use crate::numbers;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+type Poll = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Push = unsafe extern "C" fn(usize, Poll, usize) -> c_int;
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+/// RTLD_LAZY and RTLD_NOLOAD.
+const IF_LOADED: c_int = 1 | 4;
+
+/// The stand-in's entry point for other libraries.
+pub fn push() -> Option<Push> {
+    static PUSH: OnceLock<Option<Push>> = OnceLock::new();
+    *PUSH.get_or_init(|| {
+        const DRIVER: &CStr = c"libcuda.so.1";
+        // SAFETY: the symbol has this type where it exists.
+        unsafe {
+            let driver = dlopen(DRIVER.as_ptr(), IF_LOADED);
+            let found = if driver.is_null() { driver } else { dlsym(driver, c"cudaStandInPush".as_ptr()) };
+            (!found.is_null()).then(|| std::mem::transmute::<*mut c_void, Push>(found))
+        }
+    })
+}
+
+/// Operations on their way through a stream.
+struct Staged {
+    comm: Shared,
+    stream: usize,
+    /// As they were called, on device memory.
+    device: Vec<Operation>,
+    /// The same on these buffers: input and output of each.
+    host: Vec<(Vec<u8>, Vec<u8>)>,
+    begun: bool,
+    done: &'static AtomicBool,
+}
+
+impl Staged {
+    /// Bytes that an operation reads and writes.
+    fn sizes(&self, operation: &Operation) -> (usize, usize) {
+        let (one, ranks) = (operation.count * numbers::size(operation.dtype), self.comm.size as usize);
+        match operation.name {
+            "Send" => (one, 0),
+            "Recv" => (0, one),
+            "AllGather" => (one, one * ranks),
+            "ReduceScatter" => (one * ranks, one),
+            _ => (one, one),
+        }
+    }
+
+    fn begin(&mut self) {
+        for operation in &self.device {
+            let (input, output) = self.sizes(operation);
+            // What an operation does not write keeps its value.
+            self.host.push(unsafe { (copy(operation.send, input), copy(operation.recv, output)) });
+        }
+        let on_host = self.device.iter().zip(&mut self.host).map(|(operation, (input, output))| Operation {
+            send: input.as_ptr() as usize,
+            recv: output.as_mut_ptr() as usize,
+            ..operation.clone()
+        });
+        let batch = Batch { stream: self.stream, operations: on_host.collect(), done: Some(self.done) };
+        // A communicator that is gone never finishes; its stream is not waited for.
+        if let Some(queue) = self.comm.queue.lock().unwrap().as_ref() {
+            let _ = queue.send(batch);
+        }
+    }
+
+    fn end(&self) {
+        for (operation, (_, output)) in self.device.iter().zip(&self.host) {
+            unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), operation.recv as *mut u8, output.len()) };
+        }
+    }
+}
+
+/// A copy of device memory; of nothing, if there are no bytes.
+unsafe fn copy(address: usize, length: usize) -> Vec<u8> {
+    if length == 0 { Vec::new() } else { unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec() }
+}
+
+unsafe extern "C" fn poll(staged: *mut c_void) -> c_int {
+    let state = unsafe { &mut *staged.cast::<Staged>() };
+    if !state.begun {
+        state.begun = true;
+        state.begin();
+        return 0;
+    }
+    let aborted = state.comm.aborted.load(SeqCst);
+    if !state.done.load(SeqCst) && !aborted {
+        return 0;
+    }
+    if !aborted {
+        state.end();
+    }
+    drop(unsafe { Box::from_raw(staged.cast::<Staged>()) });
+    1
+}
+
+/// Puts operations on a stream of the stand-in for libcuda.
+pub fn stage(push: Push, comm: Shared, stream: usize, device: Vec<Operation>) -> c_int {
+    let done = Box::leak(Box::new(AtomicBool::new(false)));
+    let staged = Box::new(Staged { comm, stream, device, host: Vec::new(), begun: false, done });
+    unsafe { push(stream, poll, Box::into_raw(staged) as usize) }
+}

@@ -1,0 +1,232 @@
+//! Kernels: shared objects that the stand-in for NVRTC compiles from CUDA C++, and their launches.
+//!
+//! NVRTC's "PTX" is the name of a source file. It is compiled when one of its kernels is first
+//! executed, and kept under a name made of its contents.
+
+use crate::{
+    fiber,
+    settings::{lock, spent},
+};
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
+    path::{Path, PathBuf},
+    process::{self, Command},
+    sync::{Mutex, OnceLock},
+    time::Instant,
+};
+
+/// Bytes of shared memory a block, as `cuda_on_cpu.h` lays them out.
+pub const SHARED_MEMORY: usize = 65_536;
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dlerror() -> *const c_char;
+}
+const NOW: c_int = 2;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Dim {
+    pub x: u32,
+    pub y: u32,
+    pub z: u32,
+}
+
+impl From<[u32; 3]> for Dim {
+    fn from([x, y, z]: [u32; 3]) -> Self {
+        Dim { x, y, z }
+    }
+}
+
+/// What `cuda_on_cpu.h` exports.
+pub struct Entry {
+    /// Runs one thread.
+    pub thread: unsafe extern "C" fn(*const *const c_void),
+    /// Runs all threads of a block, for a kernel whose threads do not meet.
+    pub block: unsafe extern "C" fn(*const *const c_void),
+    /// Whether the threads of a block meet, at barriers or in warps.
+    pub meets: bool,
+    /// Bytes of each parameter.
+    sizes: Vec<usize>,
+    pub thread_index: *mut Dim,
+    block_index: *mut Dim,
+    block_size: *mut Dim,
+    grid_size: *mut Dim,
+}
+// SAFETY: used by the executing thread alone.
+unsafe impl Send for Entry {}
+// SAFETY: likewise.
+unsafe impl Sync for Entry {}
+
+pub struct Module {
+    source: PathBuf,
+    functions: Mutex<Vec<&'static Function>>,
+}
+
+pub struct Function {
+    name: String,
+    source: PathBuf,
+    entry: OnceLock<Entry>,
+}
+
+/// A kernel with its arguments.
+pub struct Launch {
+    function: &'static Function,
+    grid: [u32; 3],
+    block: [u32; 3],
+    /// The arguments, each at a multiple of 16.
+    arguments: Vec<u128>,
+}
+
+impl Module {
+    pub fn new(image: &CStr) -> Option<Self> {
+        let source = PathBuf::from(image.to_str().ok()?);
+        source.is_file().then(|| Module { source, functions: Mutex::default() })
+    }
+
+    pub fn function(&self, name: &str) -> *const Function {
+        let mut functions = lock(&self.functions);
+        if let Some(found) = functions.iter().find(|function| function.name == name) {
+            return *found;
+        }
+        let function = Function { name: name.into(), source: self.source.clone(), entry: OnceLock::new() };
+        functions.push(Box::leak(Box::new(function)));
+        functions[functions.len() - 1]
+    }
+}
+
+impl Function {
+    /// # Safety
+    /// As of `cuLaunchKernel`.
+    pub unsafe fn launch(
+        &'static self,
+        grid: [u32; 3],
+        block: [u32; 3],
+        params: *const *const c_void,
+    ) -> Option<Launch> {
+        let entry = self.entry()?;
+        let mut arguments: Vec<u128> = Vec::new();
+        for (number, size) in entry.sizes.iter().enumerate() {
+            let at = arguments.len();
+            arguments.resize(at + size.div_ceil(16).max(1), 0);
+            // SAFETY: the caller gives a pointer to each parameter.
+            unsafe {
+                let from = (*params.add(number)).cast::<u8>();
+                std::ptr::copy_nonoverlapping(from, arguments[at..].as_mut_ptr().cast(), *size);
+            }
+        }
+        Some(Launch { function: self, grid, block, arguments })
+    }
+
+    fn entry(&self) -> Option<&Entry> {
+        if self.entry.get().is_none() {
+            let library = compiled(&self.source)?;
+            let _ = self.entry.set(load(&library)?);
+        }
+        self.entry.get()
+    }
+}
+
+/// The shared object of a source, compiled once for all processes.
+fn compiled(source: &Path) -> Option<PathBuf> {
+    let library = source.with_extension("so");
+    if library.is_file() {
+        return Some(library);
+    }
+    let own = source.with_extension(format!("{}.so", process::id()));
+    let flags = ["-std=c++17", "-w", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-fno-math-errno"];
+    let more = ["-ffp-contract=off", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-x", "c++"];
+    let output = Command::new("g++").args(flags).args(more).arg(source).arg("-o").arg(&own).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            std::fs::rename(&own, &library).ok()?;
+            Some(library)
+        }
+        Ok(output) => {
+            eprintln!("CUDA stand-in: {}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
+            None
+        }
+        Err(error) => {
+            eprintln!("CUDA stand-in: g++ cannot be run ({error}); install g++");
+            None
+        }
+    }
+}
+
+fn load(library: &Path) -> Option<Entry> {
+    let path = CString::new(library.to_str()?).ok()?;
+    // SAFETY: the library is one that the stand-in for NVRTC wrote; its symbols have these types.
+    unsafe {
+        let handle = dlopen(path.as_ptr(), NOW);
+        if handle.is_null() {
+            eprintln!("CUDA stand-in: {}", CStr::from_ptr(dlerror()).to_string_lossy());
+            return None;
+        }
+        let symbol = |name: &CStr| dlsym(handle, name.as_ptr());
+        *symbol(c"emulation").cast::<*const c_void>() = fiber::api();
+        Some(Entry {
+            thread: std::mem::transmute::<*mut c_void, _>(symbol(c"run_thread")),
+            block: std::mem::transmute::<*mut c_void, _>(symbol(c"run_block")),
+            sizes: {
+                let count = *symbol(c"parameter_count").cast::<c_uint>() as usize;
+                let sizes = std::slice::from_raw_parts(*symbol(c"parameter_sizes").cast::<*const c_uint>(), count);
+                sizes.iter().map(|size| *size as usize).collect()
+            },
+            meets: *symbol(c"threads_meet").cast::<c_int>() != 0,
+            thread_index: symbol(c"threadIdx").cast(),
+            block_index: symbol(c"blockIdx").cast(),
+            block_size: symbol(c"blockDim").cast(),
+            grid_size: symbol(c"gridDim").cast(),
+        })
+    }
+}
+
+impl Launch {
+    /// Executes it and returns its modelled cost in seconds.
+    pub fn run(&self) -> f64 {
+        let threads: u64 = self.block.iter().chain(&self.grid).map(|size| u64::from(*size)).product();
+        if is_measurement(&self.function.name) {
+            return MEASUREMENT;
+        }
+        let began = Instant::now();
+        let Some(entry) = self.function.entry.get() else { return 0.0 };
+        let mut at = 0;
+        let mut pointers: Vec<*const c_void> = Vec::new();
+        for size in &entry.sizes {
+            pointers.push(self.arguments[at..].as_ptr().cast());
+            at += size.div_ceil(16).max(1);
+        }
+        let [gx, gy, gz] = self.grid;
+        // SAFETY: the kernel's variables, used by this thread alone.
+        unsafe {
+            *entry.block_size = self.block.into();
+            *entry.grid_size = self.grid.into();
+            for (x, y, z) in (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| (x, y, z)))) {
+                *entry.block_index = Dim { x, y, z };
+                if entry.meets {
+                    fiber::run_block(entry, pointers.as_ptr(), self.block);
+                } else {
+                    (entry.block)(pointers.as_ptr());
+                }
+            }
+        }
+        spent(&self.function.name, began.elapsed().as_secs_f64());
+        cost(threads)
+    }
+}
+
+/// Decides which kernel tuning prefers: the one with the fewest threads.
+fn cost(threads: u64) -> f64 {
+    1e-6 + threads as f64 * 1e-12
+}
+
+/// Modelled seconds of a kernel that measures. CubeCL repeats those that take little time more often
+/// than their 32-bit counter holds.
+const MEASUREMENT: f64 = 0.1;
+
+/// Kernels with which CubeCL measures the device before it tunes others. They compute nothing that
+/// anybody reads, so they are not executed.
+fn is_measurement(name: &str) -> bool {
+    ["_throughput_", "prime_buffer_", "launch_overhead"].iter().any(|part| name.contains(part))
+}

@@ -1,0 +1,269 @@
+//! Device memory: one range of addresses, inaccessible to the host except while the device executes.
+//! Each allocation ends at a guard page; freed pages stay inaccessible and are never reused, so that a
+//! kernel that reads them ends in a segmentation fault. New memory is filled with NaN.
+
+use crate::{
+    INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status,
+    settings::{count, fails, lock},
+    stream::{self, Operation},
+};
+use std::{collections::BTreeMap, ffi::c_void, sync::Mutex};
+
+const PAGE: usize = 4096;
+/// Addresses, not memory: the kernel gives pages when they are first written.
+const RANGE: usize = 256 << 30;
+
+struct Memory {
+    start: usize,
+    next: usize,
+    /// Device allocations, address to size.
+    live: BTreeMap<usize, usize>,
+    /// Page-locked host memory, address to size.
+    pinned: BTreeMap<usize, usize>,
+    open: bool,
+}
+
+static MEMORY: Mutex<Memory> =
+    Mutex::new(Memory { start: 0, next: 0, live: BTreeMap::new(), pinned: BTreeMap::new(), open: false });
+
+unsafe extern "C" {
+    fn mmap(at: *mut c_void, length: usize, access: i32, flags: i32, file: i32, offset: i64) -> *mut c_void;
+    fn mprotect(at: *mut c_void, length: usize, access: i32) -> i32;
+    fn madvise(at: *mut c_void, length: usize, advice: i32) -> i32;
+}
+const NONE: i32 = 0;
+const READ_WRITE: i32 = 3;
+/// MAP_PRIVATE, MAP_ANONYMOUS and MAP_NORESERVE.
+const RESERVE: i32 = 0x2 | 0x20 | 0x4000;
+const DONT_NEED: i32 = 4;
+
+impl Memory {
+    fn allocate(&mut self, size: usize) -> Option<usize> {
+        if self.start == 0 {
+            // SAFETY: a new mapping.
+            let range = unsafe { mmap(std::ptr::null_mut(), RANGE, NONE, RESERVE, -1, 0) } as usize;
+            if range == usize::MAX {
+                return None;
+            }
+            (self.start, self.next) = (range, range);
+        }
+        let pages = size.max(1).next_multiple_of(PAGE);
+        if self.next + pages + PAGE > self.start + RANGE || size > crate::TOTAL_MEMORY {
+            return None;
+        }
+        // The end is at the guard page, as far as an alignment of 512 bytes allows.
+        let address = self.next + (pages - size) / 512 * 512;
+        let (first, open) = (self.next, self.open);
+        self.next += pages + PAGE;
+        // SAFETY: pages of the range, used by nobody yet.
+        unsafe {
+            mprotect(first as *mut c_void, pages, READ_WRITE);
+            std::ptr::write_bytes(first as *mut u8, 0xff, pages);
+            if !open {
+                mprotect(first as *mut c_void, pages, NONE);
+            }
+        }
+        self.live.insert(address, size);
+        Some(address)
+    }
+
+    fn pages(address: usize, size: usize) -> (usize, usize) {
+        let first = address / PAGE * PAGE;
+        (first, (address + size.max(1)).next_multiple_of(PAGE) - first)
+    }
+
+    fn free(&mut self, address: usize) -> bool {
+        let Some(size) = self.live.remove(&address) else { return false };
+        let (first, length) = Self::pages(address, size);
+        // SAFETY: pages of this allocation alone.
+        unsafe {
+            mprotect(first as *mut c_void, length, NONE);
+            madvise(first as *mut c_void, length, DONT_NEED);
+        }
+        true
+    }
+
+    fn holds(map: &BTreeMap<usize, usize>, address: usize, length: usize) -> bool {
+        map.range(..=address).next_back().is_some_and(|(start, size)| address + length <= start + size)
+    }
+}
+
+/// Lets the device at its memory, or keeps the host from it again.
+pub fn open(open: bool) {
+    let mut memory = lock(&MEMORY);
+    if memory.open == open {
+        return;
+    }
+    memory.open = open;
+    let access = if open { READ_WRITE } else { NONE };
+    for (address, size) in &memory.live {
+        let (first, length) = Memory::pages(*address, *size);
+        // SAFETY: pages of this allocation alone.
+        unsafe { mprotect(first as *mut c_void, length, access) };
+    }
+}
+
+/// Whether these bytes are within one allocation.
+pub fn is_device(address: usize, length: usize) -> bool {
+    Memory::holds(&lock(&MEMORY).live, address, length)
+}
+
+pub fn is_pinned(address: usize, length: usize) -> bool {
+    Memory::holds(&lock(&MEMORY).pinned, address, length)
+}
+
+pub fn allocated() -> usize {
+    lock(&MEMORY).live.values().sum()
+}
+
+/// To be executed by the device: whoever was given the address may still use it in earlier operations.
+pub fn free_now(address: usize) {
+    lock(&MEMORY).free(address);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut usize, size: usize) -> Status {
+    count("allocations");
+    if fails("FAIL_ALLOC") {
+        return OUT_OF_MEMORY;
+    }
+    match lock(&MEMORY).allocate(size) {
+        Some(found) => unsafe { *address = found },
+        None => return OUT_OF_MEMORY,
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocAsync(address: *mut usize, size: usize, _stream: usize) -> Status {
+    unsafe { cuMemAlloc_v2(address, size) }
+}
+
+/// Waits for the device, as the driver does.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFree_v2(address: usize) -> Status {
+    let status = stream::synchronize_all();
+    if lock(&MEMORY).free(address) { status } else { INVALID_VALUE }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(address: usize, stream: usize) -> Status {
+    stream::push(stream, Operation::Free(address))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAllocHost_v2(address: *mut usize, size: usize) -> Status {
+    let memory = vec![0xff_u8; size.max(1)].leak();
+    lock(&MEMORY).pinned.insert(memory.as_ptr() as usize, size);
+    unsafe { *address = memory.as_mut_ptr() as usize };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeHost(address: usize) -> Status {
+    match lock(&MEMORY).pinned.remove(&address) {
+        Some(_) => SUCCESS,
+        None => INVALID_VALUE,
+    }
+}
+
+fn outside(what: &str, address: usize, length: usize) -> Status {
+    eprintln!("CUDA stand-in: {what} of {length} bytes at {address:#x} is not within one allocation");
+    INVALID_VALUE
+}
+
+/// From pageable memory the driver copies before it returns, from page-locked memory later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, length: usize, stream: usize) -> Status {
+    count("uploads");
+    if !is_device(to, length) {
+        return outside("an upload", to, length);
+    }
+    if is_pinned(from, length) {
+        return stream::push(stream, Operation::Copy { to, from, length });
+    }
+    // SAFETY: the caller gives so many bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, length) }.to_vec();
+    stream::push(stream, Operation::Write { to, bytes })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: usize, from: usize, length: usize, stream: usize) -> Status {
+    count("downloads");
+    if !is_device(from, length) {
+        return outside("a download", from, length);
+    }
+    let status = stream::push(stream, Operation::Copy { to, from, length });
+    // To pageable memory the copy is complete when the call returns.
+    if is_pinned(to, length) || status != SUCCESS { status } else { stream::synchronize(stream) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, length: usize, stream: usize) -> Status {
+    for address in [to, from] {
+        if !is_device(address, length) {
+            return outside("a copy on the device", address, length);
+        }
+    }
+    stream::push(stream, Operation::Copy { to, from, length })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemsetD8Async(to: usize, value: u8, length: usize, stream: usize) -> Status {
+    if !is_device(to, length) {
+        return outside("a fill", to, length);
+    }
+    stream::push(stream, Operation::Write { to, bytes: vec![value; length] })
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+pub struct Copy2d {
+    from_x: usize,
+    from_y: usize,
+    from_kind: u32,
+    from_host: usize,
+    from_device: usize,
+    from_array: usize,
+    from_pitch: usize,
+    to_x: usize,
+    to_y: usize,
+    to_kind: u32,
+    to_host: usize,
+    to_device: usize,
+    to_array: usize,
+    to_pitch: usize,
+    width: usize,
+    height: usize,
+}
+
+const HOST: u32 = 1;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: usize) -> Status {
+    let copy = unsafe { &*copy };
+    let (upload, download) = (copy.from_kind == HOST, copy.to_kind == HOST);
+    let from = if upload { copy.from_host } else { copy.from_device } + copy.from_y * copy.from_pitch + copy.from_x;
+    let to = if download { copy.to_host } else { copy.to_device } + copy.to_y * copy.to_pitch + copy.to_x;
+    count(if upload { "uploads" } else { "downloads" });
+    for row in 0..copy.height {
+        let (from, to) = (from + row * copy.from_pitch, to + row * copy.to_pitch);
+        if !upload && !is_device(from, copy.width) {
+            return outside("a row of a download", from, copy.width);
+        }
+        if !download && !is_device(to, copy.width) {
+            return outside("a row of an upload", to, copy.width);
+        }
+        let status = if upload {
+            // SAFETY: the caller gives so many bytes a row.
+            let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, copy.width) }.to_vec();
+            stream::push(stream, Operation::Write { to, bytes })
+        } else {
+            stream::push(stream, Operation::Copy { to, from, length: copy.width })
+        };
+        if status != SUCCESS {
+            return status;
+        }
+    }
+    if download { stream::synchronize(stream) } else { SUCCESS }
+}

@@ -1,0 +1,171 @@
+//! A stand-in for libnvrtc (`libnvrtc.so`): a program's "PTX" is the name of a file that holds the
+//! source between `cuda_on_cpu.h` and a launcher. The stand-in for libcuda compiles it with g++ when a
+//! kernel is first launched, so that kernels which are generated and never launched cost nothing.
+//!
+//! The files are in the folder `CUDA_STAND_IN_CACHE`, named by a hash of their contents.
+#![allow(non_snake_case, clippy::missing_safety_doc)]
+
+use std::{
+    env,
+    ffi::{CStr, c_char, c_int},
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::PathBuf,
+    process, ptr,
+};
+
+const SUCCESS: c_int = 0;
+const COMPILATION: c_int = 6;
+const HEADER: &str = include_str!("cuda_on_cpu.h");
+
+pub struct Program {
+    source: String,
+    image: Vec<u8>,
+    log: Vec<u8>,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> c_int {
+    let version = env::var("CUDA_STAND_IN_NVRTC").unwrap_or_else(|_| "13.0".into());
+    let (first, second) = version.split_once('.').unwrap_or(("13", "0"));
+    unsafe { (*major, *minor) = (first.parse().unwrap_or(13), second.parse().unwrap_or(0)) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcCreateProgram(
+    program: *mut *mut Program,
+    source: *const c_char,
+    _name: *const c_char,
+    _headers: c_int,
+    _texts: *const *const c_char,
+    _names: *const *const c_char,
+) -> c_int {
+    let source = unsafe { CStr::from_ptr(source) }.to_string_lossy().into_owned();
+    unsafe { *program = Box::into_raw(Box::new(Program { source, image: Vec::new(), log: vec![0] })) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcDestroyProgram(program: *mut *mut Program) -> c_int {
+    drop(unsafe { Box::from_raw(*program) });
+    unsafe { *program = ptr::null_mut() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcCompileProgram(
+    program: *mut Program,
+    _options: c_int,
+    _texts: *const *const c_char,
+) -> c_int {
+    let program = unsafe { &mut *program };
+    match write(&program.source) {
+        Ok(path) => {
+            program.image = path.to_string_lossy().into_owned().into_bytes();
+            program.image.push(0);
+            SUCCESS
+        }
+        Err(why) => {
+            program.log = why.into_bytes();
+            program.log.push(0);
+            COMPILATION
+        }
+    }
+}
+
+fn write(source: &str) -> Result<PathBuf, String> {
+    let kernel = kernel_name(source).ok_or("there is no __global__ function in the source")?;
+    let meets = ["__syncthreads", "_sync(", "__syncwarp"].iter().any(|word| source.contains(word));
+    let mut text = format!("{HEADER}\n#line 1 \"{kernel}.cu\"\n{}\n", calls_for_atomics(source));
+    // The block's shared memory, declared without a size: one block runs at a time.
+    for (at, _) in source.match_indices("extern __shared__") {
+        let declaration = source[at..].split('[').next().unwrap_or_default();
+        let name = declaration.rsplit([' ', '*']).next().unwrap_or_default();
+        text += &format!("__attribute__((aligned(128))) char {name}[65536];\n");
+    }
+    text += &format!("ENTRY({kernel}, {})\n", u8::from(meets));
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    let folder = env::var("CUDA_STAND_IN_CACHE").map_err(|_| "CUDA_STAND_IN_CACHE is not set")?;
+    let path = PathBuf::from(folder).join(format!("{:016x}.cpp", hasher.finish()));
+    if !path.is_file() {
+        let own = path.with_extension(format!("{}.cpp", process::id()));
+        let failed = |error: std::io::Error| format!("{}: {error}", own.display());
+        fs::write(&own, text).map_err(failed)?;
+        fs::rename(&own, &path).map_err(failed)?;
+    }
+    Ok(path)
+}
+
+/// The name before the parameters of the first kernel.
+fn kernel_name(source: &str) -> Option<&str> {
+    let mut rest = &source[source.find("__global__")?..];
+    loop {
+        let open = rest.find('(')?;
+        let before = rest[..open].trim_end();
+        let start = before.rfind(|c: char| !c.is_ascii_alphanumeric() && c != '_').map_or(0, |at| at + 1);
+        match &before[start..] {
+            "__launch_bounds__" | "__cluster_dims__" => rest = &rest[open + 1..],
+            name => return Some(name),
+        }
+    }
+}
+
+/// Inline PTX atomics, `asm volatile("atom.relaxed.add.u32 %0, [%1], %2;" : "=r"(a) : "l"(p), "r"(v) );`,
+/// as calls of the header's functions.
+fn calls_for_atomics(source: &str) -> String {
+    const START: &str = "asm volatile(\"atom.";
+    let mut parts = source.split(START);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match call(part) {
+            Some((call, rest)) => text += &(call + rest),
+            None => text += &format!("{START}{part}"),
+        }
+    }
+    text
+}
+
+fn call(part: &str) -> Option<(String, &str)> {
+    let (instruction, rest) = part.split_once(' ')?;
+    let end = rest.find(';').and_then(|at| rest[at + 1..].find(';').map(|next| at + 1 + next))?;
+    let operation = instruction.split('.').rev().nth(1)?;
+    let mut names = rest[..end].split(")").filter_map(|piece| piece.rsplit_once('(')).map(|(_, name)| name);
+    let (to, at, value) = (names.next()?, names.next()?, names.next()?);
+    Some((format!("{to} = atom_{operation}({at}, {value})"), &rest[end..]))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcGetPTXSize(program: *const Program, size: *mut usize) -> c_int {
+    unsafe { *size = (*program).image.len() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcGetPTX(program: *const Program, to: *mut u8) -> c_int {
+    unsafe { ptr::copy_nonoverlapping((*program).image.as_ptr(), to, (&(*program).image).len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcGetProgramLogSize(program: *const Program, size: *mut usize) -> c_int {
+    unsafe { *size = (*program).log.len() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvrtcGetProgramLog(program: *const Program, to: *mut u8) -> c_int {
+    unsafe { ptr::copy_nonoverlapping((*program).log.as_ptr(), to, (&(*program).log).len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvrtcGetErrorString(status: c_int) -> *const c_char {
+    match status {
+        SUCCESS => c"NVRTC_SUCCESS",
+        COMPILATION => c"NVRTC_ERROR_COMPILATION",
+        _ => c"NVRTC_ERROR",
+    }
+    .as_ptr()
+}

@@ -1,0 +1,73 @@
+//! What a test asks of the stand-in, in environment variables named `CUDA_STAND_IN_…`, and what it
+//! counts.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `DEVICES` | number of devices (1) |
+//! | `DRIVER` | version of the driver, such as 12040 (13000) |
+//! | `COMPUTE_CAPABILITY` | such as 61 |
+//! | `SEED` | seed of the order in which streams are executed (1) |
+//! | `FAIL_ALLOC`, `FAIL_MODULE`, `FAIL_LAUNCH` | the call of that kind, from 1, that fails |
+//! | `LOST_AT` | the operation, from 1, at which the device is lost |
+//! | `IGNORE_WAITS` | `stream` or `context`: waits for events that are ignored, to show that this is noticed |
+//! | `COUNTS` | a file for the counts, written when the process exits; its process id is appended |
+//! | `KERNELS` | a file for the time of each kernel, likewise |
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    sync::{Mutex, MutexGuard, Once, PoisonError},
+};
+
+pub fn setting(name: &str) -> Option<u64> {
+    env::var(format!("CUDA_STAND_IN_{name}")).ok()?.parse().ok()
+}
+
+static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+static SECONDS: Mutex<BTreeMap<String, (u64, f64)>> = Mutex::new(BTreeMap::new());
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Counts one `what`, and returns how many there were.
+pub fn count(what: &str) -> u64 {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        // SAFETY: `report` is a function of this library, which is never unloaded.
+        unsafe { atexit(report) };
+    });
+    let mut counts = lock(&COUNTS);
+    let number = counts.entry(what.into()).or_default();
+    *number += 1;
+    *number
+}
+
+/// Whether this call is the one that is to fail.
+pub fn fails(which: &str) -> bool {
+    setting(which).is_some_and(|wanted| count(which) == wanted)
+}
+
+/// Adds to a kernel's time.
+pub fn spent(kernel: &str, seconds: f64) {
+    let mut all = lock(&SECONDS);
+    let entry = all.entry(kernel.into()).or_default();
+    *entry = (entry.0 + 1, entry.1 + seconds);
+}
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> i32;
+}
+
+extern "C" fn report() {
+    let write = |name: &str, text: String| {
+        if let Ok(path) = env::var(format!("CUDA_STAND_IN_{name}")) {
+            let _ = fs::write(format!("{path}.{}", std::process::id()), text);
+        }
+    };
+    write("COUNTS", lock(&COUNTS).iter().map(|(what, number)| format!("{what} {number}\n")).collect());
+    let mut kernels: Vec<_> = lock(&SECONDS).clone().into_iter().collect();
+    kernels.sort_by(|one, other| other.1.1.total_cmp(&one.1.1));
+    let line = |(name, (calls, seconds)): (String, (u64, f64))| format!("{seconds:9.3} s {calls:6} {name}\n");
+    write("KERNELS", kernels.into_iter().map(line).collect());
+}
