@@ -187,7 +187,7 @@ impl Launch {
     pub fn run(&self) -> f64 {
         let threads: u64 = self.block.iter().chain(&self.grid).map(|size| u64::from(*size)).product();
         if is_measurement(&self.function.name) {
-            return MEASUREMENT;
+            return cost(threads);
         }
         let began = Instant::now();
         let Some(entry) = self.function.entry.get() else { return 0.0 };
@@ -220,10 +220,6 @@ impl Launch {
 fn cost(threads: u64) -> f64 {
     1e-6 + threads as f64 * 1e-12
 }
-
-/// Modelled seconds of a kernel that measures. CubeCL repeats those that take little time more often
-/// than their 32-bit counter holds.
-const MEASUREMENT: f64 = 0.1;
 
 /// Kernels with which CubeCL measures the device before it tunes others. They compute nothing that
 /// anybody reads, so they are not executed.
