@@ -1,0 +1,48 @@
+# The daily commands. `just` lists them; `just test agreement` runs one test file.
+
+_default:
+    @just --list
+
+# Train the MNIST network with this machine's devices
+train *FLAGS:
+    cargo run --example mnist_ddp -- {{FLAGS}}
+
+# Type-check everything, the fast loop
+check:
+    cargo check --workspace --all-targets
+
+# Run all tests, or those of the given test files
+test *NAMES:
+    cargo test {{ if NAMES == "" { "" } else { replace_regex(NAMES, '(\S+)', '--test $1') } }}
+
+# Format the code
+format:
+    cargo fmt --all
+
+# Run clippy with warnings as errors
+lint:
+    cargo clippy --all-targets -- -D warnings
+
+# Check advisories, licences and sources of the dependencies
+deny:
+    cargo deny check
+
+# Show the book in a browser
+book:
+    mdbook serve book --open
+
+# Open the API documentation
+doc:
+    cargo doc --no-deps --open
+
+# Run everything that must pass before a change lands
+ci:
+    .ci/run
+
+# Train under random faults
+chaos RUNS="20":
+    scripts/chaos {{RUNS}}
+
+# Fuzz everything that reads untrusted input
+fuzz SECONDS="60":
+    scripts/fuzz {{SECONDS}}
