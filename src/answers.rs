@@ -1,13 +1,14 @@
 //! What a network answered, as plain numbers.
 
 use burn::tensor::{Element, Tensor, kind::Basic};
+use collective::device_error::read_data;
 
 /// The values of `tensor`, row by row, as numbers of type `E`.
 ///
 /// # Errors
 /// What the backend says if it cannot be read.
 pub fn values<E: Element, const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<Vec<E>, String> {
-    let data = tensor.try_into_data().map_err(|error| error.to_string())?;
+    let data = read_data(tensor).map_err(|error| error.to_string())?;
     data.convert::<E>().try_into_vec().map_err(|error| format!("{error:?}"))
 }
 

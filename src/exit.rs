@@ -1,7 +1,7 @@
-//! What a program's end means: errors with their exit codes, said once.
+//! Exit codes, and the report of a program's error.
 
-use crate::{console::last_words, stop};
-use collective::Error;
+use crate::{print::eprint_line, stop};
+use collective::{Error, health};
 use std::{
     process::ExitCode,
     sync::OnceLock,
@@ -9,35 +9,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Something failed here.
+/// Exit code of a failure of this process.
 pub const FAILED: u8 = 1;
-/// Another rank failed first; it has the reason. `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a rank that failed because of another rank. `EX_TEMPFAIL` of sysexits.h.
 pub const OTHER_RANK_FAILED: u8 = 75;
 
-/// The code of a rank that was asked to stop by `signal`, and did so in good order: the shell's for a
-/// process that a signal ended.
+/// Exit code of a rank that was asked to stop by `signal` and exited cleanly: 128 + signal, as in a shell.
 pub fn stopped_by(signal: u8) -> u8 {
     signal.saturating_add(128)
 }
 
-/// The signal that a rank with this exit code was asked to stop by.
+/// The stop signal that this exit code stands for.
 pub fn asked_by(code: i32) -> Option<i32> {
     let signal = code - 128;
     [libc::SIGINT, libc::SIGTERM].contains(&signal).then_some(signal)
 }
 
-/// Set by our launcher, which reports the first failing rank itself.
+/// Environment variable that this crate's launcher sets. The launcher reports the first failing rank itself.
 pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
 
-/// Time for the rank that failed first to say why, and for the launcher to see it.
+/// Time for the rank that failed first to report its error, and for the launcher to notice.
 const FIRST_SAY: Duration = Duration::from_secs(2);
 
-/// The rank given by a flag.
+/// The rank set by a flag.
 static RANK: OnceLock<usize> = OnceLock::new();
 
-/// Sets the rank that errors of this process name, where no launcher's variable does.
+/// Sets the rank that error messages of this process name, for processes without a launcher.
 pub fn name_rank(rank: usize) {
-    // The command line is read once.
+    // The command line is parsed once.
     let _ = RANK.set(rank);
 }
 
@@ -45,13 +44,14 @@ fn own_rank() -> Option<String> {
     RANK.get().map(usize::to_string).or_else(|| std::env::var("RANK").ok())
 }
 
-/// Turns a program's result into its exit code, and an error into a line on standard error.
+/// Converts a program's result into its exit code, and prints an error to standard error.
 ///
-/// A rank that only suffers from another's failure stays silent for a while under our launcher, which
-/// ends it if another rank has failed by itself: that one's error is what the user should read. If none
-/// has, because the network broke for one, there is no better reason than this rank's.
+/// Under this crate's launcher, a rank that failed because of another rank waits for a while. The launcher
+/// ends it if another rank has failed by itself, whose error is the one to read. If there is none, for
+/// example after a network failure, this rank's error is printed.
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
-    let error = match result {
+    // A device may have dropped work whose result was not read.
+    let error = match result.and_then(|code| Ok(health::check().map(|()| code)?)) {
         Ok(code) => return code,
         Err(error) => error,
     };
@@ -64,18 +64,18 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         thread::sleep(Duration::from_millis(10));
     }
     let who = own_rank().map(|rank| format!("rank {rank}: ")).unwrap_or_default();
-    last_words(&format!("error: {who}{error:#}"));
+    eprint_line(&format!("error: {who}{error:#}"));
     ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
 }
 
-/// Whether `error` only says that another rank is gone.
+/// Whether `error` is only a consequence of another rank's failure.
 fn is_consequence(error: &Error) -> bool {
     match error {
         Error::PeerLost { .. } => true,
         Error::Poisoned(first) => is_consequence(first),
-        // That rank says it itself.
+        // That rank reports it itself.
         Error::Remote { rank, .. } => other_rank(*rank),
-        // All ranks have found the same; rank 0 reports it.
+        // All ranks fail with the same error; rank 0 reports it.
         Error::SettingsDiffer { .. }
         | Error::Diverged { .. }
         | Error::NonFinite { .. }

@@ -1,50 +1,104 @@
-//! Data-parallel training for [Burn](https://burn.dev): the same code on one device, on many
-//! devices in one process and on many processes across machines.
+//! Data-parallel training for [Burn](https://burn.dev): the same program on one device, on several devices of one
+//! process (DP) and on several processes on one or more machines (DDP).
 //!
-//! This crate is the trainer: command line, MNIST model and data, runs and their folders, and the
-//! launcher that starts one process per device. What makes replicas act as one is the crate
-//! [`collective`], which knows nothing of the above.
+//! Choose how much of the loop you own; each level uses the one below:
+//!
+//! | level | what you write | what you get |
+//! |---|---|---|
+//! | 1. [`collective`] | everything | process groups, all-reduce and the other collectives, on slices and tensors |
+//! | 2. [`launch()`] | the training loop | ranks, devices, sharded loaders, synchronised gradients and BatchNorm |
+//! | 3. [`Trainer`] | model and data | flags, progress, checkpoints and resume, early stopping, TensorBoard, a report |
+//!
+//! A level-3 program is a model with burn-train's `TrainStep` and `InferenceStep`, a data set with a batcher, and
+//! this:
+//!
+//! ```no_run
+//! # use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+//! # use burn::module::Module;
+//! # use burn::nn::{Linear, LinearConfig, loss::{MseLoss, Reduction}};
+//! # use burn::optim::AdamConfig;
+//! # use burn::tensor::{Device, Tensor};
+//! # use burn::train::{InferenceStep, RegressionOutput, TrainOutput, TrainStep};
+//! use burn_ddp::{Trainer, TrainerArgs};
+//! use clap::Parser;
+//! use std::process::ExitCode;
+//!
+//! #[derive(Parser)]
+//! struct Args {
+//!     #[command(flatten)]
+//!     trainer: TrainerArgs,
+//! }
+//! # #[derive(Module, Debug)]
+//! # struct Line { linear: Linear }
+//! # #[derive(Clone, Debug)]
+//! # struct Points(Tensor<2>, Tensor<2>);
+//! # impl Line {
+//! #     fn new(device: &Device) -> Self { Line { linear: LinearConfig::new(1, 1).init(device) } }
+//! #     fn regress(&self, Points(x, y): Points) -> RegressionOutput {
+//! #         let output = self.linear.forward(x);
+//! #         RegressionOutput::new(MseLoss::new().forward(output.clone(), y.clone(), Reduction::Mean), output, y)
+//! #     }
+//! # }
+//! # impl TrainStep for Line {
+//! #     type Input = Points;
+//! #     type Output = RegressionOutput;
+//! #     fn step(&self, points: Points) -> TrainOutput<RegressionOutput> {
+//! #         let output = self.regress(points);
+//! #         TrainOutput::new(self, output.loss.backward(), output)
+//! #     }
+//! # }
+//! # impl InferenceStep for Line {
+//! #     type Input = Points;
+//! #     type Output = RegressionOutput;
+//! #     fn step(&self, points: Points) -> RegressionOutput { self.regress(points) }
+//! # }
+//! # struct Stack;
+//! # impl Batcher<f32, Points> for Stack {
+//! #     fn batch(&self, points: Vec<f32>, device: &Device) -> Points {
+//! #         let x = Tensor::<1>::from_data(&points[..], device).unsqueeze_dim(1);
+//! #         Points(x.clone(), x)
+//! #     }
+//! # }
+//!
+//! fn main() -> ExitCode {
+//!     burn_ddp::main(|args: &Args| &args.trainer, |context, args| {
+//!         let trainer = Trainer::new(context, &args.trainer);
+//!         let points = |count| InMemDataset::new((0..count).map(|i| i as f32 / 100.0).collect());
+//!         let (train, test) = (trainer.train_loader(points(100), Stack), trainer.test_loader(points(20), Stack));
+//!         let model = trainer.init(Line::new);
+//!         trainer.fit(model, AdamConfig::new().init(), train, test)?;
+//!         Ok(())
+//!     })
+//! }
+//! ```
+//!
+//! `cargo run -- --epochs 3` then trains on every GPU of the machine, or in two processes on its CPU, and
+//! `cargo run -- --help` lists the flags.
 
-pub mod accelerator;
-pub mod allocator;
 pub mod answers;
-pub mod augment;
-pub mod batch;
+pub mod atomic_file;
 pub mod bench;
 pub mod check;
-pub mod checkpoint;
-pub mod cli;
-pub mod config;
-pub mod config_file;
-pub mod confusion;
 pub mod console;
-pub mod cpu;
-pub mod data;
-pub mod data_plane;
+pub mod context;
 pub mod device;
-pub mod devices;
+pub mod device_transport;
 pub mod doctor;
-pub mod durable;
-pub mod evaluation;
 pub mod exit;
-pub mod gradients;
 pub mod launch;
-pub mod misclassified;
-pub mod model;
-pub mod optimisation;
-pub mod output;
-pub mod png;
-pub mod predict;
-pub mod quiet;
-pub mod recipe;
-pub mod replicas;
-pub mod report;
-pub mod run_config;
-pub mod run_folder;
-pub mod run_log;
-pub mod run_tables;
+pub mod launch_command;
+pub mod nproc;
+pub mod print;
+pub mod run;
 pub mod stop;
-pub mod tensorboard;
-pub mod train;
+pub mod trainer;
 pub mod weights;
 pub mod world;
+pub mod world_args;
+
+pub use collective;
+#[cfg(feature = "mimalloc")]
+pub use mimalloc;
+
+pub use context::{Context, ContextArgs, launch, launch_with};
+pub use trainer::{Trainer, TrainerArgs, main};

@@ -3,22 +3,21 @@
 use burn_ddp::{
     bench::{self, Bench},
     check::{self, Check},
-    cli::Args,
-    config_file,
-    console::print_line,
-    devices,
+    device::list as devices,
     doctor::{self, DoctorArgs},
     exit,
-    launch::command::{self, LaunchArgs},
-    predict::{self, PredictArgs},
-    report::{self, CompareArgs, ReportArgs},
-    train,
-    weights::{self, WeightsCommand},
+    launch_command::{self, LaunchArgs},
+    print::print_line,
+    run::report::{self, CompareArgs, ReportArgs},
 };
 use clap::{Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
 
-/// Data-parallel training for Burn.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+
+/// Data-parallel training for Burn
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -28,47 +27,37 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train the MNIST network (the same as `cargo run --example mnist_ddp`)
-    Train(Box<Args>),
-    /// Say which digits are on pictures of yours
-    Predict(PredictArgs),
-    /// Take a run's weights to other programs
-    #[command(subcommand)]
-    Weights(WeightsCommand),
-    /// Start any program once per rank, as torchrun does
+    /// Start a program once per rank, like torchrun
     Launch(Box<LaunchArgs>),
-    /// Check this machine, and the way to others
+    /// Diagnose this machine and its network for training
     Doctor(DoctorArgs),
-    /// Measure this machine
+    /// Benchmark collectives on this machine
     #[command(subcommand)]
     Bench(Bench),
-    /// Check that devices compute and communicate rightly
+    /// Verify collectives on this machine
     #[command(subcommand)]
     Check(Check),
-    /// List what this machine has to compute on, and what this program could use
+    /// List available devices and backends
     Devices,
-    /// Write a run's report.html and curves anew, also of a run that goes on or was killed
+    /// Regenerate report.html for a finished, running or interrupted run
     Report(ReportArgs),
-    /// Overlay the curves of several runs in one page
+    /// Compare the curves of several runs in one page
     Compare(CompareArgs),
-    /// Say which rank did what differently, from the flight records of a failed job
+    /// Diagnose a failed job from its flight-recorder dumps
     Explain {
-        /// The records, one a rank
+        /// Flight-recorder dumps, one per rank
         #[arg(required = true, value_name = "FILE")]
         records: Vec<PathBuf>,
     },
 }
 
 fn main() -> ExitCode {
-    exit::report(config_file::parse::<Cli>(Some("train")).and_then(|cli| run(cli.command)))
+    exit::report(run(Cli::parse().command))
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Train(args) => train::run(&args),
-        Command::Predict(args) => predict::run(&args),
-        Command::Weights(command) => weights::run(&command),
-        Command::Launch(args) => command::run(&args),
+        Command::Launch(args) => launch_command::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(bench) => bench::run(&bench),
         Command::Check(check) => check::run(&check),

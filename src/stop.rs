@@ -1,5 +1,7 @@
-//! Ctrl-C and SIGTERM in a rank: before training they end it at once; during training they ask all
-//! ranks to finish the step, keep a checkpoint and leave; a second one ends this rank at once.
+//! Stop signals in a rank.
+//!
+//! Before training, Ctrl-C and SIGTERM end the process at once. During training they ask all ranks to finish
+//! the step, write a checkpoint and exit; a second signal ends this rank at once.
 
 use anyhow::{Context, Result};
 use std::{
@@ -11,11 +13,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A terminal and a launcher may both pass one Ctrl-C on: what follows the first signal within this
-/// time is the same request.
+/// Signals within this time after the first count as the same request.
+///
+/// A terminal and a launcher may both forward one Ctrl-C.
 pub const ECHO: Duration = Duration::from_millis(500);
 
-/// The first signal that came during training, or 0: a process has only one.
+/// The first signal received during training, or 0.
 static ASKED: AtomicU8 = AtomicU8::new(0);
 
 /// The signal that asked this process to stop, or 0.
@@ -23,18 +26,20 @@ pub fn asked() -> u8 {
     ASKED.load(Ordering::SeqCst)
 }
 
-/// Watches for signals from its creation to the end of the process.
+/// Watches for stop signals from its creation to the end of the process.
 #[derive(Clone)]
 pub struct StopSignals {
     training: Arc<AtomicBool>,
 }
 
 impl StopSignals {
-    /// To be called before any other thread is started: those inherit that signals are not for them,
-    /// so that no system call of theirs is ever interrupted.
+    /// Blocks the signals and starts a thread that receives them.
+    ///
+    /// Call it before any other thread is started: threads inherit the mask, so that their system calls are
+    /// never interrupted.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// If the signals cannot be blocked or the thread cannot be started.
     pub fn watch() -> Result<Self> {
         let signals = Self { training: Arc::default() };
         // SAFETY: `set` is initialised by the first call and read by the others.
@@ -67,7 +72,7 @@ impl StopSignals {
             }
             let again = first.is_some_and(|first| first.elapsed() > ECHO);
             if again || !self.training.load(Ordering::SeqCst) {
-                // SAFETY: ends the process without running anything else of it.
+                // SAFETY: ends the process without running destructors.
                 unsafe { libc::_exit(128 + signal) };
             }
             first.get_or_insert_with(Instant::now);
@@ -77,14 +82,14 @@ impl StopSignals {
         }
     }
 
-    /// Until the answer is dropped there is something to finish.
+    /// Lets signals ask for a stop, instead of ending the process, until the guard is dropped.
     pub fn training_begins(&self) -> Training {
         self.training.store(true, Ordering::SeqCst);
         Training(self.training.clone())
     }
 }
 
-/// The time in which signals ask, and do not end.
+/// Guard of the time in which signals only ask for a stop.
 #[must_use]
 pub struct Training(Arc<AtomicBool>);
 
@@ -94,7 +99,7 @@ impl Drop for Training {
     }
 }
 
-/// A signal's name, such as `SIGTERM`.
+/// Name of a signal, such as `SIGTERM`.
 pub fn name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

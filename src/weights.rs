@@ -1,29 +1,21 @@
-//! Weights of the MNIST network in files: Burn records, PyTorch's `.pt`, and safetensors with PyTorch's
-//! key names and layouts.
+//! Weights of a module in files: Burn records, PyTorch's `.pt`, and safetensors with PyTorch's key names and
+//! layouts.
 
-mod export;
-
-pub use export::{WeightsCommand, run};
-
-use crate::model::{Net, NetConfig};
 use anyhow::{Result, anyhow, bail};
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{ModuleMapper, Param};
 use burn::store::{
     ApplyError, ApplyResult, BurnpackStore, KeyRemapper, ModuleSnapshot, PyTorchToBurnAdapter, PytorchStore,
     SafetensorsStore, pytorch_reader::PytorchReader,
 };
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Tensor};
 use std::path::{Path, PathBuf};
 
-/// A parameter that every such network has, by which a file's way of naming them is found out.
-const KNOWN: &str = "conv1.weight";
-
-/// A network with what a file had for it.
-pub struct Loaded {
-    pub net: Net,
+/// A module with what a file had for it.
+pub struct Loaded<M> {
+    pub model: M,
     /// How many of its tensors the file had.
     pub fitting: usize,
-    /// What keeps the file's tensors and the network's from being one to one: what was left out, and why.
+    /// What keeps the file's tensors and the module's from being one to one: what was left out, and why.
     pub complaints: Vec<String>,
 }
 
@@ -44,12 +36,12 @@ pub fn find(path: &Path) -> Result<PathBuf> {
     Ok(path.into())
 }
 
-/// The tensors of a run or file that `net` has, too; with or without DDP's `module.` prefix, in any
+/// The tensors of a run or file that `model` has, too; with or without DDP's `module.` prefix, in any
 /// float type.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn load(mut net: Net, path: &Path) -> Result<Loaded> {
+pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
     let path = find(path)?;
     let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
     let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(&e))?;
@@ -57,54 +49,39 @@ pub fn load(mut net: Net, path: &Path) -> Result<Loaded> {
         "safetensors" => {
             let store = SafetensorsStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
             let mut store = store.remap(prefix).allow_partial(true).validate(false);
-            net.load_from(&mut store).map_err(|e| failed(&e))?
+            model.load_from(&mut store).map_err(|e| failed(&e))?
         }
         "bpk" => {
             let mut store = BurnpackStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
-            net.load_from(&mut store).map_err(|e| failed(&e))?
+            model.load_from(&mut store).map_err(|e| failed(&e))?
         }
         "pt" | "pth" => {
             let mut store = PytorchStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
-            if let Some(key) = wrapper(&path) {
+            if let Some(key) = wrapper(&model, &path) {
                 store = store.with_top_level_key(key);
             }
-            net.load_from(&mut store).map_err(|e| failed(&e))?
+            model.load_from(&mut store).map_err(|e| failed(&e))?
         }
         other => bail!(failed(&format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors"))),
     };
-    Ok(Loaded { net: net.map(&mut ToF32), fitting: result.applied.len(), complaints: complaints(&result) })
-}
-
-/// The network of a run or file, with or without BatchNorm as the file has it, to compute with on
-/// `device`.
-///
-/// # Errors
-/// If the file cannot be read, or does not hold exactly such a network.
-pub fn open(path: &Path, device: &Device) -> Result<Net> {
-    let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
-    let mut nearest = load(false)?;
-    if !nearest.complaints.is_empty() {
-        let other = load(true)?;
-        if other.complaints.len() < nearest.complaints.len() {
-            nearest = other;
-        }
-    }
-    match &nearest.complaints[..] {
-        [] => Ok(nearest.net),
-        complaints => bail!("{} is not of the MNIST network: {}", path.display(), complaints.join("; ")),
-    }
+    Ok(Loaded {
+        model: model.map(&mut ToF32),
+        fitting: result.applied.len(),
+        complaints: complaints(&result),
+    })
 }
 
 /// Under which key a PyTorch checkpoint keeps the weights, if it keeps other things, too.
-fn wrapper(path: &Path) -> Option<String> {
-    // A file that cannot be read is complained of when it is loaded.
+fn wrapper<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
+    let first = model.collect(None, None, true).into_iter().next()?.name;
+    // A file that cannot be read is reported when it is loaded.
     let keys = PytorchReader::new(path).ok()?.keys();
-    let before = keys.iter().find_map(|key| key.strip_suffix(KNOWN))?;
+    let before = keys.iter().find_map(|key| key.strip_suffix(&first))?;
     let key = before.trim_end_matches("module.").trim_end_matches('.');
     (!key.is_empty()).then(|| key.to_owned())
 }
 
-/// What keeps the file's tensors and the network's from being one to one.
+/// What keeps the file's tensors and the module's from being one to one.
 fn complaints(result: &ApplyResult) -> Vec<String> {
     let mut complaints: Vec<String> = result.errors.iter().map(complaint).collect();
     complaints.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));

@@ -2,7 +2,7 @@
 //! seconds, with an error that names the cause and the ranks.
 
 mod common;
-use common::{Outcome, Run, launched::launch, program, train, trained};
+use common::{Outcome, Run, launched::launch, mnist, train, trained};
 use std::time::Instant;
 
 const SMALL: &str =
@@ -11,8 +11,8 @@ const SMALL: &str =
 /// Two ranks, started with `flags`, in which `$RANK` may stand; and the run folder that they share.
 fn ranks(flags: &str) -> (Outcome, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let (program, run) = (program(), folder.path().join("run"));
-    let script = format!("exec {} train {SMALL} --run-dir {} {flags}", program.display(), run.display());
+    let (program, run) = (mnist(), folder.path().join("run"));
+    let script = format!("exec {} {SMALL} --run-dir {} {flags}", program.display(), run.display());
     (launch("--nproc-per-node 2", &script), folder)
 }
 
@@ -24,7 +24,7 @@ fn ranks_with_different_flags_are_told_before_the_first_step() {
         ("--momentum 0.$((RANK+5))", "momentum is 0.5 on rank 0 and 0.6 on rank 1"),
         ("--batch-size $((64 >> RANK))", "batch_size is 64 on rank 0 and 32 on rank 1"),
         ("--max-steps $((RANK+3))", "max_steps is 3 on rank 0 and 4 on rank 1"),
-        ("--accumulate $((RANK+1))", "accumulate is 1 on rank 0 and 2 on rank 1"),
+        ("--grad-accum-steps $((RANK+1))", "grad_accum_steps is 1 on rank 0 and 2 on rank 1"),
         ("--train-limit $((RANK+100))", "train_samples is 100 on rank 0 and 101 on rank 1"),
         ("$(test $RANK = 1 && echo --nesterov)", "nesterov is false on rank 0 and true on rank 1"),
         (
@@ -40,6 +40,19 @@ fn ranks_with_different_flags_are_told_before_the_first_step() {
         assert!(!outcome.stderr.contains("error: rank 1"), "one rank speaks: {}", outcome.stderr);
         assert!(began.elapsed().as_secs() < 60, "{flags}: only after {:?}", began.elapsed());
         assert!(!folder.path().join("run").exists(), "{flags}: a run that did not begin leaves no folder");
+    }
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_reported_by_one_rank() {
+    for (flags, named) in [
+        ("--nesterov --momentum 0", "--nesterov needs a --momentum above 0"),
+        ("--warmup-start-factor 0.5", "--warmup-start-factor needs --warmup-epochs above 0"),
+    ] {
+        let (outcome, _folder) = ranks(flags);
+        assert_eq!(outcome.code, Some(1), "{flags}: {outcome:#?}");
+        assert!(outcome.stderr.contains(&format!("error: rank 0: {named}")), "{flags}: {}", outcome.stderr);
+        assert!(!outcome.stderr.contains("error: rank 1"), "{flags}: {}", outcome.stderr);
     }
 }
 

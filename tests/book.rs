@@ -61,8 +61,9 @@ fn without_cargo(line: &str) -> Option<String> {
         Some(name) => example(name.trim()),
         None => program(),
     };
-    // `burn-ddp bench`, the other examples and their like have no such flags.
-    let trains = target.contains("mnist_ddp") || args.starts_with("train");
+    // Subcommands and the other examples have no such flags.
+    let subcommand = ["predict", "weights", "bench"].iter().any(|name| args.trim_start().starts_with(name));
+    let trains = target.contains("mnist_ddp") && !subcommand;
     let less = LESS
         .iter()
         .filter(|(flag, _)| trains && !args.contains(flag))

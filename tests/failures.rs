@@ -3,7 +3,7 @@
 
 mod common;
 use collective::{InitMethod, Options, ProcessGroup, SECRET, Secret};
-use common::{command, finish, processes_with, program, train};
+use common::{command, finish, mnist, processes_with, train};
 use std::{
     fs,
     net::TcpListener,
@@ -40,7 +40,7 @@ fn a_missing_gpu_is_named_with_what_was_tried() {
 #[test]
 fn a_variable_that_hides_all_gpus_is_named() {
     for (value, words) in [("", "CUDA_VISIBLE_DEVICES is empty"), ("-1", "CUDA_VISIBLE_DEVICES=-1 hides")] {
-        let mut hidden = command(&program(), &["train", "--device", "cuda"]);
+        let mut hidden = command(&mnist(), &["--device", "cuda"]);
         let outcome = finish(hidden.env("CUDA_VISIBLE_DEVICES", value).spawn().expect("built"));
         let words = if cfg!(feature = "cuda") { words } else { "built without cuda" };
         assert!(!outcome.failed_saying(&["--device cuda", words]).contains("nvidia-smi"));
@@ -76,8 +76,8 @@ fn a_rank_that_loses_another_says_so_if_no_launcher_ends_it() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port().to_string();
     drop(listener);
-    let args = format!("train {LONG} --run-dir /nonexistent/never-written");
-    let mut rank = command(&program(), &args.split_whitespace().collect::<Vec<_>>());
+    let args = format!("{LONG} --run-dir /nonexistent/never-written");
+    let mut rank = command(&mnist(), &args.split_whitespace().collect::<Vec<_>>());
     rank.envs([("RANK", "1"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
     rank.envs([("MASTER_PORT", &*port), (SECRET, "shared"), ("BURN_DDP_LAUNCHED", "1")]);
     let rank = rank.spawn().expect("the program");
@@ -94,7 +94,7 @@ fn a_rank_that_loses_another_says_so_if_no_launcher_ends_it() {
 fn a_used_port_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").port().to_string();
-    let mut command = command(&program(), &["train", "--device", "cpu", "--dataset", "digits"]);
+    let mut command = command(&mnist(), &["--device", "cpu", "--dataset", "digits"]);
     let vars = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", port.as_str())];
     let outcome = finish(command.envs(vars).spawn().expect("built"));
     outcome.failed_saying(&[&port, "127.0.0.1"]);
@@ -133,9 +133,8 @@ fn a_start_that_is_refused_can_be_repeated_in_the_same_folder() {
     let ranks: Vec<Child> = (["", "--batch-norm"].into_iter().enumerate())
         .map(|(rank, more)| {
             let rank = rank.to_string();
-            let args: Vec<&str> =
-                ["train"].into_iter().chain(flags.split(' ')).chain(more.split_whitespace()).collect();
-            let mut command = command(&program(), &args);
+            let args: Vec<&str> = flags.split(' ').chain(more.split_whitespace()).collect();
+            let mut command = command(&mnist(), &args);
             command.envs([
                 ("RANK", &*rank),
                 ("WORLD_SIZE", "2"),
@@ -172,8 +171,8 @@ fn weights_that_do_not_fit_are_named() {
 /// Starts a long run marked in its environment, and waits until both ranks train.
 fn long_run(marker: &str, run_dir: &Path, flags: &str) -> (Child, Vec<u32>) {
     let flags = LONG.split_whitespace().chain(flags.split_whitespace());
-    let args: Vec<&str> = ["train"].into_iter().chain(flags).collect();
-    let mut command = command(&program(), &args);
+    let args: Vec<&str> = flags.collect();
+    let mut command = command(&mnist(), &args);
     command.arg("--run-dir").arg(run_dir).args(["--nproc-per-node", "2"]).env("BURN_DDP_TEST", marker);
     let child = command.spawn().expect("built");
     let deadline = Instant::now() + Duration::from_secs(120);

@@ -3,7 +3,7 @@
 //! the same to the last bit.
 
 mod common;
-use common::{Run, command, finish, program};
+use common::{Run, command, finish, mnist, program};
 use std::{
     path::{Path, PathBuf},
     process::Child,
@@ -31,12 +31,12 @@ fn installed(variable: &str, name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs `launcher FLAGS burn-ddp train …` and reads what rank 0 left.
+/// Runs `launcher FLAGS mnist_ddp …` and reads what rank 0 left.
 fn digest_under(launcher: &Path, before: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let (run, exe) = (folder.path().join("run"), program());
+    let (run, exe) = (folder.path().join("run"), mnist());
     let mut launched = command(launcher, before);
-    launched.arg(exe).args(["train", "--run-dir"]).arg(&run).args(flags());
+    launched.arg(exe).arg("--run-dir").arg(&run).args(flags());
     finish(launched.spawn().expect("it is installed")).succeeded();
     digest(&run)
 }
@@ -66,7 +66,7 @@ fn launchers_of_two_nodes_train_the_same() {
     let world = format!("launch --nnodes 2 --master-addr 127.0.0.1 --master-port {port} --node-rank");
     let world: Vec<&str> = world.split(' ').collect();
     let mut other = command(&program(), &world);
-    other.args(["1", "--"]).arg(program()).arg("train").args(flags());
+    other.args(["1", "--"]).arg(mnist()).args(flags());
     let other = other.spawn().expect("built");
     let launched = digest_under(&program(), &[&world[..], &["0", "--"]].concat());
     finish(other).succeeded();
@@ -100,7 +100,7 @@ fn by_hand(vars: &[(&str, &str)]) -> String {
     let run = folder.path().join("run");
     let ranks: Vec<Child> = ["0", "1"]
         .map(|rank| {
-            let mut rank_command = command(&program(), &["train", "--run-dir"]);
+            let mut rank_command = command(&mnist(), &["--run-dir"]);
             rank_command.arg(&run).args(flags());
             rank_command.envs(vars.iter().map(|(name, value)| (name, value.replace('R', rank))));
             rank_command.spawn().expect("built")
@@ -140,7 +140,7 @@ fn ranks_on_two_machines_need_a_secret_and_are_told_so() {
         ("SLURM_STEP_NODELIST", "192.0.2.1"),
         ("SLURM_JOB_ID", "12"),
     ];
-    let mut rank = command(&program(), &["train"]);
+    let mut rank = command(&mnist(), &[]);
     rank.args(flags()).env_remove("BURN_DDP_SECRET").envs(vars);
     finish(rank.spawn().expect("built")).failed_saying(&["BURN_DDP_SECRET", "192.0.2.1"]);
 }
@@ -150,7 +150,7 @@ fn an_sbatch_script_is_nobodys_rank() {
     let began = Instant::now();
     let vars = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1"), ("SLURM_LOCALID", "0")];
     let folder = tempfile::tempdir().expect("temporary folder");
-    let mut script = command(&program(), &["train", "--nproc-per-node", "2", "--run-dir"]);
+    let mut script = command(&mnist(), &["--nproc-per-node", "2", "--run-dir"]);
     script.arg(folder.path().join("run")).args(flags()).envs(vars);
     finish(script.spawn().expect("built")).succeeded();
     digest(&folder.path().join("run"));
@@ -161,7 +161,7 @@ fn an_sbatch_script_is_nobodys_rank() {
 fn a_flag_that_contradicts_the_launcher_is_refused() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let launched = |world: &str, flags: &[&str]| {
-        let mut rank = command(&program(), &["train"]);
+        let mut rank = command(&mnist(), &[]);
         rank.args(self::flags()).args(flags).current_dir(&folder);
         rank.envs([("RANK", "0"), ("WORLD_SIZE", world)]);
         finish(rank.spawn().expect("built"))

@@ -10,21 +10,20 @@ use burn::train::{
     logger::InMemoryMetricLogger,
     metric::{Adaptor, Metric, MetricMetadata, MetricName, SerializedEntry},
 };
-use burn_ddp::{
-    batch::{ImageDataset, Normaliser},
-    data::Dataset,
-    model::{Net, NetConfig},
-    quiet::Quiet,
-};
 use collective::{
     Error, Options, ProcessGroup, World,
     loader::ShardedLoader,
     lr::WarmupLr,
     metric::{Classification, GlobalAccuracy},
     precision::Precision,
-    strategy::{Callback, Distributed, DistributedDataParallel, EpochReport, Observer},
+    strategy::{Callback, DdpStrategy, Distributed, EpochReport, NoopRenderer, Observer, collective_error},
 };
 use common::trained;
+use mnist::{
+    batch::{ImageDataset, Normaliser},
+    data::Dataset,
+    model::{Net, NetConfig},
+};
 use std::{
     fs,
     sync::{Arc, Mutex},
@@ -132,12 +131,12 @@ impl Callback<Net> for Blind {
 struct Heard(Mutex<Vec<String>>);
 
 impl Observer for Heard {
-    fn found(&self, epoch: usize, name: &str, value: &str) {
+    fn metric_logged(&self, epoch: usize, name: &str, value: &str) {
         self.0.lock().expect("no panic").push(format!("{epoch} {name} {value}"));
     }
 }
 
-type Ddp = DistributedDataParallel<Net>;
+type Ddp = DdpStrategy<Net>;
 
 /// Two epochs on a few digits, on one of `group`'s ranks: what was heard, and why it ended.
 fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Error>) {
@@ -151,7 +150,6 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     let (train, test) = (loader(data.train), loader(data.test));
     let heard = Arc::new(Heard::default());
     let ddp = Ddp::new(group, &device, train.clone(), test.clone()).with_observer(heard.clone());
-    let ddp = Arc::new(set(ddp));
     let net = NetConfig { batch_norm: false, dropout: [0.0; 2] }.init(&device);
     let rate = WarmupLr::new(0.01, 0.01, 0);
     let result = SupervisedTraining::<Net>::new(".", train, test)
@@ -159,12 +157,13 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(2)
-        .renderer(Box::new(Quiet))
-        .with_training_strategy(TrainingStrategy::Custom(ddp.clone()))
+        .renderer(Box::new(NoopRenderer))
+        .with_training_strategy(TrainingStrategy::Custom(Arc::new(set(ddp))))
         .launch(Learner::new(net, SgdConfig::new().init(), rate));
+    let failure = collective_error(&result).cloned();
     drop(result);
     let heard = heard.0.lock().expect("no panic").clone();
-    (heard, ddp.failure())
+    (heard, failure)
 }
 
 /// The same on two ranks, threads of this process.

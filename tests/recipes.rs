@@ -42,12 +42,15 @@ fn the_flags_are_recorded_and_the_rate_follows_its_curve() {
 fn a_run_on_a_curve_goes_on_with_the_bits_it_would_have_had() {
     for length in ["--epochs 1.5", "--epochs 2 --max-steps 9", "--epochs 2"] {
         let flags = format!("{SMALL} {ALL} {length} --nproc-per-node 2 --batch-size 8 --batch-norm");
-        let run = trained(&format!("{flags} --save-every 2 --keep 100"));
+        let run = trained(&format!("{flags} --save-every 2 --keep-last 100"));
         let (digest, rates, losses) = (run.digest(), run.column("steps.csv", "lr"), run.losses());
         for step in ["000004", "000006", "000008"] {
             let from = run.path.join(format!("checkpoints/step-{step}"));
             let go_on = |flags: &str| {
-                train(&format!("--device cpu {flags} --save-every 2 --keep 100 --resume {}", from.display()))
+                train(&format!(
+                    "--device cpu {flags} --save-every 2 --keep-last 100 --resume {}",
+                    from.display()
+                ))
             };
             // A curve is one over the whole run.
             let other = flags.replace(length, "--epochs 3");
@@ -65,7 +68,7 @@ fn a_run_on_a_curve_goes_on_with_the_bits_it_would_have_had() {
 #[test]
 fn half_a_run_goes_on_at_another_world_size_to_the_same_image() {
     let flags = format!("{SMALL} --lr-schedule cosine --epochs 1.5 --batch-size 4 --scale-lr none");
-    let run = trained(&format!("{flags} --nproc-per-node 2 --save-every 8 --keep 9"));
+    let run = trained(&format!("{flags} --nproc-per-node 2 --save-every 8 --keep-last 9"));
     assert_eq!(run.losses().len(), 18);
     let from = run.path.join("checkpoints/step-000008");
     train(&format!("--device cpu {flags} --nproc-per-node 4 --resume {}", from.display())).succeeded();

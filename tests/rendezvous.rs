@@ -2,7 +2,7 @@
 //! `init_process_group` as flags, and what is said while a rank is missing.
 
 mod common;
-use common::{Outcome, command, finish, program};
+use common::{Outcome, command, finish, mnist};
 use std::{
     io::{BufRead, BufReader},
     net::TcpListener,
@@ -21,7 +21,7 @@ fn free_port() -> u16 {
 
 /// One rank, started as a user types it.
 fn rank(flags: &str, vars: &[(&str, &str)], run: &Path) -> Child {
-    let mut rank = command(&program(), &["train", "--run-dir"]);
+    let mut rank = command(&mnist(), &["--run-dir"]);
     rank.arg(run).args(RUN.split_whitespace()).args(flags.split_whitespace());
     for name in ["BURN_DDP_SECRET", "BURN_DDP_JOB_ID", "TORCHELASTIC_RUN_ID", "BURN_DDP_RENDEZVOUS_TIMEOUT"] {
         rank.env_remove(name);

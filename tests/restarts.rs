@@ -5,7 +5,7 @@ mod common;
 use common::{
     command, finish,
     launched::{signal, wait_until},
-    processes_with, program, trained,
+    mnist, processes_with, program, trained,
 };
 use std::{fs, path::Path};
 
@@ -39,7 +39,7 @@ fn a_job_that_loses_a_rank_ends_with_the_undisturbed_parameters() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let run = folder.path().join("run");
         let mut job = command(&program(), &["launch", "--nproc-per-node", "2", "--max-restarts", "1", "--"]);
-        job.arg(program()).args(["train", "--device", "cpu", "--progress", "plain", "--timeout", "3"]);
+        job.arg(mnist()).args(["--device", "cpu", "--progress", "plain", "--timeout", "3"]);
         job.args(RUN.split_whitespace()).args(["--resume", "--run-dir"]).arg(&run);
         let job = job.env("BURN_DDP_TEST", marker).spawn().expect("built");
         wait_until("some steps and a checkpoint", || steps(&run) > 8);
@@ -65,7 +65,7 @@ fn a_job_that_loses_a_machine_goes_on_without_it() {
             "launch --nnodes 1:2 --max-restarts 1 --last-call 5 --master-addr 127.0.0.1 --master-port {port} --node-rank {node} --"
         );
         let mut launcher = command(&program(), &world.split(' ').collect::<Vec<_>>());
-        launcher.arg(program()).args(["train", "--device", "cpu", "--progress", "plain", "--resume"]);
+        launcher.arg(mnist()).args(["--device", "cpu", "--progress", "plain", "--resume"]);
         launcher.args(RUN.split_whitespace()).arg("--run-dir").arg(&run).env("BURN_DDP_TEST", marker);
         launcher.spawn().expect("built")
     });

@@ -10,8 +10,8 @@ const SMALL: &str =
 #[test]
 fn accumulating_four_batches_of_16_is_a_batch_of_64() {
     for (whole, parts) in [
-        ("--mode single --batch-size 64", "--mode single --batch-size 16 --accumulate 4"),
-        ("--nproc-per-node 2 --batch-size 32", "--nproc-per-node 2 --batch-size 8 --accumulate 4"),
+        ("--mode single --batch-size 64", "--mode single --batch-size 16 --grad-accum-steps 4"),
+        ("--nproc-per-node 2 --batch-size 32", "--nproc-per-node 2 --batch-size 8 --grad-accum-steps 4"),
     ] {
         let (whole, parts) = (trained(&format!("{SMALL} {whole}")), trained(&format!("{SMALL} {parts}")));
         assert_eq!(whole.losses().len(), 10);
@@ -26,8 +26,8 @@ fn the_last_step_of_an_epoch_takes_what_is_left_also_on_uneven_ranks() {
     // 500 samples: 11 batches of 48 over 3 ranks, the last one short and uneven; 3 steps of 4, 4 and 3.
     let flags =
         "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02 --epochs 2";
-    let three = trained(&format!("{flags} --nproc-per-node 3 --batch-size 16 --accumulate 4"));
-    let one = trained(&format!("{flags} --mode single --batch-size 48 --accumulate 4"));
+    let three = trained(&format!("{flags} --nproc-per-node 3 --batch-size 16 --grad-accum-steps 4"));
+    let one = trained(&format!("{flags} --mode single --batch-size 48 --grad-accum-steps 4"));
     assert_eq!(three.losses().len(), 6);
     assert_close("loss", &three.losses(), &one.losses(), 1e-4);
 }
@@ -62,7 +62,7 @@ fn every_compression_trains_and_says_so_in_the_configuration() {
 
 #[test]
 fn a_tight_clip_holds_the_network_back_the_same_at_every_world_size() {
-    let run = |flags: &str| trained(&format!("{SMALL} --gradient-clip 0.01 {flags}"));
+    let run = |flags: &str| trained(&format!("{SMALL} --clip-grad-norm 0.01 {flags}"));
     let (one, two) = (run("--mode single --batch-size 64"), run("--nproc-per-node 2 --batch-size 32"));
     assert_close("clipped loss", &two.losses(), &one.losses(), 1e-4);
     let free = trained(&format!("{SMALL} --mode single --batch-size 64"));
@@ -99,8 +99,8 @@ fn flags_that_cannot_be_are_refused_by_name() {
     for (flags, named) in [
         ("--grad-compression zip", "powersgd"),
         ("--grad-compression topk:0", "ratio 0"),
-        ("--gradient-clip 0", "--gradient-clip"),
-        ("--accumulate 0", "--accumulate"),
+        ("--clip-grad-norm 0", "--clip-grad-norm"),
+        ("--grad-accum-steps 0", "--grad-accum-steps"),
         ("--precision fp8", "f32, bf16 or f16"),
     ] {
         let outcome = train(flags);

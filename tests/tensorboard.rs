@@ -16,7 +16,7 @@ const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-si
 const SCALARS: [(&str, &str, &str); 5] = [
     ("train/loss", "steps.csv", "loss"),
     ("train/lr", "steps.csv", "lr"),
-    ("train/images_per_second", "steps.csv", "images_per_second"),
+    ("train/samples_per_second", "steps.csv", "samples_per_second"),
     ("test/loss", "epochs.csv", "test_loss"),
     ("test/accuracy", "epochs.csv", "test_accuracy"),
 ];
@@ -149,7 +149,7 @@ fn a_run_in_f16_has_its_loss_scale_and_skipped_steps() {
 
 /// A run of two ranks that went to step 6, and went on from step 2 with other steps 3 to 8.
 fn resumed() -> Run {
-    let run = trained(&format!("{RUN} --nproc-per-node 2 --max-steps 6 --save-every 2 --keep 9"));
+    let run = trained(&format!("{RUN} --nproc-per-node 2 --max-steps 6 --save-every 2 --keep-last 9"));
     let checkpoint = run.path.join("checkpoints/step-000002");
     let flags = format!("{RUN} --nproc-per-node 2 --resume {} --histograms=4", checkpoint.display());
     let again = common::train(&format!("--device cpu --progress plain {flags}")).succeeded();

@@ -1,48 +1,47 @@
-//! What a transport implements: the smallest object-safe set of operations from which a
-//! [`ProcessGroup`](crate::ProcessGroup) makes all others.
+//! The interface of a transport, on which [`ProcessGroup`](crate::ProcessGroup) is built.
 
 use crate::{DType, Error, ReduceOp, Result};
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::Range, time::Duration};
 
-/// Who I am among how many.
+/// A rank and the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
-    /// Number of this rank, from 0.
+    /// This rank, from 0.
     pub rank: usize,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub size: usize,
 }
 
 impl World {
-    /// This rank's of `size` equal parts of `length`.
+    /// This rank's range when `length` is split evenly.
     pub fn part(self, length: usize) -> Range<usize> {
         let part = length / self.size;
         self.rank * part..(self.rank + 1) * part
     }
 }
 
-/// What every rank must agree on before a byte is moved: one collective call.
+/// One collective call, on which all ranks must agree before data is exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Number of this call within its group, from 1.
     pub seq: u64,
-    /// Its name, such as `all_reduce`.
+    /// Name, such as `all_reduce`.
     pub operation: &'static str,
     /// Type of the elements.
     pub dtype: DType,
-    /// Elements this call is about on every rank.
+    /// Number of elements on every rank.
     pub count: usize,
-    /// How values become one, where they do.
+    /// Reduction, for collectives that reduce.
     pub reduce: Option<ReduceOp>,
-    /// The rank that gives or gets, where there is one.
+    /// Root rank, for collectives that have one.
     pub root: Option<usize>,
-    /// How long this rank waits for the others.
+    /// Time limit of this rank's wait for the others.
     pub timeout: Duration,
 }
 
 impl Call {
-    /// What the other ranks' calls are compared with.
+    /// The part of the call that must be equal on all ranks.
     pub fn fingerprint(&self) -> Fingerprint {
         Fingerprint {
             seq: self.seq,
@@ -53,6 +52,14 @@ impl Call {
             root: self.root.map(|root| root as u32),
         }
     }
+
+    /// The reduction of a call that must have one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has none.
+    pub(crate) fn reduction(&self) -> Result<ReduceOp> {
+        self.reduce.ok_or_else(|| Error::Invalid(format!("{self} does not say how to reduce")))
+    }
 }
 
 impl fmt::Display for Call {
@@ -61,7 +68,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// A [`Call`] as it travels: what must be equal on all ranks, which the deadline need not be.
+/// The part of a [`Call`] that must be equal on all ranks, which its time limit need not be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// As [`Call::seq`].
@@ -93,29 +100,61 @@ impl fmt::Display for Fingerprint {
 
 /// One way of moving bytes between the ranks of one group.
 ///
-/// Buffers are bytes of `call.dtype`. Every call blocks until done, or until `call.timeout` has
-/// passed, or until [`abort`](Communicator::abort). The reduction order is rank 0, 1, … n−1 for
-/// every element, whatever the transport, so that all transports give the same bits. Ranks in
-/// errors are ranks of this group; the process group translates and completes them.
+/// Buffers are bytes of `call.dtype`. Every call blocks until it is done, `call.timeout` has passed or
+/// [`abort`](Communicator::abort) is called. Ranks in errors are ranks of this group; the process group
+/// translates them to world ranks. The default methods are built on the required ones; a transport overrides
+/// those that it can do faster.
 ///
-/// What has a default works through the first four; a transport overrides what it does better.
+/// # Order of reductions
+///
+/// All ranks receive the same bits. The order in which an element is reduced is fixed for each transport:
+///
+/// - thread, shm, tcp and mpi reduce in rank order, 0, 1, … n−1, and therefore give the same bits.
+/// - A group over several machines with several ranks on some of them does the same up to 32 KiB, for
+///   `reduce` and `reduce_scatter`, and for means of integers. A larger `all_reduce` reduces in rank order
+///   within each machine, then over the machines in the order of their first ranks. Half types are reduced
+///   in f32 in both steps and rounded once. Floating-point results may therefore differ in the last bits
+///   from those of another distribution of the ranks over machines.
+///
+/// NCCL, which is not a `Communicator`, has its own order.
+///
+/// # Errors
+///
+/// All methods fail with [`Error::Timeout`] at the deadline, [`Error::Mismatch`] if the ranks' calls differ,
+/// [`Error::PeerLost`] if a rank is gone, [`Error::Aborted`] after an abort, and [`Error::Invalid`] if the
+/// call and the buffers do not fit together.
 pub trait Communicator: Send + Sync + fmt::Debug {
     /// This rank, and how many there are.
     fn world(&self) -> World;
     /// Name as `--transport` knows it.
     fn name(&self) -> &'static str;
-    /// In place: every rank ends with the reduction over all ranks.
+    /// Reduces the buffers of all ranks in place, on every rank.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()>;
-    /// In place: every rank ends with the root's buffer.
+    /// Copies the root's buffer into the buffers of all ranks.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()>;
-    /// `out` (world × `mine.len()` bytes) receives every rank's bytes in rank order.
+    /// Writes every rank's `mine` in rank order into `out`, of world × `mine.len()` bytes.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()>;
     /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn barrier(&self, call: &Call) -> Result<()>;
-    /// Wakes every waiting call on this rank with an error, and lets later ones fail. Never blocks.
+    /// Fails the waiting and all later calls of this rank. Never blocks.
     fn abort(&self);
 
-    /// In place: the root ends with the reduction over all ranks, the others with what they had.
+    /// Reduces the buffers of all ranks in place on the root; the other ranks keep theirs.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         if call.root == Some(self.world().rank) {
             return self.all_reduce(call, buffer);
@@ -123,8 +162,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         self.all_reduce(call, &mut buffer.to_vec())
     }
 
-    /// In place: rank r ends with the r-th of n equal parts of the reduction, in that part of its
-    /// buffer; the rest stays. `call.count` is of the whole buffer.
+    /// Writes the r-th of n equal parts of the reduction into that part of rank r's buffer.
+    ///
+    /// The rest of the buffer is unchanged. `call.count` is that of the whole buffer.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let mut whole = buffer.to_vec();
         self.all_reduce(call, &mut whole)?;
@@ -133,8 +176,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// `out` of the root (world × `mine.len()` bytes, empty on the others) receives every rank's
-    /// bytes in rank order.
+    /// Writes every rank's `mine` in rank order into the root's `out`, of world × `mine.len()` bytes.
+    ///
+    /// `out` is empty on the other ranks.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         if call.root == Some(self.world().rank) {
             return self.all_gather(call, mine, out);
@@ -142,8 +189,12 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         self.all_gather(call, mine, &mut vec![0; mine.len() * self.world().size])
     }
 
-    /// Every rank's `mine` receives its part of the root's `all` (world × `mine.len()` bytes, empty
-    /// on the others). `call.count` is of one part.
+    /// Writes the r-th of n equal parts of the root's `all` into `mine` of rank r.
+    ///
+    /// `all` has world × `mine.len()` bytes and is empty on the other ranks. `call.count` is that of one part.
+    ///
+    /// # Errors
+    /// Those of the trait.
     fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
         let world = self.world();
         let mut whole = all.to_vec();
@@ -155,17 +206,23 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     }
 
     /// Sends to rank `to`, which calls [`recv`](Communicator::recv) with an equal call.
+    ///
+    /// # Errors
+    /// Those of the trait; [`Error::Invalid`] if the transport has no messages.
     fn send(&self, call: &Call, to: usize, _data: &[u8]) -> Result<()> {
         Err(Error::Invalid(format!("transport {} cannot send to rank {to}: {call}", self.name())))
     }
 
     /// Receives from rank `from`.
+    ///
+    /// # Errors
+    /// Those of the trait; [`Error::Invalid`] if the transport has no messages.
     fn recv(&self, call: &Call, from: usize, _data: &mut [u8]) -> Result<()> {
         Err(Error::Invalid(format!("transport {} cannot receive from rank {from}: {call}", self.name())))
     }
 }
 
-/// A world of one: every collective is the identity.
+/// The transport of a group of one rank: every collective is the identity.
 #[derive(Clone, Copy, Debug)]
 pub struct Solo;
 

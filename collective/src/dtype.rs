@@ -1,4 +1,4 @@
-//! The element types and reductions that collectives understand.
+//! Element types and reductions of collectives.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -14,16 +14,16 @@ pub enum DType {
     F16,
     /// The upper half of an f32: its range, 8 bits of precision.
     BF16,
-    /// Signed, 32 bits.
+    /// Signed 32-bit integer.
     I32,
-    /// Signed, 64 bits.
+    /// Signed 64-bit integer.
     I64,
-    /// A byte.
+    /// Unsigned 8-bit integer.
     U8,
 }
 
 impl DType {
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
@@ -34,24 +34,24 @@ impl DType {
     }
 }
 
-/// How the values of all ranks become one.
+/// A reduction over the values of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
-    /// All added up; half types add up in f32.
+    /// Sum; half types are summed in f32.
     Sum,
-    /// The sum divided by the world size; on integers the division rounds towards zero.
+    /// Sum divided by the world size; integer division rounds towards zero.
     Mean,
-    /// The smallest.
+    /// Minimum.
     Min,
-    /// The largest.
+    /// Maximum.
     Max,
-    /// All multiplied.
+    /// Product.
     Product,
 }
 
-/// A plain number that can travel: [`f32`], [`f64`], [`struct@f16`], [`bf16`], [`i32`], [`i64`], [`u8`].
+/// An element type: [`f32`], [`f64`], [`struct@f16`], [`bf16`], [`i32`], [`i64`] or [`u8`].
 pub trait Element: bytemuck::Pod + Send + Sync + std::fmt::Debug {
-    /// Its type as collectives name it.
+    /// The corresponding [`DType`].
     const DTYPE: DType;
 }
 

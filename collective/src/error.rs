@@ -1,4 +1,4 @@
-//! What can go wrong between ranks, in words a user can act on.
+//! Errors of collectives and of the rendezvous.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,77 +6,77 @@ use std::fmt;
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a collective operation failed. Cloneable, because a poisoned group answers every later
-/// call with the first cause.
+/// An error of a collective operation or the rendezvous.
 ///
-/// It travels between ranks as JSON, so that all of them report the same first cause.
+/// It is cloneable, because a failed group returns the first cause from every later call, and serialisable,
+/// because ranks exchange it so that all of them report the same first cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A world, address, environment variable or argument that cannot work.
+    /// An invalid world size, address, environment variable or argument.
     #[error("{0}")]
     Invalid(String),
-    /// Ranks that did not arrive at the rendezvous before the deadline.
+    /// Ranks did not join before the deadline.
     #[error("rendezvous at {address}: after {seconds:.0} s still waiting for {absent}")]
     Rendezvous {
-        /// Where the ranks meet.
+        /// Address of the rendezvous.
         address: String,
-        /// How long this rank waited.
+        /// Time waited, in seconds.
         seconds: f64,
-        /// Who did not come, in words.
+        /// The missing ranks.
         absent: String,
     },
-    /// A collective that passed its deadline.
+    /// A collective exceeded its time limit.
     #[error("{call} timed out after {seconds:.0} s: {absent}")]
     Timeout {
         /// The call, as `all_reduce #12 (4 x F32, Sum)`.
         call: String,
-        /// How long it waited.
+        /// Time waited, in seconds.
         seconds: f64,
-        /// Who did not come, and what they did last, in words.
+        /// The missing ranks and their last calls.
         absent: String,
     },
-    /// Ranks that disagree about what they are doing.
+    /// Ranks made different calls.
     #[error("collective mismatch: rank {rank_a} called {call_a}, but rank {rank_b} called {call_b}")]
     Mismatch {
-        /// One rank,
+        /// A rank.
         rank_a: usize,
-        /// what it called,
+        /// Its call.
         call_a: String,
-        /// another one,
+        /// Another rank.
         rank_b: usize,
-        /// and what that called at the same place.
+        /// The other rank's call.
         call_b: String,
     },
-    /// A peer that is gone.
+    /// A rank has left or is lost.
     #[error("rank {rank} left the group: {reason}")]
     PeerLost {
-        /// Who is gone.
+        /// The lost rank.
         rank: usize,
-        /// How this was noticed.
+        /// How the loss was detected.
         reason: String,
     },
-    /// Replicas that should hold the same bits and do not.
+    /// Replicas differ that should be equal.
     #[error("{when} the replicas differ: ranks {ranks:?} do not hold the same parameters as rank 0")]
     Diverged {
         /// When they were compared, such as `after epoch 3`.
         when: String,
-        /// Those that are not as rank 0.
+        /// The ranks that differ from rank 0.
         ranks: Vec<usize>,
     },
-    /// Ranks that were started with different settings.
+    /// Ranks were started with different settings.
     #[error("the ranks have different settings: {}; give every rank the same", join(.differences))]
     SettingsDiffer {
         /// One entry for each setting that differs.
         differences: Vec<SettingDifference>,
     },
-    /// A loss or gradient that is NaN or infinite.
+    /// A loss or gradient is NaN or infinite.
     #[error(
         "the {what} is {value} in step {step}{}; lower the learning rate or clip gradients, or train on with \
          --allow-nan (allow_non_finite_loss)", at(.ranks)
     )]
     NonFinite {
-        /// What is not finite, such as `training loss`.
+        /// The quantity, such as `training loss`.
         what: String,
         /// Its value.
         value: String,
@@ -85,7 +85,7 @@ pub enum Error {
         /// The ranks on which it arose; empty if it arose in the sum over all ranks.
         ranks: Vec<usize>,
     },
-    /// Gradients that overflow f16 at the smallest loss scale.
+    /// Gradients overflow f16 at the smallest loss scale.
     #[error(
         "precision f16: the gradients overflow although the loss scale has fallen to {scale}; lower the learning \
          rate, clip gradients, or use bf16 or f32"
@@ -94,54 +94,55 @@ pub enum Error {
         /// The smallest loss scale.
         scale: f32,
     },
-    /// A connection that did not prove the job's secret.
+    /// A peer did not prove the job's secret.
     #[error("{peer} did not prove the job's secret: {reason}")]
     Unauthenticated {
-        /// Its address, or which rank it is.
+        /// Address or rank of the peer.
         peer: String,
-        /// What was wrong with its proof.
+        /// The reason.
         reason: String,
     },
-    /// The operating system refused something.
+    /// An error of the operating system.
     #[error("{what}: {reason}")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
-        /// What the operating system said.
+        /// The system's error message.
         reason: String,
     },
-    /// A device's thread failed or panicked.
+    /// A device failed, or its thread panicked.
     #[error("device {device}: {reason}")]
     Device {
-        /// Its name, such as `cuda:1`.
+        /// Name of the device, such as `cuda:1`.
         device: String,
-        /// What happened on it.
+        /// The failure.
         reason: String,
     },
-    /// What a rank ran for all failed there.
+    /// A closure failed on the rank that ran it for all.
     #[error("rank {rank} failed: {reason}")]
     Remote {
         /// The rank that ran it.
         rank: usize,
-        /// Its error.
+        /// The error.
         reason: String,
     },
-    /// The group was aborted while this call waited. A transport returns it; the process group
-    /// replaces it with the cause.
+    /// The group was aborted during the call.
+    ///
+    /// A transport returns it; the process group replaces it with the cause.
     #[error("the collective was aborted")]
     Aborted,
-    /// The group, or the replicas of a process, failed before; this is the first cause.
+    /// The group failed before; contains the first cause.
     #[error("the process group failed earlier: {0}")]
     Poisoned(Box<Error>),
 }
 
 impl Error {
-    /// An [`Error::Io`] that says what was attempted.
+    /// An [`Error::Io`] for the operation `what`.
     pub fn io(what: impl Into<String>, source: &std::io::Error) -> Self {
         Error::Io { what: what.into(), reason: source.to_string() }
     }
 
-    /// The first cause: what [`Error::Poisoned`] carries, or this error itself.
+    /// The first cause: the error in [`Error::Poisoned`], or this error.
     pub fn cause(&self) -> &Error {
         match self {
             Error::Poisoned(cause) => cause.cause(),
@@ -160,9 +161,9 @@ pub struct SettingDifference {
 }
 
 impl SettingDifference {
-    /// Most values in a message.
+    /// Maximum number of values in a message.
     const SHOWN: usize = 4;
-    /// Most characters of a value in a message.
+    /// Maximum length of a value in a message.
     const WIDTH: usize = 60;
 }
 
@@ -182,7 +183,7 @@ impl fmt::Display for SettingDifference {
     }
 }
 
-/// Ranks in words, with a range for three or more in a row: `ranks 0, 2-5`.
+/// Formats ranks, with a range for three or more in a row: `ranks 0, 2-5`.
 fn names(ranks: &[usize]) -> String {
     let runs = ranks.chunk_by(|a, b| a + 1 == *b);
     let list: Vec<String> = runs
@@ -194,7 +195,7 @@ fn names(ranks: &[usize]) -> String {
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
 }
 
-/// Where something arose, if known.
+/// Formats the ranks on which an error arose, if known.
 fn at(ranks: &[usize]) -> String {
     if ranks.is_empty() { String::new() } else { format!(" on {}", names(ranks)) }
 }

@@ -1,19 +1,20 @@
-//! What must hold for any bytes that come from outside: one function for each fuzz target in
-//! `fuzz/`, which panics if it does not hold. The tests run them on the seeds kept there, among
-//! them whatever fuzzing has found.
+//! Properties that hold for any bytes from outside: one function for each fuzz target in `fuzz/`, which
+//! panics if the property does not hold.
+//!
+//! The tests run them on the seeds in that folder, which include inputs that fuzzing has found.
 
 use crate::{
     InitMethod, Result, Secret,
     process_group::explain,
     rendezvous::{
+        config,
         deadlock::deadlock,
+        diagnosis::{contradiction, timeout},
         frame::{self, FrameReader, Next},
-        plan,
         secret::HANDSHAKE,
-        verdict::{contradiction, timeout},
         wire::{Event, Place, Request},
     },
-    transport::{header, tcp::switchboard},
+    transport::{header, tcp::connection_pool},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -27,7 +28,7 @@ use std::{
     time::Instant,
 };
 
-/// What `bytes` say they are as a frame, with the prefix they have and with one that fits.
+/// Decodes `bytes` as a frame, with their own prefix and with one that fits.
 pub fn frames(bytes: &[u8]) {
     let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
     framed.extend(bytes);
@@ -57,8 +58,8 @@ pub fn frames(bytes: &[u8]) {
     }
 }
 
-/// A whole frame is read or refused, a part of one is neither, and what is read is written and
-/// read as the same.
+/// A complete frame is decoded or rejected, an incomplete one is neither, and a decoded message survives
+/// encoding.
 fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<T> {
     let announced = bytes.first_chunk().map(|length| u32::from_be_bytes(*length) as usize);
     let here = bytes.len().saturating_sub(4);
@@ -83,8 +84,7 @@ fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
     }
 }
 
-/// A stream of frames, the first byte apart, which says in how large pieces it comes: the pieces
-/// make no difference.
+/// A stream of frames gives the same result in pieces of any size, which the first byte chooses.
 pub fn reader(bytes: &[u8]) {
     let Some((step, bytes)) = bytes.split_first() else { return };
     let (mut expected, mut rest) = (Vec::new(), bytes);
@@ -99,7 +99,7 @@ pub fn reader(bytes: &[u8]) {
         }
     };
     let (here, mut there) = pair();
-    // So that what has not come is not waited for.
+    // Does not wait for bytes that have not been written.
     here.set_nonblocking(true).expect("a non-blocking socket");
     let mut reader = FrameReader::new(Arc::new(here));
     let mut next = || reader.next::<Request>(Some(HANDSHAKE));
@@ -124,17 +124,16 @@ pub fn reader(bytes: &[u8]) {
     assert!(refused || matches!(next(), Ok(Next::Closed)));
 }
 
-/// A header that can be read is the one that would have been written: two that differ never read
-/// as the same call.
+/// A decoded header equals the encoded call: two different headers never decode to the same call.
 pub fn header(bytes: &[u8]) {
-    let Some(header) = bytes.first_chunk() else { return };
+    let Some(header) = bytes.first_chunk::<{ header::HEADER }>() else { return };
     let Some((call, method)) = header::decode(header) else { return };
     let (seq, count) = (call.seq, call.count);
     let written = header::pack(method, seq, count, &call.operation, call.dtype, call.reduce, call.root);
     assert_eq!(&written, header, "{call}");
 }
 
-/// The handshake and the greeting after it; the first byte says what is played.
+/// The handshake and the greeting after it; the first byte chooses the scenario.
 pub fn handshake(bytes: &[u8]) {
     let Some((play, bytes)) = bytes.split_first() else { return };
     let bytes = &bytes[..bytes.len().min(4096)];
@@ -154,13 +153,13 @@ fn soon() -> Instant {
     Instant::now() + 10 * HANDSHAKE
 }
 
-/// The two ends of a connection. All that the handshake asks of a socket, these can do.
+/// The two ends of a connection, with all operations that the handshake uses.
 fn pair() -> (TcpStream, TcpStream) {
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
     (TcpStream::from(OwnedFd::from(one)), TcpStream::from(OwnedFd::from(other)))
 }
 
-/// Who does not know the secret is refused, and `most` bytes of theirs are read.
+/// A peer without the secret is rejected, after at most `most` of its bytes are read.
 fn stranger(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStream) -> Result<()>) {
     let (mut here, mut there) = pair();
     there.write_all(bytes).expect("room for the bytes");
@@ -171,9 +170,10 @@ fn stranger(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStream) -> Resu
     assert!(bytes.len() - rest.len() <= most);
 }
 
-/// Two who know the secret, and between them one who changes bits: the first 72 bytes of `edits`
-/// are for what the dialler says, the next 64 for what the listener says. Whoever is told
-/// something else than was said does not believe it.
+/// Two peers with the secret, and a relay that changes bits between them.
+///
+/// The first 72 bytes of `edits` apply to the dialler's messages, the next 64 to the listener's. A peer that
+/// receives changed bits rejects the other.
 fn relay(edits: &[u8]) {
     let edits: [u8; 136] = std::array::from_fn(|at| edits.get(at).copied().unwrap_or(0));
     let (mut dialler, to_dialler) = pair();
@@ -181,7 +181,7 @@ fn relay(edits: &[u8]) {
     let (dialled, answered) = thread::scope(|scope| {
         let dialling = scope.spawn(move || secret().dial(&mut dialler, soon()));
         let answering = scope.spawn(move || secret().answer(&mut listener, soon()));
-        // Dropping the two ends after it tells who is still waiting.
+        // Dropping the two ends notifies a peer that still waits.
         let ((d, l), (said, replied)) = ((to_dialler, to_listener), edits.split_at(72));
         let _ = pass(&d, &l, &said[..40]) && pass(&l, &d, replied) && pass(&d, &l, &said[40..]);
         drop((d, l));
@@ -192,7 +192,7 @@ fn relay(edits: &[u8]) {
     assert_eq!(answered.is_ok(), untouched(&edits));
 }
 
-/// Passes on as many bytes as there are edits; false if one of the ends is closed.
+/// Forwards as many bytes as there are edits; false if an end is closed.
 fn pass(mut from: &TcpStream, mut to: &TcpStream, edits: &[u8]) -> bool {
     let mut bytes = vec![0; edits.len()];
     if from.read_exact(&mut bytes).is_err() {
@@ -202,27 +202,26 @@ fn pass(mut from: &TcpStream, mut to: &TcpStream, edits: &[u8]) -> bool {
     to.write_all(&bytes).is_ok()
 }
 
-/// One who has proved the secret and then says `bytes`: for which group and rank it comes, and that the
-/// connection is the one to use.
+/// An authenticated peer sends `bytes` as its greeting: group, ranks and the confirmation of the connection.
 fn greeting(bytes: &[u8]) {
     const RANK: usize = 1;
     let (here, mut there) = pair();
     let received = thread::scope(|scope| {
-        let receiving = scope.spawn(move || switchboard::receive(RANK, secret(), here));
+        let receiving = scope.spawn(move || connection_pool::receive(RANK, secret(), here));
         secret().dial(&mut there, soon()).expect("the same secret");
         let _ = there.write_all(bytes);
         let _ = there.shutdown(Shutdown::Write);
         receiving.join().expect("no panic")
     });
     let number = |at: usize| bytes[at..at + 4].iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
-    let confirmed = bytes.get(16) == Some(&switchboard::CONFIRMED);
+    let confirmed = bytes.get(16) == Some(&connection_pool::CONFIRMED);
     let meant =
         (confirmed && number(12) == RANK).then(|| ((number(4) as u64) << 32 | number(0) as u64, number(8)));
     assert_eq!(received.ok(), meant.map(|arrival| vec![arrival]));
 }
 
-/// Flight records, apart by the byte 0x1e: what is read is written and read as the same, and what
-/// several say together does not depend on their order.
+/// Flight records, separated by the byte 0x1e, survive encoding, and their diagnosis does not depend on their
+/// order.
 pub fn flight(bytes: &[u8]) {
     let mut records: Vec<_> =
         bytes.split(|byte| *byte == 0x1e).filter_map(|text| explain::parse(text).ok()).collect();
@@ -238,14 +237,14 @@ pub fn flight(bytes: &[u8]) {
     }
 }
 
-/// Texts that say where to meet: read and written they are the same.
+/// Texts of init methods, rendezvous files and shared memory survive parsing and formatting.
 pub fn text(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     if let Ok(method) = text.parse::<InitMethod>() {
         assert_eq!(method.to_string(), text);
     }
-    if let Some((address, secret)) = plan::parse(text) {
-        assert_eq!(plan::written(&address, &secret), text);
+    if let Some((address, secret)) = config::parse(text) {
+        assert_eq!(config::written(&address, &secret), text);
     }
     #[cfg(target_os = "linux")]
     if let Some((path, [high, low])) = crate::transport::shm::segment::parse(text) {
@@ -265,7 +264,7 @@ mod tests {
         let seeds: Vec<_> = folder.read_dir().unwrap().map(|seed| seed.unwrap().path()).collect();
         assert!(!seeds.is_empty(), "no seeds in {}", folder.display());
         for seed in seeds {
-            // Shown if it fails.
+            // Shown if the test fails.
             println!("{}", seed.display());
             property(&std::fs::read(seed).unwrap());
         }
@@ -277,7 +276,7 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds/frames");
         for seed in folder.read_dir().unwrap().map(|seed| seed.unwrap()) {
             let bytes = std::fs::read(seed.path()).unwrap();
-            // With the prefix that it has, or with one that fits.
+            // With its own prefix, or with one that fits.
             let framed = [&(bytes.len() as u32).to_be_bytes()[..], &bytes].concat();
             let read = |bytes: &[u8]| {
                 matches!(decode::<Request>(bytes), Ok(Some(_)))

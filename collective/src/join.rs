@@ -1,13 +1,13 @@
-//! Data loaders of different lengths on different ranks: ranks whose data is used up keep in step,
-//! with weight zero, until the last one's is. PyTorch calls this `join`.
+//! Data loaders of different lengths on different ranks: PyTorch's `join`. Ranks without data left yield padding, which
+//! has weight zero, until all ranks are done.
 //!
-//! [`ShardedLoader`](crate::loader::ShardedLoader) needs none of this: it deals out equal numbers of
-//! steps, and knows without asking how many samples each has. This is for a loader of your own, one that
-//! reads another file on each rank, say. It costs one message of 16 bytes a step.
+//! [`ShardedLoader`](crate::loader::ShardedLoader) does not need this: it divides an epoch into the same number of
+//! steps on every rank. This is for other loaders, for instance one that
+//! reads another file on each rank. It costs one message of 24 bytes a step.
 
 use crate::{
     Error, ProcessGroup, ReduceOp, Result,
-    loader::{DistributedLoader, Share, Shares},
+    loader::{DistributedLoader, ShardedBatch, ShardedBatches},
 };
 use burn::data::{
     dataloader::{DataLoader, DataLoaderIterator},
@@ -24,19 +24,19 @@ const AHEAD: usize = 2;
 
 type CountSamples<O> = Arc<dyn Fn(&O) -> usize + Send + Sync>;
 
-/// This rank's `batches`, and after them its first one again, with no samples, as long as other
-/// ranks have batches left. `samples` counts those of a batch. Every rank of `group` must run through
+/// This rank's `batches`, followed by padding as long as other ranks have batches: the first batch again, with no
+/// samples. `samples` counts those of a batch. Every rank of `group` must run through
 /// its iterator, and call nothing else on `group` from another thread meanwhile.
 ///
 /// # Errors
 /// The iterator yields an error if a batch cannot be read, if the group fails, or if this rank has no
-/// batch at all while others have: there is nothing to keep in step with.
+/// batch at all while others have.
 pub fn join<O: Clone>(
     batches: impl Iterator<Item = Result<O, DatasetError>>,
     samples: impl Fn(&O) -> usize,
     group: ProcessGroup,
-) -> impl Iterator<Item = Result<Share<O>, DatasetError>> {
-    let (mut batches, mut first, mut over) = (batches.fuse(), None, false);
+) -> impl Iterator<Item = Result<ShardedBatch<O>, DatasetError>> {
+    let (mut batches, mut first, mut over) = (batches.fuse().peekable(), None, false);
     std::iter::from_fn(move || {
         if over {
             return None;
@@ -50,13 +50,14 @@ pub fn join<O: Clone>(
         };
         first = first.take().or_else(|| own.clone());
         let count = own.as_ref().map_or(0, &samples);
-        let mut all = [count as i64, i64::from(own.is_some())];
+        let mut all = [count as i64, i64::from(own.is_some()), i64::from(batches.peek().is_some())];
         if let Err(error) = group.all_reduce(&mut all, ReduceOp::Sum) {
             over = true;
             return Some(Err(DatasetError::new(error)));
         }
+        let last = all[2] == 0;
+        over = last;
         if all[1] == 0 {
-            over = true;
             return None;
         }
         let Some(item) = own.or_else(|| first.clone()) else {
@@ -66,12 +67,12 @@ pub fn join<O: Clone>(
                 "rank {rank} has no batch at all, and needs one to keep in step with the others"
             )))));
         };
-        Some(Ok(Share { item, samples: count, global_samples: all[0] as usize }))
+        Some(Ok(ShardedBatch { item, samples: count, global_samples: all[0] as usize, last }))
     })
 }
 
 /// A Burn data loader of this rank's own, of any length, for
-/// [`DistributedDataParallel`](crate::strategy::DistributedDataParallel).
+/// [`DdpStrategy`](crate::strategy::DdpStrategy).
 pub struct JoinedLoader<O> {
     loader: Arc<dyn DataLoader<O>>,
     count: CountSamples<O>,
@@ -81,8 +82,8 @@ pub struct JoinedLoader<O> {
 }
 
 impl<O: Clone + Send + 'static> JoinedLoader<O> {
-    /// `batches` are this rank's in an epoch, which only sets how many steps are announced; `count`
-    /// says how many samples a batch has. Every rank must call it.
+    /// Wraps `loader`. `batches` is this rank's number of batches in an epoch, which only sets the announced number of
+    /// steps; `count` returns the samples of a batch. Every rank must call it.
     ///
     /// # Errors
     /// If the group fails.
@@ -113,7 +114,7 @@ impl<O: Clone + Send + 'static> JoinedLoader<O> {
 
 impl<O: Clone + Send + 'static> DistributedLoader<O> for JoinedLoader<O> {
     /// The loader decides what an epoch is; its number is not used.
-    fn epoch(&self, _epoch: usize, skip: usize, device: &Device) -> Shares<O> {
+    fn epoch(&self, _epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O> {
         let loader = self.loader.to_device(device);
         let (send, receive) = sync_channel(AHEAD);
         thread::spawn(move || {
@@ -124,7 +125,7 @@ impl<O: Clone + Send + 'static> DistributedLoader<O> for JoinedLoader<O> {
         });
         let batches = std::iter::from_fn(move || match receive.recv() {
             Ok(item) => item,
-            // A loader that panicked must not look like the end of the epoch: other ranks go on.
+            // A loader that panicked must not look like the end of the epoch: other ranks continue.
             Err(_) => Some(Err(DatasetError::new(std::io::Error::other("the data loader panicked")))),
         });
         let count = self.count.clone();

@@ -1,16 +1,23 @@
-//! Everything that makes replicas act as one: process groups and their transports and, with the
-//! default feature `burn`, data-parallel training on Burn tensors.
+//! Process groups and their transports and, with the default feature `burn`, data-parallel training on Burn tensors.
 //!
-//! This crate knows no model, no data set and no command line.
+//! | level | items |
+//! |---|---|
+//! | collectives on slices and tensors | `ProcessGroup`, `tensor` |
+//! | a training loop of your own | `DistributedDataParallel`, `DataParallel`, `loader` |
+//! | burn-train | `strategy::DdpStrategy`, `strategy::DpStrategy` |
+//!
+//! This crate contains no model, no data set and no command line.
 
 #![warn(missing_docs)]
 
+#[cfg(feature = "burn")]
+mod batch_context;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(feature = "burn")]
 pub mod data_parallel;
 #[cfg(feature = "burn")]
-pub mod flex;
+pub mod device_error;
 #[cfg(feature = "burn")]
 pub mod gradient;
 #[cfg(feature = "burn")]
@@ -22,25 +29,28 @@ pub mod lr;
 #[cfg(feature = "burn")]
 pub mod metric;
 #[cfg(feature = "burn")]
+pub mod module_state;
+#[cfg(feature = "burn")]
 pub mod precision;
 #[cfg(feature = "burn")]
-pub mod replica;
-#[cfg(feature = "burn")]
-pub mod schedule;
+pub(crate) mod readback;
 #[cfg(feature = "burn")]
 pub mod strategy;
 #[cfg(feature = "burn")]
 pub mod sync_batch_norm;
 #[cfg(feature = "burn")]
 pub mod tensor;
+#[cfg(feature = "burn")]
+mod wrapper;
 
 pub mod communicator;
 pub mod dtype;
 pub mod error;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod health;
 mod process_group;
-pub mod random;
+mod python;
 pub mod reduce;
 mod rendezvous;
 pub mod sampler;
@@ -55,5 +65,9 @@ pub use process_group::{
 };
 pub use rendezvous::store::{FileStore, HashStore, Store};
 pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
-pub use rendezvous::{channel, host};
+pub use rendezvous::{address, channel, host};
 pub use transport::Transport;
+#[cfg(feature = "burn")]
+pub use wrapper::{
+    DataParallel, DistributedDataParallel, Loss, ParallelModule, StepGradients, StepOptions, StepState,
+};

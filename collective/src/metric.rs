@@ -1,5 +1,5 @@
-//! Metrics that are exact over all ranks: a step's output as sums over its samples, which add up
-//! over ranks and batches whatever their sizes, and padding adds nothing.
+//! Metrics that are exact over all ranks. A step's output is reduced to sums over its samples, which add up
+//! over ranks and batches of any size; padding adds nothing.
 
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
 use burn::train::metric::{
@@ -15,6 +15,10 @@ pub trait StepOutput: ItemLazy {
     /// Sums over the samples of this output. The first must be the loss. Shape `[n]`, the same `n`
     /// on every rank and in every step.
     fn totals(&self) -> Tensor<1>;
+    /// Names of the totals. A classifier's second one is `accuracy`: correct answers.
+    fn names() -> &'static [&'static str] {
+        &["loss"]
+    }
     /// The output that stands for `samples` samples whose totals are these: what metrics see.
     fn from_totals(totals: &[f64], samples: usize) -> Self;
 }
@@ -47,6 +51,10 @@ impl Classification {
 }
 
 impl StepOutput for Classification {
+    fn names() -> &'static [&'static str] {
+        &["loss", "accuracy"]
+    }
+
     fn totals(&self) -> Tensor<1> {
         self.totals.clone()
     }

@@ -1,17 +1,17 @@
 //! Mixed precision: parameters and optimizer stay f32, forward and backward run on 16-bit copies of the
 //! parameters (Micikevicius et al. 2018, "Mixed Precision Training", arXiv 1710.03740).
 //!
-//! The copies are made by a reparameterization for one step, so that the model and its records show
-//! nothing of it. What the model must do itself, because only it knows where its input and its loss
-//! are: take input of that type, cast what the loss is computed from to f32, and call [`backward`]
-//! where it would call the loss's.
+//! The copies are made by a reparameterization for one step, so that the model and its records do not change. The
+//! model itself takes input of that type and casts what the loss is computed from to f32. A burn-train `TrainStep`
+//! also calls [`backward`] in place of `loss.backward()`;
+//! [`DistributedDataParallel::backward`](crate::DistributedDataParallel::backward) does that by itself.
 
-use crate::{Error, Result};
+use crate::{Error, Result, batch_context};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
 use serde::{Deserialize, Serialize};
-use std::{cell::Cell, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
-/// What forward and backward compute with.
+/// The floating-point type that forward and backward compute with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -45,8 +45,10 @@ impl Precision {
         }
     }
 
+    /// Verifies that `device` computes with this precision.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] if `device` does not compute with it.
+    /// [`Error::Invalid`] if it does not.
     pub fn check(self, device: &Device) -> Result<()> {
         if device.supports_dtype(DType::from(self.dtype())) {
             return Ok(());
@@ -79,20 +81,13 @@ impl FromStr for Precision {
     }
 }
 
-thread_local! {
-    /// What losses of this thread are multiplied by, and whether one was since it was set.
-    static SCALE: Cell<(f32, bool)> = const { Cell::new((1.0, false)) };
-}
-
-/// `loss.backward()` of a loss `[1]` in f32, scaled as the training strategy on this thread wants it.
-/// Its gradients are unscaled when they are synchronised.
+/// `loss.backward()` of a loss `[1]` in f32, scaled by the loss scale of the step. For models whose training step
+/// calls backward itself, as burn-train's `TrainStep` does. The gradients are unscaled when they are synchronised.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
-    let (scale, _) = SCALE.get();
-    SCALE.set((scale, true));
-    if scale == 1.0 {
-        return loss.backward();
+    match batch_context::scale_loss() {
+        1.0 => loss.backward(),
+        scale => loss.clone().mul_scalar(scale).backward(),
     }
-    loss.clone().mul_scalar(scale).backward()
 }
 
 /// Dynamic loss scaling for f16, with the numbers of PyTorch's `GradScaler`: the scale starts at 65536,
@@ -112,18 +107,14 @@ impl LossScaler {
     /// The power of two above fairseq's 1e-4: 30 steps after [`START`](Self::START) if each overflows.
     const MIN: f32 = 1.0 / 8192.0;
 
-    /// Applies to this thread from now on.
+    /// A scaler at the start of a run.
     pub fn start() -> Self {
-        let scaler = LossScaler { scale: Self::START, good_steps: 0, skipped: false };
-        scaler.set();
-        scaler
+        LossScaler { scale: Self::START, good_steps: 0, skipped: false }
     }
 
-    /// Goes on with what [`state`](Self::state) said in another process.
+    /// A scaler with the [`state`](Self::state) of an earlier one.
     pub fn restore((scale, good_steps): (f32, u32)) -> Self {
-        let scaler = LossScaler { scale, good_steps, skipped: false };
-        scaler.set();
-        scaler
+        LossScaler { scale, good_steps, skipped: false }
     }
 
     /// The scale, and the steps since it last changed.
@@ -131,24 +122,8 @@ impl LossScaler {
         (self.scale, self.good_steps)
     }
 
-    fn set(self) {
-        SCALE.set((self.scale, false));
-    }
-
     pub fn scale(self) -> f32 {
         self.scale
-    }
-
-    /// # Errors
-    /// [`Error::Invalid`] if no loss was scaled since the last step: all gradients would be far too
-    /// small.
-    pub fn expect_scaled(self) -> Result<()> {
-        match SCALE.get() {
-            (_, true) => Ok(()),
-            (_, false) => Err(Error::Invalid(
-                "precision f16: the training step must call collective::precision::backward(&loss) in place of loss.backward()".into(),
-            )),
-        }
     }
 
     /// Whether the last step was skipped.
@@ -172,7 +147,6 @@ impl LossScaler {
         } else {
             return Err(Error::LossScale { scale: self.scale });
         }
-        self.set();
         Ok(())
     }
 }
@@ -201,14 +175,17 @@ mod tests {
         assert_eq!(scaler.scale(), 32768.0);
         update(&mut scaler, true);
         assert_eq!(scaler.scale(), 65536.0);
-        assert!(scaler.expect_scaled().is_err());
-        let loss = Tensor::<1>::ones([1], &Device::flex().autodiff()).require_grad();
-        let grads = backward(&loss);
-        assert!(scaler.expect_scaled().is_ok());
+    }
+
+    #[test]
+    fn a_loss_is_scaled_in_its_step() {
+        let new_loss = || Tensor::<1>::ones([1], &Device::flex().autodiff()).require_grad();
+        let loss = new_loss();
+        let context = batch_context::BatchContext::new(1, 1, 65536.0);
+        let (grads, scaled) = context.scope(|| backward(&loss));
         let grad = loss.grad(&grads).expect("a gradient").into_data();
-        assert_eq!(grad.as_slice::<f32>().expect("f32"), [65536.0]);
-        update(&mut scaler, true);
-        assert!(scaler.expect_scaled().is_err());
+        assert_eq!((grad.as_slice::<f32>().expect("f32"), scaled), (&[65536.0][..], true));
+        assert!(!context.scope(|| new_loss().backward()).1);
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! The reduction kernels: how the bytes of n ranks become one result.
+//! The reduction kernels, from the bytes of n ranks to one result.
 //!
-//! Every transport goes through these, so that all of them give the same bits. An element is the
-//! left fold `((r0 ∘ r1) ∘ r2) ∘ …` in rank order over a *partial*, a type wide enough that
-//! nothing is lost on the way, and is rounded to its own type once, at the end:
+//! Every transport uses them. An element is the left fold `((r0 ∘ r1) ∘ r2) ∘ …` in rank order over a
+//! *partial*, a type wide enough to lose nothing, and is rounded to its own type once, at the end:
 //!
 //! | type | sum, product, min, max | mean |
 //! |---|---|---|
@@ -12,10 +11,10 @@
 //! | i64 | i64, wraps on overflow | i128, exact |
 //! | u8 | u8, wraps on overflow | u32, exact up to 2²⁴ ranks |
 //!
-//! Integer means round towards zero. A NaN on any rank makes the minimum and maximum NaN, so that
-//! a diverged replica is not hidden. Buffers are plain bytes and need no alignment. Work goes
-//! block by block over a partial on the stack, which stays in the first-level cache, with loops
-//! that the compiler turns into vector instructions: build this crate with `opt-level = 3`.
+//! Integer means round towards zero. A NaN on any rank makes the minimum and maximum NaN, so that a diverged
+//! replica is not hidden. Buffers are bytes without alignment. The kernels process blocks over a partial on
+//! the stack, which stays in the first-level cache, with loops that the compiler vectorises: build this crate
+//! with `opt-level = 3`.
 
 mod kernel;
 mod partial;
@@ -46,7 +45,7 @@ macro_rules! dispatch {
     };
 }
 
-/// Bytes of one element of a partial, see the table above.
+/// Size in bytes of one element of a partial, see the table above.
 pub const fn partial_size(dtype: DType, op: ReduceOp) -> usize {
     match (dtype, op) {
         (DType::I64, ReduceOp::Mean) => 16,
@@ -56,10 +55,10 @@ pub const fn partial_size(dtype: DType, op: ReduceOp) -> usize {
     }
 }
 
-/// Begins a fold: writes the elements of `src` into `partial`, unchanged in value.
+/// Begins a fold: converts the elements of `src` to partials.
 ///
 /// # Panics
-/// If `src` and `partial` are not of the same number of elements.
+/// If `src` and `partial` do not have the same number of elements.
 pub fn widen(dtype: DType, op: ReduceOp, src: &[u8], partial: &mut [u8]) {
     dispatch!(dtype, op, widen_as(src, partial));
 }
@@ -67,24 +66,23 @@ pub fn widen(dtype: DType, op: ReduceOp, src: &[u8], partial: &mut [u8]) {
 /// One step of a fold: `partial[i] = partial[i] ∘ src[i]`, where `src` is of `dtype`.
 ///
 /// # Panics
-/// If `src` and `partial` are not of the same number of elements.
+/// If `src` and `partial` do not have the same number of elements.
 pub fn accumulate(dtype: DType, op: ReduceOp, partial: &mut [u8], src: &[u8]) {
     dispatch!(dtype, op, accumulate_as(op, partial, src));
 }
 
-/// Ends a fold over `world` ranks: divides if `op` is the mean, rounds to `dtype`, writes to `out`.
+/// Ends a fold over `world` ranks: divides if `op` is the mean, rounds to `dtype` and writes to `out`.
 ///
 /// # Panics
-/// If `partial` and `out` are not of the same number of elements.
+/// If `partial` and `out` do not have the same number of elements.
 pub fn narrow(dtype: DType, op: ReduceOp, world: usize, partial: &[u8], out: &mut [u8]) {
     dispatch!(dtype, op, narrow_as(op, world, partial, out));
 }
 
-/// The whole fold in one pass: `out` becomes the reduction of `inputs`, which are in rank order.
+/// Reduces `inputs`, which are in rank order, into `out`.
 ///
 /// # Panics
-/// If `inputs` is empty, or an input is not as long as `out`, or that is no whole number of
-/// elements.
+/// If `inputs` is empty, an input is not as long as `out`, or that is not a whole number of elements.
 pub fn reduce_in_rank_order(dtype: DType, op: ReduceOp, inputs: &[&[u8]], out: &mut [u8]) {
     reduce_from(dtype, op, inputs.len(), &|rank| inputs[rank], out);
 }
@@ -177,10 +175,10 @@ unsafe fn reduce_pointers(
     unsafe { dispatch!(dtype, op, reduce_as(op, world, input, outs, bytes)) }
 }
 
-/// The same code for wider vectors. Each element is still computed alone, so the bits are the same.
+/// The same code for wider vectors. Each element is computed separately, so that the bits are the same.
 ///
 /// # Safety
-/// The processor has AVX2; otherwise as [`reduce_raw`].
+/// The processor must have AVX2; otherwise as [`reduce_raw`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn reduce_avx2(

@@ -1,14 +1,14 @@
-//! Which sample goes to which rank in which epoch.
+//! Assignment of samples to ranks, by seed and epoch.
 //!
-//! The order belongs to (seed, epoch), not to the world: it is shuffled globally, then dealt out
-//! like cards, rank `r` taking `order[r], order[r + world], …`. Global batch `i` therefore holds
-//! the same samples at every world size, as long as batch × world is the same. The epoch is an
-//! argument, so PyTorch's forgotten `set_epoch` cannot happen.
+//! The order depends on (seed, epoch) only, not on the world size. Samples are shuffled globally; rank `r`
+//! takes `order[r], order[r + world], …`. Global batch `i` therefore holds the same samples at every world
+//! size, if batch × world is equal. The epoch is an argument, so that it cannot be forgotten like PyTorch's
+//! `set_epoch`.
 
 use crate::World;
 use rand::{SeedableRng, rngs::ChaCha8Rng, seq::SliceRandom};
 
-/// Deals `len` samples out to the ranks of a world, a different order each epoch.
+/// Assigns `len` samples to the ranks of a world, in a different order each epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct DistributedSampler {
     len: usize,
@@ -17,42 +17,42 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// `seed: None` keeps the data set's own order in every epoch.
+    /// A sampler of `len` samples. `seed: None` keeps the order of the data set.
     pub fn new(len: usize, world: World, seed: Option<u64>) -> Self {
         Self { len, world, seed }
     }
 
-    /// Samples in the whole data set, over all ranks.
+    /// Number of samples over all ranks.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is nothing to deal out.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Seed of the order; `None` for the data set's own.
+    /// Seed of the order; `None` for the order of the data set.
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }
 
-    /// The same dealing over `len` samples.
+    /// The same sampler over `len` samples.
     pub fn with_len(self, len: usize) -> Self {
         Self { len, ..self }
     }
 
-    /// Steps in an epoch, the same on every rank: the last one may be short, or empty on some.
+    /// Number of steps of an epoch, equal on every rank: the last one may be short, or empty on some.
     pub fn steps(&self, batch_size: usize) -> usize {
         self.steps_after(0, batch_size)
     }
 
-    /// Steps in what is left of an epoch after its first `done` samples.
+    /// Number of steps after the first `done` samples of an epoch.
     pub fn steps_after(&self, done: usize, batch_size: usize) -> usize {
         self.len.saturating_sub(done).div_ceil(batch_size * self.world.size)
     }
 
-    /// Samples over all ranks of step `step` after the first `done` samples.
+    /// Number of samples over all ranks in step `step` after the first `done` samples.
     pub fn global_batch(&self, done: usize, step: usize, batch_size: usize) -> usize {
         let full = batch_size * self.world.size;
         full.min(self.len.saturating_sub(done + step * full))
@@ -67,13 +67,15 @@ impl DistributedSampler {
         order
     }
 
-    /// This rank's part of `epoch`, cut into batches; exactly [`steps`](Self::steps) of them.
+    /// This rank's batches of `epoch`; exactly [`steps`](Self::steps) of them.
     pub fn batches(&self, epoch: usize, batch_size: usize) -> Vec<Vec<usize>> {
         self.batches_after(epoch, 0, batch_size)
     }
 
-    /// This rank's part of what is left of `epoch` after the first `done` samples of its global
-    /// order, dealt out anew: a world of another size goes on where the last one stopped.
+    /// This rank's batches after the first `done` samples of the global order of `epoch`.
+    ///
+    /// The remaining samples are assigned to the ranks of this world, which may differ in size from the world
+    /// of the first `done`.
     pub fn batches_after(&self, epoch: usize, done: usize, batch_size: usize) -> Vec<Vec<usize>> {
         let World { rank, size } = self.world;
         let mine: Vec<usize> = self.order(epoch).into_iter().skip(done + rank).step_by(size).collect();
@@ -83,8 +85,10 @@ impl DistributedSampler {
     }
 }
 
-/// One seed out of two numbers, so that (1, 2) and (2, 1) differ: SplitMix64's finaliser
-/// (Steele, Lea and Flood 2014) over their combination.
+/// The number at position `stream` of the SplitMix64 sequence of `seed` (Steele, Lea and Flood 2014).
+///
+/// Derives independent seeds from a seed and an index, for generators of the crate `rand` and for streams
+/// that must not change with that crate's version, such as the order of data and dropout.
 pub fn mix(seed: u64, stream: u64) -> u64 {
     let mut z = seed.wrapping_add(stream.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

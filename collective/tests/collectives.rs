@@ -132,6 +132,28 @@ fn many_ranks_go_through_the_tree() {
     });
 }
 
+/// Elements whose sum is 1 in rank order and 0 if ranks 0 and 1, and 2 and 3, are added first.
+const ORDERED: [f32; 4] = [1e8, 1.0, -1e8, 1.0];
+
+#[test]
+fn sums_have_the_documented_order_on_every_transport() {
+    let large = 100_000;
+    for kind in common::KINDS {
+        world(kind, 4, options(), |group| {
+            for count in [8, large] {
+                let by_machine = kind == Kind::Hierarchical && count == large;
+                let mut sum = vec![ORDERED[group.rank()]; count];
+                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                let expected = if by_machine { 0.0 } else { 1.0 };
+                assert!(sum.iter().all(|element| *element == expected), "{kind:?}, {count}: {}", sum[0]);
+                let mut sum = vec![ORDERED[group.rank()]; count];
+                let part = group.reduce_scatter(&mut sum, ReduceOp::Sum).unwrap();
+                assert!(part.iter().all(|element| *element == 1.0), "{kind:?}, {count}: {}", part[0]);
+            }
+        });
+    }
+}
+
 #[test]
 fn several_machines_reduce_inside_first() {
     fn check<T: Reference + From<u8>>(group: &ProcessGroup, op: ReduceOp, count: usize) {
@@ -144,7 +166,7 @@ fn several_machines_reduce_inside_first() {
         assert_eq!(buffer, serial(op, &all), "{op:?} of {count} {:?}", T::DTYPE);
     }
     // Two full machines and one with a single rank.
-    world(Kind::Machines, 5, options(), |group| {
+    world(Kind::Hierarchical, 5, options(), |group| {
         assert_eq!(group.transport(), "shm+tcp");
         for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product] {
             for count in [0, 1, 100, 20_000, 100_000] {

@@ -1,4 +1,4 @@
-//! `DataParallel` against the same module on one device: gradients, training, running statistics,
+//! `Replicas` against the same module on one device: gradients, training, running statistics,
 //! small batches, and a replica that fails.
 
 #![cfg(feature = "burn")]
@@ -10,7 +10,7 @@ use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn::train::{ItemLazy, TrainOutput, TrainStep};
 use collective::{
     Error,
-    data_parallel::{DataParallel, DataParallelConfig, DpReduce, ParallelStep},
+    data_parallel::{DataParallelConfig, DpReduce, ParallelStep, Replicas},
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -156,7 +156,7 @@ fn gradients_are_those_of_the_whole_batch_on_one_device() {
         (4, 2, DpReduce::AllReduce),
     ] {
         let what = format!("{samples} samples on {replicas} replicas, {reduce:?}");
-        let dp = DataParallel::new(&net, &cpus(replicas, replicas - 1, reduce)).unwrap();
+        let dp = Replicas::new(&net, &cpus(replicas, replicas - 1, reduce)).unwrap();
         let alone = net.step(batch(samples, 3));
         let together = dp.step(&net, batch(samples, 3)).unwrap();
         assert!((alone.item.0 - together.item.0).abs() < 1e-5, "{what}");
@@ -169,7 +169,7 @@ fn training_follows_the_single_device() {
     let train = |replicas: usize, reduce| {
         let mut net = Net::new(false, &device());
         let mut optimizer: ModuleOptimizer = SgdConfig::new().init();
-        let dp = DataParallel::new(&net, &cpus(replicas, 0, reduce)).unwrap();
+        let dp = Replicas::new(&net, &cpus(replicas, 0, reduce)).unwrap();
         for step in 0..20 {
             let output = dp.step(&net, batch(4 + step % 5, step as u64)).unwrap();
             net = optimizer.step(0.1, net, output.grads);
@@ -185,7 +185,7 @@ fn training_follows_the_single_device() {
 #[test]
 fn running_statistics_are_those_of_the_main_devices_part() {
     let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
-    let dp = DataParallel::new(&net, &cpus(2, 0, DpReduce::Main)).unwrap();
+    let dp = Replicas::new(&net, &cpus(2, 0, DpReduce::Main)).unwrap();
     for step in 0..5 {
         let (x, labels) = batch(8, step);
         dp.step(&net, (x.clone(), labels.clone())).unwrap();
@@ -204,7 +204,7 @@ fn mean(net: Net) -> Vec<f32> {
 fn with_sync_batch_norm_it_is_batch_norm_over_the_whole_batch() {
     let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
     let config = DataParallelConfig { sync_batch_norm: true, ..cpus(3, 0, DpReduce::Main) };
-    let dp = DataParallel::new(&net, &config).unwrap();
+    let dp = Replicas::new(&net, &config).unwrap();
     for samples in [8, 7, 2, 9] {
         let together = dp.step(&net, batch(samples, samples as u64)).unwrap();
         let alone = (alone.step(batch(samples, samples as u64)), &alone);
@@ -223,7 +223,7 @@ fn a_failing_replica_is_named() {
     for ((row, name), reduce) in cases.into_iter().flat_map(|case| ways.map(|way| (case, way))) {
         let (x, labels) = batch(6, 1);
         let x = x.slice_assign([row..row + 1, 0..1], Tensor::full([1, 1], BROKEN, &device()));
-        let dp = DataParallel::new(&net, &cpus(3, 0, reduce)).unwrap();
+        let dp = Replicas::new(&net, &cpus(3, 0, reduce)).unwrap();
         let error = dp.step(&net, (x, labels)).map(|output| output.item.0).unwrap_err();
         let broken = Error::Device { device: name.into(), reason: "a broken part of the batch".into() };
         assert_eq!(error, broken);
@@ -235,7 +235,7 @@ fn a_failing_replica_is_named() {
 #[test]
 fn an_output_device_that_is_not_there_is_refused() {
     let net = Net::new(false, &device());
-    let error = DataParallel::new(&net, &cpus(2, 2, DpReduce::Main)).map(drop).unwrap_err().to_string();
+    let error = Replicas::new(&net, &cpus(2, 2, DpReduce::Main)).map(drop).unwrap_err().to_string();
     assert!(error.contains("number 2") && error.contains("2 devices"), "{error}");
-    assert!(DataParallel::new(&net, &cpus(0, 0, DpReduce::Main)).is_err());
+    assert!(Replicas::new(&net, &cpus(0, 0, DpReduce::Main)).is_err());
 }

@@ -231,7 +231,7 @@ fn a_message_that_does_not_come_names_the_sender() {
         });
         for error in errors {
             assert!(
-                error.to_string().contains("rank 0 is elsewhere; its last call was barrier #1"),
+                error.to_string().contains("rank 0 has not called it; its last call was barrier #1"),
                 "{error}"
             );
         }

@@ -102,7 +102,7 @@ fn one_rank_works_for_all() {
 #[test]
 fn the_transport_is_chosen_by_where_the_ranks_are() {
     for (kind, name) in
-        [(Kind::Tcp, "tcp"), (Kind::Shm, "shm"), (Kind::Thread, "thread"), (Kind::Machines, "shm+tcp")]
+        [(Kind::Tcp, "tcp"), (Kind::Shm, "shm"), (Kind::Thread, "thread"), (Kind::Hierarchical, "shm+tcp")]
     {
         assert_eq!(world(kind, 3, options(), |group| group.transport()), [name; 3]);
     }

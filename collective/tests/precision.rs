@@ -13,10 +13,11 @@ use burn::nn::{
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use collective::{
-    ProcessGroup,
+    DistributedDataParallel, ProcessGroup, StepOptions,
     gradient::{Reducer, ReducerOptions},
-    precision::{self, Precision},
-    replica,
+    loader::ShardedBatch,
+    module_state,
+    precision::Precision,
 };
 use common::{Kind, options, world};
 
@@ -40,13 +41,13 @@ impl Net {
             norm: LayerNormConfig::new(36).init(device),
             linear: LinearConfig::new(36, 3).init(device),
         };
-        let data = replica::entries(&net).into_iter().map(|entry| {
+        let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
             let shape = entry.data.shape().clone();
             let values: Vec<f32> =
                 (0..shape.num_elements()).map(|i| 0.5 * ((i * i) as f32 * 1.7).sin() + 0.2).collect();
             TensorData::new(values, shape)
         });
-        replica::overwrite(net.clone(), data.collect())
+        module_state::overwrite(net.clone(), data.collect())
     }
 
     /// Images of the type that it computes with to logits in f32.
@@ -56,16 +57,14 @@ impl Net {
         self.linear.forward(self.norm.forward(x)).cast(FloatDType::F32)
     }
 
-    fn grads(&self, images: Tensor<4>, scaled: bool) -> (GradientsParams, f32) {
+    /// The mean loss.
+    fn loss(&self, images: Tensor<4>) -> Tensor<1> {
         let [batch, ..] = images.dims();
         let labels = Tensor::<1, Int>::from_data(
             TensorData::new((0..batch as i32).map(|i| i % 3).collect::<Vec<_>>(), [batch]),
             &images.device(),
         );
-        let loss = CrossEntropyLossConfig::new().init(&images.device()).forward(self.forward(images), labels);
-        let value = loss.clone().into_data().as_slice::<f32>().expect("f32")[0];
-        let grads = if scaled { precision::backward(&loss) } else { loss.backward() };
-        (GradientsParams::from_grads(grads, self), value)
+        CrossEntropyLossConfig::new().init(&images.device()).forward(self.forward(images), labels)
     }
 }
 
@@ -87,24 +86,24 @@ fn choose(precision: Precision) -> ReducerOptions {
 
 /// Losses of 30 steps of 12 images over all ranks, half of them accumulated, and the parameters' types.
 fn train(group: &ProcessGroup, precision: Precision) -> (Vec<f32>, Vec<DType>) {
-    let mut net = Net::new(&Device::flex().autodiff());
-    precision.check(&Device::flex()).expect("flex computes with it");
-    let mut reducer = Reducer::new(&net, group, choose(precision)).expect("a reducer");
+    let options = StepOptions { grad_accum_steps: 2, reducer: choose(precision), ..StepOptions::default() };
+    let net = Net::new(&Device::flex().autodiff());
+    let mut model = DistributedDataParallel::with_options(net, group, options).expect("a model");
     let mut optimizer = SgdConfig::new().init();
     let (mine, mut losses) = (6 / group.world_size(), Vec::new());
-    for step in 0..30 {
-        let batch = |half: usize| images(12 * step + 6 * half + mine * group.rank(), mine, 1.0, precision);
-        let (grads, _) = reducer.local(&net).grads(batch(0), true);
-        reducer.accumulate(grads, &net, mine);
-        let step = reducer.step(&net, mine, 12).expect("step");
-        let (grads, loss) = step.watch(&net).grads(batch(1), true);
-        let mut totals = vec![loss];
-        let grads = step.finish(grads, &net, &mut totals).expect("finish");
-        net = optimizer.step(0.2, net, grads);
-        losses.push(totals[0] / group.world_size() as f32);
+    for half in 0..60 {
+        let item = images(6 * half + mine * group.rank(), mine, 1.0, precision);
+        let batch = ShardedBatch { item, samples: mine, global_samples: 6, last: false };
+        let (loss, gradients) = model.backward(batch, Net::loss).expect("backward");
+        assert_eq!(gradients.is_accumulated(), half % 2 == 0);
+        model.step(&mut optimizer, 0.2, gradients).expect("step");
+        if loss.is_synchronised() {
+            losses.push(loss.mean().expect("the host") as f32);
+        }
     }
-    assert_eq!(reducer.fallback(), None);
-    (losses, replica::entries(&net).iter().map(|entry| entry.data.dtype()).collect())
+    assert_eq!(model.fallback(), None);
+    let entries = module_state::entries(model.module()).expect("read");
+    (losses, entries.iter().map(|entry| entry.data.dtype()).collect())
 }
 
 #[test]
@@ -132,18 +131,23 @@ fn a_step_that_overflows_on_one_rank_is_left_out_on_all_and_the_scale_halves() {
     for size in [1, 2] {
         world(Kind::Thread, size, options(), |group: ProcessGroup| {
             let net = Net::new(&Device::flex().autodiff());
-            let mut reducer = Reducer::new(&net, &group, choose(Precision::F16)).expect("a reducer");
-            assert_eq!(reducer.loss_scale(), 65536.0);
+            let options = StepOptions {
+                reducer: choose(Precision::F16),
+                allow_non_finite: true,
+                ..StepOptions::default()
+            };
+            let mut model = DistributedDataParallel::with_options(net, &group, options).expect("a model");
             let mut step = |scale: f32| {
-                let step = reducer.step(&net, 3, 3 * size).expect("step");
-                let (grads, _) = step.watch(&net).grads(images(0, 3, scale, Precision::F16), true);
-                let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
-                (grads.len(), reducer.loss_scale())
+                let item = images(0, 3, scale, Precision::F16);
+                let batch = ShardedBatch { item, samples: 3, global_samples: 3 * size, last: false };
+                let (_, gradients) = model.backward(batch, Net::loss).expect("backward");
+                let grads = gradients.get().expect("a step").len();
+                (grads, gradients.is_skipped(), model.state().loss_scale.expect("f16").0)
             };
             // The last rank's pixels are beyond f16.
             let scale = if group.rank() == size - 1 { 1e6 } else { 1.0 };
-            assert_eq!(step(scale), (0, 32768.0));
-            assert_eq!(step(1.0), (6, 32768.0));
+            assert_eq!(step(scale), (0, true, 32768.0));
+            assert_eq!(step(1.0), (6, false, 32768.0));
         });
     }
 }
@@ -153,8 +157,10 @@ fn a_model_that_does_not_scale_its_loss_is_told_so() {
     let group = ProcessGroup::solo();
     let net = Net::new(&Device::flex().autodiff());
     let mut reducer = Reducer::new(&net, &group, choose(Precision::F16)).expect("a reducer");
-    let step = reducer.step(&net, 3, 3).expect("step");
-    let (grads, _) = step.watch(&net).grads(images(0, 3, 1.0, Precision::F16), false);
+    let mut step = reducer.step(&net, 3, 3).expect("step");
+    let watched = step.watch(&net);
+    let grads = step.scope(|| watched.loss(images(0, 3, 1.0, Precision::F16)).backward());
+    let grads = GradientsParams::from_grads(grads, &watched);
     let error = step.finish(grads, &net, &mut vec![]).expect_err("not scaled").to_string();
     assert!(error.contains("precision::backward"), "{error}");
 }

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use collective::{Error, ProcessGroup, replica};
+use collective::{Error, ProcessGroup, module_state};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -45,9 +45,9 @@ fn broadcast_gives_all_ranks_the_same_parameters_and_buffers() {
         // Every rank its own weights and running statistics.
         let x = Tensor::<2>::random([6, 8], Distribution::Default, &device) + group.rank() as f32;
         let _ = net.norm.forward(x);
-        let before = replica::digest(&net);
-        let net = replica::broadcast(net, &group, 1).expect("broadcast");
-        let after = replica::verify_equal(&net, &group, "after the broadcast").expect("equal");
+        let before = module_state::digest(&net).expect("read");
+        let net = module_state::broadcast(net, &group, 1).expect("broadcast");
+        let after = module_state::verify_equal(&net, &group, "after the broadcast").expect("equal");
         // Still trainable.
         let x = Tensor::<2>::random([2, 4], Distribution::Default, &device);
         let grads = GradientsParams::from_grads(net.loss(x).backward(), &net);
@@ -62,7 +62,7 @@ fn broadcast_gives_all_ranks_the_same_parameters_and_buffers() {
 fn different_models_are_named_on_every_rank() {
     let errors = common::world(common::Kind::Thread, 2, common::options(), |group: ProcessGroup| {
         let net = Net::new(4 + group.rank(), &device());
-        replica::broadcast(net, &group, 0).expect_err("different").to_string()
+        module_state::broadcast(net, &group, 0).expect_err("different").to_string()
     });
     for error in errors {
         assert!(error.contains("first.weight") && error.contains("rank 1"), "{error}");
@@ -77,13 +77,14 @@ fn different_models_are_named_on_every_rank() {
 #[test]
 fn a_replica_that_drifted_is_named() {
     let errors = common::world(common::Kind::Thread, 3, common::options(), |group: ProcessGroup| {
-        let net = replica::broadcast(Net::new(4, &device()), &group, 0).expect("broadcast");
-        let mut data: Vec<TensorData> = replica::entries(&net).into_iter().map(|e| e.data).collect();
+        let net = module_state::broadcast(Net::new(4, &device()), &group, 0).expect("broadcast");
+        let mut data: Vec<TensorData> =
+            module_state::entries(&net).expect("read").into_iter().map(|e| e.data).collect();
         if group.rank() == 2 {
             data[0] = TensorData::zeros::<f32, _>(data[0].shape().clone());
         }
-        let net = replica::overwrite(net, data);
-        replica::verify_equal(&net, &group, "after step 7").expect_err("drifted")
+        let net = module_state::overwrite(net, data);
+        module_state::verify_equal(&net, &group, "after step 7").expect_err("drifted")
     });
     for error in errors {
         assert!(matches!(&error, Error::Diverged { ranks, .. } if *ranks == [2]), "{error}");

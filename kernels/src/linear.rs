@@ -25,7 +25,11 @@ pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
 /// If the slices are not of these shapes, or the result is more than memory can hold.
 pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f32> {
     let [batch, outputs, inputs] = shape(gradient, weight, weight.len() / outputs.max(1));
-    product([batch, outputs, inputs], Matrix::rows(gradient, outputs), Matrix::rows(weight, outputs).turned())
+    product(
+        [batch, outputs, inputs],
+        Matrix::rows(gradient, outputs),
+        Matrix::rows(weight, outputs).transpose(),
+    )
 }
 
 /// The gradients of the weight and of the bias, from `x` and that of the output, `[batch, outputs]`.
@@ -34,7 +38,7 @@ pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f
 /// If the slices are not of these shapes, or the result is more than memory can hold.
 pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f32>) {
     let [inputs, outputs] = [x, gradient].map(|matrix| matrix.len() / batch.max(1));
-    let x = Matrix::rows(x, inputs).turned();
+    let x = Matrix::rows(x, inputs).transpose();
     let weight = product([inputs, batch, outputs], x, Matrix::rows(gradient, outputs));
     let mut bias = vec![0.0; outputs];
     for row in gradient.chunks_exact(outputs.max(1)) {
@@ -62,7 +66,7 @@ impl<'a> Matrix<'a> {
         Self { values, strides: [width as isize, 1] }
     }
 
-    fn turned(self) -> Self {
+    fn transpose(self) -> Self {
         Self { strides: [self.strides[1], self.strides[0]], ..self }
     }
 }

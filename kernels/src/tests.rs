@@ -1,8 +1,8 @@
 //! Every kernel with every width of vectors that this processor has, against plain loops.
 
 use crate::{
+    batch_norm::{self, Affine, Centred},
     conv::{self, Filters, Geometry, Gradient, Pooled, Whole},
-    planes::{self, Centred, Line},
     pool::{self, Windows},
     sgd::Sgd,
     simd::PRETEND,
@@ -151,8 +151,8 @@ fn sizes_that_wrap_round_are_refused() {
 fn planes_that_wrap_round_are_refused() {
     // Two planes of so many positions would be two values in all.
     let positions = (1 << (usize::BITS - 1)) + 1;
-    let line = Line { factors: [1.0, 0.0], constant: 0.0 };
-    drop(planes::lines(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
+    let line = Affine { factors: [1.0, 0.0], constant: 0.0 };
+    drop(batch_norm::apply(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
 }
 
 #[test]
@@ -224,7 +224,8 @@ fn a_pooled_convolution_is_a_convolution_that_is_pooled() {
 fn planes_are_loops() {
     let shape = [3, 2, 37];
     let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
-    let given = [Line { factors: [2.0, -1.0], constant: 0.25 }, Line { factors: [0.5, 4.0], constant: -3.0 }];
+    let given =
+        [Affine { factors: [2.0, -1.0], constant: 0.25 }, Affine { factors: [0.5, 4.0], constant: -3.0 }];
     everywhere(|width| {
         let (plain, centred) =
             (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
@@ -234,13 +235,13 @@ fn planes_are_loops() {
             let (a, b) = (f64::from(a[at]), f64::from(b[at] - centres[channel]));
             sums[channel][0] += a;
             sums[channel][1] += a * b;
-            let Line { factors, constant } = given[channel];
+            let Affine { factors, constant } = given[channel];
             lines.push(f64::from(factors[0]) * a + f64::from(factors[1]) * b + f64::from(constant));
         }
-        let ours = planes::sums(plain, centred, shape).concat();
+        let ours = batch_norm::sums(plain, centred, shape).concat();
         let ours: Vec<f32> = ours.into_iter().map(|sum| sum as f32).collect();
         assert_close(&ours, sums.as_flattened(), width);
-        assert_close(&planes::lines(&given, plain, Some(centred), shape), &lines, width);
+        assert_close(&batch_norm::apply(&given, plain, Some(centred), shape), &lines, width);
     });
 }
 

@@ -1,10 +1,6 @@
 //! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
-use crate::{
-    console::print_line,
-    launch,
-    world::{Environment, WorldArgs},
-};
+use crate::{launch, print::print_line, world::Environment, world_args::WorldArgs};
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::{Options, ProcessGroup, ReduceOp, Transport};
@@ -17,19 +13,19 @@ use std::{
 
 #[derive(Args, Clone, Debug)]
 pub struct AllReduce {
-    /// auto, thread (ranks in one process), shm, tcp or mpi (under mpirun)
+    /// Transport: auto, thread, shm, tcp or mpi (under mpirun)
     #[arg(long, default_value = "auto")]
     transport: Transport,
-    /// Ranks, all on this machine
+    /// Number of ranks on this machine
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=512))]
     ranks: u16,
-    /// Sizes of the buffer, with K, M and G for powers of 1000
+    /// Buffer sizes in bytes, with K, M and G for powers of 1000
     #[arg(long, default_value = "4K,64K,1M,4.8M,16M,64M", value_delimiter = ',', value_parser = bytes)]
     bytes: Vec<usize>,
-    /// Seconds to spend on each size
+    /// Measuring time per size in seconds
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// One JSON object a line instead of a table
+    /// Print JSON lines instead of a table
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -81,7 +77,7 @@ pub fn run(bench: &AllReduce) -> Result<ExitCode> {
             bail!("this is rank {rank} of {world_size}, but --ranks is {ranks}; give the launcher's number")
         }
         Some(environment) => {
-            measure(bench, &environment.connect(bench.transport, Options::default(), &bench.world)?)?;
+            measure(bench, &bench.world.connect(environment, bench.transport, Options::default())?)?;
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -1,30 +1,30 @@
 //! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
 
 use super::median;
-use crate::cli::DeviceArg;
+use crate::context::values::DeviceArg;
 #[cfg(feature = "cuda")]
-use crate::console::print_line;
+use crate::print::print_line;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::process::ExitCode;
 
 #[derive(Args, Clone, Debug)]
 pub struct DeviceBench {
-    /// cuda, or cuda:N
+    /// Device: cuda or cuda:N
     #[arg(long, default_value = "cuda")]
     device: DeviceArg,
-    /// f32 elements
+    /// Numbers of f32 elements
     #[arg(long, default_value = "1024,65536,1199882,16777216,67108864", value_delimiter = ',')]
     count: Vec<usize>,
-    /// All-reduces of each size
-    #[arg(long, default_value_t = 200, value_parser = crate::cli::positive)]
+    /// All-reduces per size
+    #[arg(long, default_value_t = 200, value_parser = crate::context::values::positive)]
     rounds: usize,
 }
 
 /// One line of JSON a size: microseconds, medians. World 1; several are measured by `bench all-reduce`.
 #[cfg(feature = "cuda")]
 pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
-    use crate::accelerator::Accelerator;
+    use crate::device::Accelerator;
     use burn::tensor::{Device, Tensor};
     use collective::{DevicePath, ProcessGroup, ReduceOp, cuda, tensor};
     use std::{sync::Arc, time::Instant};

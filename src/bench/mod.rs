@@ -2,10 +2,6 @@
 
 mod all_reduce;
 mod device;
-mod operations;
-mod overlap;
-mod step;
-mod wrapper;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -14,19 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Bench {
-    /// Time of an all-reduce of f32 against its size, as nccl-tests shows it
+    /// Measure all-reduce time by buffer size, like nccl-tests
     AllReduce(all_reduce::AllReduce),
-    /// An all-reduce of a tensor in a GPU's memory against NCCL alone
+    /// Compare a tensor all-reduce on a GPU with NCCL alone
     Device(device::DeviceBench),
-    /// How much of a slow link backward hides
-    Overlap(overlap::Overlap),
-    /// What a training step costs, stage by stage and operation by operation
-    Step(step::Step),
-    /// What training through DDP in a world of one costs over a bare Burn loop
-    Wrapper(wrapper::Wrapper),
 }
 
 /// Runs the benchmark, starting the ranks if nobody did.
@@ -34,13 +24,11 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::AllReduce(bench) => all_reduce::run(bench),
         Bench::Device(bench) => device::run(bench),
-        Bench::Overlap(bench) => overlap::run(bench),
-        Bench::Step(bench) => step::run(bench),
-        Bench::Wrapper(bench) => wrapper::run(bench),
     }
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+/// The median of some times.
+pub fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     let middle = times.len() / 2;
     match times.len() % 2 {
@@ -51,7 +39,10 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 /// What `act` returns, and how long it took.
-fn timed<R>(act: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
+///
+/// # Errors
+/// Those of `act`.
+pub fn timed<R>(act: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
     let begun = Instant::now();
     let result = act()?;
     Ok((result, begun.elapsed()))
@@ -59,7 +50,7 @@ fn timed<R>(act: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
 
 /// Processor time of this process so far, all threads together: on a busy machine, trust this rather than
 /// the clock.
-fn processor_seconds() -> f64 {
+pub fn processor_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes to `time` only, and this clock exists on every Unix.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };

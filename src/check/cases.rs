@@ -1,5 +1,7 @@
-//! The collectives that are checked, and what each should give. Numbers are small and whole, so that
-//! every type holds them and every order of adding up gives the same.
+//! Correctness checks of the collectives on tensors.
+//!
+//! Values are small integers, which every type represents exactly, so that every order of summation gives the
+//! same result.
 
 use crate::answers::values;
 use anyhow::{Result, anyhow};
@@ -61,7 +63,7 @@ impl Checks<'_> {
             self.expect(&format!("all_reduce {op:?}"), got, &reduced(op, n, ROWS), tolerance)?;
         }
         let sum = reduced(ReduceOp::Sum, n, ROWS);
-        // What is not contiguous, and what is not at the start of its memory.
+        // A tensor that is not contiguous, and one that does not start at the beginning of its memory.
         let turned = tensor::all_reduce(self.tensor(mine()).transpose(), group, ReduceOp::Sum)?;
         self.expect("all_reduce of a transposed tensor", turned.transpose(), &sum, 0.0)?;
         let part = self.tensor(mine()).slice([2..9, 0..COLUMNS]);
@@ -71,7 +73,7 @@ impl Checks<'_> {
         let got = tensor::all_reduce(columns, group, ReduceOp::Sum)?;
         let wanted: Vec<f32> = sum.chunks(COLUMNS).flat_map(|row| row[1..4].to_vec()).collect();
         self.expect("all_reduce of columns", got, &wanted, 0.0)?;
-        // Computed right before and right after, without a wait between.
+        // Computations directly before and after, without synchronisation in between.
         let lazy = (self.tensor(mine()) * 2.0) + 1.0;
         let got = tensor::all_reduce(lazy, group, ReduceOp::Sum)? * 0.5 - (n as f32 / 2.0);
         self.expect("all_reduce between computations", got, &sum, 0.0)?;
@@ -95,7 +97,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Backwards through an all-reduce.
+    /// Checks the gradient of an all-reduce.
     fn gradient(&mut self) -> Result<()> {
         let (group, rank, n) = (self.group, self.group.rank(), self.group.world_size());
         let device = self.device.clone().autodiff();
@@ -108,7 +110,7 @@ impl Checks<'_> {
         self.expect("the gradient of all_reduce", grad, &[wanted; ROWS * COLUMNS], 0.0)
     }
 
-    /// Over all ranks' batches as BatchNorm over the whole one.
+    /// Checks that SyncBatchNorm over all ranks equals BatchNorm over the whole batch.
     fn batch_norm(&mut self) -> Result<()> {
         let (group, rank, n) = (self.group, self.group.rank(), self.group.world_size());
         let device = self.device.clone().autodiff();
@@ -140,7 +142,7 @@ fn reduced(op: ReduceOp, ranks: usize, rows: usize) -> Vec<f32> {
     (0..rows * COLUMNS).map(element).collect()
 }
 
-/// How many were checked on this rank, and which were wrong.
+/// Number of checks on this rank, and descriptions of those that failed.
 ///
 /// # Errors
 /// If the group or the device fails.

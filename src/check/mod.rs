@@ -1,49 +1,79 @@
-//! `burn-ddp check`: whether this machine's devices compute and communicate rightly.
+//! `burn-ddp check`: verifies collectives on this machine.
 
 mod cases;
+mod ordering;
 
 use crate::{
-    cli::{DeviceArg, positive},
-    config::{Plan, Role},
-    console::{Console, Style, print_line},
-    data_plane, launch,
-    world::{Environment, WorldArgs},
+    console::Console,
+    context::{
+        ContextArgs, Role,
+        plan::Plan,
+        values::{DeviceArg, positive},
+    },
+    device_transport, launch,
+    print::print_line,
+    world::Environment,
+    world_args::WorldArgs,
 };
 use anyhow::{Result, bail};
-use clap::{Args, Parser, Subcommand};
-use collective::{Options, Transport};
+use burn::tensor::Device;
+use clap::{Args, Subcommand};
+use collective::{Options, ProcessGroup, Transport};
 use serde::Serialize;
 use std::{process::ExitCode, time::Duration};
 
-/// What can be checked.
+/// Checks of the devices and transports of this machine.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Check {
-    /// Every collective on tensors of a device, against what it should give
-    Collectives(Collectives),
+    /// Compare every collective on device tensors with its expected result
+    Collectives(Ranks),
+    /// Verify the ordering of collectives and computations on a device
+    Ordering {
+        #[command(flatten)]
+        ranks: Ranks,
+        #[command(flatten)]
+        load: ordering::Load,
+    },
+}
+
+impl Check {
+    fn ranks(&self) -> &Ranks {
+        match self {
+            Check::Collectives(ranks) | Check::Ordering { ranks, .. } => ranks,
+        }
+    }
+
+    /// Number of checks on this rank, and descriptions of those that failed.
+    fn cases(&self, device: &Device, group: &ProcessGroup) -> Result<(usize, Vec<String>)> {
+        match self {
+            Check::Collectives(_) => cases::run(device, group),
+            Check::Ordering { load, .. } => ordering::run(device, group, load),
+        }
+    }
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct Collectives {
-    /// As of `burn-ddp train`
+pub struct Ranks {
+    /// Device
     #[arg(long, default_value = "auto")]
     device: DeviceArg,
-    /// As of `burn-ddp train`
+    /// Transport
     #[arg(long, default_value = "auto")]
     transport: Transport,
-    /// Ranks, all on this machine; NCCL takes part even if there is one
+    /// Number of ranks on this machine; NCCL is used even with one
     #[arg(long, default_value_t = 2, value_parser = positive)]
     ranks: usize,
-    /// Let ranks share GPUs
+    /// Allow several ranks per GPU
     #[arg(long)]
     allow_shared_gpu: bool,
-    /// Seconds a collective may take
+    /// Time limit of a collective in seconds
     #[arg(long, default_value_t = 60)]
     timeout: u32,
     #[command(flatten)]
     world: WorldArgs,
 }
 
-/// What came out, as a line of JSON.
+/// The result, printed as one line of JSON.
 #[derive(Serialize)]
 struct Report {
     device: String,
@@ -53,20 +83,24 @@ struct Report {
     wrong: Vec<String>,
 }
 
-/// Runs the check, starting the ranks if nobody did.
+/// Runs the check. Starts the ranks unless a launcher has.
+///
+/// # Errors
+/// If ranks cannot be started, the group or a device fails, or a check fails.
 pub fn run(check: &Check) -> Result<ExitCode> {
-    let Check::Collectives(check) = check;
-    let launched = check.world.environment()?;
-    if launched.is_none() && check.ranks > 1 {
-        return launch::ranks(check.ranks, "check");
+    let wanted = check.ranks();
+    let launched = wanted.world.environment()?;
+    if launched.is_none() && wanted.ranks > 1 {
+        return launch::ranks(wanted.ranks, "check");
     }
     let environment = launched.unwrap_or(Environment::SOLO);
-    let options = Options::default().timeout(Duration::from_secs(u64::from(check.timeout)));
-    let group = environment.connect(check.transport, options, &check.world)?;
-    let Role { device, .. } = role(check, environment)?;
-    let console = Console::new(Style::choose(crate::cli::ProgressArg::Plain, group.rank() == 0), 1);
-    let transport = data_plane::attach(check.transport, device, &group, true, &console)?;
-    let (checks, wrong) = cases::run(&device.burn()?, &group)?;
+    let options = Options::default().timeout(Duration::from_secs(u64::from(wanted.timeout)));
+    let group = wanted.world.connect(environment, wanted.transport, options)?;
+    let Role { device, .. } = role(wanted, environment)?;
+    let console = Console::new(group.rank() == 0);
+    let transport =
+        device_transport::attach(wanted.transport, device, &group, true, &|line| console.warn(line))?;
+    let (checks, wrong) = check.cases(&device.burn()?, &group)?;
     let all: Vec<Vec<String>> = group.all_gather_object(&wrong)?;
     let ranks = group.world_size();
     let wrong: Vec<String> = all
@@ -80,18 +114,16 @@ pub fn run(check: &Check) -> Result<ExitCode> {
     }
     group.destroy();
     match wrong.first() {
-        Some(first) => {
-            bail!("{} of {checks} collectives on {ranks} rank(s) were wrong: {first}", wrong.len())
-        }
+        Some(first) => bail!("{} of {checks} checks on {ranks} rank(s) failed: {first}", wrong.len()),
         None => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// The device that a training run with the same flags would have.
-fn role(check: &Collectives, environment: Environment) -> Result<Role> {
-    let mut args = crate::cli::Args::try_parse_from(["check"])?;
-    (args.device, args.allow_shared_gpu) = (check.device, check.allow_shared_gpu);
-    match Plan::decide(&args, Some(environment), crate::device::gpus(check.device))? {
+/// The device that a training run with the same flags would use.
+fn role(wanted: &Ranks, environment: Environment) -> Result<Role> {
+    let Ranks { device, allow_shared_gpu, .. } = *wanted;
+    let args = ContextArgs { device, allow_shared_gpu, ..ContextArgs::default() };
+    match Plan::decide(&args, Some(environment), crate::device::gpus(wanted.device))? {
         Plan::Train(role) => Ok(role),
         Plan::Launch { .. } => bail!("a rank cannot start ranks"),
     }

@@ -1,10 +1,12 @@
 //! The GPUs, and the libraries that use them.
 
 use super::{Finding, size};
-use crate::{accelerator::Accelerator, cli::DeviceArg, device::gpus};
+use crate::{
+    context::values::DeviceArg,
+    device::{Accelerator, gpus},
+};
 use collective::transport::nccl::Library;
 use std::{
-    ffi::{CString, c_int, c_void},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -30,10 +32,47 @@ pub(super) fn check(say: &mut impl FnMut(Finding)) {
     // What the transport itself would load.
     let nccl = Library::get().map(Library::version).map_err(|error| error.to_string());
     say(library("NCCL", nccl, needed, several, "install libnccl2, or put its folder on LD_LIBRARY_PATH"));
-    let names = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"];
-    let nvrtc = nvrtc_version(&names).map(|[major, minor]| format!("{major}.{minor}"));
-    let advice = "install the CUDA toolkit, or put the folder of libnvrtc on LD_LIBRARY_PATH";
-    say(library("NVRTC", nvrtc, needed, needed, advice));
+    toolkit(say);
+}
+
+/// What CUDA kernels are compiled with, and whether GPUs run them.
+#[cfg(feature = "cuda")]
+fn toolkit(say: &mut impl FnMut(Finding)) {
+    use collective::cuda::{Toolkit, driver_device_count, probe};
+    let count = match driver_device_count() {
+        Ok(count) if count > 0 => count,
+        Ok(_) => return say(Finding::note("NVRTC", "not used", "only NVIDIA GPUs need it")),
+        Err(error) => return say(Finding::note("NVRTC", error.to_string(), "only NVIDIA GPUs need it")),
+    };
+    let toolkit = match Toolkit::get() {
+        Ok(toolkit) => toolkit,
+        Err(error) => return say(broken("CUDA toolkit", &error.to_string())),
+    };
+    say(Finding::ok("CUDA driver", format!("supports CUDA {}", toolkit.driver())));
+    say(Finding::ok("NVRTC", format!("{} ({})", toolkit.nvrtc(), toolkit.nvrtc_path().display())));
+    say(Finding::ok("CUDA headers", toolkit.include().display().to_string()));
+    for lost in toolkit.lost() {
+        let (found, advice) = lost.split_once("; ").unwrap_or((lost, "install the CUDA toolkit"));
+        say(Finding::note("CUDA headers", found, advice));
+    }
+    for index in 0..count {
+        say(match probe(index) {
+            Ok(()) => Finding::ok("GPU test", format!("cuda:{index} runs a kernel")),
+            Err(error) => broken("GPU test", &error.to_string()),
+        });
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn toolkit(say: &mut impl FnMut(Finding)) {
+    say(Finding::note("NVRTC", "this program was built without CUDA", "only NVIDIA GPUs need it"));
+}
+
+/// An error whose last part says what to do.
+#[cfg(feature = "cuda")]
+fn broken(name: &'static str, error: &str) -> Finding {
+    let (found, advice) = error.rsplit_once("; ").unwrap_or((error, "see the book's page on GPUs"));
+    Finding::fail(name, found, advice)
 }
 
 fn library(
@@ -100,40 +139,6 @@ fn output(program: &str, args: &[String]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The address of `symbol` in the first library that is found. The library stays loaded.
-fn symbol(names: &[&str], symbol: &std::ffi::CStr) -> Result<*mut c_void, String> {
-    for name in names {
-        let Ok(name) = CString::new(*name) else { continue };
-        // SAFETY: both names end with a zero byte. Loading runs the library's own start-up code,
-        // as the training will.
-        let address = unsafe {
-            let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-            if library.is_null() {
-                continue;
-            }
-            libc::dlsym(library, symbol.as_ptr())
-        };
-        if !address.is_null() {
-            return Ok(address);
-        }
-        return Err(format!("{} has no {}", name.to_string_lossy(), symbol.to_string_lossy()));
-    }
-    Err(format!("not found (tried {})", names.join(", ")))
-}
-
-/// What `int nvrtcVersion(int*, int*)` gives.
-fn nvrtc_version(names: &[&str]) -> Result<[c_int; 2], String> {
-    let address = symbol(names, c"nvrtcVersion")?;
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: the function has this signature in every release (nvrtc.h).
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, extern "C" fn(*mut c_int, *mut c_int) -> c_int>(address)(
-            &mut major, &mut minor,
-        )
-    };
-    if code == 0 { Ok([major, minor]) } else { Err(format!("it answers with error {code}")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,14 +151,5 @@ mod tests {
         assert_eq!(good.found, "0: NVIDIA H200, 139.6 GiB free of 140.4 GiB, driver 570.1");
         assert!(matches!(gpu("0, NVIDIA H200, 3, 143771, 570.1").verdict, Verdict::Fail(_)));
         assert!(matches!(gpu("rubbish").verdict, Verdict::Note(_)));
-    }
-
-    #[test]
-    fn a_library_that_is_not_there_is_named() {
-        let error = symbol(&["libno-such-thing.so.7"], c"f").expect_err("not there");
-        assert!(error.contains("libno-such-thing.so.7"), "{error}");
-        // Every system has its C library.
-        let error = symbol(&["libc.so.6"], c"no_such_function").expect_err("no such function");
-        assert!(error.contains("no_such_function"), "{error}");
     }
 }

@@ -1,11 +1,9 @@
-//! Cores, memory, shared memory, limits, disk and data.
+//! Cores, memory, shared memory, limits and disk.
 
 use super::{Finding, size};
-use crate::{
-    data::{self, DataError, DatasetKind, Prepared},
-    device::cores,
-};
-use std::{ffi::CString, fs};
+use crate::launch::cores;
+use rustix::process::{Resource, getrlimit};
+use std::fs;
 
 /// Memory a rank takes at least: the program, the data and a small network.
 const A_RANK: u64 = 512 << 20;
@@ -20,7 +18,6 @@ pub(super) fn check(say: &mut impl FnMut(Finding)) {
     say(shared_memory());
     say(files());
     say(disk());
-    say(data_set());
 }
 
 fn core_count() -> Finding {
@@ -67,14 +64,8 @@ fn memory() -> Finding {
 
 /// Free and total bytes of the file system of a folder.
 fn space(folder: &str) -> Option<(u64, u64)> {
-    let folder = CString::new(folder).ok()?;
-    // SAFETY: a path that ends with a zero byte, and memory of our own to write to.
-    let stat = unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(folder.as_ptr(), &mut stat) == 0).then_some(stat)?
-    };
-    let unit = stat.f_frsize as u64;
-    Some((stat.f_bavail as u64 * unit, stat.f_blocks as u64 * unit))
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    Some((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
 }
 
 fn shared_memory() -> Finding {
@@ -95,20 +86,15 @@ fn shared_memory() -> Finding {
 
 fn files() -> Finding {
     let name = "open files";
-    // SAFETY: writes into memory of our own.
-    let limit = unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        (libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0).then_some(limit.rlim_cur)
-    };
-    match limit {
-        Some(limit) if limit >= FILES => Finding::ok(name, format!("up to {limit} a process")),
-        Some(limit) if limit >= 256 => Finding::note(
+    // None is no limit.
+    match getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
+        limit if limit >= FILES => Finding::ok(name, format!("up to {limit} a process")),
+        limit if limit >= 256 => Finding::note(
             name,
             format!("up to {limit} a process"),
             "a world of hundreds of ranks needs more: ulimit -n 4096",
         ),
-        Some(limit) => Finding::fail(name, format!("up to {limit} a process"), "raise it: ulimit -n 4096"),
-        None => Finding::note(name, "unknown", "see ulimit -n"),
+        limit => Finding::fail(name, format!("up to {limit} a process"), "raise it: ulimit -n 4096"),
     }
 }
 
@@ -135,22 +121,6 @@ fn tempfile_here() -> std::io::Result<()> {
     let path = format!(".burn-ddp-doctor-{}", std::process::id());
     fs::write(&path, b"x")?;
     fs::remove_file(&path)
-}
-
-fn data_set() -> Finding {
-    let name = "data";
-    match data::prepare(&data::Request { kind: DatasetKind::Mnist, ..data::Request::default() }) {
-        Ok(Prepared::Files { folder, .. }) => Finding::ok(name, format!("MNIST in {}", folder.display())),
-        Ok(Prepared::Digits { .. }) => Finding::ok(name, "generated digits"),
-        Err(error) => Finding::note(
-            name,
-            match error {
-                DataError::NotFound { .. } => "no MNIST in MNIST_DIR or the cache folder".to_owned(),
-                other => other.to_string().replace('\n', " "),
-            },
-            "it is downloaded when a training starts; without internet, set MNIST_DIR or use --dataset digits",
-        ),
-    }
 }
 
 #[cfg(test)]

@@ -1,29 +1,35 @@
 //! `burn-ddp doctor`: whether this machine, and the way to another, can train; and if not, what to
 //! do.
 
+#[cfg(feature = "cuda")]
+mod kernels;
 mod libraries;
 mod machine;
 mod network;
 
-use crate::console::print_line;
+use crate::print::print_line;
 use anyhow::Result;
 use clap::Parser;
 use std::{fmt, process::ExitCode};
 
-/// Check this machine, and the way to others, before a training runs there.
+/// Diagnose this machine and its network for training.
 ///
-/// Each line says ok, note (something optional is missing) or FAIL, and after an arrow what to do. The
-/// exit code is 1 if something fails.
+/// Each line is marked ok, note (something optional is missing) or FAIL, with advice after an arrow. The exit
+/// code is 1 if a check fails.
 #[derive(Parser, Clone, Debug)]
 pub struct DoctorArgs {
-    /// Also measure the way to a machine where `burn-ddp doctor --listen` runs; may be given several times
+    /// Measure the connection to `burn-ddp doctor --listen` on another machine; repeatable
     #[arg(long, value_name = "HOST:PORT")]
     pub peer: Vec<String>,
-    /// Answer other machines' doctors at this address, until Ctrl-C
+    /// Serve `doctor --peer` of other machines at this address until Ctrl-C
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "peer")]
     pub listen: Option<String>,
-    /// Seconds to try to reach a peer
-    #[arg(long, default_value_t = 10.0, value_name = "S", value_parser = crate::launch::command::seconds)]
+    /// Delete the cache of compiled CUDA kernels and tuning results
+    #[cfg(feature = "cuda")]
+    #[arg(long, conflicts_with_all = ["peer", "listen"])]
+    pub clear_kernel_cache: bool,
+    /// Time limit of a connection in seconds
+    #[arg(long, default_value_t = 10.0, value_name = "S", value_parser = crate::context::values::seconds)]
     pub timeout: f64,
 }
 
@@ -73,10 +79,15 @@ impl fmt::Display for Finding {
 /// Checks everything and says so, line by line.
 ///
 /// # Errors
-/// If `--listen` cannot listen.
+/// If `--listen` cannot listen, or `--clear-kernel-cache` cannot delete.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     if let Some(address) = &args.listen {
         network::listen(address)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    #[cfg(feature = "cuda")]
+    if args.clear_kernel_cache {
+        kernels::clear()?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut failed = false;
@@ -86,6 +97,8 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     };
     machine::check(&mut say);
     libraries::check(&mut say);
+    #[cfg(feature = "cuda")]
+    say(kernels::check());
     say(network::loopback());
     for peer in &args.peer {
         network::peer(peer, args.timeout, &mut say);
@@ -93,8 +106,8 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A number of bytes for people.
-fn size(bytes: u64) -> String {
+/// A number of bytes in KiB, MiB or GiB.
+pub fn size(bytes: u64) -> String {
     match bytes {
         0..1_048_576 => format!("{} KiB", bytes >> 10),
         1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),

@@ -2,7 +2,7 @@
 //! agree.
 
 use super::Finding;
-use crate::console::print_line;
+use crate::print::print_line;
 use anyhow::{Context, Result};
 use collective::{
     SECRET, Secret,

@@ -1,33 +1,41 @@
-//! One rank's process, the leader of a process group of its own.
+//! One rank's process, which leads its own process group.
 
 use anyhow::{Context, Result, bail};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    process::{
+        Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getppid, kill_process, kill_process_group,
+        set_parent_process_death_signal, waitid,
+    },
+};
 use std::{
     ffi::OsString,
     io,
     os::{
-        fd::RawFd,
+        fd::{BorrowedFd, RawFd},
         unix::process::{CommandExt, ExitStatusExt},
     },
     path::Path,
     process::{Child, Command, ExitStatus},
 };
 
-/// A rank's process. It is waited for only at the end of the round, so that until then its number
-/// cannot become another process's, and its group can be signalled without harm.
+/// A rank's process.
+///
+/// It is reaped at the end of the round only. Until then the kernel does not reuse its process id, so that
+/// signals to its group cannot reach other processes.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// Shares the launcher's group, because it reads the terminal, which only the foreground
-    /// group may.
+    /// Whether it is in the launcher's process group: only the foreground group may read the terminal.
     foreground: bool,
     status: Option<ExitStatus>,
 }
 
 impl Process {
-    /// Starts `command`. With `inherited`, that descriptor stays open in it.
+    /// Starts `command`. The descriptor `inherited` stays open in it.
     ///
     /// # Errors
-    /// Naming the program that cannot be started, and why.
+    /// If the program cannot be started. The error names it and the reason.
     pub fn start(mut command: Command, inherited: Option<RawFd>, foreground: bool) -> Result<Self> {
         if !foreground {
             command.process_group(0);
@@ -44,95 +52,87 @@ impl Process {
         }
     }
 
-    /// The child itself, for its pipes.
+    /// The child process, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// What kill(2) takes to reach the whole of it.
+    /// The argument of kill(2) that addresses the process and its group.
     pub fn target(&self) -> i32 {
         let pid = self.child.id() as i32;
         if self.foreground { pid } else { -pid }
     }
 
-    /// How it ended, if it has. Does not wait, and leaves the process number taken.
+    /// Exit status, if the process has ended. Does not wait, and does not reap the process.
     pub fn poll(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
-            self.status = ended(self.child.id());
+            self.status = ended(&self.child);
         }
         self.status
     }
 
-    /// The signal that it stands stopped by, if it does and has not ended.
+    /// The signal by which the process is stopped, if it is.
     pub fn stopped(&self) -> Option<i32> {
-        let (status, code) = look(self.child.id(), libc::WSTOPPED)?;
-        (code == libc::CLD_STOPPED).then_some(status)
+        peek(&self.child, WaitIdOptions::STOPPED).ok()??.stopping_signal()
     }
 
-    /// Sends a signal to it and to all of its group.
+    /// Sends a signal to the process and its group.
     pub fn signal(&self, signal: i32) {
-        // SAFETY: the child has not been waited for, so the number is still its own.
-        unsafe { libc::kill(self.target(), signal) };
+        let Some(signal) = Signal::from_named_raw(signal) else { return };
+        let pid = Pid::from_child(&self.child);
+        // Fails only if nothing is left to signal. The child is not reaped, so that the number is its own.
+        let _ = if self.foreground { kill_process(pid, signal) } else { kill_process_group(pid, signal) };
     }
 }
 
 impl Drop for Process {
-    /// Kills what is left of the group, and gives the number back.
+    /// Kills the rest of the group and reaps the process.
     fn drop(&mut self) {
         self.signal(libc::SIGKILL);
         let _ = self.child.wait();
     }
 }
 
-/// Looks whether a child has ended.
-fn ended(pid: u32) -> Option<ExitStatus> {
-    match look(pid, libc::WEXITED)? {
-        (status, libc::CLD_EXITED) => Some(ExitStatus::from_raw((status & 0xff) << 8)),
-        (status, libc::CLD_DUMPED) => Some(ExitStatus::from_raw(status | 0x80)),
-        (status, _killed) => Some(ExitStatus::from_raw(status)),
+/// Exit status of a child that has ended.
+fn ended(child: &Child) -> Option<ExitStatus> {
+    match peek(child, WaitIdOptions::EXITED) {
+        Ok(None) => None,
+        Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => ExitStatus::from_raw((code & 0xff) << 8),
+            (None, signal) => {
+                let core = if status.dumped() { 0x80 } else { 0 };
+                ExitStatus::from_raw(signal.unwrap_or(libc::SIGKILL) | core)
+            }
+        }),
+        // Only possible if other code has reaped the child; its status is then unknown.
+        Err(_) => Some(ExitStatus::from_raw(1 << 8)),
     }
 }
 
-/// What waitid(2) says of a child, its status and its code, without taking it away.
-fn look(pid: u32, what: i32) -> Option<(i32, i32)> {
-    // SAFETY: waitid writes into memory of our own.
-    let info = unsafe {
-        let mut info: libc::siginfo_t = std::mem::zeroed();
-        if libc::waitid(libc::P_PID, pid, &mut info, what | libc::WNOHANG | libc::WNOWAIT) != 0 {
-            // Only possible if somebody else waited for our child; then how it ended is not known.
-            return (what == libc::WEXITED).then_some((1, libc::CLD_EXITED));
-        }
-        info
-    };
-    // SAFETY: waitid fills in these fields; a process number of 0 means that nothing has happened.
-    let (process, status) = unsafe { (info.si_pid(), info.si_status()) };
-    (process != 0).then_some((status, info.si_code))
+/// Status of a child that has ended or stopped, without waiting and without reaping it.
+fn peek(child: &Child, events: WaitIdOptions) -> rustix::io::Result<Option<WaitIdStatus>> {
+    waitid(WaitId::Pid(Pid::from_child(child)), events | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
 }
 
-/// In the child: end with the launcher, even if it is killed with -9, and keep the socket open.
+/// Runs in the child: dies with the launcher, even if that is killed by SIGKILL, and keeps the socket open.
 fn prepare(inherited: Option<RawFd>, launcher: u32) -> io::Result<()> {
-    // SAFETY: plain system calls on values of our own.
-    unsafe {
-        #[cfg(target_os = "linux")]
-        {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // It may have been killed before the call above.
-            if libc::getppid() as u32 != launcher {
-                libc::_exit(1);
-            }
+    #[cfg(target_os = "linux")]
+    {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The launcher may have been killed before the call above.
+        if getppid().is_none_or(|parent| parent.as_raw_pid() as u32 != launcher) {
+            // SAFETY: ends the process without running anything of the parent's.
+            unsafe { libc::_exit(1) };
         }
-        if let Some(fd) = inherited
-            && libc::fcntl(fd, libc::F_SETFD, 0) != 0
-        {
-            return Err(io::Error::last_os_error());
-        }
+    }
+    if let Some(fd) = inherited {
+        // SAFETY: the launcher keeps the socket open until the round ends.
+        fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;
     }
     Ok(())
 }
 
-/// What to say about a program that does not start.
+/// The message for a program that cannot be started.
 fn why(program: &OsString) -> String {
     let path = Path::new(program);
     let shown = path.display();
@@ -142,10 +142,10 @@ fn why(program: &OsString) -> String {
     }
 }
 
-/// Refuses a program that is not there before any rank is started.
+/// Checks that the program exists before any rank is started.
 ///
 /// # Errors
-/// Naming the program.
+/// If it does not exist. The error names it.
 pub fn check(program: &OsString) -> Result<()> {
     let path = Path::new(program);
     if path.components().count() > 1 && !path.exists() {

@@ -1,36 +1,36 @@
-//! What a rank is told: torchrun's variables, the job's secret, and its share of the cores.
+//! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
-use super::port::MasterPort;
-use crate::{device::cores, exit::LAUNCHED};
+use super::{limit::cores, port::MasterPort};
+use crate::exit::LAUNCHED;
 use collective::{MASTER_FD, SECRET, Secret};
 use std::process::Command;
 
-/// Tells rank 0 why its launcher started what it started.
+/// Environment variable with the reason for the number of ranks, which rank 0 prints.
 pub const WHY: &str = "BURN_DDP_WHY";
 
-/// Says how many threads a rank computes with: to OpenMP (PyTorch, NumPy) and to rayon (Burn).
+/// Number of threads of a rank, for OpenMP (PyTorch, NumPy) and rayon (Burn).
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
-/// One start of all ranks, as this machine sees it.
+/// One start of all ranks, from this machine's view.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// How often the job has been started again.
+    /// Number of restarts so far.
     pub restarts: usize,
     pub max_restarts: usize,
-    /// This machine among all.
+    /// Index of this machine.
     pub node: usize,
-    /// Ranks on each machine, by node.
+    /// Number of ranks on each machine, by node.
     pub sizes: Vec<usize>,
     pub master_addr: String,
     pub master_port: u16,
-    /// Of this round alone: whoever comes late from an earlier one is refused.
+    /// Secret of this round. Ranks of an earlier round are refused.
     pub secret: Secret,
-    /// The job's name, the same in all rounds and on all machines.
+    /// Id of the job, equal in all rounds and on all machines.
     pub run_id: String,
 }
 
 impl Round {
-    /// The first round of a job on this machine alone.
+    /// The first round of a job on this machine only.
     pub fn alone(count: usize, master_port: u16, secret: Secret) -> Self {
         Round {
             restarts: 0,
@@ -59,7 +59,7 @@ impl Round {
         self.sizes.iter().take(self.node).sum()
     }
 
-    /// Tells `command` that it is the machine's process `local_rank`.
+    /// Sets the environment of `command` for the process `local_rank` of this machine.
     pub fn describe(&self, command: &mut Command, local_rank: usize, port: &MasterPort) {
         let rank = self.first_rank() + local_rank;
         let (local, world) = (self.local_world_size(), self.world_size());
@@ -71,7 +71,7 @@ impl Round {
             ("GROUP_RANK", self.node),
             ("GROUP_WORLD_SIZE", self.sizes.len()),
             ("NODE_RANK", self.node),
-            // torchrun's roles: here there is one.
+            // torchrun's roles: there is only one.
             ("ROLE_RANK", rank),
             ("ROLE_WORLD_SIZE", world),
             ("MASTER_PORT", usize::from(self.master_port)),
@@ -84,7 +84,7 @@ impl Round {
             .env("ROLE_NAME", "default")
             .env("MASTER_ADDR", &self.master_addr)
             .env("TORCHELASTIC_RUN_ID", &self.run_id)
-            // Rank 0 hosts the store itself; nothing of ours listens at MASTER_PORT.
+            // Rank 0 hosts the store itself; the launcher does not listen on MASTER_PORT.
             .env("TORCHELASTIC_USE_AGENT_STORE", "False")
             .env(SECRET, self.secret.expose())
             .env(LAUNCHED, "1");

@@ -1,15 +1,15 @@
 //! Kills the ranks if the launcher is killed.
 //!
-//! The kernel ends a launcher's children with it (`PR_SET_PDEATHSIG`), but not what those have
-//! started in turn. So a shell of its own session waits on a pipe that only the launcher holds: it
-//! is told of every process group, and kills those it knows when the pipe closes.
+//! With `PR_SET_PDEATHSIG` the kernel kills a launcher's children, but not the processes that these have
+//! started. A shell in its own process group therefore reads from a pipe that only the launcher holds. It is
+//! told of every process group and kills them when the pipe closes.
 
 use std::{
     io::Write,
     process::{Child, Command, Stdio},
 };
 
-/// `add TARGET` and `forget`, a line each; a target is what kill(2) takes, negative for a group.
+/// Reads lines `add TARGET` and `forget`; a target is an argument of kill(2), negative for a group.
 const SCRIPT: &str = r#"trap "" INT TERM HUP
 targets=
 while read -r verb target; do
@@ -20,12 +20,12 @@ while read -r verb target; do
 done
 [ -z "$targets" ] || kill -s KILL -- $targets 2>/dev/null"#;
 
-/// The waiting shell. Without one (no `/bin/sh`), the kernel's part is what is left.
+/// The shell. Without `/bin/sh`, only the kernel's mechanism is left.
 #[derive(Debug)]
 pub struct Guard(Option<Child>);
 
 impl Guard {
-    /// Starts it. It inherits no open file, no environment and no terminal.
+    /// Starts the shell, without inherited files, environment or terminal.
     pub fn start() -> Self {
         use std::os::unix::process::CommandExt;
         let mut shell = Command::new("/bin/sh");
@@ -34,21 +34,21 @@ impl Guard {
         Guard(shell.spawn().ok())
     }
 
-    /// Tells it of a process, or of a group as a negative number.
+    /// Adds a process, or a group as a negative number.
     pub fn add(&mut self, target: i32) {
         self.tell(&format!("add {target}\n"));
     }
 
     fn tell(&mut self, line: &str) {
         if let Some(stdin) = self.0.as_mut().and_then(|shell| shell.stdin.as_mut()) {
-            // It can only be gone, and then the kernel's part is left.
+            // Fails only if the shell is gone; the kernel's mechanism is left.
             let _ = stdin.write_all(line.as_bytes());
         }
     }
 }
 
 impl Drop for Guard {
-    /// The ranks have ended: nothing is left to kill.
+    /// Clears the list, because the ranks have ended.
     fn drop(&mut self) {
         self.tell("forget\n");
         if let Some(mut shell) = self.0.take() {

@@ -1,27 +1,34 @@
-//! How many ranks a machine may start: a mistyped number must not exhaust its memory.
+//! The limit on ranks per machine, so that a mistyped number does not exhaust its memory.
 
-use crate::cli::positive;
 use anyhow::{Result, bail};
 
-/// Ranks for each core, beyond which a start is refused.
+/// Ranks per core beyond which a start is refused.
 const PER_CORE: usize = 32;
-/// Raises the limit.
+/// Environment variable that sets the limit.
 const MAX_NPROC: &str = "BURN_DDP_MAX_NPROC";
 
-/// Refuses a number of ranks that no machine with `cores` cores is meant to start. `lookup` reads an
-/// environment variable.
+/// Cores that this process may run on.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Refuses a number of ranks that is too large for this machine.
 ///
 /// # Errors
 /// If there are none, or more than the limit, which the error names.
-pub fn check(ranks: usize, cores: usize, lookup: &impl Fn(&str) -> Option<String>) -> Result<()> {
+pub fn check(ranks: usize) -> Result<()> {
+    check_against(ranks, cores(), |name| std::env::var(name).ok())
+}
+
+fn check_against(ranks: usize, cores: usize, lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
     if ranks == 0 {
         bail!("cannot start 0 ranks: a world has at least one");
     }
     let limit = match lookup(MAX_NPROC).filter(|text| !text.is_empty()) {
         None => cores.saturating_mul(PER_CORE),
-        Some(text) => match positive(&text) {
-            Ok(limit) => limit,
-            Err(error) => bail!("environment variable {MAX_NPROC}={text}: {error}"),
+        Some(text) => match text.parse() {
+            Ok(limit @ 1..) => limit,
+            Ok(0) | Err(_) => bail!("environment variable {MAX_NPROC}={text}: expected a number from 1"),
         },
     };
     if ranks > limit {
@@ -38,7 +45,7 @@ mod tests {
 
     fn checked(ranks: usize, cores: usize, variable: Option<&str>) -> Result<(), String> {
         let lookup = |name: &str| variable.filter(|_| name == MAX_NPROC).map(str::to_owned);
-        check(ranks, cores, &lookup).map_err(|error| error.to_string())
+        check_against(ranks, cores, lookup).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -1,22 +1,20 @@
 //! Starts one process per rank, watches them and ends them together.
 //!
-//! Two doors and one supervisor: [`ranks()`] and [`spawn`] start this very program again, for a
-//! program that nobody launched; [`command::run`] is `burn-ddp launch`, which starts any program,
-//! files its output, starts again after a failure and agrees with other machines' launchers.
+//! [`ranks()`] and [`spawn`] start this program again, once per rank. [`run`] starts any program, writes
+//! its output to files, restarts it after a failure and coordinates with the launchers of other machines.
 //!
 //! ```text
-//! command, spawn → rounds → supervisor → ranks → child   one process, in a group of its own
-//!                     ↓          ↓          ↓ → guard   kills them if the launcher is killed
-//!                   nodes ← (verdicts)      ↓ → output  prefixes and files what they print
+//! run, spawn → rounds → supervisor → ranks → child    one process in its own process group
+//!                 ↓          ↓          ↓ → guard    kills the ranks if the launcher is killed
+//!               nodes ← (outcomes)      ↓ → output   prefixes and writes what the ranks print
 //! ```
 
 mod child;
-pub mod command;
-mod ending;
 mod environment;
 mod guard;
 mod limit;
 mod nodes;
+mod outcome;
 mod output;
 mod port;
 mod ranks;
@@ -25,26 +23,40 @@ mod signals;
 mod supervisor;
 
 pub use environment::WHY;
+pub use limit::cores;
+pub use nodes::Rules;
+pub use output::Output;
+pub use ranks::Job;
+pub use rounds::LaunchConfig;
 
-use crate::{device::cores, world::Environment};
+use crate::world::Environment;
 use anyhow::{Context, Result};
 use collective::Secret;
 use environment::Round;
-use output::Output;
 use port::MasterPort;
-use ranks::Job;
 use std::process::ExitCode;
 
-/// Starts `count` ranks of this program with this program's arguments and waits for them. `why` is
-/// what rank 0 says about the number of ranks.
+/// Runs a job on this machine, or this machine's part of it, and waits until it ends.
 ///
-/// The exit code is 0, or the first failing rank's (128 + signal if a signal killed it), or 128 +
-/// signal if this launcher was told to stop.
+/// The exit code is that of [`ranks()`].
 ///
 /// # Errors
-/// If there are no ranks or far too many, or one cannot be started.
+/// If there are no ranks or too many for this machine, a rank cannot be started, or the other machines do
+/// not join.
+pub fn run(job: &Job, config: &LaunchConfig) -> Result<ExitCode> {
+    limit::check(config.ranks)?;
+    rounds::run(job, config, &signals::catch()?)
+}
+
+/// Starts `count` ranks of this program with this program's arguments and waits for them.
+///
+/// Rank 0 prints `why` as the reason for the number of ranks. The exit code is 0, or that of the first
+/// failing rank (128 + signal if a signal killed it), or 128 + signal if this launcher was told to stop.
+///
+/// # Errors
+/// If there are no ranks or too many for this machine, or one cannot be started.
 pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
-    limit::check(count, cores(), &|name| std::env::var(name).ok())?;
+    limit::check(count)?;
     let job = Job {
         program: std::env::current_exe().context("cannot find this program's own file")?.into(),
         args: std::env::args_os().skip(1).collect(),
@@ -61,9 +73,9 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 
 /// Runs `f` as every rank of a world of `count` processes, as `torch.multiprocessing.spawn` does.
 ///
-/// If a launcher started this process, it is one rank and `f` runs here, whatever `count` says.
-/// Otherwise this starts `count` copies of this program with the same arguments, each of which comes
-/// to this same call, and waits for them; `f` then runs in the copies alone.
+/// If a launcher started this process, it is one rank, `f` runs here, and `count` is ignored. Otherwise
+/// this starts `count` copies of this program with the same arguments and waits for them. Each copy runs
+/// `f` when it makes the same call.
 ///
 /// ```no_run
 /// use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
@@ -81,8 +93,8 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 /// ```
 ///
 /// # Errors
-/// Those of `f`; naming the variable, if a launcher's variables contradict each other; those of
-/// [`ranks()`].
+/// Those of `f` and of [`ranks()`]. If a launcher's variables contradict each other, the error names the
+/// variable.
 pub fn spawn<F>(count: usize, f: F) -> Result<ExitCode>
 where
     F: FnOnce(Environment) -> Result<ExitCode>,

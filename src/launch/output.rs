@@ -1,4 +1,4 @@
-//! What the ranks print: left alone, prefixed with the rank, filed, or both.
+//! Output of the ranks: inherited, prefixed with the rank, written to files, or both.
 
 use super::environment::Round;
 use anyhow::{Context, Result};
@@ -13,21 +13,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines of a rank that are remembered for the report of its failure.
+/// Number of last lines of a rank that a failure report shows.
 const LAST_LINES: usize = 10;
-/// Characters of such a line.
+/// Maximum characters of such a line.
 const LAST_WIDTH: usize = 300;
-/// Bytes after which a line is passed on although it has not ended.
+/// Maximum bytes of a line; longer lines are split.
 const LONGEST: u64 = 64 << 10;
 
-/// Where the ranks' output goes.
+/// Destination of the ranks' output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To the launcher's own, untouched: rank 0 may draw on the terminal.
+    /// The launcher's own output, unchanged: rank 0 may draw on the terminal.
     Inherited,
-    /// To the launcher's own, each line after `[rank0] `.
+    /// The launcher's own output, each line prefixed with `[rank0] `.
     Prefixed,
-    /// To `DIR/JOB/attempt0/rank0.stdout.log` and its like; with `tee`, prefixed as well.
+    /// Files such as `DIR/JOB/attempt0/rank0.stdout.log`; with `tee`, prefixed on the launcher's output as
+    /// well.
     Filed { dir: PathBuf, tee: bool },
 }
 
@@ -45,8 +46,8 @@ impl Stream {
         }
     }
 
-    /// One write a line, so that ranks never mix within one. A reader that has gone away does not
-    /// stop the job.
+    /// Writes a line in one call, so that lines of different ranks do not mix. A closed reader does not stop
+    /// the job.
     fn write(self, line: &[u8]) {
         let _ = match self {
             Stream::Out => stdout().lock().write_all(line).and_then(|()| stdout().flush()),
@@ -56,7 +57,7 @@ impl Stream {
 }
 
 impl Output {
-    /// What a rank is started with: pipes, if its output is read here.
+    /// Standard output and error of a rank's process: pipes, if the launcher reads them.
     pub fn stdio(&self) -> Stdio {
         match self {
             Output::Inherited => Stdio::inherit(),
@@ -64,11 +65,12 @@ impl Output {
         }
     }
 
-    /// The folder of a round's files, made if it is not there; `None` if nothing is filed. Every job has
-    /// its own, which its machines may share.
+    /// The folder of a round's files, created if necessary; `None` if there are no files.
+    ///
+    /// Each job has its own folder, which its machines may share.
     ///
     /// # Errors
-    /// Naming the folder that cannot be made.
+    /// If the folder cannot be created. The error names it.
     pub fn folder(&self, round: &Round) -> Result<Option<PathBuf>> {
         let Output::Filed { dir, .. } = self else { return Ok(None) };
         let folder = dir.join(&round.run_id).join(format!("attempt{}", round.restarts));
@@ -86,20 +88,21 @@ impl Output {
     }
 }
 
-/// Reads what a rank prints, until it and all it started have closed their ends.
+/// Reads the output of a rank until all processes that hold its pipes have closed them.
 #[derive(Debug, Default)]
 pub struct Listener {
     threads: Vec<JoinHandle<()>>,
     last: Arc<Mutex<VecDeque<String>>>,
-    /// The rank's files, as a user may type them.
+    /// Pattern of the rank's files, for messages.
     pub log: Option<String>,
 }
 
 impl Listener {
-    /// Listens to `child`, which is `rank`, and files into `folder`.
+    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files in
+    /// `folder`.
     ///
     /// # Errors
-    /// Naming the file that cannot be written.
+    /// If a file cannot be created. The error names it.
     pub fn start(child: &mut Child, rank: usize, output: &Output, folder: Option<&Path>) -> Result<Self> {
         let mut listener = Listener::default();
         let stdout = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
@@ -120,21 +123,22 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Waits, for a moment at most, until all that the rank printed has been passed on: something
-    /// it started may hold the pipes open for ever.
+    /// Waits until all output has been forwarded, at most until `until`.
+    ///
+    /// A process that the rank has started may hold the pipes open for ever.
     pub fn finish(&mut self, until: Instant) {
         while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// What the rank said last, over both streams.
+    /// The rank's last lines on standard output and standard error.
     pub fn last_lines(&self) -> Vec<String> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
-/// Passes on line after line.
+/// Forwards lines until the pipe is closed.
 fn copy(
     pipe: impl Read,
     stream: Stream,

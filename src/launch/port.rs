@@ -1,21 +1,22 @@
-//! The port at which rank 0 will listen, chosen before anybody runs.
+//! The port on which rank 0 will listen.
 
 use anyhow::{Context, Result};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use std::{
     io,
-    net::{SocketAddr, TcpListener, ToSocketAddrs},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-/// A port kept from other programs until the round ends.
+/// A port that is kept from other programs until the round ends.
 #[derive(Debug)]
 pub enum MasterPort {
-    /// Bound and listening; rank 0 inherits the socket. For programs that use our engine.
+    /// Bound and listening. Rank 0 inherits the socket, which this crate's process groups can use.
     Handed(TcpListener, u16),
-    /// Bound, but not listening: the system gives it to nobody who asks for any port, and rank 0,
-    /// whatever its program is, can still bind it, as PyTorch and the engine do (`SO_REUSEADDR`).
-    Reserved(#[expect(dead_code, reason = "held, not used")] OwnedFd, u16),
-    /// The user's own choice.
+    /// Bound, but not listening. The system does not assign it to other programs, and rank 0 can bind it with
+    /// `SO_REUSEADDR`, as PyTorch and this crate do.
+    Reserved(OwnedFd, u16),
+    /// Chosen by the user.
     Given(u16),
 }
 
@@ -23,7 +24,7 @@ impl MasterPort {
     /// A listening socket on a free port of `host`.
     ///
     /// # Errors
-    /// If none can be bound there.
+    /// If no port can be bound.
     pub fn handed(host: &str) -> Result<Self> {
         let listener =
             TcpListener::bind((host, 0)).with_context(|| format!("cannot bind a port on {host}"))?;
@@ -31,22 +32,22 @@ impl MasterPort {
         Ok(MasterPort::Handed(listener, port))
     }
 
-    /// A free port of this machine that only its own rank 0 will take.
+    /// A free port of this machine that other programs do not get.
     ///
     /// # Errors
-    /// If the system has no port left.
+    /// If the system has no free port.
     pub fn reserved() -> Result<Self> {
         reserve().map(|(socket, port)| MasterPort::Reserved(socket, port)).context("cannot reserve a port")
     }
 
-    /// The port's number.
+    /// Port number.
     pub fn number(&self) -> u16 {
         match self {
             MasterPort::Handed(_, port) | MasterPort::Reserved(_, port) | MasterPort::Given(port) => *port,
         }
     }
 
-    /// The socket that rank 0 inherits, if it does.
+    /// The socket that rank 0 inherits, if there is one.
     pub fn inherited(&self) -> Option<RawFd> {
         match self {
             MasterPort::Handed(listener, _) => Some(listener.as_raw_fd()),
@@ -57,28 +58,17 @@ impl MasterPort {
 
 /// Binds a wildcard port without listening.
 fn reserve() -> io::Result<(OwnedFd, u16)> {
-    let check = |result: i32| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
-    // SAFETY: plain socket calls on memory of our own; the descriptor is owned as soon as it exists.
-    unsafe {
-        let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0))?);
-        let fd = socket.as_raw_fd();
-        check(libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC))?;
-        let yes: libc::c_int = 1;
-        let size = size_of::<libc::c_int>() as libc::socklen_t;
-        check(libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, (&raw const yes).cast(), size))?;
-        let mut address: libc::sockaddr_in = std::mem::zeroed();
-        address.sin_family = libc::AF_INET as libc::sa_family_t;
-        let mut size = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        check(libc::bind(fd, (&raw const address).cast(), size))?;
-        check(libc::getsockname(fd, (&raw mut address).cast(), &mut size))?;
-        Ok((socket, u16::from_be(address.sin_port)))
-    }
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let address = SocketAddr::try_from(getsockname(&socket)?)?;
+    Ok((socket, address.port()))
 }
 
-/// Whether every address of `host` is this machine alone.
+/// Whether every address of `host` is a loopback address.
 ///
 /// # Errors
-/// If the name is not known.
+/// If the name cannot be resolved.
 pub fn is_loopback(host: &str) -> Result<bool> {
     let addresses: Vec<SocketAddr> =
         (host, 0).to_socket_addrs().with_context(|| format!("--master-addr {host}: no such host"))?.collect();

@@ -1,15 +1,15 @@
-//! This machine's ranks in one round: started together, watched together, ended together.
+//! This machine's ranks in one round.
 
 use super::{
     child::Process,
-    ending::{Failure, How},
     environment::{Round, WHY},
     guard::Guard,
+    outcome::{ExitReason, Failure},
     output::{Listener, Output},
     port::MasterPort,
     signals::Signals,
 };
-use crate::console::last_words;
+use crate::print::eprint_line;
 use anyhow::{Context, Result};
 use std::{
     ffi::OsString,
@@ -19,19 +19,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long what a rank printed last may take to arrive.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Time limit for the last output of a rank to arrive.
+const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What to start as every rank.
+/// The program to start as every rank.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub program: OsString,
     pub args: Vec<OsString>,
     pub output: Output,
-    /// Between two looks at the ranks.
+    /// Polling interval.
     pub poll: Duration,
-    /// Why there are so many ranks.
+    /// Reason for the number of ranks, printed by rank 0.
     pub why: String,
 }
 
@@ -43,10 +43,10 @@ struct Rank {
     reported: bool,
 }
 
-/// The running ranks. Dropping it kills what is left of them and of what they started.
+/// The running ranks. Dropping it kills them and the processes that they have started.
 #[derive(Debug)]
 pub struct Ranks {
-    // In this order they are dropped: the guard goes when nothing is left to guard.
+    // Dropped in this order: the guard must outlive the ranks.
     ranks: Vec<Rank>,
     _guard: Guard,
     began: Instant,
@@ -55,18 +55,18 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// Starts them all, or none; or those before a signal that tells the launcher to stop.
+    /// Starts all ranks. Stops starting further ones after a stop signal.
     ///
     /// # Errors
-    /// Naming the program, or the file or folder that cannot be written.
+    /// If the program cannot be started or an output file or folder cannot be created. The error names it.
     pub fn start(job: &Job, round: &Round, port: &MasterPort, signals: &Signals) -> Result<Self> {
         super::child::check(&job.program)?;
         let folder = job.output.folder(round)?;
         if let Some(folder) = &folder {
-            last_words(&format!("log files of this job: {}", folder.display()));
+            eprint_line(&format!("log files of this job: {}", folder.display()));
         }
-        // A program that has the terminal to itself may read keys and draw, which only the foreground
-        // group may; all others get a group of their own, and nothing to read from a terminal.
+        // With inherited output, the ranks may read keys and draw, which only the foreground process group
+        // may. All others get their own group and no terminal input.
         let terminal = stdin().is_terminal();
         let foreground = terminal && job.output == Output::Inherited;
         let place = match round.sizes.len() {
@@ -102,7 +102,7 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// The ranks that have ended since the last time, with how.
+    /// The ranks that have ended since the last call, with their exit status.
     pub fn ended(&mut self) -> Vec<(usize, ExitStatus)> {
         let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.reported) {
@@ -114,41 +114,40 @@ impl Ranks {
         ended
     }
 
-    /// Those that a signal has stopped, with that signal.
+    /// The ranks that are stopped, with the signal.
     pub fn stopped(&self) -> impl Iterator<Item = (usize, i32)> {
         self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.process.stopped()?)))
     }
 
-    /// Sends `signal` to the first of them.
+    /// Sends `signal` to the first rank.
     #[cfg(test)]
     pub fn signal_first(&self, signal: i32) {
         self.ranks[0].process.signal(signal);
     }
 
-    /// Ranks on all machines.
+    /// Number of ranks on all machines.
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// Whether all have ended.
+    /// Whether all ranks of this machine have ended.
     pub fn all_ended(&mut self) -> bool {
         self.ranks.iter_mut().all(|rank| rank.process.poll().is_some())
     }
 
-    /// What there is to say about a rank that failed.
-    pub fn failure(&mut self, rank: usize, how: How) -> Failure {
+    /// Describes the failure of a rank.
+    pub fn failure(&mut self, rank: usize, how: ExitReason) -> Failure {
         let seconds = self.began.elapsed().as_secs_f64();
         let listener = self.ranks.iter_mut().find(|one| one.rank == rank).map(|one| &mut one.listener);
         let (last_lines, log) = listener.map_or((Vec::new(), None), |listener| {
-            listener.finish(Instant::now() + LAST_WORDS);
+            listener.finish(Instant::now() + OUTPUT_GRACE);
             (listener.last_lines(), listener.log.clone())
         });
         let (world_size, place) = (self.world_size, self.place.clone());
         Failure { rank, world_size, place, how, seconds, last_lines, log }
     }
 
-    /// Asks the ranks that are left to end, by `signal`, and kills them after `grace`, or when the
-    /// launcher is told to stop a second time.
+    /// Sends `signal` to the remaining ranks and kills them after `grace`, or at a second stop signal.
     pub fn stop(mut self, signal: i32, grace: Duration, signals: &Signals) {
         for rank in &mut self.ranks {
             if rank.process.poll().is_none() {
@@ -164,17 +163,17 @@ impl Ranks {
             .collect();
         if !late.is_empty() {
             let late = late.join(", ");
-            last_words(&format!("rank(s) {late} did not end when asked to, and were killed"));
+            eprint_line(&format!("rank(s) {late} did not end when asked to, and were killed"));
         }
         self.finish();
     }
 
-    /// Ends what the ranks have started and left behind, and passes on what they printed.
+    /// Kills the processes that the ranks have left behind, and forwards the remaining output.
     pub fn finish(mut self) {
         for rank in &self.ranks {
             rank.process.signal(libc::SIGKILL);
         }
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + OUTPUT_GRACE;
         for rank in &mut self.ranks {
             rank.listener.finish(until);
         }

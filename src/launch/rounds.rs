@@ -1,22 +1,24 @@
-//! A job of `burn-ddp launch` from start to end: round after round until one ends well, restarts
-//! run out or somebody asks to stop.
+//! Runs a job round after round, until one succeeds, no restarts are left or a stop signal arrives.
 
 use super::{
-    ending::Ending,
     environment::Round,
-    nodes::{Agent, Begin, Hub, Rules},
+    nodes::{Agent, Begin, CoordinatorServer, Rules},
+    outcome::Outcome,
     port::{MasterPort, is_loopback},
     ranks::Job,
     signals::Signals,
     supervisor,
 };
 use anyhow::{Context, Result};
-use collective::{SECRET, Secret};
-use std::{net::TcpListener, process::ExitCode};
+use collective::{SECRET, Secret, address};
+use std::{net::ToSocketAddrs, process::ExitCode};
 
-/// What the user decided about the world.
+/// Default port on which the launchers of several machines meet, as in torchrun.
+const NODES_PORT: u16 = 29_500;
+
+/// Number of ranks and machines, address and restarts of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct LaunchConfig {
     /// Ranks on this machine.
     pub ranks: usize,
     pub rules: Rules,
@@ -27,19 +29,19 @@ pub struct Plan {
     pub run_id: String,
 }
 
-/// Runs the job and reports its end.
+/// Runs the job, reports its outcome and returns the exit code.
 ///
 /// # Errors
-/// If a rank cannot be started, or the machines do not come together.
-pub fn run(job: &Job, plan: &Plan, signals: &Signals) -> Result<ExitCode> {
-    if plan.rules.max > 1 { on_nodes(job, plan, signals) } else { on_this_machine(job, plan, signals) }
+/// If a rank cannot be started, or the other machines do not join.
+pub fn run(job: &Job, config: &LaunchConfig, signals: &Signals) -> Result<ExitCode> {
+    if config.rules.max > 1 { on_nodes(job, config, signals) } else { on_this_machine(job, config, signals) }
 }
 
-/// What comes of an ending: the exit code if the job is over, or nothing if there is another round.
-fn settle(ending: &Ending, restarts: usize, max_restarts: usize) -> Option<ExitCode> {
+/// Reports an outcome. Returns the exit code if the job is over, or `None` if another round follows.
+fn settle(ending: &Outcome, restarts: usize, max_restarts: usize) -> Option<ExitCode> {
     let over = match ending {
-        Ending::Done | Ending::Stopped { .. } => true,
-        Ending::Failed(_) | Ending::Lost { .. } => restarts >= max_restarts,
+        Outcome::Done | Outcome::Stopped { .. } => true,
+        Outcome::Failed(_) | Outcome::Lost { .. } => restarts >= max_restarts,
     };
     if over {
         let spent = if max_restarts > 0 { format!(" after {restarts} restart(s)") } else { String::new() };
@@ -49,54 +51,50 @@ fn settle(ending: &Ending, restarts: usize, max_restarts: usize) -> Option<ExitC
     None
 }
 
-fn on_this_machine(job: &Job, plan: &Plan, signals: &Signals) -> Result<ExitCode> {
-    // Without the user's, each round has one that nobody could have known before.
+fn on_this_machine(job: &Job, config: &LaunchConfig, signals: &Signals) -> Result<ExitCode> {
+    // Without a secret from the user, each round has an unpredictable one.
     let secret = match std::env::var(SECRET) {
         Ok(text) => Secret::new(text)?,
         Err(_) => Secret::random(),
     };
     for restarts in 0.. {
-        let port = match plan.master_port {
+        let port = match config.master_port {
             Some(port) => MasterPort::Given(port),
             None => MasterPort::reserved()?,
         };
-        let mut round = Round::alone(plan.ranks, port.number(), of_round(&secret, restarts));
-        round.master_addr = plan.master_addr.clone();
-        (round.restarts, round.max_restarts) = (restarts, plan.max_restarts);
-        round.run_id = plan.run_id.clone();
+        let mut round = Round::alone(config.ranks, port.number(), of_round(&secret, restarts));
+        round.master_addr = config.master_addr.clone();
+        (round.restarts, round.max_restarts) = (restarts, config.max_restarts);
+        round.run_id = config.run_id.clone();
         let ending = supervisor::run(job, &round, &port, None, signals)?;
-        if let Some(code) = settle(&ending, restarts, plan.max_restarts) {
+        if let Some(code) = settle(&ending, restarts, config.max_restarts) {
             return Ok(code);
         }
     }
     Ok(ExitCode::FAILURE)
 }
 
-fn on_nodes(job: &Job, plan: &Plan, signals: &Signals) -> Result<ExitCode> {
-    let port = plan.master_port.unwrap_or(super::command::NODES_PORT);
-    let secret = shared_secret(&plan.master_addr, port)?;
-    let address = if plan.master_addr.contains(':') {
-        format!("[{}]:{port}", plan.master_addr)
-    } else {
-        format!("{}:{port}", plan.master_addr)
-    };
-    let _hub = (plan.node == 0).then(|| open_hub(plan, &address, port, &secret)).transpose()?;
-    // Declared after the hub, so that it leaves before the hub waits for all to have left.
-    let stopped = || Ending::Stopped { signal: signals.first().unwrap_or(libc::SIGTERM) }.report("");
-    let Some(mut agent) = Agent::connect(&address, &secret, plan.rules.join_timeout, signals)? else {
+fn on_nodes(job: &Job, config: &LaunchConfig, signals: &Signals) -> Result<ExitCode> {
+    let port = config.master_port.unwrap_or(NODES_PORT);
+    let secret = shared_secret(&config.master_addr, port)?;
+    let address = address::join(&config.master_addr, port);
+    let _coordinator = (config.node == 0).then(|| open_coordinator(config, &address, &secret)).transpose()?;
+    // Declared after the coordinator, so that it disconnects before the coordinator waits for all agents.
+    let stopped = || Outcome::Stopped { signal: signals.first().unwrap_or(libc::SIGTERM) }.report("");
+    let Some(mut agent) = Agent::connect(&address, &secret, config.rules.join_timeout, signals)? else {
         return Ok(stopped());
     };
     loop {
-        let Some(begin) = agent.join(plan.node, plan.ranks, signals)? else { return Ok(stopped()) };
+        let Some(begin) = agent.join(config.node, config.ranks, signals)? else { return Ok(stopped()) };
         let Begin { restarts, max_restarts, node, sizes, master_port, run_id } = begin;
         let secret = of_round(&secret, restarts);
-        let master_addr = plan.master_addr.clone();
+        let master_addr = config.master_addr.clone();
         let round = Round { restarts, max_restarts, node, sizes, master_addr, master_port, secret, run_id };
         let port = MasterPort::Given(master_port);
         let ending = match supervisor::run(job, &round, &port, Some(&mut agent), signals) {
             Ok(ending) => ending,
             Err(error) => {
-                agent.tell(Ending::Lost { node, reason: format!("cannot start its ranks: {error:#}") });
+                agent.tell(Outcome::Lost { node, reason: format!("cannot start its ranks: {error:#}") });
                 return Err(error);
             }
         };
@@ -106,16 +104,16 @@ fn on_nodes(job: &Job, plan: &Plan, signals: &Signals) -> Result<ExitCode> {
     }
 }
 
-/// The round's own secret.
+/// The secret of one round.
 fn of_round(job: &Secret, restarts: usize) -> Secret {
     job.derive(&format!("round {restarts}"))
 }
 
-/// What the launchers and ranks of several machines prove to each other.
+/// The secret that the launchers and ranks of several machines share.
 fn shared_secret(master_addr: &str, port: u16) -> Result<Secret> {
     match std::env::var(SECRET) {
         Ok(text) => Ok(Secret::new(text)?),
-        // Only for trying it out on one machine: it keeps apart jobs, not people.
+        // For trials on one machine only: it distinguishes jobs and does not keep other users out.
         Err(_) if is_loopback(master_addr)? => Ok(Secret::new(format!("burn-ddp launch {port}"))?),
         Err(_) => anyhow::bail!(
             "several nodes meet at {master_addr}, which others can reach, and there is no secret: set {SECRET} to the same long random text on all nodes (`openssl rand -hex 32` makes one)"
@@ -123,17 +121,18 @@ fn shared_secret(master_addr: &str, port: u16) -> Result<Secret> {
     }
 }
 
-fn open_hub(plan: &Plan, address: &str, port: u16, secret: &Secret) -> Result<Hub> {
-    let listener = TcpListener::bind(address)
-        // A service name or a translated address stands for this machine without being its own.
-        .or_else(|error| match error.kind() {
-            std::io::ErrorKind::AddrNotAvailable => TcpListener::bind(("0.0.0.0", port)),
-            _ => Err(error),
-        })
-        .with_context(|| {
-            format!(
-                "node 0 cannot listen at {address}; is --master-port taken, and --master-addr this machine's?"
-            )
-        })?;
-    Hub::start(listener, secret.clone(), plan.rules, plan.run_id.clone(), plan.max_restarts)
+fn open_coordinator(config: &LaunchConfig, address: &str, secret: &Secret) -> Result<CoordinatorServer> {
+    let addresses = address.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let listener = addresses.and_then(|addresses| address::bind(&addresses)).with_context(|| {
+        format!(
+            "node 0 cannot listen at {address}; is --master-port taken, and --master-addr this machine's?"
+        )
+    })?;
+    CoordinatorServer::start(
+        listener,
+        secret.clone(),
+        config.rules,
+        config.run_id.clone(),
+        config.max_restarts,
+    )
 }

@@ -1,4 +1,4 @@
-//! Remembers that this launcher was told to stop, and how often.
+//! Stop signals received by the launcher.
 
 use crate::stop::{self, ECHO};
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use std::sync::{
 };
 use std::time::Instant;
 
-/// The signals that have asked this process to stop.
+/// The stop signals received so far.
 #[derive(Clone, Debug)]
 pub struct Signals(Arc<Received>);
 
@@ -18,12 +18,12 @@ struct Received {
     first: AtomicI32,
     insisted: AtomicBool,
     began: Instant,
-    /// Of the first, in milliseconds since `began`.
+    /// Time of the first signal, in milliseconds since `began`.
     at: AtomicU64,
 }
 
 impl Signals {
-    /// The first one, if any came.
+    /// The first signal, if one was received.
     pub fn first(&self) -> Option<i32> {
         match self.0.first.load(Ordering::SeqCst) {
             0 => None,
@@ -31,7 +31,7 @@ impl Signals {
         }
     }
 
-    /// Whether one came a second time: whoever sends it does not want to wait any longer.
+    /// Whether a second signal was received, which ends the grace period.
     pub fn insisted(&self) -> bool {
         self.0.insisted.load(Ordering::SeqCst)
     }
@@ -45,7 +45,7 @@ impl Signals {
         }))
     }
 
-    /// Called from the signal handler: nothing but atomics and the clock.
+    /// Called from the signal handler, so that it uses only atomics and the clock.
     fn receive(&self, signal: i32) {
         self.receive_at(signal, self.0.began.elapsed().as_millis() as u64);
     }
@@ -59,11 +59,11 @@ impl Signals {
     }
 }
 
-/// Watches SIGINT, SIGTERM and SIGHUP from now on. One that this process was started to ignore
-/// (SIGHUP under `nohup`) stays ignored.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP. Signals that this process ignores, such as SIGHUP under
+/// `nohup`, stay ignored.
 ///
 /// # Errors
-/// If the handlers cannot be installed.
+/// If a handler cannot be installed.
 pub fn catch() -> Result<Signals> {
     let signals = Signals::new();
     for signal in [SIGINT, SIGTERM, SIGHUP] {

@@ -1,9 +1,9 @@
-//! One round from start to end: whoever fails first ends it everywhere.
+//! Runs one round: starts the ranks, watches them, and ends all of them when one fails.
 
 use super::{
-    ending::{Ending, How},
     environment::Round,
     nodes::Agent,
+    outcome::{ExitReason, Outcome},
     port::MasterPort,
     ranks::{Job, Ranks},
     signals::Signals,
@@ -15,17 +15,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks at the ranks.
+/// Default polling interval.
 pub const POLL: Duration = Duration::from_millis(10);
-/// Time the other ranks have to leave after one failed.
+/// Time that the other ranks have to exit after one has failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Time all ranks have to finish their step and write a checkpoint when the job is told to stop.
+/// Time that all ranks have to finish their step and write a checkpoint after a stop signal.
 const AFTER_SIGNAL: Duration = Duration::from_secs(30);
 
 /// How long a rank may stay stopped (SIGSTOP) while others need it.
 const STOPPED: Duration = Duration::from_secs(75);
 
-/// Runs one round on this machine, in step with the other machines if there is an `agent`.
+/// Runs one round on this machine, together with the other machines if there is an `agent`.
 ///
 /// # Errors
 /// If a rank cannot be started.
@@ -35,21 +35,21 @@ pub fn run(
     port: &MasterPort,
     agent: Option<&mut Agent>,
     signals: &Signals,
-) -> Result<Ending> {
+) -> Result<Outcome> {
     let mut ranks = Ranks::start(job, round, port, signals)?;
     let ending = match agent {
         None => alone(job, &mut ranks, signals),
         Some(agent) => together(job, &mut ranks, agent, signals),
     };
     match ending {
-        Ending::Done => ranks.finish(),
-        Ending::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL, signals),
-        Ending::Failed(_) | Ending::Lost { .. } => ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals),
+        Outcome::Done => ranks.finish(),
+        Outcome::Stopped { signal } => ranks.stop(signal, AFTER_SIGNAL, signals),
+        Outcome::Failed(_) | Outcome::Lost { .. } => ranks.stop(libc::SIGTERM, AFTER_FAILURE, signals),
     }
     Ok(ending)
 }
 
-fn alone(job: &Job, ranks: &mut Ranks, signals: &Signals) -> Ending {
+fn alone(job: &Job, ranks: &mut Ranks, signals: &Signals) -> Outcome {
     let mut watch = Watch::default();
     loop {
         if let Some(ending) = watch.look(ranks, signals, job.poll) {
@@ -59,8 +59,8 @@ fn alone(job: &Job, ranks: &mut Ranks, signals: &Signals) -> Ending {
     }
 }
 
-/// The hub hears what happens here and decides, for all machines, how the round ends.
-fn together(job: &Job, ranks: &mut Ranks, agent: &mut Agent, signals: &Signals) -> Ending {
+/// Reports what happens here to the coordinator, which decides how the round ends on all machines.
+fn together(job: &Job, ranks: &mut Ranks, agent: &mut Agent, signals: &Signals) -> Outcome {
     let mut watch = Watch::default();
     let mut told = false;
     loop {
@@ -68,80 +68,82 @@ fn together(job: &Job, ranks: &mut Ranks, agent: &mut Agent, signals: &Signals) 
             agent.tell(ending);
             told = true;
         }
-        if let Some(verdict) = agent.verdict() {
-            return verdict;
+        if let Some(outcome) = agent.outcome() {
+            return outcome;
         }
-        // Also after this machine's ranks are done, while others are not.
+        // A signal counts also after this machine's ranks have ended, while others run.
         if let Some(signal) = signals.first().filter(|_| !watch.stopped) {
             watch.stopped = true;
-            agent.tell(Ending::Stopped { signal });
+            agent.tell(Outcome::Stopped { signal });
         }
         thread::sleep(job.poll);
     }
 }
 
-/// What has been seen of this machine's ranks.
+/// Observations of this machine's ranks.
 #[derive(Default)]
 struct Watch {
-    /// A rank that only suffers from another's failure, and how long to wait for that other one.
-    consequence: Option<(usize, How, Instant)>,
-    /// A rank that was asked to stop and did, by which signal, and how long to wait for the others to
-    /// finish the same step.
-    asked: Option<(usize, How, i32, Instant)>,
-    /// The launcher was told to stop.
+    /// A rank that failed because of another rank, and how long to wait for that other rank's failure.
+    consequence: Option<(usize, ExitReason, Instant)>,
+    /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
+    /// step.
+    asked: Option<(usize, ExitReason, i32, Instant)>,
+    /// Whether the launcher has received a stop signal.
     stopped: bool,
-    /// A rank that stands stopped, by which signal, and for how long it was seen so. If the launcher is
-    /// stopped with it, as by a scheduler that suspends the job, nobody looks and no time passes.
+    /// A rank that is stopped, by which signal, and for how long it was observed so.
+    ///
+    /// Observed time, and not elapsed time: a scheduler that suspends the job stops the launcher, too.
     halted: Option<(usize, i32, Duration)>,
 }
 
 impl Watch {
-    /// How the round has ended here, if it has.
-    fn look(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Option<Ending> {
+    /// How the round has ended on this machine, if it has.
+    fn look(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Option<Outcome> {
         if let Some(signal) = signals.first() {
             self.stopped = true;
-            return Some(Ending::Stopped { signal });
+            return Some(Outcome::Stopped { signal });
         }
         let now = Instant::now();
         for (rank, status) in ranks.ended() {
-            match How::of(status) {
+            match ExitReason::of(status) {
                 None => {}
-                Some(how @ How::Exited(code)) if code == i32::from(OTHER_RANK_FAILED) => {
+                Some(how @ ExitReason::Exited(code)) if code == i32::from(OTHER_RANK_FAILED) => {
                     self.consequence.get_or_insert((rank, how, now + AFTER_FAILURE));
                 }
                 Some(how) => match how.asked_by() {
                     Some(signal) => {
                         self.asked.get_or_insert((rank, how, signal, now + AFTER_SIGNAL));
                     }
-                    None => return Some(Ending::Failed(ranks.failure(rank, how))),
+                    None => return Some(Outcome::Failed(ranks.failure(rank, how))),
                 },
             }
         }
         let all = ranks.all_ended();
         if let Some((rank, how, until)) = self.consequence {
-            return (all || now > until).then(|| Ending::Failed(ranks.failure(rank, how)));
+            return (all || now > until).then(|| Outcome::Failed(ranks.failure(rank, how)));
         }
         match self.asked {
-            Some((_, _, signal, _)) if all => Some(Ending::Stopped { signal }),
-            // The others have not been asked: it did not stop together with them.
-            Some((rank, how, _, until)) if now > until => Some(Ending::Failed(ranks.failure(rank, how))),
+            Some((_, _, signal, _)) if all => Some(Outcome::Stopped { signal }),
+            // The others were not asked to stop: this rank did not exit together with them.
+            Some((rank, how, _, until)) if now > until => Some(Outcome::Failed(ranks.failure(rank, how))),
             Some(_) => None,
-            None if all => Some(Ending::Done),
+            None if all => Some(Outcome::Done),
             None => self.halted(ranks, poll),
         }
     }
 
-    /// The failure of a rank that has stood stopped for too long. Those that wait for it in a collective
-    /// call notice it themselves, but not those that have ended.
-    fn halted(&mut self, ranks: &mut Ranks, poll: Duration) -> Option<Ending> {
-        // Alone, it may rest for as long as somebody wishes.
+    /// The failure of a rank that has been stopped for too long.
+    ///
+    /// Ranks that wait for it in a collective time out by themselves, but ranks that have ended do not.
+    fn halted(&mut self, ranks: &mut Ranks, poll: Duration) -> Option<Outcome> {
+        // A single rank may be stopped for any time.
         let stopped = ranks.stopped().next().filter(|_| ranks.world_size() > 1);
         self.halted = stopped.map(|(rank, signal)| match self.halted {
             Some((before, _, seen)) if before == rank => (rank, signal, seen + poll),
             Some(_) | None => (rank, signal, Duration::ZERO),
         });
         let (rank, signal, _) = self.halted.filter(|(_, _, seen)| *seen > STOPPED)?;
-        Some(Ending::Failed(ranks.failure(rank, How::Stopped(signal))))
+        Some(Outcome::Failed(ranks.failure(rank, ExitReason::Stopped(signal))))
     }
 }
 
@@ -164,8 +166,8 @@ mod tests {
         Ranks::start(&job, &round, &port, &Signals::new())
     }
 
-    /// What many looks at ranks say, of which the first stands stopped from the third look on.
-    fn watched(count: usize) -> Result<Option<Ending>> {
+    /// The outcome after several checks of ranks, the first of which is stopped before the third check.
+    fn watched(count: usize) -> Result<Option<Outcome>> {
         let (mut ranks, signals, mut watch) = (sleepers(count)?, Signals::new(), Watch::default());
         let mut look = |ranks: &mut Ranks| watch.look(ranks, &signals, Duration::from_secs(30));
         assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
@@ -181,8 +183,8 @@ mod tests {
     fn a_stopped_rank_that_others_need_ends_the_job_by_name() -> Result<()> {
         let ending = watched(2)?.expect("an ending");
         assert_eq!(ending.code(), 128 + libc::SIGSTOP as u8);
-        let Ending::Failed(failure) = ending else { panic!("{ending:?}") };
-        assert_eq!((failure.rank, failure.how), (0, How::Stopped(libc::SIGSTOP)));
+        let Outcome::Failed(failure) = ending else { panic!("{ending:?}") };
+        assert_eq!((failure.rank, failure.how), (0, ExitReason::Stopped(libc::SIGSTOP)));
         Ok(())
     }
 

@@ -1,32 +1,31 @@
-//! Who this process is: the environment variables that torchrun, our launcher, mpirun, SLURM and
-//! Kubernetes set.
+//! Rank and world size of this process, from the environment variables of torchrun, this crate's launcher,
+//! mpirun, SLURM and Kubernetes.
 
-mod args;
-mod meeting;
+mod init_method;
 mod slurm;
-
-pub use args::WorldArgs;
 
 use anyhow::{Context, Result, bail};
 
-/// This process among all processes of the job.
+/// Rank and world size of this process, globally and on its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Environment {
-    /// Over all machines.
+    /// Rank over all machines.
     pub rank: usize,
-    /// On this machine.
+    /// Rank on this machine.
     pub local_rank: usize,
     pub world_size: usize,
-    /// Processes on this machine.
+    /// Number of processes on this machine.
     pub local_world_size: usize,
     pub launcher: Launcher,
+    /// Whether this process sees exactly one GPU, which no other process sees.
+    pub own_gpu: bool,
 }
 
-/// Who started this process.
+/// What started this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// Nobody, or one that sets `RANK` and its like: torchrun, `burn-ddp launch`, Kubernetes'
-    /// training operators.
+    /// No launcher, or one that sets `RANK` and the like: torchrun, `burn-ddp launch`, Kubernetes' training
+    /// operators.
     Variables,
     /// OpenMPI's mpirun.
     Mpirun,
@@ -36,7 +35,7 @@ pub enum Launcher {
     Slurm,
 }
 
-/// Rank, local rank, world size and local world size, as a launcher calls them.
+/// Variables with rank, local rank, world size and local world size.
 type Names = [&'static str; 4];
 
 impl Launcher {
@@ -50,15 +49,16 @@ impl Launcher {
                 "OMPI_COMM_WORLD_LOCAL_SIZE",
             ],
             Launcher::Pmi => ["PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_LOCALNRANKS"],
-            // The last holds the counts of all nodes.
+            // The last variable holds the counts of all nodes.
             Launcher::Slurm => {
                 ["SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"]
             }
         }
     }
 
-    /// Whose variables are there. One launcher may have started another's: the innermost counts,
-    /// whose local numbers are the right ones.
+    /// The launcher whose variables are set.
+    ///
+    /// One launcher may have started another. The innermost counts, because its local ranks are correct.
     fn detect(lookup: &impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |name: &str| lookup(name).is_some();
         if set("RANK") || set("LOCAL_RANK") {
@@ -66,7 +66,7 @@ impl Launcher {
         } else if set("OMPI_COMM_WORLD_RANK") {
             Some(Launcher::Mpirun)
         } else if set("PMI_RANK") && (set("MPI_LOCALRANKID") || !slurm::is_task(lookup)) {
-            // srun sets PMI_RANK, too, where it serves PMI; Hydra alone sets the local number.
+            // srun sets PMI_RANK, too, where it serves PMI; only Hydra sets the local rank.
             Some(Launcher::Pmi)
         } else {
             slurm::is_task(lookup).then_some(Launcher::Slurm)
@@ -75,24 +75,29 @@ impl Launcher {
 }
 
 impl Environment {
-    /// The world of one.
+    /// A world of one process.
     pub const SOLO: Environment = Environment {
         rank: 0,
         local_rank: 0,
         world_size: 1,
         local_world_size: 1,
         launcher: Launcher::Variables,
+        own_gpu: false,
     };
 
-    /// What a launcher said, or `None` if there was none.
+    /// The launcher's variables, or `None` without a launcher.
     ///
     /// # Errors
-    /// Naming the variable that is missing, not a number or out of range.
+    /// If a variable is missing, not a number or out of range. The error names it.
     pub fn detect() -> Result<Option<Self>> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
+    /// [`Environment::detect`] with `lookup` in place of the process's environment.
+    ///
+    /// # Errors
+    /// Those of [`Environment::detect`].
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Self>> {
         let number = |name: &str| -> Result<Option<usize>> {
             lookup(name)
                 .map(|value| {
@@ -107,7 +112,7 @@ impl Environment {
         })?;
         let world_size =
             number(world_name)?.with_context(|| format!("{rank_name} is set but {world_name} is not"))?;
-        // A training operator of Kubernetes numbers its pods, and each is a machine of its own.
+        // Training operators of Kubernetes number the pods, and each pod is a machine.
         let pod = launcher == Launcher::Variables && lookup("KUBERNETES_SERVICE_HOST").is_some();
         let (one_rank, one_size) = if pod { (0, 1) } else { (rank, world_size) };
         let local_rank = number(local_rank_name)?.unwrap_or(one_rank);
@@ -131,15 +136,16 @@ impl Environment {
         if local_world_size > world_size {
             bail!("{local_world_name}={local_world_size} is more than {world_name}={world_size}");
         }
-        Ok(Some(Environment { rank, local_rank, world_size, local_world_size, launcher }))
+        let own_gpu = slurm::binds_one_gpu(&lookup, local_rank);
+        Ok(Some(Environment { rank, local_rank, world_size, local_world_size, launcher, own_gpu }))
     }
 
-    /// Whether this is the rank that speaks and writes files.
+    /// Whether this is rank 0, which prints and writes files.
     pub fn is_main(&self) -> bool {
         self.rank == 0
     }
 
-    /// Whether this is the one rank on its machine that downloads.
+    /// Whether this is local rank 0, which downloads for its machine.
     pub fn is_local_main(&self) -> bool {
         self.local_rank == 0
     }
@@ -178,7 +184,9 @@ mod tests {
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
         ];
         let launcher = Launcher::Mpirun;
-        let wanted = Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, launcher };
+        let ranks =
+            Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, ..Environment::SOLO };
+        let wanted = Environment { launcher, ..ranks };
         assert_eq!(detect(&mpirun).ok(), Some(Some(wanted)));
         let both = [&mpirun[..], &[("RANK", "0"), ("WORLD_SIZE", "1")]].concat();
         assert_eq!(detect(&both).ok(), Some(Some(Environment::SOLO)));
@@ -188,7 +196,9 @@ mod tests {
     fn mpich_is_read() {
         let vars = [("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
         let launcher = Launcher::Pmi;
-        let wanted = Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, launcher };
+        let ranks =
+            Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, ..Environment::SOLO };
+        let wanted = Environment { launcher, ..ranks };
         assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
         // Hydra starts one proxy a node through srun: the ranks are Hydra's.
         let srun = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_LOCALID", "0")];
@@ -209,10 +219,34 @@ mod tests {
     #[test]
     fn sruns_tasks_are_ranks() {
         let launcher = Launcher::Slurm;
-        let wanted = Environment { rank: 3, local_rank: 1, world_size: 5, local_world_size: 2, launcher };
+        let ranks =
+            Environment { rank: 3, local_rank: 1, world_size: 5, local_world_size: 2, ..Environment::SOLO };
+        let wanted = Environment { launcher, ..ranks };
         assert_eq!(detect(&SRUN).ok(), Some(Some(wanted)));
         let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "5")];
         assert_eq!(detect(&[&SRUN[..], &pmi].concat()).ok(), Some(Some(wanted)));
+    }
+
+    #[test]
+    fn a_task_with_a_gpu_of_its_own_is_recognised() {
+        let own = |more: &[(&str, &str)]| {
+            detect(&[&SRUN[..], more].concat()).ok().flatten().map(|found| found.own_gpu)
+        };
+        let visible = ("CUDA_VISIBLE_DEVICES", "0");
+        for bound in [
+            ("SLURM_GPUS_PER_TASK", "1"),
+            ("SLURM_TRES_PER_TASK", "cpu=4,gres/gpu=1"),
+            ("SLURM_GPU_BIND", "single:1"),
+        ] {
+            assert_eq!(own(&[visible, bound]), Some(true), "{bound:?}");
+        }
+        let per_task = ("SLURM_GPUS_PER_TASK", "1");
+        assert_eq!(own(&[visible]), Some(false));
+        assert_eq!(own(&[per_task, ("CUDA_VISIBLE_DEVICES", "0,1")]), Some(false));
+        assert_eq!(own(&[visible, ("SLURM_GPUS_PER_TASK", "2")]), Some(false));
+        // torchrun within a task: the GPU is the task's, which has several ranks.
+        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")];
+        assert_eq!(own(&[&torchrun[..], &[visible, per_task]].concat()), Some(false));
     }
 
     #[test]

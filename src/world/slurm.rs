@@ -1,8 +1,8 @@
-//! SLURM's ways to write host lists and task counts, and whether a process is one of srun's tasks.
+//! SLURM's host lists and task counts, and detection of srun's tasks.
 
 use std::hash::Hasher;
 
-/// The first host of a node list: `node[03-05,9],other` is headed by `node03`.
+/// The first host of a node list: `node03` for `node[03-05,9],other`.
 ///
 /// The format is that of slurm's hostlist: prefixes with bracketed lists of numbers and ranges,
 /// several brackets in a name allowed.
@@ -24,7 +24,7 @@ pub fn first_host(list: &str) -> Option<String> {
     (!host.is_empty()).then_some(host)
 }
 
-/// Tasks on node number `node`, from a list such as `2(x3),1`: two on each of three nodes, then one.
+/// Number of tasks on node `node`, from a list such as `2(x3),1`: two on each of three nodes, then one.
 pub fn tasks_on(list: &str, node: usize) -> Option<usize> {
     let mut skipped = 0;
     for part in list.trim().split(',') {
@@ -40,11 +40,10 @@ pub fn tasks_on(list: &str, node: usize) -> Option<usize> {
     None
 }
 
-/// Whether the variables are those of one of several tasks that `srun` started.
+/// Whether this process is one of several tasks of `srun`.
 ///
-/// The script of an `sbatch` job has `SLURM_PROCID=0` and `SLURM_NTASKS`, too, without being a task:
-/// only srun sets the step's own `SLURM_STEP_NUM_TASKS`. And a shell that `srun --pty` opened is for
-/// somebody to work in.
+/// The script of an `sbatch` job has `SLURM_PROCID=0` and `SLURM_NTASKS`, too, without being a task: only
+/// srun sets `SLURM_STEP_NUM_TASKS`. A shell opened by `srun --pty` is interactive and not a task.
 pub fn is_task(lookup: &impl Fn(&str) -> Option<String>) -> bool {
     let several = lookup("SLURM_STEP_NUM_TASKS")
         .and_then(|tasks| tasks.trim().parse().ok())
@@ -52,10 +51,27 @@ pub fn is_task(lookup: &impl Fn(&str) -> Option<String>) -> bool {
     several && lookup("SLURM_PROCID").is_some() && lookup("SLURM_PTY_PORT").is_none()
 }
 
-/// A port that all ranks of a job derive from its name, 20000 to 32767: below those that Linux gives
-/// to outgoing connections.
+/// Whether this process is a task of srun with exactly one GPU that no other task has.
+///
+/// This holds for `--gpus-per-task=1` and `--gpu-bind=single:1`. The GPU's index is 0 in every such task.
+pub fn binds_one_gpu(lookup: &impl Fn(&str) -> Option<String>, local_rank: usize) -> bool {
+    let is = |name: &str, wanted: &str| lookup(name).is_some_and(|value| value.trim() == wanted);
+    let visible = lookup("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let one = !visible.trim().is_empty() && !visible.contains(',');
+    // Another launcher within a task shares the task's GPU between several ranks.
+    let task = is_task(lookup) && is("SLURM_LOCALID", &local_rank.to_string());
+    let resources = lookup("SLURM_TRES_PER_TASK").unwrap_or_default();
+    let bound = is("SLURM_GPUS_PER_TASK", "1")
+        || resources.split(',').any(|resource| matches!(resource.trim(), "gres/gpu=1" | "gres/gpu:1"))
+        || ["single:1", "per_task:1"].iter().any(|binding| is("SLURM_GPU_BIND", binding));
+    one && task && bound
+}
+
+/// The port that all ranks of a job derive from its id, 20000 to 32767.
+///
+/// The range is below the ports that Linux assigns to outgoing connections.
 pub fn port_of(job: &str) -> u16 {
-    // FNV-1a: the same in every build, which the standard library's hasher does not promise.
+    // FNV-1a is equal in every build; the standard library's hasher is not guaranteed to be.
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     hash.write(job.as_bytes());
     20_000 + (hash.finish() % 12_768) as u16

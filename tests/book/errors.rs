@@ -20,7 +20,7 @@ const MAKERS: [&str; 11] = [
     "Err(format!(",
     "Err(",
     "warn(",
-    "last_words(",
+    "eprint_line(",
 ];
 
 /// All sources below a folder.
@@ -38,7 +38,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Those of the repository at `root`.
 fn all_sources(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for folder in ["src", "collective/src", "kernels/src"] {
+    for folder in ["src", "collective/src", "examples/mnist_ddp/src", "kernels/src"] {
         sources(&root.join(folder), &mut found);
     }
     found

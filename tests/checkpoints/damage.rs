@@ -1,7 +1,7 @@
 //! Checkpoints that are not what they should be, and disks that do not take them.
 
 use super::{SMALL, checkpointed, copy, resume};
-use crate::common::{Outcome, Run, command, finish, program, trained};
+use crate::common::{Outcome, Run, command, finish, mnist, trained};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
@@ -92,12 +92,10 @@ fn a_checkpoint_cut_by_a_kill_is_never_taken_for_a_complete_one() {
     let path = folder.path().join("run");
     let (mut cuts, began) = (0, Instant::now());
     loop {
-        let args = format!(
-            "train --device cpu {SMALL} {FLAGS} --save-every 1 --run-dir {} --resume",
-            path.display()
-        );
+        let args =
+            format!("--device cpu {SMALL} {FLAGS} --save-every 1 --run-dir {} --resume", path.display());
         let args: Vec<&str> = args.split_whitespace().collect();
-        let mut child = command(&program(), &args).spawn().expect("built");
+        let mut child = command(&mnist(), &args).spawn().expect("built");
         // Killed the moment a checkpoint is being written, if this test is fast enough to see it.
         let writing = || {
             fs::read_dir(path.join("checkpoints")).is_ok_and(|mut entries| {
@@ -138,8 +136,8 @@ fn a_full_disk_is_an_error_that_leaves_the_old_checkpoint_whole() {
         eprintln!("SKIPPED: this user may not mount a tmpfs");
         return;
     }
-    let (exe, dir) = (program().display().to_string(), small.join("run").display().to_string());
-    let train = format!("{exe} train --device cpu {SMALL} {FLAGS} --save-every 2");
+    let (exe, dir) = (mnist().display().to_string(), small.join("run").display().to_string());
+    let train = format!("{exe} --device cpu {SMALL} {FLAGS} --save-every 2");
     let kept = folder.path().join("kept");
     let outcome =
         run(&format!("{train} --run-dir {dir}; code=$?; cp -r {dir} {}; exit $code", kept.display()));
@@ -162,17 +160,16 @@ fn a_folder_that_may_not_be_written_is_an_error_on_the_rank_that_writes() {
     allow(folder.path(), 0o777);
     allow(&path, 0o777);
     allow(&path.join("checkpoints"), 0o555);
-    let args =
-        format!("train --device cpu {SMALL} --nproc-per-node 2 --batch-size 8 --run-dir {}", path.display());
+    let args = format!("--device cpu {SMALL} --nproc-per-node 2 --batch-size 8 --run-dir {}", path.display());
     let args: Vec<&str> = args.split_whitespace().collect();
-    let mut command: Command = command(&program(), &args);
+    let mut command: Command = command(&mnist(), &args);
     // SAFETY: it only asks.
     if unsafe { libc::geteuid() } == 0 {
         // Nothing is forbidden to root.
         command.uid(65534).gid(65534);
     }
     let Ok(child) = command.spawn() else {
-        eprintln!("SKIPPED: another user may not run {}", program().display());
+        eprintln!("SKIPPED: another user may not run {}", mnist().display());
         return;
     };
     finish(child).failed_saying(&["cannot write the checkpoint", "step-000006", "Permission denied"]);

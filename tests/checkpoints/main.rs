@@ -11,7 +11,7 @@ use common::{Outcome, Run, train, trained};
 use std::{fs, path::Path};
 
 /// Six steps an epoch at a global batch of 16, the last one short.
-const SMALL: &str = "--dataset digits --train-limit 90 --eval-limit 20 --lr 0.01 --epochs 2 --keep 100";
+const SMALL: &str = "--dataset digits --train-limit 90 --eval-limit 20 --lr 0.01 --epochs 2 --keep-last 100";
 
 /// `SMALL` with checkpoints after each two steps.
 fn checkpointed(flags: &str) -> Run {

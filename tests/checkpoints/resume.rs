@@ -1,7 +1,7 @@
 //! Going on from a checkpoint.
 
 use super::{SMALL, checkpointed, copy, resume};
-use crate::common::{Run, assert_close, finish, program, train, trained};
+use crate::common::{Run, assert_close, finish, mnist, train, trained};
 use std::{fs, path::Path};
 
 /// Every column of both tables that does not depend on the clock.
@@ -20,7 +20,7 @@ fn reopened(path: &Path) -> Run {
 fn a_run_goes_on_with_the_bits_it_would_have_had() {
     for flags in [
         "--nproc-per-node 2 --batch-size 8 --batch-norm",
-        "--nproc-per-node 2 --batch-size 4 --sync-bn --accumulate 2 --warmup-epochs 1.5 --gradient-clip 1",
+        "--nproc-per-node 2 --batch-size 4 --sync-bn --grad-accum-steps 2 --warmup-epochs 1.5 --clip-grad-norm 1",
         "--mode single --batch-size 16 --batch-norm --workers 0 --warmup-epochs 1.5 --warmup-start-factor 0.1",
         "--nproc-per-node 2 --batch-size 8 --precision bf16 --no-shuffle",
         // Burn's CPU backend has one random number generator for all replicas of a process.
@@ -105,7 +105,7 @@ fn without_a_checkpoint_a_run_begins_and_says_so() {
 fn the_newest_and_the_best_checkpoints_are_kept() {
     let flags =
         "--dataset digits --train-limit 64 --eval-limit 20 --mode single --batch-size 8 --save-every 1";
-    let run = trained(&format!("{flags} --keep 3 --epochs 2 --lr 0.01"));
+    let run = trained(&format!("{flags} --keep-last 3 --epochs 2 --lr 0.01"));
     let folder = run.path.join("checkpoints");
     let best = fs::read_link(folder.join("best")).expect("a link");
     let mut names: Vec<String> = fs::read_dir(&folder)
@@ -161,8 +161,8 @@ fn weights_of_another_network_are_taken_as_far_as_they_fit() {
 
 #[test]
 fn resuming_elsewhere_is_refused() {
-    let args = ["train", "--resume"];
-    finish(crate::common::command(&program(), &args).spawn().expect("built")).failed_saying(&["--run-dir"]);
+    finish(crate::common::command(&mnist(), &["--resume"]).spawn().expect("built"))
+        .failed_saying(&["--run-dir"]);
     train("--device cpu --dataset digits --train-limit 9 --mode single --resume /nowhere/at/all")
         .failed_saying(&["/nowhere/at/all", "no such folder"]);
 }

@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM: the step ends everywhere, a checkpoint is kept, and all ranks leave.
 
 use super::SMALL;
-use crate::common::{Run, command, finish, processes_with, program, trained};
+use crate::common::{Run, command, finish, mnist, processes_with, trained};
 use std::{
     fs,
     path::Path,
@@ -12,14 +12,14 @@ use std::{
 
 /// So many epochs that it never ends by itself.
 fn endless() -> String {
-    SMALL.replace("--epochs 2", "--epochs 2000").replace("--keep 100", "--keep 2")
+    SMALL.replace("--epochs 2", "--epochs 2000").replace("--keep-last 100", "--keep-last 2")
 }
 
 /// Starts a run and waits until it trains.
 fn started(marker: &str, flags: &str, run_dir: &Path) -> Child {
-    let args = format!("train --device cpu --progress plain {flags} --run-dir {}", run_dir.display());
+    let args = format!("--device cpu --progress plain {flags} --run-dir {}", run_dir.display());
     let args: Vec<&str> = args.split_whitespace().collect();
-    let child = command(&program(), &args).env("BURN_DDP_TEST", marker).spawn().expect("built");
+    let child = command(&mnist(), &args).env("BURN_DDP_TEST", marker).spawn().expect("built");
     let deadline = Instant::now() + Duration::from_secs(120);
     while !fs::read_to_string(run_dir.join("steps.csv")).is_ok_and(|text| text.lines().count() > 2) {
         assert!(Instant::now() < deadline, "no step within 2 minutes");
@@ -92,9 +92,9 @@ fn a_second_signal_ends_a_run_at_once() {
         // One step takes minutes.
         let flags = format!("--dataset digits --train-limit 20000 --eval-limit 20 {flags}");
         let path = folder.path().join("run");
-        let args = format!("train --device cpu --batch-size 10000 {flags} --run-dir {}", path.display());
+        let args = format!("--device cpu --batch-size 10000 {flags} --run-dir {}", path.display());
         let args: Vec<&str> = args.split_whitespace().collect();
-        let child = command(&program(), &args).env("BURN_DDP_TEST", name).spawn().expect("built");
+        let child = command(&mnist(), &args).env("BURN_DDP_TEST", name).spawn().expect("built");
         let deadline = Instant::now() + Duration::from_secs(120);
         while !path.join("config.json").exists() {
             assert!(Instant::now() < deadline, "not started within 2 minutes");

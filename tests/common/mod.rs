@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod launched;
+pub mod reference;
 
 use serde_json::Value;
 use std::{
@@ -30,14 +31,11 @@ pub fn example(name: &str) -> PathBuf {
     program().parent().expect("in target/debug").join("examples").join(name)
 }
 
-/// A folder that was handed to the project beside its checkout, if it is there.
-pub fn shared(part: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(part);
-    if path.exists() {
-        return Some(path);
-    }
-    eprintln!("SKIPPED: {} is not here", path.display());
-    None
+/// The program of the MNIST example, which trains.
+pub fn mnist() -> PathBuf {
+    let program = example("mnist_ddp");
+    assert!(program.is_file(), "{} is missing: cargo build --example mnist_ddp", program.display());
+    program
 }
 
 /// What a command did.
@@ -117,10 +115,10 @@ pub fn finish(mut child: Child) -> Outcome {
     Outcome { code: status.code(), stdout, stderr }
 }
 
-/// Runs `burn-ddp train` with these flags, separated by blanks.
+/// Runs `mnist_ddp` with these flags, separated by blanks.
 pub fn train(flags: &str) -> Outcome {
-    let args: Vec<&str> = ["train"].into_iter().chain(flags.split_whitespace()).collect();
-    finish(command(&program(), &args).spawn().expect("the program was built"))
+    let args: Vec<&str> = flags.split_whitespace().collect();
+    finish(command(&mnist(), &args).spawn().expect("the program was built"))
 }
 
 /// A finished run's folder.
@@ -139,6 +137,11 @@ pub fn trained(flags: &str) -> Run {
 }
 
 impl Run {
+    /// In a temporary folder, which is removed with it.
+    pub fn within(path: PathBuf, folder: TempDir) -> Self {
+        Self { path, _folder: Some(folder) }
+    }
+
     /// In a folder that somebody else removes.
     pub fn at(path: PathBuf) -> Self {
         Self { path, _folder: None }

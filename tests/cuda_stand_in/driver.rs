@@ -12,9 +12,12 @@
 //! project call, as the CUDA driver API reference documents it.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
+mod event;
+mod fault;
 mod fiber;
 mod kernel;
 mod memory;
+mod overlap;
 mod settings;
 mod stream;
 
@@ -31,8 +34,9 @@ pub const NOT_FOUND: Status = 500;
 pub const NOT_READY: Status = 600;
 pub const ILLEGAL_ADDRESS: Status = 700;
 pub const LAUNCH_FAILED: Status = 719;
+pub const NOT_SUPPORTED: Status = 801;
 
-const TOTAL_MEMORY: usize = 4 << 30;
+const MEMORY: u64 = 4 << 30;
 /// A primary context's handle is its device's number plus this.
 const CONTEXT: usize = 0x1000;
 
@@ -86,17 +90,21 @@ pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _devi
     SUCCESS
 }
 
+fn total_memory() -> usize {
+    setting("MEMORY").unwrap_or(MEMORY) as usize
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> Status {
-    unsafe { *bytes = TOTAL_MEMORY };
+    unsafe { *bytes = total_memory() };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Status {
     unsafe {
-        *total = TOTAL_MEMORY;
-        *free = TOTAL_MEMORY.saturating_sub(memory::allocated());
+        *total = total_memory();
+        *free = total_memory().saturating_sub(memory::allocated());
     }
     SUCCESS
 }
@@ -106,13 +114,19 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Status {
     let capability = setting("COMPUTE_CAPABILITY").unwrap_or(61) as c_int;
     let found = match attribute {
-        1..=3 => 1024,     // threads per block, in all and along x and y
-        4 => 64,           // along z
-        5 => c_int::MAX,   // blocks along x
-        6 | 7 => 65_535,   // along y and z
-        8 | 97 => 49_152,  // shared memory per block
-        10 => 32,          // warp size
-        16 => 8,           // multiprocessors
+        1..=3 => 1024,   // threads per block, in all and along x and y
+        4 => 64,         // along z
+        5 => c_int::MAX, // blocks along x
+        6 | 7 => 65_535, // along y and z
+        8 => 49_152,     // shared memory per block
+        97 => match capability {
+            0..=69 => 49_152,
+            70..=79 => 98_304,
+            80..=89 => 166_912,
+            _ => 232_448,
+        }, // the same, for kernels that ask for more
+        10 => 32,        // warp size
+        16 => 8,         // multiprocessors
         75 => capability / 10,
         76 => capability % 10,
         _ => 1,
@@ -157,15 +171,15 @@ pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest
     SUCCESS
 }
 
-/// Tensor maps need compute capability 9.0, which the stand-in does not claim.
+/// Kernels with tensor maps are not executed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuTensorMapEncodeTiled() -> Status {
-    INVALID_VALUE
+    if settings::collects_sources() { SUCCESS } else { INVALID_VALUE }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuTensorMapEncodeIm2col() -> Status {
-    INVALID_VALUE
+    cuTensorMapEncodeTiled()
 }
 
 fn text_of(status: Status) -> (&'static CStr, &'static CStr) {
@@ -179,6 +193,7 @@ fn text_of(status: Status) -> (&'static CStr, &'static CStr) {
         NOT_READY => (c"CUDA_ERROR_NOT_READY", c"device not ready"),
         ILLEGAL_ADDRESS => (c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"),
         LAUNCH_FAILED => (c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+        NOT_SUPPORTED => (c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
         _ => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
     }
 }
@@ -243,14 +258,20 @@ pub unsafe extern "C" fn cuLaunchKernel(
     params: *const *const c_void,
     _extra: *const c_void,
 ) -> Status {
+    let function: &'static kernel::Function = unsafe { &*function };
+    if settings::collects_sources() && !function.is_probe() {
+        count("launches");
+        return stream::push(stream, stream::Operation::Nothing);
+    }
     if shared as usize > kernel::SHARED_MEMORY || bx * by * bz > 1024 {
         return INVALID_VALUE;
     }
     if settings::fails("FAIL_LAUNCH") {
+        // As on a GPU: from then on every call fails.
+        stream::lose();
         return LAUNCH_FAILED;
     }
     count("launches");
-    let function: &'static kernel::Function = unsafe { &*function };
     match unsafe { function.launch([gx, gy, gz], [bx, by, bz], params) } {
         Some(launch) => stream::push(stream, stream::Operation::Launch(launch)),
         None => INVALID_IMAGE,

@@ -3,11 +3,18 @@
 //! kernel that reads them ends in a segmentation fault. New memory is filled with NaN.
 
 use crate::{
-    INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status,
-    settings::{count, fails, lock},
+    INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status, fault,
+    settings::{collects_sources, count, fails_from, lock},
     stream::{self, Operation},
 };
-use std::{collections::BTreeMap, ffi::c_void, sync::Mutex};
+use std::{
+    collections::BTreeMap,
+    ffi::c_void,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 const PAGE: usize = 4096;
 /// Addresses, not memory: the kernel gives pages when they are first written.
@@ -46,9 +53,11 @@ impl Memory {
                 return None;
             }
             (self.start, self.next) = (range, range);
+            START.store(range, Ordering::Relaxed);
+            fault::install();
         }
         let pages = size.max(1).next_multiple_of(PAGE);
-        if self.next + pages + PAGE > self.start + RANGE || size > crate::TOTAL_MEMORY {
+        if self.next + pages + PAGE > self.start + RANGE || self.used() + size > crate::total_memory() {
             return None;
         }
         // The end is at the guard page, as far as an alignment of 512 bytes allows.
@@ -58,13 +67,18 @@ impl Memory {
         // SAFETY: pages of the range, used by nobody yet.
         unsafe {
             mprotect(first as *mut c_void, pages, READ_WRITE);
-            std::ptr::write_bytes(first as *mut u8, 0xff, pages);
+            let fill = if collects_sources() { 0 } else { 0xff };
+            std::ptr::write_bytes(first as *mut u8, fill, pages);
             if !open {
                 mprotect(first as *mut c_void, pages, NONE);
             }
         }
         self.live.insert(address, size);
         Some(address)
+    }
+
+    fn used(&self) -> usize {
+        self.live.values().sum()
     }
 
     fn pages(address: usize, size: usize) -> (usize, usize) {
@@ -103,6 +117,14 @@ pub fn open(open: bool) {
     }
 }
 
+/// Of the range of device addresses.
+static START: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Whether the address is in the range of device addresses, allocated or not.
+pub fn in_range(address: usize) -> bool {
+    address.checked_sub(START.load(Ordering::Relaxed)).is_some_and(|offset| offset < RANGE)
+}
+
 /// Whether these bytes are within one allocation.
 pub fn is_device(address: usize, length: usize) -> bool {
     Memory::holds(&lock(&MEMORY).live, address, length)
@@ -113,18 +135,20 @@ pub fn is_pinned(address: usize, length: usize) -> bool {
 }
 
 pub fn allocated() -> usize {
-    lock(&MEMORY).live.values().sum()
+    lock(&MEMORY).used()
 }
 
 /// To be executed by the device: whoever was given the address may still use it in earlier operations.
 pub fn free_now(address: usize) {
-    lock(&MEMORY).free(address);
+    if !lock(&MEMORY).free(address) {
+        outside("a free", address, 0);
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut usize, size: usize) -> Status {
     count("allocations");
-    if fails("FAIL_ALLOC") {
+    if fails_from("FAIL_ALLOC") {
         return OUT_OF_MEMORY;
     }
     match lock(&MEMORY).allocate(size) {
@@ -143,7 +167,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut usize, size: usize, _stre
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: usize) -> Status {
     let status = stream::synchronize_all();
-    if lock(&MEMORY).free(address) { status } else { INVALID_VALUE }
+    if lock(&MEMORY).free(address) { status } else { outside("a free", address, 0) }
 }
 
 #[unsafe(no_mangle)]
@@ -168,13 +192,18 @@ pub extern "C" fn cuMemFreeHost(address: usize) -> Status {
 }
 
 fn outside(what: &str, address: usize, length: usize) -> Status {
-    eprintln!("CUDA stand-in: {what} of {length} bytes at {address:#x} is not within one allocation");
+    eprintln!("CUDA stand-in: {what} of {length} bytes at {address:#x} is not within one live allocation");
     INVALID_VALUE
 }
 
 /// From pageable memory the driver copies before it returns, from page-locked memory later.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, length: usize, stream: usize) -> Status {
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: usize,
+    from: usize,
+    length: usize,
+    stream: usize,
+) -> Status {
     count("uploads");
     if !is_device(to, length) {
         return outside("an upload", to, length);
@@ -188,7 +217,12 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, length: us
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: usize, from: usize, length: usize, stream: usize) -> Status {
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: usize,
+    from: usize,
+    length: usize,
+    stream: usize,
+) -> Status {
     count("downloads");
     if !is_device(from, length) {
         return outside("a download", from, length);
@@ -243,7 +277,8 @@ const HOST: u32 = 1;
 pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: usize) -> Status {
     let copy = unsafe { &*copy };
     let (upload, download) = (copy.from_kind == HOST, copy.to_kind == HOST);
-    let from = if upload { copy.from_host } else { copy.from_device } + copy.from_y * copy.from_pitch + copy.from_x;
+    let from =
+        if upload { copy.from_host } else { copy.from_device } + copy.from_y * copy.from_pitch + copy.from_x;
     let to = if download { copy.to_host } else { copy.to_device } + copy.to_y * copy.to_pitch + copy.to_x;
     count(if upload { "uploads" } else { "downloads" });
     for row in 0..copy.height {

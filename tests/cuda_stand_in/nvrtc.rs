@@ -10,13 +10,18 @@ use std::{
     ffi::{CStr, c_char, c_int},
     fs,
     hash::{DefaultHasher, Hash, Hasher},
-    path::PathBuf,
+    io::Write,
+    path::{Path, PathBuf},
     process, ptr,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 const SUCCESS: c_int = 0;
 const COMPILATION: c_int = 6;
+/// The kernel that this project compiles itself, to verify that the device computes. It is always executed.
+const PROBE: &str = "burn_ddp_probe";
 const HEADER: &str = include_str!("cuda_on_cpu.h");
+const HALF_HEADER: &str = include_str!("half_on_cpu.h");
 
 pub struct Program {
     source: String,
@@ -60,10 +65,25 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
     _texts: *const *const c_char,
 ) -> c_int {
     let program = unsafe { &mut *program };
-    match write(&program.source) {
+    let number = COMPILED.fetch_add(1, Ordering::Relaxed) + 1;
+    if setting("FAIL_COMPILE") == Some(number) {
+        program.log = b"probe.cu(1): error: refused by CUDA_STAND_IN_FAIL_COMPILE\0".to_vec();
+        return COMPILATION;
+    }
+    // CubeCL panics on a log that is not UTF-8.
+    if setting("BAD_LOG") == Some(number) {
+        program.log = b"\xff\0".to_vec();
+        return COMPILATION;
+    }
+    let written = match env::var_os("CUDA_STAND_IN_SOURCES") {
+        Some(folder) if !program.source.contains(PROBE) => keep(&program.source, Path::new(&folder), "cu"),
+        _ => write(&program.source),
+    };
+    match written {
         Ok(path) => {
             program.image = path.to_string_lossy().into_owned().into_bytes();
             program.image.push(0);
+            count();
             SUCCESS
         }
         Err(why) => {
@@ -74,10 +94,29 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
     }
 }
 
+/// Adds a program to the counts, as `settings.rs` describes them.
+fn count() {
+    if let Ok(path) = env::var("CUDA_STAND_IN_COUNTS") {
+        let path = format!("{path}.{}.nvrtc", process::id());
+        let file = fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = file.and_then(|mut file| file.write_all(b"programs 1\n"));
+    }
+}
+
+/// Programs that were to be compiled.
+static COMPILED: AtomicU64 = AtomicU64::new(0);
+
+fn setting(name: &str) -> Option<u64> {
+    env::var(format!("CUDA_STAND_IN_{name}")).ok()?.parse().ok()
+}
+
 fn write(source: &str) -> Result<PathBuf, String> {
     let kernel = kernel_name(source).ok_or("there is no __global__ function in the source")?;
     let meets = ["__syncthreads", "_sync(", "__syncwarp"].iter().any(|word| source.contains(word));
-    let mut text = format!("{HEADER}\n#line 1 \"{kernel}.cu\"\n{}\n", calls_for_atomics(source));
+    let (source, halves) = without_half_headers(source);
+    let half_header = if halves { HALF_HEADER } else { "" };
+    let mut text =
+        format!("{HEADER}\n{half_header}\n#line 1 \"{kernel}.cu\"\n{}\n", calls_for_atomics(&source));
     // The block's shared memory, declared without a size: one block runs at a time.
     for (at, _) in source.match_indices("extern __shared__") {
         let declaration = source[at..].split('[').next().unwrap_or_default();
@@ -85,12 +124,19 @@ fn write(source: &str) -> Result<PathBuf, String> {
         text += &format!("__attribute__((aligned(128))) char {name}[65536];\n");
     }
     text += &format!("ENTRY({kernel}, {})\n", u8::from(meets));
+    let folder = env::var("CUDA_STAND_IN_CACHE").map_err(|_| "CUDA_STAND_IN_CACHE is not set")?;
+    keep(&text, Path::new(&folder), "cpp")
+}
+
+/// Writes the text to a file that is named by its contents.
+fn keep(text: &str, folder: &Path, extension: &str) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
-    let folder = env::var("CUDA_STAND_IN_CACHE").map_err(|_| "CUDA_STAND_IN_CACHE is not set")?;
-    let path = PathBuf::from(folder).join(format!("{:016x}.cpp", hasher.finish()));
+    let path = folder.join(format!("{:016x}.{extension}", hasher.finish()));
     if !path.is_file() {
-        let own = path.with_extension(format!("{}.cpp", process::id()));
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let own = path.with_extension(format!("{}-{number}.{extension}", process::id()));
         let failed = |error: std::io::Error| format!("{}: {error}", own.display());
         fs::write(&own, text).map_err(failed)?;
         fs::rename(&own, &path).map_err(failed)?;
@@ -110,6 +156,13 @@ fn kernel_name(source: &str) -> Option<&str> {
             name => return Some(name),
         }
     }
+}
+
+/// The source without CUDA's headers of half types, and whether it had one.
+fn without_half_headers(source: &str) -> (String, bool) {
+    let text = source.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "");
+    let halves = text.len() != source.len();
+    (text, halves)
 }
 
 /// Inline PTX atomics, `asm volatile("atom.relaxed.add.u32 %0, [%1], %2;" : "=r"(a) : "l"(p), "r"(v) );`,

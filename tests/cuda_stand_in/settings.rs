@@ -6,21 +6,35 @@
 //! | `DEVICES` | number of devices (1) |
 //! | `DRIVER` | version of the driver, such as 12040 (13000) |
 //! | `COMPUTE_CAPABILITY` | such as 61 |
+//! | `MEMORY` | bytes of a device's memory (4 GiB) |
 //! | `SEED` | seed of the order in which streams are executed (1) |
-//! | `FAIL_ALLOC`, `FAIL_MODULE`, `FAIL_LAUNCH` | the call of that kind, from 1, that fails |
+//! | `NVRTC` | version of NVRTC, such as 12.8 (13.0) |
+//! | `FAIL_COMPILE` | the call of NVRTC's compiler, from 1, that fails |
+//! | `BAD_LOG` | the call of NVRTC's compiler, from 1, that fails with a log on which CubeCL panics |
+//! | `FAIL_MODULE` | the call of that kind, from 1, that fails |
+//! | `FAIL_LAUNCH` | the launch, from 1, that fails and loses the device |
+//! | `FAIL_ALLOC` | the first allocation of device memory, from 1, that fails; all later ones fail, too |
 //! | `LOST_AT` | the operation, from 1, at which the device is lost |
 //! | `IGNORE_WAITS` | `stream` or `context`: waits for events that are ignored, to show that this is noticed |
-//! | `COUNTS` | a file for the counts, written when the process exits; its process id is appended |
+//! | `COUNTS` | a file for the counts, written when the process exits; its process id is appended. The stand-in for NVRTC counts `programs` in a file of its own. `synchronisations` are waits for work that no earlier wait was for, `drains` those with no work queued behind it |
+//! | `SOURCES` | a folder: kernels are written there as CUDA C++, and none is compiled or executed but the probe |
 //! | `KERNELS` | a file for the time of each kernel, likewise |
 
 use std::{
     collections::BTreeMap,
     env, fs,
-    sync::{Mutex, MutexGuard, Once, PoisonError},
+    sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError},
 };
 
 pub fn setting(name: &str) -> Option<u64> {
     env::var(format!("CUDA_STAND_IN_{name}")).ok()?.parse().ok()
+}
+
+/// Whether kernels are collected and not executed. Timing then works, so that CubeCL generates all kernels that it
+/// chooses from, and memory is zero.
+pub fn collects_sources() -> bool {
+    static COLLECTS: OnceLock<bool> = OnceLock::new();
+    *COLLECTS.get_or_init(|| env::var_os("CUDA_STAND_IN_SOURCES").is_some())
 }
 
 static COUNTS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
@@ -32,6 +46,11 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Counts one `what`, and returns how many there were.
 pub fn count(what: &str) -> u64 {
+    add(what, 1)
+}
+
+/// The same for several.
+pub fn add(what: &str, more: u64) -> u64 {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
         // SAFETY: `report` is a function of this library, which is never unloaded.
@@ -39,8 +58,13 @@ pub fn count(what: &str) -> u64 {
     });
     let mut counts = lock(&COUNTS);
     let number = counts.entry(what.into()).or_default();
-    *number += 1;
+    *number += more;
     *number
+}
+
+/// Whether this call is one of those that are to fail, from the first on.
+pub fn fails_from(which: &str) -> bool {
+    setting(which).is_some_and(|first| count(which) >= first)
 }
 
 /// Whether this call is the one that is to fail.

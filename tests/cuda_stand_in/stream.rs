@@ -1,8 +1,9 @@
-//! Streams and events. Work is queued; one thread executes it, always the head of a stream that no
+//! Streams. Work is queued; one thread executes it, always the head of a stream that no
 //! event holds back, chosen at random. The seed is `CUDA_STAND_IN_SEED`.
 
 use crate::{
-    CONTEXT, INVALID_VALUE, LAUNCH_FAILED, NOT_READY, SUCCESS, Status, kernel, memory,
+    CONTEXT, LAUNCH_FAILED, SUCCESS, Status, fault, kernel, memory,
+    overlap,
     settings::{count, lock, setting},
 };
 use std::{
@@ -18,6 +19,7 @@ use std::{
 pub type Poll = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 pub enum Operation {
+    Nothing,
     Launch(kernel::Launch),
     Copy { to: usize, from: usize, length: usize },
     Write { to: usize, bytes: Vec<u8> },
@@ -29,34 +31,38 @@ pub enum Operation {
 }
 
 #[derive(Default)]
-struct Stream {
-    context: usize,
-    queue: VecDeque<Operation>,
+pub struct Stream {
+    pub context: usize,
+    pub queue: VecDeque<Operation>,
     busy: bool,
 }
 
 #[derive(Default)]
-struct Event {
+pub struct Event {
     /// Of the last record that was asked for.
-    number: u64,
-    /// Parts that are not executed yet, of each record that has some. Recording again does not change
-    /// what earlier waits wait for.
-    open: BTreeMap<u64, usize>,
-    /// Modelled time on the device when it was executed, seconds.
-    time: f64,
+    pub number: u64,
+    /// Parts that are not executed yet, by record. Earlier waits keep waiting for their own record.
+    pub open: BTreeMap<u64, usize>,
+    /// Pieces of work that had been queued when it was recorded last.
+    pub queued: u64,
+    /// Recorded in a stream that this thread has just created and not used.
+    pub anchor: Option<usize>,
 }
 
 #[derive(Default)]
-struct State {
-    streams: BTreeMap<usize, Stream>,
-    events: HashMap<usize, Event>,
+pub struct State {
+    pub streams: BTreeMap<usize, Stream>,
+    pub events: HashMap<usize, Event>,
     next: usize,
     executor: bool,
     random: u64,
-    time: f64,
+    /// Pieces of work that were ever queued.
+    pub queued: u64,
+    /// How many of them the host has waited for.
+    waited: u64,
     executed: u64,
     /// What every call returns since the device was lost.
-    lost: Option<Status>,
+    pub lost: Option<Status>,
 }
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
@@ -65,6 +71,8 @@ static CHANGED: Condvar = Condvar::new();
 thread_local! {
     /// The context of the calling thread.
     pub static CURRENT: Cell<usize> = const { Cell::new(CONTEXT) };
+    /// The stream that the calling thread created last, until the thread uses a stream.
+    pub static UNUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 impl State {
@@ -76,7 +84,7 @@ impl State {
         (self.random % below as u64) as usize
     }
 
-    fn is_done(&self, event: usize, number: u64) -> bool {
+    pub fn is_done(&self, event: usize, number: u64) -> bool {
         self.events.get(&event).is_none_or(|event| !event.open.contains_key(&number))
     }
 
@@ -84,7 +92,7 @@ impl State {
         self.streams.get(&stream).is_none_or(|stream| stream.queue.is_empty() && !stream.busy)
     }
 
-    fn new_handle(&mut self) -> usize {
+    pub fn new_handle(&mut self) -> usize {
         self.next += 16;
         self.next
     }
@@ -123,7 +131,7 @@ fn state() -> MutexGuard<'static, Option<State>> {
     guard
 }
 
-fn with<R>(act: impl FnOnce(&mut State) -> R) -> R {
+pub fn with<R>(act: impl FnOnce(&mut State) -> R) -> R {
     let mut guard = state();
     let result = guard.as_mut().map(act);
     drop(guard);
@@ -132,15 +140,26 @@ fn with<R>(act: impl FnOnce(&mut State) -> R) -> R {
 }
 
 /// Waits until `done`, or the device is lost.
-fn wait_until(done: impl Fn(&State) -> bool) -> Status {
+pub fn wait_until(done: impl Fn(&State) -> bool) -> Status {
     let mut guard = state();
     loop {
         match guard.as_ref() {
             Some(State { lost: Some(status), .. }) => return *status,
-            Some(state) if done(state) => return SUCCESS,
+            Some(state) if done(state) => {
+                // The executor closes the memory when it is out of work, which may be a moment later.
+                if state.streams.values().all(|stream| !stream.busy) {
+                    memory::open(false);
+                }
+                return SUCCESS;
+            }
             _ => guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner),
         }
     }
+}
+
+/// Loses the device.
+pub fn lose() {
+    with(|state| state.lost = Some(LAUNCH_FAILED));
 }
 
 /// The device.
@@ -157,26 +176,25 @@ fn execute() {
         };
         drop(guard);
         memory::open(true);
-        let mut cost = 0.0;
         let mut again = false;
         match &mut operation {
-            Operation::Launch(launch) => cost = launch.run(),
+            Operation::Launch(launch) => launch.run(),
             // SAFETY: both were checked when the copy was asked for.
             Operation::Copy { to, from, length } => unsafe {
+                fault::doing("a copy");
                 std::ptr::copy(*from as *const u8, *to as *mut u8, *length);
             },
             // SAFETY: likewise.
             Operation::Write { to, bytes } => unsafe {
+                fault::doing("an upload");
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, bytes.len());
             },
             Operation::Free(address) => memory::free_now(*address),
-            Operation::Record { .. } | Operation::Wait { .. } => {}
+            Operation::Nothing | Operation::Record { .. } | Operation::Wait { .. } => {}
             // SAFETY: whoever gave them keeps them until it is done.
             Operation::External { poll, argument } => again = unsafe { poll(*argument as *mut c_void) } == 0,
         }
         with(|state| {
-            state.time += cost;
-            let time = state.time;
             if let Operation::Record { event, number } = operation
                 && let Some(event) = state.events.get_mut(&event)
                 && let Some(parts) = event.open.get_mut(&number)
@@ -185,7 +203,6 @@ fn execute() {
                 if *parts == 0 {
                     event.open.remove(&number);
                 }
-                event.time = time;
             }
             if let Some(stream) = state.streams.get_mut(&stream) {
                 stream.busy = false;
@@ -205,11 +222,19 @@ fn execute() {
 }
 
 pub fn push(stream: usize, operation: Operation) -> Status {
+    UNUSED.set(None);
+    match &operation {
+        Operation::Launch(_) => overlap::launched(),
+        Operation::External { .. } => overlap::collective(stream),
+        _ => {}
+    }
     with(|state| {
         if let Some(status) = state.lost {
             return status;
         }
         let context = CURRENT.get();
+        let work = matches!(operation, Operation::Launch(_) | Operation::External { .. });
+        state.queued += u64::from(work);
         let queue = state.streams.entry(stream).or_insert_with(|| Stream { context, ..Stream::default() });
         queue.queue.push_back(operation);
         SUCCESS
@@ -217,6 +242,7 @@ pub fn push(stream: usize, operation: Operation) -> Status {
 }
 
 pub fn synchronize(stream: usize) -> Status {
+    count("drains");
     wait_until(|state| state.is_idle(stream))
 }
 
@@ -237,6 +263,7 @@ pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: u32) -> Stat
         state.streams.insert(handle, Stream { context: CURRENT.get(), ..Stream::default() });
         handle
     });
+    UNUSED.set(Some(handle));
     unsafe { *stream = handle };
     SUCCESS
 }
@@ -252,129 +279,32 @@ pub extern "C" fn cuStreamDestroy_v2(_stream: usize) -> Status {
     SUCCESS
 }
 
+/// Counts a wait for the first `queued` pieces of work, unless it is one of CubeCL's repeated ones without work.
+pub fn count_wait(queued: u64) {
+    let (new, drains) = with(|state| {
+        let new = queued > state.waited;
+        state.waited = state.waited.max(queued);
+        (new, queued == state.queued)
+    });
+    if new {
+        count("synchronisations");
+    }
+    if new && drains {
+        count("drains");
+    }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
-    count("synchronisations");
+    count_wait(with(|state| state.queued));
     synchronize(stream)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
-    count("synchronisations");
+    count_wait(with(|state| state.queued));
     let context = CURRENT.get();
     wait_until(|state| {
         state.streams.iter().all(|(handle, stream)| stream.context != context || state.is_idle(*handle))
     })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: u32) -> Status {
-    let handle = with(|state| {
-        let handle = state.new_handle();
-        state.events.insert(handle, Event::default());
-        handle
-    });
-    unsafe { *event = handle };
-    SUCCESS
-}
-
-/// Waits that are queued see it as executed: the driver keeps it for them, too.
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
-    with(|state| match state.events.get(&event) {
-        // Not yet executed: it stays, so that whoever waits does.
-        Some(found) if !found.open.is_empty() => SUCCESS,
-        Some(_) => {
-            state.events.remove(&event);
-            SUCCESS
-        }
-        None => INVALID_VALUE,
-    })
-}
-
-/// Records an event in some streams at once.
-fn record(event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
-    with(|state| {
-        let (streams, time) = (streams(state), state.time);
-        let Some(found) = state.events.get_mut(&event) else { return INVALID_VALUE };
-        (found.number, found.time) = (found.number + 1, time);
-        let number = found.number;
-        if !streams.is_empty() {
-            found.open.insert(number, streams.len());
-        }
-        for stream in streams {
-            state.streams.entry(stream).or_default().queue.push_back(Operation::Record { event, number });
-        }
-        state.lost.unwrap_or(SUCCESS)
-    })
-}
-
-fn wait(what: &str, event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
-    if std::env::var("CUDA_STAND_IN_IGNORE_WAITS").is_ok_and(|ignored| ignored == what) {
-        return SUCCESS;
-    }
-    with(|state| {
-        let Some(number) = state.events.get(&event).map(|event| event.number) else { return INVALID_VALUE };
-        for stream in streams(state) {
-            state.streams.entry(stream).or_default().queue.push_back(Operation::Wait { event, number });
-        }
-        state.lost.unwrap_or(SUCCESS)
-    })
-}
-
-fn of_context(context: usize) -> impl Fn(&State) -> Vec<usize> {
-    move |state| {
-        let own = state.streams.iter().filter(|(_, stream)| stream.context == context);
-        own.map(|(handle, _)| *handle).collect()
-    }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
-    record(event, |_| vec![stream])
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
-    record(event, of_context(context))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: u32) -> Status {
-    wait("stream", event, |_| vec![stream])
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuCtxWaitEvent(context: usize, event: usize) -> Status {
-    wait("context", event, of_context(context))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventQuery(event: usize) -> Status {
-    with(|state| match state.events.get(&event) {
-        _ if state.lost.is_some() => state.lost.unwrap_or(SUCCESS),
-        Some(found) if found.open.contains_key(&found.number) => NOT_READY,
-        Some(_) => SUCCESS,
-        None => INVALID_VALUE,
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
-    count("synchronisations");
-    let number = with(|state| state.events.get(&event).map_or(0, |event| event.number));
-    wait_until(|state| state.is_done(event, number))
-}
-
-/// Modelled time, so that tuning chooses the same kernels in every run.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, from: usize, to: usize) -> Status {
-    let times = with(|state| [from, to].map(|event| state.events.get(&event).map_or(0.0, |event| event.time)));
-    unsafe { *milliseconds = ((times[1] - times[0]) * 1e3) as f32 };
-    SUCCESS
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: usize, to: usize) -> Status {
-    unsafe { cuEventElapsedTime_v2(milliseconds, from, to) }
 }

@@ -3,7 +3,7 @@
 use crate::common::{
     Outcome, command, example, finish,
     launched::{launch, signal, start, wait_until},
-    processes_with, program,
+    mnist, processes_with,
 };
 use std::{fs, path::Path, thread};
 
@@ -42,8 +42,8 @@ fn more_ranks_than_a_machine_is_meant_to_run_are_refused() {
     let limit = format!("the limit is {}", 32 * cores);
     let words = ["100000 ranks", &limit, "BURN_DDP_MAX_NPROC=100000"];
     launch("--nproc-per-node 100000", "true").failed_saying(&words);
-    let train = ["train", "--device", "cpu", "--nproc-per-node", "100000"];
-    finish(command(&program(), &train).spawn().expect("built")).failed_saying(&words);
+    let train = ["--device", "cpu", "--nproc-per-node", "100000"];
+    finish(command(&mnist(), &train).spawn().expect("built")).failed_saying(&words);
     run_example("spawn", &["100000"]).failed_saying(&words);
     let lower = finish(start("--nproc-per-node 3", "true", &[("BURN_DDP_MAX_NPROC", "2")]));
     lower.failed_saying(&["3 ranks", "the limit is 2"]);
@@ -71,7 +71,7 @@ fn a_launcher_that_is_still_starting_ranks_can_be_stopped() {
 
 #[test]
 fn examples_take_no_number_that_makes_no_world() {
-    for name in ["spawn", "custom_model"] {
+    for name in ["spawn", "custom_learner"] {
         for bad in ["0", "x", "-1"] {
             let outcome = run_example(name, &[bad]);
             assert_eq!(outcome.code, Some(2), "{name} {bad}: {outcome:#?}");
@@ -83,7 +83,7 @@ fn examples_take_no_number_that_makes_no_world() {
 
 #[test]
 fn a_world_larger_than_the_batch_trains() {
-    let mut large = command(&example("custom_model"), &["49"]);
+    let mut large = command(&example("custom_learner"), &["49"]);
     let large = large.env("BURN_DDP_MAX_NPROC", "49").spawn().expect("cargo built the examples");
     assert_eq!(finish(large).succeeded().stdout.lines().count(), 10, "a line for each epoch");
 }

@@ -1,8 +1,8 @@
 //! `--config`: flags from a file, and a run repeated from its own record.
 
 use crate::{
-    burn_ddp,
     common::{Run, train},
+    mnist_ddp,
 };
 use std::fs;
 
@@ -36,6 +36,21 @@ fn a_run_is_repeated_from_its_config_json_to_the_bit() {
 }
 
 #[test]
+fn the_printed_configuration_repeats_itself_and_starts_nothing() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (file, run) = (folder.path().join("resolved.json"), folder.path().join("run"));
+    let flags = format!("--device cpu --recipe fast --nproc-per-node 3 --run-dir {}", run.display());
+    let printed = train(&format!("{flags} --print-config")).succeeded().stdout;
+    let config: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!((&config["world_size"], &config["mode"]), (&3.into(), &"ddp".into()));
+    assert_eq!((&config["epochs"], &config["flags"]["recipe"]), (&1.2.into(), &"fast".into()));
+    assert!(!run.exists(), "no run was started");
+    fs::write(&file, &printed).expect("written");
+    let again = train(&format!("--config {} --print-config", file.display())).succeeded().stdout;
+    assert_eq!(again, printed);
+}
+
+#[test]
 fn a_dp_run_and_a_single_one_are_repeated_as_such() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -59,12 +74,18 @@ fn mistakes_in_a_file_are_named_with_their_line() {
     let path = folder.path().join("run.toml");
     let path = path.to_str().expect("UTF-8");
     fs::write(path, format!("{FEW}epoch = 3\n")).expect("written");
-    burn_ddp(&["train", "--config", path]).failed_saying(&[
-        "run.toml, line 8",
-        "`epoch`",
-        "did you mean `epochs`?",
-    ]);
+    mnist_ddp(&["--config", path]).failed_saying(&["run.toml, line 8", "`epoch`", "did you mean `epochs`?"]);
     fs::write(path, format!("{FEW}momentum = 2\n")).expect("written");
-    burn_ddp(&["train", &format!("--config={path}")]).failed_saying(&["line 8", "--momentum", "'2'"]);
-    burn_ddp(&["train", "--config", "/nowhere/run.toml"]).failed_saying(&["--config", "/nowhere/run.toml"]);
+    mnist_ddp(&[&format!("--config={path}")]).failed_saying(&["line 8", "--momentum", "'2'"]);
+    mnist_ddp(&["--config", "/nowhere/run.toml"]).failed_saying(&["--config", "/nowhere/run.toml"]);
+}
+
+#[test]
+fn the_short_help_is_short_and_points_to_the_long_one() {
+    let text = mnist_ddp(&["-h"]).succeeded().stdout;
+    let flags = text.lines().filter(|line| line.trim_start().starts_with('-')).count();
+    assert!((12..=14).contains(&flags), "{flags} flags\n{text}");
+    assert!(text.contains("--help lists all"), "{text}");
+    let all = mnist_ddp(&["--help"]).succeeded().stdout;
+    assert!(all.contains("--grad-accum-steps") && !text.contains("--grad-accum-steps"), "{all}");
 }

@@ -1,6 +1,6 @@
 //! Weights in 16 and 64 bits, in files that torch and safetensors wrote (`float_types/make.py`).
 
-use crate::{burn_ddp, common::trained};
+use crate::{common::trained, mnist_ddp};
 use flate2::read::GzDecoder;
 use std::{
     fs,
@@ -70,8 +70,8 @@ fn every_type_is_exported_and_predicted_with_alike() {
         .map(|path| {
             let (from, to) = (path.display().to_string(), folder.path().join("out.safetensors"));
             let _ = fs::remove_file(&to);
-            burn_ddp(&["weights", "export", &from, &to.display().to_string()]).succeeded();
-            let answer = burn_ddp(&["predict", "--model", &from, &picture]).succeeded().stdout;
+            mnist_ddp(&["weights", "export", &from, &to.display().to_string()]).succeeded();
+            let answer = mnist_ddp(&["predict", "--model", &from, &picture]).succeeded().stdout;
             (tensors(&to), answer)
         })
         .collect();

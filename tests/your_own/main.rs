@@ -8,12 +8,12 @@ mod models;
 mod pictures;
 mod weights;
 
-use common::{Outcome, command, finish, program};
+use common::{Outcome, command, finish, mnist};
 use std::process::Command;
 
 /// Runs `burn-ddp` with these arguments.
-fn burn_ddp(args: &[&str]) -> Outcome {
-    finish(command(&program(), args).spawn().expect("the program was built"))
+fn mnist_ddp(args: &[&str]) -> Outcome {
+    finish(command(&mnist(), args).spawn().expect("the program was built"))
 }
 
 /// A Python that has these modules: `$BURN_DDP_PYTHON`, the one beside `$TORCHRUN`, or one on the path.

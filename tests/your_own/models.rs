@@ -2,10 +2,10 @@
 
 use crate::common::{assert_close, command, example, finish};
 
-/// Train and test losses of each epoch, as `custom_model` says them.
+/// Train and test losses of each epoch, as `custom_learner` prints them.
 fn losses(ranks: &str) -> Vec<f64> {
     let outcome =
-        finish(command(&example("custom_model"), &[ranks]).spawn().expect("cargo built the examples"));
+        finish(command(&example("custom_learner"), &[ranks]).spawn().expect("cargo built the examples"));
     let outcome = outcome.succeeded();
     let numbers = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -25,9 +25,35 @@ fn a_model_and_data_of_ones_own_follow_one_trajectory_at_any_world_size() {
     }
 }
 
+/// Train losses of each epoch, as `custom_loop` prints them.
+fn loop_losses(flags: &str) -> Vec<f64> {
+    let args: Vec<&str> = ["--device", "cpu"].into_iter().chain(flags.split_whitespace()).collect();
+    let outcome = finish(command(&example("custom_loop"), &args).spawn().expect("cargo built the examples"));
+    let number =
+        |line: &str| line.split_whitespace().last().expect("a loss").parse::<f64>().expect("a number");
+    outcome.succeeded().stdout.lines().map(number).collect()
+}
+
+#[test]
+fn one_loop_serves_one_device_replicas_and_ranks() {
+    let one = loop_losses("--mode single");
+    assert_eq!(one.len(), 10, "only rank 0 prints: {one:?}");
+    assert!(one[9] < one[0] / 50.0, "it learns: {one:?}");
+    for flags in [
+        "",
+        "--nproc-per-node 3",
+        "--mode dp --device-ids cpu:0,cpu:1",
+        "--mode dp --device-ids cpu:0,cpu:1,cpu:2",
+    ] {
+        assert_close(&format!("custom_loop {flags}"), &loop_losses(flags), &one, 2e-5);
+    }
+    let text = include_str!("../../examples/custom_loop.rs");
+    assert!(text.lines().count() <= 60);
+}
+
 #[test]
 fn the_users_part_of_the_example_is_short() {
-    let text = include_str!("../../examples/custom_model.rs");
+    let text = include_str!("../../examples/custom_learner.rs");
     let body = text.split_once("#[derive(Module").expect("the model").1;
     let lines = body.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count();
     assert!(lines <= 80, "{lines} lines");

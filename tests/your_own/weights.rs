@@ -1,12 +1,11 @@
 //! Weights that go to PyTorch and come back.
 
 use crate::{
-    burn_ddp,
     common::{Run, assert_close, train, trained},
-    python_with,
+    mnist_ddp, python_with,
 };
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_ddp::{
+use mnist::{
     data::{Dataset, PIXELS, normalise},
     weights,
 };
@@ -82,7 +81,7 @@ fn weights_go_to_pytorch_and_back() {
         let (from, to) = (run.path.display().to_string(), path("out.safetensors").display().to_string());
         let mut args = vec!["weights", "export", &from, &to];
         args.extend((!prefix.is_empty()).then_some("--module-prefix"));
-        let outcome = burn_ddp(&args).succeeded();
+        let outcome = mnist_ddp(&args).succeeded();
         assert!(outcome.stdout.contains(if batch_norm { "16 tensors" } else { "8 tensors" }), "{outcome:#?}");
         let bytes: Vec<u8> = images().iter().flat_map(|pixel| pixel.to_le_bytes()).collect();
         assert_eq!(bytes.len(), COUNT * PIXELS * 4);
@@ -115,16 +114,16 @@ fn an_export_reads_back_the_same_and_is_never_written_over() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let from = run.path.join("checkpoints/last").display().to_string();
-    burn_ddp(&["weights", "export", &from, &path("a.safetensors")]).succeeded();
-    burn_ddp(&["weights", "export", &path("a.safetensors"), &path("b.safetensors"), "--module-prefix"])
+    mnist_ddp(&["weights", "export", &from, &path("a.safetensors")]).succeeded();
+    mnist_ddp(&["weights", "export", &path("a.safetensors"), &path("b.safetensors"), "--module-prefix"])
         .succeeded();
     assert_eq!(logits(Path::new(&path("b.safetensors"))), logits(&run.path));
     let before = fs::read(path("a.safetensors")).expect("a file");
-    let again = burn_ddp(&["weights", "export", &from, &path("a.safetensors")]);
+    let again = mnist_ddp(&["weights", "export", &from, &path("a.safetensors")]);
     again.failed_saying(&["a.safetensors", "is there already"]);
     assert_eq!(fs::read(path("a.safetensors")).expect("a file"), before);
-    burn_ddp(&["weights", "export", &from, &path("a.pt")]).failed_saying(&["a.pt", ".safetensors"]);
-    burn_ddp(&["weights", "export", &path("none"), &path("c.safetensors")])
+    mnist_ddp(&["weights", "export", &from, &path("a.pt")]).failed_saying(&["a.pt", ".safetensors"]);
+    mnist_ddp(&["weights", "export", &path("none"), &path("c.safetensors")])
         .failed_saying(&["none", "no such file"]);
 }
 
@@ -134,7 +133,7 @@ fn another_networks_weights_are_named_with_both_shapes_or_taken_as_far_as_they_f
     let run = trained(&format!("{FLAGS} --max-steps 1"));
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("letters.safetensors");
-    burn_ddp(&["weights", "export", &run.path.display().to_string(), &path.display().to_string()])
+    mnist_ddp(&["weights", "export", &run.path.display().to_string(), &path.display().to_string()])
         .succeeded();
     let file = fs::read(&path).expect("a file");
     let (length, rest) = file.split_at(8);
@@ -162,6 +161,6 @@ fn another_networks_weights_are_named_with_both_shapes_or_taken_as_far_as_they_f
     let flags = flags.replace("letters", "none") + " --no-strict";
     train(&flags).failed_saying(&["none.safetensors", "nothing in it fits"]);
     let picture = folder.path().join("x.png").display().to_string();
-    let outcome = burn_ddp(&["predict", "--model", &path.display().to_string(), &picture]);
+    let outcome = mnist_ddp(&["predict", "--model", &path.display().to_string(), &picture]);
     outcome.failed_saying(&["--model", "fc2.weight", "[64, 20]"]);
 }

@@ -1,65 +1,72 @@
-//! CUDA: what GPUs this machine has, found without starting one and without panicking, and the
-//! device data plane on them.
+//! CUDA: detection of GPUs without starting one and without panics, and NCCL on them.
 
+mod probe;
 mod raw;
+mod readback;
 mod stream;
 mod tensor;
+mod toolkit;
 
+pub use probe::probe;
 pub use raw::raw_all_reduce;
+pub(crate) use readback::QueuedRead;
 pub use stream::{CudaSite, HOST_SYNC};
-pub(crate) use tensor::{exchange, is_on};
+pub(crate) use tensor::{exchange, is_on, start_all_reduce};
+pub use toolkit::{CudaVersion, OLDEST_DRIVER, Toolkit};
 
 use crate::{Error, Result};
 use cudarc::driver::{DriverError, result, sys};
 
-/// One GPU, as the driver shows it.
+/// A GPU, as the driver reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpu {
     /// Position in `CUDA_VISIBLE_DEVICES`.
     pub index: usize,
-    /// Its name, as nvidia-smi shows it.
+    /// Name, as in nvidia-smi.
     pub name: String,
-    /// Bytes.
+    /// Memory in bytes.
     pub memory: usize,
 }
 
-/// Which GPUs the driver shows, and in which order.
+/// Environment variable with the visible GPUs and their order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// GPUs the driver shows, in `CUDA_VISIBLE_DEVICES`' order, once everything Burn's CUDA backend
-/// needs is there.
+/// Number of visible GPUs, once everything that Burn's CUDA backend needs is installed.
 ///
 /// # Errors
-/// Naming the library that was not found, and the file names tried; `CUDA_VISIBLE_DEVICES` if it hides
-/// all GPUs; or the driver's own error.
+/// If the driver was not found, with the file names tried; if `CUDA_VISIBLE_DEVICES` hides all GPUs; the
+/// driver's own error; and, if there are GPUs, those of [`Toolkit::get`].
 pub fn device_count() -> Result<usize> {
+    let count = driver_device_count()?;
+    if count > 0 {
+        Toolkit::get()?;
+    }
+    Ok(count)
+}
+
+/// Number of visible GPUs, whether or not kernels can be compiled for them.
+///
+/// # Errors
+/// Those of [`device_count`], without those of [`Toolkit::get`].
+pub fn driver_device_count() -> Result<usize> {
     let visible = std::env::var(VISIBLE).ok();
     if let Some(visible) = visible.as_deref().filter(|visible| names_none(visible)) {
         return Err(hidden(visible));
     }
-    // SAFETY: both load a system library by name and drop it again.
-    let (driver, nvrtc) =
-        unsafe { (cudarc::driver::sys::is_culib_present(), cudarc::nvrtc::sys::is_culib_present()) };
-    if !driver {
-        return Err(missing("the NVIDIA driver", "libcuda.so, libcuda.so.1", "install the NVIDIA driver"));
-    }
+    require_driver()?;
     let count = match (result::init().and_then(|()| result::device::get_count()), visible) {
         (Ok(0) | Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)), Some(visible)) => {
             return Err(hidden(&visible));
         }
         (count, _) => count.map_err(driver_error)?,
     };
-    if count > 0 && !nvrtc {
-        let hint = "install the CUDA toolkit, or put the folder of libnvrtc on LD_LIBRARY_PATH";
-        return Err(missing("CUDA's run-time compiler", "libnvrtc.so, libnvrtc.so.13, libnvrtc.so.12", hint));
-    }
     usize::try_from(count).map_err(|_| Error::Invalid(format!("the NVIDIA driver counts {count} GPUs")))
 }
 
 /// The GPUs that [`device_count`] counts.
 ///
 /// # Errors
-/// The same.
+/// Those of [`device_count`], or the driver's.
 pub fn devices() -> Result<Vec<Gpu>> {
     (0..device_count()?)
         .map(|index| {
@@ -72,20 +79,21 @@ pub fn devices() -> Result<Vec<Gpu>> {
         .collect()
 }
 
-/// Bytes of a GPU's memory that are free, and all of it. This starts the GPU in this process, which
-/// itself takes some hundred megabytes.
+/// Free and total memory of a GPU in bytes.
+///
+/// This starts the GPU in this process, which itself takes some hundred megabytes.
 ///
 /// # Errors
-/// The driver's, such as that there is not enough memory even for that.
+/// The driver's, such as insufficient memory to start.
 pub fn free_memory(index: usize) -> Result<(usize, usize)> {
     CudaSite::new(index)?.enter()?;
     result::mem_get_info().map_err(driver_error)
 }
 
-/// The driver's version: 12050 is CUDA 12.5.
+/// Version of CUDA that the driver supports: 12050 is CUDA 12.5.
 ///
 /// # Errors
-/// If there is no driver, or its own.
+/// Those of [`device_count`], or the driver's.
 pub fn driver_version() -> Result<i32> {
     device_count()?;
     let mut version = 0;
@@ -102,14 +110,14 @@ fn device(index: usize) -> Result<sys::CUdevice> {
     result::device::get(index as i32).map_err(driver_error)
 }
 
-/// Whether this value of `CUDA_VISIBLE_DEVICES` hides every GPU of any machine: the driver ignores the
-/// first entry that is not a GPU and everything after it.
+/// Whether this value of `CUDA_VISIBLE_DEVICES` hides all GPUs: the driver ignores the first entry that is
+/// not a GPU and all later ones.
 fn names_none(visible: &str) -> bool {
     let first = visible.split(',').next().unwrap_or_default().trim();
     first.is_empty() || first.starts_with('-')
 }
 
-/// For a value of `CUDA_VISIBLE_DEVICES` that leaves no GPU.
+/// The error for a value of `CUDA_VISIBLE_DEVICES` that hides all GPUs.
 fn hidden(visible: &str) -> Error {
     let what = match visible.trim() {
         "" => format!("{VISIBLE} is empty, which hides all GPUs"),
@@ -118,8 +126,15 @@ fn hidden(visible: &str) -> Error {
     Error::Invalid(format!("{what}; unset it, or name the GPUs to use, such as 0,1"))
 }
 
-fn missing(what: &str, tried: &str, hint: &str) -> Error {
-    Error::Invalid(format!("{what} was not found (tried {tried}); {hint}"))
+/// Checks for the driver, without which cudarc panics.
+fn require_driver() -> Result<()> {
+    // SAFETY: it loads a system library by name and drops it again.
+    if unsafe { sys::is_culib_present() } {
+        return Ok(());
+    }
+    Err(Error::Invalid(
+        "the NVIDIA driver was not found (tried libcuda.so, libcuda.so.1); install the NVIDIA driver".into(),
+    ))
 }
 
 fn driver_error(error: DriverError) -> Error {

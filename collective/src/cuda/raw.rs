@@ -1,4 +1,4 @@
-//! NCCL without anything around it, to measure what is around it against.
+//! Plain NCCL, as the baseline of measurements.
 
 use super::{CudaSite, driver_error};
 use crate::{
@@ -9,12 +9,14 @@ use crate::{
 use cudarc::driver::result::{free_sync, malloc_sync};
 use std::{
     hint,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-/// How long each of `rounds` all-reduces of `count` f32 takes, from the call to the end on the GPU,
-/// in a communicator of its own with the ranks of `group`, on this memory: no tensor, no process
-/// group. Every rank must call it.
+/// Durations of `rounds` NCCL all-reduces of `count` f32, from the call to the end on the GPU.
+///
+/// It uses its own communicator over the ranks of `group` and no tensor or process group. Every rank must
+/// call it.
 ///
 /// # Errors
 /// NCCL's or the driver's.
@@ -30,7 +32,7 @@ pub fn raw_all_reduce(
     let id = group.broadcast_object(&id, 0)?.and_then(|id| UniqueId::from_bytes(&id));
     let id = id.ok_or_else(|| Error::Invalid("rank 0 sent no NCCL id".into()))?;
     let (world, timeout) = (group.world(), Duration::from_secs(60));
-    let nccl = NcclCommunicator::init(site.library()?, &id, world, timeout)?;
+    let nccl = Arc::new(NcclCommunicator::init(site.library()?, &id, world, &stream, timeout)?);
     // SAFETY: the device is current on this thread.
     let memory = unsafe { malloc_sync(count * 4) }.map_err(driver_error)?;
     let call = Call {
@@ -47,8 +49,8 @@ pub fn raw_all_reduce(
         let pointer = memory as usize as *mut std::ffi::c_void;
         // SAFETY: the memory has so many elements and is kept until the mark is passed.
         unsafe { nccl.all_reduce(&call, pointer, pointer, stream.handle()) }?;
-        let mark = stream.mark()?;
-        while !mark.is_passed()? {
+        let event = stream.record_event()?;
+        while !event.is_complete()? {
             if begun.elapsed() > timeout {
                 return Err(Error::Invalid("NCCL does not finish an all_reduce".into()));
             }
@@ -57,7 +59,7 @@ pub fn raw_all_reduce(
         Ok(begun.elapsed())
     };
     let times = (0..rounds).map(|_| once()).collect();
-    nccl.destroy(timeout);
+    nccl.destroy(&stream, timeout);
     // SAFETY: nothing uses it any more.
     unsafe { free_sync(memory) }.map_err(driver_error)?;
     times

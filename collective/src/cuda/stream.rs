@@ -1,14 +1,21 @@
 //! A stream for collectives on a GPU that CubeCL computes on.
 //!
-//! CubeCL's own streams are not public. It works in the device's primary context, as this does, and
-//! since CUDA 12.5 an event can stand for all that a context has been given: the collective waits
-//! for that, and all that the context is given later waits for the collective. With an older driver
-//! the host waits in both places.
+//! CubeCL 0.11's streams are private: `get_resource` gives memory without its stream, and its own
+//! collectives run on a stream and a communicator that it keeps to itself. It works in the device's
+//! primary context, as this does, and since CUDA 12.5 an event can stand for all that a context has been
+//! given. A collective waits for the work that the context was given before it was started. Work that is
+//! submitted later waits for the collective from the call of [`Event::hold_device`] on, which comes before
+//! the first use of the result; kernels submitted in between run beside the collective. The watchdog
+//! holds the memory of a collective until it has ended, so that CubeCL cannot give it to those kernels.
+//! With an older driver the host waits in both places.
+//!
+//! With a stream handle from CubeCL (such as `ComputeClient::stream_handle(StreamId)`), both events could
+//! be of the one stream that wrote or reads the data.
 
 use super::{device, driver_error};
 use crate::{
     Error, Result,
-    transport::nccl::{DeviceSite, Library, Mark, Stream},
+    transport::nccl::{DeviceSite, Event, Library, Stream, Submitted},
 };
 use cudarc::driver::{
     result::{self, event, primary_ctx, stream},
@@ -17,11 +24,10 @@ use cudarc::driver::{
 use std::{
     env,
     ffi::c_void,
-    fmt::Write,
     sync::{Arc, OnceLock},
 };
 
-/// If set, the host waits for collectives on a GPU even where the device could.
+/// Environment variable that makes the host wait for collectives even if the device could.
 pub const HOST_SYNC: &str = "BURN_DDP_HOST_SYNC";
 
 /// The first CUDA whose contexts have events.
@@ -29,7 +35,7 @@ const CONTEXT_EVENTS: i32 = 12_050;
 
 type ContextCall = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
 
-/// `cuCtxRecordEvent` and `cuCtxWaitEvent`, looked up because older drivers do not have them.
+/// `cuCtxRecordEvent` and `cuCtxWaitEvent`, which older drivers lack.
 #[derive(Clone, Copy, Debug)]
 struct ContextEvents {
     record: ContextCall,
@@ -59,8 +65,7 @@ impl ContextEvents {
     }
 }
 
-/// A device's primary context, retained until the process ends: CubeCL does the same, and the driver
-/// takes it down with the process in any case.
+/// A device's primary context, retained until the process ends, as CubeCL does.
 #[derive(Clone, Copy, Debug)]
 struct Context(sys::CUcontext);
 // SAFETY: any thread may make a context its own.
@@ -92,13 +97,13 @@ impl CudaSite {
         Ok(CudaSite { index, context: Context(context) })
     }
 
-    /// Makes it this thread's.
+    /// Makes the GPU current on this thread.
     pub(super) fn enter(&self) -> Result<()> {
         // SAFETY: the context is never released.
         unsafe { result::ctx::set_current(self.context.0) }.map_err(driver_error)
     }
 
-    /// Whether the GPU itself orders collectives and computation.
+    /// Whether the GPU orders collectives and computation by itself.
     pub fn orders_device(&self) -> bool {
         ContextEvents::get().is_some()
     }
@@ -111,12 +116,8 @@ impl DeviceSite for CudaSite {
 
     fn identity(&self) -> Result<String> {
         let uuid = result::device::get_uuid(device(self.index)?).map_err(driver_error)?;
-        let mut text = uuid.bytes.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{:02x}", *byte as u8);
-            text
-        });
-        // NCCL takes ranks with different ones to be on different machines, and so on different GPUs.
+        let mut text = hex::encode(uuid.bytes.map(|byte| byte as u8));
+        // NCCL treats ranks with different values as being on different machines, and so on different GPUs.
         if let Ok(host) = env::var("NCCL_HOSTID") {
             text = format!("{text} {host}");
         }
@@ -127,15 +128,15 @@ impl DeviceSite for CudaSite {
         Library::get()
     }
 
-    fn stream(&self) -> Result<Box<dyn Stream>> {
+    fn stream(&self) -> Result<Arc<dyn Stream>> {
         self.enter()?;
         let stream = stream::create(stream::StreamKind::NonBlocking).map_err(driver_error)?;
         let made = Made { stream, site: self.clone() };
-        Ok(Box::new(CudaStream { before: Event::new()?, made: Arc::new(made), events: ContextEvents::get() }))
+        Ok(Arc::new(CudaStream { made: Arc::new(made), events: ContextEvents::get() }))
     }
 }
 
-/// The stream itself.
+/// A CUDA stream.
 #[derive(Debug)]
 struct Made {
     stream: sys::CUstream,
@@ -157,10 +158,8 @@ impl Drop for Made {
 
 #[derive(Debug)]
 struct CudaStream {
-    /// Stands for what the device was given before a collective.
-    before: Event,
     made: Arc<Made>,
-    /// `None`: the host waits.
+    /// `None` if the host waits.
     events: Option<ContextEvents>,
 }
 
@@ -173,29 +172,22 @@ impl Stream for CudaStream {
         self.made.site.enter()
     }
 
-    fn wait_for_device(&self) -> Result<()> {
+    fn submitted(&self) -> Result<Box<dyn Submitted>> {
         let Some(events) = self.events else {
-            return result::ctx::synchronize().map_err(driver_error);
+            result::ctx::synchronize().map_err(driver_error)?;
+            return Ok(Box::new(Finished));
         };
-        let (context, flags) = (self.made.site.context.0, sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT);
-        // SAFETY: context, stream and event are alive, and of one device. Recording anew does not
-        // change what earlier waits are for.
-        unsafe {
-            (events.record)(context, self.before.0).result().map_err(driver_error)?;
-            stream::wait_event(self.made.stream, self.before.0, flags).map_err(driver_error)
-        }
+        let event = DriverEvent::new()?;
+        // SAFETY: context and event are alive, and of one device.
+        unsafe { (events.record)(self.made.site.context.0, event.0) }.result().map_err(driver_error)?;
+        Ok(Box::new(ContextWork { event, stream: self.made.clone() }))
     }
 
-    fn mark(&self) -> Result<Box<dyn Mark>> {
-        let event = Event::new()?;
-        // SAFETY: context, stream and event are alive, and of one device.
-        unsafe {
-            event::record(event.0, self.made.stream).map_err(driver_error)?;
-            if let Some(events) = self.events {
-                (events.wait)(self.made.site.context.0, event.0).result().map_err(driver_error)?;
-            }
-        }
-        Ok(Box::new(CudaMark { event, _stream: self.made.clone() }))
+    fn record_event(&self) -> Result<Arc<dyn Event>> {
+        let event = DriverEvent::new()?;
+        // SAFETY: stream and event are alive, and of one device.
+        unsafe { event::record(event.0, self.made.stream) }.map_err(driver_error)?;
+        Ok(Arc::new(CudaEvent { event, stream: self.made.clone(), events: self.events }))
     }
 
     fn orders_device(&self) -> bool {
@@ -203,20 +195,45 @@ impl Stream for CudaStream {
     }
 }
 
+/// Work submitted to a context.
 #[derive(Debug)]
-struct Event(sys::CUevent);
-// SAFETY: the driver's events may be used from any thread.
-unsafe impl Send for Event {}
-// SAFETY: the same.
-unsafe impl Sync for Event {}
+struct ContextWork {
+    event: DriverEvent,
+    stream: Arc<Made>,
+}
 
-impl Event {
-    fn new() -> Result<Self> {
-        Ok(Event(event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(driver_error)?))
+impl Submitted for ContextWork {
+    fn precede(&self) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event are alive, and of one device.
+        unsafe { stream::wait_event(self.stream.stream, self.event.0, flags) }.map_err(driver_error)
     }
 }
 
-impl Drop for Event {
+/// Work that has finished.
+#[derive(Debug)]
+struct Finished;
+
+impl Submitted for Finished {
+    fn precede(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct DriverEvent(sys::CUevent);
+// SAFETY: the driver's events may be used from any thread.
+unsafe impl Send for DriverEvent {}
+// SAFETY: the same.
+unsafe impl Sync for DriverEvent {}
+
+impl DriverEvent {
+    fn new() -> Result<Self> {
+        Ok(DriverEvent(event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING).map_err(driver_error)?))
+    }
+}
+
+impl Drop for DriverEvent {
     fn drop(&mut self) {
         // SAFETY: nobody else has it; the driver keeps it while somebody waits. An error cannot be helped.
         let _ = unsafe { event::destroy(self.0) };
@@ -224,19 +241,27 @@ impl Drop for Event {
 }
 
 #[derive(Debug)]
-struct CudaMark {
-    event: Event,
-    /// Lives at least as long.
-    _stream: Arc<Made>,
+struct CudaEvent {
+    event: DriverEvent,
+    /// Outlives the event.
+    stream: Arc<Made>,
+    events: Option<ContextEvents>,
 }
 
-impl Mark for CudaMark {
-    fn is_passed(&self) -> Result<bool> {
+impl Event for CudaEvent {
+    fn is_complete(&self) -> Result<bool> {
         // SAFETY: the event is alive.
         match unsafe { event::query(self.event.0) } {
             Ok(()) => Ok(true),
             Err(error) if error.0 == sys::cudaError_enum::CUDA_ERROR_NOT_READY => Ok(false),
             Err(error) => Err(driver_error(error)),
         }
+    }
+
+    fn hold_device(&self) -> Result<()> {
+        let Some(events) = self.events else { return Ok(()) };
+        self.stream.site.enter()?;
+        // SAFETY: context and event are alive, and of one device.
+        unsafe { (events.wait)(self.stream.site.context.0, self.event.0) }.result().map_err(driver_error)
     }
 }

@@ -1,14 +1,15 @@
-//! Collectives on Burn tensors where they are: in a GPU's memory.
+//! Collectives on Burn tensors in a GPU's memory.
 
 use crate::{
-    DType, DeviceCall, Error, ProcessGroup, ReduceOp, Result,
+    DType, DeviceCall, Error, ProcessGroup, ReduceOp, Result, Work,
     communicator::Call,
-    tensor::{Exchange, Kind},
-    transport::nccl::NcclCommunicator,
+    device_error::cause,
+    tensor::exchange::{Exchange, Kind},
+    transport::nccl::{NcclCommunicator, Pending},
 };
 use burn::backend::{
     Cube, StreamId, TensorMetadata,
-    fusion::NoOp,
+    fusion::{self, NoOp},
     ir::{InitOperationIr, OperationIr, OperationOutput},
     ops::FloatTensorOps,
     tensor::FloatTensor,
@@ -19,23 +20,32 @@ use burn_cubecl::{
     tensor::CubeTensor,
 };
 use cubecl_runtime::runtime::Runtime;
-use std::ffi::c_void;
+use std::{any::Any, ffi::c_void};
 
 type Server = <CudaRuntime as Runtime>::Server;
+type FusionClient = fusion::Client<<CubeBackend as fusion::FusionBackend>::FusionRuntime>;
 
-/// Whether the group exchanges data in the memory of the device that `tensor` is on.
-pub(crate) fn is_on(tensor: &FloatTensor<Cube>, group: &ProcessGroup) -> bool {
-    let elements = tensor.shape().num_elements();
-    let CubeDevice::Cuda(device) = tensor.device() else { return false };
-    // A tensor without elements has no memory; all ranks' are so, or it is an error anyway.
-    elements > 0 && group.device().is_some_and(|name| name == format!("cuda:{}", device.index))
+fn name(device: &CubeDevice) -> String {
+    match device {
+        CubeDevice::Cuda(device) => format!("cuda:{}", device.index),
+        #[allow(unreachable_patterns, reason = "in builds with CUDA alone")]
+        other => format!("{other:?}"),
+    }
 }
 
-/// One exchange, of a tensor for which [`is_on`] holds. It returns before the GPU is through with it;
-/// what is computed with the result waits for it there.
+/// Whether the group's device transport is on the device of `tensor`.
+pub(crate) fn is_on(tensor: &FloatTensor<Cube>, group: &ProcessGroup) -> bool {
+    let elements = tensor.shape().num_elements();
+    // A tensor without elements has no memory. Those of all ranks are empty, or the call is an error.
+    elements > 0 && group.device().is_some_and(|attached| attached == name(&tensor.device()))
+}
+
+/// Runs a collective on a tensor for which [`is_on`] is true.
+///
+/// It returns before the GPU has finished; computations with the result wait on the GPU.
 ///
 /// # Errors
-/// If the group fails, or the GPU.
+/// If the group or the GPU fails.
 pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result<FloatTensor<Cube>> {
     let (group, shape) = (&exchange.group, tensor.shape());
     let (rank, size) = (group.rank(), group.world_size());
@@ -44,7 +54,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
     match &*exchange.kind {
         Kind::AllReduce(op) => all_reduce(tensor, group, *op),
         Kind::Broadcast(root) => {
-            let call = Spec { root: Some(*root), ..Spec::new("device broadcast") };
+            let call = CollectiveSpec { root: Some(*root), ..CollectiveSpec::new("device broadcast") };
             call.run(tensor, group, shape, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size.
                 unsafe { nccl.broadcast(call, send, recv, stream) }
@@ -55,7 +65,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
             let padded = pad(tensor, &shape, longest);
             let mut whole = shape.clone();
             whole[0] = longest * size;
-            let call = Spec::new("device all_gather");
+            let call = CollectiveSpec::new("device all_gather");
             let all = call.run(padded, group, whole, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size, and of all ranks' to receive.
                 unsafe { nccl.all_gather(call, send, recv, stream) }
@@ -70,7 +80,10 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
         Kind::ReduceScatter(rows) if equal(rows) && row > 0 => {
             let mut part = shape.clone();
             part[0] = rows[rank];
-            let call = Spec { reduce: Some(ReduceOp::Sum), ..Spec::new("device reduce_scatter") };
+            let call = CollectiveSpec {
+                reduce: Some(ReduceOp::Sum),
+                ..CollectiveSpec::new("device reduce_scatter")
+            };
             call.run(tensor, group, part, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size, and of one part to receive.
                 unsafe { nccl.reduce_scatter(call, send, recv, stream) }
@@ -82,7 +95,11 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
         }
         Kind::Reduce(root) => {
             let (device, dtype) = (tensor.device(), tensor.dtype());
-            let call = Spec { reduce: Some(ReduceOp::Sum), root: Some(*root), ..Spec::new("device reduce") };
+            let call = CollectiveSpec {
+                reduce: Some(ReduceOp::Sum),
+                root: Some(*root),
+                ..CollectiveSpec::new("device reduce")
+            };
             let sum = call.run(tensor, group, shape.clone(), |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size.
                 unsafe { nccl.reduce(call, send, recv, stream) }
@@ -94,14 +111,14 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
 
 fn all_reduce(tensor: FloatTensor<Cube>, group: &ProcessGroup, op: ReduceOp) -> Result<FloatTensor<Cube>> {
     let shape = tensor.shape();
-    let call = Spec { reduce: Some(op), ..Spec::new("device all_reduce") };
+    let call = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
     call.run(tensor, group, shape, |nccl, call, send, recv, stream| {
         // SAFETY: `run` gives memory of the call's size.
         unsafe { nccl.all_reduce(call, send, recv, stream) }
     })
 }
 
-/// Zeros behind the rows of a shorter tensor.
+/// Pads a shorter tensor with rows of zeros.
 fn pad(tensor: FloatTensor<Cube>, shape: &Shape, longest: usize) -> FloatTensor<Cube> {
     if shape[0] == longest {
         return tensor;
@@ -120,19 +137,19 @@ fn slice(tensor: &FloatTensor<Cube>, from: usize, rows: usize) -> FloatTensor<Cu
     Cube::float_slice(tensor.clone(), &slices)
 }
 
-/// A collective but for its type and count, which are the tensor's.
-struct Spec {
+/// A collective without element type and count, which are the tensor's.
+struct CollectiveSpec {
     operation: &'static str,
     reduce: Option<ReduceOp>,
     root: Option<usize>,
 }
 
-impl Spec {
+impl CollectiveSpec {
     fn new(operation: &'static str) -> Self {
-        Spec { operation, reduce: None, root: None }
+        CollectiveSpec { operation, reduce: None, root: None }
     }
 
-    /// From `tensor` into a new one of shape `output`.
+    /// Runs the collective from `tensor` into a new tensor of shape `output`.
     fn run(
         self,
         tensor: FloatTensor<Cube>,
@@ -140,6 +157,15 @@ impl Spec {
         output: Shape,
         act: impl FnOnce(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>,
     ) -> Result<FloatTensor<Cube>> {
+        let Operands { call, memory, send, recv, result } = self.operands(tensor, output)?;
+        group.run_on_device(call, memory, |nccl, call, stream| act(nccl, call, send.0, recv.0, stream))?;
+        Ok(result.register())
+    }
+
+    /// The memory of a collective from `tensor` into a new tensor of shape `output`.
+    ///
+    /// Everything that it depends on is on the device's queue when this returns.
+    fn operands(self, tensor: FloatTensor<Cube>, output: Shape) -> Result<Operands> {
         let (client, burn_type) = (tensor.client.clone(), tensor.dtype());
         let count = tensor.shape().num_elements();
         let call = DeviceCall {
@@ -149,33 +175,88 @@ impl Spec {
             reduce: self.reduce,
             root: self.root,
         };
-        // Everything that it depends on is launched when this returns.
         let input: CubeTensor = into_contiguous(client.resolve_tensor_float::<CubeBackend>(tensor));
         let compute = input.client.clone();
         let handle = compute.empty(output.num_elements() * call.dtype.size());
-        let result = CubeTensor::new_contiguous(
-            compute.clone(),
-            input.device.clone(),
-            output.clone(),
-            handle,
-            burn_type,
-        );
+        let result =
+            CubeTensor::new_contiguous(compute.clone(), input.device.clone(), output, handle, burn_type);
+        // CubeCL returns them after it has submitted all earlier work.
         let resource = |tensor: &CubeTensor| {
-            compute.get_resource::<Server>(tensor.handle.clone()).map_err(|error| Error::Device {
-                device: format!("{:?}", tensor.device),
-                reason: error.to_string(),
-            })
+            compute
+                .get_resource::<Server>(tensor.handle.clone())
+                .map_err(|error| Error::Device { device: name(&tensor.device), reason: cause(&error) })
         };
         let (from, to) = (resource(&input)?, resource(&result)?);
         let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
-        // They hold both allocations in place until the GPU is through with them.
+        // They keep both allocations in place until the collective has ended.
         let memory = Box::new((from, to));
-        let _on_its_way =
-            group.run_on_device(call, memory, |nccl, call, stream| act(nccl, call, send, recv, stream))?;
-        let result = CubeFusionHandle::from(result);
-        let init = InitOperationIr::create(output, burn_type, || client.register_tensor_handle(result));
-        Ok(client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new()).output())
+        Ok(Operands {
+            call,
+            memory,
+            send: Send(send),
+            recv: Recv(recv),
+            result: Unregistered { client, result },
+        })
     }
+}
+
+struct Operands {
+    call: DeviceCall,
+    memory: Box<dyn Any + std::marker::Send>,
+    send: Send,
+    recv: Recv,
+    result: Unregistered,
+}
+
+/// Device memory that a collective reads.
+#[derive(Clone, Copy)]
+struct Send(*const c_void);
+// SAFETY: it is an address on a device, which any thread may pass to NCCL.
+unsafe impl std::marker::Send for Send {}
+
+/// Device memory that a collective writes.
+#[derive(Clone, Copy)]
+struct Recv(*mut c_void);
+// SAFETY: likewise.
+unsafe impl std::marker::Send for Recv {}
+
+/// A result that is not registered with Burn's fusion yet.
+struct Unregistered {
+    client: FusionClient,
+    result: CubeTensor,
+}
+
+impl Unregistered {
+    fn register(self) -> FloatTensor<Cube> {
+        let Unregistered { client, result } = self;
+        let (shape, dtype) = (result.shape(), result.dtype);
+        let result = CubeFusionHandle::from(result);
+        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(result));
+        client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new()).output()
+    }
+}
+
+/// Starts an all-reduce in the background, of a tensor for which [`is_on`] is true.
+///
+/// The result must not be read before [`Pending::hold_device`].
+///
+/// # Errors
+/// If the group or the device fails.
+pub(crate) fn start_all_reduce(
+    tensor: FloatTensor<Cube>,
+    group: &ProcessGroup,
+    op: ReduceOp,
+) -> Result<(FloatTensor<Cube>, Work<Pending>)> {
+    let shape = tensor.shape();
+    let spec = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
+    let Operands { call, memory, send, recv, result } = spec.operands(tensor, shape)?;
+    let work = group.start_on_device(call, memory, move |nccl, call, stream| {
+        // Moved whole, because a closure would capture the pointers only, which are not `Send`.
+        let (send, recv) = (send, recv);
+        // SAFETY: the memory is of the call's size.
+        unsafe { nccl.all_reduce(call, send.0, recv.0, stream) }
+    })?;
+    Ok((result.register(), work))
 }
 
 fn dtype(dtype: BurnType) -> Result<DType> {

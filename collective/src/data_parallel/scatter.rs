@@ -1,8 +1,8 @@
-//! What can be dealt out to replicas along its batch dimension, and put together again.
+//! Batches that can be divided along their batch dimension, and outputs that can be gathered again.
 
 use burn::tensor::{Bool, Device, Float, Gradients, Int, Tensor};
 
-/// How many samples each of `replicas` gets: near-equal, the first ones one more, as many parts as
+/// The number of samples of each of `replicas`: near-equal, the first ones one more, as many parts as
 /// there are samples if those are fewer.
 pub fn shares(samples: usize, replicas: usize) -> Vec<usize> {
     let replicas = replicas.min(samples).max(1);
@@ -48,7 +48,7 @@ impl<A: Scatter, B: Scatter> Scatter for (A, B) {
     }
 }
 
-/// What a replica's forward pass gives: float tensors with the samples along the first dimension.
+/// Outputs of a replica's forward pass: float tensors with the samples along the first dimension.
 pub trait Outputs: Scatter {
     /// All parts after one another; they are on one device.
     fn gather(parts: Vec<Self>) -> Self;

@@ -1,8 +1,12 @@
-//! A replica on its device, in a thread of its own. The thread lives as long as the replica, so
-//! that the replica's running statistics belong to one thread, and panics end in an error.
+//! A replica on its device, in its own thread. The thread lives as long as the replica, so
+//! that the replica's running statistics belong to one thread, and panics become errors.
 
-use super::{ParallelStep, exchange::Exchange, scatter::Outputs};
-use crate::{Error, ProcessGroup, Result, flex::is_flex, random, sync_batch_norm::convert_sync_batch_norm};
+use super::exchange::Exchange;
+use crate::{
+    Error, ProcessGroup, Result,
+    device_error::{cause_of_panic, panic_text},
+    sync_batch_norm::convert_sync_batch_norm,
+};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
@@ -46,33 +50,76 @@ impl ModuleMapper for Receive<'_> {
     }
 }
 
-enum Command<M: ParallelStep> {
-    /// New parameters, then a forward pass, with a seed for what it draws.
-    Forward(GradientsParams, M::Input, Option<ProcessGroup>, Option<u64>),
-    /// The backward pass of the last forward pass, from the gradient of its outputs.
-    Backward(M::Outputs),
-    /// No part of this batch, only of the exchange of gradients.
-    Join,
+/// A replica, as its thread sees it.
+pub(super) struct Replica<M> {
+    pub module: M,
+    pub device: Device,
+    group: Option<ProcessGroup>,
+    exchange: Option<Exchange>,
 }
 
-enum Answer<M: ParallelStep> {
-    /// Outside any graph.
-    Outputs(M::Outputs),
-    /// None where they were exchanged already.
-    Gradients(GradientsParams),
+impl<M: Module> Replica<M> {
+    /// Takes new parameters. With a group, the module's SyncBatchNorms share their statistics with it.
+    pub fn update(&mut self, parameters: GradientsParams, group: Option<ProcessGroup>) -> Result<(), String> {
+        self.group = group;
+        let mut receive = Receive { parameters, device: &self.device };
+        self.module = self.module.clone().map(&mut receive);
+        if let Some(group) = &self.group {
+            let module = convert_sync_batch_norm(self.module.clone(), group);
+            self.module = module.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The gradients for the main device: none where all replicas exchange them here.
+    pub fn exchange(&self, gradients: GradientsParams) -> Result<GradientsParams, String> {
+        let Some(exchange) = &self.exchange else { return Ok(gradients) };
+        let sums = exchange.sums(gradients, &self.module);
+        sums.map(|_| GradientsParams::new()).map_err(|error| error.to_string())
+    }
+
+    /// Other replicas may be waiting for this one's statistics or gradients.
+    fn abort(&self, reason: &str) {
+        self.group.iter().for_each(|group| group.abort(reason));
+        self.exchange.iter().for_each(|exchange| exchange.abort(reason));
+    }
 }
 
-/// The handle on a replica. Dropping it ends the thread once it has done what it is doing.
-pub(super) struct Worker<M: ParallelStep> {
+/// A job for a replica. An error is the reason why the replica cannot run jobs.
+type Job<M> = Box<dyn FnOnce(&mut Replica<M>, Result<(), String>) + Send>;
+
+/// The handle of a replica. Dropping it ends the thread after the job in progress.
+pub(super) struct Worker<M> {
     device: Device,
     name: String,
-    commands: Sender<Command<M>>,
-    answers: Receiver<Result<Answer<M>, String>>,
+    jobs: Sender<Job<M>>,
 }
 
-impl<M: ParallelStep> Worker<M> {
-    /// A replica of `model` on `device`, which errors call `name`. On the CPU it computes with
-    /// `threads` threads of its own. With an exchange, it adds up gradients with the other replicas.
+/// The result of a job in progress.
+pub(super) struct Pending<R> {
+    name: String,
+    result: Receiver<Result<R, String>>,
+}
+
+impl<R> Pending<R> {
+    /// # Errors
+    /// [`Error::Device`] if the job failed or panicked.
+    pub fn wait(self) -> Result<R> {
+        let result = self.result.recv().map_err(|_| ended(&self.name))?;
+        result.map_err(|reason| Error::Device { device: self.name, reason })
+    }
+}
+
+fn ended(name: &str) -> Error {
+    Error::Device { device: name.into(), reason: "its thread has ended".into() }
+}
+
+impl<M: Module + 'static> Worker<M> {
+    /// A replica of `model` on `device`, which is `name` in errors. On the CPU it computes with
+    /// `threads` threads. With an exchange, it adds up gradients with the other replicas.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
     pub fn start(
         model: &M,
         device: &Device,
@@ -80,148 +127,58 @@ impl<M: ParallelStep> Worker<M> {
         threads: usize,
         exchange: Option<Exchange>,
     ) -> Result<Self> {
-        let (commands, orders) = channel();
-        let (reports, answers) = channel();
-        // Running statistics are shared by clones; those that come back from inference are its own.
-        let replica = model.valid().train().fork(device);
+        let (jobs, queue) = channel::<Job<M>>();
+        // Running statistics are shared by clones; those that come back from inference are the replica's own.
+        let module = model.valid().train().fork(device);
         let on = device.clone();
         let run = move || {
             // Flex computes on the pool of the thread that calls it.
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
+            let pool = pool.map_err(|error| format!("cannot start {threads} compute threads: {error}"));
             let opened = exchange.iter().try_for_each(Exchange::open).map_err(|error| error.to_string());
-            let mut replica = Replica { module: replica, device: on, outputs: None, group: None, exchange };
-            for order in orders {
-                let answer = match (&pool, &opened) {
-                    (Ok(_), Ok(())) => {
-                        let result = catch_unwind(AssertUnwindSafe(|| replica.obey(order)));
-                        result.unwrap_or_else(|panic| Err(reason(panic)))
-                    }
-                    (_, Err(reason)) => Err(reason.clone()),
-                    (Err(error), _) => Err(format!("cannot start {threads} compute threads: {error}")),
-                };
-                if let Err(reason) = &answer {
-                    // The other replicas may be waiting for this one's statistics or gradients.
-                    replica.group.iter().for_each(|group| group.abort(reason.as_str()));
-                    replica.exchange.iter().for_each(|exchange| exchange.abort(reason));
-                }
-                if reports.send(answer).is_err() {
-                    return;
-                }
+            let ready = opened.and(pool.as_ref().map(drop).map_err(Clone::clone));
+            let mut replica = Replica { module, device: on, group: None, exchange };
+            for job in queue {
+                job(&mut replica, ready.clone());
             }
         };
         thread::Builder::new()
             .name(format!("replica {name}"))
             .spawn(run)
             .map_err(|error| Error::io(format!("start the thread of device {name}"), &error))?;
-        Ok(Worker { device: device.clone(), name: name.into(), commands, answers })
+        Ok(Worker { device: device.clone(), name: name.into(), jobs })
     }
 
-    /// With a group, the module's SyncBatchNorms share their statistics with it; with a seed, its random
-    /// numbers are those of that seed.
-    pub fn forward(
+    /// Starts `act` on the replica's thread.
+    ///
+    /// # Errors
+    /// If the thread has ended.
+    pub fn run<R: Send + 'static>(
         &self,
-        parameters: GradientsParams,
-        part: M::Input,
-        group: Option<ProcessGroup>,
-        seed: Option<u64>,
-    ) -> Result<()> {
-        self.order(Command::Forward(parameters, part, group, seed))
-    }
-
-    pub fn outputs(&self) -> Result<M::Outputs> {
-        match self.answer()? {
-            Answer::Outputs(outputs) => Ok(outputs),
-            Answer::Gradients(_) => Err(self.failed("it answered out of turn")),
-        }
-    }
-
-    pub fn backward(&self, gradient: M::Outputs) -> Result<()> {
-        self.order(Command::Backward(gradient))
-    }
-
-    /// Leaves the replica out of this batch; its gradients are zeros.
-    pub fn join(&self) -> Result<()> {
-        self.order(Command::Join)
-    }
-
-    pub fn gradients(&self) -> Result<GradientsParams> {
-        match self.answer()? {
-            Answer::Gradients(gradients) => Ok(gradients),
-            Answer::Outputs(_) => Err(self.failed("it answered out of turn")),
-        }
+        act: impl FnOnce(&mut Replica<M>) -> Result<R, String> + Send + 'static,
+    ) -> Result<Pending<R>> {
+        let (send, result) = channel();
+        let job = Box::new(move |replica: &mut Replica<M>, ready: Result<(), String>| {
+            let result = ready.and_then(|()| {
+                let result = catch_unwind(AssertUnwindSafe(|| act(replica)));
+                result.unwrap_or_else(|panic| Err(reason(panic)))
+            });
+            if let Err(reason) = &result {
+                replica.abort(reason);
+            }
+            // Nobody waits for it if another replica failed first.
+            let _ = send.send(result);
+        });
+        self.jobs.send(job).map_err(|_| ended(&self.name))?;
+        Ok(Pending { name: self.name.clone(), result })
     }
 
     pub fn device(&self) -> &Device {
         &self.device
     }
-
-    fn order(&self, command: Command<M>) -> Result<()> {
-        self.commands.send(command).map_err(|_| self.failed("its thread has ended"))
-    }
-
-    fn answer(&self) -> Result<Answer<M>> {
-        let answer = self.answers.recv().map_err(|_| self.failed("its thread has ended"))?;
-        answer.map_err(|reason| self.failed(reason))
-    }
-
-    fn failed(&self, reason: impl Into<String>) -> Error {
-        Error::Device { device: self.name.clone(), reason: reason.into() }
-    }
 }
 
-/// What a panic said.
+/// A panic's message.
 pub(super) fn reason(panic: Box<dyn Any + Send>) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").into()
-}
-
-/// What is drawn from now on belongs to `seed`, whatever other replicas draw.
-fn reseed(device: &Device, seed: u64) {
-    random::seed(seed);
-    // All replicas on the CPU share its generator, whose order is that of the training thread.
-    if !is_flex(device) {
-        device.seed(seed);
-    }
-}
-
-struct Replica<M: ParallelStep> {
-    module: M,
-    device: Device,
-    /// Of the last forward pass, with its graph.
-    outputs: Option<M::Outputs>,
-    group: Option<ProcessGroup>,
-    exchange: Option<Exchange>,
-}
-
-impl<M: ParallelStep> Replica<M> {
-    fn obey(&mut self, command: Command<M>) -> Result<Answer<M>, String> {
-        match command {
-            Command::Forward(parameters, input, group, seed) => {
-                self.group = group;
-                seed.into_iter().for_each(|seed| reseed(&self.device, seed));
-                let mut receive = Receive { parameters, device: &self.device };
-                self.module = self.module.clone().map(&mut receive);
-                if let Some(group) = &self.group {
-                    let module = convert_sync_batch_norm(self.module.clone(), group);
-                    self.module = module.map_err(|error| error.to_string())?;
-                }
-                let outputs = self.module.forward_part(super::Scatter::to_device(input, &self.device));
-                self.outputs = Some(outputs.clone());
-                Ok(Answer::Outputs(outputs.detach()))
-            }
-            Command::Backward(gradient) => {
-                let outputs = self.outputs.take().expect("forward comes before backward");
-                let sum =
-                    outputs.weighted_sum(super::Scatter::to_device(gradient, &self.device.clone().inner()));
-                self.exchanged(GradientsParams::from_grads(sum.backward(), &self.module))
-            }
-            Command::Join => self.exchanged(GradientsParams::new()),
-        }
-    }
-
-    fn exchanged(&self, gradients: GradientsParams) -> Result<Answer<M>, String> {
-        let Some(exchange) = &self.exchange else { return Ok(Answer::Gradients(gradients)) };
-        let sums = exchange.sums(gradients, &self.module);
-        sums.map(|_| Answer::Gradients(GradientsParams::new())).map_err(|error| error.to_string())
-    }
+    cause_of_panic(panic_text(&*panic).unwrap_or_default())
 }

@@ -1,6 +1,10 @@
-//! Gradients of batches that are not synchronised, kept on their device until a step is.
+//! Gradients of batches that are not synchronised, kept on their device until the next synchronised step.
 
-use super::{buckets::Plan, flight::Weights, host::f32s, visit};
+use super::{
+    buckets::BucketPlan,
+    host::{f32s, read},
+    step::Weights,
+};
 use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -8,17 +12,17 @@ use burn::tensor::Tensor;
 
 /// Each gradient times its samples, added up.
 #[derive(Default, Debug)]
-pub(super) struct Carry {
+pub(super) struct AccumulatedGradients {
     grads: GradientsParams,
     batches: usize,
 }
 
-impl Carry {
+impl AccumulatedGradients {
     /// Adds the gradients of a mean over `samples`. Those of a batch without samples do not count.
     pub fn add<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
         self.batches += 1;
         if samples > 0 {
-            let weights = Weights { own: samples as f32, carried: Some(1.0) };
+            let weights = Weights { own: samples as f32, accumulated: Some(1.0) };
             self.grads = combine(std::mem::take(&mut self.grads), grads, module, weights);
         }
     }
@@ -31,23 +35,28 @@ impl Carry {
         *self = Self::default();
     }
 
-    /// The mean of `grads` with what was carried, which is used up; on one rank.
+    /// The mean of `grads` with what was accumulated, which is used up; on one rank.
     pub fn mean<M: Module>(
         &mut self,
         grads: GradientsParams,
         module: &M,
         weights: Weights,
     ) -> GradientsParams {
-        let carried = std::mem::take(self);
-        combine(carried.grads, grads, module, weights)
+        let accumulated = std::mem::take(self);
+        combine(accumulated.grads, grads, module, weights)
     }
 
-    /// Writes what is carried into its place in zeroed buckets. Returns for which parameters there
+    /// Writes what is accumulated into its place in zeroed buckets. Returns for which parameters there
     /// was something.
     ///
     /// # Errors
     /// If it cannot be read from its device.
-    pub fn fill<M: Module>(&self, module: &M, plan: &Plan, buffers: &mut [Vec<f32>]) -> Result<Vec<bool>> {
+    pub fn fill<M: Module>(
+        &self,
+        module: &M,
+        plan: &BucketPlan,
+        buffers: &mut [Vec<f32>],
+    ) -> Result<Vec<bool>> {
         let used = vec![false; plan.slots.len()];
         if self.is_empty() {
             return Ok(used);
@@ -58,20 +67,45 @@ impl Carry {
     }
 }
 
-/// `carried` × its weight + `own` × its weight, for every parameter that has either.
+impl AccumulatedGradients {
+    /// What is accumulated, row by row, for each slot of the plan; it stays on its device.
+    pub fn flat<M: Module>(&self, module: &M, plan: &BucketPlan) -> Vec<Option<Tensor<1>>> {
+        let mut flat = Flatten { grads: &self.grads, plan, flat: vec![None; plan.slots.len()] };
+        if !self.is_empty() {
+            module.visit(&mut flat);
+        }
+        flat.flat
+    }
+}
+
+struct Flatten<'a> {
+    grads: &'a GradientsParams,
+    plan: &'a BucketPlan,
+    flat: Vec<Option<Tensor<1>>>,
+}
+
+impl ModuleVisitor for Flatten<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.plan.slot_of(param.id) else { return };
+        let grad = self.grads.get::<D>(param.id);
+        self.flat[index] = grad.map(|grad| grad.reshape([self.plan.slots[index].range.len()]));
+    }
+}
+
+/// `accumulated` × its weight + `own` × its weight, for every parameter that has either.
 fn combine<M: Module>(
-    carried: GradientsParams,
+    accumulated: GradientsParams,
     own: GradientsParams,
     module: &M,
     weights: Weights,
 ) -> GradientsParams {
-    let mut combine = Combine { carried, own, weights, sum: GradientsParams::new() };
+    let mut combine = Combine { accumulated, own, weights, sum: GradientsParams::new() };
     module.visit(&mut combine);
     combine.sum
 }
 
 struct Combine {
-    carried: GradientsParams,
+    accumulated: GradientsParams,
     own: GradientsParams,
     weights: Weights,
     sum: GradientsParams,
@@ -79,16 +113,16 @@ struct Combine {
 
 impl ModuleVisitor for Combine {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let carried = self.carried.remove::<D>(param.id);
-        let carried = carried.map(|grad| match self.weights.carried {
+        let accumulated = self.accumulated.remove::<D>(param.id);
+        let accumulated = accumulated.map(|grad| match self.weights.accumulated {
             Some(1.0) | None => grad,
             Some(weight) => grad.mul_scalar(weight),
         });
         // A gradient of padding may be anything, even no number.
         let own = self.own.remove::<D>(param.id).filter(|_| self.weights.own > 0.0);
         let own = own.map(|grad| grad.mul_scalar(self.weights.own));
-        let sum = match (carried, own) {
-            (Some(carried), Some(own)) => carried + own,
+        let sum = match (accumulated, own) {
+            (Some(accumulated), Some(own)) => accumulated + own,
             (Some(one), None) | (None, Some(one)) => one,
             (None, None) => return,
         };
@@ -98,7 +132,7 @@ impl ModuleVisitor for Combine {
 
 struct Fill<'a> {
     grads: &'a GradientsParams,
-    plan: &'a Plan,
+    plan: &'a BucketPlan,
     buffers: &'a mut [Vec<f32>],
     used: Vec<bool>,
     failure: Option<Error>,
@@ -109,7 +143,7 @@ impl Fill<'_> {
         let Some(index) = self.plan.slot_of(param.id) else { return Ok(()) };
         let Some(grad) = self.grads.get::<D>(param.id) else { return Ok(()) };
         let slot = &self.plan.slots[index];
-        let data = visit::read(grad)?;
+        let data = read(grad)?;
         let values = f32s(&data).map_err(|reason| {
             let what = format!("reading the gradient of {}", slot.path);
             Error::Io { what, reason }

@@ -1,12 +1,12 @@
-//! Which gradients travel together: a model's trainable parameters cut into buckets.
+//! Gradient buckets: which of a model's trainable parameters are reduced together.
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use std::{collections::HashMap, ops::Range};
 
 /// Bytes of the first bucket, small so that communication can start early, and of the others:
-/// PyTorch DDP's sizes (`dist._DEFAULT_FIRST_BUCKET_BYTES`, `bucket_cap_mb`). Gradients travel as
-/// `f32`; a bucket is closed by the parameter with which it reaches its size.
+/// PyTorch DDP's sizes (`dist._DEFAULT_FIRST_BUCKET_BYTES`, `bucket_cap_mb`). Gradients are
+/// reduced as `f32`; a bucket is closed by the parameter with which it reaches its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSizes {
     /// Bytes of the first bucket.
@@ -21,7 +21,7 @@ impl Default for BucketSizes {
     }
 }
 
-/// Where one parameter's gradient lies.
+/// The place of one parameter's gradient.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     /// Field names from the root, joined by dots: `conv1.weight`.
@@ -37,7 +37,7 @@ pub(crate) struct Slot {
 /// Parameters are laid out in reverse field order, because backward finishes the last layers
 /// first. A parameter that occurs twice has one place.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct BucketPlan {
     /// In field order.
     pub slots: Vec<Slot>,
     by_id: HashMap<ParamId, usize>,
@@ -45,7 +45,7 @@ pub(crate) struct Plan {
     pub members: Vec<Vec<usize>>,
 }
 
-impl Plan {
+impl BucketPlan {
     /// For the trainable float parameters of `module`.
     pub fn new<M: Module>(module: &M, sizes: BucketSizes) -> Self {
         let mut found = Found::default();
@@ -143,13 +143,13 @@ mod tests {
         Net { first: LinearConfig::new(5, 10).init(&device), again: last.clone(), last }
     }
 
-    fn paths(plan: &Plan) -> Vec<Vec<&str>> {
+    fn paths(plan: &BucketPlan) -> Vec<Vec<&str>> {
         plan.members.iter().map(|m| m.iter().map(|slot| plan.slots[*slot].path.as_str()).collect()).collect()
     }
 
     #[test]
     fn the_last_parameters_come_first_and_shared_ones_once() {
-        let plan = Plan::new(&net(), BucketSizes::default());
+        let plan = BucketPlan::new(&net(), BucketSizes::default());
         assert_eq!(paths(&plan), [["last.bias", "last.weight", "first.bias", "first.weight"]]);
         assert_eq!(
             plan.slots.iter().map(|s| s.range.clone()).collect::<Vec<_>>(),
@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn a_bucket_closes_when_it_reaches_its_size() {
-        let plan = Plan::new(&net(), BucketSizes { first: 12, rest: 160 });
+        let plan = BucketPlan::new(&net(), BucketSizes { first: 12, rest: 160 });
         assert_eq!(paths(&plan), [&["last.bias"][..], &["last.weight", "first.bias"], &["first.weight"]]);
         assert_eq!((0..3).map(|b| plan.length(b)).collect::<Vec<_>>(), [3, 40, 50]);
     }
 
     #[test]
     fn a_model_without_parameters_has_one_empty_bucket() {
-        let plan = Plan::new(&burn::nn::Relu::new(), BucketSizes::default());
+        let plan = BucketPlan::new(&burn::nn::Relu::new(), BucketSizes::default());
         assert_eq!((plan.buckets(), plan.length(0)), (1, 0));
     }
 }

@@ -1,9 +1,10 @@
 //! Clipping by the norm of all gradients together.
 
-use crate::{Error, Result};
+use crate::{Result, device_error::read_data};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
+use kernels::host_tensor::is_flex;
 use std::collections::HashSet;
 
 /// Where squares overflow f32, gradients are multiplied by this first: 2^-96, which brings f32's largest
@@ -31,9 +32,43 @@ pub fn clip_by_global_norm<M: Module>(
     if factor >= 1.0 {
         return Ok((grads, norm));
     }
-    let mut scale = Scale { grads, factor, seen: HashSet::new() };
-    module.visit(&mut scale);
-    Ok((scale.grads, norm))
+    Ok((scale(grads, module, Factor::Host(factor)), norm))
+}
+
+/// The norm of all gradients together, before they were clipped.
+#[derive(Debug)]
+pub(crate) enum Norm {
+    Host(f64),
+    /// `[1]`, f32.
+    Device(Box<Tensor<1>>),
+}
+
+/// [`clip_by_global_norm`] without waiting for a device: on one, norm and factor are f32 tensors. `agree` gives all
+/// ranks the same norm, because devices may add up in different orders.
+///
+/// # Errors
+/// If the device cannot be read, or the ranks cannot agree.
+pub(super) fn clip<M: Module>(
+    grads: GradientsParams,
+    module: &M,
+    max_norm: f64,
+    agree: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
+) -> Result<(GradientsParams, Norm)> {
+    let sums = squares(&grads, module, None);
+    if sums.first().is_none_or(|sum| is_flex(&sum.device())) {
+        let (grads, norm) = clip_by_global_norm(grads, module, max_norm)?;
+        return Ok((grads, Norm::Host(norm)));
+    }
+    let total = |parts: Vec<Tensor<1>>| parts.into_iter().reduce(|sum, part| sum + part);
+    let low = total(squares(&grads, module, Some(DOWN)));
+    let Some((sum, low)) = total(sums).zip(low) else { return Ok((grads, Norm::Host(0.0))) };
+    let overflow = sum.clone().is_finite().bool_not();
+    let norm = agree(sum.sqrt().mask_where(overflow, low.sqrt().div_scalar(DOWN)))?;
+    let factor = norm.clone().add_scalar(1e-6).recip().mul_scalar(max_norm);
+    // A factor that is NaN stays so, and makes the gradients NaN, as on the host.
+    let unclipped = factor.clone().greater_equal_elem(1.0);
+    let factor = Factor::Device(Box::new(factor.mask_fill(unclipped, 1.0)));
+    Ok((scale(grads, module, factor), Norm::Device(Box::new(norm))))
 }
 
 /// The norm of all gradients of `module` together; 0 if there are none.
@@ -50,20 +85,22 @@ pub(super) fn global_norm<M: Module>(grads: &GradientsParams, module: &M) -> Res
 
 /// The sum of all squares, of gradients multiplied by `factor`.
 fn sum_of_squares<M: Module>(grads: &GradientsParams, module: &M, factor: Option<f64>) -> Result<f64> {
-    let mut squares = Squares { grads, factor, seen: HashSet::new(), sums: Vec::new() };
-    module.visit(&mut squares);
-    if squares.sums.is_empty() {
+    let sums = squares(grads, module, factor);
+    if sums.is_empty() {
         return Ok(0.0);
     }
     // One transfer for all.
-    let data = Tensor::cat(squares.sums, 0).try_into_data().map_err(|error| Error::Io {
-        what: "reading the norm of the gradients".into(),
-        reason: error.to_string(),
-    })?;
+    let data = read_data(Tensor::cat(sums, 0))?;
     Ok(data.iter::<f64>().sum())
 }
 
-/// The sum of squares of every gradient once, each `[1]`, on one device.
+/// The sum of squares of every gradient once, multiplied by `factor`, each `[1]`, on one device.
+fn squares<M: Module>(grads: &GradientsParams, module: &M, factor: Option<f64>) -> Vec<Tensor<1>> {
+    let mut squares = Squares { grads, factor, seen: HashSet::new(), sums: Vec::new() };
+    module.visit(&mut squares);
+    squares.sums
+}
+
 struct Squares<'a> {
     grads: &'a GradientsParams,
     factor: Option<f64>,
@@ -92,9 +129,45 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
+/// All gradients times `factor`.
+pub(crate) fn scaled<M: Module>(grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
+    if factor == 1.0 { grads } else { scale(grads, module, Factor::Host(factor)) }
+}
+
+fn scale<M: Module>(grads: GradientsParams, module: &M, factor: Factor) -> GradientsParams {
+    let mut scale = Scale { grads, factor, seen: HashSet::new() };
+    module.visit(&mut scale);
+    scale.grads
+}
+
+enum Factor {
+    Host(f64),
+    /// `[1]`, f32.
+    Device(Box<Tensor<1>>),
+}
+
+impl Factor {
+    fn apply<const D: usize>(&self, grad: Tensor<D>) -> Tensor<D> {
+        match self {
+            // In two steps where the factor is subnormal in f32, or 0.
+            Factor::Host(tiny) if *tiny < f64::from(f32::MIN_POSITIVE) => {
+                grad.mul_scalar(DOWN).mul_scalar(tiny / DOWN)
+            }
+            Factor::Host(factor) => grad.mul_scalar(*factor),
+            Factor::Device(factor) => {
+                let factor = Tensor::clone(factor).to_device(&grad.device()).reshape([1; D]);
+                match grad.dtype() {
+                    DType::F32 => grad * factor,
+                    dtype => (grad.cast(FloatDType::F32) * factor).cast(FloatDType::from(dtype)),
+                }
+            }
+        }
+    }
+}
+
 struct Scale {
     grads: GradientsParams,
-    factor: f64,
+    factor: Factor,
     seen: HashSet<ParamId>,
 }
 
@@ -104,12 +177,7 @@ impl ModuleVisitor for Scale {
             return;
         }
         if let Some(grad) = self.grads.remove::<D>(param.id) {
-            // In two steps where the factor is subnormal in f32, or 0.
-            let scaled = match self.factor {
-                tiny if tiny < f64::from(f32::MIN_POSITIVE) => grad.mul_scalar(DOWN).mul_scalar(tiny / DOWN),
-                factor => grad.mul_scalar(factor),
-            };
-            self.grads.register::<D>(param.id, scaled);
+            self.grads.register::<D>(param.id, self.factor.apply(grad));
         }
     }
 }

@@ -1,16 +1,15 @@
-//! How a bucket of gradients becomes the sum over all ranks: the trait that users implement, and
-//! the two hooks that send half-size numbers.
+//! Communication hooks: the trait that users implement, the hooks that send 16-bit numbers, and the sender that
+//! runs a hook in the background.
 
-use super::buckets::Plan;
-use crate::{Element, ProcessGroup, ReduceOp, Result};
+use super::buckets::BucketPlan;
+use crate::{Element, ProcessGroup, ReduceOp, Result, Work};
 use half::{bf16, f16};
-use std::{fmt, ops::Range};
+use std::{fmt, ops::Range, sync::Arc};
 
 /// Replaces a rank's part of a bucket by the sum of all ranks' parts: PyTorch's communication hook.
 ///
-/// It is called once a bucket and step, in the order of the buckets, on a thread of its own while
-/// backward goes on. What it keeps from step to step, such as an error to feed back, it keeps by
-/// [`Bucket::index`] behind a lock of its own.
+/// It is called once per bucket and step, in the order of the buckets, on a separate thread during backward. State
+/// that lasts from step to step, such as error feedback, is kept by [`Bucket::index`] behind a lock.
 ///
 /// ```
 /// use collective::{ProcessGroup, ReduceOp, Result, gradient::{Bucket, CommHook}};
@@ -33,10 +32,10 @@ use std::{fmt, ops::Range};
 /// }
 /// ```
 pub trait CommHook: Send + Sync + fmt::Debug {
-    /// What it is called in a run's configuration.
+    /// Its name in a run's configuration.
     fn name(&self) -> &str;
 
-    /// In place: from this rank's part to the sum over all ranks, or something near it. Each rank's
+    /// Replaces this rank's part by the sum over all ranks, or an approximation. Each rank's
     /// part is weighted already, so that the sum is the mean over the global batch. All ranks must
     /// end with the same bits and must make the same collective calls on `group`.
     ///
@@ -45,10 +44,10 @@ pub trait CommHook: Send + Sync + fmt::Debug {
     fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()>;
 }
 
-/// One bucket on its way.
+/// One bucket that is being reduced.
 pub struct Bucket<'a> {
     index: usize,
-    plan: &'a Plan,
+    plan: &'a BucketPlan,
     values: &'a mut [f32],
 }
 
@@ -64,7 +63,7 @@ pub struct BucketParameter<'a> {
 }
 
 impl<'a> Bucket<'a> {
-    pub(super) fn new(index: usize, plan: &'a Plan, values: &'a mut [f32]) -> Self {
+    pub(super) fn new(index: usize, plan: &'a BucketPlan, values: &'a mut [f32]) -> Self {
         Self { index, plan, values }
     }
 
@@ -88,7 +87,7 @@ impl<'a> Bucket<'a> {
         self.values
     }
 
-    /// Whose gradients these are, in the order of their ranges.
+    /// The parameters in this bucket, in the order of their ranges.
     pub fn parameters(&self) -> impl Iterator<Item = BucketParameter<'a>> + use<'a> {
         let plan = self.plan;
         plan.members[self.index].iter().map(|slot| {
@@ -104,8 +103,40 @@ impl fmt::Debug for Bucket<'_> {
     }
 }
 
-/// Sends gradients as numbers of half the size, and adds them up as such. What rounding loses is
-/// lost: bf16 keeps f32's range with 8 bits of precision, fp16 keeps 11 bits from 6e-8 to 65504,
+/// Reduces buckets in the background.
+#[derive(Clone, Debug)]
+pub(super) struct BucketSender {
+    pub group: ProcessGroup,
+    pub hook: Option<Arc<dyn CommHook>>,
+}
+
+impl BucketSender {
+    /// Starts to reduce a bucket, behind which there may be totals.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn send(&self, plan: &Arc<BucketPlan>, index: usize, mut buffer: Vec<f32>) -> Result<Work<Vec<f32>>> {
+        let (plan, hook) = (plan.clone(), self.hook.clone());
+        self.group.start(move |group| {
+            let Some(hook) = hook else {
+                return group.all_reduce(&mut buffer, ReduceOp::Sum).map(|()| buffer);
+            };
+            let (values, totals) = buffer.split_at_mut(plan.length(index));
+            hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
+                // The other ranks need not wait for a rank whose hook failed.
+                if group.failure().is_none() {
+                    group.abort(format!("communication hook {}: {error}", hook.name()));
+                }
+            })?;
+            if !totals.is_empty() {
+                group.all_reduce(totals, ReduceOp::Sum)?;
+            }
+            Ok(buffer)
+        })
+    }
+}
+
+/// Sends gradients as 16-bit numbers, and adds them up as such, without error feedback: bf16 keeps f32's range with 8 bits of precision, fp16 keeps 11 bits from 6e-8 to 65504,
 /// and what is larger becomes infinite. PyTorch's `bf16_compress_hook` and `fp16_compress_hook`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfPrecision {

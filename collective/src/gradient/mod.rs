@@ -1,70 +1,76 @@
-//! Gradients of all ranks made one, while backward still runs.
+//! All-reduce of gradients, overlapped with the backward pass.
 //!
-//! A [`Reducer`] cuts a model's gradients into buckets, in reverse field order. In a [`Step`] the
-//! model is watched: the moment a gradient is final, it is written into its bucket, and the moment
-//! a bucket is full, it is reduced in the background, in index order, while backward goes on to the
+//! Most programs use [`DistributedDataParallel`](crate::DistributedDataParallel), which wraps a [`Reducer`].
+//!
+//! A [`Reducer`] divides a model's gradients into buckets, in reverse field order. In a [`Step`] the
+//! model is watched: each gradient is written into its bucket as soon as it is final, and each bucket is reduced in
+//! the background as soon as it is full, in index order, while backward computes the
 //! layers below (Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704). Where that does not
-//! work, gradients are taken when backward is over, with the same sums, bit for bit:
+//! work, gradients are collected after backward, with the same sums, bit for bit:
 //!
-//! - what cannot be watched (parameters under a reparameterization of their own, on a second
-//!   device, unused ones) is taken at the end;
-//! - a step that runs backward twice, or changes gradients after backward, is noticed, done again
-//!   without overlap, and so are all later ones; [`Reducer::fallback`] says why.
+//! - what cannot be watched (parameters under another reparameterization, on a second
+//!   device, unused ones) is collected at the end;
+//! - a step that runs backward twice, or changes gradients after backward, is detected and repeated
+//!   without overlap, and so are all later steps; [`Reducer::fallback`] returns the reason.
 //!
 //! Where the group exchanges data on the ranks' devices ([`ProcessGroup::attach`]), buckets stay in
-//! device memory, and are taken when backward has been launched; the device orders the rest.
+//! device memory: the all-reduce of a full bucket is put on the device's queue during backward, and the
+//! device waits for the sums when the step is finished.
 //!
 //! A parameter that is used on no rank gets no gradient, as on a single device. One that is used on
-//! some contributes zeros on the others. This is what PyTorch's `find_unused_parameters` asks for; here
-//! it is always so, because the count of ranks that used a parameter travels in a message that is sent
-//! anyway.
+//! some contributes zeros on the others. This is PyTorch's `find_unused_parameters`, always enabled, because the
+//! number of ranks that used a parameter is part of a message that is sent anyway.
 
 mod accumulate;
+mod arrivals;
 pub(crate) mod buckets;
 mod clip;
-mod flight;
+mod device_buckets;
 mod hook;
 mod host;
-mod link;
-pub(crate) mod on_device;
+mod in_flight;
+pub(crate) mod module_gradients;
 mod power_sgd;
+mod reduction;
 mod step;
 mod top_k;
-mod visit;
 mod watch;
 
 pub use buckets::BucketSizes;
 pub use clip::clip_by_global_norm;
+pub(crate) use clip::{Norm, scaled};
 pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
 pub use power_sgd::PowerSgd;
 pub use step::Step;
 pub use top_k::TopK;
+pub(crate) use watch::in_precision;
 
 use crate::{
     ProcessGroup, Result,
     precision::{LossScaler, Precision},
+    tensor,
 };
-use accumulate::Carry;
-use buckets::Plan;
+use accumulate::AccumulatedGradients;
+use buckets::BucketPlan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use link::Link;
+use hook::BucketSender;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use watch::Ladder;
+use watch::DepthAnchors;
 
-/// What can be chosen about a [`Reducer`].
+/// Options of a [`Reducer`].
 #[derive(Clone, Debug)]
 pub struct ReducerOptions {
-    /// How much is sent at once.
+    /// Bucket sizes.
     pub buckets: BucketSizes,
-    /// Whether to communicate while backward runs.
+    /// Whether to communicate during backward.
     pub overlap: bool,
     /// How a bucket is reduced; `None` adds up in f32.
     pub hook: Option<Arc<dyn CommHook>>,
-    /// What forward and backward compute with.
+    /// The floating-point type that forward and backward compute with.
     pub precision: Precision,
 }
 
@@ -75,7 +81,7 @@ impl Default for ReducerOptions {
     }
 }
 
-/// Makes every rank's gradients those of the mean over the global batch.
+/// Averages the gradients of all ranks over the global batch.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -104,12 +110,12 @@ impl Default for ReducerOptions {
 /// ```
 #[derive(Debug)]
 pub struct Reducer {
-    plan: Arc<Plan>,
-    /// A group of its own, so that other collectives may be called during backward, by SyncBatchNorm
-    /// for one, without an order between them and the buckets. `None` in a world of one.
-    link: Option<Link>,
-    carry: Carry,
-    ladder: Arc<Ladder>,
+    plan: Arc<BucketPlan>,
+    /// Has a separate group, so that other collectives, such as SyncBatchNorm's, may be called during backward
+    /// without an order between them and the buckets. `None` in a world of one.
+    sender: Option<BucketSender>,
+    accumulated: AccumulatedGradients,
+    anchors: Arc<DepthAnchors>,
     precision: Precision,
     /// For f16.
     scaler: Option<LossScaler>,
@@ -125,30 +131,30 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// For the trainable parameters of `module`. Every rank of `group` must call it, each on the thread
+    /// Creates a reducer for the trainable parameters of `module`. Every rank of `group` must call it, on the thread
     /// that trains.
     ///
     /// # Errors
     /// If the group fails.
     pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
         let ReducerOptions { buckets, overlap, hook, precision } = options;
-        let link = match group.world_size() {
+        let sender = match group.world_size() {
             1 => None,
-            _ => Some(Link { group: group.split(0, group.rank() as i64)?, hook }),
+            _ => Some(BucketSender { group: group.split(0, group.rank() as i64)?, hook }),
         };
         // A hook works on the host.
         let on_device =
-            link.as_ref().is_some_and(|link| link.group.device().is_some() && link.hook.is_none());
-        // A small first bucket is for an early start, of which the device has none.
-        let first = if on_device { buckets.first.max(buckets.rest) } else { buckets.first };
+            sender.as_ref().is_some_and(|sender| sender.group.device().is_some() && sender.hook.is_none());
+        // A small first bucket is for an early start.
+        let first = if on_device && !overlap { buckets.first.max(buckets.rest) } else { buckets.first };
         Ok(Self {
-            plan: Arc::new(Plan::new(module, BucketSizes { first, ..buckets })),
-            link,
-            carry: Carry::default(),
-            ladder: Arc::default(),
+            plan: Arc::new(BucketPlan::new(module, BucketSizes { first, ..buckets })),
+            sender,
+            accumulated: AccumulatedGradients::default(),
+            anchors: Arc::default(),
             precision,
             scaler: (precision == Precision::F16).then(LossScaler::start),
-            overlap: overlap && !on_device,
+            overlap,
             on_device,
             compared: false,
             fallback: None,
@@ -159,19 +165,19 @@ impl Reducer {
 
     /// The copy of `module` on which to run a batch that is not synchronised.
     pub fn local<M: Module>(&self, module: &M) -> M {
-        watch::watch(module, None, self.precision)
+        in_precision(module, self.precision)
     }
 
-    /// Keeps the gradients of a batch that is not synchronised: PyTorch's `no_sync`. They are added
-    /// to those of the next [`Step`], each weighted by its samples. `grads` are of a mean over this
-    /// rank's `samples`; 0 for a batch that only keeps this rank in step.
+    /// Accumulates the gradients of a batch that is not synchronised: PyTorch's `no_sync`. They are added
+    /// to those of the next [`Step`], weighted by samples. `grads` are of a mean over this
+    /// rank's `samples`; 0 for padding.
     #[doc(alias = "no_sync")]
     pub fn accumulate<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
-        self.carry.add(grads, module, samples);
+        self.accumulated.add(grads, module, samples);
     }
 
-    /// Begins a synchronised step. `samples` are this rank's in it, 0 if it only keeps in step.
-    /// `global_samples` are those of all ranks, with all that was accumulated since the last step.
+    /// Starts a synchronised step of `samples` on this rank, 0 for padding. `global_samples` counts all ranks, with
+    /// the accumulated batches since the last step.
     ///
     /// # Errors
     /// If gradients that were accumulated cannot be read from their device.
@@ -179,12 +185,29 @@ impl Reducer {
         Step::begin(self, module, samples, global_samples)
     }
 
-    /// How long steps have waited for other ranks' gradients since this was last asked.
+    /// [`clip_by_global_norm`] of averaged gradients, which does not wait for a device. On one, all ranks take
+    /// rank 0's norm.
+    ///
+    /// # Errors
+    /// If the group or the device fails.
+    pub(crate) fn clip<M: Module>(
+        &self,
+        grads: GradientsParams,
+        module: &M,
+        max_norm: f64,
+    ) -> Result<(GradientsParams, Norm)> {
+        clip::clip(grads, module, max_norm, |norm| match &self.sender {
+            Some(sender) => tensor::broadcast(norm, &sender.group, 0),
+            None => Ok(norm),
+        })
+    }
+
+    /// Time that steps have waited for other ranks' gradients since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
     }
 
-    /// Buckets in a step.
+    /// Number of buckets.
     pub fn buckets(&self) -> usize {
         self.plan.buckets()
     }
@@ -199,7 +222,7 @@ impl Reducer {
         self.on_device
     }
 
-    /// What losses are scaled by at present; 1 except for f16.
+    /// The current loss scale; 1 except for f16.
     pub fn loss_scale(&self) -> f32 {
         self.scaler.map_or(1.0, LossScaler::scale)
     }
@@ -215,7 +238,7 @@ impl Reducer {
         self.scaler.map(LossScaler::state)
     }
 
-    /// Goes on with a loss scale from a checkpoint.
+    /// Restores the loss scale of a checkpoint.
     pub(crate) fn restore_scaler(&mut self, state: Option<(f32, u32)>) {
         if let (Some(scaler), Some(state)) = (&mut self.scaler, state) {
             *scaler = LossScaler::restore(state);
@@ -225,15 +248,15 @@ impl Reducer {
     /// Parameters that were used by some ranks only in the last step, each with their number, and
     /// those that were used by none. Empty in a world of one.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
-        let world = self.link.as_ref().map_or(1, |link| link.group.world_size());
+        let world = self.sender.as_ref().map_or(1, |sender| sender.group.world_size());
         let slots = self.plan.slots.iter().zip(&self.users);
         slots.filter(move |(_, users)| **users < world).map(|(slot, users)| (slot.path.as_str(), *users))
     }
 
-    /// Room for every bucket, and zeros in it if something was carried over, to which gradients are added.
+    /// Room for every bucket, filled with zeros if there are accumulated gradients to add to.
     fn buffers(&self) -> Vec<Vec<f32>> {
         let lengths = (0..self.plan.buckets()).map(|bucket| self.plan.length(bucket));
-        if self.carry.is_empty() {
+        if self.accumulated.is_empty() {
             lengths.map(Vec::with_capacity).collect()
         } else {
             lengths.map(|length| vec![0.0; length]).collect()

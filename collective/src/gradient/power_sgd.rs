@@ -1,4 +1,4 @@
-//! PowerSGD: a gradient matrix travels as the product of two thin ones.
+//! PowerSGD: a gradient matrix is sent as the product of two thin matrices.
 
 use super::hook::{Bucket, CommHook};
 use crate::{Error, ProcessGroup, ReduceOp, Result, sampler::mix};
@@ -18,7 +18,7 @@ const EPSILON: f32 = 1e-5;
 /// A gradient of shape `[n, …]` is a matrix M of n rows. One step of a power iteration gives
 /// `P = M Q`, added up over ranks and made orthonormal, then `Q = Mᵀ P`, added up; every rank has
 /// `P Qᵀ`, and keeps what that lacks of its own part for the next step. Q starts the next step.
-/// Vectors, and matrices for which it would not halve the bytes, travel whole, as in PyTorch's
+/// Vectors, and matrices for which it would not halve the bytes, are sent uncompressed, as in PyTorch's
 /// `powerSGD_hook`. What is kept is not part of a checkpoint; one hook
 /// serves one model.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Kept {
     steps: usize,
     error: Vec<f32>,
     matrices: Vec<Matrix>,
-    /// What travels whole.
+    /// What is sent uncompressed.
     whole: Vec<Range<usize>>,
 }
 
@@ -150,7 +150,7 @@ impl Kept {
         let share = 1.0 / group.world_size() as f32;
         kept.error.iter_mut().zip(values).for_each(|(error, value)| *error -= *value * share);
         kept.whole.iter().for_each(|place| kept.error[place.clone()].fill(0.0));
-        // A gradient that is no number must not stay for ever.
+        // A NaN gradient must not stay in the feedback for ever.
         if kept.error.iter().any(|error| !error.is_finite()) {
             kept.error.fill(0.0);
         }

@@ -3,27 +3,42 @@
 use super::{
     Reducer,
     clip::global_norm,
-    flight::{Flight, Weights},
-    link::Landing,
-    on_device, timed, visit, watch,
+    device_buckets::DeviceBuckets,
+    in_flight::InFlightReduction,
+    module_gradients::{collect, scatter},
+    reduction::{ReducedGradients, Reduction},
+    timed,
+    watch::watch,
 };
-#[cfg(doc)]
-use crate::Error;
-use crate::Result;
+use crate::{Error, Result, batch_context::BatchContext};
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
 use std::sync::Arc;
 
 /// Elements of each gradient that are compared, in steps after the first, with what backward left.
 const SPOT: usize = 64;
 
-/// A step under way, from [`Reducer::step`]. Every rank must finish it.
+/// The weights of this rank's gradients in the mean over the global batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    /// Of this step's gradient, which is a mean over this rank's samples. 0 for padding, whose gradients are
+    /// ignored.
+    pub own: f32,
+    /// Of what was accumulated in batches that were not synchronised, a sum over samples.
+    pub accumulated: Option<f32>,
+}
+
+/// A step in progress, from [`Reducer::step`]. Every rank must finish it.
 #[must_use = "the other ranks wait until it is finished"]
 pub struct Step<'a> {
     reducer: &'a mut Reducer,
     weights: Weights,
+    context: BatchContext,
+    /// Whether the loss was scaled.
+    scaled: bool,
     /// In a world of more than one.
-    flight: Option<Arc<Flight>>,
+    reduction: Option<Reduction>,
 }
 
 impl<'a> Step<'a> {
@@ -35,77 +50,139 @@ impl<'a> Step<'a> {
     ) -> Result<Self> {
         // Losses, and so all gradients, are scaled.
         let global = global_samples.max(1) as f64 * f64::from(reducer.loss_scale());
-        let carried = (!reducer.carry.is_empty()).then(|| (1.0 / global) as f32);
-        let weights = Weights { own: (samples as f64 / global) as f32, carried };
-        let mut step = Step { reducer, weights, flight: None };
-        step.flight = step.fly(module, true)?;
+        let accumulated = (!reducer.accumulated.is_empty()).then(|| (1.0 / global) as f32);
+        let weights = Weights { own: (samples as f64 / global) as f32, accumulated };
+        let context = BatchContext::new(samples, global_samples, reducer.loss_scale());
+        let mut step = Step { reducer, weights, context, scaled: false, reduction: None };
+        step.reduction = step.start(module, true)?;
         Ok(step)
     }
 
     /// The copy of `module` on which to run forward and backward, once. It computes what `module`
     /// does; its gradients are [`finish`](Step::finish)ed for `module`.
     ///
-    /// Inside, [`Param::val`](burn::module::Param::val) is no leaf of autodiff, so ask a gradient of
+    /// In the copy, [`Param::val`](burn::module::Param::val) is not a leaf of autodiff, so read a gradient of
     /// the parameter itself, not of its value.
     pub fn watch<M: Module>(&self, module: &M) -> M {
-        let flight = self.flight.as_ref().filter(|_| self.reducer.overlap);
-        watch::watch(module, flight, self.reducer.precision)
+        let reduction = self.reduction.clone().filter(|_| self.reducer.overlap);
+        watch(module, reduction, self.reducer.precision)
+    }
+
+    /// Runs `act`, the forward and backward pass of this step, with the weight that
+    /// [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) gives to this rank's batch and the factor by which
+    /// [`precision::backward`](crate::precision::backward) scales the loss. Without it, the batches of all ranks
+    /// weigh the same, and losses are not scaled.
+    pub fn scope<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        let (result, scaled) = self.context.scope(act);
+        self.scaled |= scaled;
+        result
+    }
+
+    /// Registers whether the loss was scaled outside [`scope`](Step::scope).
+    pub(crate) fn loss_was_scaled(&mut self, scaled: bool) {
+        self.scaled |= scaled;
     }
 
     /// Waits for all buckets and returns the gradients of the mean over the global batch, the same
     /// bits on every rank. `grads` are what backward left, unchanged, of a mean over this rank's
-    /// samples. `totals` are summed over all ranks on the way.
+    /// samples. `totals` are summed over all ranks with them.
     ///
     /// In a world of one, gradients are returned as they are, with what was accumulated. In f16, none are
     /// returned if one is not finite: the optimizer then skips the step, as [`Reducer::skipped`] tells.
     ///
     /// # Errors
     /// If the group fails, a gradient cannot be read from its device, or `module` has other
-    /// trainable parameters than it had when the reducer was made. In f16, [`Error::LossScale`] if
-    /// gradients still overflow at the smallest loss scale.
+    /// trainable parameters than it had when the reducer was made. In f16, if the loss was not scaled, and
+    /// [`Error::LossScale`] if gradients still overflow at the smallest loss scale.
     pub fn finish<M: Module>(
-        mut self,
-        mut grads: GradientsParams,
-        module: &M,
-        totals: &mut Vec<f32>,
-    ) -> Result<GradientsParams> {
-        if let Some(scaler) = &self.reducer.scaler {
-            scaler.expect_scaled()?;
-        }
-        if self.reducer.on_device {
-            return self.finish_on_device(grads, module, totals);
-        }
-        let Some(flight) = self.flight.take() else {
-            let alone = self.reducer.scaler.is_none() && self.reducer.carry.is_empty();
-            let mean = if alone { grads } else { self.reducer.carry.mean(grads, module, self.weights) };
-            return self.unless_infinite(mean, module);
-        };
-        let backup = totals.clone();
-        let mut landing = self.land(&flight, &mut grads, module, totals)?;
-        if let Some(reason) = landing.again.take() {
-            totals.clone_from(&backup);
-            landing = self.again(reason, &mut grads, module, totals)?;
-        }
-        self.reducer.carry.clear();
-        self.reducer.compared |= self.reducer.overlap;
-        let Landing { buffers, users, .. } = landing;
-        let averaged = visit::scatter(&self.reducer.plan, buffers, &users, module);
-        self.reducer.users = users;
-        self.unless_infinite(averaged, module)
-    }
-
-    fn finish_on_device<M: Module>(
-        &mut self,
+        self,
         grads: GradientsParams,
         module: &M,
         totals: &mut Vec<f32>,
     ) -> Result<GradientsParams> {
-        let Some(link) = self.reducer.link.clone() else { return Ok(grads) };
-        let own = self.reducer.carry.mean(grads, module, self.weights);
-        let Reducer { waited, plan, .. } = &mut *self.reducer;
-        let (grads, users) = timed(waited, || on_device::reduce(plan, &link.group, own, module, totals))?;
-        self.reducer.users = users;
-        self.unless_infinite(grads, module)
+        Ok(self.finish_with(grads, module, None, totals)?.0)
+    }
+
+    /// [`finish`](Step::finish) with totals `[n]` that are on a device: they stay there if the gradients
+    /// do, and are returned as sums over all ranks. `flags` are summed on the host.
+    ///
+    /// # Errors
+    /// The same, and if the totals have to be read and cannot be.
+    pub(crate) fn finish_with<M: Module>(
+        mut self,
+        mut grads: GradientsParams,
+        module: &M,
+        totals: Option<Tensor<1>>,
+        flags: &mut Vec<f32>,
+    ) -> Result<(GradientsParams, Option<Tensor<1>>)> {
+        if self.reducer.scaler.is_some() && !self.scaled {
+            return Err(Error::Invalid(
+                "precision f16: the training step must call collective::precision::backward(&loss) in place of loss.backward()".into(),
+            ));
+        }
+        let Some(reduction) = self.reduction.take() else {
+            let alone = self.reducer.scaler.is_none() && self.reducer.accumulated.is_empty();
+            let mean = if alone { grads } else { self.reducer.accumulated.mean(grads, module, self.weights) };
+            return Ok((self.unless_infinite(mean, module)?, totals));
+        };
+        let backup = flags.clone();
+        let mut reduced = self.reduce(&reduction, &mut grads, module, totals.clone(), flags)?;
+        if let Some(reason) = reduced.again.take() {
+            // Repeated from the gradients that backward left; no later step overlaps.
+            self.reducer.overlap = false;
+            self.reducer.fallback = Some(reason);
+            flags.clone_from(&backup);
+            if let Some(reduction) = self.start(module, false)? {
+                reduced = self.reduce(&reduction, &mut grads, module, totals, flags)?;
+            }
+        }
+        self.reducer.accumulated.clear();
+        self.reducer.compared |= self.reducer.overlap;
+        self.reducer.users.clone_from(&reduced.users);
+        let totals = reduced.totals.take();
+        let averaged = scatter(&self.reducer.plan, reduced, module);
+        Ok((self.unless_infinite(averaged, module)?, totals))
+    }
+
+    /// The reduction of this step's gradients, with what was accumulated; `None` in a world of one. With `compare`,
+    /// gradients that arrive during backward are compared with what backward leaves.
+    fn start<M: Module>(&self, module: &M, compare: bool) -> Result<Option<Reduction>> {
+        let Reducer { plan, sender, anchors, accumulated, on_device, .. } = &*self.reducer;
+        let Some(sender) = sender.clone() else { return Ok(None) };
+        let (plan, anchors) = (plan.clone(), anchors.clone());
+        if *on_device {
+            let accumulated = accumulated.flat(module, &plan);
+            let buckets = DeviceBuckets::new(plan, sender.group, anchors, self.weights, accumulated);
+            return Ok(Some(Reduction::Device(Arc::new(buckets))));
+        }
+        let mut buffers = self.reducer.buffers();
+        let used = accumulated.fill(module, &plan, &mut buffers)?;
+        let compared = match (compare && self.reducer.overlap, self.reducer.compared) {
+            (false, _) => 0,
+            (true, false) => usize::MAX,
+            (true, true) => SPOT,
+        };
+        let reduction = InFlightReduction::new(plan, sender, anchors, self.weights, buffers, used, compared);
+        Ok(Some(Reduction::Host(Arc::new(reduction))))
+    }
+
+    fn reduce<M: Module>(
+        &mut self,
+        reduction: &Reduction,
+        grads: &mut GradientsParams,
+        module: &M,
+        totals: Option<Tensor<1>>,
+        flags: &mut Vec<f32>,
+    ) -> Result<ReducedGradients> {
+        // With overlap they may be needed again.
+        let keep = self.reducer.overlap;
+        collect(reduction, grads, module, keep).inspect_err(|error| {
+            // The other ranks need not wait for what this one cannot send.
+            if let Some(sender) = &self.reducer.sender {
+                sender.group.abort(error.to_string());
+            }
+        })?;
+        timed(&mut self.reducer.waited, || reduction.finish(totals, flags))
     }
 
     /// In f16, no gradients if one of them is not finite, which is so on all ranks or on none.
@@ -114,54 +191,5 @@ impl<'a> Step<'a> {
         let finite = global_norm(&grads, module)?.is_finite();
         scaler.update(finite)?;
         Ok(if finite { grads } else { GradientsParams::new() })
-    }
-
-    /// The same from the gradients that backward left; no step overlaps any more.
-    fn again<M: Module>(
-        &mut self,
-        reason: String,
-        grads: &mut GradientsParams,
-        module: &M,
-        totals: &mut Vec<f32>,
-    ) -> Result<Landing> {
-        self.reducer.overlap = false;
-        self.reducer.fallback = Some(reason);
-        match self.fly(module, false)? {
-            Some(flight) => self.land(&flight, grads, module, totals),
-            None => Ok(Landing::default()),
-        }
-    }
-
-    fn land<M: Module>(
-        &mut self,
-        flight: &Flight,
-        grads: &mut GradientsParams,
-        module: &M,
-        totals: &mut Vec<f32>,
-    ) -> Result<Landing> {
-        // With overlap they may be needed again.
-        let keep = self.reducer.overlap;
-        visit::gather(flight, grads, module, keep).inspect_err(|error| {
-            // The other ranks need not wait for what this one cannot send.
-            if let Some(link) = &self.reducer.link {
-                link.group.abort(error.to_string());
-            }
-        })?;
-        timed(&mut self.reducer.waited, || flight.land(totals))
-    }
-
-    fn fly<M: Module>(&mut self, module: &M, compare: bool) -> Result<Option<Arc<Flight>>> {
-        let Some(link) = self.reducer.link.clone().filter(|_| !self.reducer.on_device) else {
-            return Ok(None);
-        };
-        let mut buffers = self.reducer.buffers();
-        let (plan, ladder) = (self.reducer.plan.clone(), self.reducer.ladder.clone());
-        let used = self.reducer.carry.fill(module, &plan, &mut buffers)?;
-        let compared = match (compare && self.reducer.overlap, self.reducer.compared) {
-            (false, _) => 0,
-            (true, false) => usize::MAX,
-            (true, true) => SPOT,
-        };
-        Ok(Some(Arc::new(Flight::new(plan, link, ladder, self.weights, buffers, used, compared))))
     }
 }

@@ -12,7 +12,7 @@ use std::{
 /// lost for good (error feedback: Aji and Heafield 2017, arXiv 1704.05021; Stich et al. 2018,
 /// arXiv 1809.07599). What is kept is not part of a checkpoint; one hook serves one model.
 ///
-/// All ranks' choices are gathered, 8 bytes a value: with n ranks less travels than without if
+/// All ranks' choices are gathered, 8 bytes a value: with n ranks less is sent than without if
 /// `ratio` is well below 1 / n.
 #[derive(Debug)]
 pub struct TopK {

@@ -1,5 +1,5 @@
-//! Watching a module's parameters, so that each gradient is seen at the moment it is final, while
-//! backward goes on, and without a change to the module.
+//! Watches a module's parameters, so that each gradient is seen as soon as it is final, during backward and without a
+//! change to the module.
 //!
 //! Burn's autodiff gives every operation a depth, one more than its deepest input's, and runs
 //! backward by depth, the deepest first. A leaf's gradient is complete when its last consumer has
@@ -8,16 +8,16 @@
 //! enough to put it beside the activations that were there when the parameter was used. It
 //! then runs right after the parameter's consumers and before the layers further down.
 //!
-//! Anchors are rungs of a ladder: operations that do nothing, on a tensor that needs no gradient.
-//! Autodiff counts the depth of such a parent, and never visits it, so the ladder is built once and
-//! serves every step. Each use of a parameter goes [`RUNGS`] further up. That does not depend on what
-//! other threads do, and so two runs give the same order. Where a model is deeper between two uses, the
-//! gradient is seen that much later; it is right in any case.
+//! Anchors are chains of identity operations on a tensor that needs no gradient. Autodiff counts the depth of such
+//! a parent and never visits it, so the anchors are made once and serve every step. The anchor of each use of a
+//! parameter is [`DEPTH_PER_USE`] deeper than that of the use before. That does not depend on other threads, so two
+//! runs give the same order. Where a model is deeper between two uses, the gradient is seen that much later, but it
+//! is right in any case.
 //!
 //! Every use goes through [`Param::val`], where a [`Reparameterization`] has a say. It is attached
 //! to a copy of the module for one step; the module itself never carries one.
 
-use super::{flight::Flight, host::ReadBackend};
+use super::{host::ReadBackend, reduction::Reduction};
 use crate::precision::Precision;
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
@@ -31,27 +31,32 @@ use burn::backend::{
 };
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, Tensor};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Levels between two uses of parameters. A convolution with its activation, pooling and dropout is
 /// 5, a linear layer 3, and each uses two parameters.
-const RUNGS: usize = 6;
+const DEPTH_PER_USE: usize = 6;
 
 /// Anchors that are kept. Only a recurrent network uses parameters more often, and there it is the
 /// first use, the last to come back, that decides when a gradient is final.
-const HEIGHT: usize = 1024;
+const MAX_ANCHORS: usize = 1024;
 
-/// A copy of `module` whose parameters are used in `precision`, and tell `flight` when their gradients
-/// are final, if there is one.
-pub(super) fn watch<M: Module>(module: &M, flight: Option<&Arc<Flight>>, precision: Precision) -> M {
-    if flight.is_none() && precision == Precision::F32 {
+/// A copy of `module` whose parameters are used in `precision`, and whose gradients are handed to `reduction`, if
+/// there is one, when they are final.
+pub(super) fn watch<M: Module>(module: &M, reduction: Option<Reduction>, precision: Precision) -> M {
+    if reduction.is_none() && precision == Precision::F32 {
         return module.clone();
     }
-    module.clone().apply_reparameterization(Install { flight: flight.cloned(), precision })
+    module.clone().apply_reparameterization(Install { reduction, precision })
+}
+
+/// A copy of `module` whose parameters are used in `precision`.
+pub(crate) fn in_precision<M: Module>(module: &M, precision: Precision) -> M {
+    watch(module, None, precision)
 }
 
 struct Install {
-    flight: Option<Arc<Flight>>,
+    reduction: Option<Reduction>,
     precision: Precision,
 }
 
@@ -64,16 +69,16 @@ impl Reparameterizer for Install {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Watcher>) {
         let trainable = param.is_require_grad();
-        let watched =
-            self.flight.as_ref().filter(|_| trainable).and_then(|flight| {
-                flight.slot_of(param.id).map(|slot| Watched { flight: flight.clone(), slot })
-            });
+        let watched = self.reduction.as_ref().filter(|_| trainable).and_then(|reduction| {
+            let slot = reduction.slot_of(param.id)?;
+            Some(Watched { reduction: reduction.clone(), slot })
+        });
         let needed = watched.is_some() || self.precision != Precision::F32;
         (param, needed.then_some(Watcher { watched, precision: self.precision }))
     }
 }
 
-/// What a watched parameter carries: no parameter of its own, so that records do not show it.
+/// The reparameterization of a watched parameter. It has no parameter itself, so that records do not change.
 #[derive(Module, Debug)]
 struct Watcher {
     #[module(skip)]
@@ -84,16 +89,17 @@ struct Watcher {
 
 impl Watcher {
     fn watch<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let Some(Watched { flight, slot }) = &self.watched else { return base };
+        let Some(watched) = &self.watched else { return base };
         // Frozen since, or copied for validation.
         if !base.is_require_grad() {
             return base;
         }
-        let Some(anchor) = flight.used(*slot, &base.device()) else { return base };
+        let used = watched.reduction.used(watched.slot, &base.device());
+        let Some(anchor) = used else { return base };
         Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
             base.into_dispatch(),
             anchor.into_dispatch(),
-            Watched { flight: flight.clone(), slot: *slot },
+            watched.clone(),
         ))
     }
 }
@@ -106,18 +112,18 @@ impl Reparameterization for Watcher {
     }
 }
 
-/// The anchors, each [`RUNGS`] above the one before.
+/// The anchors, each [`DEPTH_PER_USE`] deeper than the one before.
 #[derive(Debug, Default)]
-pub(super) struct Ladder(Mutex<Vec<Tensor<1>>>);
+pub(super) struct DepthAnchors(Mutex<Vec<Tensor<1>>>);
 
-impl Ladder {
+impl DepthAnchors {
     /// The anchor of a step's use number `number`, from 0. None on another device than the first.
     pub fn anchor(&self, number: usize, device: &Device) -> Option<Tensor<1>> {
         let mut anchors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = number.min(HEIGHT - 1);
+        let number = number.min(MAX_ANCHORS - 1);
         while anchors.len() <= number {
             let below = anchors.last().cloned().unwrap_or_else(|| Tensor::zeros([1], device));
-            let dispatch = <Dispatch as WatchBackend>::climbed(below.into_dispatch(), RUNGS);
+            let dispatch = <Dispatch as WatchBackend>::deepen(below.into_dispatch(), DEPTH_PER_USE);
             anchors.push(Tensor::from_dispatch(dispatch));
         }
         (anchors[number].device() == *device).then(|| anchors[number].clone())
@@ -127,7 +133,7 @@ impl Ladder {
 /// One parameter of one step.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    flight: Arc<Flight>,
+    reduction: Reduction,
     slot: usize,
 }
 
@@ -142,7 +148,7 @@ pub trait WatchBackend: Backend {
         watched: Watched,
     ) -> FloatTensor<Self>;
     /// The same tensor, this much deeper.
-    fn climbed(below: FloatTensor<Self>, rungs: usize) -> FloatTensor<Self>;
+    fn deepen(below: FloatTensor<Self>, levels: usize) -> FloatTensor<Self>;
 }
 
 macro_rules! nothing_to_watch {
@@ -152,7 +158,7 @@ macro_rules! nothing_to_watch {
             fn watched(parameter: FloatTensor<Self>, _: FloatTensor<Self>, _: Watched) -> FloatTensor<Self> {
                 parameter
             }
-            fn climbed(below: FloatTensor<Self>, _: usize) -> FloatTensor<Self> {
+            fn deepen(below: FloatTensor<Self>, _: usize) -> FloatTensor<Self> {
                 below
             }
         }
@@ -174,16 +180,16 @@ impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
         let Some(parameter) = parameter else { return };
         // Added to what other uses of the parameter have brought.
         grads.register::<B>(parameter.id, grad);
-        let Watched { flight, slot } = ops.state;
-        flight.arrived(slot, || B::read(grads.consume::<B>(&parameter)));
+        let Watched { reduction, slot } = ops.state;
+        reduction.arrived(slot, || grads.consume::<B>(&parameter), B::read, B::keep);
     }
 }
 
-/// Backward never comes to a rung, because nothing below it needs a gradient.
+/// One more level of depth. Backward never visits it, because nothing below it needs a gradient.
 #[derive(Debug)]
-struct Rung;
+struct Level;
 
-impl<B: Backend> Backward<B, 1> for Rung {
+impl<B: Backend> Backward<B, 1> for Level {
     type State = ();
 
     fn backward(self, _: Ops<(), 1>, _: &mut Gradients, _: &mut Checkpointer) {}
@@ -203,10 +209,10 @@ impl<B: WatchBackend + ReadBackend, C: CheckpointStrategy> WatchBackend for Auto
         }
     }
 
-    fn climbed(below: FloatTensor<Self>, rungs: usize) -> FloatTensor<Self> {
-        (0..rungs).fold(below, |below, _| {
+    fn deepen(below: FloatTensor<Self>, levels: usize) -> FloatTensor<Self> {
+        (0..levels).fold(below, |below, _| {
             let (primitive, guard) = below.into_parts();
-            <Rung as Backward<B, 1>>::prepare::<C>(Rung, [guard]).compute_bound().stateless(primitive)
+            <Level as Backward<B, 1>>::prepare::<C>(Level, [guard]).compute_bound().stateless(primitive)
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The same loader as Burn's own strategies see it.
 
-use super::{DistributedLoader, ShardedLoader, Shares};
+use super::{DistributedLoader, ShardedBatches, ShardedLoader};
 use crate::sampler::DistributedSampler;
 use burn::data::{
     dataloader::{DataLoader, DataLoaderIterator, Progress},
@@ -16,7 +16,7 @@ use std::sync::{
 impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
-        Box::new(Counted { shares: self.epoch(epoch, 0, &self.device), done: 0, total: self.num_items() })
+        Box::new(Counted { batches: self.epoch(epoch, 0, &self.device), done: 0, total: self.num_items() })
     }
 
     /// Samples of this rank.
@@ -32,11 +32,17 @@ impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O>
         })
     }
 
-    /// The samples `start..end` of the data set, still shared out over the world.
+    /// The samples `start..end` of the data set, still divided over the world.
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
+        Arc::new(self.window(start, end))
+    }
+}
+
+impl<I: Send + 'static, O> ShardedLoader<I, O> {
+    pub(super) fn window(&self, start: usize, end: usize) -> Self {
         let dataset = Arc::new(Window { whole: self.dataset.clone(), start, len: end - start });
         let sampler = self.sampler.with_len(end - start);
-        Arc::new(Self { dataset, ..self.shallow(sampler) })
+        Self { dataset, ..self.shallow(sampler) }
     }
 }
 
@@ -56,7 +62,7 @@ impl<I, O> ShardedLoader<I, O> {
 }
 
 struct Counted<O> {
-    shares: Shares<O>,
+    batches: ShardedBatches<O>,
     done: usize,
     total: usize,
 }
@@ -66,12 +72,12 @@ impl<O> Iterator for Counted<O> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.shares.next()? {
-                // Only this project's strategies know that a padding batch weighs nothing.
-                Ok(share) if share.samples == 0 => continue,
-                Ok(share) => {
-                    self.done += share.samples;
-                    return Some(Ok(share.item));
+            match self.batches.next()? {
+                // Burn's strategies would count padding.
+                Ok(batch) if batch.samples == 0 => continue,
+                Ok(batch) => {
+                    self.done += batch.samples;
+                    return Some(Ok(batch.item));
                 }
                 Err(error) => return Some(Err(error)),
             }

@@ -1,8 +1,11 @@
-//! The data loader over a [`DistributedSampler`]: batches of one rank's share of an epoch, built
+//! The data loader over a [`DistributedSampler`]: batches of one rank's part of an epoch, built
 //! ahead on worker threads and delivered in order.
 
 mod burn_view;
+mod finish;
 mod workers;
+
+pub use finish::{Finish, FinishedLoader};
 
 use crate::{World, sampler::DistributedSampler};
 use burn::data::{
@@ -13,58 +16,73 @@ use burn::tensor::Device;
 use std::sync::{Arc, atomic::AtomicUsize};
 use workers::Batch;
 
-/// A batch and how many of its samples count.
-pub struct Share<O> {
+/// One rank's part of a global batch.
+#[derive(Clone, Debug)]
+pub struct ShardedBatch<O> {
     /// The batch.
     pub item: O,
-    /// 0 for a batch that only keeps this rank in step while others finish an uneven epoch: it
-    /// holds one repeated sample, which must weigh nothing.
+    /// Samples that count: 0 for padding, a repeated sample of weight zero on a rank that has no sample left while
+    /// others finish an uneven epoch.
     pub samples: usize,
-    /// Samples of this step over all ranks.
+    /// Samples of the global batch, over all ranks.
     pub global_samples: usize,
+    /// Whether it is the last batch of the epoch, on every rank.
+    pub last: bool,
 }
 
-/// Iterator over this rank's share of one epoch.
-pub type Shares<O> = Box<dyn Iterator<Item = Result<Share<O>, DatasetError>> + Send>;
+impl<O> ShardedBatch<O> {
+    /// A whole batch of `samples` on a single device.
+    pub fn whole(item: O, samples: usize) -> Self {
+        Self { item, samples, global_samples: samples, last: false }
+    }
 
-/// How much of an epoch is done.
+    /// The same batch with another item.
+    pub fn map<T>(self, change: impl FnOnce(O) -> T) -> ShardedBatch<T> {
+        let Self { item, samples, global_samples, last } = self;
+        ShardedBatch { item: change(item), samples, global_samples, last }
+    }
+}
+
+/// Iterator over this rank's batches of one epoch.
+pub type ShardedBatches<O> = Box<dyn Iterator<Item = Result<ShardedBatch<O>, DatasetError>> + Send>;
+
+/// The finished part of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
-    /// Batches of each rank, at the world size they were dealt out to.
+pub struct EpochProgress {
+    /// Batches of each rank, at the world size at which they were trained.
     pub batches: usize,
-    /// Samples over all ranks, with which the epoch's global order begins.
+    /// Samples over all ranks, at the start of the epoch's global order.
     pub samples: usize,
 }
 
-/// A loader that can be asked for any epoch, from any step on.
+/// A loader that can start at any epoch and step.
 pub trait DistributedLoader<O>: DataLoader<O> {
     /// The batches of `epoch` (from 1), without the first `skip`, on `device`.
-    fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> Shares<O>;
+    fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O>;
     /// Steps in an epoch, the same on every rank.
     fn steps(&self) -> usize;
     /// Samples in an epoch over all ranks.
     fn samples(&self) -> usize;
-    /// Names and values of what else must be the same on all ranks, which is compared before the first
-    /// step, such as the batch size.
+    /// Names and values of other settings that must be the same on all ranks, such as the batch size. They are compared
+    /// before the first step.
     fn settings(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
-    /// What is left of `epoch`, perhaps begun by a world of another size. A loader that does not
-    /// know an order over all ranks skips the batches that are done, which is right at the same
-    /// world size only.
-    fn rest(&self, epoch: usize, done: Done, device: &Device) -> Shares<O> {
+    /// The rest of `epoch`, which may have started at another world size. A loader without a global order
+    /// skips the finished batches, which is right at the same world size only.
+    fn rest(&self, epoch: usize, done: EpochProgress, device: &Device) -> ShardedBatches<O> {
         self.epoch(epoch, done.batches, device)
     }
     /// Steps in what is left of an epoch.
-    fn steps_left(&self, done: Done) -> usize {
+    fn steps_left(&self, done: EpochProgress) -> usize {
         self.steps().saturating_sub(done.batches)
     }
 }
 
-/// What becomes of a sample in an epoch (from 1), before it is put into a batch.
+/// Changes a sample in an epoch (from 1), before it is put into a batch.
 pub type Transform<I> = Arc<dyn Fn(usize, I) -> I + Send + Sync>;
 
-/// A Burn data set and batcher, shared out over the ranks of a world.
+/// A Burn data set and batcher, divided over the ranks of a world.
 pub struct ShardedLoader<I, O> {
     dataset: Arc<dyn Dataset<I>>,
     batcher: Arc<dyn Batcher<I, O>>,
@@ -78,7 +96,7 @@ pub struct ShardedLoader<I, O> {
 }
 
 impl<I, O> ShardedLoader<I, O> {
-    /// `batch_size` counts samples a rank; `seed: None` keeps file order; `workers: 0` builds
+    /// Creates a loader of `batch_size` samples a rank; `seed: None` keeps file order; `workers: 0` builds
     /// batches on the calling thread.
     ///
     /// # Panics
@@ -111,10 +129,10 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
         &self,
         epoch: usize,
         device: &Device,
-    ) -> impl Fn(&Batch) -> Result<Share<O>, DatasetError> + Clone + Send + 'static {
+    ) -> impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static {
         let (dataset, batcher, device) = (self.dataset.clone(), self.batcher.clone(), device.clone());
         let transform = self.transform.clone();
-        move |Batch { indices, global }| {
+        move |Batch { indices, global, last }| {
             // A rank without samples left still takes part in the step, with weight zero.
             let padded = if indices.is_empty() { &[0][..] } else { indices.as_slice() };
             let mut samples = dataset.get_many(padded.to_vec())?;
@@ -122,22 +140,25 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
                 samples = samples.into_iter().map(|sample| transform(epoch, sample)).collect();
             }
             let item = batcher.batch(samples, &device);
-            Ok(Share { item, samples: indices.len(), global_samples: *global })
+            Ok(ShardedBatch { item, samples: indices.len(), global_samples: *global, last: *last })
         }
     }
 
     /// The batches of `epoch` after its first `done` samples, without the first `skip`.
-    fn shares(&self, epoch: usize, done: usize, skip: usize, device: &Device) -> Shares<O> {
-        let batches = self.sampler.batches_after(epoch, done, self.batch_size).into_iter().enumerate();
+    fn sharded_batches(&self, epoch: usize, done: usize, skip: usize, device: &Device) -> ShardedBatches<O> {
+        let batches = self.sampler.batches_after(epoch, done, self.batch_size);
+        let steps = batches.len();
         let global = |step| self.sampler.global_batch(done, step, self.batch_size);
-        let batches = batches.map(|(step, indices)| Batch { indices, global: global(step) });
+        let batches = batches.into_iter().enumerate();
+        let batches =
+            batches.map(|(step, indices)| Batch { indices, global: global(step), last: step + 1 == steps });
         workers::build(batches.skip(skip).collect(), self.workers, self.builder(epoch, device))
     }
 }
 
 impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoader<I, O> {
-    fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> Shares<O> {
-        self.shares(epoch, 0, skip, device)
+    fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O> {
+        self.sharded_batches(epoch, 0, skip, device)
     }
 
     fn steps(&self) -> usize {
@@ -154,11 +175,11 @@ impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoade
         vec![("batch size", self.batch_size.to_string()), ("order", order)]
     }
 
-    fn rest(&self, epoch: usize, done: Done, device: &Device) -> Shares<O> {
-        self.shares(epoch, done.samples, 0, device)
+    fn rest(&self, epoch: usize, done: EpochProgress, device: &Device) -> ShardedBatches<O> {
+        self.sharded_batches(epoch, done.samples, 0, device)
     }
 
-    fn steps_left(&self, done: Done) -> usize {
+    fn steps_left(&self, done: EpochProgress) -> usize {
         self.sampler.steps_after(done.samples, self.batch_size)
     }
 }
@@ -198,7 +219,7 @@ mod tests {
     #[test]
     fn the_rest_of_an_epoch_is_what_skipping_leaves_and_any_world_can_take_it() {
         let two = loader(103, 1, 2, 0);
-        let done = Done { batches: 5, samples: 5 * 4 * 2 };
+        let done = EpochProgress { batches: 5, samples: 5 * 4 * 2 };
         let rest: Vec<_> =
             two.rest(2, done, &Device::default()).map(|s| s.expect("in memory").item).collect();
         let skipped: Vec<_> = shares(&two, 2, 5).into_iter().map(|(item, _)| item).collect();
@@ -226,6 +247,8 @@ mod tests {
     #[test]
     fn uneven_ranks_take_the_same_steps_and_padding_weighs_nothing() {
         // 13 samples over 3 ranks of batch 4: the second global batch holds one sample.
+        let last = loader(13, 1, 3, 1).epoch(1, 0, &Device::default()).map(|b| b.expect("in memory").last);
+        assert_eq!(last.collect::<Vec<_>>(), [false, true]);
         let all: Vec<_> = (0..3).map(|r| shares(&loader(13, r, 3, 1), 1, 0)).collect();
         assert!(all.iter().all(|s| s.len() == 2));
         assert_eq!(all.iter().flatten().map(|(_, samples)| samples).sum::<usize>(), 13);

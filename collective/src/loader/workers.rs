@@ -1,6 +1,6 @@
 //! Batches built ahead on worker threads, and delivered in order.
 
-use super::{Share, Shares};
+use super::{ShardedBatch, ShardedBatches};
 use burn::data::dataset::DatasetError;
 use std::{
     collections::VecDeque,
@@ -16,14 +16,16 @@ const AHEAD: usize = 2;
 pub(super) struct Batch {
     pub indices: Vec<usize>,
     pub global: usize,
+    /// Whether it is the last of the epoch.
+    pub last: bool,
 }
 
-/// What `build` makes of each batch; on the calling thread if there are no `workers`.
+/// Builds each batch with `build`; on the calling thread if there are no `workers`.
 pub(super) fn build<O: Send + 'static>(
     batches: Vec<Batch>,
     workers: usize,
-    build: impl Fn(&Batch) -> Result<Share<O>, DatasetError> + Clone + Send + 'static,
-) -> Shares<O> {
+    build: impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
+) -> ShardedBatches<O> {
     if workers == 0 {
         return Box::new(batches.into_iter().map(move |batch| build(&batch)));
     }
@@ -44,18 +46,18 @@ pub(super) fn build<O: Send + 'static>(
 
 /// Reads the workers' channels in turn.
 struct InTurn<O> {
-    queues: VecDeque<Receiver<Result<Share<O>, DatasetError>>>,
+    queues: VecDeque<Receiver<Result<ShardedBatch<O>, DatasetError>>>,
     left: usize,
 }
 
 impl<O> Iterator for InTurn<O> {
-    type Item = Result<Share<O>, DatasetError>;
+    type Item = Result<ShardedBatch<O>, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let item = self.queues.front()?.recv();
         self.queues.rotate_left(1);
-        // A worker that panicked must not look like the end of the epoch: other ranks go on.
+        // A worker that panicked must not look like the end of the epoch: other ranks continue.
         Some(item.unwrap_or_else(|_| Err(DatasetError::new(std::io::Error::other("a data worker panicked")))))
     }
 }

@@ -1,30 +1,38 @@
-//! The collectives and the messages between two ranks, on plain numbers.
+//! Collectives and point-to-point messages on slices of numbers.
 
-use super::{ProcessGroup, inner::Spec};
+use super::{ProcessGroup, shared_group::CallSpec};
 use crate::{Element, Error, ReduceOp, Result};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 impl ProcessGroup {
-    /// In place: every rank ends with the reduction of all ranks' buffers, element by element in
-    /// rank order. All ranks get the same bits.
+    /// Reduces the buffers of all ranks in place; every rank ends with the same bits.
+    ///
+    /// The order of the reduction depends on the transport: see [`Communicator`](crate::Communicator).
+    ///
+    /// # Errors
+    /// If the ranks' calls differ, a rank fails or exits, or the time-out expires.
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let spec = Spec::new::<T>("all_reduce", buffer.len()).reduce(op);
+        let spec = CallSpec::new::<T>("all_reduce", buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.all_reduce(call, cast_slice_mut(buffer)))
     }
 
-    /// In place: rank `root` ends with the reduction of all ranks' buffers; the others keep theirs.
+    /// Reduces the buffers of all ranks in place on rank `root`; the other ranks keep theirs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
-        let root = self.inner.check_rank("root", root)?;
-        let spec = Spec::new::<T>("reduce", buffer.len()).reduce(op).root(root);
+        let root = self.shared.check_rank("root", root)?;
+        let spec = CallSpec::new::<T>("reduce", buffer.len()).reduce(op).root(root);
         self.run(spec, |comm, call| comm.reduce(call, cast_slice_mut(buffer)))
     }
 
-    /// In place: of the reduction of all ranks' buffers, cut into as many equal parts as there are
-    /// ranks, rank r ends with the r-th, where it belongs in its buffer; that part is returned. The
-    /// rest of the buffer is left as it was.
+    /// Reduces the buffers of all ranks and leaves the r-th of n equal parts on rank r.
+    ///
+    /// The part is at its place in this rank's buffer, and is returned. The rest of the buffer is unchanged.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the length is no multiple of the world size.
+    /// [`Error::Invalid`] if the length is not a multiple of the world size; those of
+    /// [`ProcessGroup::all_reduce`].
     pub fn reduce_scatter<'a, T: Element>(&self, buffer: &'a mut [T], op: ReduceOp) -> Result<&'a mut [T]> {
         let (rank, size) = (self.rank(), self.world_size());
         if !buffer.len().is_multiple_of(size) {
@@ -33,37 +41,50 @@ impl ProcessGroup {
                 buffer.len()
             )));
         }
-        let spec = Spec::new::<T>("reduce_scatter", buffer.len()).reduce(op);
+        let spec = CallSpec::new::<T>("reduce_scatter", buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.reduce_scatter(call, cast_slice_mut(buffer)))?;
         let part = buffer.len() / size;
         Ok(&mut buffer[rank * part..(rank + 1) * part])
     }
 
-    /// In place: every rank ends with the buffer of rank `root`.
+    /// Copies the buffer of rank `root` into the buffers of all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
-        let root = self.inner.check_rank("root", root)?;
-        let spec = Spec::new::<T>("broadcast", buffer.len()).root(root);
+        let root = self.shared.check_rank("root", root)?;
+        let spec = CallSpec::new::<T>("broadcast", buffer.len()).root(root);
         self.run(spec, |comm, call| comm.broadcast(call, cast_slice_mut(buffer)))
     }
 
-    /// Every rank's `mine`, in rank order. All must be of the same length; if they are not, use
-    /// [`ProcessGroup::all_gather_v`].
+    /// Every rank's `mine`, in rank order. All must have the same length.
+    ///
+    /// [`ProcessGroup::all_gather_v`] is for different lengths.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::all_reduce`].
     pub fn all_gather<T: Element>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
         let mut all = vec![T::zeroed(); mine.len() * self.world_size()];
         self.all_gather_into(mine, &mut all)?;
         Ok(self.cut(&all, mine.len()))
     }
 
-    /// The same into `all`, which is `world_size` times as long as `mine`.
+    /// [`ProcessGroup::all_gather`] into `all`, which is `world_size` times as long as `mine`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `all` has another length; those of [`ProcessGroup::all_reduce`].
     pub fn all_gather_into<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
         self.expect_length("all_gather_into", all.len(), mine.len())?;
-        let spec = Spec::new::<T>("all_gather", mine.len());
+        let spec = CallSpec::new::<T>("all_gather", mine.len());
         self.run(spec, |comm, call| comm.all_gather(call, cast_slice(mine), cast_slice_mut(all)))
     }
 
-    /// Every rank's `mine`, in rank order, of any lengths.
+    /// Every rank's `mine`, in rank order. The lengths may differ.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::all_reduce`].
     pub fn all_gather_v<T: Element>(&self, mine: &[T]) -> Result<Vec<Vec<T>>> {
-        self.in_turn(|group| {
+        self.with_permit(|group| {
             let lengths = group.all_gather(&[mine.len() as i64])?.concat();
             let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
             let mut padded = mine.to_vec();
@@ -74,59 +95,79 @@ impl ProcessGroup {
         })
     }
 
-    /// On rank `root` every rank's `mine`, in rank order; `None` on the others. All must be of the
-    /// same length.
+    /// Every rank's `mine` in rank order on rank `root`, `None` on the others.
+    ///
+    /// All must have the same length.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn gather<T: Element>(&self, mine: &[T], root: usize) -> Result<Option<Vec<Vec<T>>>> {
-        let root = self.inner.check_rank("root", root)?;
+        let root = self.shared.check_rank("root", root)?;
         let here = self.rank() == root;
         let mut all = vec![T::zeroed(); if here { mine.len() * self.world_size() } else { 0 }];
-        let spec = Spec::new::<T>("gather", mine.len()).root(root);
+        let spec = CallSpec::new::<T>("gather", mine.len()).root(root);
         self.run(spec, |comm, call| comm.gather(call, cast_slice(mine), cast_slice_mut(&mut all)))?;
         Ok(here.then(|| self.cut(&all, mine.len())))
     }
 
-    /// Cuts `all` of rank `root`, which is `world_size` times as long as `mine`, into equal parts
-    /// and gives rank r the r-th. What the others pass as `all` is ignored.
+    /// Splits `all` of rank `root` into equal parts and copies the r-th into `mine` of rank r.
+    ///
+    /// On rank `root`, `all` is `world_size` times as long as `mine`; on the other ranks it is ignored.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no rank `root` or `all` has another length; those of
+    /// [`ProcessGroup::all_reduce`].
     pub fn scatter<T: Element>(&self, all: &[T], mine: &mut [T], root: usize) -> Result<()> {
-        let root = self.inner.check_rank("root", root)?;
+        let root = self.shared.check_rank("root", root)?;
         let all = if self.rank() == root { all } else { &[] };
         if self.rank() == root {
             self.expect_length("scatter", all.len(), mine.len())?;
         }
-        let spec = Spec::new::<T>("scatter", mine.len()).root(root);
+        let spec = CallSpec::new::<T>("scatter", mine.len()).root(root);
         self.run(spec, |comm, call| comm.scatter(call, cast_slice(all), cast_slice_mut(mine)))
     }
 
     /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
-        self.run(Spec::new::<u8>("barrier", 0), |comm, call| comm.barrier(call))
+        self.run(CallSpec::new::<u8>("barrier", 0), |comm, call| comm.barrier(call))
     }
 
-    /// Sends `data` to rank `to`, which must [`recv`](ProcessGroup::recv) it. Messages from one
-    /// rank to another come in the order sent. May return before the other has taken the data.
+    /// Sends `data` to rank `to`, which must [`recv`](ProcessGroup::recv) it.
+    ///
+    /// Messages from one rank to another arrive in the order of sending. May return before the receiver has
+    /// read the data.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `to` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
         let to = self.peer("send to", to)?;
-        self.in_turn(|group| {
-            let spec = Spec::new::<T>("send_recv", data.len());
-            let inner = &group.inner;
-            inner.pass(spec, inner.core.world.rank, to, |comm, call| comm.send(call, to, cast_slice(data)))
+        self.with_permit(|group| {
+            let spec = CallSpec::new::<T>("send_recv", data.len());
+            let shared = &group.shared;
+            shared.pass(spec, shared.state.world.rank, to, |comm, call| comm.send(call, to, cast_slice(data)))
         })
     }
 
-    /// Receives what rank `from` sends into `data`, which must be of the same length.
+    /// Receives a message of rank `from` into `data`, which must be of the same length.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `from` is this rank or does not exist; those of [`ProcessGroup::all_reduce`].
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
         let from = self.peer("receive from", from)?;
-        self.in_turn(|group| {
-            let spec = Spec::new::<T>("send_recv", data.len());
-            let inner = &group.inner;
-            inner.pass(spec, from, inner.core.world.rank, |comm, call| {
+        self.with_permit(|group| {
+            let spec = CallSpec::new::<T>("send_recv", data.len());
+            let shared = &group.shared;
+            shared.pass(spec, from, shared.state.world.rank, |comm, call| {
                 comm.recv(call, from, cast_slice_mut(data))
             })
         })
     }
 
     fn peer(&self, what: &str, peer: usize) -> Result<usize> {
-        let peer = self.inner.check_rank("rank", peer)?;
+        let peer = self.shared.check_rank("rank", peer)?;
         if peer == self.rank() {
             return Err(Error::Invalid(format!("rank {peer} cannot {what} itself")));
         }

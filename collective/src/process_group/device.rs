@@ -1,13 +1,14 @@
-//! A group's device data plane: NCCL under the control of the group's own transport.
+//! A group's device transport: NCCL, controlled through the group's own transport.
 
 use super::{
-    ProcessGroup,
-    inner::{Inner, Spec},
+    ProcessGroup, Work,
+    group_state::DeviceTransport,
+    shared_group::{CallSpec, SharedGroup},
 };
 use crate::{
     DType, Error, ReduceOp, Result,
     communicator::Call,
-    transport::nccl::{DeviceSite, NcclCommunicator, Pending, Plane, UniqueId},
+    transport::nccl::{DeviceSite, NcclCommunicator, NcclWorker, Pending, Submitted, UniqueId},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -19,22 +20,15 @@ use std::{
     time::Duration,
 };
 
-/// How long ranks wait for each other when they leave.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// Time limit for destroying the NCCL communicator together with the other ranks.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a group has on its devices.
-#[derive(Debug)]
-pub(super) struct Attached {
-    pub site: Arc<dyn DeviceSite>,
-    pub plane: Plane,
-}
-
-/// How tensors on a device are exchanged from now on.
+/// How tensors on a device are exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DevicePath {
-    /// In device memory; the text names the library and its version.
+    /// In device memory, through the library named in the text.
     Nccl(String),
-    /// Through host memory, because of this.
+    /// Through host memory, for the reason in the text.
     Host(String),
 }
 
@@ -47,7 +41,7 @@ impl fmt::Display for DevicePath {
     }
 }
 
-/// What a rank says of its device before a communicator is made.
+/// A rank's device and NCCL version, exchanged before a communicator is created.
 #[derive(Clone, Serialize, Deserialize)]
 struct Offer {
     name: String,
@@ -58,25 +52,26 @@ struct Offer {
 /// A collective on device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCall {
-    /// Such as `all_reduce`; equal on all ranks.
+    /// Name, such as `all_reduce`; equal on all ranks.
     pub operation: &'static str,
     /// Type of the elements.
     pub dtype: DType,
-    /// Elements, as [`NcclCommunicator`]'s method counts them.
+    /// Number of elements, as [`NcclCommunicator`]'s method counts them.
     pub count: usize,
-    /// Of what reduces.
+    /// Reduction, for collectives that reduce.
     pub reduce: Option<ReduceOp>,
-    /// Of what has one.
+    /// Root rank, for collectives that have one.
     pub root: Option<usize>,
 }
 
 impl ProcessGroup {
-    /// Gives the group a data plane on its ranks' devices, for tensors that are there. Every rank
-    /// must call it; a rank without such a device passes why. Groups that are split off later get one
-    /// too. If one rank cannot, none does, and all learn why.
+    /// Creates an NCCL communicator over the devices of all ranks.
+    ///
+    /// Every rank must call it; a rank without such a device passes the reason. If one rank cannot use NCCL,
+    /// no rank does, and all receive the reason. Groups that are split off later get a communicator, too.
     ///
     /// # Errors
-    /// If the group fails.
+    /// If the group fails or has a device transport already.
     pub fn attach(&self, site: Result<Arc<dyn DeviceSite>, String>) -> Result<DevicePath> {
         let offer = site.as_ref().map_err(String::clone).and_then(|site| offer(site.as_ref()));
         let offers = self.all_gather_object(&offer)?;
@@ -94,37 +89,36 @@ impl ProcessGroup {
             Err(why) => return Ok(DevicePath::Host(format!("rank {}: {why}", self.members()[0]))),
         };
         let Some(id) = id else { return Err(Error::Invalid("rank 0 sent no NCCL id".into())) };
-        let made = self.plane(site.as_ref(), &id);
-        let word = made.as_ref().map(|_| ()).map_err(Error::to_string);
-        if let Some(why) = self.first_failure(&self.all_gather_object(&word)?) {
-            if let Ok(plane) = &made {
-                plane.abort();
+        let started = self.start_worker(site.as_ref(), &id);
+        let outcome = started.as_ref().map(|_| ()).map_err(Error::to_string);
+        if let Some(why) = self.first_failure(&self.all_gather_object(&outcome)?) {
+            if let Ok(worker) = &started {
+                worker.abort();
             }
             return Ok(DevicePath::Host(why));
         }
         let path = DevicePath::Nccl(site.library()?.to_string());
-        let attached = Attached { site, plane: made? };
-        if self.inner.core.device.set(attached).is_err() {
-            return Err(Error::Invalid("the group has a device data plane already".into()));
+        let attached = DeviceTransport { site, worker: started? };
+        if self.shared.state.device.set(attached).is_err() {
+            return Err(Error::Invalid("the group has a device transport already".into()));
         }
         Ok(path)
     }
 
-    fn plane(&self, site: &dyn DeviceSite, id: &UniqueId) -> Result<Plane> {
-        let (core, library) = (&self.inner.core, site.library()?);
-        // The stream is made first, because it makes the device this thread's.
-        let stream = site.stream()?;
-        let communicator = NcclCommunicator::init(library, id, core.world, self.inner.site.patience())?;
-        let group = Arc::downgrade(&self.inner);
+    fn start_worker(&self, site: &dyn DeviceSite, id: &UniqueId) -> Result<NcclWorker> {
+        let (state, library, stream) = (&self.shared.state, site.library()?, site.stream()?);
+        let timeout = self.shared.topology.init_timeout();
+        let communicator = NcclCommunicator::init(library, id, state.world, &stream, timeout)?;
+        let group = Arc::downgrade(&self.shared);
         let failed = move |call: &Call, error| {
-            if let Some(inner) = group.upgrade() {
-                inner.device_failed(call, error);
+            if let Some(shared) = group.upgrade() {
+                shared.device_failed(call, error);
             }
         };
-        Plane::new(communicator, stream, Box::new(failed))
+        NcclWorker::new(communicator, stream, Box::new(failed))
     }
 
-    /// Why the ranks cannot use what they have, in their own words.
+    /// The reason why the ranks cannot share a communicator.
     fn objection(&self, offers: &[Result<Offer, String>]) -> Option<String> {
         if let Some(why) = self.first_failure(offers) {
             return Some(why);
@@ -150,63 +144,101 @@ impl ProcessGroup {
         ))
     }
 
-    fn first_failure<T>(&self, words: &[Result<T, String>]) -> Option<String> {
-        let failed = |(rank, word): (usize, &Result<T, String>)| {
-            word.as_ref().err().map(|why| format!("rank {}: {why}", self.members()[rank]))
+    fn first_failure<T>(&self, outcomes: &[Result<T, String>]) -> Option<String> {
+        let failed = |(rank, outcome): (usize, &Result<T, String>)| {
+            outcome.as_ref().err().map(|why| format!("rank {}: {why}", self.members()[rank]))
         };
-        words.iter().enumerate().find_map(failed)
+        outcomes.iter().enumerate().find_map(failed)
     }
 
-    /// Like a split-off group's parent, if that has a device data plane.
+    /// Attaches this group's devices if those of `parent` are attached.
     pub(super) fn attach_like(&self, parent: &ProcessGroup) -> Result<()> {
-        let Some(attached) = parent.inner.core.device.get() else { return Ok(()) };
+        let Some(attached) = parent.shared.state.device.get() else { return Ok(()) };
         if self.world_size() > 1 {
             self.attach(Ok(attached.site.clone()))?;
         }
         Ok(())
     }
 
-    /// The device on which the group exchanges data, as its site names it.
+    /// Name of the device on which the group exchanges data, such as `cuda:0`.
     pub fn device(&self) -> Option<String> {
-        self.inner.core.device.get().map(|attached| attached.site.name())
+        self.shared.state.device.get().map(|attached| attached.site.name())
     }
 
-    /// Makes one collective on device memory: the ranks agree on it on the host, then `act` puts it
-    /// on the stream that it is given. Returns when that is done, before the device is through with
-    /// it; what the device is given later waits for it there. `memory` is kept until then.
+    /// Runs one collective on device memory and returns before the device has finished it.
+    ///
+    /// The ranks first agree on the call on the host. Then `act` enqueues it on the stream that it receives,
+    /// behind all work submitted to the device so far; work submitted later waits for it on the device.
+    /// `memory` is kept until the device has finished.
     ///
     /// # Errors
-    /// If the group fails, or has no device data plane.
+    /// If the group fails or has no device transport, or NCCL or the driver fails.
     pub fn run_on_device(
         &self,
         call: DeviceCall,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        let Some(Attached { plane, .. }) = self.inner.core.device.get() else {
-            return Err(Error::Invalid("the group has no device data plane; attach one first".into()));
-        };
+        let submitted = self.device_worker()?.submitted()?;
+        let pending = self.put_on_device(call, memory, submitted.as_ref(), act)?;
+        pending.hold_device()?;
+        Ok(pending)
+    }
+
+    /// [`ProcessGroup::run_on_device`] in the background.
+    ///
+    /// Nothing on the device waits for it until [`Pending::hold_device`].
+    ///
+    /// # Errors
+    /// If the group has no device transport, or the driver fails.
+    pub fn start_on_device(
+        &self,
+        call: DeviceCall,
+        memory: Box<dyn Any + Send>,
+        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()> + Send + 'static,
+    ) -> Result<Work<Pending>> {
+        // Recorded here and not on the worker's thread, because the call must not wait for work that is
+        // submitted in between.
+        let submitted = self.device_worker()?.submitted()?;
+        self.start(move |group| group.put_on_device(call, memory, submitted.as_ref(), act))
+    }
+
+    fn device_worker(&self) -> Result<&NcclWorker> {
+        let attached = self.shared.state.device.get();
+        attached
+            .map(|attached| &attached.worker)
+            .ok_or_else(|| Error::Invalid("the group has no device transport; attach one first".into()))
+    }
+
+    fn put_on_device(
+        &self,
+        call: DeviceCall,
+        memory: Box<dyn Any + Send>,
+        submitted: &dyn Submitted,
+        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
+    ) -> Result<Pending> {
+        let worker = self.device_worker()?;
         let DeviceCall { operation, dtype, count, reduce, root } = call;
-        let root = root.map(|root| self.inner.check_rank("root", root)).transpose()?;
-        let spec = Spec { operation, dtype, count, reduce, root };
+        let root = root.map(|root| self.shared.check_rank("root", root)).transpose()?;
+        let spec = CallSpec { operation, dtype, count, reduce, root };
         self.run(spec, |comm, call| {
             comm.barrier(call)?;
-            plane.run(call, memory, |nccl, stream| act(nccl, call, stream))
+            worker.run(call, memory, submitted, |nccl, stream| act(nccl, call, stream))
         })
     }
 
-    /// Frees the device data plane in good order.
+    /// Destroys the NCCL communicator together with the other ranks.
     pub(super) fn detach(&self) {
-        if let Some(attached) = self.inner.core.device.get() {
-            attached.plane.destroy(FAREWELL);
+        if let Some(attached) = self.shared.state.device.get() {
+            attached.worker.destroy(DETACH_TIMEOUT);
         }
     }
 }
 
-impl Inner {
-    /// A call that went onto the device and did not end well there. On the watchdog's thread.
+impl SharedGroup {
+    /// Fails the group after a call has failed on the device. Runs on the watchdog's thread.
     fn device_failed(&self, call: &Call, error: Error) {
-        if self.core.destroyed.load(Ordering::Acquire) {
+        if self.state.destroyed.load(Ordering::Acquire) {
             return;
         }
         let error = match error {
@@ -215,8 +247,8 @@ impl Inner {
         };
         let cause = self.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
         self.end(cause.clone());
-        self.core.comm.abort();
-        self.core.write_flight_record(&cause);
+        self.state.comm.abort();
+        self.state.write_flight_record(&cause);
     }
 }
 

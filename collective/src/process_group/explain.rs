@@ -1,6 +1,6 @@
-//! What the flight records of a failed job say together: which rank did what differently.
+//! Diagnosis of a failed job from the flight records of its ranks.
 
-use super::log::{FlightRecord, RecordedCall};
+use super::flight_recorder::{FlightRecord, RecordedCall};
 use crate::{Error, Result};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,19 +9,20 @@ use std::{
     path::Path,
 };
 
-/// Most bytes of one file: some hundred times what a rank writes.
+/// Maximum size of one file in bytes: about a hundred times what a rank writes.
 const LIMIT: u64 = 16 << 20;
 
-/// Reads the flight records of a job's ranks and says in a sentence which rank did what
-/// differently, then what the ranks were told.
+/// Reads the flight records of a job's ranks and describes which rank did what differently.
+///
+/// The text ends with the errors that the ranks reported.
 ///
 /// # Errors
-/// If there is no file, one cannot be read or is no flight record, or two are of the same rank.
+/// If there is no file, one cannot be read or is not a flight record, or two are of the same rank.
 pub fn explain<P: AsRef<Path>>(files: &[P]) -> Result<String> {
     together(files.iter().map(|file| read(file.as_ref())).collect::<Result<_>>()?)
 }
 
-/// What `records`, in any order, say together.
+/// Diagnosis from `records`, in any order.
 pub(crate) fn together(records: Vec<FlightRecord>) -> Result<String> {
     if records.is_empty() {
         return Err(Error::Invalid("there is no flight record to explain".into()));
@@ -47,10 +48,10 @@ fn read(file: &Path) -> Result<FlightRecord> {
     let failed = |e| Error::io(format!("read the flight record {}", file.display()), &e);
     let mut text = Vec::new();
     File::open(file).map_err(failed)?.take(LIMIT + 1).read_to_end(&mut text).map_err(failed)?;
-    parse(&text).map_err(|why| Error::Invalid(format!("{} is no flight record: {why}", file.display())))
+    parse(&text).map_err(|why| Error::Invalid(format!("{} is not a flight record: {why}", file.display())))
 }
 
-/// A record from the content of its file, or why it is none.
+/// Parses the content of a flight record's file.
 pub(crate) fn parse(text: &[u8]) -> Result<FlightRecord, String> {
     if text.len() as u64 > LIMIT {
         return Err(format!("it is larger than {} MiB", LIMIT >> 20));
@@ -99,12 +100,12 @@ fn collectives(record: &FlightRecord) -> impl DoubleEndedIterator<Item = &Record
     record.calls.iter().filter(|call| !call.direct)
 }
 
-/// The first number under which ranks made different calls.
+/// The first sequence number at which ranks made different calls.
 fn different_calls(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
     let mut calls: BTreeMap<u64, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
     for (rank, record) in records {
         for call in collectives(record) {
-            calls.entry(call.seq).or_default().entry(call.fingerprint().to_string()).or_default().push(*rank);
+            calls.entry(call.call.seq).or_default().entry(call.call.to_string()).or_default().push(*rank);
         }
     }
     let (_, calls) = calls.into_iter().find(|(_, calls)| calls.len() > 1)?;
@@ -117,10 +118,10 @@ fn different_calls(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
 
 /// Ranks that did not make the last call of the others.
 fn behind(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
-    let last = |record: &FlightRecord| collectives(record).next_back().map_or(0, |call| call.seq);
+    let last = |record: &FlightRecord| collectives(record).next_back().map_or(0, |call| call.call.seq);
     let most = records.values().map(last).max()?;
     let (there, behind): (Vec<_>, Vec<_>) = records.iter().partition(|(_, record)| last(record) == most);
-    let call = collectives(there.first()?.1).next_back()?.fingerprint();
+    let call = collectives(there.first()?.1).next_back()?.call.clone();
     if behind.is_empty() {
         return None;
     }
@@ -128,14 +129,14 @@ fn behind(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
     let behind: Vec<_> = behind
         .iter()
         .map(|(rank, record)| match collectives(record).next_back() {
-            Some(last) => format!("rank {rank} never did: its last call was {}", last.fingerprint()),
+            Some(last) => format!("rank {rank} never did: its last call was {}", last.call),
             None => format!("rank {rank} never did, nor anything before"),
         })
         .collect();
     Some(format!("{} called {call}, but {}.", capital(&names(&there)), behind.join(", and ")))
 }
 
-/// All made the same calls; who did not come out of the last?
+/// All ranks made the same calls: names the ranks on which the last one failed.
 fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
     let last = |record: &FlightRecord| collectives(record).next_back().cloned();
     let Some(call) = records.values().find_map(last) else {
@@ -146,7 +147,7 @@ fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
     };
     let stuck: Vec<usize> =
         records.iter().filter(|(_, record)| failed(record)).map(|(rank, _)| *rank).collect();
-    let call = call.fingerprint();
+    let call = call.call;
     if stuck.is_empty() {
         return format!(
             "All ranks with a record made the same calls and finished the last, {call}; the failure came between calls."
@@ -158,16 +159,18 @@ fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use crate::{DType, communicator::Fingerprint};
 
     fn record(rank: usize, calls: &[(u64, &str, bool)]) -> FlightRecord {
         let call = |(seq, operation, finished): &(u64, &str, bool)| RecordedCall {
-            seq: *seq,
-            operation: (*operation).into(),
-            dtype: DType::F32,
-            count: 4,
-            reduce: None,
-            root: None,
+            call: Fingerprint {
+                seq: *seq,
+                operation: (*operation).into(),
+                dtype: DType::F32,
+                count: 4,
+                reduce: None,
+                root: None,
+            },
             direct: false,
             begun_us: 0,
             took_us: finished.then_some(1),
@@ -230,7 +233,7 @@ mod tests {
     fn what_is_no_record_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refusal = || explain(&[file.path()]).unwrap_err().to_string();
-        assert!(refusal().contains("no flight record"));
+        assert!(refusal().contains("not a flight record"));
         file.as_file().set_len(LIMIT + 1).unwrap();
         assert!(refusal().contains("larger than 16 MiB"));
         assert!(explain::<&Path>(&[]).is_err());

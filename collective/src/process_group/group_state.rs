@@ -1,16 +1,14 @@
-//! The state of a group that its arbiter watches: members, call counters, flight recorder, abort.
+//! State of a group that its arbiter watches: members, call counters, flight recorder, abort.
 
-use super::{
-    device::Attached,
-    log::{Ends, FlightRecord, Log, microseconds},
-};
+use super::flight_recorder::{Endpoints, FlightRecord, FlightRecorder, microseconds};
 use crate::{
     Error,
     communicator::{Call, Communicator, World},
     rendezvous::{
-        Watched,
+        Arbiter, Watched,
         wire::{PendingCall, Place, Stall},
     },
+    transport::nccl::{DeviceSite, NcclWorker},
 };
 use std::{
     collections::HashMap,
@@ -22,22 +20,42 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+/// What a group is created from.
+pub(super) struct GroupParts {
+    /// 0 for the group of all ranks.
+    pub group: u64,
+    /// World rank of every rank of the group.
+    pub members: Vec<usize>,
+    pub rank: usize,
+    pub comm: Box<dyn Communicator>,
+    pub arbiter: Option<Arc<dyn Arbiter>>,
+    pub timeout: Duration,
+    pub flight_folder: Option<PathBuf>,
+}
+
+/// A group's device and the NCCL communicator on it.
+#[derive(Debug)]
+pub(super) struct DeviceTransport {
+    pub site: Arc<dyn DeviceSite>,
+    pub worker: NcclWorker,
+}
+
 /// The part of a group that its arbiter watches.
 ///
 /// It does not own the arbiter: dropping the last reference to a group leaves the job, which must not
 /// happen on the arbiter's own thread.
-pub(super) struct Core {
+pub(super) struct GroupState {
     pub group: u64,
     pub members: Vec<usize>,
     pub world: World,
     pub comm: Box<dyn Communicator>,
-    /// Where data on a device goes, once attached.
-    pub device: OnceLock<Attached>,
+    /// Set by [`ProcessGroup::attach`](super::ProcessGroup::attach).
+    pub device: OnceLock<DeviceTransport>,
     /// Number of the last collective.
     seq: Arc<AtomicU64>,
     /// Number of the last message from one rank of the group to another.
-    messages: Mutex<HashMap<Ends, u64>>,
-    pub log: Log,
+    messages: Mutex<HashMap<Endpoints, u64>>,
+    pub recorder: FlightRecorder,
     pub timeout: Duration,
     flight_folder: Option<PathBuf>,
     recorded: Once,
@@ -45,16 +63,10 @@ pub(super) struct Core {
     pub destroyed: AtomicBool,
 }
 
-impl Core {
-    pub fn new(
-        group: u64,
-        members: Vec<usize>,
-        rank: usize,
-        comm: Box<dyn Communicator>,
-        timeout: Duration,
-        flight_folder: Option<PathBuf>,
-    ) -> Self {
-        Core {
+impl GroupState {
+    pub fn new(parts: GroupParts) -> Self {
+        let GroupParts { group, members, rank, comm, timeout, flight_folder, .. } = parts;
+        GroupState {
             world: World { rank, size: members.len() },
             group,
             members,
@@ -62,7 +74,7 @@ impl Core {
             device: OnceLock::new(),
             seq: Arc::default(),
             messages: Mutex::default(),
-            log: Log::default(),
+            recorder: FlightRecorder::default(),
             timeout,
             flight_folder,
             recorded: Once::new(),
@@ -80,7 +92,7 @@ impl Core {
         self.seq.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    fn counted(&self) -> MutexGuard<'_, HashMap<Ends, u64>> {
+    fn counted(&self) -> MutexGuard<'_, HashMap<Endpoints, u64>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -93,7 +105,7 @@ impl Core {
     }
 
     /// Describes a call that has waited for `waited`, for the arbiter.
-    pub fn stall(&self, call: &Call, message: Option<Ends>, waited: Duration, expired: bool) -> Stall {
+    pub fn stall(&self, call: &Call, message: Option<Endpoints>, waited: Duration, expired: bool) -> Stall {
         let members = match message {
             Some((from, to)) => vec![self.members[if from == self.world.rank { to } else { from }]],
             None => self.members.clone(),
@@ -102,8 +114,8 @@ impl Core {
         Stall { group, members, call, direct: message.is_some(), seconds, expired, urgent: false }
     }
 
-    /// Leaves a record behind, once, if a folder is chosen. A record that cannot be written must not
-    /// hide the error that it is about, so that failure goes to standard error only.
+    /// Writes the flight record, once, if a folder is configured. A failure to write it is printed to
+    /// standard error, so that it does not replace the error that the record is about.
     pub fn write_flight_record(&self, error: &Error) {
         let Some(folder) = &self.flight_folder else { return };
         self.recorded.call_once(|| {
@@ -115,7 +127,7 @@ impl Core {
                 pid: std::process::id(),
                 written_us: microseconds(SystemTime::now()),
                 error: error.cause().to_string(),
-                calls: self.log.calls(),
+                calls: self.recorder.calls(),
             };
             if let Err(error) = record.write(folder) {
                 eprintln!("rank {}: {error}", record.rank);
@@ -124,7 +136,7 @@ impl Core {
     }
 }
 
-impl Watched for Core {
+impl Watched for GroupState {
     fn id(&self) -> u64 {
         self.group
     }
@@ -134,16 +146,16 @@ impl Watched for Core {
     }
 
     fn place(&self, seq: Option<u64>) -> Place {
-        Place { closed: self.closed(), ..self.log.place(seq, self.last_seq()) }
+        Place { closed: self.closed(), ..self.recorder.place(seq, self.last_seq()) }
     }
 
     fn stalled(&self, urgent: bool) -> Option<Stall> {
-        let (call, message, waited) = self.log.stalled(urgent)?;
+        let (call, message, waited) = self.recorder.stalled(urgent)?;
         Some(Stall { urgent, ..self.stall(&call, message, waited, false) })
     }
 
     fn pending(&self) -> Option<PendingCall> {
-        let (call, message) = self.log.pending()?;
+        let (call, message) = self.recorder.pending()?;
         let message = message.map(|(from, to)| (self.members[from], self.members[to]));
         let (group, members) = (self.group, self.members.clone());
         Some(PendingCall { group, members, call: call.fingerprint(), message })
@@ -151,7 +163,7 @@ impl Watched for Core {
 
     fn messages(&self) -> Vec<(u64, usize, usize, u64)> {
         let number =
-            |(&(from, to), &seq): (&Ends, &u64)| (self.group, self.members[from], self.members[to], seq);
+            |(&(from, to), &seq): (&Endpoints, &u64)| (self.group, self.members[from], self.members[to], seq);
         self.counted().iter().map(number).collect()
     }
 
@@ -162,13 +174,13 @@ impl Watched for Core {
     fn abort(&self) {
         self.comm.abort();
         if let Some(attached) = self.device.get() {
-            attached.plane.abort();
+            attached.worker.abort();
         }
     }
 
     fn record(&self, cause: &Error) {
-        // A rank inside a call writes its record when that has returned.
-        if !self.log.inside() {
+        // A rank inside a call writes its record when the call has returned.
+        if !self.recorder.inside() {
             self.write_flight_record(cause);
         }
     }

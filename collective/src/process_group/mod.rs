@@ -1,24 +1,25 @@
-//! What a user holds: a group of ranks and the collectives on it.
+//! A group of ranks and the collectives on it.
 
+mod address_exchange;
+mod call_queue;
 mod collectives;
 mod device;
 pub(crate) mod explain;
+mod flight_recorder;
 mod group_state;
 mod init;
-mod inner;
-mod log;
 mod object;
 mod options;
 mod settings;
-mod site;
+mod shared_group;
 mod split;
 mod store;
-mod turn;
+mod topology;
 mod work;
 
 pub use device::{DeviceCall, DevicePath};
 pub use explain::explain;
-pub use log::{FlightRecord, RecordedCall};
+pub use flight_recorder::{FlightRecord, RecordedCall};
 pub use options::{JOB_ID, Options, RENDEZVOUS_TIMEOUT};
 pub use work::Work;
 
@@ -27,26 +28,28 @@ use crate::{
     communicator::{Call, Communicator},
     rendezvous::Watched,
 };
-use inner::{Inner, Parts, Spec};
+use group_state::GroupParts;
+use shared_group::{CallSpec, SharedGroup};
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
 };
+use topology::Topology;
 
-/// A group of ranks that act together. Cloning is cheap and gives the same group.
+/// A group of ranks; clones are handles to the same group.
 ///
-/// Every rank must call the same collectives in the same order. If one does not, all get an error
-/// that shows both sides; if one fails or is gone, all get that first cause, and so does every
-/// later call. The last handle says goodbye when it is dropped.
+/// Every rank must call the same collectives in the same order. If one does not, every rank's call fails
+/// with an error that shows both sides. If a rank fails or exits, every call fails with that first cause,
+/// and so do all later calls. Dropping the last handle announces a clean exit.
 pub struct ProcessGroup {
-    inner: Arc<Inner>,
-    /// This handle is used by who has the turn already.
-    has_turn: bool,
+    shared: Arc<SharedGroup>,
+    /// Whether the thread that uses this handle holds the call permit.
+    has_permit: bool,
 }
 
 impl Clone for ProcessGroup {
     fn clone(&self) -> Self {
-        ProcessGroup { inner: self.inner.clone(), has_turn: false }
+        ProcessGroup { shared: self.shared.clone(), has_permit: false }
     }
 }
 
@@ -57,38 +60,38 @@ impl fmt::Debug for ProcessGroup {
 }
 
 impl ProcessGroup {
-    fn new(parts: Parts) -> Self {
-        ProcessGroup { inner: Arc::new(Inner::new(parts)), has_turn: false }
+    fn new(topology: Arc<Topology>, parts: GroupParts) -> Self {
+        ProcessGroup { shared: Arc::new(SharedGroup::new(topology, parts)), has_permit: false }
     }
 
     /// This rank's number in the group, from 0.
     pub fn rank(&self) -> usize {
-        self.inner.core.world.rank
+        self.shared.state.world.rank
     }
 
     /// Number of ranks in the group.
     pub fn world_size(&self) -> usize {
-        self.inner.core.world.size
+        self.shared.state.world.size
     }
 
-    /// Both.
+    /// Rank and world size.
     pub fn world(&self) -> World {
-        self.inner.core.world
+        self.shared.state.world
     }
 
     /// World rank of every rank of the group.
     pub fn members(&self) -> &[usize] {
-        &self.inner.core.members
+        &self.shared.state.members
     }
 
-    /// Name of the transport: `solo` or what `--transport` calls it.
+    /// Name of the transport, as `--transport` spells it, or `solo`.
     pub fn transport(&self) -> &'static str {
-        self.inner.core.comm.name()
+        self.shared.state.comm.name()
     }
 
-    /// Why this group can make no more calls, if it failed.
+    /// The first cause of failure, if the group has failed.
     pub fn failure(&self) -> Option<Error> {
-        self.inner.cause()
+        self.shared.cause()
     }
 
     /// Destroys the group on this rank once the calls in progress have returned.
@@ -97,44 +100,44 @@ impl ProcessGroup {
     /// leaves the job; destroying a group made by [`split`](ProcessGroup::split) does not affect other
     /// groups. Dropping all handles has the same effect.
     pub fn destroy(self) {
-        // An error means that this thread is inside a call of the group, which then fails.
+        // Fails only if this thread is inside a call of the group, which then fails, too.
         let turn = {
-            let _waiting = self.inner.waiting();
-            self.inner.turns.take()
+            let _waiting = self.shared.waiting();
+            self.shared.queue.take()
         };
-        self.inner.core.destroyed.store(true, Ordering::Release);
+        self.shared.state.destroyed.store(true, Ordering::Release);
         self.detach();
-        match &self.inner.arbiter {
-            Some(arbiter) if self.inner.core.group == init::WORLD => arbiter.goodbye(),
+        match &self.shared.arbiter {
+            Some(arbiter) if self.shared.state.group == init::WORLD => arbiter.goodbye(),
             Some(arbiter) => arbiter.group_closed(),
             None => {}
         }
         drop(turn);
     }
 
-    /// Tells all ranks that this one cannot go on, and why: their collectives fail with `reason`.
+    /// Fails the collectives of all ranks with `reason`.
     pub fn abort(&self, reason: impl Into<String>) {
-        let rank = self.inner.core.members[self.inner.core.world.rank];
+        let rank = self.shared.state.members[self.shared.state.world.rank];
         let error = Error::PeerLost { rank, reason: reason.into() };
-        let cause = self.inner.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
-        self.inner.core.abort();
-        self.inner.core.record(&cause);
-        self.inner.end(cause);
+        let cause = self.shared.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
+        self.shared.state.abort();
+        self.shared.state.record(&cause);
+        self.shared.end(cause);
     }
 
-    /// Runs several calls without another thread's calls in between.
-    fn in_turn<R>(&self, act: impl FnOnce(&ProcessGroup) -> Result<R>) -> Result<R> {
-        if self.has_turn {
+    /// Runs several calls without calls of other threads in between.
+    fn with_permit<R>(&self, act: impl FnOnce(&ProcessGroup) -> Result<R>) -> Result<R> {
+        if self.has_permit {
             return act(self);
         }
-        let _turn = {
-            let _waiting = self.inner.waiting();
-            self.inner.turns.take()?
+        let _permit = {
+            let _waiting = self.shared.waiting();
+            self.shared.queue.take()?
         };
-        act(&ProcessGroup { inner: self.inner.clone(), has_turn: true })
+        act(&ProcessGroup { shared: self.shared.clone(), has_permit: true })
     }
 
-    fn run<R>(&self, spec: Spec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>) -> Result<R> {
-        self.in_turn(|group| group.inner.run(spec, act))
+    fn run<R>(&self, spec: CallSpec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>) -> Result<R> {
+        self.with_permit(|group| group.shared.run(spec, act))
     }
 }

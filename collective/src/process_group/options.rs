@@ -1,4 +1,4 @@
-//! What a caller can choose about a process group.
+//! Options of a process group.
 
 use crate::{
     Error, Result, Secret,
@@ -12,8 +12,9 @@ pub const RENDEZVOUS_TIMEOUT: &str = "BURN_DDP_RENDEZVOUS_TIMEOUT";
 /// Environment variable with the job's id.
 pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 
-/// Choices for [`ProcessGroup::init`](crate::ProcessGroup::init); what is not chosen comes from
-/// the environment or a default.
+/// Options for [`ProcessGroup::init`](crate::ProcessGroup::init).
+///
+/// What is not set comes from the environment or has a default.
 ///
 /// ```
 /// use collective::{InitMethod, Options, ProcessGroup};
@@ -40,8 +41,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Rank, world size and secret from the environment; 5 minutes for a collective and for the
-    /// rendezvous; the best transport there is.
+    /// Rank, world size and secret from the environment, time-outs of 5 minutes, [`Transport::Auto`].
     fn default() -> Self {
         Options {
             rank: None,
@@ -61,7 +61,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Number of this process among all, from 0. Default: the environment's `RANK`.
+    /// Rank of this process, from 0. Default: the environment's `RANK`.
     pub fn rank(mut self, rank: usize) -> Self {
         self.rank = Some(rank);
         self
@@ -73,15 +73,18 @@ impl Options {
         self
     }
 
-    /// How long one collective may wait for the other ranks. Default: 5 minutes. The longest
-    /// difference between ranks in one step, such as one rank writing a checkpoint, must fit.
+    /// Time limit of one collective. Default: 5 minutes.
+    ///
+    /// It must exceed the longest difference between ranks within one step, such as one rank writing a
+    /// checkpoint.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long `init` and `split` may wait for all ranks. Default: the environment's
-    /// `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
+    /// Time limit for `init` and `split` to wait for all ranks.
+    ///
+    /// Default: the environment's `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
     pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
         self.rendezvous_timeout = timeout;
         self.rendezvous_timeout_chosen = true;
@@ -90,27 +93,26 @@ impl Options {
 
     /// Calls `report` about every ten seconds while `init` waits, with an [`Error::Rendezvous`].
     ///
-    /// On rank 0 it names the ranks that have not joined, on other ranks it names rank 0 as long as
-    /// that cannot be reached.
+    /// On rank 0 the error names the ranks that have not joined; on the others it names rank 0 while that
+    /// cannot be reached.
     pub fn on_wait(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.report = Some(Callback(Arc::new(report)));
         self
     }
 
-    /// The job's id, as PyTorch's `group_name`. Default: the environment's `BURN_DDP_JOB_ID` or
-    /// `TORCHELASTIC_RUN_ID`.
+    /// Id of the job, as PyTorch's `group_name`.
     ///
-    /// A process of another job that connects to the same address is refused with an error that names
-    /// both jobs.
+    /// Default: the environment's `BURN_DDP_JOB_ID` or `TORCHELASTIC_RUN_ID`. A process of another job that
+    /// connects to the same address is refused with an error that names both jobs.
     pub fn group_name(mut self, name: impl Into<String>) -> Self {
         self.group_name = Some(name.into());
         self
     }
 
-    /// Tells the group whether this process was asked to stop, for example by a signal.
+    /// Sets a function that returns whether this process was asked to stop, for example by a signal.
     ///
-    /// While `asked` returns true, a waiting call is checked for a deadlock at once instead of after
-    /// four seconds. `asked` is called ten times a second on a background thread and must not block.
+    /// While it returns true, a waiting call is checked for a deadlock at once instead of after four seconds.
+    /// It is called ten times a second on a background thread and must not block.
     pub fn stop_requested(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.stop = Some(Callback(Arc::new(asked)));
         self
@@ -122,29 +124,32 @@ impl Options {
         self
     }
 
-    /// What all ranks of the job know and nobody else does. Default: the environment's
-    /// `BURN_DDP_SECRET`; required if the world spans machines.
+    /// Secret that all ranks of the job share.
+    ///
+    /// Default: the environment's `BURN_DDP_SECRET`. Required if the world spans machines.
     pub fn secret(mut self, secret: Secret) -> Self {
         self.secret = Some(secret);
         self
     }
 
-    /// Folder in which every rank leaves its flight record when the group fails, for
-    /// [`explain`](crate::explain). Default: the environment's `BURN_DDP_FLIGHT_DIR`; none is
-    /// written without either.
+    /// Folder for the flight record that every rank writes when the group fails, for
+    /// [`explain`](crate::explain).
+    ///
+    /// Default: the environment's `BURN_DDP_FLIGHT_DIR`. Without either, no record is written.
     pub fn flight_folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.flight_folder = Some(folder.into());
         self
     }
 
-    /// Ranks with the same text count as being on one machine. Default: the environment's
-    /// `BURN_DDP_HOST_ID`, or what tells running kernels and containers apart.
+    /// Identity of this machine: ranks with equal text are on one machine.
+    ///
+    /// Default: the environment's `BURN_DDP_HOST_ID`, or an id of the running kernel and container.
     pub fn host_id(mut self, id: impl Into<String>) -> Self {
         self.host_id = Some(id.into());
         self
     }
 
-    /// Takes from the environment what has not been chosen.
+    /// Fills in unset options from the environment.
     pub(crate) fn or_environment(mut self) -> Result<Self> {
         let variable = |name: &str| env::var(name).ok().filter(|text| !text.is_empty());
         self.flight_folder =

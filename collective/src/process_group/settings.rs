@@ -1,4 +1,4 @@
-//! Comparison of the ranks' settings before they depend on them.
+//! Comparison of the ranks' settings.
 
 use super::ProcessGroup;
 use crate::{Error, Result, SettingDifference};
@@ -12,12 +12,12 @@ const NOT_SET: &str = "not set";
 impl ProcessGroup {
     /// Verifies that all ranks have the same settings, as pairs of a name and a value.
     ///
-    /// Every rank must call it. Ranks that were started with different settings compute different
-    /// things, or wait for each other in different collectives.
+    /// Every rank must call it. Ranks with different settings would compute different results or wait for
+    /// each other in different collectives.
     ///
     /// # Errors
-    /// [`Error::SettingsDiffer`] on every rank if a value differs or only some ranks have a setting; or
-    /// if the group fails. The group stays usable after a difference.
+    /// [`Error::SettingsDiffer`] on every rank if a value differs or only some ranks have a setting; those of
+    /// [`ProcessGroup::all_reduce`]. The group stays usable after a difference.
     pub fn verify_settings<N: ToString, V: ToString>(&self, settings: &[(N, V)]) -> Result<()> {
         if self.world_size() == 1 {
             return Ok(());
@@ -30,8 +30,8 @@ impl ProcessGroup {
     }
 }
 
-/// The settings that are not the same in `all`, in the order in which the ranks list them; `members`
-/// are the ranks' numbers in the world.
+/// The settings that differ in `all`, in the order in which the ranks list them; `members` are the ranks'
+/// world ranks.
 fn differences(all: &[Vec<Setting>], members: &[usize]) -> Vec<SettingDifference> {
     let mut names: Vec<&String> = Vec::new();
     let unequal = all.iter().filter(|settings| **settings != all[0]);

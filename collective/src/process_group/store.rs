@@ -1,15 +1,15 @@
 //! Access to the job's own key-value store.
 
-use super::{ProcessGroup, site::Site};
+use super::{ProcessGroup, topology::Topology};
 use crate::{Store, rendezvous::control::Control};
 use std::sync::Arc;
 
 impl ProcessGroup {
     /// The key-value store that all ranks of the job share, as PyTorch's `TCPStore`.
     ///
-    /// All groups of the job have the same one. A key and its value may have 512 KiB together. A
-    /// [`Store::get`] for a key that no rank can set any more, because all others wait in collectives,
-    /// fails as a mismatch before its timeout; [`Store::try_get`] does not wait.
+    /// All groups of the job have the same store. A key and its value may have 512 KiB together. A
+    /// [`Store::get`] fails as a mismatch before its time-out if no rank can set the key any more, because
+    /// all others wait in collectives. [`Store::try_get`] does not wait.
     ///
     /// ```
     /// # use collective::{Options, ProcessGroup};
@@ -23,10 +23,10 @@ impl ProcessGroup {
     /// # Ok::<(), collective::Error>(())
     /// ```
     pub fn store(&self) -> Arc<dyn Store> {
-        match self.inner.site.as_ref() {
-            Site::Solo { store, .. } => store.clone(),
-            Site::Threads { guest, .. } => guest.clone(),
-            Site::Processes { control, .. } => Arc::<Control>::clone(control),
+        match self.shared.topology.as_ref() {
+            Topology::Solo { store, .. } => store.clone(),
+            Topology::Threads { member, .. } => member.clone(),
+            Topology::Processes { control, .. } => Arc::<Control>::clone(control),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Collectives in the background: a worker thread a group makes them in the order in which they
-//! were started, also between the blocking ones.
+//! Collectives in the background: one worker thread per group runs them in the order in which they were
+//! started, in sequence with the blocking ones.
 
 use super::{
     ProcessGroup,
-    inner::{Job, Queue},
+    shared_group::{Job, JobQueue},
 };
 use crate::{
     Element, Error, ReduceOp, Result,
@@ -19,12 +19,12 @@ use std::{
     thread,
 };
 
-/// A collective under way. It is made even if this is dropped.
+/// A collective in progress. Dropping it does not cancel the collective.
 #[must_use = "the result, and the error, are in `wait`"]
 pub struct Work<R> {
     result: Receiver<Result<R>>,
     early: Option<Result<R>>,
-    /// The threads of this rank, so that waiting is visible to its arbiter.
+    /// Registers the wait, so that the arbiter can see it.
     callers: Option<Arc<Callers>>,
 }
 
@@ -39,13 +39,16 @@ fn vanished<R>() -> Result<R> {
 }
 
 impl<R> Work<R> {
-    /// Waits for the end, which the deadlines of the calls in it bound.
+    /// Waits until the operation has finished. The deadlines of its calls bound the wait.
+    ///
+    /// # Errors
+    /// The operation's error, or [`Error::Invalid`] if it panicked.
     pub fn wait(self) -> Result<R> {
         let _waiting = self.callers.as_ref().map(|callers| callers.wait());
         self.early.unwrap_or_else(|| self.result.recv().unwrap_or_else(|_| vanished()))
     }
 
-    /// Whether [`Work::wait`] would return at once.
+    /// Whether [`Work::wait`] would return without waiting.
     pub fn is_done(&mut self) -> bool {
         if self.early.is_none() {
             self.early = match self.result.try_recv() {
@@ -59,8 +62,9 @@ impl<R> Work<R> {
 }
 
 impl ProcessGroup {
-    /// Runs `act` in the background, after all calls before and before all calls after this one.
-    /// It may make any number of calls, on the group that it is given.
+    /// Runs `act` in the background, after all earlier and before all later calls of this group.
+    ///
+    /// `act` may make any number of calls on the group that it receives.
     ///
     /// ```
     /// # use collective::{ProcessGroup, ReduceOp};
@@ -82,70 +86,85 @@ impl ProcessGroup {
         act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
     ) -> Result<Work<R>> {
         let (done, result) = channel();
-        let callers = self.inner.arbiter.as_ref().map(|arbiter| arbiter.callers().clone());
+        let callers = self.shared.arbiter.as_ref().map(|arbiter| arbiter.callers().clone());
         // Ticket and place in the worker's queue must be in one order.
-        let mut jobs = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = match &mut *jobs {
             Some(queue) => queue,
             none => none.insert(worker(callers.clone())?),
         };
-        // Counted before the caller can wait for it: until it is done, the worker may make calls.
+        // Counted before the caller can wait for it, because the worker may make calls until it is done.
         let outstanding = queue.worker.as_ref().map(Worker::job);
-        let group = ProcessGroup { inner: self.inner.clone(), has_turn: true };
-        let ticket = self.inner.turns.ticket();
+        let group = ProcessGroup { shared: self.shared.clone(), has_permit: true };
+        let ticket = self.shared.queue.ticket();
         let job: Job = Box::new(move || {
             let turn = {
-                let _waiting = group.inner.waiting();
-                group.inner.turns.wait(ticket)
+                let _waiting = group.shared.waiting();
+                group.shared.queue.wait(ticket)
             };
             let outcome = catch_unwind(AssertUnwindSafe(|| act(&group)));
             drop(turn);
             if outcome.is_err() {
                 group.abort("a background operation panicked");
             }
-            // Before the result goes out: the last handle should be dropped by its user.
+            // Dropped before the result is sent, so that the user drops the last handle.
             drop(group);
             if let Ok(result) = outcome {
-                // Nobody may be waiting for it.
+                // The receiver may have been dropped.
                 let _ = done.send(result);
             }
             drop(outstanding);
         });
         if let Err(unsent) = queue.jobs.send(job) {
-            // The worker has ended, which it does not do while the group lives; serve the ticket.
+            // The worker ends only with the group; run the job here so that its ticket is served.
             (unsent.0)();
         }
         Ok(Work { result, early: None, callers })
     }
 
-    /// [`ProcessGroup::all_reduce`] in the background; `wait` gives the buffer back.
+    /// [`ProcessGroup::all_reduce`] in the background; `wait` returns the buffer.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::start`].
     pub fn all_reduce_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
         self.start(move |group| group.all_reduce(&mut buffer, op).map(|()| buffer))
     }
 
-    /// [`ProcessGroup::reduce_scatter`] in the background; `wait` gives this rank's part.
+    /// [`ProcessGroup::reduce_scatter`] in the background; `wait` returns this rank's part.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::start`].
     pub fn reduce_scatter_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
         self.start(move |group| group.reduce_scatter(&mut buffer, op).map(|part| part.to_vec()))
     }
 
-    /// [`ProcessGroup::broadcast`] in the background; `wait` gives the buffer back.
+    /// [`ProcessGroup::broadcast`] in the background; `wait` returns the buffer.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::start`].
     pub fn broadcast_async<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
         self.start(move |group| group.broadcast(&mut buffer, root).map(|()| buffer))
     }
 
     /// [`ProcessGroup::all_gather`] in the background.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::start`].
     pub fn all_gather_async<T: Element>(&self, mine: Vec<T>) -> Result<Work<Vec<Vec<T>>>> {
         self.start(move |group| group.all_gather(&mine))
     }
 
     /// [`ProcessGroup::barrier`] in the background.
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::start`].
     pub fn barrier_async(&self) -> Result<Work<()>> {
         self.start(|group| group.barrier())
     }
 }
 
 /// Starts a worker thread and registers it with `callers`.
-fn worker(callers: Option<Arc<Callers>>) -> Result<Queue> {
+fn worker(callers: Option<Arc<Callers>>) -> Result<JobQueue> {
     let (jobs, waiting) = channel::<Job>();
     let worker = callers.as_ref().map(|callers| callers.worker());
     let own = worker.clone();
@@ -158,5 +177,5 @@ fn worker(callers: Option<Arc<Callers>>) -> Result<Queue> {
             waiting.into_iter().for_each(|job| job());
         })
         .map_err(|e| Error::io("start the group's worker thread", &e))?;
-    Ok(Queue { jobs, worker })
+    Ok(JobQueue { jobs, worker })
 }

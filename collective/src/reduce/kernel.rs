@@ -1,4 +1,4 @@
-//! The arithmetic of the reductions: partials, and how elements become and leave them.
+//! Arithmetic of the reductions, and conversion between elements and partials.
 
 use super::BLOCK;
 use bytemuck::Pod;
@@ -18,7 +18,7 @@ pub trait Partial: Pod + Default {
     fn divide(all: &mut [Self], world: usize);
 }
 
-/// What floats and integers have in common.
+/// Methods that floats and integers share.
 macro_rules! partial {
     ($t:ty, $nan:expr) => {
         type Bytes = [u8; size_of::<$t>()];
@@ -79,13 +79,13 @@ macro_rules! integers {
 }
 integers!(i32, i64, i128, u8, u32);
 
-/// An element type with the partial `P` that its folds go through. Slices are of equal count.
+/// An element type that is reduced in the partial type `P`. Slices have equal counts.
 pub trait Folds<P: Partial>: Pod {
     fn load(src: &[u8], acc: &mut [P]) {
         Self::fold(acc, src, |_, value| value);
     }
     fn fold(acc: &mut [P], src: &[u8], f: impl Fn(P, P) -> P);
-    /// Loads `a` and folds `b`, both in one go: the processor then fetches them side by side.
+    /// Loads `a` and folds `b` in one pass, so that the processor fetches both in parallel.
     fn first(acc: &mut [P], a: &[u8], b: &[u8], f: impl Fn(P, P) -> P) {
         Self::load(a, acc);
         Self::fold(acc, b, f);
@@ -129,7 +129,7 @@ folds! {
     u8 => u32, u32::from, |v| v as u8;
 }
 
-/// Goes through `half`'s slice conversions, which use the processor's own where it has them.
+/// Uses `half`'s slice conversions, which use the processor's instructions where available.
 impl Folds<f32> for f16 {
     #[inline(always)]
     fn fold(acc: &mut [f32], src: &[u8], f: impl Fn(f32, f32) -> f32) {

@@ -1,4 +1,4 @@
-//! Sums that are carried from rank to rank, wider than the elements they are of.
+//! Folds in steps, with a partial in memory between them.
 
 use super::{
     BLOCK, finish_as, fold_as,
@@ -18,7 +18,7 @@ fn store_partial<P: Partial>(acc: &[P], partial: &mut [u8]) {
     }
 }
 
-/// The blocks of a buffer of elements beside those of its partial, both as ranges of bytes.
+/// Blocks of a buffer of elements and of its partial, both as ranges of bytes.
 fn blocks<T, P>(
     elements: usize,
     partial: usize,

@@ -31,7 +31,7 @@ pub(crate) fn gather(
         counters: counters.iter().map(|(group, last)| (*group, last.load(Ordering::SeqCst))).collect(),
         messages: groups.iter().flat_map(|group| group.messages()).collect(),
     };
-    // The parts are consistent only if no thread began or ended to wait meanwhile.
+    // Consistent only if no thread has begun or ended a wait in between.
     match callers.snapshot() {
         Snapshot { waiting: true, transitions: still, .. } if still == transitions => activity,
         Snapshot { transitions, .. } => Activity { transitions, ..Activity::default() },

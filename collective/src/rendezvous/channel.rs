@@ -1,5 +1,5 @@
-//! A connection between two programs that know one secret, for messages outside of any group: a
-//! launcher uses it to agree with the launchers of other machines.
+//! Authenticated connections between programs outside of any group, such as the launchers of several
+//! machines.
 
 use super::{
     Secret,
@@ -17,24 +17,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one message may take to leave.
+/// Time limit of sending one message.
 const SEND: Duration = Duration::from_secs(5);
 
-/// A proven connection that carries messages of at most 4 MiB, each as JSON.
+/// An authenticated connection for messages of at most 4 MiB, each as JSON.
 pub struct Channel {
     stream: Arc<TcpStream>,
     reader: FrameReader,
     peer: String,
 }
 
-/// What [`Channel::receive`] found.
+/// Result of [`Channel::receive`].
 #[derive(Debug)]
 pub enum Received<T> {
     /// A message.
     Message(T),
-    /// Nothing within the time given; ask again.
+    /// No message within the time limit.
     Nothing,
-    /// The other end has closed the connection.
+    /// The peer has closed the connection.
     Closed,
 }
 
@@ -45,10 +45,10 @@ impl std::fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// Connects to `host:port`, trying until `deadline`, and proves the secret.
+    /// Connects to `host:port`, retrying until `deadline`, and authenticates.
     ///
     /// # Errors
-    /// [`Error::Unauthenticated`] at once if the secrets differ; [`Error::Io`] if nobody answers.
+    /// [`Error::Unauthenticated`] at once if the secrets differ; [`Error::Io`] if no peer answers.
     pub fn dial(address: &str, secret: &Secret, deadline: Instant) -> Result<Self> {
         loop {
             let failure = match attempt(address, deadline) {
@@ -68,10 +68,10 @@ impl Channel {
         }
     }
 
-    /// Demands the proof from a connection that came in.
+    /// Authenticates an incoming connection.
     ///
     /// # Errors
-    /// [`Error::Unauthenticated`] if it does not give one within two seconds.
+    /// [`Error::Unauthenticated`] if the peer does not prove the secret within two seconds; [`Error::Io`].
     pub fn answer(mut stream: TcpStream, secret: &Secret) -> Result<Self> {
         let failed = |e| Error::io("take a connection", &e);
         stream.set_nonblocking(false).map_err(failed)?;
@@ -88,12 +88,12 @@ impl Channel {
         Ok(Channel { reader: FrameReader::new(stream.clone()), stream, peer })
     }
 
-    /// The other end's address.
+    /// Address of the peer.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// A second handle that only sends.
+    /// A handle that only sends.
     pub fn sender(&self) -> Sender {
         Sender(self.stream.clone())
     }
@@ -106,10 +106,10 @@ impl Channel {
         write_frame(&self.stream, message).map_err(|e| Error::io(format!("send to {}", self.peer), &e))
     }
 
-    /// The next message, waiting at most about `wait` for it.
+    /// The next message, waiting for it at most about `wait`.
     ///
     /// # Errors
-    /// [`Error::Io`] if the connection fails, or carries something else than such a message.
+    /// [`Error::Io`] if the connection fails or carries anything but such a message.
     pub fn receive<T: DeserializeOwned>(&mut self, wait: Duration) -> Result<Received<T>> {
         match self.reader.next(Some(wait)) {
             Ok(Next::Frame(message)) => Ok(Received::Message(message)),
@@ -119,7 +119,7 @@ impl Channel {
         }
     }
 
-    /// The bare stream, for whoever wants to send something else from here on.
+    /// The underlying stream, for sending other data than messages.
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -130,7 +130,7 @@ impl Channel {
 pub struct Sender(Arc<TcpStream>);
 
 impl Sender {
-    /// Sends one message. A failure shows to whoever receives from the channel.
+    /// Sends one message. A failure is reported by [`Channel::receive`].
     pub fn send<T: Serialize>(&self, message: &T) {
         let _ = write_frame(&self.0, message);
     }

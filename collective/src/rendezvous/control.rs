@@ -1,10 +1,9 @@
-//! A rank's end of the control plane: joins, asks the store, reports failures and gets the first
-//! cause, says goodbye.
+//! A rank's connection to the server: joins, uses the store, reports failures and receives the first cause.
 
 use super::{
     Arbiter, Secret, Watched,
     callers::Callers,
-    link::{Link, State},
+    control_client::{ClientState, ControlClient},
     secret::HANDSHAKE,
     server::Server,
     store::unset,
@@ -23,25 +22,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a rank waits for the server to name the first cause.
-pub(super) const VERDICT: Duration = Duration::from_millis(2500);
+/// Time limit for the server to name the first cause of a failure.
+pub(super) const CAUSE_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// A rank's connection to the server, closed with a goodbye when dropped.
+/// A rank's connection to the server. Dropping it announces a clean exit.
 pub(crate) struct Control {
-    link: Arc<Link>,
+    client: Arc<ControlClient>,
     members: Vec<Member>,
-    /// Where the server is.
+    /// Address of the server.
     address: String,
 }
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Control(rank {} of {} at {})", self.link.rank, self.members.len(), self.address)
+        write!(f, "Control(rank {} of {} at {})", self.client.rank, self.members.len(), self.address)
     }
 }
 
-/// Connects to the server, trying until `deadline`. Gives up earlier on a peer that does not prove
-/// the secret: at once if it gives a wrong proof, after five seconds if it gives none.
+/// Connects to the server, retrying until `deadline`.
+///
+/// Fails earlier if the peer does not authenticate: at once for a wrong proof, after five seconds for none.
 pub(crate) fn connect(
     address: &str,
     secret: &Secret,
@@ -89,14 +89,14 @@ pub(crate) fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpSt
     Err(failure)
 }
 
-/// What a rank joins with.
+/// Identity and options of a joining rank.
 pub(crate) struct Joining<'a> {
     pub rank: usize,
     pub world: usize,
     pub job: Option<String>,
     pub member: Member,
     pub stop: Option<StopQuery>,
-    /// The server in rank 0's process, which knows the missing ranks.
+    /// The server, in rank 0's process. It knows the missing ranks.
     pub server: Option<&'a Server>,
 }
 
@@ -105,26 +105,29 @@ pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> 
     let soon = Instant::now() + Duration::from_secs(1);
     let mut stream = attempt(address, soon).ok()?;
     secret.dial(&mut stream, soon).ok()?;
-    let link = Link::start(0, stream, None).ok()?;
-    link.send(&Request::Hello(Hello::new(0, job)));
-    // A process of the same job gets no answer.
-    let refusal = link.wait(Instant::now() + Duration::from_millis(500), |_| None::<()>).err();
-    link.lock().closing = true;
-    link.close();
+    let client = ControlClient::start(0, stream, None).ok()?;
+    client.send(&Request::Hello(Hello::new(0, job)));
+    // A process of the same job receives no answer.
+    let refusal = client.wait(Instant::now() + Duration::from_millis(500), |_| None::<()>).err();
+    client.lock().closing = true;
+    client.close();
     refusal.filter(|error| matches!(error, Error::Invalid(_)))
 }
 
 impl Control {
-    /// Joins over a proven connection and waits until all ranks have.
+    /// Joins over an authenticated connection and waits until all ranks have joined.
+    ///
+    /// # Errors
+    /// The server's refusal, or [`Error::Rendezvous`] if not all ranks have joined in time.
     pub fn join(stream: TcpStream, joining: Joining<'_>, wait: &mut RendezvousWait) -> Result<Self> {
         let Joining { rank, world, job, member, stop, server } = joining;
         let failed = |e| Error::io("join the rendezvous", &e);
         let address = stream.peer_addr().map_err(failed)?.to_string();
-        let link = Link::start(rank, stream, stop).map_err(failed)?;
-        // From here on the goodbye in `drop` ends the thread.
-        let mut control = Control { link, members: Vec::new(), address };
-        control.link.send(&Request::Hello(Hello::new(rank, job)));
-        control.link.send(&Request::Join { rank, world, member });
+        let client = ControlClient::start(rank, stream, stop).map_err(failed)?;
+        // From here on, the drop of `control` ends the thread.
+        let mut control = Control { client, members: Vec::new(), address };
+        control.client.send(&Request::Hello(Hello::new(rank, job)));
+        control.client.send(&Request::Join { rank, world, member });
         control.members = control.welcome(server, wait)?;
         if control.members.len() != world {
             return Err(Error::Invalid(format!(
@@ -137,21 +140,21 @@ impl Control {
 
     /// Waits for all ranks to join.
     fn welcome(&self, server: Option<&Server>, wait: &mut RendezvousWait) -> Result<Vec<Member>> {
-        let came = |until| self.link.wait(until, |state| state.members.clone());
+        let came = |until| self.client.wait(until, |state| state.members.clone());
         loop {
             let until = if server.is_some() { wait.deadline.min(wait.next_report()) } else { wait.deadline };
             if let Some(members) = came(until)? {
                 return Ok(members);
             }
-            if wait.left().is_zero() || self.link.lock().gone {
+            if wait.left().is_zero() || self.client.lock().gone {
                 break;
             }
             if let Some(server) = server {
                 wait.report(&self.address, || server.absent());
             }
         }
-        self.link.send(&Request::Late { seconds: wait.seconds() });
-        came(Instant::now() + VERDICT)?
+        self.client.send(&Request::Late { seconds: wait.seconds() });
+        came(Instant::now() + CAUSE_TIMEOUT)?
             .ok_or_else(|| wait.error(&self.address, "an answer of rank 0, which does not respond".into()))
     }
 
@@ -160,9 +163,9 @@ impl Control {
         &self.members
     }
 
-    /// What the server says was first, if it answers.
-    fn verdict(&self, error: Error) -> Error {
-        match self.link.wait(Instant::now() + VERDICT, |state| state.gone.then_some(())) {
+    /// The first cause according to the server; `error` if it does not answer.
+    fn first_cause(&self, error: Error) -> Error {
+        match self.client.wait(Instant::now() + CAUSE_TIMEOUT, |state| state.gone.then_some(())) {
             Err(cause) => cause,
             Ok(gone) => {
                 let error = match error {
@@ -172,7 +175,7 @@ impl Control {
                     }
                     other => other,
                 };
-                self.link.poison(error.clone());
+                self.client.poison(error.clone());
                 error
             }
         }
@@ -180,82 +183,86 @@ impl Control {
 
     /// Removes a value.
     pub fn unset(&self, key: &str) {
-        self.link.send(&Request::Delete { key: key.into() });
+        self.client.send(&Request::Delete { key: key.into() });
     }
 
     /// Stores a value for all ranks.
     pub fn set(&self, key: &str, value: &[u8]) {
-        self.link.send(&Request::Set { key: key.into(), value: value.into() });
+        self.client.send(&Request::Set { key: key.into(), value: value.into() });
     }
 
-    /// The value of `key`, waiting until somebody sets it.
+    /// The value of `key`, waiting until it is set.
+    ///
+    /// # Errors
+    /// The first cause if the job fails, or [`Error::Timeout`].
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
         let begun = Instant::now();
         self.ask(key, true, deadline)?.flatten().ok_or_else(|| unset(key, begun))
     }
 
-    /// The server's answer to a request for `key`, if it comes in time; with `wait`, when it is set.
+    /// The server's answer to a request for `key`, if it arrives in time. With `wait`, the server answers
+    /// when the key is set.
     pub(super) fn ask(&self, key: &str, wait: bool, deadline: Instant) -> Result<Option<Option<Vec<u8>>>> {
-        let callers = &self.link.callers;
+        let callers = &self.client.callers;
         let _waiting = if wait { callers.wait_for_key(key) } else { callers.wait() };
-        let id = self.link.requests.fetch_add(1, Ordering::Relaxed);
-        self.link.send(&Request::Get { id, key: key.into(), wait });
-        self.link.wait(deadline, |state| state.values.remove(&id))
+        let id = self.client.requests.fetch_add(1, Ordering::Relaxed);
+        self.client.send(&Request::Get { id, key: key.into(), wait });
+        self.client.wait(deadline, |state| state.values.remove(&id))
     }
 }
 
 impl Arbiter for Control {
     fn cause(&self) -> Option<Error> {
-        self.link.cause()
+        self.client.cause()
     }
 
     fn fail(&self, error: Error) -> Error {
-        self.link.send(&Request::Report { error: error.clone() });
-        self.verdict(error)
+        self.client.send(&Request::Report { error: error.clone() });
+        self.first_cause(error)
     }
 
     fn expire(&self, stall: Stall, error: Error) -> Error {
-        self.link.send(&Request::Stall(stall));
-        self.verdict(error)
+        self.client.send(&Request::Stall(stall));
+        self.first_cause(error)
     }
 
     fn watch(&self, group: &Arc<dyn Watched>) {
-        let mut state = self.link.lock();
+        let mut state = self.client.lock();
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));
         state.counters.insert(group.id(), group.counter());
     }
 
     fn callers(&self) -> &Arc<Callers> {
-        &self.link.callers
+        &self.client.callers
     }
 
     fn group_closed(&self) {
-        if self.link.groups().iter().all(|group| group.closed()) {
+        if self.client.groups().iter().all(|group| group.closed()) {
             self.goodbye();
         }
     }
 
     fn goodbye(&self) {
-        if std::mem::replace(&mut self.link.lock().closing, true) {
+        if std::mem::replace(&mut self.client.lock().closing, true) {
             return;
         }
         let last = |(group, last): (&u64, &Arc<AtomicU64>)| (*group, last.load(Ordering::Relaxed));
-        let calls = self.link.lock().counters.iter().map(last).collect();
-        self.link.send(&Request::Goodbye { calls });
-        // Data connections close after this: whoever finds them closed must find the reason, too.
-        let rank = self.link.rank;
-        let heard = |state: &mut State| (state.gone || state.left.contains(&rank)).then_some(());
-        let _ = self.link.wait(Instant::now() + Duration::from_secs(1), heard);
-        self.link.close();
+        let calls = self.client.lock().counters.iter().map(last).collect();
+        self.client.send(&Request::Goodbye { calls });
+        // Data connections close after this. A rank that finds one closed must already know the reason.
+        let rank = self.client.rank;
+        let heard = |state: &mut ClientState| (state.gone || state.left.contains(&rank)).then_some(());
+        let _ = self.client.wait(Instant::now() + Duration::from_secs(1), heard);
+        self.client.close();
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
         if thread::panicking() {
-            let rank = self.link.rank;
-            self.link
+            let rank = self.client.rank;
+            self.client
                 .send(&Request::Report { error: Error::PeerLost { rank, reason: "it panicked".into() } });
         }
         self.goodbye();

@@ -89,7 +89,8 @@ fn missing<'a>(
     others.iter().copied().filter(move |other| *other != rank && !made(*other))
 }
 
-/// What a rank waits in, with the group, because calls of several groups have the same number.
+/// Describes the call that a rank waits in, with its group, because calls of different groups have equal
+/// numbers.
 fn describe(activity: &Activity) -> Option<String> {
     let Some(PendingCall { group, members, call, message }) = activity.calls.first() else {
         let key = activity.keys.first()?;

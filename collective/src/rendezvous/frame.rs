@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Most bytes of one frame: room for the table of some ten thousand ranks.
+/// Maximum size of one frame in bytes, enough for the addresses of about ten thousand ranks.
 pub(crate) const LIMIT: usize = 4 << 20;
 
 /// Writes one frame within the stream's write timeout.
@@ -22,7 +22,7 @@ pub(crate) fn write_frame<T: Serialize>(mut stream: &TcpStream, message: &T) -> 
     })
 }
 
-/// A message as [`decode`] reads it.
+/// Encodes a message with its length.
 pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
     if body.len() > LIMIT {
@@ -36,15 +36,15 @@ pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// What [`FrameReader::next`] found.
+/// Result of [`FrameReader::next`].
 pub(crate) enum Next<T> {
     Frame(T),
-    /// Nothing complete within the time given; ask again.
+    /// No complete frame within the time limit.
     Idle,
     Closed,
 }
 
-/// Takes frames from a stream; keeps what has arrived of a frame between calls.
+/// Reads frames from a stream and keeps incomplete ones between calls.
 pub(crate) struct FrameReader {
     stream: Arc<TcpStream>,
     buffer: Vec<u8>,
@@ -55,8 +55,10 @@ impl FrameReader {
         FrameReader { stream, buffer: Vec::new() }
     }
 
-    /// The next frame, waiting at most about `wait` for it (`None`: until it comes), however slowly
-    /// its bytes trickle in.
+    /// The next frame, waiting at most about `wait` for all of its bytes (`None`: without limit).
+    ///
+    /// # Errors
+    /// If the connection fails, or a frame is too large or not valid.
     pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Next<T>> {
         let until = wait.map(|wait| Instant::now() + wait);
         loop {

@@ -1,22 +1,23 @@
-//! Where the ranks of a job meet.
+//! The init method: how the ranks of a job find each other.
 
 use crate::{Error, Result};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Where the ranks of a job meet, as a URL: `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
+/// How the ranks of a job find each other, as a URL: `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMethod {
-    /// Rank, world size and address from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` (default 127.0.0.1)
-    /// and `MASTER_PORT`, which is what torchrun and `burn-ddp launch` set.
+    /// Rank, world size and address from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` (default 127.0.0.1) and
+    /// `MASTER_PORT`, as torchrun and `burn-ddp launch` set them.
     Env,
-    /// Rank 0 listens on this `host:port`, the others connect to it.
+    /// Rank 0 listens on this `host:port`; the others connect to it.
     Tcp(String),
-    /// Rank 0 writes its address and a fresh secret into this file (mode 0600), the others read
-    /// it there. All ranks must be on one machine, unless `MASTER_ADDR` says under which address
-    /// the machine of rank 0 is reached.
+    /// Rank 0 writes its address and a random secret into this file (mode 0600).
+    ///
+    /// All ranks must be on one machine, unless `MASTER_ADDR` is an address at which the others reach rank
+    /// 0's machine.
     File(PathBuf),
-    /// The MPI library that started the processes knows rank and world size, and carries rank 0's
-    /// address and a fresh secret to the others. Needs the feature `mpi`.
+    /// Rank and world size from the MPI library that started the processes, which also transmits rank 0's
+    /// address and a random secret. Needs the feature `mpi`.
     Mpi,
 }
 
@@ -41,7 +42,7 @@ impl FromStr for InitMethod {
             if host.is_empty() {
                 return Err(invalid("the host is missing"));
             }
-            port.parse::<u16>().map_err(|_| invalid("the port is no number from 0 to 65535"))?;
+            port.parse::<u16>().map_err(|_| invalid("the port is not a number from 0 to 65535"))?;
             return Ok(InitMethod::Tcp(address.into()));
         }
         if let Some(path) = url.strip_prefix("file://") {
@@ -87,7 +88,7 @@ mod tests {
             ("env://x", "takes no address"),
             ("tcp://x", "port is missing"),
             ("tcp://:1", "host is missing"),
-            ("tcp://x:99999", "no number"),
+            ("tcp://x:99999", "not a number"),
             ("file://x", "absolute"),
         ] {
             let error = url.parse::<InitMethod>().unwrap_err().to_string();

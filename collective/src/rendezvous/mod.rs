@@ -1,32 +1,32 @@
-//! How the ranks of a job find each other and stay in touch.
+//! Rendezvous and control plane: how the ranks of a job find each other and detect failures.
 //!
-//! Rank 0 hosts a small server ([`server`]): a key-value store with deadlines and the control plane.
-//! Every rank, rank 0 included, keeps one connection to it ([`control`]). The server learns there
-//! who has come, who has left and who has failed, and tells everyone; the first failure is *the*
-//! cause that all ranks report. No tensor data passes here.
+//! Rank 0 hosts a server ([`server`]) with a key-value store and the control plane. Every rank, rank 0
+//! included, keeps one connection to it ([`control`]). The server tracks which ranks have joined, left or
+//! failed. The first failure is the cause that all ranks report. Tensor data does not pass through it.
 //!
-//! Every connection first proves that both ends know the job's secret ([`secret`]).
+//! Connections are authenticated before any data is accepted ([`secret`]).
 
 mod activity;
+pub mod address;
 pub(crate) mod callers;
 pub mod channel;
+pub(crate) mod config;
 pub(crate) mod control;
+mod control_client;
 pub(crate) mod deadlock;
+pub(crate) mod diagnosis;
 pub(crate) mod frame;
-pub(crate) mod hall;
-mod link;
+pub(crate) mod in_process;
 mod method;
-pub(crate) mod plan;
 pub(crate) mod secret;
 pub(crate) mod server;
 pub(crate) mod store;
-pub(crate) mod verdict;
 pub(crate) mod wait;
 pub(crate) mod wire;
 
+pub(crate) use config::RendezvousConfig;
+pub use config::{MASTER_FD, SECRET};
 pub use method::InitMethod;
-pub(crate) use plan::Plan;
-pub use plan::{MASTER_FD, SECRET};
 pub use secret::Secret;
 
 use crate::Error;
@@ -47,7 +47,7 @@ pub(crate) trait Watched: Send + Sync {
     fn id(&self) -> u64;
     /// Number of the last collective; outlives the group.
     fn counter(&self) -> Arc<AtomicU64>;
-    /// Where this rank is, seen from the collective `seq` or from a message between two ranks.
+    /// This rank's position relative to the collective `seq`, or to a message between two ranks.
     fn place(&self, seq: Option<u64>) -> Place;
     /// A waiting call for which an inquiry is due; `urgent` if this process was asked to stop.
     fn stalled(&self, urgent: bool) -> Option<Stall>;
@@ -57,27 +57,27 @@ pub(crate) trait Watched: Send + Sync {
     fn messages(&self) -> Vec<(u64, usize, usize, u64)>;
     /// Whether the group was destroyed on this rank.
     fn closed(&self) -> bool;
-    /// Wakes the call that waits, because the job has failed. Never waits for another rank or a disk.
+    /// Fails the waiting call after a failure of the job. Never waits for another rank or a disk.
     fn abort(&self);
-    /// Leaves a record of the failure behind, unless the call that was woken does.
+    /// Writes a flight record, unless the call that was woken does.
     fn record(&self, cause: &Error);
 }
 
-/// Ends the calls of all groups. Records are written afterwards: no call waits for a disk.
+/// Fails the calls of all groups. Records are written afterwards, so that no call waits for a disk.
 pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn Watched>> + Clone, cause: &Error) {
     groups.clone().for_each(|group| group.abort());
     groups.for_each(|group| group.record(cause));
 }
 
-/// Who decides for a rank what the first cause of a failure was.
+/// Decides which failure of a job was the first.
 pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
     /// The job's first cause of failure, if it has failed.
     fn cause(&self) -> Option<Error>;
-    /// Reports this rank's failure; returns what was first.
+    /// Reports this rank's failure and returns the first cause.
     fn fail(&self, error: Error) -> Error;
-    /// Reports a call whose deadline has passed; returns the verdict, or `error`.
+    /// Reports a call whose deadline has passed and returns the first cause, or `error`.
     fn expire(&self, stall: Stall, error: Error) -> Error;
-    /// Lets a group hear of failures.
+    /// Registers a group, which is then aborted when the job fails.
     fn watch(&self, group: &Arc<dyn Watched>);
     /// The calling threads of this rank.
     fn callers(&self) -> &Arc<Callers>;
@@ -87,17 +87,16 @@ pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
     fn goodbye(&self);
 }
 
-/// How long a rank's word that another one is gone waits for a better explanation, where that
-/// other one is still connected.
-pub(crate) const HEARSAY: Duration = Duration::from_millis(400);
+/// Time that a report of a lost peer waits for the peer's own report, if that is still connected.
+pub(crate) const PEER_LOSS_GRACE: Duration = Duration::from_millis(400);
 
-/// The instant `timeout` from now; a far one for a time that no clock can hold.
+/// The instant `timeout` from now, at most a year ahead, so that the sum does not overflow.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Instant::now() + timeout.min(YEAR)
 }
 
-/// The reason for which a rank that has said goodbye is missed.
+/// The reason for the loss of a rank that has exited cleanly.
 pub(crate) fn finished(reason: &str) -> String {
     format!("it had finished or destroyed its group ({reason})")
 }
@@ -108,28 +107,29 @@ pub fn host() -> String {
     if name.trim().is_empty() { "an unnamed host".into() } else { name.trim().into() }
 }
 
-/// No delay for small messages, and let the kernel notice within about 5 s that the other
-/// *machine* is gone. A stopped process still has a kernel that answers, so this never mistakes a
-/// slow rank for a dead one. (A dead *process* closes its sockets, which shows at once.)
+/// Disables Nagle's algorithm and makes the kernel detect the loss of the peer's machine within about 5 s.
+///
+/// A stopped process still has a kernel that answers, so that a slow rank is never mistaken for a lost one. A
+/// process that ends closes its sockets, which is detected at once.
 pub(crate) fn tune_control(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(1))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
     sockopt::set_tcp_keepcnt(stream, 5)?;
-    // Covers what was sent and is not acknowledged, where keep-alive does not run.
+    // Covers unacknowledged data, for which keep-alive does not run.
     sockopt::set_tcp_user_timeout(stream, 5_000)?;
     Ok(())
 }
 
-/// No delay for small messages. What is lost on the way shows in the control connection.
+/// Disables Nagle's algorithm. Lost peers are detected on the control connection.
 pub(crate) fn tune_data(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     Ok(())
 }
 
-/// Lets `listener` not block, and hold more connections than usual: hundreds of ranks dial at once.
+/// Makes `listener` non-blocking, with a backlog for hundreds of ranks that connect at once.
 pub(crate) fn tune_listener(listener: &TcpListener) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     rustix::net::listen(listener, 4096)?;
@@ -140,12 +140,12 @@ pub(crate) fn tune_listener(listener: &TcpListener) -> io::Result<()> {
 pub(crate) fn accept(listener: &TcpListener) -> Option<TcpStream> {
     let pause = Duration::from_millis(100);
     let mut ready = [PollFd::new(listener, PollFlags::IN)];
-    // An error here shows again, as one of `accept`.
+    // An error here is repeated by `accept`.
     let _ = poll(&mut ready, Timespec::try_from(pause).ok().as_ref());
     match listener.accept() {
         Ok((stream, _)) => Some(stream),
         Err(error) if secret::retry(&error) => None,
-        // Such as too many open files: the listener stays readable, and this must not spin.
+        // For example too many open files: the listener stays readable, and this must not spin.
         Err(_) => {
             thread::sleep(pause);
             None

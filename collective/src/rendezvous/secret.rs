@@ -1,4 +1,4 @@
-//! The job's secret and the handshake that proves it on every connection.
+//! The job's secret and the handshake that authenticates every connection.
 //!
 //! Both ends send 32 random bytes, then an HMAC-SHA256 over their role and both nonces, keyed with
 //! the secret:
@@ -9,9 +9,9 @@
 //! dialler  → listener   HMAC("dialler" ‖ nonce_d ‖ nonce_l) (32)
 //! ```
 //!
-//! The role keeps a proof from being sent back to who made it. Who cannot prove the secret is
-//! never read beyond these 72 bytes. What follows is neither encrypted nor authenticated: on a
-//! network where others can change packets, use a tunnel.
+//! The role prevents reflection of a proof. A peer without the secret is not read beyond these 72 bytes. Data
+//! after the handshake is neither encrypted nor authenticated: use a tunnel on a network where others can
+//! change packets.
 
 use crate::{Error, Result};
 use hmac::{Hmac, KeyInit, Mac};
@@ -26,10 +26,10 @@ use std::{
 
 const MAGIC: &[u8; 8] = b"BURNDDP\x01";
 
-/// How long a connection may take to prove the secret before it is closed.
+/// Time limit of the handshake.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// What the ranks of one job share and nobody else knows. Its `Debug` output hides it.
+/// A secret that the ranks of one job share. Its `Debug` output does not contain it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -40,7 +40,10 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A secret from any bytes or text. An empty one is refused.
+    /// A secret from bytes or text.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is empty.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self> {
         let bytes = bytes.into();
         if bytes.is_empty() {
@@ -49,32 +52,34 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// A fresh random secret as 64 hexadecimal digits, fit for an environment variable.
+    /// A random secret of 64 hexadecimal digits, suitable for an environment variable.
     pub fn random() -> Self {
-        Secret(hex(&nonce()).into_bytes())
+        Secret(hex::encode(nonce()).into_bytes())
     }
 
-    /// The secret as text, for handing it to a child process. Lossy if it is not UTF-8.
+    /// The secret as text, for a child process. Lossy if it is not UTF-8.
     pub fn expose(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 
-    /// The default secret of a job on one machine. It keeps out unrelated programs that connect to the
-    /// port, but is public. Jobs are distinguished by their ids.
+    /// The default secret of a job on one machine, which is public.
+    ///
+    /// It rejects unrelated programs that connect to the port. Jobs are distinguished by their ids.
     pub(crate) fn derived(job: &str) -> Self {
         Secret(Sha256::digest(format!("burn-ddp job {job}")).to_vec())
     }
 
-    /// A secret for one purpose, such as one round of a job: whoever knows only that one can prove
-    /// neither this secret nor that of another purpose.
+    /// A secret for one purpose, such as one round of a job.
+    ///
+    /// It reveals neither this secret nor those of other purposes.
     pub fn derive(&self, purpose: &str) -> Self {
-        // HMAC takes keys of every length, so that the fallback is never used.
+        // HMAC accepts keys of every length, so that the fallback is never used.
         Hmac::<Sha256>::new_from_slice(&self.0).map_or_else(
             |_| self.clone(),
             |mut mac| {
                 mac.update(b"derive");
                 mac.update(purpose.as_bytes());
-                Secret(hex(&mac.finalize().into_bytes()).into_bytes())
+                Secret(hex::encode(mac.finalize().into_bytes()).into_bytes())
             },
         )
     }
@@ -88,7 +93,7 @@ impl Secret {
         Ok(mac)
     }
 
-    /// Proves the secret to a listener and demands its proof.
+    /// The dialler's side of the handshake.
     pub(crate) fn dial(&self, stream: &mut TcpStream, deadline: Instant) -> Result<()> {
         let peer = peer(stream);
         let lost = |error: io::Error| Error::io(format!("prove the job's secret to {peer}"), &error);
@@ -108,7 +113,7 @@ impl Secret {
         write_by(stream, &proof, deadline).map_err(lost)
     }
 
-    /// Demands a dialler's proof of the secret and gives its own.
+    /// The listener's side of the handshake.
     pub(crate) fn answer(&self, stream: &mut TcpStream, deadline: Instant) -> Result<()> {
         let peer = peer(stream);
         let refused = |reason: String| Error::Unauthenticated { peer: peer.clone(), reason };
@@ -116,7 +121,7 @@ impl Secret {
         let (mut magic, mut theirs, mut proof) = ([0; 8], [0; 32], [0; 32]);
         read_by(stream, &mut magic, deadline).map_err(lost)?;
         if &magic != MAGIC {
-            return Err(refused("it does not speak this protocol".into()));
+            return Err(refused("it uses another protocol".into()));
         }
         read_by(stream, &mut theirs, deadline).map_err(lost)?;
         let mine = nonce();
@@ -140,11 +145,7 @@ fn nonce() -> [u8; 32] {
     nonce
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What a read or write may take once its deadline has passed.
+/// Time limit of a read or write after its deadline.
 const LAST_TRY: Duration = Duration::from_millis(1);
 
 fn remaining(deadline: Instant) -> io::Result<Duration> {
@@ -154,8 +155,9 @@ fn remaining(deadline: Instant) -> io::Result<Duration> {
     }
 }
 
-/// Fills `buffer` before `deadline`, however slowly the bytes trickle in. Bytes that arrived in time
-/// count, also where this thread was too busy to read them in time.
+/// Fills `buffer` before `deadline`, in any number of reads.
+///
+/// Bytes that arrived in time count, even if this thread reads them late.
 pub(crate) fn read_by(stream: &mut TcpStream, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
     while !buffer.is_empty() {
         stream.set_read_timeout(Some(remaining(deadline).unwrap_or(LAST_TRY)))?;
@@ -169,7 +171,7 @@ pub(crate) fn read_by(stream: &mut TcpStream, mut buffer: &mut [u8], deadline: I
     Ok(())
 }
 
-/// Writes all of `bytes` before `deadline`, or what needs no waiting after it.
+/// Writes all of `bytes` before `deadline`, or without waiting after it.
 pub(crate) fn write_by(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(remaining(deadline).unwrap_or(LAST_TRY)))?;
@@ -183,9 +185,9 @@ pub(crate) fn write_by(stream: &mut TcpStream, mut bytes: &[u8], deadline: Insta
     Ok(())
 }
 
-/// Whether an I/O error only says that nothing can be done right now.
+/// Whether an I/O error means that nothing can be done right now.
 pub(crate) fn retry(error: &io::Error) -> bool {
-    // Not `TimedOut`: that is a connection that has broken.
+    // Not `TimedOut`, which stands for a broken connection.
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 

@@ -1,4 +1,4 @@
-//! The wait for other ranks at the rendezvous: deadline, and progress reports to the caller.
+//! The wait for other ranks at the rendezvous, with its deadline and progress reports.
 
 use crate::Error;
 use std::{
@@ -27,7 +27,7 @@ impl<F: ?Sized> fmt::Debug for Callback<F> {
 
 /// Called with the missing ranks while `init` waits.
 pub(crate) type Report = Callback<dyn Fn(&Error) + Send + Sync>;
-/// Tells whether this process was asked to stop.
+/// Returns whether this process was asked to stop.
 pub(crate) type StopQuery = Callback<dyn Fn() -> bool + Send + Sync>;
 
 /// The wait of one `init`.
@@ -53,7 +53,7 @@ impl RendezvousWait {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// The error that `absent` did not come to `address`.
+    /// The error for the missing ranks `absent`.
     pub fn error(&self, address: &str, absent: String) -> Error {
         Error::Rendezvous { address: address.into(), seconds: self.seconds(), absent }
     }
@@ -63,7 +63,7 @@ impl RendezvousWait {
         self.reported + REPORT_EVERY
     }
 
-    /// Reports, if due, that `absent` has not come to `address` yet.
+    /// Reports the missing ranks `absent`, if a report is due.
     pub fn report(&mut self, address: &str, absent: impl FnOnce() -> String) {
         if Instant::now() < self.next_report() {
             return;

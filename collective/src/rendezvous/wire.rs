@@ -38,10 +38,10 @@ impl Hello {
     }
 }
 
-/// One rank as the others know it.
+/// Addresses and identity of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
-    /// Where its data listener is.
+    /// Address of its data listener.
     pub data: SocketAddr,
     /// Its host name, for messages.
     pub host: String,
@@ -52,12 +52,12 @@ pub(crate) struct Member {
     pub transport: String,
 }
 
-/// Where a rank is in a group, as far as another one wants to know.
+/// A rank's position in a group, as the answer to an inquiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
-    /// Its call with the number asked for, if it has made it and still remembers.
+    /// Its call with the requested number, if it has made and still keeps it.
     pub asked: Option<Fingerprint>,
-    /// Number of its last collective in the group, remembered or not.
+    /// Number of its last collective in the group, kept or not.
     pub seq: u64,
     /// Its last call.
     pub last: Option<Fingerprint>,
@@ -101,27 +101,27 @@ pub(crate) struct Stall {
     /// World ranks of the group.
     pub members: Vec<usize>,
     pub call: Fingerprint,
-    /// A message between two ranks, which has no number among the collectives.
+    /// Whether it is a message between two ranks, which is not numbered among the collectives.
     pub direct: bool,
     pub seconds: f64,
-    /// The deadline has passed: there must be a verdict now.
+    /// The deadline has passed: a diagnosis is due now.
     pub expired: bool,
-    /// The rank was asked to stop: check for a deadlock now.
+    /// The rank was asked to stop: a check for deadlock is due now.
     pub urgent: bool,
 }
 
-/// What a rank tells the server.
+/// Message from a rank to the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// First message of a rank.
     Hello(Hello),
-    /// Its second.
+    /// Second message of a rank.
     Join {
         rank: usize,
         world: usize,
         member: Member,
     },
-    /// The rendezvous took longer than this rank may wait.
+    /// The rendezvous exceeded this rank's time limit.
     Late {
         seconds: f64,
     },
@@ -129,7 +129,7 @@ pub(crate) enum Request {
         key: String,
         value: Vec<u8>,
     },
-    /// Answered at once, or if `wait` when somebody has set the key.
+    /// Answered at once or, with `wait`, when the key is set.
     Get {
         id: u64,
         key: String,
@@ -153,16 +153,16 @@ pub(crate) enum Request {
         inquiry: u64,
         activity: Activity,
     },
-    /// This rank leaves in peace, after these last calls: group and number.
+    /// This rank exits cleanly, after these last calls: group and number.
     Goodbye {
         calls: Vec<(u64, u64)>,
     },
 }
 
-/// What the server tells a rank.
+/// Message from the server to a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Event {
-    /// All ranks have come.
+    /// All ranks have joined.
     Welcome {
         members: Vec<Member>,
     },
@@ -179,7 +179,7 @@ pub(crate) enum Event {
     Survey {
         inquiry: u64,
     },
-    /// A rank has said goodbye.
+    /// A rank has exited cleanly.
     Left {
         rank: usize,
     },

@@ -1,7 +1,7 @@
-//! Callbacks and metrics of a user's own. They see what their rank computes, sample by sample; what
-//! they have found is joined over ranks at the end of every evaluation, if they say how.
+//! Callbacks and metrics for what each rank computes. Their states are joined over ranks at the end of every
+//! evaluation, if they implement `Distributed`.
 
-use super::{DistributedDataParallel, EpochReport, TrainedOutput, ValidOutput};
+use super::{EpochReport, TrainedOutput, ValidOutput, settings::RunSettings};
 use crate::{Error, ProcessGroup, Result};
 use burn::data::dataloader::Progress;
 use burn::optim::GradientsParams;
@@ -13,8 +13,7 @@ use burn::train::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::{MutexGuard, PoisonError};
 
-/// What makes a callback or a burn-train [`Metric`] right in a world of many ranks: a state that can
-/// be taken from every rank and joined.
+/// A callback or burn-train [`Metric`] whose state can be gathered from every rank and joined.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` sees one rank's samples only",
     label = "not allowed in a world of many ranks",
@@ -23,9 +22,9 @@ use std::sync::{MutexGuard, PoisonError};
 pub trait Distributed {
     /// Sums and counts, or whatever joins without counting a sample twice.
     type State: Serialize + DeserializeOwned;
-    /// What this rank has found since the last [`join`](Self::join).
+    /// This rank's state since the last [`join`](Self::join).
     fn state(&mut self) -> Self::State;
-    /// Becomes what all ranks have found, in the order of ranks. Called on every rank with the same
+    /// Replaces the state by those of all ranks, in rank order. Called on every rank with the same
     /// states.
     fn join(&mut self, states: Vec<Self::State>);
 }
@@ -47,10 +46,10 @@ impl<T: Distributed> Join for T {
     }
 }
 
-/// Follows a run on every rank, from what that rank computes. For what is the same on all ranks, an
+/// Observes what each rank computes. For values that are the same on all ranks, an
 /// [`Observer`](super::Observer) is enough.
 pub trait Callback<M: LearnerModel>: Send {
-    /// What errors call it.
+    /// Its name in errors.
     fn name(&self) -> String {
         std::any::type_name::<Self>().into()
     }
@@ -64,7 +63,7 @@ pub trait Callback<M: LearnerModel>: Send {
     }
 
     /// The gradients of step `step`, counted from 1, averaged over all ranks and clipped, before the
-    /// optimizer takes them: the same on every rank. `model` knows their parameters. In f16 there are
+    /// optimizer takes them: the same on every rank. `model` has their parameters. In f16 there are
     /// none in a step that overflowed.
     ///
     /// # Errors
@@ -81,14 +80,14 @@ pub trait Callback<M: LearnerModel>: Send {
         Ok(())
     }
 
-    /// This callback as one whose findings are joined after each evaluation, `Some(self)` for one
-    /// that is [`Distributed`]. One that is not is refused in a world of many ranks.
+    /// This callback as a [`Distributed`] one, whose states are joined after each evaluation: `Some(self)`.
+    /// A callback without it is refused in a world of several ranks.
     fn distributed(&mut self) -> Option<&mut dyn Join> {
         None
     }
 
-    /// After an epoch's evaluation, joined: on every rank with the same findings. What it returns is
-    /// told to the [`Observer`](super::Observer), as a name and a value. Forget what was found here.
+    /// Called after an epoch's evaluation, with the joined state on every rank. A name and value that it returns are
+    /// passed to the [`Observer`](super::Observer). Reset the state here.
     ///
     /// # Errors
     /// A reason, which ends the run.
@@ -137,13 +136,13 @@ where
 /// The callbacks of a run.
 pub(super) type Callbacks<M> = Vec<Box<dyn Callback<M>>>;
 
-impl<M: LearnerModel> DistributedDataParallel<M> {
+impl<M: LearnerModel> RunSettings<M> {
     fn callbacks(&self) -> MutexGuard<'_, Callbacks<M>> {
         self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses callbacks that would be wrong in a world of many ranks.
-    pub(super) fn admit_callbacks(&self) -> Result<()> {
+    pub fn admit_callbacks(&self) -> Result<()> {
         let (mut callbacks, ranks) = (self.callbacks(), self.group.world_size());
         match callbacks.iter_mut().find_map(|c| c.distributed().is_none().then(|| c.name())) {
             Some(name) if ranks > 1 => Err(Error::Invalid(format!(
@@ -155,25 +154,25 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         }
     }
 
-    pub(super) fn callback_names(&self) -> Vec<String> {
+    pub fn callback_names(&self) -> Vec<String> {
         self.callbacks().iter().map(|callback| callback.name()).collect()
     }
 
-    pub(super) fn each_callback(
+    pub fn each_callback(
         &self,
         mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>,
     ) -> Result<()> {
         self.callbacks().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
     }
 
-    /// What all ranks' callbacks found in an epoch.
-    pub(super) fn join_callbacks(&self, report: &EpochReport) -> Result<()> {
+    /// Joins the callbacks' states of an epoch over all ranks.
+    pub fn join_callbacks(&self, report: &EpochReport) -> Result<()> {
         for callback in self.callbacks().iter_mut() {
             if let Some(join) = callback.distributed() {
                 join.join_over(&self.group)?;
             }
             if let Some((name, value)) = callback.epoch_done(report).map_err(Error::Invalid)? {
-                self.observer.found(report.epoch, &name, &value);
+                self.observer.metric_logged(report.epoch, &name, &value);
             }
         }
         Ok(())

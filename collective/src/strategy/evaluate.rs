@@ -3,9 +3,9 @@
 use super::{
     TrainedOutput, ValidOutput,
     run::{Run, Stop},
-    totals::{Totals, read},
+    totals::{Totals, totals_of},
 };
-use crate::{ReduceOp, metric::StepOutput};
+use crate::{ReduceOp, metric::StepOutput, readback::Readback};
 use burn::data::dataloader::Progress;
 use burn::train::{InferenceStep, LearnerEvent, LearnerModel, TrainingItem};
 
@@ -16,24 +16,30 @@ where
 {
     /// Every evaluation sample once, over all ranks.
     pub(super) fn evaluate(&mut self, epoch: usize) -> Result<Totals, Stop> {
-        let ddp = self.ddp;
-        ddp.observer.evaluation_started(epoch, ddp.valid.samples());
-        self.valid_event(LearnerEvent::StartSplit { epoch_number: epoch, total_items: ddp.valid.samples() });
+        let settings = self.settings;
+        settings.observer.evaluation_started(epoch, settings.valid.samples());
+        self.valid_event(LearnerEvent::StartSplit {
+            epoch_number: epoch,
+            total_items: settings.valid.samples(),
+        });
         let (model, mut mine) = (self.learner.model().valid(), Totals::default());
-        for share in ddp.valid.epoch(1, 0, &ddp.device.clone().inner()) {
-            let share = share.map_err(|error| self.bad_data(error))?;
-            let output = InferenceStep::step(&model, share.item);
-            let mut sums = read::<f64>(output.totals())?;
-            if share.samples == 0 {
-                sums.fill(0.0);
-            } else {
-                ddp.each_callback(|callback| callback.evaluated(&output, share.samples))?;
+        // A batch's totals are awaited when the next one is launched.
+        let mut launched = None;
+        for batch in settings.valid.epoch(1, 0, &settings.device.clone().inner()) {
+            let batch = batch.map_err(|error| self.bad_data(error))?;
+            let output = InferenceStep::step(&model, batch.item);
+            let totals = Readback::start(vec![totals_of(&output, batch.samples)])?;
+            if let Some(before) = launched.replace((totals, batch.samples)) {
+                add(&mut mine, before)?;
             }
-            mine.add(&sums, share.samples);
+            if batch.samples > 0 {
+                settings.each_callback(|callback| callback.evaluated(&output, batch.samples))?;
+            }
         }
+        launched.map_or(Ok(()), |last| add(&mut mine, last))?;
         let mut all = mine.sums;
         all.push(mine.samples as f64);
-        ddp.group.all_reduce(&mut all, ReduceOp::Sum)?;
+        settings.group.all_reduce(&mut all, ReduceOp::Sum)?;
         let samples = all.pop().unwrap_or(0.0) as usize;
         let item = ValidOutput::<M>::from_totals(&all, samples);
         let progress = Progress::new(samples, samples, Some("items".into()));
@@ -46,4 +52,10 @@ where
         self.valid_event(LearnerEvent::EndSplit(epoch));
         Ok(Totals { sums: all, samples })
     }
+}
+
+/// Adds a batch's totals, and how many samples it has.
+fn add(to: &mut Totals, (totals, samples): (Readback, usize)) -> crate::Result<()> {
+    to.add(&totals.wait()?.concat(), samples);
+    Ok(())
 }

@@ -1,10 +1,12 @@
-//! Learning strategies for burn-train that train one model on many ranks, and what they report.
+//! Strategies for burn-train that train one model on many ranks or devices, and what they report.
 
 mod callback;
-mod ddp;
+mod checkpoints;
 mod epoch;
 mod evaluate;
-mod keeper;
+mod launched;
+mod noop_renderer;
+mod parallel;
 mod rank_time;
 mod run;
 mod settings;
@@ -12,21 +14,24 @@ mod snapshot;
 mod totals;
 
 pub use callback::{Callback, Distributed, Join};
-pub use ddp::DistributedDataParallel;
-pub use keeper::{Checkpoints, Keeper, StopRequest};
+pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
+pub use noop_renderer::NoopRenderer;
+pub use parallel::{
+    ComputeBatch, DdpStrategy, DpStrategy, OneDevice, ParallelStrategy, ReplicaDevices, collective_error,
+};
 pub use rank_time::RankTime;
 pub use snapshot::{Position, Snapshot};
 
 use burn::train::{InferenceStep, TrainStep};
 use std::{sync::Arc, time::Duration};
 
-/// What a model's training step takes.
+/// Input of a model's training step.
 pub type TrainInput<M> = <M as TrainStep>::Input;
-/// What a model's training step gives.
+/// Output of a model's training step.
 pub type TrainedOutput<M> = <M as TrainStep>::Output;
-/// What a model's evaluation step takes.
+/// Input of a model's evaluation step.
 pub type ValidInput<M> = <M as InferenceStep>::Input;
-/// What a model's evaluation step gives.
+/// Output of a model's evaluation step.
 pub type ValidOutput<M> = <M as InferenceStep>::Output;
 
 /// One optimizer step, over all ranks.
@@ -78,7 +83,7 @@ pub struct EpochReport {
     pub loss_scale: Option<f32>,
 }
 
-/// Follows a run. Called on every rank with the same global values; all methods have defaults.
+/// Observes a run. Called on every rank with the same global values; all methods have defaults.
 pub trait Observer: Send + Sync {
     /// An epoch begins, with this many optimizer steps and samples left in it.
     fn epoch_started(&self, _epoch: usize, _steps: usize, _samples: usize) {}
@@ -88,14 +93,14 @@ pub trait Observer: Send + Sync {
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
     /// An epoch and its evaluation are done.
     fn epoch_done(&self, _report: &EpochReport) {}
-    /// What a [`Callback`] or a metric given to
-    /// [`with_metric`](DistributedDataParallel::with_metric) found in an epoch, over all ranks.
-    fn found(&self, _epoch: usize, _name: &str, _value: &str) {}
-    /// Something that the user may want to change.
+    /// A [`Callback`] or a metric given to [`with_metric`](ParallelStrategy::with_metric) has a value for an epoch, over
+    /// all ranks.
+    fn metric_logged(&self, _epoch: usize, _name: &str, _value: &str) {}
+    /// A warning for the user.
     fn warned(&self, _message: &str) {}
 }
 
-/// Several observers, told in turn.
+/// Several observers, called in turn.
 impl Observer for Vec<Arc<dyn Observer>> {
     fn epoch_started(&self, epoch: usize, steps: usize, samples: usize) {
         self.iter().for_each(|o| o.epoch_started(epoch, steps, samples));
@@ -109,8 +114,8 @@ impl Observer for Vec<Arc<dyn Observer>> {
     fn epoch_done(&self, report: &EpochReport) {
         self.iter().for_each(|o| o.epoch_done(report));
     }
-    fn found(&self, epoch: usize, name: &str, value: &str) {
-        self.iter().for_each(|o| o.found(epoch, name, value));
+    fn metric_logged(&self, epoch: usize, name: &str, value: &str) {
+        self.iter().for_each(|o| o.metric_logged(epoch, name, value));
     }
     fn warned(&self, message: &str) {
         self.iter().for_each(|o| o.warned(message));

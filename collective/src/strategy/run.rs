@@ -1,8 +1,11 @@
-//! The loop that [`DistributedDataParallel`] runs on every rank: epochs, the checks and checkpoints
-//! between them, and stopping together.
+//! The loop that a strategy runs on every rank: epochs, the checks and checkpoints between them, and stopping
+//! together.
 
-use super::{DistributedDataParallel, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput};
-use crate::{Error, ReduceOp, gradient::Reducer, metric::StepOutput, replica};
+use super::{
+    EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput, parallel::ComputeBatch,
+    settings::RunSettings,
+};
+use crate::{Error, ReduceOp, metric::StepOutput, module_state, wrapper::engine::Engine};
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
 
@@ -10,9 +13,9 @@ use std::time::{Duration, Instant};
 pub(super) enum Stop {
     /// The group failed, or the ranks disagree.
     Failed(Error),
-    /// burn-train's interrupter was told to stop, here or on another rank.
+    /// burn-train's interrupter was asked to stop, here or on another rank.
     Interrupted,
-    /// A [`StopRequest`](super::StopRequest) of some rank said this number.
+    /// The answer of a rank's [`StopRequest`](super::StopRequest).
     Asked(u8),
 }
 
@@ -24,15 +27,14 @@ impl From<Error> for Stop {
 
 /// One run in progress on one rank.
 pub(super) struct Run<'a, M: LearnerModel> {
-    pub ddp: &'a DistributedDataParallel<M>,
+    pub settings: &'a RunSettings<M>,
+    pub compute: &'a dyn ComputeBatch<M>,
     pub learner: Learner<M>,
     pub components: TrainingComponents<M>,
-    pub reducer: Reducer,
-    /// Batches an optimizer step.
-    pub accumulation: usize,
-    /// Whether the user knows that overlap has ended.
+    pub engine: Engine,
+    /// Whether the user was warned that overlap has ended.
     pub warned: bool,
-    /// Whether the user knows that steps are skipped.
+    /// Whether the user was warned that steps are skipped.
     pub warned_of_skips: bool,
     pub position: Position,
     /// Of this rank, in the epoch in progress.
@@ -47,7 +49,7 @@ where
     /// The whole run, or what is left of it.
     pub fn epochs(&mut self) -> Result<(), Stop> {
         self.share_model()?;
-        replica::verify_equal(&self.learner.model(), &self.ddp.group, "before the first step")?;
+        module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
         while self.position.epoch <= self.components.num_epochs
             && !(self.position.evaluated && self.finished())
         {
@@ -69,10 +71,10 @@ where
                 digest,
                 ranks,
                 skipped_steps: skipped,
-                loss_scale: self.reducer.scaler_state().map(|(scale, _)| scale),
+                loss_scale: self.engine.reducer.scaler_state().map(|(scale, _)| scale),
             };
-            self.ddp.observer.epoch_done(&report);
-            self.ddp.join_callbacks(&report)?;
+            self.settings.observer.epoch_done(&report);
+            self.settings.join_callbacks(&report)?;
             if complete {
                 self.position = Position { step, ..Position::start() };
                 self.position.epoch = epoch + 1;
@@ -87,29 +89,30 @@ where
 
     /// Where each rank's time went in the epoch that ends.
     fn rank_times(&mut self) -> Result<Vec<RankTime>, Stop> {
-        let time = RankTime { gradients: self.reducer.take_waited(), ..std::mem::take(&mut self.time) };
-        Ok(self.ddp.group.all_gather_object(&time)?)
+        let time =
+            RankTime { gradients: self.engine.reducer.take_waited(), ..std::mem::take(&mut self.time) };
+        Ok(self.settings.group.all_gather_object(&time)?)
     }
 
     /// A checkpoint, and whether to end here although epochs are left: by rank 0's decision.
     fn end_of_epoch(&mut self, report: &EpochReport) -> Result<bool, Stop> {
         self.event(LearnerEvent::EndEpoch(report.epoch));
-        let ddp = self.ddp;
+        let settings = self.settings;
         let Self { components: parts, learner, .. } = self;
         parts.interrupter.fail_on_error(parts.event_processor.flush());
         let mut over = false;
-        if ddp.group.rank() == 0 {
+        if settings.group.rank() == 0 {
             if let Some(checkpointer) = &mut parts.checkpointer {
                 checkpointer.checkpoint(learner, report.epoch, &parts.event_store);
             }
             if let Some(early) = &mut parts.early_stopping {
                 over = early.should_stop(report.epoch, &parts.event_store);
             }
-            let keeper = ddp.checkpoints.as_ref().and_then(|checkpoints| checkpoints.keeper.as_ref());
-            over |= keeper.is_some_and(|keeper| keeper.is_over(report));
+            let sink = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.sink.as_ref());
+            over |= sink.is_some_and(|sink| sink.is_over(report));
         }
-        let mut votes = [u8::from(over), ddp.asked()];
-        ddp.group.all_reduce(&mut votes, ReduceOp::Max)?;
+        let mut votes = [u8::from(over), settings.asked()];
+        settings.group.all_reduce(&mut votes, ReduceOp::Max)?;
         self.keep()?;
         match votes {
             [_, 0] => Ok(votes[0] > 0),
@@ -119,8 +122,8 @@ where
 
     /// How to end a step after which some rank wants to.
     pub(super) fn stop(&mut self) -> Result<Stop, Stop> {
-        let mut asked = [self.ddp.asked()];
-        self.ddp.group.all_reduce(&mut asked, ReduceOp::Max)?;
+        let mut asked = [self.settings.asked()];
+        self.settings.group.all_reduce(&mut asked, ReduceOp::Max)?;
         match asked {
             [0] => Ok(Stop::Interrupted),
             [asked] => {
@@ -132,30 +135,30 @@ where
 
     /// A checkpoint of where the run is, if any are taken. All ranks wait until it is on disk.
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
-        let ddp = self.ddp;
-        let Some(checkpoints) = &ddp.checkpoints else { return Ok(()) };
-        let position = Position { loss_scale: self.reducer.scaler_state(), ..self.position.clone() };
-        let kept = ddp.group.run_on(0, || match &checkpoints.keeper {
-            Some(keeper) => {
+        let settings = self.settings;
+        let Some(checkpoints) = &settings.checkpoints else { return Ok(()) };
+        let position = Position { loss_scale: self.engine.reducer.scaler_state(), ..self.position.clone() };
+        let kept = settings.group.run_on(0, || match &checkpoints.sink {
+            Some(sink) => {
                 let store = &self.components.event_store;
                 let snapshot = Snapshot::take(&self.learner, store, position);
-                snapshot.map_err(|error| error.to_string()).and_then(|snapshot| keeper.keep(&snapshot))
+                snapshot.map_err(|error| error.to_string()).and_then(|snapshot| sink.keep(&snapshot))
             }
             None => Ok(()),
         });
         kept.map_err(|error| match error {
-            Error::Remote { rank: 0, reason } if ddp.group.rank() == 0 => Error::Invalid(reason).into(),
+            Error::Remote { rank: 0, reason } if settings.group.rank() == 0 => Error::Invalid(reason).into(),
             error => error.into(),
         })
     }
 
     pub(super) fn finished(&self) -> bool {
-        self.ddp.max_steps.is_some_and(|max| self.position.step >= max)
+        self.settings.max_steps.is_some_and(|max| self.position.step >= max)
     }
 
     /// Gives every rank rank 0's parameters and buffers.
     fn share_model(&mut self) -> Result<(), Stop> {
-        let model = replica::broadcast(self.learner.model(), &self.ddp.group, 0)?;
+        let model = module_state::broadcast(self.learner.model(), &self.settings.group, 0)?;
         self.replace_model(model);
         Ok(())
     }
@@ -164,14 +167,14 @@ where
     /// differ between ranks, as in PyTorch.
     fn verify_replicas(&mut self, when: &str) -> Result<String, Stop> {
         let (model, digest) =
-            replica::verify_and_share_buffers(self.learner.model(), &self.ddp.group, 0, when)?;
+            module_state::verify_and_share_buffers(self.learner.model(), &self.settings.group, 0, when)?;
         self.replace_model(model);
         Ok(digest)
     }
 
     /// Rank 0's model is the one that the others receive.
     fn replace_model(&mut self, model: M) {
-        if self.ddp.group.rank() > 0 {
+        if self.settings.group.rank() > 0 {
             self.learner.load_model(model.into_record());
         }
     }
@@ -179,14 +182,12 @@ where
     pub(super) fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {
         // A loader may have asked the other ranks; what happened there is not about this rank's data.
         let collective = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
-        let failure = match collective {
-            None => {
-                Error::Invalid(format!("rank {} could not read its data: {error}", self.ddp.group.rank()))
-            }
-            Some(error) => error.clone(),
-        };
-        self.components.interrupter.fail(error);
-        Stop::Failed(failure)
+        let rank = self.settings.group.rank();
+        Stop::Failed(
+            collective
+                .cloned()
+                .unwrap_or_else(|| Error::Invalid(format!("rank {rank} could not read its data: {error}"))),
+        )
     }
 
     pub(super) fn event(&mut self, event: LearnerEvent<TrainedOutput<M>>) {

@@ -1,20 +1,96 @@
-//! What decides the trajectory of a run, as far as the strategy knows it: the same on all ranks.
+//! The settings of a run, and the comparison of those that decide its trajectory, which must be the same on all
+//! ranks.
 
-use super::{DistributedDataParallel, Position};
-use burn::train::{Learner, LearnerModel};
-use std::fmt::Display;
+use super::{
+    Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, ValidInput, callback::Callbacks,
+};
+use crate::{
+    ProcessGroup, Result, StepOptions,
+    loader::DistributedLoader,
+    wrapper::{engine::Engine, or_none},
+};
+use burn::tensor::Device;
+use burn::train::{Learner, LearnerModel, TrainingComponents};
+use std::sync::{Arc, Mutex};
 
 /// Steps whose learning rates are compared.
 const RATES: [usize; 3] = [1, 10, 100];
 
-impl<M: LearnerModel> DistributedDataParallel<M> {
+/// The settings of a run.
+pub(super) struct RunSettings<M: LearnerModel> {
+    pub group: ProcessGroup,
+    pub device: Device,
+    pub train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+    pub valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    pub observer: Arc<dyn Observer>,
+    pub options: StepOptions,
+    /// Of `options`, unless burn-train's setting is to be used.
+    pub grad_accum_steps: Option<usize>,
+    pub max_steps: Option<usize>,
+    pub callbacks: Mutex<Callbacks<M>>,
+    pub checkpoints: Option<Checkpoints>,
+    pub resume: Option<Snapshot>,
+    pub stop: Option<Arc<StopRequest>>,
+}
+
+struct Silent;
+impl Observer for Silent {}
+
+impl<M: LearnerModel> RunSettings<M> {
+    pub fn new(
+        group: ProcessGroup,
+        device: &Device,
+        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    ) -> Self {
+        let device = if device.is_autodiff() { device.clone() } else { device.clone().autodiff() };
+        Self {
+            group,
+            device,
+            train,
+            valid,
+            observer: Arc::new(Silent),
+            options: StepOptions::default(),
+            grad_accum_steps: None,
+            max_steps: None,
+            callbacks: Mutex::default(),
+            checkpoints: None,
+            resume: None,
+            stop: None,
+        }
+    }
+
+    /// Verifies that the ranks can train together. Returns the engine and the position to start at.
+    pub fn begin(
+        &self,
+        learner: &mut Learner<M>,
+        components: &TrainingComponents<M>,
+        starting_epoch: usize,
+    ) -> Result<(Engine, Position)> {
+        self.admit_callbacks()?;
+        let mut position = Position { epoch: starting_epoch, ..Position::start() };
+        if let Some(snapshot) = &self.resume {
+            // First, because it brings the identities of parameters with it.
+            snapshot.apply(learner)?;
+            position = snapshot.position.clone();
+        }
+        let accumulation = self.grad_accum_steps.or(components.grad_accumulation).unwrap_or(1).max(1);
+        let options = StepOptions { grad_accum_steps: accumulation, ..self.options.clone() };
+        let settings = self.settings(learner, components.num_epochs, &options, &position);
+        self.group.verify_settings(&settings)?;
+        let mut engine = Engine::new(&learner.model(), &self.group, &self.device, options)?;
+        engine.steps = position.step;
+        engine.reducer.restore_scaler(position.loss_scale);
+        Ok((engine, position))
+    }
+
     /// Names and values for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings). The
     /// model is compared where it is broadcast, which names the first parameter that differs.
-    pub(super) fn settings(
+    pub fn settings(
         &self,
         learner: &Learner<M>,
         epochs: usize,
-        accumulation: usize,
+        options: &StepOptions,
         position: &Position,
     ) -> Vec<(String, String)> {
         let mut settings = Vec::new();
@@ -32,14 +108,7 @@ impl<M: LearnerModel> DistributedDataParallel<M> {
         add("learning rate (steps 1, 10, 100)", rates(learner, epochs.saturating_mul(self.train.steps())));
         add("epochs", epochs.to_string());
         add("max_steps", or_none(self.max_steps));
-        add("accumulation", accumulation.to_string());
-        add("clip", or_none(self.clip));
-        add("seed", or_none(self.seed));
-        add("precision", self.reducer.precision.to_string());
-        add("compression", or_none(self.reducer.hook.as_ref().map(|hook| hook.name())));
-        let buckets = self.reducer.buckets;
-        add("bucket sizes", format!("{} and {} bytes", buckets.first, buckets.rest));
-        add("non-finite loss", if self.non_finite_loss { "allowed" } else { "an error" }.into());
+        options.settings().into_iter().for_each(|(name, value)| add(&name, value));
         let every = self.checkpoints.as_ref().map(|kept| match kept.every {
             Some(steps) => format!("after every epoch and {steps} steps"),
             None => "after every epoch".into(),
@@ -60,8 +129,4 @@ fn rates<M: LearnerModel>(learner: &Learner<M>, most: usize) -> String {
     });
     let compared = rates.filter(|(step, _)| RATES.contains(step)).map(|(_, rate)| rate.to_string());
     compared.collect::<Vec<_>>().join(", ")
-}
-
-fn or_none(value: Option<impl Display>) -> String {
-    value.map_or_else(|| "none".into(), |value| value.to_string())
 }

@@ -1,7 +1,6 @@
-//! Everything a run needs to go on later, between two optimizer steps: taken from a learner, given
-//! to one, and handed from rank 0 to all.
+//! The state of a run between two optimizer steps: taken from a learner, loaded into one, and broadcast from rank 0.
 
-use crate::{Error, ProcessGroup, Result, loader::Done};
+use crate::{Error, ProcessGroup, Result, loader::EpochProgress};
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
@@ -22,7 +21,7 @@ use std::{
     },
 };
 
-/// Where a run is, between two optimizer steps.
+/// The position of a run, between two optimizer steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
     /// Optimizer steps done over the whole run.
@@ -54,8 +53,8 @@ impl Position {
     }
 
     /// How much of the epoch is done.
-    pub fn done(&self) -> Done {
-        Done { batches: self.batches, samples: self.samples }
+    pub fn done(&self) -> EpochProgress {
+        EpochProgress { batches: self.batches, samples: self.samples }
     }
 
     pub(super) fn mean_loss(&self) -> f64 {
@@ -66,11 +65,10 @@ impl Position {
 /// A run between two optimizer steps. The three parts are Burn records, the same on every rank, so
 /// that one rank can keep them for all.
 ///
-/// What a compression hook feeds back to later steps is no part of it, nor what a callback has found
-/// in the epoch: they begin anew.
+/// The error feedback of a compression hook and the state of callbacks are not included: they restart empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// Where the run is.
+    /// The position of the run.
     pub position: Position,
     /// Parameters and buffers: a module record.
     pub model: Vec<u8>,
@@ -118,7 +116,7 @@ impl Snapshot {
         })
     }
 
-    /// Gives `learner` what was kept.
+    /// Loads the snapshot into `learner`.
     pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
         let misfit = |what: &str, reason: String| {
             let reason = plain_shapes(&reason);
@@ -140,7 +138,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Gives every rank what rank 0 has; the other ranks' own is ignored. Every rank must call it.
+    /// Broadcasts rank 0's snapshot; the other ranks' are ignored. Every rank must call it.
     ///
     /// # Errors
     /// If the group fails.
@@ -172,7 +170,7 @@ fn plain_shapes(message: &str) -> String {
     parts.fold(first, |text, part| text + &part.replacen(" }", "", 1))
 }
 
-/// A checkpointer that only passes a record on.
+/// A checkpointer that sends a record through a channel.
 struct Tray<R>(Mutex<Sender<R>>);
 
 impl<R: Checkpoint> Tray<R> {

@@ -1,7 +1,7 @@
-//! Sums over samples, and how a step's come from the device.
+//! Sums over samples.
 
-use crate::{Error, metric::StepOutput};
-use burn::tensor::{Element, Tensor};
+use crate::{metric::StepOutput, wrapper::engine::masked};
+use burn::tensor::Tensor;
 
 /// Sums over the samples of an evaluation.
 #[derive(Default)]
@@ -23,21 +23,7 @@ pub(super) fn add(to: &mut Vec<f64>, from: &[f64]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
 }
 
-/// Adds what a step says about its samples, if it has any.
-pub(super) fn add_output(to: &mut Vec<f32>, output: &impl StepOutput, samples: usize) -> Result<(), Error> {
-    let mut totals = read::<f32>(output.totals())?;
-    if samples == 0 {
-        totals.fill(0.0);
-    }
-    to.resize(totals.len(), 0.0);
-    to.iter_mut().zip(totals).for_each(|(to, from)| *to += from);
-    Ok(())
-}
-
-/// The values of a small tensor, on the host.
-pub(super) fn read<E: Element>(tensor: Tensor<1>) -> Result<Vec<E>, Error> {
-    let broken =
-        |reason: String| Error::Io { what: "reading a step's totals from the device".into(), reason };
-    let data = tensor.try_into_data().map_err(|e| broken(e.to_string()))?;
-    data.convert::<E>().try_into_vec().map_err(|e| broken(format!("{e:?}")))
+/// The sums over the samples of a step's output, on its device.
+pub(super) fn totals_of(output: &impl StepOutput, samples: usize) -> Tensor<1> {
+    masked(output.totals().inner(), samples)
 }

@@ -3,7 +3,7 @@
 
 use super::{
     kernel::{self, Statistics},
-    planes::Planes,
+    passes::BatchNormPasses,
 };
 use crate::{ProcessGroup, tensor::CollectiveBackend};
 use burn::backend::{
@@ -80,7 +80,7 @@ struct State<B: Backend> {
     settings: Settings,
 }
 
-impl<B: Planes> Backward<B, 3> for Step {
+impl<B: BatchNormPasses> Backward<B, 3> for Step {
     type State = State<B>;
 
     fn backward(self, ops: Ops<State<B>, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -102,7 +102,7 @@ impl<B: Planes> Backward<B, 3> for Step {
     }
 }
 
-impl<B: Planes, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
+impl<B: BatchNormPasses, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
     fn sync_batch_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,

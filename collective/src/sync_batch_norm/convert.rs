@@ -12,7 +12,8 @@ use burn::tensor::Tensor;
 use std::{cell::RefCell, collections::HashSet};
 
 thread_local! {
-    /// The conversion under way on this thread: a mapper cannot hand a submodule anything.
+    /// The conversion in progress on this thread, because a mapper cannot pass anything to a submodule. Only
+    /// [`Conversion::run`] sets it.
     static CONVERSION: RefCell<Option<Conversion>> = const { RefCell::new(None) };
 }
 

@@ -7,7 +7,7 @@
 
 use super::{
     backend::Settings,
-    planes::{Centred, Planes},
+    passes::{BatchNormPasses, Centred},
 };
 use crate::{ReduceOp, tensor::Exchange};
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
@@ -44,7 +44,7 @@ pub struct Gradients<B: Backend> {
 }
 
 /// Normalises `x`, `[batch, channels, ...]`, after one all-gather.
-pub fn forward<B: Planes>(
+pub fn forward<B: BatchNormPasses>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: FloatTensor<B>,
@@ -95,7 +95,7 @@ pub fn forward<B: Planes>(
 
 /// The gradients for `grad`, that of the output. That of the input, if it is wanted, takes one
 /// all-reduce.
-pub fn backward<B: Planes>(
+pub fn backward<B: BatchNormPasses>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     grad: FloatTensor<B>,
@@ -138,7 +138,7 @@ pub fn backward<B: Planes>(
 }
 
 impl<B: Backend> Centred<B> {
-    /// What the other ranks are told: `[1, 3 × channels + 2]`.
+    /// The statistics that are sent to the other ranks: `[1, 3 × channels + 2]`.
     fn row(&self, count: usize) -> FloatTensor<B> {
         let (device, dtype) = (self.rest.device(), self.rest.dtype());
         let number = |value: usize| {

@@ -4,25 +4,24 @@
 //! [`convert_sync_batch_norm`] or [`SyncBatchNorm::with_group`] gave it one, a process group. While
 //! it trains in a group of several ranks it makes one all-gather forwards and one all-reduce
 //! backwards. Frozen or in inference it is Burn's BatchNorm, to the bit; without a group or alone in it
-//! as well, but on a CPU, where ours is faster and rounds differently.
+//! as well, except on a CPU, where the kernel is faster and rounds differently.
 
 mod backend;
 mod convert;
 mod kernel;
 mod module;
-mod planes;
-mod share;
+mod passes;
 
 pub use convert::convert_sync_batch_norm;
-pub use share::with_share;
 
-use crate::{ProcessGroup, flex::is_host};
+use crate::{ProcessGroup, batch_context};
 use backend::{Settings, SyncBatchNormBackend};
 use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use kernels::host_tensor::is_host;
 use serde::{Deserialize, Serialize};
 
 /// Which variance of a batch of `n` values a channel goes into the running variance. Batches
@@ -90,13 +89,13 @@ impl From<SyncBatchNorm> for BatchNorm {
 }
 
 impl SyncBatchNorm {
-    /// Normalises together with the ranks of `group` from now on.
+    /// Normalises together with the ranks of `group`.
     pub fn with_group(mut self, group: &ProcessGroup) -> Self {
         self.group = Some(group.clone());
         self
     }
 
-    /// Keeps the other running variance.
+    /// Chooses the running variance.
     pub fn with_running_variance(mut self, running_variance: RunningVariance) -> Self {
         self.running_variance = running_variance;
         self
@@ -129,7 +128,7 @@ impl SyncBatchNorm {
             }
             _ if !training => self.norm.forward(input),
             (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
-            // On a CPU our own passes over a batch are faster than Burn's operations.
+            // On a CPU the kernel's passes over a batch are faster than Burn's operations.
             _ if half || is_host(&input) => self.forward_together(input, &ProcessGroup::solo()),
             (_, RunningVariance::Population) => self.norm.forward(input),
             (_, RunningVariance::Unbiased) => self.forward_alone(input),
@@ -143,7 +142,7 @@ impl SyncBatchNorm {
             group: group.clone(),
             epsilon: self.norm.epsilon,
             unbiased: self.running_variance == RunningVariance::Unbiased,
-            weight: share::weight(),
+            weight: batch_context::weight(),
         };
         let (output, mean, variance) = <Dispatch as SyncBatchNormBackend>::sync_batch_norm(
             input.into_dispatch(),

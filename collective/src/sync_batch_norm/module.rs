@@ -1,6 +1,5 @@
-//! `SyncBatchNorm` as a Burn module: to everything that walks a model it is the BatchNorm inside,
-//! without a name of its own in between. Records, optimizers and importers of PyTorch's files
-//! therefore find what they know.
+//! `SyncBatchNorm` as a Burn module. Visitors and mappers see the BatchNorm inside, without another level of names, so
+//! that records, optimizers and importers of PyTorch's files work as with BatchNorm.
 
 use super::{SyncBatchNorm, convert};
 use burn::module::{

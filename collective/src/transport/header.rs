@@ -1,9 +1,12 @@
-//! The 40 bytes before every message between two ranks: the fingerprint of the call it belongs to,
-//! and the method that the call entered.
+//! Binary form of a call's fingerprint and method, which ranks compare before they exchange data.
+//!
+//! Little endian: seq (8), count (8), operation as ASCII padded with zeros (`SIZE` − 24), dtype (1),
+//! reduction (1), method (1), "d" (1), root (4, all ones for none). Longer names are truncated.
 
 use super::method::{Method, MethodCall};
 use crate::{DType, ReduceOp, communicator::Fingerprint};
 
+/// Size in bytes of the header before every message between two ranks: names of 16 letters.
 pub(crate) const HEADER: usize = 40;
 
 const DTYPES: [DType; 7] =
@@ -13,19 +16,23 @@ const REDUCES: [ReduceOp; 5] =
 const NONE: u8 = 0xff;
 /// Marks a header.
 const MARK: u8 = b'd';
+/// Offset of the operation's name.
+const NAME: usize = 16;
+/// Bytes after the name.
+const TAIL: usize = 8;
 
 fn index<T: PartialEq>(all: &[T], one: &T) -> u8 {
     all.iter().position(|other| other == one).map_or(NONE, |at| at as u8)
 }
 
-pub(crate) fn encode(call: MethodCall<'_>) -> [u8; HEADER] {
+/// Encodes a call and its method.
+pub(crate) fn encode<const SIZE: usize>(call: MethodCall<'_>) -> [u8; SIZE] {
     let root = call.root.map(|root| root as u32);
     pack(call.method, call.seq, call.count as u64, call.operation, call.dtype, call.reduce, root)
 }
 
-/// Little endian: seq (8), count (8), operation as ASCII padded with zeros (16), dtype (1),
-/// reduction (1), method (1), "d" (1), root (4, all ones for none).
-pub(crate) fn pack(
+/// [`encode`], from the parts of a call.
+pub(crate) fn pack<const SIZE: usize>(
     method: Method,
     seq: u64,
     count: u64,
@@ -33,37 +40,40 @@ pub(crate) fn pack(
     dtype: DType,
     reduce: Option<ReduceOp>,
     root: Option<u32>,
-) -> [u8; HEADER] {
-    let mut header = [0; HEADER];
+) -> [u8; SIZE] {
+    let mut header = [0; SIZE];
     header[0..8].copy_from_slice(&seq.to_le_bytes());
-    header[8..16].copy_from_slice(&count.to_le_bytes());
-    let name = &operation.as_bytes()[..operation.len().min(16)];
-    header[16..16 + name.len()].copy_from_slice(name);
-    header[32] = index(&DTYPES, &dtype);
-    header[33] = reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
-    (header[34], header[35]) = (method.code(), MARK);
-    header[36..40].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
+    header[8..NAME].copy_from_slice(&count.to_le_bytes());
+    let (name, tail) = header[NAME..].split_at_mut(SIZE - NAME - TAIL);
+    for (byte, letter) in name.iter_mut().zip(operation.bytes()) {
+        *byte = letter;
+    }
+    tail[0] = index(&DTYPES, &dtype);
+    tail[1] = reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
+    (tail[2], tail[3]) = (method.code(), MARK);
+    tail[4..].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
     header
 }
 
-/// The call behind a header and its method, or `None` if it is no header.
-pub(crate) fn decode(header: &[u8; HEADER]) -> Option<(Fingerprint, Method)> {
+/// Decodes a call and its method; `None` for bytes that [`encode`] does not produce.
+pub(crate) fn decode<const SIZE: usize>(header: &[u8; SIZE]) -> Option<(Fingerprint, Method)> {
     let word = |at: usize| header[at..at + 8].try_into().ok().map(u64::from_le_bytes);
-    let name = &header[16..32];
+    let (name, tail) = header[NAME..].split_at(SIZE - NAME - TAIL);
     let (name, padding) = name.split_at(name.iter().position(|byte| *byte == 0).unwrap_or(name.len()));
-    // What differs from every header must not read as the call it differs from.
+    // Bytes after the padding would make two different headers decode to the same call.
     let padded = padding.iter().all(|byte| *byte == 0);
-    if header[35] != MARK || name.is_empty() || !padded || !name.iter().all(u8::is_ascii_graphic) {
+    let printable = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+    if tail[3] != MARK || name.is_empty() || !padded || !name.iter().all(printable) {
         return None;
     }
-    let root = u32::from_le_bytes(header[36..40].try_into().ok()?);
-    let method = Method::from_code(header[34])?;
+    let root = u32::from_le_bytes(tail[4..].try_into().ok()?);
+    let method = Method::from_code(tail[2])?;
     let call = Fingerprint {
         seq: word(0)?,
         count: word(8)?,
         operation: String::from_utf8(name.to_vec()).ok()?,
-        dtype: *DTYPES.get(usize::from(header[32]))?,
-        reduce: if header[33] == NONE { None } else { Some(*REDUCES.get(usize::from(header[33]))?) },
+        dtype: *DTYPES.get(usize::from(tail[0]))?,
+        reduce: if tail[1] == NONE { None } else { Some(*REDUCES.get(usize::from(tail[1]))?) },
         root: (root != u32::MAX).then_some(root),
     };
     Some((call, method))
@@ -85,7 +95,9 @@ mod tests {
             let timeout = Duration::ZERO;
             let call = Call { seq, operation: "reduce_scatter", dtype: DTYPES[dtype], count, reduce, root, timeout };
             for method in [Method::AllReduce, Method::Barrier] {
-                prop_assert_eq!(decode(&encode(method.of(&call))), Some((call.fingerprint(), method)));
+                let expected = Some((call.fingerprint(), method));
+                prop_assert_eq!(&decode(&encode::<HEADER>(method.of(&call))), &expected);
+                prop_assert_eq!(&decode(&encode::<64>(method.of(&call))), &expected);
             }
         }
 

@@ -1,7 +1,7 @@
-//! Which method of a communicator a call entered.
+//! The method of a communicator that a call entered.
 //!
-//! What a transport does with a rank's memory follows from the method, and a call's name is whatever
-//! its caller wrote. So the ranks compare the method as well, and only then touch each other's data.
+//! A transport accesses a rank's memory according to the method, and a call's name is chosen by its caller.
+//! The ranks therefore compare the method as well before they access each other's data.
 
 use crate::{Error, communicator::Call};
 use std::{fmt, ops::Deref};
@@ -34,7 +34,7 @@ impl Method {
         Method::Barrier,
     ];
 
-    /// What peers read: never 0.
+    /// Code for peers, never 0.
     pub fn code(self) -> u8 {
         self as u8 + 1
     }
@@ -58,13 +58,13 @@ impl Method {
         }
     }
 
-    /// `call`, which entered this method.
+    /// Combines `call` with this method.
     pub fn of(self, call: &Call) -> MethodCall<'_> {
         MethodCall { method: self, call }
     }
 }
 
-/// A call with the method that it entered: what all ranks must agree on.
+/// A call with its method: what all ranks must agree on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MethodCall<'a> {
     pub method: Method,
@@ -85,10 +85,10 @@ impl fmt::Display for MethodCall<'_> {
     }
 }
 
-/// One rank's side of a mismatch: its rank, its call in words, and the method, where that is known.
+/// One side of a mismatch: rank, call, and method if known.
 pub(crate) type Side = (usize, String, Option<Method>);
 
-/// The error of two ranks that disagree. Methods are named where nothing else differs.
+/// The error for two ranks with different calls. Methods are named if nothing else differs.
 pub(crate) fn mismatch((rank_a, call_a, a): Side, (rank_b, call_b, b): Side) -> Error {
     let same = call_a == call_b;
     let side = |call: String, method: Option<Method>| match method.filter(|_| same) {

@@ -1,9 +1,30 @@
-//! The ways of moving bytes between ranks. Each implements
-//! [`Communicator`](crate::Communicator) and knows nothing of groups, tensors or settings.
+//! The transports, which move bytes between ranks.
+//!
+//! Each implements [`Communicator`](crate::Communicator), without knowledge of groups, tensors or settings.
+
+/// Implements methods of [`Communicator`](crate::Communicator) by those of a field.
+macro_rules! forward {
+    ($field:ident: $($method:ident),+) => { $(forward!(@$method $field);)+ };
+    (@all_reduce $field:ident) => { forward!($field.all_reduce(buffer: &mut [u8])); };
+    (@reduce $field:ident) => { forward!($field.reduce(buffer: &mut [u8])); };
+    (@reduce_scatter $field:ident) => { forward!($field.reduce_scatter(buffer: &mut [u8])); };
+    (@broadcast $field:ident) => { forward!($field.broadcast(buffer: &mut [u8])); };
+    (@all_gather $field:ident) => { forward!($field.all_gather(mine: &[u8], out: &mut [u8])); };
+    (@gather $field:ident) => { forward!($field.gather(mine: &[u8], out: &mut [u8])); };
+    (@scatter $field:ident) => { forward!($field.scatter(all: &[u8], mine: &mut [u8])); };
+    (@send $field:ident) => { forward!($field.send(to: usize, data: &[u8])); };
+    (@recv $field:ident) => { forward!($field.recv(from: usize, data: &mut [u8])); };
+    (@barrier $field:ident) => { forward!($field.barrier()); };
+    ($field:ident.$method:ident($($argument:ident: $type:ty),*)) => {
+        fn $method(&self, call: &$crate::communicator::Call, $($argument: $type),*) -> $crate::Result<()> {
+            self.$field.$method(call, $($argument),*)
+        }
+    };
+}
 
 pub(crate) mod header;
+pub(crate) mod hierarchical;
 mod local;
-pub(crate) mod machines;
 pub(crate) mod method;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
@@ -19,10 +40,10 @@ pub mod thread;
 use crate::{Error, Result};
 use std::{fmt, str::FromStr};
 
-/// Which transport a group uses.
+/// The transport of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// The best one that all ranks of the group can use.
+    /// The fastest one that all ranks of the group can use.
     #[default]
     Auto,
     /// Threads of one process.
@@ -31,10 +52,10 @@ pub enum Transport {
     Shm,
     /// TCP, within a machine and between machines.
     Tcp,
-    /// NCCL between NVIDIA GPUs, with the best other one for what is on the host: see
+    /// NCCL between NVIDIA GPUs, and the fastest other one for data on the host: see
     /// [`ProcessGroup::attach`](crate::ProcessGroup::attach).
     Nccl,
-    /// The MPI library that started the processes; needs the feature `mpi`.
+    /// The MPI library that started the processes. Needs the feature `mpi`.
     Mpi,
 }
 

@@ -1,4 +1,4 @@
-//! What stands in for MPI in a build without it: an error that says so.
+//! Replaces MPI in a build without it: every function fails.
 
 use crate::{Communicator, Error, Result, Secret, World};
 use std::{net::SocketAddr, time::Duration};

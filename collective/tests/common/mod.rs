@@ -24,10 +24,10 @@ pub enum Kind {
     Shm,
     Thread,
     /// Two ranks a machine, as far as the group knows.
-    Machines,
+    Hierarchical,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Machines];
+pub const KINDS: [Kind; 4] = [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Hierarchical];
 
 /// Runs `body` as every rank of a world and returns what each returned.
 pub fn world<R: Send>(
@@ -44,12 +44,12 @@ pub fn world<R: Send>(
             let groups: Vec<_> = groups.into_iter().map(|group| Mutex::new(Some(group))).collect();
             return ranks(size, |rank| body(groups[rank].lock().unwrap().take().unwrap()));
         }
-        Kind::Machines => Transport::Auto,
+        Kind::Hierarchical => Transport::Auto,
     };
     let method: InitMethod = format!("tcp://127.0.0.1:{}", free_port()).parse().unwrap();
     ranks(size, |rank| {
         let mut options = options.clone().transport(transport).rank(rank).world_size(size);
-        if kind == Kind::Machines {
+        if kind == Kind::Hierarchical {
             options = options.host_id(format!("machine {}", rank / 2));
         }
         body(ProcessGroup::init(method.clone(), options).unwrap())

@@ -1,6 +1,6 @@
 //! Steps in which gradients cannot be sent early are noticed, and end with the same sums.
 
-use crate::{Net, TINY, bits, device, flat, rows, with_reducer, worst};
+use crate::{Net, PLACES, Place, TINY, bits, device, flat, rows, with_reducer, with_reducer_at, worst};
 use burn::module::{Lora, Module};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
@@ -14,18 +14,27 @@ fn choose(overlap: bool) -> ReducerOptions {
 /// Three steps of `grads`, which gets the rank and the step, with and without overlap must give the same
 /// bits, and `reason` must be why.
 fn falls_back(grads: impl Fn(&Net, usize, usize) -> GradientsParams + Sync, reason: &str) {
+    PLACES.iter().for_each(|place| falls_back_at(*place, &grads, reason));
+}
+
+fn falls_back_at(
+    place: Place,
+    grads: &(impl Fn(&Net, usize, usize) -> GradientsParams + Sync),
+    reason: &str,
+) {
     let run = |overlap| {
-        with_reducer(
+        with_reducer_at(
+            place,
             2,
             Net::new,
             || choose(overlap),
             |net, mut reducer: Reducer, group| {
                 // The same weights in both runs.
-                let data = collective::replica::entries(&net).into_iter().map(|entry| {
+                let data = collective::module_state::entries(&net).expect("read").into_iter().map(|entry| {
                     let shape = entry.data.shape().clone();
                     burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
                 });
-                let net = collective::replica::overwrite(net, data.collect());
+                let net = collective::module_state::overwrite(net, data.collect());
                 let mut totals = vec![1.0];
                 let mut steps = Vec::new();
                 for number in 0..3 {
@@ -182,11 +191,11 @@ fn parameters_under_a_reparameterization_of_their_own() {
             make,
             || choose(overlap),
             |net, mut reducer: Reducer, group| {
-                let data = collective::replica::entries(&net).into_iter().map(|entry| {
+                let data = collective::module_state::entries(&net).expect("read").into_iter().map(|entry| {
                     let shape = entry.data.shape().clone();
                     burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
                 });
-                let net = collective::replica::overwrite(net, data.collect());
+                let net = collective::module_state::overwrite(net, data.collect());
                 let step = reducer.step(&net, 3, 6).expect("step");
                 let grads = step.watch(&net).grads(rows(3, 4, &device()) + group.rank() as f32);
                 let ours = bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);

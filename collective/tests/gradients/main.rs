@@ -25,7 +25,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
-    replica,
+    module_state,
 };
 use common::{Kind, options, world};
 
@@ -103,6 +103,21 @@ fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
+/// Where gradients are reduced.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Host,
+    /// With the stand-in for NCCL.
+    #[cfg(target_os = "linux")]
+    Device,
+}
+
+const PLACES: &[Place] = &[
+    Place::Host,
+    #[cfg(target_os = "linux")]
+    Place::Device,
+];
+
 /// Runs `body` on every rank with the same model and a reducer for it.
 fn with_reducer<M: Module + Send, R: Send>(
     size: usize,
@@ -110,8 +125,25 @@ fn with_reducer<M: Module + Send, R: Send>(
     choose: impl Fn() -> ReducerOptions + Sync,
     body: impl Fn(M, Reducer, ProcessGroup) -> R + Sync,
 ) -> Vec<R> {
+    with_reducer_at(Place::Host, size, make, choose, body)
+}
+
+fn with_reducer_at<M: Module + Send, R: Send>(
+    place: Place,
+    size: usize,
+    make: impl Fn(&Device) -> M + Sync,
+    choose: impl Fn() -> ReducerOptions + Sync,
+    body: impl Fn(M, Reducer, ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    #[cfg(target_os = "linux")]
+    let stand_in = matches!(place, Place::Device).then(site::StandIn::new);
     world(Kind::Thread, size, options(), |group: ProcessGroup| {
-        let model = replica::broadcast(make(&device()), &group, 0).expect("broadcast");
+        match place {
+            Place::Host => {}
+            #[cfg(target_os = "linux")]
+            Place::Device => stand_in.iter().for_each(|stand_in| site::attach(&group, stand_in)),
+        }
+        let model = module_state::broadcast(make(&device()), &group, 0).expect("broadcast");
         let reducer = Reducer::new(&model, &group, choose()).expect("a reducer");
         body(model, reducer, group)
     })

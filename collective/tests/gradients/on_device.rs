@@ -6,7 +6,7 @@ use crate::{Net, TINY, by_parameter, device, flat, rows, site, worst};
 use collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
-    replica,
+    module_state,
 };
 
 /// 7 samples: 3, 4 and none.
@@ -23,7 +23,7 @@ fn on_devices<R: Send>(body: impl Fn(Net, &ProcessGroup) -> R + Sync) -> Vec<R> 
     let stand_in = site::StandIn::new();
     world(Kind::Thread, 3, options(), |group| {
         site::attach(&group, &stand_in);
-        let net = replica::broadcast(Net::new(&device()), &group, 0).expect("broadcast");
+        let net = module_state::broadcast(Net::new(&device()), &group, 0).expect("broadcast");
         body(net, &group)
     })
 }
@@ -74,14 +74,16 @@ fn batches_that_are_accumulated_count_too() {
 }
 
 #[test]
-fn one_bucket_carries_what_two_did_and_a_hook_stays_on_the_host() {
+fn without_overlap_one_bucket_carries_what_two_did_and_a_hook_stays_on_the_host() {
     on_devices(|net, group| {
         let choose = |hook| ReducerOptions {
             buckets: BucketSizes { first: 4, rest: 1 << 20 },
             hook,
             ..ReducerOptions::default()
         };
-        assert_eq!(Reducer::new(&net, group, choose(None)).expect("a reducer").buckets(), 1);
+        let alone = ReducerOptions { overlap: false, ..choose(None) };
+        assert_eq!(Reducer::new(&net, group, alone).expect("a reducer").buckets(), 1);
+        assert_eq!(Reducer::new(&net, group, choose(None)).expect("a reducer").buckets(), 2);
         let half = std::sync::Arc::new(collective::gradient::HalfPrecision::Bf16);
         let hooked = Reducer::new(&net, group, choose(Some(half))).expect("a reducer");
         assert!(!hooked.on_device() && hooked.buckets() > 1);

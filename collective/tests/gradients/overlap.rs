@@ -19,7 +19,7 @@ use burn::tensor::{Device, Tensor};
 use collective::{
     ProcessGroup, ReduceOp, Result,
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
-    replica, tensor,
+    module_state, tensor,
 };
 use std::{
     sync::{Arc, Condvar, Mutex},
@@ -138,7 +138,7 @@ fn buckets_are_reduced_before_backward_has_reached_the_first_layer() {
     for device in [device(), device().gradient_checkpointing()] {
         world(Kind::Thread, 2, options(), |group: ProcessGroup| {
             let log = Arc::new(Log::default());
-            let net = replica::broadcast(Three::new(&device), &group, 0).expect("broadcast");
+            let net = module_state::broadcast(Three::new(&device), &group, 0).expect("broadcast");
             let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
             let choice = ReducerOptions {
                 buckets: TINY,
@@ -180,7 +180,7 @@ fn without_overlap_nothing_is_sent_before_the_end() {
     let log = [(); 2].map(|()| Arc::new(Log::default()));
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let log = log[group.rank()].clone();
-        let net = replica::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
+        let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
         let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
         let choice =
             ReducerOptions { buckets: TINY, overlap: false, hook: Some(hook), ..ReducerOptions::default() };
@@ -202,7 +202,7 @@ fn without_overlap_nothing_is_sent_before_the_end() {
 fn collectives_inside_backward_do_not_get_between_the_buckets() {
     for kind in KINDS {
         world(kind, 2, options(), |group: ProcessGroup| {
-            let net = replica::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
+            let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
             let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
             let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
             let loss = |net: &Three, rank: usize| {

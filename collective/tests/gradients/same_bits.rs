@@ -14,7 +14,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use collective::{
     ProcessGroup,
     gradient::{Reducer, ReducerOptions},
-    replica,
+    module_state,
 };
 
 /// Layers that Burn's autodiff treats differently: a convolution, one weight used twice, one value
@@ -71,13 +71,13 @@ fn images(rank: usize, device: &Device) -> Tensor<4> {
 fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)> {
     let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let net = Zoo::new(device);
-        let data = replica::entries(&net).into_iter().map(|entry| {
+        let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
             let shape = entry.data.shape().clone();
             let numbers =
                 numbers(shape.num_elements()).into_iter().map(|x| 0.3 * x + 0.5).collect::<Vec<_>>();
             TensorData::new(numbers, shape)
         });
-        let net = replica::overwrite(net.clone(), data.collect());
+        let net = module_state::overwrite(net.clone(), data.collect());
         let choice = ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
         let mut step = || {

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
-    replica,
+    module_state,
 };
 
 fn choices() -> Vec<ReducerOptions> {
@@ -54,11 +54,11 @@ fn every_transport_gives_the_same_bits() {
             let device = device();
             let net = Net::new(&device);
             // The same weights everywhere, whatever the random numbers were.
-            let data = replica::entries(&net).into_iter().map(|entry| {
+            let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
                 let shape = entry.data.shape().clone();
                 burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
             });
-            let net = replica::overwrite(net.clone(), data.collect());
+            let net = module_state::overwrite(net.clone(), data.collect());
             let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
             let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
             let x = rows(6, 4, &device).slice([group.rank() * 3..group.rank() * 3 + 3, 0..4]);

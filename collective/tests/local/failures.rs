@@ -111,7 +111,7 @@ fn an_absent_rank_is_named_at_the_deadline() {
                 };
                 assert_eq!(*named, call.to_string());
                 assert!(
-                    absent.starts_with("rank 2 did not come; its last call was all_reduce #1"),
+                    absent.starts_with("rank 2 has not joined the call; its last call was all_reduce #1"),
                     "{absent}"
                 );
             }

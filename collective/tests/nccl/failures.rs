@@ -52,6 +52,36 @@ fn a_call_that_hangs_on_the_device_times_out() {
     }
 }
 
+/// As when a peer dies while the first call connects the ranks.
+#[test]
+fn a_call_that_blocks_in_nccl_times_out() {
+    for kind in [Kind::Thread, Kind::Tcp] {
+        for rank in [1, -1] {
+            let error = all_fail(kind, &[("block_at", rank, 2)], Duration::from_secs(1));
+            let Error::Timeout { call, .. } = &error else { panic!("{error}") };
+            assert!(call.starts_with("all_reduce #"), "{call}");
+        }
+    }
+}
+
+#[test]
+fn aborting_the_group_ends_a_call_that_blocks_in_nccl() {
+    let stand_in = StandIn::of(&[("block_at", -1, 1)]).unwrap();
+    world(Kind::Thread, 2, options(), |group| {
+        attach(&group, &stand_in);
+        let clone = group.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                clone.abort("enough");
+            });
+            let begun = Instant::now();
+            assert!(collective(&group, &SUM, &[1.0f32]).is_err());
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        });
+    });
+}
+
 #[test]
 fn an_asynchronous_error_ends_the_group() {
     for kind in [Kind::Thread, Kind::Shm] {

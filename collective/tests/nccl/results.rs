@@ -3,11 +3,17 @@
 use crate::{
     common::{Kind, options, world},
     leave,
-    site::{Op, StandIn, attach, collective, site},
+    site::{Op, Site, StandIn, attach, collective, site},
 };
-use collective::{DevicePath, Element, Error, ProcessGroup, ReduceOp};
+use collective::{
+    DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, communicator::Call,
+    transport::nccl::NcclCommunicator,
+};
 use half::{bf16, f16};
-use std::sync::Arc;
+use std::{
+    ffi::c_void,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// Small whole numbers, which every type holds and adds up exactly.
 fn value(rank: usize, i: usize) -> i32 {
@@ -73,7 +79,7 @@ fn collectives_equal_a_serial_reference_in_worlds_of_one_to_eight() {
 
 #[test]
 fn every_control_plane_carries_it() {
-    for kind in [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Machines] {
+    for kind in [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Hierarchical] {
         let stand_in = StandIn::new();
         world(kind, 4, options(), |group| {
             attach(&group, &stand_in);
@@ -108,6 +114,18 @@ fn split_groups_get_a_plane_of_their_own() {
     assert_eq!(ids, 3);
 }
 
+/// An all-reduce of no elements, which touches no memory.
+fn nothing() -> DeviceCall {
+    let (operation, dtype, reduce) = ("all_reduce", DType::U8, Some(ReduceOp::Sum));
+    DeviceCall { operation, dtype, count: 0, reduce, root: None }
+}
+
+fn reduce_nothing(nccl: &NcclCommunicator, call: &Call, stream: *mut c_void) -> collective::Result<()> {
+    let memory = std::ptr::NonNull::<u8>::dangling().as_ptr();
+    // SAFETY: a call of no elements touches no memory.
+    unsafe { nccl.all_reduce(call, memory.cast_const().cast(), memory.cast(), stream) }
+}
+
 #[test]
 fn calls_are_not_waited_for_where_the_device_orders_them() {
     // Each takes 50 ms on the device.
@@ -115,24 +133,10 @@ fn calls_are_not_waited_for_where_the_device_orders_them() {
     world(Kind::Thread, 2, options(), |group| {
         for orders in [true, false] {
             let group = group.split(0, 0).unwrap();
-            let device =
-                crate::site::Site { stand_in: stand_in.clone(), identity: group.rank().to_string(), orders };
+            let device = Site { orders, ..Site::new(&stand_in, group.rank().to_string()) };
             assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
-            let call = collective::DeviceCall {
-                operation: "all_reduce",
-                dtype: collective::DType::U8,
-                count: 0,
-                reduce: Some(ReduceOp::Sum),
-                root: None,
-            };
             let before = std::time::Instant::now();
-            let pending = group
-                .run_on_device(call, Box::new(()), |nccl, call, stream| {
-                    let nothing = std::ptr::NonNull::<u8>::dangling().as_ptr();
-                    // SAFETY: a call of no elements touches no memory.
-                    unsafe { nccl.all_reduce(call, nothing.cast_const().cast(), nothing.cast(), stream) }
-                })
-                .unwrap();
+            let pending = group.run_on_device(nothing(), Box::new(()), reduce_nothing).unwrap();
             let returned = before.elapsed();
             pending.wait().unwrap();
             assert!(before.elapsed().as_millis() >= 50);
@@ -143,11 +147,33 @@ fn calls_are_not_waited_for_where_the_device_orders_them() {
 }
 
 #[test]
+fn work_in_the_background_holds_the_device_only_when_it_is_waited_for() {
+    let stand_in = StandIn::new();
+    world(Kind::Thread, 2, options(), |group| {
+        let device = Site::new(&stand_in, group.rank().to_string());
+        let held = device.held.clone();
+        assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
+        let started: Vec<_> =
+            (0..3).map(|_| group.start_on_device(nothing(), Box::new(()), reduce_nothing).unwrap()).collect();
+        // This comes after them, and holds the device for itself alone.
+        group.run_on_device(nothing(), Box::new(()), reduce_nothing).unwrap().wait().unwrap();
+        assert_eq!(held.load(Ordering::SeqCst), 1);
+        for work in started {
+            let pending = work.wait().unwrap();
+            pending.hold_device().unwrap();
+            pending.wait().unwrap();
+        }
+        assert_eq!(held.load(Ordering::SeqCst), 4);
+        leave(group);
+    });
+}
+
+#[test]
 fn a_group_without_a_plane_says_so_and_one_has_one_only() {
     let stand_in = StandIn::new();
     world(Kind::Thread, 2, options(), |group| {
         let error = collective(&group, &Op::AllGather, &[1.0f32]).unwrap_err();
-        assert!(error.to_string().contains("no device data plane"), "{error}");
+        assert!(error.to_string().contains("no device transport"), "{error}");
         attach(&group, &stand_in);
         assert_eq!(group.device().as_deref(), Some("pretended:0"));
         let again = group.attach(site(&stand_in, group.rank()));

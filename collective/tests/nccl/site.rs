@@ -3,7 +3,7 @@
 
 use collective::{
     DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
-    transport::nccl::{DeviceSite, Library, Mark, Stream},
+    transport::nccl::{DeviceSite, Event, Library, Stream, Submitted},
 };
 use std::{
     cell::UnsafeCell,
@@ -89,8 +89,10 @@ impl StandIn {
 pub struct Site {
     pub stand_in: Arc<StandIn>,
     pub identity: String,
-    /// Whether marks order the device.
+    /// Whether the device orders streams.
     pub orders: bool,
+    /// Marks that the device was made to wait for.
+    pub held: Arc<AtomicI64>,
 }
 
 impl DeviceSite for Site {
@@ -103,11 +105,12 @@ impl DeviceSite for Site {
     fn library(&self) -> Result<&'static Library> {
         Ok(self.stand_in.library)
     }
-    fn stream(&self) -> Result<Box<dyn Stream>> {
+    fn stream(&self) -> Result<Arc<dyn Stream>> {
         // SAFETY: the type is the stand-in's.
         let pending = unsafe { self.stand_in.symbols.get(b"standInPending") }.unwrap();
-        let counts = Arc::new(Counts { pending: *pending, handle: Box::new(0), given: AtomicI64::new(0) });
-        Ok(Box::new(HostStream { counts, orders: self.orders }))
+        let (given, handle) = (AtomicI64::new(0), Box::new(0));
+        let counts = Arc::new(Counts { pending: *pending, handle, given, held: self.held.clone() });
+        Ok(Arc::new(HostStream { counts, orders: self.orders }))
     }
 }
 
@@ -117,6 +120,7 @@ struct Counts {
     /// Its address is the stream's.
     handle: Box<u8>,
     given: AtomicI64,
+    held: Arc<AtomicI64>,
 }
 
 impl Counts {
@@ -138,35 +142,55 @@ impl Stream for HostStream {
     fn enter(&self) -> Result<()> {
         Ok(())
     }
-    fn wait_for_device(&self) -> Result<()> {
-        Ok(())
+    fn submitted(&self) -> Result<Box<dyn Submitted>> {
+        Ok(Box::new(Nothing))
     }
-    fn mark(&self) -> Result<Box<dyn Mark>> {
+    fn record_event(&self) -> Result<Arc<dyn Event>> {
         let number = self.counts.given.fetch_add(1, Ordering::SeqCst) + 1;
-        Ok(Box::new(HostMark { counts: self.counts.clone(), number }))
+        Ok(Arc::new(HostEvent { counts: self.counts.clone(), number }))
     }
     fn orders_device(&self) -> bool {
         self.orders
     }
 }
 
+/// The device computes nothing.
 #[derive(Debug)]
-struct HostMark {
+struct Nothing;
+
+impl Submitted for Nothing {
+    fn precede(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct HostEvent {
     counts: Arc<Counts>,
     number: i64,
 }
 
-impl Mark for HostMark {
-    fn is_passed(&self) -> Result<bool> {
+impl Event for HostEvent {
+    fn is_complete(&self) -> Result<bool> {
         // SAFETY: it only counts.
         let pending = unsafe { (self.counts.pending)(self.counts.handle()) };
         Ok(self.counts.given.load(Ordering::SeqCst) - pending >= self.number)
+    }
+    fn hold_device(&self) -> Result<()> {
+        self.counts.held.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
 }
 
 /// The site of a rank with a device of its own.
 pub fn site(stand_in: &Arc<StandIn>, rank: usize) -> Result<Arc<dyn DeviceSite>, String> {
-    Ok(Arc::new(Site { stand_in: stand_in.clone(), identity: format!("device {rank}"), orders: true }))
+    Ok(Arc::new(Site::new(stand_in, format!("device {rank}"))))
+}
+
+impl Site {
+    pub fn new(stand_in: &Arc<StandIn>, identity: String) -> Self {
+        Site { stand_in: stand_in.clone(), identity, orders: true, held: Arc::default() }
+    }
 }
 
 /// Attaches it, as must succeed.

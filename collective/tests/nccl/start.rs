@@ -1,12 +1,17 @@
-//! How a device data plane begins and ends: the id, the order of calls, and why there is none.
+//! How a device transport begins and ends: the id, the order of calls, and why there is none.
 
 use crate::{
     common::{Kind, options, world},
     leave,
     site::{Op, Site, StandIn, attach, collective, site},
 };
-use collective::{DevicePath, ReduceOp};
+use collective::{
+    DevicePath, ReduceOp,
+    communicator::World,
+    transport::nccl::{Event, Library, NcclCommunicator, Stream, Submitted},
+};
 use std::{
+    ffi::c_void,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -37,12 +42,7 @@ fn dropping_a_group_ends_it_in_order_too() {
         attach(&group, &stand_in);
         collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
     });
-    // The watchdog does it, by and by.
-    let begun = Instant::now();
-    while stand_in.calls(0).len() < 4 || stand_in.calls(1).len() < 4 {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", stand_in.log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    // The watchdog has done so when the drop returns: it must not call NCCL while the process exits.
     for rank in 0..2 {
         assert_eq!(stand_in.calls(rank), ["Init", "AllReduce", "Finalize", "Destroy"]);
     }
@@ -95,7 +95,7 @@ fn ranks_with_different_versions_are_refused_by_name() {
 }
 
 #[test]
-fn a_version_that_blocks_is_refused() {
+fn a_version_without_a_configuration_is_refused() {
     let error = StandIn::of(&[("version", -1, 21_304)]).unwrap_err().to_string();
     assert!(error.contains("it is NCCL 2.13.4, and 2.14.0 is needed"), "{error}");
 }
@@ -117,7 +117,38 @@ fn an_init_that_does_not_end_is_given_up_at_its_deadline() {
     assert!(why.contains("timed out after 3 s"), "{why}");
     assert!(begun.elapsed() < Duration::from_secs(60));
     for rank in 0..3 {
+        // NCCL cannot abort it.
+        assert_eq!(stand_in.calls(rank), ["Init"]);
+    }
+}
+
+#[test]
+fn an_init_that_ends_after_its_deadline_is_undone() {
+    let stand_in = StandIn::of(&[("slow_init", -1, 4000)]).unwrap();
+    let why = refused(2, |group| group.attach(site(&stand_in, group.rank())).unwrap());
+    assert!(why.contains("timed out after 3 s"), "{why}");
+    let begun = Instant::now();
+    while stand_in.calls(0).len() < 2 || stand_in.calls(1).len() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", stand_in.log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for rank in 0..2 {
         assert_eq!(stand_in.calls(rank), ["Init", "Abort"]);
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_leave_holds_others_for_a_bounded_time() {
+    let stand_in = StandIn::of(&[("no_finalize", 1, 1)]).unwrap();
+    let begun = Instant::now();
+    world(Kind::Thread, 2, options(), |group| {
+        attach(&group, &stand_in);
+        collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
+        leave(group);
+    });
+    assert!(begun.elapsed() < Duration::from_secs(60));
+    for rank in 0..2 {
+        assert_eq!(stand_in.calls(rank), ["Init", "AllReduce", "Finalize", "Abort"]);
     }
 }
 
@@ -135,14 +166,51 @@ fn a_device_that_cannot_be_named_keeps_all_on_the_host() {
         fn library(&self) -> collective::Result<&'static collective::transport::nccl::Library> {
             self.0.library()
         }
-        fn stream(&self) -> collective::Result<Box<dyn collective::transport::nccl::Stream>> {
+        fn stream(&self) -> collective::Result<Arc<dyn collective::transport::nccl::Stream>> {
             self.0.stream()
         }
     }
     let stand_in = StandIn::new();
-    let why = refused(2, |group| {
-        let device = Site { stand_in: stand_in.clone(), identity: String::new(), orders: true };
-        group.attach(Ok(Arc::new(Broken(device)))).unwrap()
-    });
+    let why =
+        refused(2, |group| group.attach(Ok(Arc::new(Broken(Site::new(&stand_in, String::new()))))).unwrap());
     assert_eq!(why, "rank 0: its driver is gone");
+}
+
+/// Names a real libnccl, such as that of the wheel `nvidia-nccl-cu13`. Without it the test does nothing.
+const REAL: &str = "BURN_DDP_TEST_NCCL";
+
+#[test]
+fn the_real_library_loads_and_fails_cleanly_without_a_gpu() {
+    #[derive(Debug)]
+    struct NoDevice;
+    impl Stream for NoDevice {
+        fn handle(&self) -> *mut c_void {
+            std::ptr::null_mut()
+        }
+        fn enter(&self) -> collective::Result<()> {
+            Ok(())
+        }
+        fn submitted(&self) -> collective::Result<Box<dyn Submitted>> {
+            unreachable!("there is no communicator")
+        }
+        fn record_event(&self) -> collective::Result<Arc<dyn Event>> {
+            unreachable!("there is no communicator")
+        }
+        fn orders_device(&self) -> bool {
+            true
+        }
+    }
+    let Some(path) = std::env::var_os(REAL) else { return };
+    if std::path::Path::new("/dev/nvidia0").exists() {
+        return;
+    }
+    let library = Library::first_of(&[path.into()]).expect("a libnccl");
+    println!("{library}");
+    let id = library.unique_id().expect("an id");
+    let (world, stream) = (World { rank: 0, size: 2 }, Arc::new(NoDevice) as Arc<dyn Stream>);
+    let begun = Instant::now();
+    let made = NcclCommunicator::init(library, &id, world, &stream, Duration::from_secs(60));
+    let error = made.expect_err("there is no GPU").to_string();
+    assert!(error.contains("cuda error") && error.contains("driver"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30));
 }

@@ -43,6 +43,10 @@ struct Comm {
     sequence: AtomicU64,
     messages: Mutex<HashMap<(c_int, c_int), u64>>,
     queue: Mutex<Option<Sender<Batch>>>,
+    /// Whether its functions block, as its configuration says.
+    blocking: bool,
+    /// Calls that put work on a stream.
+    calls: AtomicU64,
 }
 
 /// Operations that were called together.
@@ -115,9 +119,6 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     if config.magic != 0xcafebeef || config.size != 24 || config.version != 21400 || rank >= size {
         return INVALID_ARGUMENT;
     }
-    if config.blocking != 0 {
-        return INVALID_USAGE;
-    }
     let end = id.0.iter().position(|b| *b == 0).unwrap_or(128);
     let folder = PathBuf::from(String::from_utf8_lossy(&id.0[..end]).into_owned());
     let (queue, waiting) = channel::<Batch>();
@@ -130,6 +131,8 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
         sequence: AtomicU64::new(0),
         messages: Mutex::default(),
         queue: Mutex::new(Some(queue)),
+        blocking: config.blocking != 0,
+        calls: AtomicU64::new(0),
     });
     note(format!("Init {rank}/{size}"));
     let worker = comm.clone();
@@ -155,8 +158,9 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
             }
         }
     });
+    let code = if comm.blocking { comm.settle() } else { IN_PROGRESS };
     unsafe { *out = Arc::into_raw(comm).cast_mut().cast() };
-    IN_PROGRESS
+    code
 }
 
 /// The communicator, without taking it from its owner.
@@ -178,14 +182,18 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: *mut c_void) -> c_int {
     let comm = unsafe { borrow(comm) };
     note(format!("Finalize {}", comm.rank));
     comm.state.store(IN_PROGRESS, SeqCst);
+    let caller = comm.clone();
     thread::spawn(move || {
+        if setting("no_finalize", comm.rank).is_some() {
+            return comm.hang();
+        }
         // All must come; the name differs from an operation's.
         comm.put(&format!("leave-{}", comm.rank), b"bye");
         if (0..comm.size).all(|rank| comm.take(&format!("leave-{rank}")).is_some()) {
             comm.state.store(SUCCESS, SeqCst);
         }
     });
-    IN_PROGRESS
+    if caller.blocking { caller.settle() } else { IN_PROGRESS }
 }
 
 #[unsafe(no_mangle)]

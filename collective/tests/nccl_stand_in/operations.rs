@@ -1,7 +1,7 @@
 //! The functions that put work on a stream, alone or in a group.
 
 use super::{Batch, INTERNAL_ERROR, INVALID_USAGE, Operation, SUCCESS, borrow, device};
-use crate::settings::{note, pending};
+use crate::settings::{note, pending, setting};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,6 +30,10 @@ unsafe fn put(comm: *mut c_void, stream: usize, operations: Vec<Operation>) -> c
     let comm = unsafe { borrow(comm) };
     let names: Vec<_> = operations.iter().map(|operation| operation.name).collect();
     note(format!("{} {}", names.join("+"), comm.rank));
+    if setting("block_at", comm.rank) == Some(comm.calls.fetch_add(1, SeqCst) + 1) {
+        comm.hang();
+        return INTERNAL_ERROR;
+    }
     if comm.state.load(SeqCst) != SUCCESS {
         return INVALID_USAGE;
     }

@@ -10,7 +10,8 @@ static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static PENDING: Mutex<Option<HashMap<usize, i64>>> = Mutex::new(None);
 
 /// `slow_init` and `busy`: milliseconds; `hang_at`, `error_at`, `remote_error_at` and `die_at`: the
-/// number of the operation, from 1; `no_init`: never done; `version`: what it says it is.
+/// number of the operation, from 1; `block_at`: the number of the call, from 1, that does not return until
+/// the communicator is aborted; `no_init` and `no_finalize`: never done; `version`: what it says it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn standInSet(name: *const c_char, rank: c_int, value: u64) {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();

@@ -1,7 +1,7 @@
 //! What a communicator's thread does: joining, and one operation after the other, through files in
 //! the folder that all ranks know.
 
-use super::{Comm, INTERNAL_ERROR, Operation, REMOTE_ERROR};
+use super::{Comm, IN_PROGRESS, INTERNAL_ERROR, Operation, REMOTE_ERROR};
 use crate::{numbers, settings::setting};
 use std::ffi::c_int;
 use std::fs;
@@ -29,7 +29,18 @@ impl Comm {
         }
     }
 
-    fn hang(&self) {
+    /// Waits until what is in progress has ended, or was aborted.
+    pub fn settle(&self) -> c_int {
+        loop {
+            match self.state.load(SeqCst) {
+                IN_PROGRESS if self.aborted.load(SeqCst) => return INTERNAL_ERROR,
+                IN_PROGRESS => thread::sleep(Duration::from_micros(100)),
+                state => return state,
+            }
+        }
+    }
+
+    pub fn hang(&self) {
         while !self.aborted.load(SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }

@@ -6,7 +6,6 @@ mod common;
 mod drift;
 mod non_finite;
 mod overflow;
-mod quiet;
 mod settings;
 
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
@@ -25,15 +24,14 @@ use collective::{
     Error, ProcessGroup,
     loader::ShardedLoader,
     precision::{self, Precision},
-    strategy::{DistributedDataParallel, EpochReport, Observer, StepReport},
+    strategy::{DdpStrategy, EpochReport, NoopRenderer, Observer, StepReport, collective_error},
 };
-use quiet::Quiet;
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicUsize, Ordering},
 };
 
-type Ddp = DistributedDataParallel<Line>;
+type Ddp = DdpStrategy<Line>;
 
 /// A straight line, and BatchNorm in front of it if `norm` is there.
 #[derive(Module, Debug)]
@@ -165,21 +163,20 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
     let (train, valid) = (load(precision, factor), load(Precision::F32, |_| 1.0));
     let listen = Arc::new(Listen::default());
     let ddp = Ddp::new(group, &device, train.clone(), valid.clone()).with_observer(listen.clone());
-    let ddp = Arc::new(set(ddp));
     let norm = batch_norm.then(|| BatchNormConfig::new(1).init(&device));
     let linear = LinearConfig::new(1, 1).with_initializer(Initializer::Zeros).init(&device);
     let model = Line { norm, linear };
     let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
     let optimizer = SgdConfig::new().with_momentum(momentum).init();
-    SupervisedTraining::<Line>::new(".", train, valid)
+    let result = SupervisedTraining::<Line>::new(".", train, valid)
         .metrics((LossMetric::new(),))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(epochs)
-        .renderer(Box::new(Quiet))
-        .with_training_strategy(TrainingStrategy::Custom(ddp.clone()))
+        .renderer(Box::new(NoopRenderer))
+        .with_training_strategy(TrainingStrategy::Custom(Arc::new(set(ddp))))
         .launch(Learner::new(model, optimizer, lr));
-    let failure = ddp.failure();
+    let failure = collective_error(&result).cloned();
     let told = std::mem::take(&mut *listen.0.lock().expect("no panic"));
     Told { failure, ..told }
 }

@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
 use collective::{
-    ProcessGroup, replica,
+    ProcessGroup, module_state,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm},
 };
 
@@ -47,10 +47,10 @@ fn every_module_in_a_model_gets_the_group_and_keeps_it() {
     let device = device();
     let net = synchronised(&device);
     assert_eq!(groups(&net), [false, false]);
-    let digest = replica::digest(&net);
+    let digest = module_state::digest(&net).expect("read");
     let net = convert_sync_batch_norm(net, &ProcessGroup::solo()).expect("all can be converted");
     assert_eq!(groups(&net), [true, true]);
-    assert_eq!(replica::digest(&net), digest);
+    assert_eq!(module_state::digest(&net).expect("read"), digest);
     // Through all that happens to a model in training.
     let x = Tensor::<2>::random([3, 4], Distribution::Default, &device);
     let grads = net.norm.forward(net.linear.forward(x)).sum().backward();
@@ -114,7 +114,8 @@ fn records_are_burns_batch_norms_both_ways() {
     let x = Tensor::<2>::random([6, 4], Distribution::Normal(2.0, 3.0), &device);
     let _ = plain.norm.forward(x.clone());
     let _ = sync.norm.forward(x * 2.0);
-    let (from_plain, from_sync) = (replica::digest(&plain), replica::digest(&sync));
+    let (from_plain, from_sync) =
+        (module_state::digest(&plain).expect("read"), module_state::digest(&sync).expect("read"));
     assert_ne!(from_plain, from_sync);
 
     let folder = tempfile::tempdir().expect("a folder");
@@ -122,9 +123,9 @@ fn records_are_burns_batch_norms_both_ways() {
     plain.clone().save_file(&a).expect("saved");
     sync.clone().save_file(&b).expect("saved");
     let loaded = sync.try_load_file(&a).expect("BatchNorm's record");
-    assert_eq!(replica::digest(&loaded), from_plain);
+    assert_eq!(module_state::digest(&loaded).expect("read"), from_plain);
     let loaded = plain.try_load_file(&b).expect("SyncBatchNorm's record");
-    assert_eq!(replica::digest(&loaded), from_sync);
+    assert_eq!(module_state::digest(&loaded).expect("read"), from_sync);
 }
 
 #[test]

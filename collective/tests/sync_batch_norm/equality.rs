@@ -52,7 +52,7 @@ fn unbiased_from_population(case: &Case, step: usize) -> Vec<f64> {
 fn every_transport_gives_the_same_bits() {
     let case = Case { dtype: DType::F32, ..Case::random(5, &[3, 1, 0, 4], &[3, 2, 5], 2) };
     let thread = case.sharded(Kind::Thread);
-    for kind in [Kind::Tcp, Kind::Shm, Kind::Machines] {
+    for kind in [Kind::Tcp, Kind::Shm, Kind::Hierarchical] {
         assert_eq!(case.sharded(kind), thread, "{kind:?}");
     }
     for (ours, wanted) in thread.iter().zip(case.whole()) {

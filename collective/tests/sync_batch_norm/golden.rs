@@ -1,14 +1,10 @@
-//! PyTorch's numbers, from every `sync_batch_norm*.json` in the folder of references.
+//! BatchNorm over the whole batch in PyTorch, from `tests/fixtures/sync_batch_norm.json`.
 
 use crate::batches::{Batch, Case, Outcome};
 use crate::common::Kind;
 use burn::tensor::DType;
 use collective::sync_batch_norm::RunningVariance;
 use serde::Deserialize;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
 
 #[derive(Deserialize)]
 struct Reference {
@@ -38,54 +34,30 @@ struct GoldenStep {
     running_var: Vec<f64>,
 }
 
-/// The files; none only if nobody named a folder and the usual one is not here.
-fn references() -> Vec<PathBuf> {
-    let named = std::env::var_os("BURN_DDP_REFERENCE").map(PathBuf::from);
-    let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference");
-    let folder = named.clone().unwrap_or(usual);
-    if named.is_none() && !folder.exists() {
-        eprintln!("SKIPPED: {} is not here, and BURN_DDP_REFERENCE names no other folder", folder.display());
-        return Vec::new();
-    }
-    let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("sync_batch_norm") && name.ends_with(".json")
-        })
-        .collect();
-    files.sort();
-    assert!(!files.is_empty(), "no sync_batch_norm*.json in {}", folder.display());
-    files
-}
-
 #[test]
 fn all_cases_of_the_reference_hold() {
-    for file in references() {
-        let name = file.display();
-        let text = fs::read(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let reference: Reference = serde_json::from_slice(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(!reference.cases.is_empty(), "{name} has no case");
-        for (number, golden) in reference.cases.into_iter().enumerate() {
-            assert_eq!(golden.shards.iter().sum::<usize>(), golden.shape[0], "{name}: case {number}");
-            let (steps, wanted): (Vec<_>, Vec<_>) = golden.steps.into_iter().map(GoldenStep::split).unzip();
-            let case = Case {
-                shape: golden.shape,
-                shards: golden.shards,
-                momentum: golden.momentum_torch,
-                eps: golden.eps,
-                gamma: golden.gamma,
-                beta: golden.beta,
-                steps,
-                dtype: DType::F32,
-                running_variance: RunningVariance::Unbiased,
-            };
-            for kind in [Kind::Thread, Kind::Tcp] {
-                for (step, (ours, wanted)) in case.sharded(kind).iter().zip(&wanted).enumerate() {
-                    let what = format!("{name}: case {number}, step {step}, {kind:?}");
-                    ours.assert_close(wanted, case.gradient_scale(step), 1e-5, &what);
-                }
+    let name = "sync_batch_norm.json";
+    let text = include_bytes!("../fixtures/sync_batch_norm.json");
+    let reference: Reference = serde_json::from_slice(text).expect(name);
+    assert!(!reference.cases.is_empty(), "{name} has no case");
+    for (number, golden) in reference.cases.into_iter().enumerate() {
+        assert_eq!(golden.shards.iter().sum::<usize>(), golden.shape[0], "{name}: case {number}");
+        let (steps, wanted): (Vec<_>, Vec<_>) = golden.steps.into_iter().map(GoldenStep::split).unzip();
+        let case = Case {
+            shape: golden.shape,
+            shards: golden.shards,
+            momentum: golden.momentum_torch,
+            eps: golden.eps,
+            gamma: golden.gamma,
+            beta: golden.beta,
+            steps,
+            dtype: DType::F32,
+            running_variance: RunningVariance::Unbiased,
+        };
+        for kind in [Kind::Thread, Kind::Tcp] {
+            for (step, (ours, wanted)) in case.sharded(kind).iter().zip(&wanted).enumerate() {
+                let what = format!("{name}: case {number}, step {step}, {kind:?}");
+                ours.assert_close(wanted, case.gradient_scale(step), 1e-5, &what);
             }
         }
     }

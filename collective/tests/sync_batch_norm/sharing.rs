@@ -8,9 +8,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData, activation::relu};
 use collective::{
-    FlightRecord, ProcessGroup,
-    gradient::{Reducer, ReducerOptions},
-    sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm, with_share},
+    DistributedDataParallel, FlightRecord, ProcessGroup, StepOptions,
+    loader::ShardedBatch,
+    sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm},
 };
 use std::fs;
 
@@ -83,16 +83,13 @@ fn shares_of_different_sizes_and_padding_train_like_the_whole_batch() {
     let (rows, counts) = ([0..2, 2..7, 7..9, 0..1], [2, 5, 2, 0]);
     let results = world(Kind::Thread, 4, options(), |group: ProcessGroup| {
         let device = Device::flex().autodiff();
-        let net = convert_sync_batch_norm(Net::new(&device), &group).expect("nothing else in it");
-        let (mine, samples_here) = (rows[group.rank()].clone(), counts[group.rank()]);
-        let x = samples(&device).slice([mine, 0..3]);
-        let mut reducer = Reducer::new(&net, &group, ReducerOptions::default()).expect("a reducer");
-        let step = reducer.step(&net, samples_here, 9).expect("a step");
-        let watched = step.watch(&net);
-        let grads = with_share(samples_here, 9, || watched.loss(x).backward());
-        let grads = GradientsParams::from_grads(grads, &watched);
-        let grads = step.finish(grads, &net, &mut vec![]).expect("average");
-        (flat(&grads, &net), statistics(&net))
+        let options = StepOptions { sync_batch_norm: true, ..StepOptions::default() };
+        let model = DistributedDataParallel::with_options(Net::new(&device), &group, options);
+        let mut model = model.expect("nothing else in it");
+        let item = samples(&device).slice([rows[group.rank()].clone(), 0..3]);
+        let batch = ShardedBatch { item, samples: counts[group.rank()], global_samples: 9, last: false };
+        let (_, gradients) = model.backward(batch, Net::loss).expect("average");
+        (flat(gradients.get().expect("a step"), model.module()), statistics(model.module()))
     });
     for (grads, statistics) in &results {
         assert_eq!((grads, statistics), (&results[0].0, &results[0].1), "the same bits on every rank");
@@ -118,7 +115,7 @@ fn one_collective_forwards_and_one_backwards_even_under_checkpointing() {
         for rank in 0..2 {
             let text = fs::read(folder.path().join(format!("flight-rank{rank}.json"))).expect("a record");
             let record: FlightRecord = serde_json::from_slice(&text).expect("a record");
-            let calls: Vec<&str> = record.calls.iter().map(|call| call.operation.as_str()).collect();
+            let calls: Vec<&str> = record.calls.iter().map(|call| call.call.operation.as_str()).collect();
             assert_eq!(calls[..5], ["all_gather", "all_gather", "all_reduce", "all_reduce", "barrier"]);
         }
         grads

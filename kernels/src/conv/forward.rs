@@ -1,7 +1,7 @@
 //! Outputs of a convolution: tiles of some filters by some positions, kept in registers while all taps
 //! go by.
 
-use super::{geometry::Geometry, source::Whole, stage::Stage};
+use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
 use crate::{
     parallel,
     simd::{arch, copy, load, store},
@@ -56,8 +56,8 @@ impl Forward<'_> {
         let span = VECTORS * S::F32_LANES;
         let small = positions(&geometry) < span;
         let staged = geometry.is_padded() || images.output.is_some() || small;
-        let new = || staged.then(|| Stage::new(&geometry, if small { span } else { 0 }));
-        let one = |stage: &mut Option<Stage>, number: usize, out: &mut [MaybeUninit<f32>]| {
+        let new = || staged.then(|| PaddedImage::new(&geometry, if small { span } else { 0 }));
+        let one = |stage: &mut Option<PaddedImage>, number: usize, out: &mut [MaybeUninit<f32>]| {
             let image = images.part(number * geometry.image(), geometry.image());
             let image = match stage {
                 Some(stage) => stage.fill(&geometry, image),

@@ -9,8 +9,8 @@
 
 mod forward;
 mod geometry;
+mod padded;
 mod source;
-mod stage;
 mod weights;
 mod winograd;
 

@@ -1,7 +1,7 @@
 //! Gradients of a convolution's weights and bias: sums over images and positions, with filters in the
 //! lanes and taps side by side.
 
-use super::{geometry::Geometry, source::Whole, stage::Stage};
+use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
 use crate::{
     parallel,
     simd::{arch, load, store},
@@ -47,7 +47,7 @@ impl Gradients<'_> {
         let offsets = geometry.offsets();
         let layout = Layout::new::<S>(&geometry);
         let new = || Workspace {
-            stage: geometry.is_padded().then(|| Stage::new(&geometry, 0)),
+            stage: geometry.is_padded().then(|| PaddedImage::new(&geometry, 0)),
             gradient: vec![0.0; layout.stride() * geometry.output_plane()],
         };
         let room = geometry.taps().next_multiple_of(T);
@@ -137,7 +137,7 @@ impl<'a> Layout<'a> {
 }
 
 struct Workspace {
-    stage: Option<Stage>,
+    stage: Option<PaddedImage>,
     /// `[blocks, positions, lanes]`
     gradient: Vec<f32>,
 }

@@ -1,10 +1,11 @@
-//! A machine's side: joins each round at the hub, reports its end and hears the verdict.
+//! A machine's connection to the coordinator: joins each round, reports its outcome and receives the
+//! decision.
 
 use super::{
-    super::{ending::Ending, signals::Signals},
-    FromHub, Join, ToHub,
+    super::{outcome::Outcome, signals::Signals},
+    FromCoordinator, Join, ToCoordinator,
 };
-use crate::console::last_words;
+use crate::print::eprint_line;
 use anyhow::{Context, Result, bail};
 use collective::{
     Error, Secret,
@@ -13,48 +14,48 @@ use collective::{
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// After this long, the user is told what is waited for.
+/// Time after which the user is told what the launcher waits for.
 const QUIET: Duration = Duration::from_secs(5);
-/// How long one attempt to reach the hub lasts before signals are looked at.
+/// Time limit of one attempt to connect, after which signals are checked.
 const TRY: Duration = Duration::from_secs(2);
-/// With less time left than this, an attempt was the last one.
+/// With less time left than this, no further attempt is made.
 const SOON: Duration = Duration::from_millis(100);
 
-/// A round as the hub opens it.
+/// A round as the coordinator starts it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     pub restarts: usize,
     pub max_restarts: usize,
-    /// This machine's number in the round.
+    /// Index of this machine in the round.
     pub node: usize,
-    /// Ranks on each machine.
+    /// Number of ranks on each machine.
     pub sizes: Vec<usize>,
     pub master_port: u16,
     pub run_id: String,
 }
 
-/// A launcher's connection to the hub.
+/// A launcher's connection to the coordinator.
 #[derive(Debug)]
 pub struct Agent {
     channel: Channel,
     address: String,
-    /// The round that runs.
+    /// Number of restarts before the current round.
     restarts: usize,
 }
 
 impl Agent {
-    /// Connects to the hub at `address`, trying for `patience`; `None` if a signal came first.
+    /// Connects to the coordinator at `address`, retrying for `timeout`; `None` after a stop signal.
     ///
     /// # Errors
-    /// If nobody answers there, or knows another secret.
+    /// If no coordinator answers, or the secrets differ.
     pub fn connect(
         address: &str,
         secret: &Secret,
-        patience: Duration,
+        timeout: Duration,
         signals: &Signals,
     ) -> Result<Option<Self>> {
         let (asked, mut told) = (Instant::now(), false);
-        let deadline = asked + patience;
+        let deadline = asked + timeout;
         loop {
             match Channel::dial(address, secret, deadline.min(Instant::now() + TRY)) {
                 Ok(channel) => return Ok(Some(Agent { channel, address: address.to_owned(), restarts: 0 })),
@@ -67,7 +68,7 @@ impl Agent {
                     });
                 }
                 Err(error) if !told && asked.elapsed() > QUIET => {
-                    last_words(&format!("still looking for node 0's launcher: {error}"));
+                    eprint_line(&format!("still looking for node 0's launcher: {error}"));
                     told = true;
                 }
                 Err(_) => {}
@@ -75,49 +76,52 @@ impl Agent {
         }
     }
 
-    /// Joins the next round and waits until it begins; `None` if a signal came first.
+    /// Joins the next round and waits until it begins; `None` after a stop signal.
     ///
     /// # Errors
-    /// If the hub refuses, or is gone.
+    /// If the coordinator refuses this machine or closes the connection.
     pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Begin>> {
-        self.channel.send(&ToHub::Join(Join { node, ranks, host: collective::host() }))?;
+        self.channel.send(&ToCoordinator::Join(Join { node, ranks, host: collective::host() }))?;
         let (asked, mut told) = (Instant::now(), false);
         loop {
             match self.channel.receive(Duration::from_millis(100))? {
-                Received::Message(FromHub::Begin(begin)) => {
+                Received::Message(FromCoordinator::Begin(begin)) => {
                     self.restarts = begin.restarts;
                     return Ok(Some(begin));
                 }
-                Received::Message(FromHub::Refused(why)) => bail!("{why}"),
-                // Of a round that this machine has left.
-                Received::Message(FromHub::End { .. }) | Received::Nothing => {}
+                Received::Message(FromCoordinator::Refused(why)) => bail!("{why}"),
+                // The end of a round that this machine has left already.
+                Received::Message(FromCoordinator::End { .. }) | Received::Nothing => {}
                 Received::Closed => bail!("node 0's launcher at {} has gone", self.address),
             }
             if signals.first().is_some() {
                 return Ok(None);
             }
             if !told && asked.elapsed() > QUIET {
-                last_words(&format!("node {node} waits at {} for the next round to begin", self.address));
+                eprint_line(&format!("node {node} waits at {} for the next round to begin", self.address));
                 told = true;
             }
         }
     }
 
-    /// Tells the hub how the round ended here.
-    pub fn tell(&self, ending: Ending) {
-        // If the hub is gone, `verdict` says so.
-        let _ = self.channel.send(&ToHub::Ended { restarts: self.restarts, ending });
+    /// Reports the outcome of the round on this machine.
+    pub fn tell(&self, ending: Outcome) {
+        // A lost connection is reported by `outcome`.
+        let _ = self.channel.send(&ToCoordinator::Ended { restarts: self.restarts, ending });
     }
 
-    /// How the round ended everywhere, if it has. Hardly waits.
-    pub fn verdict(&mut self) -> Option<Ending> {
-        let lost = |why: String| Some(Ending::Lost { node: 0, reason: format!("cannot be reached: {why}") });
+    /// The outcome of the round on all machines, if it is decided. Waits at most a millisecond.
+    pub fn outcome(&mut self) -> Option<Outcome> {
+        let lost = |why: String| Some(Outcome::Lost { node: 0, reason: format!("cannot be reached: {why}") });
         match self.channel.receive(Duration::from_millis(1)) {
-            Ok(Received::Message(FromHub::End { restarts, ending })) if restarts == self.restarts => {
+            Ok(Received::Message(FromCoordinator::End { restarts, ending })) if restarts == self.restarts => {
                 Some(ending)
             }
-            Ok(Received::Message(FromHub::Refused(why))) => lost(why),
-            Ok(Received::Message(FromHub::End { .. } | FromHub::Begin(_)) | Received::Nothing) => None,
+            Ok(Received::Message(FromCoordinator::Refused(why))) => lost(why),
+            Ok(
+                Received::Message(FromCoordinator::End { .. } | FromCoordinator::Begin(_))
+                | Received::Nothing,
+            ) => None,
             Ok(Received::Closed) => lost("its launcher has gone".into()),
             Err(error) => lost(error.to_string()),
         }

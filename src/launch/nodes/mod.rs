@@ -1,43 +1,45 @@
-//! Several machines: their launchers meet at node 0's, begin each round together, and end it with
-//! one verdict. A node's launcher talks to the [`Hub`] through its [`Agent`].
+//! Coordination of the launchers of several machines.
+//!
+//! They connect to node 0's launcher, begin each round together and end it with one outcome. A launcher talks
+//! to the [`CoordinatorServer`] through its [`Agent`].
 
 mod agent;
-mod hub;
+mod coordinator;
 mod table;
 
 pub use agent::{Agent, Begin};
-pub use hub::Hub;
+pub use coordinator::CoordinatorServer;
 pub use table::Rules;
 
-use super::ending::Ending;
+use super::outcome::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// What a launcher tells the hub.
+/// Message from a launcher to the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
-enum ToHub {
-    /// It is ready for the next round.
+enum ToCoordinator {
+    /// The machine is ready for the next round.
     Join(Join),
-    /// How the round with this number ended on its machine. One of an old round is ignored.
-    Ended { restarts: usize, ending: Ending },
+    /// Outcome of a round on the machine. That of an earlier round is ignored.
+    Ended { restarts: usize, ending: Outcome },
 }
 
-/// A machine that wants to take part.
+/// A machine that joins a round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Join {
-    /// Its `--node-rank`.
+    /// Value of its `--node-rank`.
     node: usize,
-    /// Ranks it will start.
+    /// Number of ranks that it will start.
     ranks: usize,
     host: String,
 }
 
-/// What the hub tells a launcher.
+/// Message from the coordinator to a launcher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum FromHub {
-    /// All have come.
+enum FromCoordinator {
+    /// A round begins.
     Begin(Begin),
-    /// The round is over.
-    End { restarts: usize, ending: Ending },
-    /// This launcher cannot take part, or there will be no round.
+    /// A round has ended.
+    End { restarts: usize, ending: Outcome },
+    /// The launcher is refused, or no round will begin.
     Refused(String),
 }

@@ -1,41 +1,43 @@
-//! Who has come to the hub, and whether a round can begin. Pure: no socket, no clock of its own.
+//! The machines that have joined the coordinator, and whether a round can begin.
+//!
+//! Pure state, without sockets or a clock.
 
-use super::{super::ending::Ending, Join};
+use super::{super::outcome::Outcome, Join};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
-/// How many machines a job has, and how long to wait for them.
+/// Number of machines of a job, and time limits for them to join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub min: usize,
     pub max: usize,
-    /// For enough of them to come.
+    /// Time limit for `min` machines to join.
     pub join_timeout: Duration,
-    /// For more to come, once there are enough.
+    /// Time to wait for more machines, once there are `min`.
     pub last_call: Duration,
 }
 
-/// A connection's number, in the order of arrival.
+/// Number of a connection, in order of arrival.
 pub type Id = u64;
 
 #[derive(Debug, Default)]
 struct Node {
     host: String,
     number: usize,
-    /// Has joined the next round.
+    /// Number of ranks, if the machine has joined the next round.
     waiting: Option<usize>,
 }
 
-/// The machines.
+/// The machines of a job.
 #[derive(Debug)]
 pub struct Table {
     rules: Rules,
     nodes: BTreeMap<Id, Node>,
-    /// Members of the round that runs, by node, and who of them is done.
+    /// Members of the current round by node, and those that have finished.
     round: Option<(Vec<Id>, BTreeSet<Id>)>,
-    /// Since when no round has run, and since when there have been enough for the next.
+    /// Time since which no round has run, and since which there have been enough machines for the next.
     since: Instant,
     enough: Option<Instant>,
 }
@@ -45,10 +47,10 @@ impl Table {
         Table { rules, nodes: BTreeMap::new(), round: None, since: now, enough: None }
     }
 
-    /// A machine joins.
+    /// Adds a machine to the next round.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it is refused.
     pub fn join(&mut self, id: Id, join: &Join) -> Result<(), String> {
         let Join { node, ranks, host } = join;
         if let Some((_, other)) = self.nodes.iter().find(|(other, n)| **other != id && n.number == *node) {
@@ -62,14 +64,14 @@ impl Table {
         Ok(())
     }
 
-    /// If the next round can begin: its members in node order, with their numbers of ranks.
+    /// The members of the next round in node order, with their numbers of ranks, if it can begin.
     pub fn begin(&mut self, now: Instant) -> Option<Vec<(Id, usize)>> {
         if self.round.is_some() {
             return None;
         }
         let mut ready: Vec<(usize, Id, usize)> =
             self.nodes.iter().filter_map(|(id, n)| Some((n.number, *id, n.waiting?))).collect();
-        // Node 0 is where the ranks meet. Who has not left its last round yet will come.
+        // Node 0 is the rendezvous. A machine that has not left its last round yet will join.
         let complete = ready.iter().any(|(number, ..)| *number == 0) && ready.len() == self.nodes.len();
         if !complete || ready.len() < self.rules.min {
             self.enough = None;
@@ -88,7 +90,7 @@ impl Table {
         Some(ready.into_iter().map(|(_, id, ranks)| (id, ranks)).collect())
     }
 
-    /// Why there will be no round, if it is too late for one.
+    /// The reason why no round will begin, if the time-out has expired.
     pub fn too_late(&self, now: Instant) -> Option<String> {
         if self.round.is_some() || now < self.since + self.rules.join_timeout {
             return None;
@@ -103,10 +105,10 @@ impl Table {
         ))
     }
 
-    /// A machine's part of the round has ended. Gives the verdict on the round, if this decides it.
-    pub fn ended(&mut self, id: Id, ending: Ending, now: Instant) -> Option<(Vec<Id>, Ending)> {
+    /// Records the end of the round on one machine. Returns the outcome for all, if this decides it.
+    pub fn ended(&mut self, id: Id, ending: Outcome, now: Instant) -> Option<(Vec<Id>, Outcome)> {
         let (members, done) = self.round.as_mut().filter(|(members, _)| members.contains(&id))?;
-        if ending == Ending::Done {
+        if ending == Outcome::Done {
             done.insert(id);
             if done.len() < members.len() {
                 return None;
@@ -117,15 +119,15 @@ impl Table {
         Some((members, ending))
     }
 
-    /// A machine's launcher is gone. Gives the verdict on the round, if it was in it.
-    pub fn gone(&mut self, id: Id, now: Instant) -> Option<(Vec<Id>, Ending)> {
+    /// Removes a machine whose launcher is gone. Returns the outcome of the round, if it was part of it.
+    pub fn gone(&mut self, id: Id, now: Instant) -> Option<(Vec<Id>, Outcome)> {
         let node = self.nodes.remove(&id)?;
         let number = self.round.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
         let reason = format!("({}) is lost: its launcher ended, or cannot be reached", node.host);
-        self.ended(id, Ending::Lost { node: number.unwrap_or(node.number), reason }, now)
+        self.ended(id, Outcome::Lost { node: number.unwrap_or(node.number), reason }, now)
     }
 
-    /// Whether nobody is connected.
+    /// Whether no machine is connected.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -169,7 +171,7 @@ mod tests {
         let (mut table, now) = table(2, 2);
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
         table.begin(now).expect("a round");
-        let lost = Ending::Lost { node: 1, reason: "x".into() };
+        let lost = Outcome::Lost { node: 1, reason: "x".into() };
         assert_eq!(table.ended(1, lost.clone(), now), Some((vec![0, 1], lost.clone())));
         assert_eq!(table.ended(0, lost, now), None, "late");
         join(&mut table, 0, 0, 1).expect("again");
@@ -183,9 +185,9 @@ mod tests {
         let (mut table, now) = table(2, 2);
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
         table.begin(now).expect("a round");
-        assert_eq!(table.ended(0, Ending::Done, now), None);
-        assert_eq!(table.ended(0, Ending::Done, now), None, "said twice");
-        assert_eq!(table.ended(1, Ending::Done, now), Some((vec![0, 1], Ending::Done)));
+        assert_eq!(table.ended(0, Outcome::Done, now), None);
+        assert_eq!(table.ended(0, Outcome::Done, now), None, "said twice");
+        assert_eq!(table.ended(1, Outcome::Done, now), Some((vec![0, 1], Outcome::Done)));
     }
 
     #[test]
@@ -194,7 +196,7 @@ mod tests {
         (0..3).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
         assert_eq!(table.begin(now).map(|members| members.len()), Some(3), "at most: no call");
         let (_, ending) = table.gone(1, now).expect("decides");
-        assert!(matches!(ending, Ending::Lost { node: 1, .. }), "{ending:?}");
+        assert!(matches!(ending, Outcome::Lost { node: 1, .. }), "{ending:?}");
         join(&mut table, 0, 0, 1).expect("again");
         join(&mut table, 2, 2, 1).expect("again");
         assert_eq!(table.begin(now), None, "last call");

@@ -1,6 +1,6 @@
 //! Admission of ranks: handshake, then job id, protocol version and byte order, then rank.
 
-use super::{Seat, Shared, State};
+use super::{RankSlot, ServerState, Shared};
 use crate::{
     Error, Result,
     rendezvous::{
@@ -42,7 +42,7 @@ impl Shared {
             Err(error) => Err(error),
             Ok(()) => {
                 let Request::Join { rank, world, member } = next()? else { return None };
-                self.seat(rank, world, member, &stream).map(|()| rank)
+                self.slot(rank, world, member, &stream).map(|()| rank)
             }
         };
         match joined {
@@ -88,7 +88,7 @@ impl Shared {
     }
 
     /// Refuses a rank, and fails the job unless that is complete already.
-    fn refuse(&self, state: &mut State, wrong: String) -> Result<()> {
+    fn refuse(&self, state: &mut ServerState, wrong: String) -> Result<()> {
         let error = Error::Invalid(wrong);
         if !state.complete {
             state.poison(error.clone());
@@ -96,7 +96,7 @@ impl Shared {
         Err(error)
     }
 
-    fn seat(&self, rank: usize, world: usize, member: Member, stream: &Arc<TcpStream>) -> Result<()> {
+    fn slot(&self, rank: usize, world: usize, member: Member, stream: &Arc<TcpStream>) -> Result<()> {
         let peer = format!("process {} on {} ({})", member.pid, member.host, peer(stream));
         let mut state = self.lock();
         if let Some(cause) = &state.cause {
@@ -110,10 +110,10 @@ impl Shared {
         } else if rank >= world {
             Some(format!("{peer} has rank {rank}, which a world of {world} does not have"))
         } else {
-            state.seats[rank].as_ref().map(|seat| {
+            state.slots[rank].as_ref().map(|slot| {
                 format!(
                     "two processes have rank {rank}: {} and {peer}; give every process its own RANK",
-                    seat.peer
+                    slot.peer
                 )
             })
         };
@@ -121,10 +121,10 @@ impl Shared {
             return self.refuse(&mut state, wrong);
         }
         let stream = stream.clone();
-        state.seats[rank] = Some(Seat { member, peer, stream, left: None, gone: false });
-        if state.seats.iter().all(Option::is_some) {
+        state.slots[rank] = Some(RankSlot { member, peer, stream, left: None, gone: false });
+        if state.slots.iter().all(Option::is_some) {
             state.complete = true;
-            let members = state.seats.iter().flatten().map(|seat| seat.member.clone()).collect();
+            let members = state.slots.iter().flatten().map(|slot| slot.member.clone()).collect();
             state.tell_all(&Event::Welcome { members });
         }
         Ok(())

@@ -1,13 +1,14 @@
-//! How the server finds the cause: it asks the ranks where they are, and waits with what is only
-//! hearsay.
+//! How the server finds the first cause: it asks the ranks for their positions, and delays second-hand
+//! reports.
 
 use super::{Inquiry, Shared};
 use crate::{
     Error,
     rendezvous::{
-        HEARSAY, finished,
-        server::State,
-        verdict::{contradiction, timeout},
+        PEER_LOSS_GRACE,
+        diagnosis::{contradiction, timeout},
+        finished,
+        server::ServerState,
         wire::{Event, Stall},
     },
 };
@@ -17,13 +18,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the ranks have to answer where they are.
+/// Time limit of the ranks' answers.
 const INQUIRY: Duration = Duration::from_secs(1);
-/// Two inquiries about one call are at least this far apart.
+/// Minimum time between two inquiries about one call.
 const INQUIRY_PAUSE: Duration = Duration::from_millis(400);
 
 impl Shared {
-    /// A rank waits for long: starts an inquiry, unless there is one or was one just now.
+    /// Starts an inquiry about a waiting call, unless one is in progress or was made recently.
     pub fn stalled(self: Arc<Self>, rank: usize, stall: Stall) {
         let state = self.lock();
         let asked = (stall.group, stall.call.seq);
@@ -34,12 +35,14 @@ impl Shared {
             return;
         }
         drop(state);
-        // Without a thread the asking rank still has its own, shorter answer.
+        // Without a thread, the asking rank still has its own, less specific error.
         let _ = thread::Builder::new().name("ddp-inquiry".into()).spawn(move || self.inquire(rank, stall));
     }
 
-    /// A rank's error becomes the first cause, unless it only says that another rank is gone, which
-    /// is still here: then the cause is that one's own, or the deadline's, and on its way.
+    /// Records a rank's error as the first cause.
+    ///
+    /// A report that another rank is gone, which is still connected, waits for that rank's own report or for
+    /// an inquiry.
     pub fn report(self: Arc<Self>, from: usize, error: Error) {
         let mut state = self.lock();
         let (rank, reason) = match error {
@@ -53,8 +56,8 @@ impl Shared {
         let shared = self.clone();
         let lost = Error::PeerLost { rank, reason };
         let late = lost.clone();
-        let waiting = thread::Builder::new().name("ddp-hearsay".into()).spawn(move || {
-            thread::sleep(HEARSAY);
+        let waiting = thread::Builder::new().name("ddp-peer-loss".into()).spawn(move || {
+            thread::sleep(PEER_LOSS_GRACE);
             let mut state = shared.lock();
             while state.inquiring && state.cause.is_none() {
                 state =
@@ -86,10 +89,10 @@ impl Shared {
     /// Asks the group's members for their position, then, if that is inconclusive, surveys all ranks.
     fn judge<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, ServerState>,
         asker: usize,
         stall: &Stall,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, ServerState> {
         let group = stall.group;
         let seq = (!stall.direct).then_some(stall.call.seq);
         state.last_inquiry = Some((group, stall.call.seq, Instant::now()));
@@ -115,11 +118,11 @@ impl Shared {
     /// `limit` has passed or the job has failed.
     pub(super) fn ask<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, ServerState>,
         ranks: &[usize],
         limit: Duration,
         question: impl Fn(u64) -> Event,
-    ) -> (MutexGuard<'a, State>, Inquiry) {
+    ) -> (MutexGuard<'a, ServerState>, Inquiry) {
         let begun = Instant::now();
         state.inquiries += 1;
         let id = state.inquiries;

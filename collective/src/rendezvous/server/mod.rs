@@ -1,9 +1,8 @@
-//! The server in rank 0's process: key-value store, and the arbiter of who has come, left or
-//! failed.
+//! The server in rank 0's process: key-value store, and arbiter of which ranks have joined, left or failed.
 //!
-//! A thread a connection. A connection that has not proved the secret and joined within two
-//! seconds is closed and counted; nothing else of it matters. The first error that reaches the
-//! server is the job's first cause; it goes to every rank, also to those that come later.
+//! It runs one thread per connection. A connection that has not authenticated and joined within two seconds
+//! is closed and counted. The first error that reaches the server is the job's first cause and is sent to
+//! every rank, including those that join later.
 
 mod admission;
 mod inquiry;
@@ -16,7 +15,7 @@ use super::{
     wire::{Event, Request},
 };
 use crate::{Error, Result};
-use state::{Inquiry, Seat, State};
+use state::{Inquiry, RankSlot, ServerState};
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -26,7 +25,7 @@ use std::{
     thread,
 };
 
-/// Most connections that may be proving themselves at one time.
+/// Maximum number of connections that are being authenticated.
 const MAX_UNPROVEN: usize = 1024;
 
 struct Shared {
@@ -35,24 +34,27 @@ struct Shared {
     secret: Secret,
     /// The job's id, if it has one.
     job: Option<String>,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     answered: Condvar,
     unproven: AtomicUsize,
     refused: AtomicUsize,
 }
 
-/// Handle of rank 0 on its server. The server itself lives until all ranks have gone.
+/// Rank 0's handle to its server, which runs until all ranks have disconnected.
 pub(crate) struct Server {
     shared: Arc<Shared>,
 }
 
 impl Server {
-    /// Serves a world of `world` ranks of the job `job` on `listener`.
+    /// Serves `world` ranks of the job `job` on `listener`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the listener cannot be used or the thread cannot be started.
     pub fn start(listener: TcpListener, world: usize, secret: Secret, job: Option<String>) -> Result<Self> {
         let failed = |e| Error::io("start the rendezvous server", &e);
         let address = listener.local_addr().map_err(failed)?;
         super::tune_listener(&listener).map_err(failed)?;
-        let state = State { seats: (0..world).map(|_| None).collect(), ..State::default() };
+        let state = ServerState { slots: (0..world).map(|_| None).collect(), ..ServerState::default() };
         let shared = Arc::new(Shared {
             world,
             address,
@@ -71,20 +73,20 @@ impl Server {
         Ok(Server { shared })
     }
 
-    /// The ranks that have not joined, in words.
+    /// The ranks that have not joined, for messages.
     pub fn absent(&self) -> String {
         let state = self.shared.lock();
         self.shared.absent(&state)
     }
 
-    /// Stops listening once those that are here have gone: rank 0 could not start.
+    /// Stops listening once the connected ranks have disconnected, because rank 0 could not start.
     pub fn close(&self) {
         self.shared.lock().closed = true;
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,10 +106,10 @@ impl Shared {
         }
     }
 
-    /// Whether nobody is left to serve and nobody may come.
+    /// Whether no rank is connected and none may join.
     fn deserted(&self) -> bool {
         let state = self.lock();
-        (state.complete || state.closed) && state.seats.iter().flatten().all(|seat| seat.gone)
+        (state.complete || state.closed) && state.slots.iter().flatten().all(|slot| slot.gone)
     }
 
     /// Serves one connection until it ends.
@@ -124,9 +126,9 @@ impl Shared {
             }
         };
         let mut state = self.lock();
-        let Some(seat) = &mut state.seats[rank] else { return };
-        seat.gone = true;
-        if seat.left.is_none() {
+        let Some(slot) = &mut state.slots[rank] else { return };
+        slot.gone = true;
+        if slot.left.is_none() {
             state.poison(Error::PeerLost { rank, reason });
         }
         self.answered.notify_all();
@@ -181,17 +183,17 @@ impl Shared {
                 }
             }
             Request::Goodbye { calls } => {
-                if let Some(seat) = &mut state.seats[rank] {
-                    seat.left = Some(calls.into_iter().collect());
+                if let Some(slot) = &mut state.slots[rank] {
+                    slot.left = Some(calls.into_iter().collect());
                 }
                 state.tell_all(&Event::Left { rank });
             }
         }
     }
 
-    /// The ranks that have not come, and what else might explain it.
-    fn absent(&self, state: &State) -> String {
-        let absent = state.seats.iter().enumerate().filter(|(_, seat)| seat.is_none());
+    /// The ranks that have not joined, and the number of rejected connections.
+    fn absent(&self, state: &ServerState) -> String {
+        let absent = state.slots.iter().enumerate().filter(|(_, slot)| slot.is_none());
         let absent: Vec<_> = absent.map(|(rank, _)| rank.to_string()).collect();
         let came = self.world - absent.len();
         let s = if absent.len() == 1 { "" } else { "s" };

@@ -1,4 +1,4 @@
-//! What the server knows.
+//! State of the server.
 
 use crate::{
     Error,
@@ -14,12 +14,12 @@ use std::{
     time::Instant,
 };
 
-/// A rank's seat at the server.
-pub struct Seat {
+/// A rank that has joined.
+pub struct RankSlot {
     pub member: Member,
     pub peer: String,
     pub stream: Arc<TcpStream>,
-    /// Said goodbye, after these last calls by group.
+    /// Set after a clean exit: numbers of the last calls by group.
     pub left: Option<HashMap<u64, u64>>,
     /// Its connection is closed.
     pub gone: bool,
@@ -40,16 +40,16 @@ impl Inquiry {
 }
 
 #[derive(Default)]
-pub struct State {
-    pub seats: Vec<Option<Seat>>,
+pub struct ServerState {
+    pub slots: Vec<Option<RankSlot>>,
     pub complete: bool,
-    /// No more ranks are wanted: rank 0 gave up.
+    /// Rank 0 has given up; no more ranks may join.
     pub closed: bool,
     pub values: BTreeMap<String, Vec<u8>>,
-    /// Ranks that wait for a key: key, request, rank.
+    /// Waiting requests: key, request id, rank.
     pub waiting: Vec<(String, u64, usize)>,
     pub cause: Option<Error>,
-    /// The open question.
+    /// The question in progress.
     pub inquiry: Option<Inquiry>,
     /// Whether an inquiry, which may ask several questions, is in progress.
     pub inquiring: bool,
@@ -58,37 +58,37 @@ pub struct State {
     pub last_survey: Option<Instant>,
 }
 
-impl State {
+impl ServerState {
     pub fn present(&self, rank: usize) -> bool {
-        self.seats[rank].as_ref().is_some_and(|seat| seat.left.is_none() && !seat.gone)
+        self.slots[rank].as_ref().is_some_and(|slot| slot.left.is_none() && !slot.gone)
     }
 
     pub fn left(&self, rank: usize) -> bool {
-        self.seats.get(rank).and_then(Option::as_ref).is_some_and(|seat| seat.left.is_some())
+        self.slots.get(rank).and_then(Option::as_ref).is_some_and(|slot| slot.left.is_some())
     }
 
-    /// Whether a rank has said goodbye without having made the call that another waits in.
+    /// Whether a rank has exited without making the call that another rank waits in.
     pub fn left_before(&self, rank: usize, stall: &Stall) -> bool {
-        let seat = self.seats.get(rank).and_then(Option::as_ref);
-        let Some(calls) = seat.and_then(|seat| seat.left.as_ref()) else { return false };
+        let slot = self.slots.get(rank).and_then(Option::as_ref);
+        let Some(calls) = slot.and_then(|slot| slot.left.as_ref()) else { return false };
         stall.direct || calls.get(&stall.group).is_none_or(|last| *last < stall.call.seq)
     }
 
     pub fn tell(&self, rank: usize, event: &Event) {
-        if let Some(seat) = self.seats[rank].as_ref().filter(|seat| !seat.gone) {
-            // A failed write shows as a closed connection in its reader.
-            let _ = write_frame(&seat.stream, event);
+        if let Some(slot) = self.slots[rank].as_ref().filter(|slot| !slot.gone) {
+            // A failed write closes the connection, which its reader finds.
+            let _ = write_frame(&slot.stream, event);
         }
     }
 
-    /// Rank 0 last: once it knows, this process may end.
+    /// Rank 0 last, because its process may end once it has been told.
     pub fn tell_all(&self, event: &Event) {
-        for rank in (0..self.seats.len()).rev() {
+        for rank in (0..self.slots.len()).rev() {
             self.tell(rank, event);
         }
     }
 
-    /// The first error is the job's; all others follow from it.
+    /// Records the first error of the job and sends it to all ranks. Later errors are ignored.
     pub fn poison(&mut self, error: Error) {
         if self.cause.is_none() {
             self.cause = Some(error.clone());

@@ -4,7 +4,7 @@
 use super::Shared;
 use crate::rendezvous::{
     deadlock::{DEADLOCK_AFTER, deadlock, same_moment},
-    server::State,
+    server::ServerState,
     wire::{Activity, Event, Stall},
 };
 use std::{
@@ -23,7 +23,11 @@ const SURVEY_PAUSE: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// Fails the job if its ranks are deadlocked. Does nothing unless `stall` has waited long enough.
-    pub fn survey<'a>(&'a self, mut state: MutexGuard<'a, State>, stall: &Stall) -> MutexGuard<'a, State> {
+    pub fn survey<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ServerState>,
+        stall: &Stall,
+    ) -> MutexGuard<'a, ServerState> {
         let pressing = stall.expired || stall.urgent;
         let recent = state.last_survey.is_some_and(|at| at.elapsed() < SURVEY_PAUSE);
         if !pressing && (recent || stall.seconds < DEADLOCK_AFTER.as_secs_f64()) {
@@ -49,8 +53,8 @@ impl Shared {
     /// The activities of all present ranks; empty if one does not answer in time.
     fn activities<'a>(
         &'a self,
-        state: MutexGuard<'a, State>,
-    ) -> (MutexGuard<'a, State>, HashMap<usize, Activity>) {
+        state: MutexGuard<'a, ServerState>,
+    ) -> (MutexGuard<'a, ServerState>, HashMap<usize, Activity>) {
         let here: Vec<usize> = (0..self.world).filter(|rank| state.present(*rank)).collect();
         let (state, inquiry) = self.ask(state, &here, SURVEY, |inquiry| Event::Survey { inquiry });
         let all = here.iter().all(|rank| inquiry.activities.contains_key(rank));

@@ -6,6 +6,7 @@
 use super::Store;
 use crate::{Error, Result};
 use rand::RngExt;
+use rustix::fs::OFlags;
 use std::{
     fs::{self, File, Metadata, OpenOptions},
     io::{self, Read, Write},
@@ -76,8 +77,8 @@ impl Store for FileStore {
         let path = self.path(key);
         let failed = |e| Error::io(format!("read the rendezvous file {}", path.display()), &e);
         // Neither follow a link nor block on a pipe.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => {
@@ -110,8 +111,7 @@ fn read(file: File) -> io::Result<Vec<u8>> {
 
 /// Rejects files that another user could have written, which would lead to that user's server.
 fn check(path: &Path, about: &Metadata) -> Result<()> {
-    // SAFETY: it only returns a number.
-    let own = unsafe { libc::geteuid() };
+    let own = rustix::process::geteuid().as_raw();
     if about.uid() != own {
         return Err(Error::Invalid(format!(
             "the rendezvous file {} belongs to user {}, and this process is user {own}'s; remove the file, or choose another one",

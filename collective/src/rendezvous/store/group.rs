@@ -5,7 +5,7 @@ use crate::{
     Error, Result,
     rendezvous::{
         Arbiter,
-        control::{Control, VERDICT},
+        control::{CAUSE_TIMEOUT, Control},
         deadline, frame,
     },
 };
@@ -36,7 +36,7 @@ impl Store for Control {
 
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let begun = Instant::now();
-        self.ask(&user(key), false, begun + VERDICT)?.ok_or_else(|| Error::Timeout {
+        self.ask(&user(key), false, begun + CAUSE_TIMEOUT)?.ok_or_else(|| Error::Timeout {
             call: format!("store key {key:?}"),
             seconds: begun.elapsed().as_secs_f64(),
             absent: "rank 0 does not answer (stopped or unreachable)".into(),

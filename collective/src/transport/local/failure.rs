@@ -2,16 +2,16 @@
 
 use crate::Error;
 
-/// Why a group no longer works.
+/// The first failure of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A deadline passed on rank `by`.
     TimedOut { by: usize },
-    /// Rank `by` called abort or panicked within a call.
+    /// Rank `by` aborted, or panicked within a call.
     Aborted { by: usize },
     /// Rank `rank` is gone.
     Lost { rank: usize },
-    /// Rank `by` saw that ranks disagree.
+    /// Rank `by` found that the ranks' calls differ.
     Mismatch { by: usize },
 }
 
@@ -27,7 +27,7 @@ impl Failure {
         kind << 32 | rank as u64
     }
 
-    /// None for 0. A word that nobody could have written reads as an abort by rank 0.
+    /// Decodes a word; `None` for 0. A word that no rank writes decodes as an abort by rank 0.
     pub fn decode(word: u64, world: usize) -> Option<Self> {
         let rank = (word & u64::from(u32::MAX)) as usize;
         Some(match word >> 32 {
@@ -40,14 +40,14 @@ impl Failure {
         })
     }
 
-    /// As rank `me` reports it.
+    /// The error that rank `me` reports.
     pub fn error(self, me: usize) -> Error {
         let (rank, reason) = match self {
             Failure::Aborted { by } if by == me => return Error::Aborted,
-            Failure::TimedOut { by } => (by, "it gave up at its deadline, waiting for others"),
+            Failure::TimedOut { by } => (by, "its deadline passed while it waited for others"),
             Failure::Aborted { by } => (by, "it aborted"),
-            Failure::Lost { rank } => (rank, "another rank found it gone"),
-            Failure::Mismatch { by } => (by, "it saw that ranks make different calls"),
+            Failure::Lost { rank } => (rank, "another rank found that it is gone"),
+            Failure::Mismatch { by } => (by, "it found that the ranks make different calls"),
         };
         Error::PeerLost { rank, reason: reason.to_string() }
     }

@@ -1,8 +1,8 @@
-//! Messages from one rank to one other, through the sender's outbox.
+//! Messages between two ranks, through the sender's outbox.
 //!
-//! An outbox holds two pieces. A message that fits in them is on its way when `send` returns; the
-//! sender's next message waits until this one is taken, whoever it is for. Messages pass beside
-//! the gates: collectives may go on while one waits.
+//! An outbox holds two pieces. `send` of a message that fits returns at once; the sender's next message waits
+//! until it is read, whatever its receiver. Messages do not pass the gates, so that collectives can proceed
+//! while one waits.
 
 use super::{
     Member, Session,
@@ -22,6 +22,9 @@ use std::{
 
 impl<M: Memory> Member<M> {
     /// Sends `data` to rank `to`, which makes an equal call of [`Member::recv`].
+    ///
+    /// # Errors
+    /// As [`Communicator`](crate::Communicator).
     pub fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         self.check_peer(call, to)?;
         let call = Method::Message.of(call);
@@ -33,12 +36,12 @@ impl<M: Memory> Member<M> {
         outbox.call.publish(call);
         outbox.to.store(to as u32 + 1, Release);
         for (piece, data) in pieces(data.len()).map(|range| &data[range]).enumerate() {
-            // The piece two before this one used the same area.
+            // The area was last used by the piece before the previous one.
             if piece >= 2 {
                 session.wait_for(&outbox.taken, outbox.posted.load().wrapping_sub(1), &|rank| *rank == to)?;
             }
             let area = region.message(rank, outbox.posted.load() as usize % 2);
-            // SAFETY: this rank's area of `MESSAGE` bytes; its last reader has said that it is done.
+            // SAFETY: this rank's area of `MESSAGE` bytes; its last reader has released it.
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), area, data.len()) };
             outbox.posted.increment();
             outbox.posted.wake();
@@ -47,7 +50,10 @@ impl<M: Memory> Member<M> {
         Ok(())
     }
 
-    /// Receives into `data` what rank `from` sends.
+    /// Receives a message of rank `from` into `data`.
+    ///
+    /// # Errors
+    /// As [`Communicator`](crate::Communicator).
     pub fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         self.check_peer(call, from)?;
         let mut session = self.open(Method::Message.of(call))?;
@@ -55,8 +61,8 @@ impl<M: Memory> Member<M> {
         let outbox = &region.slot(from).outbox;
         for range in pieces(data.len()) {
             loop {
-                // In this order: `to` is then at least as new as the piece that was posted last,
-                // and all that was for an earlier receiver counts as taken.
+                // In this order, `to` is at least as new as the last posted piece, and all pieces for an
+                // earlier receiver count as taken.
                 let posted = outbox.posted.load();
                 let mine = outbox.to.load(Acquire) as usize == self.world().rank + 1;
                 if mine && posted != outbox.taken.load() {
@@ -91,7 +97,7 @@ impl<M: Memory> Member<M> {
 }
 
 impl<M: Memory> Session<'_, M> {
-    /// Is what rank `from` sends what this rank expects?
+    /// Checks that the sender's call equals this rank's.
     fn agree_with(&mut self, from: usize, sent: Announced) -> Result<()> {
         let (expected, rank) = (Announced::of(self.call), self.member.rank);
         if sent == expected {
@@ -103,7 +109,7 @@ impl<M: Memory> Session<'_, M> {
     }
 }
 
-/// A message in pieces; an empty one is one piece.
+/// Splits a message into pieces; an empty one has one piece.
 fn pieces(len: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len.max(1)).step_by(MESSAGE).map(move |start| start..len.min(start + MESSAGE))
 }

@@ -1,12 +1,11 @@
-//! How ranks of one machine meet, whether they are threads or processes: gates in shared memory.
+//! Synchronisation of ranks on one machine, threads or processes, through gates in shared memory.
 //!
-//! Every call begins at the entry gate, where each rank has published what it calls. No rank acts
-//! on a peer's data before all have arrived there and agree. What follows is a sequence of gates
-//! that is the same on every rank, so that the number of gates a rank has passed (its *steps*)
-//! tells who is behind whom.
+//! Every call begins at the entry gate, where each rank has published its call. No rank accesses a peer's
+//! data before all have arrived there with equal calls. The following gates are the same on every rank, so
+//! that the number of gates that a rank has passed (its *steps*) tells which ranks are behind.
 //!
-//! The first rank that fails says so in the header. From then on every wait of every rank ends
-//! with an error, and so does every later call: a group does not recover.
+//! The first rank that fails records the failure in the header. All waits and all later calls of all ranks
+//! then fail: a group does not recover.
 
 mod announcement;
 mod failure;
@@ -28,9 +27,9 @@ use std::sync::{
 };
 use wait::Word;
 
-/// Tells whether a peer can still arrive.
+/// Detection of lost peers.
 pub trait Liveness: Send + Sync + std::fmt::Debug {
-    /// Why the peer is gone, if it is.
+    /// The reason why the peer is lost, if it is.
     fn lost(&self, rank: usize) -> Option<String>;
 }
 
@@ -40,22 +39,25 @@ pub struct Member<M: Memory> {
     region: Arc<Region<M>>,
     rank: usize,
     liveness: Box<dyn Liveness>,
-    state: Mutex<State>,
+    state: Mutex<MemberState>,
 }
 
-/// What only this rank knows; locked during a call.
+/// Private state of this rank, locked during a call.
 #[derive(Debug, Default)]
-struct State {
-    /// Calls begun.
+struct MemberState {
+    /// Number of calls begun.
     calls: usize,
-    /// Gates arrived at, by gate and in all.
+    /// Arrivals at each gate.
     arrivals: [u32; GateId::COUNT],
     steps: u32,
     failed: Option<Error>,
 }
 
 impl<M: Memory> Member<M> {
-    /// Takes rank `rank` of the group that lives in `region`.
+    /// Joins the group in `region` as rank `rank`.
+    ///
+    /// # Errors
+    /// If the rank does not exist or is taken.
     pub fn join(region: Arc<Region<M>>, rank: usize, liveness: Box<dyn Liveness>) -> Result<Self> {
         let world = region.world();
         if rank >= world {
@@ -69,7 +71,7 @@ impl<M: Memory> Member<M> {
         Ok(Member { region, rank, liveness, state: Mutex::default() })
     }
 
-    /// Asks `liveness` about peers that keep this rank waiting.
+    /// Sets the detection of lost peers.
     pub fn watch(&mut self, liveness: Box<dyn Liveness>) {
         self.liveness = liveness;
     }
@@ -82,7 +84,10 @@ impl<M: Memory> Member<M> {
         &self.region
     }
 
-    /// Begins a collective: publishes it for the others to compare. Fails if the group has failed.
+    /// Begins a collective and publishes it for comparison.
+    ///
+    /// # Errors
+    /// If the group has failed.
     pub fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
         let mut session = self.open(call)?;
         session.state.calls += 1;
@@ -97,22 +102,22 @@ impl<M: Memory> Member<M> {
         }
         let mut session = Session::new(self, state, call);
         match self.failure() {
-            Some(failure) => Err(session.heard(failure, &[])),
+            Some(failure) => Err(session.peer_failure(failure, &[])),
             None => Ok(session),
         }
     }
 
-    /// Ends every wait of every rank with an error.
+    /// Fails the waits of all ranks.
     pub fn abort(&self) {
         self.declare(Failure::Aborted { by: self.rank });
     }
 
-    /// Whether some rank has failed.
+    /// Whether a rank has failed.
     pub fn has_failed(&self) -> bool {
         self.region.header().failed.load(Acquire) != 0
     }
 
-    /// Why rank `rank` cannot arrive any more, if so. Asks the system only if `look`.
+    /// The reason why rank `rank` is lost, if it is. Asks the system only with `look`.
     fn gone(&self, rank: usize, look: bool) -> Option<String> {
         if self.region.slot(rank).presence.load(Acquire) == LEFT {
             return Some("it closed its communicator".to_string());
@@ -124,14 +129,14 @@ impl<M: Memory> Member<M> {
         Failure::decode(self.region.header().failed.load(Acquire), self.region.world())
     }
 
-    /// Tells the group, unless another failure came first.
+    /// Records the failure of the group, unless another one came first.
     fn declare(&self, failure: Failure) {
         let header = self.region.header();
         let _ = header.failed.compare_exchange(0, failure.encode(), Release, Relaxed);
         self.wake_all();
     }
 
-    /// Makes every waiting rank look around.
+    /// Makes every waiting rank check for failures.
     fn wake_all(&self) {
         self.region.header().gates.iter().for_each(|gate| gate.0.wake());
         self.region.slots().flat_map(|slot| [&slot.outbox.posted, &slot.outbox.taken]).for_each(Word::wake);
@@ -145,7 +150,7 @@ impl<M: Memory> Drop for Member<M> {
     }
 }
 
-/// Peers that cannot die on their own: threads of this process.
+/// Peers that cannot be lost: threads of this process.
 #[derive(Debug)]
 pub struct Immortal;
 
@@ -155,7 +160,10 @@ impl Liveness for Immortal {
     }
 }
 
-/// Complains unless a group of `world` ranks may live on one machine.
+/// Checks that a group of `world` ranks is possible on one machine.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is empty or too large.
 pub fn check_world(world: usize) -> Result<()> {
     if (1..=MAX_WORLD).contains(&world) {
         return Ok(());

@@ -1,36 +1,37 @@
-//! The memory that the ranks of one machine share, and what lies where in it.
+//! Layout of the memory that the ranks of one machine share.
 //!
 //! ```text
-//! Header                       what every rank reads: gates, first failure
-//! Slot × world                 what each rank says about itself: one writer each
+//! Header                       gates and first failure
+//! Slot × world                 state of each rank: one writer each
 //! small × world × 2            inputs of small calls, alternating from call to call
 //! message × world × 2          messages to one other rank, alternating from piece to piece
 //! (input + output) × world × 2 pieces of large calls, alternating from piece to piece
 //! ```
 //!
-//! All offsets follow from the world size and constants of this file. Nothing that is read from
-//! the memory is ever used as a size or an offset.
+//! All offsets follow from the world size and the constants of this file. No value read from the memory is
+//! used as a size or an offset.
 
 use super::{announcement::Announcement, wait::Word};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-// Miri interprets: there, small areas lead through the same code in less time.
+// Under Miri, small areas cover the same code in less time.
 
-/// Most bytes a rank contributes to a call that is done in one exchange.
+/// Maximum size of a rank's contribution to a call of one exchange.
 pub const SMALL: usize = if cfg!(miri) { 1 << 10 } else { 128 << 10 };
-/// Most bytes of a rank's input that are under way at a time in a large call.
+/// Maximum size of a piece of a rank's input in a large call.
 pub const PIECE: usize = if cfg!(miri) { 4 << 10 } else { 128 << 10 };
-/// Most bytes of a piece of a message.
+/// Maximum size of a piece of a message.
 pub const MESSAGE: usize = if cfg!(miri) { 1 << 10 } else { 64 << 10 };
-/// Most ranks that share one machine.
+/// Maximum number of ranks on one machine.
 pub const MAX_WORLD: usize = 1024;
 
 const PAGE: usize = 4096;
 const _: () = assert!(size_of::<Header>() <= PAGE);
 
-/// A barrier in two halves: a rank arrives, does something else, and waits for the others later.
-/// The word counts arrivals of all ranks since the beginning. No rank arrives again at a gate
-/// that has not yet opened, so `n × world` arrivals mean that everybody has arrived n times.
+/// A split barrier: a rank arrives, continues, and waits for the others later.
+///
+/// The word counts the arrivals of all ranks since the beginning. No rank arrives again at a gate that has
+/// not opened, so that `n × world` arrivals mean that all ranks have arrived n times.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Gate(pub Word);
@@ -38,11 +39,11 @@ pub struct Gate(pub Word);
 /// The gates of a group. Every rank passes the same gates in the same order.
 #[derive(Clone, Copy, Debug)]
 pub enum GateId {
-    /// Every call begins here.
+    /// The beginning of every call.
     Entry,
-    /// The inputs of a piece are in place; of even and odd pieces.
+    /// The inputs of a piece are complete; for even and odd pieces.
     Input(usize),
-    /// The work on a piece is done; of even and odd pieces.
+    /// The work on a piece is complete; for even and odd pieces.
     Output(usize),
 }
 
@@ -62,26 +63,25 @@ impl GateId {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Header {
-    /// What the memory is: see [`super::super::shm`]; unused between threads.
+    /// Identifies the memory, see [`super::super::shm`]; unused between threads.
     pub identity: [AtomicU64; 4],
-    /// The first failure as [`super::Failure`] encodes it; 0 while all is well.
+    /// The first failure, as [`super::Failure`] encodes it; 0 if there is none.
     pub failed: AtomicU64,
     pub gates: [Gate; GateId::COUNT],
 }
 
-/// What one rank says about itself. Only that rank writes here,
-/// but for [`Outbox::taken`].
+/// State of one rank. Only that rank writes here, except for [`Outbox::taken`].
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
-    /// Gates this rank has arrived at since the beginning.
+    /// Arrivals of this rank at gates since the beginning.
     pub steps: AtomicU32,
     /// [`ABSENT`], [`PRESENT`] or [`LEFT`].
     pub presence: AtomicU32,
     pub pid: AtomicU32,
-    /// The core it was on when it arrived last; a hint.
+    /// The core it ran on at its last arrival; a hint.
     pub core: AtomicU32,
-    /// The calls this rank has made last; even and odd ones.
+    /// The last calls of this rank; even and odd ones.
     pub calls: [Announcement; 2],
     pub outbox: Outbox,
 }
@@ -90,12 +90,12 @@ pub struct Slot {
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Outbox {
-    /// 1 + the rank that the message is for.
+    /// 1 + the receiver's rank.
     pub to: AtomicU32,
     pub call: Announcement,
-    /// Pieces written since the beginning, by the sender.
+    /// Number of pieces written by the sender since the beginning.
     pub posted: Word,
-    /// Pieces read since the beginning, by whom they were for.
+    /// Number of pieces read by the receivers since the beginning.
     pub taken: Word,
 }
 
@@ -121,8 +121,10 @@ pub struct Region<M: Memory> {
 }
 
 impl<M: Memory> Region<M> {
+    /// Typed access to `memory` for `world` ranks.
+    ///
     /// # Panics
-    /// If the memory is shorter than [`bytes`] says.
+    /// If the memory is shorter than [`bytes`] of the world.
     pub fn new(memory: M, world: usize) -> Self {
         assert!(world > 0 && world <= MAX_WORLD && memory.len() >= bytes(world));
         assert!(memory.base().addr().is_multiple_of(PAGE));
@@ -182,7 +184,7 @@ impl<M: Memory> Region<M> {
     }
 }
 
-/// Bytes of a piece that one rank reduces, at most.
+/// Maximum number of bytes of a piece that one rank reduces.
 pub fn portion(world: usize) -> usize {
     PIECE.div_ceil(world).next_multiple_of(128)
 }
@@ -199,7 +201,7 @@ fn messages_end(world: usize) -> usize {
     small_end(world) + world * 2 * MESSAGE
 }
 
-/// Bytes of a group's whole memory. Pages that no call goes through are never touched.
+/// Size of a group's memory in bytes. Unused pages are never allocated.
 pub fn bytes(world: usize) -> usize {
     (messages_end(world) + world * 2 * (PIECE + portion(world))).next_multiple_of(PAGE)
 }

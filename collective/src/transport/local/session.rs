@@ -1,11 +1,11 @@
-//! One call on one rank: arriving, waiting, comparing, and failing.
+//! One call on one rank: arrival at gates, waiting, comparison and failure.
 
 use super::{
-    Member, State,
+    Member, MemberState,
     announcement::Announced,
     failure::Failure,
     region::{ABSENT, GateId, Memory},
-    wait::{Word, patiently, this_core},
+    wait::{Word, spin_until, this_core},
 };
 use crate::{
     Error, Result,
@@ -19,10 +19,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest sleep before a waiting rank looks for failures, dead peers and its deadline.
+/// Longest sleep of a waiting rank between checks for failures, lost peers and its deadline.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// One arrival: what [`Session::wait`] waits for.
+/// One arrival at a gate, to be waited for with [`Session::wait`].
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Ticket {
@@ -31,22 +31,26 @@ pub struct Ticket {
     step: u32,
 }
 
-/// A call under way on this rank.
+/// A call in progress on this rank.
 #[derive(Debug)]
 pub struct Session<'a, M: Memory> {
     pub(super) member: &'a Member<M>,
-    pub(super) state: MutexGuard<'a, State>,
+    pub(super) state: MutexGuard<'a, MemberState>,
     pub(super) call: MethodCall<'a>,
     started: Instant,
     finished: bool,
 }
 
 impl<'a, M: Memory> Session<'a, M> {
-    pub(super) fn new(member: &'a Member<M>, state: MutexGuard<'a, State>, call: MethodCall<'a>) -> Self {
+    pub(super) fn new(
+        member: &'a Member<M>,
+        state: MutexGuard<'a, MemberState>,
+        call: MethodCall<'a>,
+    ) -> Self {
         Session { member, state, call, started: Instant::now(), finished: false }
     }
 
-    /// 0 and 1 in turn, from call to call; the same on every rank.
+    /// 0 and 1 alternately, from call to call; equal on all ranks.
     pub fn parity(&self) -> usize {
         self.state.calls % 2
     }
@@ -60,7 +64,7 @@ impl<'a, M: Memory> Session<'a, M> {
         let word = &member.region.gate(gate).0;
         member.region.slot(member.rank).core.store(this_core(), Relaxed);
         let opened = word.increment() == target;
-        // After the arrival itself: a rank whose steps are up to date has certainly arrived.
+        // After the arrival, so that a rank whose steps are up to date has arrived.
         member.region.slot(member.rank).steps.store(self.state.steps, Release);
         if opened {
             word.wake();
@@ -68,7 +72,10 @@ impl<'a, M: Memory> Session<'a, M> {
         Ticket { gate, target, step: self.state.steps }
     }
 
-    /// Returns when every rank has arrived at the ticket's gate.
+    /// Waits until every rank has arrived at the ticket's gate.
+    ///
+    /// # Errors
+    /// If a rank has failed or is lost, or the deadline has passed.
     pub fn wait(&mut self, ticket: Ticket) -> Result<()> {
         let region = &self.member.region;
         let late =
@@ -76,7 +83,7 @@ impl<'a, M: Memory> Session<'a, M> {
         self.wait_for(&region.gate(ticket.gate).0, ticket.target, &late)
     }
 
-    /// Returns when `word` has reached `target`; ranks that `late` is true of are waited for.
+    /// Waits until `word` has reached `target`. `late` tells which ranks are waited for.
     pub(super) fn wait_for(&mut self, word: &Word, target: u32, late: &dyn Fn(&usize) -> bool) -> Result<()> {
         let member = self.member;
         let ranks = || 0..member.region.world();
@@ -84,7 +91,7 @@ impl<'a, M: Memory> Session<'a, M> {
             let core = this_core();
             ranks().any(|rank| member.region.slot(rank).core.load(Relaxed) == core && late(&rank))
         };
-        if patiently(|| word.reached(target), crowded) {
+        if spin_until(|| word.reached(target), crowded) {
             return Ok(());
         }
         let mut looked = Instant::now();
@@ -96,12 +103,12 @@ impl<'a, M: Memory> Session<'a, M> {
                 looked = Instant::now();
             }
             let gone = behind.iter().find_map(|rank| Some((*rank, member.gone(*rank, look)?)));
-            // The last to arrive may have done so, and left, while we looked.
+            // The last rank may have arrived, and left, during the checks.
             if word.reached(target) {
                 return Ok(());
             }
             if let Some(failure) = failure {
-                return Err(self.heard(failure, &behind));
+                return Err(self.peer_failure(failure, &behind));
             }
             if let Some((rank, reason)) = gone {
                 return Err(self.fail(Failure::Lost { rank }, Error::PeerLost { rank, reason }));
@@ -115,14 +122,20 @@ impl<'a, M: Memory> Session<'a, M> {
         }
     }
 
-    /// Meets all ranks at the entry gate and makes sure that they make the same call.
+    /// Waits for all ranks at the entry gate and checks that their calls are equal.
+    ///
+    /// # Errors
+    /// Those of [`Session::wait`]; [`Error::Mismatch`].
     pub fn enter(&mut self) -> Result<()> {
         let ticket = self.arrive(GateId::Entry);
         self.wait(ticket)?;
         self.agree()
     }
 
-    /// After the entry gate: do all ranks make the same call?
+    /// Checks, after the entry gate, that all ranks make the same call.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if they do not.
     pub fn agree(&mut self) -> Result<()> {
         let (region, parity) = (&self.member.region, self.parity());
         let announced = |rank: usize| region.slot(rank).calls[parity].read();
@@ -135,12 +148,15 @@ impl<'a, M: Memory> Session<'a, M> {
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 
-    /// An error if some rank has failed meanwhile.
-    pub fn still_well(&mut self) -> Result<()> {
-        self.member.failure().map_or(Ok(()), |failure| Err(self.heard(failure, &[])))
+    /// Checks that no rank has failed.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn check_failure(&mut self) -> Result<()> {
+        self.member.failure().map_or(Ok(()), |failure| Err(self.peer_failure(failure, &[])))
     }
 
-    /// The call is done; without this, dropping the session fails the group.
+    /// Completes the call. Dropping the session without it fails the group.
     pub fn finish(mut self) {
         self.finished = true;
     }
@@ -152,11 +168,11 @@ impl<'a, M: Memory> Session<'a, M> {
         error
     }
 
-    /// What a failure that another rank declared means here.
-    pub(super) fn heard(&mut self, failure: Failure, behind: &[usize]) -> Error {
+    /// The error for a failure that another rank has recorded.
+    pub(super) fn peer_failure(&mut self, failure: Failure, behind: &[usize]) -> Error {
         let error = match failure {
-            // The same absent ranks keep this rank waiting: say so, rather than blame the first
-            // whose deadline passed.
+            // The same missing ranks keep this rank waiting: name them, and not the rank whose deadline
+            // passed first.
             Failure::TimedOut { by } if !behind.is_empty() && !behind.contains(&by) => self.timeout(behind),
             other => other.error(self.member.rank),
         };
@@ -172,7 +188,7 @@ impl<'a, M: Memory> Session<'a, M> {
         }
     }
 
-    /// Where a rank that is behind was last seen.
+    /// Describes the last known call of a rank that is behind.
     fn whereabouts(&self, rank: usize) -> String {
         let slot = self.member.region.slot(rank);
         let [even, odd]: [Announced; 2] = std::array::from_fn(|parity| slot.calls[parity].read());
@@ -180,17 +196,17 @@ impl<'a, M: Memory> Session<'a, M> {
         if slot.presence.load(Acquire) == ABSENT {
             format!("rank {rank} has not joined")
         } else if last == Announced::of(self.call) {
-            format!("rank {rank} came, but stopped on the way")
+            format!("rank {rank} joined the call, but did not finish it")
         } else if last.seq() == 0 {
-            format!("rank {rank} did not come; it has made no call yet")
+            format!("rank {rank} has not joined the call; it has made no call yet")
         } else {
-            format!("rank {rank} did not come; its last call was {}", last.describe())
+            format!("rank {rank} has not joined the call; its last call was {}", last.describe())
         }
     }
 }
 
 impl<M: Memory> Drop for Session<'_, M> {
-    /// A call that panics half-way must not leave its peers waiting.
+    /// A call that panics must not leave its peers waiting.
     fn drop(&mut self) {
         if !self.finished {
             let by = self.member.rank;

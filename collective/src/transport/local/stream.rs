@@ -1,21 +1,21 @@
-//! Moves a call's data through the shared memory, piece by piece.
+//! Transfers the data of a call through the shared memory, piece by piece.
 //!
-//! Each rank writes its own areas only and reads those of the others only between gates:
+//! Each rank writes only its own areas, and reads those of the others only between gates:
 //!
 //! 1. *fill*: a rank writes its input area, then arrives at the input gate.
 //! 2. *work*: when all have arrived there, it reads all input areas and may write its output area,
 //!    then arrives at the output gate.
 //! 3. *drain*: when all have arrived there, it reads all output areas.
 //!
-//! There are two of each area, so a rank fills piece k+1 before it waits for piece k. It has then
-//! passed the output gate of piece k−1, so nobody still reads the input area it fills; and it
-//! writes the output area of piece k+1 only after the input gate of that piece, where all arrive
-//! after they have drained piece k−1. The gate before the first piece's work is the entry gate,
-//! which nobody leaves before all are there and agree.
+//! There are two of each area, so that a rank fills piece k+1 before it waits for piece k. It has then passed
+//! the output gate of piece k−1, so that no rank still reads the input area that it fills. It writes the
+//! output area of piece k+1 only after the input gate of that piece, at which all ranks arrive after they
+//! have drained piece k−1. The gate before the work on the first piece is the entry gate, which no rank
+//! passes before all have arrived with equal calls.
 //!
-//! A small call has its own areas, two per rank and used in turn, and no output gate: a rank that
-//! fills its area for call s+2 has passed the entry gate of call s+1, where all arrive after they
-//! have worked on call s.
+//! A small call has its own areas, two per rank and used alternately, and no output gate. A rank that fills
+//! its area for call s+2 has passed the entry gate of call s+1, at which all ranks arrive after their work on
+//! call s.
 
 use super::{
     Member,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Result, transport::method::MethodCall};
 
-/// What a collective does with a piece. Every rank has the same number of pieces.
+/// The stages of a collective on a piece. Every rank has the same number of pieces.
 pub trait Stages {
     /// Writes this rank's part of `piece` into its input area.
     fn fill(&mut self, piece: usize, input: &mut [u8]);
@@ -45,7 +45,10 @@ impl<'a> Areas<'a> {
 }
 
 impl<M: Memory> Member<M> {
-    /// A call in one exchange, with areas of [`SMALL`] bytes.
+    /// Runs a call in one exchange, with areas of [`SMALL`] bytes.
+    ///
+    /// # Errors
+    /// As [`Communicator`](crate::Communicator).
     pub fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (parity, rank) = (session.parity(), self.world().rank);
@@ -59,7 +62,10 @@ impl<M: Memory> Member<M> {
         Ok(())
     }
 
-    /// A call of `pieces` pieces, at least one, with areas of [`PIECE`] and [`portion`] bytes.
+    /// Runs a call of `pieces` pieces, at least one, with areas of [`PIECE`] and [`portion`] bytes.
+    ///
+    /// # Errors
+    /// As [`Communicator`](crate::Communicator).
     pub fn stream(&self, call: MethodCall<'_>, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);

@@ -1,4 +1,4 @@
-//! Waiting on a word that several threads or processes share: spin, yield, then sleep in the kernel.
+//! Waiting on a word that threads or processes share: spin, yield, then sleep in the kernel.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -6,22 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a rank looks at a word itself before it lets the kernel wake it: about twice what a
-/// wake-up takes, which is many times what a small collective takes.
-const PATIENCE: Duration = Duration::from_micros(100);
+/// Time for which a rank polls a word before it sleeps: about twice the time of a wake-up, and many times
+/// that of a small collective.
+const SPIN_TIME: Duration = Duration::from_micros(100);
 
-/// True as soon as `done` is; false when patience has run out.
+/// Polls until `done` returns true; false after [`SPIN_TIME`].
 ///
-/// While those who are waited for run on other cores, the rank keeps its own: giving it away on a
-/// busy machine means to get it back milliseconds later. When `crowded` says that one of them
-/// needs this very core, because ranks share cores or because the scheduler happens to have put
-/// two of them on one, it yields.
-pub fn patiently(done: impl Fn() -> bool, crowded: impl Fn() -> bool) -> bool {
+/// While the awaited ranks run on other cores, the rank keeps its core: on a busy machine it would get the
+/// core back only milliseconds later. If `crowded` tells that one of them is on this core, because ranks
+/// share cores or the scheduler has placed two of them on one, the rank yields.
+pub fn spin_until(done: impl Fn() -> bool, crowded: impl Fn() -> bool) -> bool {
     if done() {
         return true;
     }
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < SPIN_TIME {
         if crowded() {
             thread::yield_now();
         }
@@ -35,12 +34,10 @@ pub fn patiently(done: impl Fn() -> bool, crowded: impl Fn() -> bool) -> bool {
     false
 }
 
-/// Number of the core that this thread is on; the same for all where that is unknown, so that
-/// everybody yields.
+/// Number of the core that this thread runs on; equal for all threads if unknown, so that all of them yield.
 pub fn this_core() -> u32 {
     #[cfg(all(target_os = "linux", not(miri)))]
-    // SAFETY: takes nothing; cannot fail on any kernel that Rust supports.
-    return unsafe { libc::sched_getcpu() }.cast_unsigned();
+    return rustix::thread::sched_getcpu() as u32;
     #[cfg(any(not(target_os = "linux"), miri))]
     return 0;
 }
@@ -58,22 +55,22 @@ impl Word {
         self.value.load(Ordering::SeqCst)
     }
 
-    /// Adds one and returns the new value; what this thread wrote before is visible to whoever
-    /// reads that value.
+    /// Adds one and returns the new value. Earlier writes of this thread are visible to threads that read
+    /// that value.
     pub fn increment(&self) -> u32 {
         self.value.fetch_add(1, Ordering::SeqCst).wrapping_add(1)
     }
 
-    /// True once the word has been incremented up to `target`.
+    /// Whether the word has been incremented up to `target`.
     pub fn reached(&self, target: u32) -> bool {
         self.load().wrapping_sub(target) <= u32::MAX / 2
     }
 
-    /// Sleeps until somebody calls [`Word::wake`] or `limit` has passed, or for no reason; returns
-    /// at once if `target` is reached.
+    /// Sleeps until [`Word::wake`] is called or `limit` has passed, possibly shorter. Returns at once if
+    /// `target` is reached.
     pub fn sleep(&self, target: u32, limit: Duration) {
-        // A waker increments the word, then reads `sleepers`; a sleeper does it the other way
-        // round. All four are sequentially consistent, so one of the two sees the other.
+        // A waker increments the word and then reads `sleepers`; a sleeper does the opposite. All four
+        // accesses are sequentially consistent, so that one of the two observes the other.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = self.load();
         if seen.wrapping_sub(target) > u32::MAX / 2 {
@@ -82,7 +79,7 @@ impl Word {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes everybody who sleeps on this word. Never blocks.
+    /// Wakes all threads that sleep on this word. Never blocks.
     pub fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             os::wake(&self.value);
@@ -93,25 +90,24 @@ impl Word {
 #[cfg(target_os = "linux")]
 mod os {
     use super::{AtomicU32, Duration};
+    use rustix::{event::Timespec, thread::futex};
 
-    /// Sleeps while `word` is `seen`, at most `limit`. Not `FUTEX_PRIVATE_FLAG`: the word may be
-    /// shared between processes. Errors (changed meanwhile, interrupted, time over) all mean: look again.
+    /// Not [`futex::Flags::PRIVATE`]: the word may be shared between processes.
+    const SHARED: futex::Flags = futex::Flags::empty();
+
+    /// Sleeps while `word` is `seen`, at most `limit`.
     pub fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
-        let limit = libc::timespec {
-            tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        };
-        // SAFETY: `word` and `limit` are valid for the call.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit) };
+        // After an error (value changed, interrupted, time-out) the caller checks the word again.
+        let _ = futex::wait(word, SHARED, seen, Timespec::try_from(limit).ok().as_ref());
     }
 
     pub fn wake(word: &AtomicU32) {
-        // SAFETY: waking only uses the address.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, libc::c_int::MAX) };
+        // Fails for an invalid address only.
+        let _ = futex::wake(word, SHARED, i32::MAX as u32);
     }
 }
 
-/// Where there is no futex, a sleeper looks again after a short while.
+/// Without futexes, a sleeper polls.
 #[cfg(not(target_os = "linux"))]
 mod os {
     use super::{AtomicU32, Duration};

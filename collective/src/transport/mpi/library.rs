@@ -1,5 +1,4 @@
-//! The MPI library of this process: started once with full thread support, ended when the process
-//! exits in good order.
+//! The MPI library of this process, initialised once with full thread support and finalised at a clean exit.
 
 use crate::{Error, Result};
 use mpi::{Threading, ffi};
@@ -11,7 +10,7 @@ use std::{
     },
 };
 
-/// Operations were given up half done: MPI cannot end in good order any more.
+/// Whether operations were abandoned, after which MPI cannot be finalised.
 static ABANDONED: AtomicBool = AtomicBool::new(false);
 
 /// MPI as this process sees it.
@@ -19,18 +18,21 @@ static ABANDONED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Library {
     pub rank: usize,
     pub size: usize,
-    /// Name of this machine, as MPI has it.
+    /// Name of this machine according to MPI.
     pub host: String,
 }
 
 impl Library {
-    /// Starts MPI, at the first call.
+    /// Initialises MPI at the first call.
+    ///
+    /// # Errors
+    /// If MPI cannot be initialised, or does not support calls from several threads.
     pub fn get() -> Result<&'static Library> {
         static LIBRARY: OnceLock<Result<Library>> = OnceLock::new();
         LIBRARY.get_or_init(start).as_ref().map_err(Clone::clone)
     }
 
-    /// Says that some operation will never be completed.
+    /// Records that an operation will never complete.
     pub fn abandon() {
         ABANDONED.store(true, Ordering::SeqCst);
     }
@@ -54,13 +56,13 @@ pub(super) fn check(what: &str, code: c_int) -> Result<()> {
 fn start() -> Result<Library> {
     let provided = match mpi::initialize_with_threading(Threading::Multiple) {
         Some((universe, provided)) => {
-            // Dropping it would end MPI; `finish` does that.
+            // Dropping it would finalise MPI, which `finish` does.
             std::mem::forget(universe);
             // SAFETY: `finish` takes and returns nothing and does not unwind.
             unsafe { libc::atexit(finish) };
             provided
         }
-        // Somebody else in this process started it, and will end it.
+        // Other code in this process has initialised it and will finalise it.
         None => mpi::environment::threading_support(),
     };
     if provided < Threading::Multiple {
@@ -83,8 +85,10 @@ fn start() -> Result<Library> {
     })
 }
 
-/// Ends MPI when the process exits. All ranks must do so together, which those of a failed job do
-/// not: then it is left to the launcher, which sees that a rank went without saying goodbye.
+/// Finalises MPI when the process exits.
+///
+/// All ranks must do so together, which the ranks of a failed job do not: then the launcher detects a rank
+/// that has exited without finalising.
 extern "C" fn finish() {
     if ABANDONED.load(Ordering::SeqCst) || std::thread::panicking() {
         return;

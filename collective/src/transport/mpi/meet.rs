@@ -1,11 +1,12 @@
-//! The rendezvous by way of MPI: rank 0 tells the others where its store listens and what the
-//! job's secret is.
+//! Rendezvous through MPI: rank 0 broadcasts its address and the job's secret.
 
 use super::{
     Handle, Library,
-    operation::{Memory, Patience, count, run},
+    operation::{Memory, WaitLimits, count, run},
 };
-use crate::{DType, Error, Result, Secret, World, communicator::Call, transport::method::Method};
+use crate::{
+    DType, Error, Result, Secret, World, communicator::Call, rendezvous::address, transport::method::Method,
+};
 use mpi::ffi;
 use std::{
     env,
@@ -14,25 +15,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Room for an address and a secret.
+/// Size of the broadcast address and secret, padded with zeros.
 const WORDS: usize = 512;
 
-/// Who this process is in MPI's world.
+/// Rank and size of this process in MPI's world.
+///
+/// # Errors
+/// Those of [`Library::get`].
 pub(crate) fn world() -> Result<World> {
     let library = Library::get()?;
     Ok(World { rank: library.rank, size: library.size })
 }
 
-/// Where rank 0 should listen, as `host:port`: on loopback if all ranks are on its machine.
+/// Address for rank 0 to listen on, as `host:port`: loopback if all ranks are on its machine.
+///
 /// All ranks must call it.
+///
+/// # Errors
+/// If MPI fails, or this machine's address towards the others is unknown.
 pub(crate) fn address(timeout: Duration) -> Result<String> {
     let library = Library::get()?;
     let mut name = library.host.clone().into_bytes();
     name.resize(WORDS, 0);
     let n = count(WORDS)?;
     // SAFETY: the null-padded name has n bytes, and the memory to receive has n of every rank.
-    let names = with_patience("learn the hosts' names from MPI", timeout, |patience| {
-        run(patience, Memory::new(name, WORDS * library.size), |from, to, request| unsafe {
+    let names = with_limits("learn the hosts' names from MPI", timeout, |limits| {
+        run(limits, Memory::new(name, WORDS * library.size), |from, to, request| unsafe {
             let bytes = ffi::RSMPI_UINT8_T;
             ffi::MPI_Iallgather(from, n, bytes, to, n, bytes, everyone().0, request)
         })
@@ -42,10 +50,10 @@ pub(crate) fn address(timeout: Duration) -> Result<String> {
         return Ok("127.0.0.1:0".into());
     };
     if let Ok(host) = env::var("MASTER_ADDR") {
-        return Ok(if host.contains(':') { format!("[{host}]:0") } else { format!("{host}:0") });
+        return Ok(address::join(&host, 0));
     }
     let other = text(other);
-    // Nothing is sent: the system only decides which of its addresses leads there.
+    // Nothing is sent: the system only chooses the local address of the route.
     let route = || -> std::io::Result<SocketAddr> {
         let socket = UdpSocket::bind("[::]:0").or_else(|_| UdpSocket::bind("0.0.0.0:0"))?;
         socket.connect((other.as_str(), 9))?;
@@ -60,7 +68,10 @@ pub(crate) fn address(timeout: Duration) -> Result<String> {
     Ok(SocketAddr::new(found.ip().to_canonical(), 0).to_string())
 }
 
-/// Rank 0's word to the others, or its failure to have one.
+/// Broadcasts rank 0's address and secret, or its error.
+///
+/// # Errors
+/// If MPI fails.
 pub(crate) fn publish(word: &Result<(SocketAddr, Secret)>, timeout: Duration) -> Result<()> {
     let text = match word {
         Ok((address, secret)) => format!("+{address}\n{}", secret.expose()),
@@ -71,11 +82,14 @@ pub(crate) fn publish(word: &Result<(SocketAddr, Secret)>, timeout: Duration) ->
     broadcast(words, timeout).map(drop)
 }
 
-/// Where rank 0 listens, and the secret.
+/// Receives rank 0's address and the secret.
+///
+/// # Errors
+/// Rank 0's error, or if MPI fails.
 pub(crate) fn look_up(timeout: Duration) -> Result<(String, Secret)> {
     let text = text(&broadcast(vec![0; WORDS], timeout)?);
     let unreadable =
-        || Error::Invalid(format!("rank 0 said {text:?} through MPI, which is no address and secret"));
+        || Error::Invalid(format!("rank 0 sent {text:?} through MPI, which is not an address and a secret"));
     if let Some(reason) = text.strip_prefix('-') {
         return Err(Error::Remote { rank: 0, reason: reason.into() });
     }
@@ -97,24 +111,24 @@ fn everyone() -> Handle {
 fn broadcast(words: Vec<u8>, timeout: Duration) -> Result<Vec<u8>> {
     let n = count(words.len())?;
     let memory = Memory { recv: words, ..Memory::default() };
-    with_patience("learn from MPI where rank 0 listens", timeout, |patience| {
+    with_limits("learn from MPI where rank 0 listens", timeout, |limits| {
         // SAFETY: the memory has n bytes.
-        run(patience, memory, |_, both, request| unsafe {
+        run(limits, memory, |_, both, request| unsafe {
             ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, 0, everyone().0, request)
         })
     })
     .map(|memory| memory.recv)
 }
 
-fn with_patience<R>(
+fn with_limits<R>(
     operation: &'static str,
     timeout: Duration,
-    act: impl FnOnce(Patience<'_>) -> Result<R>,
+    act: impl FnOnce(WaitLimits<'_>) -> Result<R>,
 ) -> Result<R> {
     let call = Call { seq: 0, operation, dtype: DType::U8, count: 0, reduce: None, root: None, timeout };
     let begun = Instant::now();
     let call = Method::Barrier.of(&call);
-    act(Patience { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
+    act(WaitLimits { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
         Error::Timeout { seconds, .. } => Error::Rendezvous {
             address: "mpi://".into(),
             seconds,

@@ -1,13 +1,12 @@
-//! An MPI library as the transport: the engine that CPU clusters already have, with whatever
-//! network it knows to use.
+//! Transport over an MPI library, which CPU clusters have and which supports their networks.
 //!
-//! MPI moves the bytes and this crate reduces them: `MPI_Allreduce` may add in any order, which
-//! differs with the number of ranks on a machine, and knows no half types. An all-reduce is an
-//! `MPI_Ialltoall` of parts, a reduction in rank order, and an `MPI_Iallgather` of the results: as
-//! many bytes as the best algorithm, and the same bits as every other transport.
+//! MPI moves the bytes and this crate reduces them: `MPI_Allreduce` may add in any order, which depends on
+//! the number of ranks on a machine, and has no half types. An all-reduce is an `MPI_Ialltoall` of parts, a
+//! reduction in rank order, and an `MPI_Iallgather` of the results. It transfers as many bytes as the best
+//! algorithm.
 //!
-//! Only non-blocking operations are used, so that all of them have a deadline. Before the data of
-//! a call the ranks exchange its header, so that ranks that disagree end with an error.
+//! Only non-blocking operations are used, so that all of them have a deadline. The ranks exchange the header
+//! of a call before its data, so that different calls are an error.
 //!
 //! Standard: MPI 3.1, chapters 5.12 (non-blocking collectives) and 12.4 (threads).
 
@@ -28,7 +27,7 @@ use crate::{
 };
 use library::{Library, check};
 use mpi::ffi;
-use operation::{Memory, Patience, count, run};
+use operation::{Memory, WaitLimits, count, run};
 use std::{
     sync::{
         Mutex, PoisonError,
@@ -39,7 +38,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a rank's buffer that are under way at a time.
+/// Size in bytes of the pieces in which buffers are transferred.
 const PIECE: usize = 1 << 20;
 
 /// An MPI communicator, which any thread may use: MPI runs with `MPI_THREAD_MULTIPLE`.
@@ -55,21 +54,25 @@ unsafe impl Sync for Handle {}
 pub(crate) struct Mpi {
     world: World,
     handle: Handle,
-    /// A message is two: its header and its data. One at a time to and from each rank.
+    /// Locked during a message, which consists of a header and data. One at a time to and from each rank.
     outgoing: Vec<Mutex<()>>,
     incoming: Vec<Mutex<()>>,
     aborted: AtomicBool,
 }
 
 impl Mpi {
-    /// The group of `members`, which are ranks of MPI's world, as its number `rank`. All of them
-    /// must call it, with the same `group` number.
+    /// Creates the group of `members`, which are ranks of MPI's world, with this rank as number `rank`.
+    ///
+    /// All members must call it with the same `group`.
+    ///
+    /// # Errors
+    /// Those of [`Library::get`], [`Error::Timeout`] if not all members call it in time, or MPI's own.
     pub fn connect(group: u64, members: &[usize], rank: usize, timeout: Duration) -> Result<Self> {
         Library::get()?;
-        // A tag that keeps groups apart which are made at the same time; any MPI has 15 bits.
+        // A tag that distinguishes groups that are created at the same time. Every MPI has 15 bits.
         let tag = (group % 0x7fff) as i32;
         let ranks: Vec<i32> = members.iter().map(|member| *member as i32).collect();
-        // MPI has no way to do this with a deadline, so a thread does it and may be left behind.
+        // MPI cannot do this with a deadline, so that a thread does it, which may be left behind.
         let (done, made) = mpsc::channel();
         thread::spawn(move || done.send(create(&ranks, tag)));
         let handle = made.recv_timeout(timeout).map_err(|_| {
@@ -91,61 +94,64 @@ impl Mpi {
         })
     }
 
-    fn patience<'a>(&'a self, call: MethodCall<'a>) -> Patience<'a> {
-        Patience { call, begun: Instant::now(), aborted: &self.aborted }
+    fn limits<'a>(&'a self, call: MethodCall<'a>) -> WaitLimits<'a> {
+        WaitLimits { call, begun: Instant::now(), aborted: &self.aborted }
     }
 
-    /// Every rank's `send` to every rank, in rank order.
-    fn gather_all(&self, patience: Patience<'_>, send: Vec<u8>) -> Result<Memory> {
+    /// Gathers every rank's `send` on every rank, in rank order.
+    fn gather_all(&self, limits: WaitLimits<'_>, send: Vec<u8>) -> Result<Memory> {
         let (n, recv) = (count(send.len())?, send.len() * self.world.size);
         // SAFETY: `send` has n bytes, and the memory to receive has n of every rank.
-        run(patience, Memory::new(send, recv), |from, to, request| unsafe {
+        run(limits, Memory::new(send, recv), |from, to, request| unsafe {
             let bytes = ffi::RSMPI_UINT8_T;
             ffi::MPI_Iallgather(from, n, bytes, to, n, bytes, self.handle.0, request)
         })
     }
 
-    /// The r-th of n equal parts of every rank's `send` to rank r, in rank order.
-    fn all_to_all(&self, patience: Patience<'_>, send: Vec<u8>) -> Result<Memory> {
+    /// Sends the r-th of n equal parts of every rank's `send` to rank r, in rank order.
+    fn all_to_all(&self, limits: WaitLimits<'_>, send: Vec<u8>) -> Result<Memory> {
         let (n, recv) = (count(send.len() / self.world.size)?, send.len());
         // SAFETY: both memories have n bytes for every rank.
-        run(patience, Memory::new(send, recv), |from, to, request| unsafe {
+        run(limits, Memory::new(send, recv), |from, to, request| unsafe {
             let bytes = ffi::RSMPI_UINT8_T;
             ffi::MPI_Ialltoall(from, n, bytes, to, n, bytes, self.handle.0, request)
         })
     }
 
-    /// Learns what all others are calling; an error if it is not this.
-    fn agree(&self, patience: Patience<'_>) -> Result<()> {
-        let own = header::encode(patience.call);
-        let all = self.gather_all(patience, own.to_vec())?.recv;
+    /// Compares this rank's call with those of all others.
+    fn agree(&self, limits: WaitLimits<'_>) -> Result<()> {
+        let own = header::encode::<HEADER>(limits.call);
+        let all = self.gather_all(limits, own.to_vec())?.recv;
         let mut others = all.chunks_exact(HEADER).enumerate();
         match others.find(|(_, other)| *other != own) {
-            Some((rank, other)) => Err(self.mismatch(patience.call, rank, other)),
+            Some((rank, other)) => Err(self.mismatch(limits.call, rank, other)),
             None => Ok(()),
         }
     }
 
     fn mismatch(&self, call: MethodCall<'_>, rank: usize, header: &[u8]) -> Error {
-        let (theirs, method) = match header.try_into().ok().and_then(header::decode) {
+        let (theirs, method) = match header.try_into().ok().and_then(header::decode::<HEADER>) {
             Some((call, method)) => (call.to_string(), Some(method)),
-            None => ("something unreadable".into(), None),
+            None => ("a call that cannot be read".into(), None),
         };
         mismatch((self.world.rank, call.to_string(), Some(call.method)), (rank, theirs, method))
     }
 
-    /// The reduction of this rank's part of `send`, which has an equal part for every rank.
-    fn reduce_part(&self, patience: Patience<'_>, op: ReduceOp, send: Vec<u8>) -> Result<Vec<u8>> {
-        let mut memory = self.all_to_all(patience, send)?;
+    /// Reduces this rank's part of `send`, which has an equal part for every rank.
+    fn reduce_part(&self, limits: WaitLimits<'_>, op: ReduceOp, send: Vec<u8>) -> Result<Vec<u8>> {
+        let mut memory = self.all_to_all(limits, send)?;
         let part = memory.recv.len() / self.world.size;
         let inputs: Vec<&[u8]> = memory.recv.chunks_exact(part).collect();
         memory.send.truncate(part);
-        reduce_in_rank_order(patience.call.dtype, op, &inputs, &mut memory.send);
+        reduce_in_rank_order(limits.call.dtype, op, &inputs, &mut memory.send);
         Ok(memory.send)
     }
 }
 
 /// The transport of a group, see [`Mpi::connect`].
+///
+/// # Errors
+/// Those of [`Mpi::connect`].
 pub(crate) fn connect(
     group: u64,
     members: &[usize],
@@ -155,7 +161,7 @@ pub(crate) fn connect(
     Ok(Box::new(Mpi::connect(group, members, rank, timeout)?))
 }
 
-/// Makes the communicator; blocks until all its ranks do.
+/// Creates the communicator. Blocks until all its ranks do.
 fn create(ranks: &[i32], tag: i32) -> Result<Handle> {
     // SAFETY: MPI is started; the ranks are ranks of its world, checked when the job began.
     unsafe {
@@ -173,10 +179,6 @@ fn create(ranks: &[i32], tag: i32) -> Result<Handle> {
     }
 }
 
-fn reduction(call: &Call) -> Result<ReduceOp> {
-    call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))
-}
-
 impl Communicator for Mpi {
     fn world(&self) -> World {
         self.world
@@ -188,15 +190,15 @@ impl Communicator for Mpi {
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let call = Method::AllReduce.of(call);
-        let (op, patience, size) = (reduction(&call)?, self.patience(call), self.world.size);
-        self.agree(patience)?;
+        let (op, limits, size) = (call.reduction()?, self.limits(call), self.world.size);
+        self.agree(limits)?;
         for piece in buffer.chunks_mut(PIECE) {
-            // Filled up so that every rank reduces equally many elements.
+            // Padded so that every rank reduces the same number of elements.
             let part = piece.len().div_ceil(size).next_multiple_of(call.dtype.size());
             let mut send = piece.to_vec();
             send.resize(part * size, 0);
-            let own = self.reduce_part(patience, op, send)?;
-            let all = self.gather_all(patience, own)?.recv;
+            let own = self.reduce_part(limits, op, send)?;
+            let all = self.gather_all(limits, own)?.recv;
             piece.copy_from_slice(&all[..piece.len()]);
         }
         Ok(())
@@ -204,15 +206,15 @@ impl Communicator for Mpi {
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let call = Method::ReduceScatter.of(call);
-        let (op, patience, size) = (reduction(&call)?, self.patience(call), self.world.size);
-        self.agree(patience)?;
+        let (op, limits, size) = (call.reduction()?, self.limits(call), self.world.size);
+        self.agree(limits)?;
         let own = self.world.part(buffer.len());
         let step = (PIECE / size).next_multiple_of(call.dtype.size());
         for from in (0..own.len()).step_by(step) {
             let to = (from + step).min(own.len());
             let parts = buffer.chunks_exact(own.len());
             let send = parts.flat_map(|part| &part[from..to]).copied().collect();
-            let reduced = self.reduce_part(patience, op, send)?;
+            let reduced = self.reduce_part(limits, op, send)?;
             buffer[own.start + from..own.start + to].copy_from_slice(&reduced);
         }
         Ok(())
@@ -220,13 +222,13 @@ impl Communicator for Mpi {
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let call = Method::Broadcast.of(call);
-        let (patience, root) = (self.patience(call), call.root.unwrap_or_default());
-        self.agree(patience)?;
+        let (limits, root) = (self.limits(call), call.root.unwrap_or_default());
+        self.agree(limits)?;
         for piece in buffer.chunks_mut(PIECE) {
             let n = count(piece.len())?;
             let memory = Memory { recv: piece.to_vec(), ..Memory::default() };
             // SAFETY: the memory has n bytes.
-            let memory = run(patience, memory, |_, both, request| unsafe {
+            let memory = run(limits, memory, |_, both, request| unsafe {
                 ffi::MPI_Ibcast(both, n, ffi::RSMPI_UINT8_T, root as i32, self.handle.0, request)
             })?;
             piece.copy_from_slice(&memory.recv);
@@ -236,10 +238,10 @@ impl Communicator for Mpi {
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         let call = Method::AllGather.of(call);
-        let patience = self.patience(call);
-        self.agree(patience)?;
+        let limits = self.limits(call);
+        self.agree(limits)?;
         for (at, piece) in mine.chunks(PIECE).enumerate() {
-            let all = self.gather_all(patience, piece.to_vec())?.recv;
+            let all = self.gather_all(limits, piece.to_vec())?.recv;
             for (rank, piece) in all.chunks_exact(piece.len()).enumerate() {
                 let from = rank * mine.len() + at * PIECE;
                 out[from..from + piece.len()].copy_from_slice(piece);
@@ -250,19 +252,19 @@ impl Communicator for Mpi {
 
     fn barrier(&self, call: &Call) -> Result<()> {
         let call = Method::Barrier.of(call);
-        // Nobody has all headers before everybody has come.
-        self.agree(self.patience(call))
+        // No rank has all headers before all ranks have called.
+        self.agree(self.limits(call))
     }
 
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         let call = Method::Message.of(call);
-        let patience = self.patience(call);
+        let limits = self.limits(call);
         let _turn = self.outgoing[to].lock().unwrap_or_else(PoisonError::into_inner);
-        let head = header::encode(call);
+        let head = header::encode::<HEADER>(call);
         for piece in std::iter::once(&head[..]).chain(data.chunks(PIECE)) {
             let n = count(piece.len())?;
             // SAFETY: the memory has n bytes.
-            run(patience, Memory::new(piece.to_vec(), 0), |from, _, request| unsafe {
+            run(limits, Memory::new(piece.to_vec(), 0), |from, _, request| unsafe {
                 ffi::MPI_Isend(from, n, ffi::RSMPI_UINT8_T, to as i32, 0, self.handle.0, request)
             })?;
         }
@@ -271,18 +273,18 @@ impl Communicator for Mpi {
 
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         let call = Method::Message.of(call);
-        let patience = self.patience(call);
+        let limits = self.limits(call);
         let _turn = self.incoming[from].lock().unwrap_or_else(PoisonError::into_inner);
         let receive = |bytes: usize| {
             let n = count(bytes)?;
             // SAFETY: the memory has n bytes.
-            let memory = run(patience, Memory::new(Vec::new(), bytes), |_, to, request| unsafe {
+            let memory = run(limits, Memory::new(Vec::new(), bytes), |_, to, request| unsafe {
                 ffi::MPI_Irecv(to, n, ffi::RSMPI_UINT8_T, from as i32, 0, self.handle.0, request)
             })?;
             Ok(memory.recv)
         };
         let head = receive(HEADER)?;
-        if head != header::encode(call) {
+        if head != header::encode::<HEADER>(call) {
             return Err(self.mismatch(call, from, &head));
         }
         for piece in data.chunks_mut(PIECE) {

@@ -1,7 +1,7 @@
-//! One MPI operation under way: the request, and the memory it works on until it is done.
+//! One MPI operation in progress: the request and its memory.
 //!
-//! MPI cannot take an operation back. The memory therefore belongs to the operation and not to the
-//! caller: if the deadline passes, it is left to MPI for good.
+//! MPI cannot cancel an operation. The memory therefore belongs to the operation and not to the caller: after
+//! a time-out it is leaked.
 
 use super::library::{Library, check};
 use crate::{Error, Result, transport::method::MethodCall};
@@ -15,20 +15,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Checks before the processor is offered to others, and before this thread sleeps between checks.
+/// Number of checks before the thread yields, and before it sleeps between checks.
 const SPINS: u32 = 200;
 const YIELDS: u32 = 2_000;
 const NAP: Duration = Duration::from_micros(50);
 
-/// How long, and under which flag, a call may wait.
+/// Time limit and abort flag of a call.
 #[derive(Clone, Copy)]
-pub(super) struct Patience<'a> {
+pub(super) struct WaitLimits<'a> {
     pub call: MethodCall<'a>,
     pub begun: Instant,
     pub aborted: &'a AtomicBool,
 }
 
-/// What is sent and what is received.
+/// Send and receive buffers.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub send: Vec<u8>,
@@ -41,19 +41,19 @@ impl Memory {
     }
 }
 
-/// A number of bytes as MPI takes it.
+/// Converts a number of bytes to MPI's type.
 pub(super) fn count(bytes: usize) -> Result<c_int> {
     c_int::try_from(bytes).map_err(|_| Error::Invalid(format!("{bytes} bytes are too many for one MPI call")))
 }
 
-/// Starts an operation with `begin`, which gets what to send, where to receive and the request to
-/// fill in, and waits for its end.
+/// Starts an operation with `begin`, which receives both buffers and the request to fill in, and waits for
+/// it.
 pub(super) fn run(
-    patience: Patience<'_>,
+    limits: WaitLimits<'_>,
     memory: Memory,
     begin: impl FnOnce(*const c_void, *mut c_void, *mut ffi::MPI_Request) -> c_int,
 ) -> Result<Memory> {
-    let what = || format!("MPI on behalf of {}", patience.call);
+    let what = || format!("MPI on behalf of {}", limits.call);
     let mut memory = ManuallyDrop::new(memory);
     // SAFETY: the null request is a constant of the library.
     let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
@@ -70,8 +70,8 @@ pub(super) fn run(
         if done != 0 {
             return Ok(ManuallyDrop::into_inner(memory));
         }
-        // From here on the memory is MPI's, if this ends in an error.
-        patience.check().inspect_err(|_| Library::abandon())?;
+        // After an error the memory is left to MPI.
+        limits.check().inspect_err(|_| Library::abandon())?;
         tries = tries.saturating_add(1);
         match tries {
             0..SPINS => hint::spin_loop(),
@@ -81,7 +81,7 @@ pub(super) fn run(
     }
 }
 
-impl Patience<'_> {
+impl WaitLimits<'_> {
     fn check(&self) -> Result<()> {
         if self.aborted.load(Ordering::Acquire) {
             return Err(Error::Aborted);

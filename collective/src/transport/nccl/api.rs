@@ -1,7 +1,6 @@
-//! The part of NCCL's C interface that is used, as of NCCL 2.14: types, constants and a table of
-//! functions filled from a library that is loaded at run time.
+//! The used part of NCCL's C interface as of NCCL 2.14: types, constants and functions loaded at run time.
 //!
-//! Source: `nccl.h` of NCCL. Later versions read this version's structures, which say their size.
+//! Source: `nccl.h` of NCCL. Later versions accept this version's structures, which contain their size.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -17,7 +16,7 @@ pub(super) const SUCCESS: Code = 0;
 pub(super) const REMOTE_ERROR: Code = 6;
 pub(super) const IN_PROGRESS: Code = 7;
 
-/// `ncclUniqueId`: what all ranks of a communicator must know.
+/// `ncclUniqueId`: the id that all ranks of a communicator share.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UniqueId(pub(super) [u8; UniqueId::SIZE]);
@@ -26,12 +25,12 @@ impl UniqueId {
     /// `NCCL_UNIQUE_ID_BYTES`
     pub const SIZE: usize = 128;
 
-    /// Its bytes, to be sent to the other ranks.
+    /// The bytes of the id, for the other ranks.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From the bytes that the rank which made it has sent; `None` if they are not as many.
+    /// The id from its bytes; `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(UniqueId(bytes.try_into().ok()?))
     }
@@ -47,9 +46,9 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Every call returns at once, so that each wait is ours and has a deadline.
-    pub fn non_blocking() -> Self {
-        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21_400, blocking: 0 }
+    /// A call returns when its work is on the stream.
+    pub fn blocking() -> Self {
+        Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: 21_400, blocking: 1 }
     }
 }
 
@@ -61,7 +60,7 @@ macro_rules! table {
         }
 
         impl Api {
-            /// Looks all of them up.
+            /// Looks up all functions.
             ///
             /// # Errors
             /// Naming the first that is missing.

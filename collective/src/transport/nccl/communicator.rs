@@ -1,39 +1,50 @@
-//! One rank's NCCL communicator, on raw device pointers. Nothing here blocks on the device: calls
-//! only put work on a stream, and every wait for NCCL itself has a deadline and ends with an abort.
+//! One rank's NCCL communicator, on raw device pointers.
+//!
+//! The communicator is a blocking one, because a non-blocking one starts a thread for every call
+//! (NCCL 2.30). A call returns when its work is on the stream, which takes microseconds; the first call
+//! also connects the ranks, and blocks while one of them is missing. Every such wait has a deadline:
+//!
+//! - [`init`](NcclCommunicator::init) and [`destroy`](NcclCommunicator::destroy) run on a helper thread.
+//! - Any other call is ended by [`abort`](NcclCommunicator::abort) from another thread, as PyTorch's
+//!   watchdog does; the caller holds no lock that this needs.
+//!
+//! NCCL cannot abort a blocking initialisation, whose communicator is not known yet. After a time-out the
+//! helper thread stays in it until the process ends, or aborts the communicator if it is made after all.
 
 use super::{
     api::{Code, Comm, Config, IN_PROGRESS, REMOTE_ERROR, SUCCESS, UniqueId},
     library::Library,
+    stream::Stream,
 };
 use crate::{Error, Result, communicator::World};
 use std::{
     ffi::c_int,
     fmt, ptr,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, RecvTimeoutError},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// How often a call that takes long is looked at.
-const POLL: Duration = Duration::from_micros(200);
-/// Putting work on a stream takes microseconds, and computation waits for it.
-const SOON: Duration = Duration::from_millis(2);
+/// Time limit for an aborted call to return.
+const RETURN: Duration = Duration::from_secs(1);
 
-/// `ncclComm_t`. NCCL lets any thread use it, one at a time.
+/// `ncclComm_t`.
+#[derive(Clone, Copy)]
 struct Handle(Comm);
-// SAFETY: see above; the mutex around it keeps threads apart.
+// SAFETY: NCCL lets any thread use it, one at a time, and any thread abort it meanwhile.
 unsafe impl Send for Handle {}
 
-/// A communicator that calls are made on, until it is aborted or destroyed.
+/// A communicator, usable until it is aborted or destroyed.
 pub struct NcclCommunicator {
     pub(super) library: &'static Library,
     pub(super) world: World,
-    /// `None` once it is gone.
+    /// `None` once it is aborted or destroyed. Not locked during a call that may block.
     handle: Mutex<Option<Handle>>,
-    aborted: AtomicBool,
+    /// Locked during a call.
+    calls: Mutex<()>,
 }
 
 impl fmt::Debug for NcclCommunicator {
@@ -42,153 +53,163 @@ impl fmt::Debug for NcclCommunicator {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl NcclCommunicator {
-    /// Joins the communicator of all ranks that have `id`. The thread's current CUDA device becomes
-    /// its device.
+    /// Joins the communicator of all ranks with the same `id`, on the device of `stream`.
     ///
     /// # Errors
     /// NCCL's own, or [`Error::Timeout`] if not all ranks have joined in time.
-    pub fn init(library: &'static Library, id: &UniqueId, world: World, timeout: Duration) -> Result<Self> {
-        let deadline = Instant::now() + timeout;
-        let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::non_blocking());
+    pub fn init(
+        library: &'static Library,
+        id: &UniqueId,
+        world: World,
+        stream: &Arc<dyn Stream>,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let (id, stream) = (*id, stream.clone());
+        let (sender, receiver) = mpsc::channel();
+        let helper = thread::Builder::new()
+            .name("ddp-nccl-init".into())
+            .spawn(move || {
+                let made = stream.enter().and_then(|()| Self::init_blocking(library, &id, world));
+                // If the caller has given up, this drops the communicator, which aborts it.
+                let _ = sender.send(made);
+            })
+            .map_err(|e| Error::io("start the thread that initialises NCCL", &e))?;
+        match receiver.recv_timeout(timeout) {
+            Ok(made) => {
+                // It is past its last statement.
+                let _ = helper.join();
+                made
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::Invalid("the thread that initialises NCCL panicked".into()))
+            }
+            Err(RecvTimeoutError::Timeout) => Err(Error::Timeout {
+                call: format!("initialisation of an NCCL communicator of {} ranks", world.size),
+                seconds: timeout.as_secs_f64(),
+                absent:
+                    "NCCL does not report which rank is missing; set NCCL_DEBUG=INFO to see what it waits for"
+                        .into(),
+            }),
+        }
+    }
+
+    /// Blocks until all ranks have joined.
+    fn init_blocking(library: &'static Library, id: &UniqueId, world: World) -> Result<Self> {
+        let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::blocking());
         // SAFETY: both pointers live through the call; the id is passed by value.
         let code = unsafe {
             let (size, rank) = (world.size as c_int, world.rank as c_int);
             (library.api.comm_init_rank_config)(&mut comm, size, *id, rank, &mut config)
         };
-        let communicator = NcclCommunicator {
+        // After an error NCCL has freed it.
+        library.check("join a communicator", code, ptr::null_mut())?;
+        if comm.is_null() {
+            return Err(Error::Invalid(format!("{library} initialised no communicator")));
+        }
+        Ok(NcclCommunicator {
             library,
             world,
-            handle: Mutex::new((!comm.is_null()).then_some(Handle(comm))),
-            aborted: AtomicBool::new(false),
-        };
-        let joined = communicator.settled("join a communicator", code, deadline);
-        match joined {
-            Ok(true) => Ok(communicator),
-            Ok(false) => {
-                communicator.abort();
-                Err(Error::Timeout {
-                    call: format!("the making of an NCCL communicator of {} ranks", world.size),
-                    seconds: timeout.as_secs_f64(),
-                    absent: "NCCL did not say which rank is missing; NCCL_DEBUG=INFO says what it waits for"
-                        .into(),
-                })
-            }
-            Err(error) => {
-                communicator.abort();
-                Err(error)
-            }
-        }
+            handle: Mutex::new(Some(Handle(comm))),
+            calls: Mutex::default(),
+        })
     }
 
-    /// This rank among all.
+    /// Rank and world size.
     pub fn world(&self) -> World {
         self.world
     }
 
-    /// The library it is made with.
+    /// The NCCL library.
     pub fn library(&self) -> &'static Library {
         self.library
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Handle>> {
-        self.handle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs one of NCCL's functions.
-    pub(super) fn call(&self, what: &str, timeout: Duration, act: impl FnOnce(Comm) -> Code) -> Result<()> {
-        let deadline = Instant::now() + timeout;
-        let code = match &*self.lock() {
-            Some(handle) if !self.aborted.load(Ordering::Acquire) => act(handle.0),
-            Some(_) | None => return Err(Error::Aborted),
-        };
-        if self.settled(what, code, deadline)? {
-            return Ok(());
-        }
-        Err(Error::Timeout {
-            call: format!("NCCL: {what}"),
-            seconds: timeout.as_secs_f64(),
-            absent: "NCCL itself did not get through with it".into(),
-        })
-    }
-
-    /// Waits until a call that was begun is through with; false if it is not by the deadline.
-    fn settled(&self, what: &str, mut code: Code, deadline: Instant) -> Result<bool> {
-        let begun = Instant::now();
-        while code == IN_PROGRESS {
-            if Instant::now() >= deadline {
-                return Ok(false);
-            }
-            if begun.elapsed() < SOON {
-                thread::yield_now()
-            } else {
-                thread::sleep(POLL)
-            }
-            code = self.state()?;
-        }
-        match &*self.lock() {
-            Some(handle) => self.library.check(what, code, handle.0).map(|()| true),
-            None => self.library.check(what, code, ptr::null_mut()).map(|()| true),
-        }
-    }
-
-    /// What NCCL thinks of the communicator.
-    fn state(&self) -> Result<Code> {
-        if self.aborted.load(Ordering::Acquire) {
-            return Err(Error::Aborted);
-        }
-        let handle = self.lock();
-        let Some(handle) = &*handle else { return Err(Error::Aborted) };
-        let mut state = SUCCESS;
-        // SAFETY: the handle is alive while it is locked.
-        let code = unsafe { (self.library.api.comm_get_async_error)(handle.0, &mut state) };
-        self.library.check("ask for errors", code, handle.0).map(|()| state)
-    }
-
-    /// What went wrong since the last call, on the device or between machines.
+    /// Runs one of NCCL's functions, which may block until [`abort`](Self::abort).
     ///
     /// # Errors
-    /// That.
+    /// NCCL's own, or [`Error::Aborted`].
+    pub(super) fn call(&self, what: &str, act: impl FnOnce(Comm) -> Code) -> Result<()> {
+        let _calls = lock(&self.calls);
+        let Handle(comm) = (*lock(&self.handle)).ok_or(Error::Aborted)?;
+        let code = act(comm);
+        let handle = lock(&self.handle);
+        // Whatever an aborted call returns is about the abort.
+        let Handle(comm) = (*handle).ok_or(Error::Aborted)?;
+        self.library.check(what, code, comm)
+    }
+
+    /// Checks for an asynchronous error since the last call. Never blocks.
+    ///
+    /// # Errors
+    /// That error, or [`Error::Aborted`].
     pub fn poll(&self) -> Result<()> {
-        let state = match self.state() {
-            Ok(SUCCESS | IN_PROGRESS) => return Ok(()),
-            Ok(state) => state,
-            Err(error) => return Err(error),
-        };
-        let what = if state == REMOTE_ERROR { "reach another rank" } else { "go on" };
-        let handle = self.lock();
-        self.library.check(what, state, handle.as_ref().map_or(ptr::null_mut(), |handle| handle.0))
-    }
-
-    /// Ends everything under way, on the device too, and frees the communicator. Later calls fail.
-    pub fn abort(&self) {
-        self.aborted.store(true, Ordering::Release);
-        if let Some(handle) = self.lock().take() {
-            // SAFETY: taken out, so that nobody uses it afterwards. Its code does not matter: there is
-            // nothing left to try.
-            unsafe { (self.library.api.comm_abort)(handle.0) };
-        }
-    }
-
-    /// Frees the communicator in good order, after its work is done; aborts it if that takes longer
-    /// than `timeout`, as it does when other ranks are gone.
-    pub fn destroy(&self, timeout: Duration) {
+        let handle = lock(&self.handle);
+        let Handle(comm) = (*handle).ok_or(Error::Aborted)?;
+        let mut state = SUCCESS;
         // SAFETY: the handle is alive while it is locked.
-        let finalize = |comm| unsafe { (self.library.api.comm_finalize)(comm) };
-        if self.call("finish", timeout, finalize).is_err() {
-            return self.abort();
+        let code = unsafe { (self.library.api.comm_get_async_error)(comm, &mut state) };
+        self.library.check("report errors", code, comm)?;
+        match state {
+            SUCCESS | IN_PROGRESS => Ok(()),
+            REMOTE_ERROR => self.library.check("reach another rank", state, comm),
+            _ => self.library.check("continue", state, comm),
         }
-        if let Some(handle) = self.lock().take() {
-            self.aborted.store(true, Ordering::Release);
+    }
+
+    /// Aborts all work in progress, including that on the device, and frees the communicator.
+    pub fn abort(&self) {
+        if let Some(Handle(comm)) = lock(&self.handle).take() {
+            // SAFETY: taken out, so that no later call uses it; NCCL ends one that is in progress. Its code
+            // does not matter: there is nothing left to try.
+            unsafe { (self.library.api.comm_abort)(comm) };
+        }
+    }
+
+    /// Destroys the communicator after its work is done; aborts it after `timeout`, as when other ranks are
+    /// gone.
+    pub fn destroy(self: &Arc<Self>, stream: &Arc<dyn Stream>, timeout: Duration) {
+        let (communicator, stream) = (self.clone(), stream.clone());
+        let (sender, receiver) = mpsc::channel();
+        let helper = thread::Builder::new().name("ddp-nccl-destroy".into()).spawn(move || {
+            let destroyed = stream.enter().and_then(|()| communicator.destroy_blocking());
+            drop(communicator);
+            // The caller may have given up.
+            let _ = sender.send(destroyed);
+        });
+        let Ok(helper) = helper else { return self.abort() };
+        let mut ended = receiver.recv_timeout(timeout);
+        if !matches!(ended, Ok(Ok(()))) {
+            self.abort();
+        }
+        if ended == Err(RecvTimeoutError::Timeout) {
+            ended = receiver.recv_timeout(RETURN);
+        }
+        if ended != Err(RecvTimeoutError::Timeout) {
+            // It is past its last statement.
+            let _ = helper.join();
+        }
+    }
+
+    /// Blocks until all ranks have called it.
+    fn destroy_blocking(&self) -> Result<()> {
+        // SAFETY: the handle is alive until it is aborted, which ends this.
+        self.call("finish", |comm| unsafe { (self.library.api.comm_finalize)(comm) })?;
+        if let Some(Handle(comm)) = lock(&self.handle).take() {
             // SAFETY: taken out, so that nobody uses it afterwards.
-            unsafe { (self.library.api.comm_destroy)(handle.0) };
+            unsafe { (self.library.api.comm_destroy)(comm) };
         }
+        Ok(())
     }
 }
 
 impl Drop for NcclCommunicator {
     fn drop(&mut self) {
-        // Whoever wanted a good end has called `destroy`.
+        // A communicator that was shut down cleanly was destroyed before.
         self.abort();
     }
 }

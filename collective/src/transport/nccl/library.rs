@@ -1,23 +1,23 @@
-//! Finding and loading NCCL, when somebody asks for it and not before.
+//! Finds and loads NCCL on first use.
 
 use super::api::{Api, Code, Comm, SUCCESS, UniqueId};
-use crate::{Error, Result};
+use crate::{Error, Result, python};
 use std::{
     env,
-    ffi::{CStr, OsStr, c_char, c_int},
+    ffi::{CStr, c_char, c_int},
     fmt,
     path::{Path, PathBuf},
     ptr,
     sync::OnceLock,
 };
 
-/// Names the library file, or the folder it is in; nothing else is tried then.
-pub const VARIABLE: &str = "BURN_DDP_NCCL";
-/// What distributions and wheels ship, then what their development packages add.
+/// Environment variable with NCCL's file or folder; no other place is searched then.
+pub const VARIABLE: &str = "BURN_DDP_NCCL_PATH";
+/// File names of distributions and wheels, then of development packages.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// The first version whose calls can be made without blocking.
+/// The first version that has `ncclConfig_t` and `ncclCommFinalize`.
 const OLDEST: c_int = 21_400;
-/// Where toolkits put it that do not tell the linker.
+/// Folders of toolkits that are not in the linker's search path.
 const FOLDERS: [&str; 7] = [
     "/usr/local/cuda/lib64",
     "/usr/local/lib",
@@ -27,6 +27,9 @@ const FOLDERS: [&str; 7] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
 ];
+
+/// Folders of wheels below `site-packages`.
+const WHEELS: [&str; 2] = ["nvidia/nccl/lib", "nvidia/cu13/lib"];
 
 /// A loaded NCCL. It is never unloaded, because its threads may outlive what used it.
 pub struct Library {
@@ -48,12 +51,13 @@ impl fmt::Display for Library {
 }
 
 impl Library {
-    /// This process's NCCL, looked for at the first call: what [`VARIABLE`] names, or
-    /// `libnccl.so.2` and `libnccl.so` as the linker finds them, in Python's wheels, and in the usual
-    /// folders of toolkits.
+    /// This process's NCCL, loaded at the first call.
+    ///
+    /// It is the file in [`VARIABLE`], or `libnccl.so.2` or `libnccl.so` from the linker's search path,
+    /// Python's wheels or the usual folders of toolkits.
     ///
     /// # Errors
-    /// With everything that was tried and why each did not do.
+    /// If none can be used. The error lists every file and its reason.
     pub fn get() -> Result<&'static Library> {
         static LIBRARY: OnceLock<Result<&'static Library>> = OnceLock::new();
         LIBRARY.get_or_init(|| Self::first_of(&candidates())).clone()
@@ -62,7 +66,7 @@ impl Library {
     /// The first of `paths` that can be used.
     ///
     /// # Errors
-    /// With every one of them and why it did not do.
+    /// If none can be used. The error lists every file and its reason.
     pub fn first_of(paths: &[PathBuf]) -> Result<&'static Library> {
         let mut tried = Vec::new();
         for path in paths {
@@ -96,17 +100,17 @@ impl Library {
         Ok(Library { api, version, path: path.to_path_buf() })
     }
 
-    /// Such as `2.21.5`.
+    /// Version, such as `2.21.5`.
     pub fn version(&self) -> String {
         dotted(self.version)
     }
 
-    /// As the linker was given it.
+    /// The path that was passed to the linker.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What a new communicator's ranks must share; made by one of them.
+    /// Creates the id that the ranks of a new communicator share.
     ///
     /// # Errors
     /// NCCL's own.
@@ -126,7 +130,7 @@ impl Library {
         let (name, detail) =
             unsafe { (text((self.api.get_error_string)(code)), text((self.api.get_last_error)(comm))) };
         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        let hint = " (NCCL_DEBUG=INFO says more)";
+        let hint = " (NCCL_DEBUG=INFO shows details)";
         Err(Error::Io { what: format!("NCCL cannot {what}"), reason: format!("{name}{detail}{hint}") })
     }
 }
@@ -148,7 +152,7 @@ fn dotted(version: c_int) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }
 
-/// What the linker says, without the name that precedes it anyway.
+/// The linker's message, without the file name at its beginning.
 fn reason(path: &Path, error: &libloading::Error) -> String {
     if path.is_absolute() && !path.exists() {
         return "no such file".into();
@@ -157,53 +161,18 @@ fn reason(path: &Path, error: &libloading::Error) -> String {
     text.trim_start_matches(&format!("{}: ", path.display())).to_string()
 }
 
-/// Where it may be, best first.
+/// Candidate files, in order of preference.
 fn candidates() -> Vec<PathBuf> {
     if let Some(named) = env::var_os(VARIABLE).filter(|name| !name.is_empty()) {
         let named = PathBuf::from(named);
         return if named.is_dir() { NAMES.map(|name| named.join(name)).into() } else { vec![named] };
     }
     let mut found: Vec<PathBuf> = NAMES.map(PathBuf::from).into();
-    let folders = wheels(&prefixes()).into_iter().chain(FOLDERS.map(PathBuf::from));
-    // Of these only what is there, so that an error stays readable.
+    let wheels = python::wheel_folders(&python::environments(), &WHEELS);
+    let folders = wheels.into_iter().chain(FOLDERS.map(PathBuf::from));
+    // Only existing files of these, so that the error stays short.
     found.extend(folders.flat_map(|folder| NAMES.map(|name| folder.join(name))).filter(|path| path.exists()));
     found
-}
-
-/// Where Pythons are installed, without running one.
-fn prefixes() -> Vec<PathBuf> {
-    let mut prefixes: Vec<PathBuf> =
-        ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(env::var_os).map(PathBuf::from).collect();
-    let path = env::var_os("PATH").unwrap_or_default();
-    let bins = env::split_paths(&path).filter(|bin| bin.join("python3").exists());
-    // A link leads from an environment to the Python it was made with; both may have the wheel.
-    let pythons = bins.flat_map(|bin| {
-        let real = bin.join("python3").canonicalize().ok().and_then(|real| real.parent().map(PathBuf::from));
-        [Some(bin), real]
-    });
-    prefixes.extend(pythons.flatten().filter_map(|bin| bin.parent().map(PathBuf::from)));
-    prefixes.extend(env::var_os("HOME").map(|home| PathBuf::from(home).join(".local")));
-    prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
-    let mut seen = Vec::new();
-    prefixes.retain(|prefix| !seen.contains(prefix) && (seen.push(prefix.clone()), true).1);
-    prefixes
-}
-
-/// Folders of the wheels `nvidia-nccl-cu*` under these prefixes.
-fn wheels(prefixes: &[PathBuf]) -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    for lib in prefixes.iter().flat_map(|prefix| ["lib", "lib64"].map(|lib| prefix.join(lib))) {
-        let Ok(entries) = lib.read_dir() else { continue };
-        let mut pythons: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        pythons.retain(|path| {
-            path.file_name().and_then(OsStr::to_str).is_some_and(|n| n.starts_with("python3"))
-        });
-        pythons.sort();
-        for packages in pythons.iter().flat_map(|p| ["site-packages", "dist-packages"].map(|s| p.join(s))) {
-            folders.extend(["nvidia/nccl/lib", "nvidia/cu13/lib"].map(|wheel| packages.join(wheel)));
-        }
-    }
-    folders
 }
 
 #[cfg(test)]
@@ -214,15 +183,6 @@ mod tests {
     fn versions_are_read_as_nccl_codes_them() {
         assert_eq!(dotted(21_400), "2.14.0");
         assert_eq!(dotted(22_105), "2.21.5");
-    }
-
-    #[test]
-    fn wheels_are_found_under_a_prefix() {
-        let prefix = tempfile::tempdir().unwrap();
-        let folder = prefix.path().join("lib/python3.12/site-packages/nvidia/nccl/lib");
-        std::fs::create_dir_all(&folder).unwrap();
-        assert!(wheels(&[prefix.path().to_path_buf()]).contains(&folder));
-        assert!(wheels(&[prefix.path().join("nowhere")]).is_empty());
     }
 
     #[test]

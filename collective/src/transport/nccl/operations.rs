@@ -1,4 +1,4 @@
-//! The collectives of a [`NcclCommunicator`]: what each takes, in NCCL's own types.
+//! The collectives of a [`NcclCommunicator`], with NCCL's own types.
 
 use super::{
     NcclCommunicator,
@@ -22,14 +22,13 @@ fn dtype(dtype: DType) -> c_int {
 
 /// `ncclRedOp_t`
 fn operation(call: &Call) -> Result<c_int> {
-    match call.reduce {
-        Some(ReduceOp::Sum) => Ok(0),
-        Some(ReduceOp::Product) => Ok(1),
-        Some(ReduceOp::Max) => Ok(2),
-        Some(ReduceOp::Min) => Ok(3),
-        Some(ReduceOp::Mean) => Ok(4),
-        None => Err(Error::Invalid(format!("{call} does not say how to reduce"))),
-    }
+    Ok(match call.reduction()? {
+        ReduceOp::Sum => 0,
+        ReduceOp::Product => 1,
+        ReduceOp::Max => 2,
+        ReduceOp::Min => 3,
+        ReduceOp::Mean => 4,
+    })
 }
 
 fn root(call: &Call) -> Result<c_int> {
@@ -38,93 +37,66 @@ fn root(call: &Call) -> Result<c_int> {
     Ok(root as c_int)
 }
 
-/// Each puts one collective on `stream`. Type, reduction and root are the call's; counts are in
+/// Defines methods that enqueue one collective on a stream. `$value`s are evaluated with the call in `$call`.
+macro_rules! collectives {
+    ($call:ident, $communicator:ident; $(
+        $(#[$doc:meta])* $name:ident($($argument:ident = $value:expr),*) of $count:expr;
+    )*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// Those of the type.
+            pub unsafe fn $name(
+                &self,
+                $call: &Call,
+                send: *const c_void,
+                recv: *mut c_void,
+                stream: RawStream,
+            ) -> Result<()> {
+                let $communicator = self;
+                let (count, dtype) = ($count, dtype($call.dtype));
+                $(let $argument = $value;)*
+                // SAFETY: the caller's contract.
+                $communicator.call(stringify!($name), |comm| unsafe {
+                    ($communicator.library.api.$name)(send, recv, count, dtype, $($argument,)* comm, stream)
+                })
+            }
+        )*
+    };
+}
+
+/// Each method enqueues one collective on `stream`. Type, reduction and root are the call's; counts are in
 /// elements.
 ///
+/// # Errors
+/// NCCL's own, [`Error::Aborted`], or [`Error::Invalid`] if the call lacks a reduction or root.
+///
 /// # Safety
-/// Of all of them: the pointers must be memory of the communicator's device, of `count` elements or
-/// as many as said, and must stay until the stream is through with the work. `send` may be `recv`,
-/// exactly.
+/// For all of them: the pointers must be memory of the communicator's device, of `count` elements or as many
+/// as documented, and must stay valid until the stream has finished the work. `send` may be equal to `recv`.
 #[allow(clippy::missing_safety_doc)]
 impl NcclCommunicator {
-    /// The reduction of all ranks' `send` in every rank's `recv`.
-    pub unsafe fn all_reduce(
-        &self,
-        call: &Call,
-        send: *const c_void,
-        recv: *mut c_void,
-        stream: RawStream,
-    ) -> Result<()> {
-        let (count, dtype, op) = (call.count, dtype(call.dtype), operation(call)?);
-        // SAFETY: the caller's.
-        self.call("all_reduce", call.timeout, |comm| unsafe {
-            (self.library.api.all_reduce)(send, recv, count, dtype, op, comm, stream)
-        })
+    collectives! { call, this;
+        /// Writes the reduction of all ranks' `send` to every rank's `recv`.
+        all_reduce(op = operation(call)?) of call.count;
+        /// Writes the reduction of all ranks' `send` to the root's `recv`.
+        reduce(op = operation(call)?, root = root(call)?) of call.count;
+        /// Writes the root's `send` to every rank's `recv`.
+        broadcast(root = root(call)?) of call.count;
+        /// Writes every rank's `send`, of the call's count, in rank order to `recv`.
+        all_gather() of call.count;
+        /// Writes this rank's equal part of the reduction of all ranks' `send`, of the call's count, to `recv`.
+        reduce_scatter(op = operation(call)?) of call.count / this.world.size;
     }
 
-    /// The same in the root's `recv` only.
-    pub unsafe fn reduce(
-        &self,
-        call: &Call,
-        send: *const c_void,
-        recv: *mut c_void,
-        stream: RawStream,
-    ) -> Result<()> {
-        let (count, dtype, op, root) = (call.count, dtype(call.dtype), operation(call)?, root(call)?);
-        // SAFETY: the caller's.
-        self.call("reduce", call.timeout, |comm| unsafe {
-            (self.library.api.reduce)(send, recv, count, dtype, op, root, comm, stream)
-        })
-    }
-
-    /// The root's `send` in every rank's `recv`.
-    pub unsafe fn broadcast(
-        &self,
-        call: &Call,
-        send: *const c_void,
-        recv: *mut c_void,
-        stream: RawStream,
-    ) -> Result<()> {
-        let (count, dtype, root) = (call.count, dtype(call.dtype), root(call)?);
-        // SAFETY: the caller's.
-        self.call("broadcast", call.timeout, |comm| unsafe {
-            (self.library.api.broadcast)(send, recv, count, dtype, root, comm, stream)
-        })
-    }
-
-    /// Every rank's `send`, of the call's count, in `recv`, which has room for one of each rank.
-    pub unsafe fn all_gather(
-        &self,
-        call: &Call,
-        send: *const c_void,
-        recv: *mut c_void,
-        stream: RawStream,
-    ) -> Result<()> {
-        let (count, dtype) = (call.count, dtype(call.dtype));
-        // SAFETY: the caller's.
-        self.call("all_gather", call.timeout, |comm| unsafe {
-            (self.library.api.all_gather)(send, recv, count, dtype, comm, stream)
-        })
-    }
-
-    /// This rank's of as many equal parts as there are ranks of the reduction of all `send`, which
-    /// are of the call's count; in `recv`, of one part.
-    pub unsafe fn reduce_scatter(
-        &self,
-        call: &Call,
-        send: *const c_void,
-        recv: *mut c_void,
-        stream: RawStream,
-    ) -> Result<()> {
-        let (count, dtype, op) = (call.count / self.world.size, dtype(call.dtype), operation(call)?);
-        // SAFETY: the caller's.
-        self.call("reduce_scatter", call.timeout, |comm| unsafe {
-            (self.library.api.reduce_scatter)(send, recv, count, dtype, op, comm, stream)
-        })
-    }
-
-    /// Exchanges `send` with rank `to` and `recv` with rank `from`, in one group, so that neither
-    /// waits for the other; null for a direction that is not wanted.
+    /// Sends `send` to rank `to` and receives `recv` from rank `from` in one group, so that neither waits for
+    /// the other.
+    ///
+    /// A null pointer omits a direction.
+    ///
+    /// # Errors
+    /// Those of the type.
     pub unsafe fn exchange(
         &self,
         call: &Call,
@@ -133,8 +105,8 @@ impl NcclCommunicator {
         stream: RawStream,
     ) -> Result<()> {
         let (api, count, dtype) = (&self.library.api, call.count, dtype(call.dtype));
-        // SAFETY: the caller's. A group that was started is ended whatever happens in it.
-        self.call("send and receive", call.timeout, |comm| unsafe {
+        // SAFETY: the caller's contract. A started group is ended in any case.
+        self.call("send and receive", |comm| unsafe {
             let begun = (api.group_start)();
             if begun != SUCCESS {
                 return begun;

@@ -1,31 +1,30 @@
-//! What a communicator needs of the device that its work runs on. CUDA's is in
-//! [`cuda`](crate::cuda); the tests have one of their own.
+//! The device interface of a communicator, implemented for CUDA in [`cuda`](crate::cuda) and for tests.
 
 use super::{Library, UniqueId};
 use crate::Result;
-use std::{ffi::c_void, fmt};
+use std::{ffi::c_void, fmt, sync::Arc};
 
 /// A device that ranks can exchange data on.
 pub trait DeviceSite: Send + Sync + fmt::Debug {
-    /// What it is called in messages: `cuda:0`.
+    /// Name of the device, such as `cuda:0`.
     fn name(&self) -> String;
-    /// Equal on two ranks if they would use the very same device, which NCCL refuses.
+    /// Identity of the device: equal on two ranks if they use the same one, which NCCL refuses.
     ///
     /// # Errors
-    /// Why the device cannot be used.
+    /// The reason why the device cannot be used.
     fn identity(&self) -> Result<String>;
-    /// The NCCL of this process.
+    /// This process's NCCL.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why it is missing.
     fn library(&self) -> Result<&'static Library>;
-    /// A stream of its own on the device, which becomes this thread's current one.
+    /// Creates a stream on the device, which becomes the calling thread's current one.
     ///
     /// # Errors
     /// The driver's.
-    fn stream(&self) -> Result<Box<dyn Stream>>;
+    fn stream(&self) -> Result<Arc<dyn Stream>>;
 
-    /// Makes the id of a new communicator.
+    /// Creates the id of a new communicator.
     ///
     /// # Errors
     /// NCCL's own.
@@ -34,35 +33,49 @@ pub trait DeviceSite: Send + Sync + fmt::Debug {
     }
 }
 
-/// Where a communicator's work waits its turn, in order.
+/// The stream of a communicator: a queue of work that the device executes in order.
 pub trait Stream: Send + Sync + fmt::Debug {
     /// `cudaStream_t`
     fn handle(&self) -> *mut c_void;
-    /// Makes the stream's device the calling thread's.
+    /// Makes the stream's device current on the calling thread.
     ///
     /// # Errors
     /// The driver's.
     fn enter(&self) -> Result<()>;
-    /// Lets what is put on the stream from now on wait for all that the device has been given.
+    /// Marks the end of all work that the device was given so far, on any stream.
     ///
     /// # Errors
     /// The driver's.
-    fn wait_for_device(&self) -> Result<()>;
-    /// A mark behind all that is on the stream. Where [`orders_device`](Stream::orders_device), all
-    /// that the device is given from now on waits for it.
+    fn submitted(&self) -> Result<Box<dyn Submitted>>;
+    /// Marks the end of the work on this stream.
     ///
     /// # Errors
     /// The driver's.
-    fn mark(&self) -> Result<Box<dyn Mark>>;
-    /// Whether the device itself waits for marks. If not, the host must.
+    fn record_event(&self) -> Result<Arc<dyn Event>>;
+    /// Whether the device orders streams by itself. If not, the host waits in
+    /// [`submitted`](Stream::submitted) and for events.
     fn orders_device(&self) -> bool;
 }
 
+/// The end of all work submitted to a device until some moment.
+pub trait Submitted: Send + fmt::Debug {
+    /// Makes later work on the communicator's stream wait for it.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn precede(&self) -> Result<()>;
+}
+
 /// A point in a stream.
-pub trait Mark: Send + fmt::Debug {
-    /// Whether the stream has come to it. Never blocks.
+pub trait Event: Send + Sync + fmt::Debug {
+    /// Whether the stream has reached it. Never blocks.
     ///
     /// # Errors
     /// The device's, for work before it.
-    fn is_passed(&self) -> Result<bool>;
+    fn is_complete(&self) -> Result<bool>;
+    /// Makes all work submitted to the device afterwards, on any stream, wait for it.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn hold_device(&self) -> Result<()>;
 }

@@ -1,10 +1,9 @@
-//! Ranks that are processes of one machine, over shared memory.
+//! Transport between processes of one machine, over shared memory.
 //!
-//! The memory is a sealed `memfd`: it has no name anywhere, so nothing can be left behind however
-//! the processes end, it is not limited by the size of `/dev/shm` (64 MiB in a default container),
-//! and nobody can cut it short under a running group. Rank 0 makes it and passes on where to find
-//! it; the others open it through `/proc`, which asks for the same user; when all have joined, the
-//! last descriptor is closed.
+//! The memory is a sealed `memfd`. It has no name, so that nothing is left behind however the processes end;
+//! it is not limited by the size of `/dev/shm` (64 MiB in a default container); and it cannot be truncated.
+//! Rank 0 creates it and publishes its location. The others open it through `/proc`, which requires the same
+//! user. When all have joined, the last descriptor is closed.
 //!
 //! ```no_run
 //! # use collective::transport::shm::{ShmCommunicator, ShmSegment};
@@ -50,8 +49,7 @@ impl ShmCommunicator {
         Self::connect_unless(segment, rank, timeout, || None)
     }
 
-    /// The same, for ranks that hear of a failure elsewhere: ends with the error of `failed` soon after
-    /// there is one.
+    /// [`ShmCommunicator::connect`] that fails soon after `failed` returns an error.
     pub(crate) fn connect_unless(
         segment: ShmSegment,
         rank: usize,
@@ -72,7 +70,7 @@ impl ShmCommunicator {
             timeout,
         };
         member.barrier(&call).map_err(|error| job.0().unwrap_or(error))?;
-        // All have mapped it: from here on nobody else can.
+        // All ranks have mapped it. No other process can from here on.
         drop(descriptor);
         let processes = Processes::watch(member.region());
         member.watch(Box::new(processes));
@@ -80,7 +78,7 @@ impl ShmCommunicator {
     }
 }
 
-/// The job, while its ranks join: their processes are not known yet.
+/// The state of the job while its ranks join, because their processes are not known yet.
 struct Job<F>(F);
 
 impl<F> fmt::Debug for Job<F> {
@@ -104,48 +102,10 @@ impl Communicator for ShmCommunicator {
         "shm"
     }
 
-    fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.member.all_reduce(call, buffer)
-    }
-
-    fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.member.broadcast(call, buffer)
-    }
-
-    fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
-        self.member.all_gather(call, mine, out)
-    }
-
-    fn barrier(&self, call: &Call) -> Result<()> {
-        self.member.barrier(call)
-    }
+    forward!(member: all_reduce, broadcast, all_gather, barrier, reduce, reduce_scatter, gather, scatter, send, recv);
 
     fn abort(&self) {
         self.member.abort();
-    }
-
-    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.member.reduce(call, buffer)
-    }
-
-    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.member.reduce_scatter(call, buffer)
-    }
-
-    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
-        self.member.gather(call, mine, out)
-    }
-
-    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
-        self.member.scatter(call, all, mine)
-    }
-
-    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
-        self.member.send(call, to, data)
-    }
-
-    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
-        self.member.recv(call, from, data)
     }
 }
 

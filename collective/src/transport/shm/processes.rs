@@ -1,14 +1,15 @@
-//! Notices that a peer's process has ended.
+//! Detection of peers whose process has ended.
 
 use crate::transport::local::{
     Liveness,
     region::{Memory, Region},
 };
-use std::{
-    io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    sync::atomic::Ordering::Acquire,
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open, test_kill_process},
 };
+use std::{os::fd::OwnedFd, sync::atomic::Ordering::Acquire};
 
 /// The processes of a group, by rank.
 #[derive(Debug)]
@@ -16,17 +17,17 @@ pub struct Processes(Vec<Process>);
 
 #[derive(Debug)]
 enum Process {
-    /// A pidfd, readable once the process has ended, even while it waits to be reaped. Its number
-    /// cannot come to mean another process.
+    /// A pidfd, readable once the process has ended, even before it is reaped. It never refers to another
+    /// process.
     Handle(OwnedFd),
-    /// Had ended before we looked.
+    /// Had ended before it was opened.
     Ended,
-    /// The system has no pidfds (Linux before 5.3, some sandboxes): ask by number.
-    Number(i32),
+    /// The process id, where the system has no pidfds (Linux before 5.3, some sandboxes).
+    Number(Pid),
 }
 
 impl Processes {
-    /// Of a group whose ranks have all joined.
+    /// The processes of a group whose ranks have all joined.
     pub fn watch<M: Memory>(region: &Region<M>) -> Self {
         Processes(region.slots().map(|slot| Process::open(slot.pid.load(Acquire))).collect())
     }
@@ -40,30 +41,24 @@ impl Liveness for Processes {
 
 impl Process {
     fn open(pid: u32) -> Self {
-        // A peer wrote it: 0 and negative numbers would mean whole groups of processes.
-        let Ok(pid @ 1..) = i32::try_from(pid) else { return Process::Ended };
-        // SAFETY: no memory is passed.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        match i32::try_from(fd) {
-            // SAFETY: just opened, nobody else's; the kernel sets close-on-exec.
-            Ok(fd @ 0..) => Process::Handle(unsafe { OwnedFd::from_raw_fd(fd) }),
-            _ if io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) => Process::Ended,
-            _ => Process::Number(pid),
+        // Written by a peer: 0 and negative numbers would stand for process groups.
+        let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).and_then(Pid::from_raw);
+        let Some(pid) = pid else { return Process::Ended };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Process::Handle(fd),
+            Err(Errno::SRCH) => Process::Ended,
+            Err(_) => Process::Number(pid),
         }
     }
 
     fn has_ended(&self) -> bool {
         match self {
             Process::Handle(fd) => {
-                let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-                // SAFETY: one valid entry; does not wait.
-                unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)) == Ok(1)
             }
             Process::Ended => true,
-            // SAFETY: signal 0 only asks.
-            Process::Number(pid) => unsafe {
-                libc::kill(*pid, 0) != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
-            },
+            Process::Number(pid) => test_kill_process(*pid) == Err(Errno::SRCH),
         }
     }
 }
@@ -85,7 +80,7 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "not noticed");
             std::thread::yield_now();
         }
-        let number = Process::Number(i32::try_from(child.id()).unwrap());
+        let number = Process::Number(Pid::from_child(&child));
         assert!(!number.has_ended(), "without a handle, a zombie still counts as running");
         child.wait().unwrap();
         assert!(number.has_ended());

@@ -1,4 +1,4 @@
-//! The shared memory of a group of processes: made, found, checked and mapped.
+//! Shared memory of a group of processes: creation, opening, validation and mapping.
 
 use crate::{
     Error, Result,
@@ -7,21 +7,22 @@ use crate::{
         region::{Header, Memory, bytes},
     },
 };
+use rustix::{
+    fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
-    },
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     ptr::{self, NonNull},
     sync::atomic::Ordering::Relaxed,
 };
 
-/// First word of the memory; changes with its layout and with what ranks write there.
-const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm02");
+/// First word of the memory; changes with the layout and content.
+const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm03");
 
-/// A group's memory, mapped, not yet joined.
+/// A group's memory, mapped but not joined.
 #[derive(Debug)]
 pub struct ShmSegment {
     mapping: Mapping,
@@ -29,7 +30,7 @@ pub struct ShmSegment {
     name: String,
 }
 
-/// Keeps the memory open for others, until dropped.
+/// Keeps the memory open for other processes until dropped.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub world: usize,
@@ -37,7 +38,7 @@ pub(super) struct Descriptor {
 }
 
 impl ShmSegment {
-    /// Makes the memory for `world` ranks.
+    /// Creates the memory for `world` ranks.
     ///
     /// # Errors
     /// If the world is empty or too large, or the system refuses the memory.
@@ -47,11 +48,8 @@ impl ShmSegment {
         let file = memfd().map_err(|e| Error::io("making shared memory (memfd_create)", &e))?;
         let refused = |e: io::Error| Error::io(format!("reserving {len} bytes of shared memory"), &e);
         file.set_len(len as u64).map_err(refused)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: sealing an own descriptor; no memory is passed.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(refused(io::Error::last_os_error()));
-        }
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|e| refused(e.into()))?;
         let mapping = Mapping::new(&file, len)?;
         let nonce: [u64; 2] = rand::random();
         for (shared, word) in mapping.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]])
@@ -68,11 +66,11 @@ impl ShmSegment {
         Ok(ShmSegment { mapping, descriptor: Descriptor { world, _file: file }, name })
     }
 
-    /// Opens the memory that another process of this machine and user made under `name`.
+    /// Opens the memory that another process of this machine and user has created under `name`.
     ///
     /// # Errors
-    /// If there is none, because its maker has ended or runs on another machine, or if it is not
-    /// the memory that was meant.
+    /// If it does not exist, because its creator has ended or runs on another machine, or it is not the
+    /// memory of this group.
     pub fn open(name: &str, world: usize) -> Result<Self> {
         check_world(world)?;
         let invalid = |why: &str| Error::Invalid(format!("shared memory {name:?}: {why}"));
@@ -81,10 +79,10 @@ impl ShmSegment {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .custom_flags((OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
             .open(path)
             .map_err(failed)?;
-        // The path may by now be any file of that process, or of another: look before mapping.
+        // The path may refer to another file by now, which is checked before mapping.
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.is_file() || metadata.len() != bytes(world) as u64 {
             return Err(invalid("its size is not that of a group of this size"));
@@ -97,8 +95,7 @@ impl ShmSegment {
         Ok(ShmSegment { mapping, descriptor: Descriptor { world, _file: file }, name: name.to_string() })
     }
 
-    /// What other ranks of this machine pass to [`ShmSegment::open`]. Of use until the rank that
-    /// made the memory has connected.
+    /// The name for [`ShmSegment::open`] in other ranks, valid until the creator has connected.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -108,7 +105,7 @@ impl ShmSegment {
     }
 }
 
-/// Takes `/proc/<pid>/fd/<number>#<nonce>` apart, and nothing else.
+/// Parses `/proc/<pid>/fd/<number>#<nonce>`.
 pub(crate) fn parse(name: &str) -> Option<(&str, [u64; 2])> {
     let (path, nonce) = name.split_once('#')?;
     let (pid, fd) = path.strip_prefix("/proc/")?.split_once("/fd/")?;
@@ -121,17 +118,11 @@ pub(crate) fn parse(name: &str) -> Option<(&str, [u64; 2])> {
 }
 
 fn memfd() -> io::Result<File> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Kernels before 6.3 do not know the third flag; some of those after insist on it.
-    for flags in [flags | libc::MFD_NOEXEC_SEAL, flags] {
-        // SAFETY: a constant C string; the descriptor that comes back is nobody else's.
-        let fd = unsafe { libc::memfd_create(c"burn-ddp".as_ptr(), flags) };
-        if fd >= 0 {
-            // SAFETY: as above.
-            return Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-    }
-    Err(io::Error::last_os_error())
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 reject the third flag; some later ones require it.
+    let fd = memfd_create(c"burn-ddp", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| memfd_create(c"burn-ddp", flags))?;
+    Ok(File::from(fd))
 }
 
 /// Memory mapped from a file, until dropped.
@@ -143,15 +134,13 @@ pub struct Mapping {
 
 impl Mapping {
     fn new(file: &File, len: usize) -> Result<Self> {
+        let failed = |e: io::Error| Error::io(format!("mapping {len} bytes of shared memory"), &e);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        match NonNull::new(base.cast::<u8>()) {
-            Some(address) if base != libc::MAP_FAILED => Ok(Mapping { base: address, len }),
-            _ => Err(Error::io(format!("mapping {len} bytes of shared memory"), &io::Error::last_os_error())),
-        }
+        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }
+            .map_err(|e| failed(e.into()))?;
+        let base = NonNull::new(base.cast()).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        Ok(Mapping { base, len })
     }
 
     fn header(&self) -> &Header {
@@ -160,8 +149,8 @@ impl Mapping {
     }
 }
 
-// SAFETY: owns its mapping, which is page-aligned and of this length. A file that could shrink is
-// no danger: the creator seals it, and `open` finds the creator's nonce in it.
+// SAFETY: owns its mapping, which is page-aligned and of this length. The file cannot shrink: its creator
+// seals it, and `open` checks the creator's nonce.
 unsafe impl Memory for Mapping {
     fn base(&self) -> *mut u8 {
         self.base.as_ptr()
@@ -179,8 +168,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the address and length that `mmap` gave.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        // SAFETY: the address and length of the mapping, which nothing uses any more. An error leaves it mapped.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -3,16 +3,15 @@
 use crate::{
     Error, FileStore, InitMethod, Options, ProcessGroup, Store, Transport,
     rendezvous::{
-        Arbiter,
+        Arbiter, config,
         control::{Control, Joining, connect},
-        plan,
         wait::RendezvousWait,
         wire::Member,
     },
 };
 use std::{thread, time::Duration};
 
-/// Much longer than it takes a rank to hear of a failure.
+/// Much longer than the propagation of a failure.
 const PATIENT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -29,7 +28,7 @@ fn a_failure_while_ranks_join_is_what_the_others_report() {
         let mut wait = RendezvousWait::new(PATIENT, None);
         let deadline = wait.deadline;
         let value = FileStore::new(folder.path()).get("rendezvous", PATIENT).unwrap();
-        let (address, secret) = plan::parse(&String::from_utf8(value).unwrap()).unwrap();
+        let (address, secret) = config::parse(&String::from_utf8(value).unwrap()).unwrap();
         let stream = connect(&address, &secret, &mut wait, deadline).unwrap();
         let member = Member {
             data: stream.local_addr().unwrap(),

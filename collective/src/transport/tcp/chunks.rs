@@ -1,30 +1,31 @@
-//! The *chunks* way of reducing: rank c owns the c-th of n chunks of the buffer, receives
-//! everyone's part of it, reduces it in rank order, and sends the result to those who want it.
+//! Reduction in chunks: rank c owns the c-th of n chunks of the buffer, receives the other ranks' parts of
+//! it, reduces them in rank order and sends the result to the ranks that want it.
 //!
-//! Chunks go in pieces. From one rank to another there is one stream: the pieces of the receiver's
-//! chunk and, [`LEAD`] pieces behind, the results of the sender's own chunk. So a piece is received
-//! into a small ring, reduced and sent on while it is still in the processor's cache, and sending,
-//! reducing and receiving overlap. A rank does not take the k-th contribution before there is room
-//! in its ring, and does not send the k-th result before all contributions to it have come; both
-//! wait for pieces of lower number only, so they cannot wait for each other in a circle.
+//! Chunks are transferred in pieces. From one rank to another there is one stream: the pieces of the
+//! receiver's chunk and, [`LEAD`] pieces later, the results of the sender's chunk. A piece is received into a
+//! small ring, reduced and sent while it is in the processor's cache, and sending, reducing and receiving
+//! overlap. A rank does not receive the k-th contribution before its ring has space, and does not send the
+//! k-th result before all contributions to it have arrived. Both wait for pieces of lower number only, so
+//! that no cyclic wait is possible.
 
 use super::{
     PIECE, Tcp,
-    lanes::{Flow, Lane, Memory, Part},
+    duplex::Duplex,
     reduce_into,
+    transfer::{Memory, Part, Transfer},
 };
 use crate::{ReduceOp, Result, communicator::World, transport::method::MethodCall};
 use std::ops::Range;
 
-/// By how many pieces contributions run ahead of results.
+/// Number of pieces by which contributions precede results.
 const LEAD: usize = 2;
-/// Pieces of one peer that may wait to be reduced.
+/// Maximum number of pieces of one peer that wait to be reduced.
 const RING: usize = LEAD + 2;
 
-/// What goes from one rank to another, part by part.
+/// The parts that one rank sends to another, in order.
 struct Stream {
     parts: Vec<Part>,
-    /// Index among the parts of each contribution, and of each result.
+    /// Indices among the parts, of contributions and of results.
     contributions: Vec<usize>,
     results: Vec<usize>,
 }
@@ -51,21 +52,21 @@ impl Stream {
     }
 }
 
-/// How many parts come before number `index` of `places`, which are those that must wait.
+/// Number of parts before entry `index` of `places`, whose parts must wait.
 fn before(places: &[usize], index: usize) -> usize {
     places.get(index).copied().unwrap_or(usize::MAX)
 }
 
-/// `range` in pieces.
+/// Splits `range` into pieces.
 fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(PIECE).map(move |at| at..end.min(at + PIECE))
 }
 
 impl Tcp {
-    /// Reduces `buffer`, of which every rank for whom `wants` is true ends with the whole result.
-    /// A rank that wants nothing ends with its own chunk, if nobody wants anything, and else with
-    /// the buffer it had.
+    /// Reduces `buffer`; every rank for which `wants` is true receives the whole result.
+    ///
+    /// The other ranks keep their buffers. If no rank wants the result, every rank receives its own chunk.
     pub(super) fn reduce_chunks(
         &self,
         call: MethodCall<'_>,
@@ -78,7 +79,7 @@ impl Tcp {
         let chunk = |rank: usize| rank * call.count / size * width..(rank + 1) * call.count / size * width;
         let (mine, ring) = (chunk(me), RING * PIECE);
         let kept = !wants(me) && (0..size).any(&wants);
-        // One ring for every peer and, for who must keep its buffer, the result in place of its own.
+        // A ring for every peer and, on ranks that keep their buffer, space for the result.
         let slot = |peer: usize, piece: usize| {
             let len = PIECE.min(mine.len() - piece * PIECE);
             let start = peer * ring + piece % RING * PIECE;
@@ -105,15 +106,15 @@ impl Tcp {
                 pieces(results).map(Part::User).collect(),
             )
         };
-        let lane = |peer| {
+        let duplex = |peer| {
             let (to, from) = (outgoing(peer), incoming(peer));
-            let send = Flow::new(to.parts, Some(before(&to.results, 0)));
-            let recv = Flow::new(from.parts, Some(before(&from.contributions, RING)));
+            let send = Transfer::new(to.parts, Some(before(&to.results, 0)));
+            let recv = Transfer::new(from.parts, Some(before(&from.contributions, RING)));
             ((send, recv), (to.results, from.contributions))
         };
-        let (flows, gates): (Vec<_>, Vec<_>) = self.peers().map(lane).unzip();
-        let mut flows = flows.into_iter();
-        let plan = |_| flows.next().unwrap_or_else(|| (Flow::absent(), Flow::absent()));
+        let (transfers, gates): (Vec<_>, Vec<_>) = self.peers().map(duplex).unzip();
+        let mut transfers = transfers.into_iter();
+        let plan = |_| transfers.next().unwrap_or_else(|| (Transfer::absent(), Transfer::absent()));
         let reduce = |memory: &mut Memory, piece: usize| {
             let own = mine.start + piece * PIECE;
             let bytes = PIECE.min(mine.len() - piece * PIECE);
@@ -127,20 +128,23 @@ impl Tcp {
             reduce_into(call.dtype, op, inputs, to, bytes);
         };
         let mut reduced = 0;
-        self.exchange(call, buffer, scratch, self.peers(), plan, |memory, lanes| {
-            let come = |(lane, (_, contributions)): (&Lane, &(Vec<usize>, Vec<usize>))| {
+        self.exchange(call, buffer, scratch, self.peers(), plan, |memory, duplexes| {
+            let come = |(duplex, (_, contributions)): (&Duplex, &(Vec<usize>, Vec<usize>))| {
                 reduced
-                    + contributions[reduced..].iter().take_while(|place| **place < lane.recv.moved()).count()
+                    + contributions[reduced..]
+                        .iter()
+                        .take_while(|place| **place < duplex.recv.moved())
+                        .count()
             };
-            let come = lanes.iter().zip(&gates).map(come).min().unwrap_or(count);
+            let come = duplexes.iter().zip(&gates).map(come).min().unwrap_or(count);
             if come == reduced {
                 return;
             }
             (reduced..come).for_each(|piece| reduce(memory, piece));
             reduced = come;
-            for (lane, (results, contributions)) in lanes.iter_mut().zip(&gates) {
-                lane.send.open(before(results, reduced));
-                lane.recv.open(before(contributions, reduced + RING));
+            for (duplex, (results, contributions)) in duplexes.iter_mut().zip(&gates) {
+                duplex.send.open(before(results, reduced));
+                duplex.recv.open(before(contributions, reduced + RING));
             }
         })
     }

@@ -1,31 +1,32 @@
-//! Collectives over TCP.
+//! Transport over TCP, within a machine and between machines.
 //!
-//! Every pair of ranks that need each other has one connection. Which way a call takes depends on
-//! its bytes and on the world, both the same on all ranks:
+//! Ranks that exchange data have one connection. The algorithm of a call depends on its size and on the world
+//! size, which are equal on all ranks:
 //!
-//! - *flat*, small and few ranks: everyone sends to everyone and reduces for itself. One hop.
+//! - *flat*, small and few ranks: every rank sends to every other and reduces for itself. One hop.
 //! - *tree*, small and many ranks: gathered to rank 0 over a binomial tree, reduced there, and
 //!   broadcast back. 2·log₂ n hops, n messages.
-//! - *chunks*, large: rank c owns the c-th of n chunks, receives everyone's part of it, reduces it
-//!   and sends the result to everyone, all overlapped piece by piece. 2·(n−1)/n of the buffer goes
-//!   each way, which no algorithm can undercut, and half types travel as they are.
+//! - *chunks*, large: rank c owns the c-th of n chunks, receives the other ranks' parts of it, reduces them
+//!   and sends the result to all ranks, overlapped piece by piece. 2·(n−1)/n of the buffer is transferred
+//!   in each direction, which is the minimum, and half types are transferred as they are.
 //!
-//! In all three an element is reduced by one rank, or by all alike, in rank order.
+//! In all three, an element is reduced in rank order, by one rank or equally by all.
 
 mod chunks;
-mod lanes;
-pub(crate) mod switchboard;
+pub(crate) mod connection_pool;
+mod duplex;
+mod transfer;
 mod tree;
 
-pub(crate) use switchboard::Switchboard;
+pub(crate) use connection_pool::ConnectionPool;
 
 use crate::{
-    DType, Error, ReduceOp, Result,
+    DType, ReduceOp, Result,
     communicator::{Call, Communicator, World},
     reduce::reduce_raw,
     transport::method::{Method, MethodCall},
 };
-use lanes::{Flow, Lane, Memory, Part, Watch};
+use duplex::{Duplex, Watch};
 use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -35,17 +36,18 @@ use std::{
     },
     time::Instant,
 };
+use transfer::{Memory, Part, Transfer};
 
-/// Up to this many bytes a message counts as small.
+/// Maximum size of a small message in bytes.
 const SMALL: usize = 32 << 10;
-/// Up to this many ranks, small messages go flat.
+/// Maximum number of ranks for which small messages are sent flat.
 const FEW: usize = 8;
-/// Bytes that are reduced or passed on at a time.
+/// Size in bytes of the pieces that are reduced or forwarded.
 const PIECE: usize = 128 << 10;
 
-/// What a call needs besides its arguments; one call at a time has it.
+/// Connections and scratch memory of a group, used by one call at a time.
 #[derive(Debug)]
-struct Equipment {
+struct Connections {
     streams: Vec<Option<TcpStream>>,
     scratch: Vec<u8>,
 }
@@ -53,30 +55,30 @@ struct Equipment {
 /// The TCP transport of one group.
 #[derive(Debug)]
 pub(crate) struct Tcp {
-    switchboard: Arc<Switchboard>,
+    pool: Arc<ConnectionPool>,
     group: u64,
     world: World,
     /// World rank and data address of every rank of the group.
     members: Vec<(usize, SocketAddr)>,
-    equipment: Mutex<Equipment>,
+    connections: Mutex<Connections>,
     aborted: AtomicBool,
 }
 
 impl Tcp {
     pub fn new(
-        switchboard: Arc<Switchboard>,
+        pool: Arc<ConnectionPool>,
         group: u64,
         rank: usize,
         members: Vec<(usize, SocketAddr)>,
     ) -> Self {
         let size = members.len();
-        let equipment = Equipment { streams: (0..size).map(|_| None).collect(), scratch: Vec::new() };
+        let connections = Connections { streams: (0..size).map(|_| None).collect(), scratch: Vec::new() };
         Tcp {
-            switchboard,
+            pool,
             group,
             world: World { rank, size },
             members,
-            equipment: Mutex::new(equipment),
+            connections: Mutex::new(connections),
             aborted: AtomicBool::new(false),
         }
     }
@@ -90,21 +92,22 @@ impl Tcp {
         rank * bytes..(rank + 1) * bytes
     }
 
-    /// Connects to `peers` where that is not done, then runs the lanes that `plan` makes of them.
-    /// `scratch` is the number of bytes needed beside the caller's buffer.
+    /// Connects to `peers` where necessary, then runs the transfers that `plan` returns for each.
+    ///
+    /// `scratch` is the number of bytes needed in addition to the caller's buffer.
     fn exchange(
         &self,
         call: MethodCall<'_>,
         user: &mut [u8],
         scratch: usize,
         peers: impl Iterator<Item = usize> + Clone,
-        mut plan: impl FnMut(usize) -> (Flow, Flow),
-        mut hook: impl FnMut(&mut Memory, &mut [Lane]),
+        mut plan: impl FnMut(usize) -> (Transfer, Transfer),
+        mut hook: impl FnMut(&mut Memory, &mut [Duplex]),
     ) -> Result<()> {
         let watch = Watch { call, begun: Instant::now(), aborted: &self.aborted };
-        let mut equipment = self.equipment.lock().unwrap_or_else(PoisonError::into_inner);
-        let Equipment { streams, scratch: spare } = &mut *equipment;
-        // Dial first: whoever waits for this rank's call should not wait for its waiting.
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let Connections { streams, scratch: spare } = &mut *connections;
+        // Dial first, so that peers that wait for this rank's connection are not delayed by its own waits.
         for peer in peers.clone() {
             if streams[peer].is_none() && self.dials(peer) {
                 streams[peer] = Some(self.connect(peer, &watch)?);
@@ -119,15 +122,15 @@ impl Tcp {
             spare.resize(scratch, 0);
         }
         let mut memory = Memory { user, scratch: &mut spare[..scratch] };
-        let mut lanes = Vec::new();
+        let mut duplexes = Vec::new();
         for peer in peers {
             if let Some(stream) = &streams[peer] {
                 let (send, recv) = plan(peer);
-                lanes.push(Lane::new(peer, stream, send, recv));
+                duplexes.push(Duplex::new(peer, stream, send, recv));
             }
         }
-        hook(&mut memory, &mut lanes);
-        lanes::run(self.world.rank, &watch, &mut memory, &mut lanes, hook)
+        hook(&mut memory, &mut duplexes);
+        duplex::run(self.world.rank, &watch, &mut memory, &mut duplexes, hook)
     }
 
     fn dials(&self, peer: usize) -> bool {
@@ -136,23 +139,25 @@ impl Tcp {
 
     fn connect(&self, peer: usize, watch: &Watch) -> Result<TcpStream> {
         let (rank, address) = self.members[peer];
-        self.switchboard.connect(self.group, rank, address, || watch.check(|| format!("rank {peer}")))
+        self.pool.connect(self.group, rank, address, || watch.check(|| format!("rank {peer}")))
     }
 
-    /// Everyone's buffer to everyone, or to the root alone.
+    /// Sends every rank's buffer to every rank, or to the root only.
     fn reduce_flat(&self, call: MethodCall<'_>, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
         let World { rank: me, size } = self.world;
         let bytes = buffer.len();
         let wants = |rank: usize| call.root.is_none_or(|root| root == rank);
         let slot = |peer: usize| peer * bytes..(peer + 1) * bytes;
         let plan = |peer| {
-            let send = if wants(peer) { Flow::free(vec![Part::User(0..bytes)]) } else { Flow::bare() };
-            let recv = if wants(me) { Flow::free(vec![Part::Scratch(slot(peer))]) } else { Flow::bare() };
+            let send =
+                if wants(peer) { Transfer::free(vec![Part::User(0..bytes)]) } else { Transfer::bare() };
+            let recv =
+                if wants(me) { Transfer::free(vec![Part::Scratch(slot(peer))]) } else { Transfer::bare() };
             (send, recv)
         };
         let peers = self.peers().filter(|peer| wants(me) || wants(*peer));
-        self.exchange(call, buffer, size * bytes, peers, plan, |memory, lanes| {
-            if wants(me) && lanes.iter().all(Lane::complete) {
+        self.exchange(call, buffer, size * bytes, peers, plan, |memory, duplexes| {
+            if wants(me) && duplexes.iter().all(Duplex::complete) {
                 let own = memory.user.as_mut_ptr();
                 let inputs = (0..size).map(|rank| match rank == me {
                     true => own.cast_const(),
@@ -178,10 +183,6 @@ fn reduce_into(
     unsafe { reduce_raw(dtype, op, &inputs, &[out], bytes) }
 }
 
-fn reduction(call: &Call) -> Result<ReduceOp> {
-    call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))
-}
-
 impl Communicator for Tcp {
     fn world(&self) -> World {
         self.world
@@ -192,7 +193,7 @@ impl Communicator for Tcp {
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (call, op) = (Method::AllReduce.of(call), reduction(call)?);
+        let (call, op) = (Method::AllReduce.of(call), call.reduction()?);
         match (buffer.len() <= SMALL, self.world.size <= FEW) {
             (true, true) => self.reduce_flat(call, op, buffer),
             (true, false) => self.reduce_tree(call, op, buffer),
@@ -201,7 +202,7 @@ impl Communicator for Tcp {
     }
 
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (call, op) = (Method::Reduce.of(call), reduction(call)?);
+        let (call, op) = (Method::Reduce.of(call), call.reduction()?);
         match buffer.len() <= SMALL {
             true => self.reduce_flat(call, op, buffer),
             false => self.reduce_chunks(call, op, buffer, |rank| call.root == Some(rank)),
@@ -209,7 +210,7 @@ impl Communicator for Tcp {
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.reduce_chunks(Method::ReduceScatter.of(call), reduction(call)?, buffer, |_| false)
+        self.reduce_chunks(Method::ReduceScatter.of(call), call.reduction()?, buffer, |_| false)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -223,7 +224,7 @@ impl Communicator for Tcp {
         if self.world.size > FEW && bytes <= SMALL {
             return self.gather_tree(call, out, bytes);
         }
-        let part = |rank| Flow::free(vec![Part::User(self.slot(rank, bytes))]);
+        let part = |rank| Transfer::free(vec![Part::User(self.slot(rank, bytes))]);
         self.exchange(call, out, 0, self.peers(), |peer| (part(me), part(peer)), |_, _| {})
     }
 
@@ -232,12 +233,13 @@ impl Communicator for Tcp {
         let (me, bytes) = (self.world.rank, mine.len());
         match call.root {
             Some(root) if root != me => {
-                let plan = |_| (Flow::free(vec![Part::User(0..bytes)]), Flow::bare());
+                let plan = |_| (Transfer::free(vec![Part::User(0..bytes)]), Transfer::bare());
                 self.exchange(call, &mut mine.to_vec(), 0, std::iter::once(root), plan, |_, _| {})
             }
             _ => {
                 out[self.slot(me, bytes)].copy_from_slice(mine);
-                let plan = |peer| (Flow::bare(), Flow::free(vec![Part::User(self.slot(peer, bytes))]));
+                let plan =
+                    |peer| (Transfer::bare(), Transfer::free(vec![Part::User(self.slot(peer, bytes))]));
                 self.exchange(call, out, 0, self.peers(), plan, |_, _| {})
             }
         }
@@ -248,12 +250,13 @@ impl Communicator for Tcp {
         let (me, bytes) = (self.world.rank, mine.len());
         match call.root {
             Some(root) if root != me => {
-                let plan = |_| (Flow::bare(), Flow::free(vec![Part::User(0..bytes)]));
+                let plan = |_| (Transfer::bare(), Transfer::free(vec![Part::User(0..bytes)]));
                 self.exchange(call, mine, 0, std::iter::once(root), plan, |_, _| {})
             }
             _ => {
                 mine.copy_from_slice(&all[self.slot(me, bytes)]);
-                let plan = |peer| (Flow::free(vec![Part::User(self.slot(peer, bytes))]), Flow::bare());
+                let plan =
+                    |peer| (Transfer::free(vec![Part::User(self.slot(peer, bytes))]), Transfer::bare());
                 self.exchange(call, &mut all.to_vec(), 0, self.peers(), plan, |_, _| {})
             }
         }
@@ -264,19 +267,19 @@ impl Communicator for Tcp {
         if self.world.size > FEW {
             return self.gather_tree(call, &mut [], 0);
         }
-        self.exchange(call, &mut [], 0, self.peers(), |_| (Flow::bare(), Flow::bare()), |_, _| {})
+        self.exchange(call, &mut [], 0, self.peers(), |_| (Transfer::bare(), Transfer::bare()), |_, _| {})
     }
 
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         let call = Method::Message.of(call);
-        let plan = |_| (Flow::free(vec![Part::User(0..data.len())]), Flow::absent());
+        let plan = |_| (Transfer::free(vec![Part::User(0..data.len())]), Transfer::absent());
         self.exchange(call, &mut data.to_vec(), 0, std::iter::once(to), plan, |_, _| {})
     }
 
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         let call = Method::Message.of(call);
         let all = 0..data.len();
-        let plan = |_| (Flow::absent(), Flow::free(vec![Part::User(all.clone())]));
+        let plan = |_| (Transfer::absent(), Transfer::free(vec![Part::User(all.clone())]));
         self.exchange(call, data, 0, std::iter::once(from), plan, |_, _| {})
     }
 

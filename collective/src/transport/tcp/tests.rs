@@ -1,6 +1,7 @@
 //! Ranks that enter different methods with one and the same call.
 
 use super::*;
+use crate::Error;
 use crate::Secret;
 use std::{net::Ipv4Addr, thread, time::Duration};
 
@@ -8,10 +9,10 @@ use std::{net::Ipv4Addr, thread, time::Duration};
 fn pair() -> [Tcp; 2] {
     let secret = Secret::new("a secret for tests").unwrap();
     let start =
-        |rank| Arc::new(Switchboard::start(Ipv4Addr::LOCALHOST.into(), rank, secret.clone()).unwrap());
-    let switchboards = [0, 1].map(start);
-    let members: Vec<_> = switchboards.iter().map(|one| one.address()).enumerate().collect();
-    [0, 1].map(|rank| Tcp::new(switchboards[rank].clone(), 0, rank, members.clone()))
+        |rank| Arc::new(ConnectionPool::start(Ipv4Addr::LOCALHOST.into(), rank, secret.clone()).unwrap());
+    let pools = [0, 1].map(start);
+    let members: Vec<_> = pools.iter().map(|one| one.address()).enumerate().collect();
+    [0, 1].map(|rank| Tcp::new(pools[rank].clone(), 0, rank, members.clone()))
 }
 
 #[test]

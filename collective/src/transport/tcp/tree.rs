@@ -1,24 +1,25 @@
-//! The calls that run over a binomial tree.
+//! Calls over a binomial tree.
 //!
-//! Counted from the root, the parent of v is v without its lowest set bit, so the ranks below v
-//! are a run that begins with v: what they send up is contiguous and in rank order.
+//! Counted from the root, the parent of v is v without its lowest set bit. The ranks below v are therefore a
+//! contiguous range that begins with v, in rank order.
 
 use super::{
     PIECE, Tcp,
-    lanes::{Flow, Lane, Part},
+    duplex::Duplex,
     reduce_into,
+    transfer::{Part, Transfer},
 };
 use crate::{ReduceOp, Result, transport::method::MethodCall};
 use std::ops::Range;
 
-/// Place of one rank in the tree, in ranks counted from the root.
+/// A rank's place in the tree, in ranks counted from the root.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     parent: Option<usize>,
     children: Vec<usize>,
 }
 
-/// The rank itself and all below it.
+/// The rank and all ranks below it.
 fn below(v: usize, size: usize) -> Range<usize> {
     if v == 0 { 0..size } else { v..size.min(v + (1 << v.trailing_zeros())) }
 }
@@ -41,64 +42,66 @@ impl Tcp {
         (node.parent.map(rank), node.children.into_iter().map(rank).collect())
     }
 
-    /// Pieces go down as they come. A header goes up from everyone at once, so that a rank that
-    /// does something else is found out by its parent.
+    /// Forwards pieces down the tree as they arrive.
+    ///
+    /// Every rank sends a header up at once, so that its parent detects a different call.
     pub(super) fn broadcast_tree(&self, call: MethodCall<'_>, buffer: &mut [u8]) -> Result<()> {
         let (parent, children) = self.relatives(call.root.unwrap_or(0));
         let bytes = buffer.len();
         let pieces = || (0..bytes).step_by(PIECE).map(|at| Part::User(at..bytes.min(at + PIECE))).collect();
         let plan = |peer| match parent == Some(peer) {
-            true => (Flow::bare(), Flow::free(pieces())),
-            false => (Flow::new(pieces(), Some(0)), Flow::bare()),
+            true => (Transfer::bare(), Transfer::free(pieces())),
+            false => (Transfer::new(pieces(), Some(0)), Transfer::bare()),
         };
         let peers = parent.into_iter().chain(children);
-        self.exchange(call, buffer, 0, peers, plan, |_, lanes| {
-            let come = lanes
+        self.exchange(call, buffer, 0, peers, plan, |_, duplexes| {
+            let come = duplexes
                 .iter()
-                .find(|lane| parent == Some(lane.peer))
-                .map_or(usize::MAX, |lane| lane.recv.moved());
-            for lane in lanes.iter_mut().filter(|lane| parent != Some(lane.peer)) {
-                lane.send.open(come);
+                .find(|duplex| parent == Some(duplex.peer))
+                .map_or(usize::MAX, |duplex| duplex.recv.moved());
+            for duplex in duplexes.iter_mut().filter(|duplex| parent != Some(duplex.peer)) {
+                duplex.send.open(come);
             }
         })
     }
 
-    /// All slots of `bytes` bytes in `out` go up to rank 0, and all of `out` comes back.
+    /// Gathers all slots of `bytes` bytes in `out` at rank 0, and broadcasts `out`.
     pub(super) fn gather_tree(&self, call: MethodCall<'_>, out: &mut [u8], bytes: usize) -> Result<()> {
         let (me, size) = (self.world.rank, self.world.size);
         let (parent, children) = self.relatives(0);
         let slots = |ranks: Range<usize>| vec![Part::User(ranks.start * bytes..ranks.end * bytes)];
         let plan = |peer| match parent == Some(peer) {
-            true => (Flow::new(slots(below(me, size)), None), Flow::free(slots(0..size))),
-            false => (Flow::new(slots(0..size), None), Flow::free(slots(below(peer, size)))),
+            true => (Transfer::new(slots(below(me, size)), None), Transfer::free(slots(0..size))),
+            false => (Transfer::new(slots(0..size), None), Transfer::free(slots(below(peer, size)))),
         };
         let peers = parent.into_iter().chain(children);
-        self.exchange(call, out, 0, peers, plan, |_, lanes| pass_on(lanes, parent))
+        self.exchange(call, out, 0, peers, plan, |_, duplexes| pass_on(duplexes, parent))
     }
 
-    /// Everyone's buffer goes up to rank 0, which reduces; the result comes back.
+    /// Gathers the buffers at rank 0, which reduces them, and broadcasts the result.
     pub(super) fn reduce_tree(&self, call: MethodCall<'_>, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
         let (me, size) = (self.world.rank, self.world.size);
         let (parent, children) = self.relatives(0);
         let bytes = buffer.len();
         let mine = below(me, size);
-        // This rank's own part goes from its buffer, the others' from scratch, where slot v is
-        // that of rank `me + v`.
+        // This rank's part is sent from its buffer, the others' from scratch, where slot v is that of rank
+        // `me + v`.
         let slots = |ranks: Range<usize>| (ranks.start - me) * bytes..(ranks.end - me) * bytes;
         let all = || Part::User(0..bytes);
         let plan = |peer| match parent == Some(peer) {
             true => {
                 let rest = Part::Scratch(slots(me + 1..mine.end));
-                (Flow::new(vec![all(), rest], None), Flow::free(vec![all()]))
+                (Transfer::new(vec![all(), rest], None), Transfer::free(vec![all()]))
             }
-            false => {
-                (Flow::new(vec![all()], None), Flow::free(vec![Part::Scratch(slots(below(peer, size)))]))
-            }
+            false => (
+                Transfer::new(vec![all()], None),
+                Transfer::free(vec![Part::Scratch(slots(below(peer, size)))]),
+            ),
         };
         let peers = parent.into_iter().chain(children);
         let mut reduced = false;
-        self.exchange(call, buffer, mine.len() * bytes, peers, plan, |memory, lanes| {
-            if parent.is_none() && !reduced && lanes.iter().all(|lane| lane.recv.complete()) {
+        self.exchange(call, buffer, mine.len() * bytes, peers, plan, |memory, duplexes| {
+            if parent.is_none() && !reduced && duplexes.iter().all(|duplex| duplex.recv.complete()) {
                 reduced = true;
                 let own = memory.user.as_mut_ptr();
                 let inputs = (0..size).map(|rank| match rank == me {
@@ -107,20 +110,24 @@ impl Tcp {
                 });
                 reduce_into(call.dtype, op, inputs, own, bytes);
             }
-            pass_on(lanes, parent);
+            pass_on(duplexes, parent);
         })
     }
 }
 
-/// Up when all children have come, down when the parent has come, too.
-fn pass_on(lanes: &mut [Lane], parent: Option<usize>) {
+/// Allows sending to the parent once all children's data has arrived, and to the children once the parent's
+/// has, too.
+fn pass_on(duplexes: &mut [Duplex], parent: Option<usize>) {
     let come = |up: bool| {
-        lanes.iter().filter(|lane| (parent == Some(lane.peer)) == up).all(|lane| lane.recv.complete())
+        duplexes
+            .iter()
+            .filter(|duplex| (parent == Some(duplex.peer)) == up)
+            .all(|duplex| duplex.recv.complete())
     };
     let (from_children, from_parent) = (come(false), come(true));
-    for lane in lanes {
-        if from_children && (from_parent || parent == Some(lane.peer)) {
-            lane.send.open_all();
+    for duplex in duplexes {
+        if from_children && (from_parent || parent == Some(duplex.peer)) {
+            duplex.send.open_all();
         }
     }
 }

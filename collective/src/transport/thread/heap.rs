@@ -1,4 +1,4 @@
-//! Memory that the threads of a process share, for what goes through areas.
+//! Memory that threads of one process share for small calls.
 
 use crate::{Error, Result, transport::local::region::Memory};
 use std::{
@@ -13,10 +13,14 @@ pub struct Heap {
     len: usize,
 }
 
-/// What [`Memory`] promises.
+/// Alignment that [`Memory`] requires.
 const PAGE: usize = 4096;
 
 impl Heap {
+    /// Allocates `len` zeroed bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is not enough memory.
     pub fn new(len: usize) -> Result<Self> {
         // SAFETY: not of size zero.
         match NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) }) {
@@ -25,7 +29,7 @@ impl Heap {
         }
     }
 
-    /// Room to align within: an aligned allocation would not be zeroed lazily.
+    /// Includes space for alignment: an aligned allocation would not be zeroed lazily.
     fn layout(len: usize) -> Result<Layout> {
         Layout::from_size_align(len + PAGE, 16).map_err(|e| Error::Invalid(format!("{len} bytes: {e}")))
     }

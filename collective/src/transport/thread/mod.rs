@@ -1,39 +1,38 @@
-//! Ranks that are threads of one process.
+//! Transport between threads of one process.
 //!
-//! Large buffers are reduced where they are: each rank publishes a pointer to its own, and whoever
-//! has time takes the next chunk and reduces it out of all buffers into all buffers. The only
-//! traffic is the reduction itself, and a rank that the scheduler starves does not hold up the
-//! rest. Which thread reduces a chunk does not show in the bits.
+//! Large buffers are reduced in place. Each rank publishes a pointer to its buffer; whichever rank is free
+//! takes the next chunk and reduces it from all buffers into all buffers. Nothing is copied, and a rank that
+//! is not scheduled does not delay the others. The result does not depend on which thread reduces a chunk.
 
-mod exposure;
 mod heap;
+mod shared_buffers;
 
 use super::{
     local::{
         Immortal, Member, check_world,
-        ops::{expect_len, expect_parts, reduction},
+        ops::{expect_len, expect_parts},
         region::{Region, SMALL, bytes},
     },
     method::{Method, MethodCall},
 };
 use crate::{Communicator, Result, World, communicator::Call, reduce::reduce_raw};
-use exposure::{Room, Shared};
 use heap::Heap;
+use shared_buffers::{PeerBuffers, SharedBuffers};
 use std::{ops::Range, sync::Arc};
 
-/// Makes the ranks of one process.
+/// Creates the ranks of one process.
 #[derive(Debug)]
 pub struct ThreadGroup;
 
 impl ThreadGroup {
-    /// One communicator for each of `world` ranks, in rank order, to be handed to as many threads.
+    /// One communicator for each of `world` ranks, in rank order.
     ///
     /// # Errors
     /// If the world is empty or too large.
     pub fn create(world: usize) -> Result<Vec<ThreadCommunicator>> {
         check_world(world)?;
         let region = Arc::new(Region::new(Heap::new(bytes(world))?, world));
-        let shared = Arc::new(Shared::new(world));
+        let shared = Arc::new(SharedBuffers::new(world));
         let member = |rank| Member::join(region.clone(), rank, Box::new(Immortal));
         (0..world)
             .map(|rank| Ok(ThreadCommunicator { member: member(rank)?, shared: shared.clone() }))
@@ -45,12 +44,13 @@ impl ThreadGroup {
 #[derive(Debug)]
 pub struct ThreadCommunicator {
     member: Member<Heap>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedBuffers>,
 }
 
 impl ThreadCommunicator {
-    /// Has all chunks of `buffer` reduced where they are, into the buffers of the ranks that
-    /// `wants` names for a chunk; all bytes of a chunk have the same.
+    /// Reduces all chunks of `buffer` in place, into the buffers of the ranks for which `wants` is true.
+    ///
+    /// `wants` receives a rank and a part; all bytes of a chunk belong to one part.
     fn reduce_in_place(
         &self,
         call: MethodCall<'_>,
@@ -58,17 +58,17 @@ impl ThreadCommunicator {
         parts: usize,
         wants: &dyn Fn(usize, usize) -> bool,
     ) -> Result<()> {
-        let (op, world) = (reduction(&call)?, self.world().size);
+        let (op, world) = (call.reduction()?, self.world().size);
         expect_len(&call, "buffer", buffer.len(), 1)?;
-        // Of one part; a buffer of no bytes has one empty part.
+        // Bytes of one part; an empty buffer has one empty part.
         let part = (buffer.len() / parts).max(1);
-        let work = |room: &Room<'_>, range: Range<usize>| {
+        let work = |peers: &PeerBuffers<'_>, range: Range<usize>| {
             let mut start = range.start;
             while start < range.end {
                 let end = range.end.min((start / part + 1) * part);
                 // SAFETY: the owner is in its call, see the module's text, and these bytes are
                 // within the buffers, which are of equal length because the ranks agree.
-                let at = |rank| unsafe { room.buffer(rank).add(start) };
+                let at = |rank| unsafe { peers.buffer(rank).add(start) };
                 let inputs: Vec<*const u8> = (0..world).map(|rank| at(rank).cast_const()).collect();
                 let outs: Vec<*mut u8> =
                     (0..world).filter(|rank| wants(*rank, start / part)).map(at).collect();
@@ -78,7 +78,7 @@ impl ThreadCommunicator {
             }
         };
         // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
-        unsafe { self.share_out(call, buffer.as_mut_ptr(), buffer.len(), &work) }
+        unsafe { self.for_each_chunk(call, buffer.as_mut_ptr(), buffer.len(), &work) }
     }
 }
 
@@ -122,15 +122,15 @@ impl Communicator for ThreadCommunicator {
         expect_len(call, "buffer", buffer.len(), 1)?;
         let (root, rank) = (self.member.root(call)?, self.world().rank);
         let (mine, len) = (buffer.as_mut_ptr(), buffer.len());
-        let work = |room: &Room<'_>| {
+        let work = |peers: &PeerBuffers<'_>| {
             if rank != root {
                 // SAFETY: the root is in its call and only reads its buffer; nobody but this rank
                 // touches its own.
-                unsafe { room.copy(room.buffer(root), mine, len) };
+                unsafe { peers.copy(peers.buffer(root), mine, len) };
             }
         };
         // SAFETY: `buffer` is borrowed for this call and not used beside its pointer.
-        unsafe { self.expose(Method::Broadcast.of(call), mine, &work) }
+        unsafe { self.with_peers(Method::Broadcast.of(call), mine, &work) }
     }
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
@@ -140,35 +140,17 @@ impl Communicator for ThreadCommunicator {
         expect_len(call, "input", mine.len(), 1)?;
         expect_len(call, "output", out.len(), self.world().size)?;
         let (len, out) = (mine.len(), out.as_mut_ptr());
-        let work = |room: &Room<'_>| {
+        let work = |peers: &PeerBuffers<'_>| {
             for rank in 0..self.world().size {
                 // SAFETY: the owner is in its call and only reads its input; `out` is this rank's.
-                unsafe { room.copy(room.buffer(rank), out.add(rank * len), len) };
+                unsafe { peers.copy(peers.buffer(rank), out.add(rank * len), len) };
             }
         };
         // SAFETY: inputs are only read.
-        unsafe { self.expose(Method::AllGather.of(call), mine.as_ptr().cast_mut(), &work) }
+        unsafe { self.with_peers(Method::AllGather.of(call), mine.as_ptr().cast_mut(), &work) }
     }
 
-    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
-        self.member.gather(call, mine, out)
-    }
-
-    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
-        self.member.scatter(call, all, mine)
-    }
-
-    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
-        self.member.send(call, to, data)
-    }
-
-    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
-        self.member.recv(call, from, data)
-    }
-
-    fn barrier(&self, call: &Call) -> Result<()> {
-        self.member.barrier(call)
-    }
+    forward!(member: gather, scatter, send, recv, barrier);
 
     fn abort(&self) {
         self.member.abort();

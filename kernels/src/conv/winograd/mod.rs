@@ -22,7 +22,7 @@ mod forward;
 mod input;
 mod outputs;
 mod products;
-mod turned;
+mod transposed;
 mod weights;
 
 pub use forward::{forward, forward_pooled};

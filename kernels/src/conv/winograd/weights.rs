@@ -1,7 +1,7 @@
 //! Gradients of weights and bias: sums over images and tiles of products of transformed gradients, with
 //! filters in the lanes, and transformed images, then transformed back.
 
-use super::{MIDDLE, POINTS, Tiles, input::Input, turned::Turned};
+use super::{MIDDLE, POINTS, Tiles, input::Input, transposed::Transposed};
 use crate::{
     conv::{
         Geometry, Gradient, Whole,
@@ -45,7 +45,7 @@ impl Gradients<'_> {
         let room = geometry.channels.next_multiple_of(C);
         let new = || Workspace {
             input: Input::new::<S>(&tiles),
-            turned: Turned::default(),
+            transposed: Transposed::default(),
             point: Aligned::new(tiles.count() * layout.lanes),
         };
         let size = [POINTS * room, layout.stride()];
@@ -76,7 +76,7 @@ fn back(points: [f32; POINTS]) -> [f32; 9] {
 struct Workspace {
     input: Input,
     /// An image's gradient.
-    turned: Turned,
+    transposed: Transposed,
     /// One point of a block of it transformed, `[tiles, lanes]`.
     point: Aligned,
 }
@@ -100,14 +100,14 @@ impl<const C: usize> WithSimd for Image<'_, C> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { layout, tiles, room, image, gradient, workspace, sums } = self;
-        let Workspace { input, turned, point } = workspace;
+        let Workspace { input, transposed, point } = workspace;
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
         input.fill(simd, geometry, tiles, Gradient::Whole(Whole { values: image, output: None }));
-        turned.fill(layout, gradient);
+        transposed.fill(layout, gradient);
         let area = tiles.count() * lanes;
         for block in 0..stride / lanes {
             for number in 0..POINTS {
-                turned.transform::<S>(simd, geometry, tiles, [block, number], point.values_mut());
+                transposed.transform::<S>(simd, geometry, tiles, [block, number], point.values_mut());
                 let gradient = &point.values()[..area];
                 if number == MIDDLE {
                     bias::<S>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);

@@ -30,7 +30,7 @@ impl Stages for Broadcast<'_> {
     }
 }
 
-/// Gather, for whoever wants it.
+/// Gather on the ranks where `wants` is true.
 pub struct Gather<'a> {
     pub rank: usize,
     pub wants: bool,
@@ -46,7 +46,7 @@ impl Stages for Gather<'_> {
     }
 
     fn work(&mut self, piece: usize, inputs: &Areas<'_>, _output: &mut [u8]) {
-        // There are no chunks of nothing.
+        // `chunks_exact_mut` panics on 0.
         if !self.wants || self.mine.is_empty() {
             return;
         }
@@ -59,7 +59,7 @@ impl Stages for Gather<'_> {
     }
 }
 
-/// An area of the root holds the same stretch of the parts of all ranks, `each` bytes apart.
+/// Scatter. An area of the root holds the same range of the parts of all ranks, `each` bytes apart.
 pub struct Scatter<'a> {
     pub root: usize,
     pub world: World,

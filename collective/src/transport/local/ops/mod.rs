@@ -1,4 +1,4 @@
-//! The collectives as stages of a [`stream`](super::stream): all safe code, on slices.
+//! The collectives as stages of a [`stream`](super::stream), in safe code on slices.
 
 mod copying;
 mod reducing;
@@ -17,10 +17,10 @@ use copying::{Broadcast, Gather, Scatter};
 use reducing::{ReduceAll, ReducePart, ReduceParts, ReduceShares};
 use std::ops::Range;
 
-/// Two cache lines, which are fetched together; a multiple of every element's size.
+/// Two cache lines, which processors fetch together; a multiple of every element's size.
 const LINE: usize = 128;
 
-/// The collectives, as [`Communicator`](crate::Communicator) describes them.
+/// The collectives of [`Communicator`](crate::Communicator), with its errors.
 impl<M: Memory> Member<M> {
     pub fn barrier(&self, call: &Call) -> Result<()> {
         let mut session = self.begin(Method::Barrier.of(call))?;
@@ -118,11 +118,15 @@ impl<M: Memory> Member<M> {
         }
     }
 
-    /// Whether every rank reducing everything costs less than meeting a second time.
+    /// Whether it is faster that every rank reduces everything than to synchronise a second time.
     pub fn is_small(&self, bytes: usize) -> bool {
         bytes <= SMALL && bytes * self.world().size <= 2 * SMALL
     }
 
+    /// The root of a call.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it has none, or one that does not exist.
     pub fn root(&self, call: &Call) -> Result<usize> {
         let world = self.world().size;
         call.root.filter(|root| *root < world).ok_or_else(|| {
@@ -131,7 +135,7 @@ impl<M: Memory> Member<M> {
     }
 }
 
-/// How to reduce, and where this rank stands in it.
+/// A reduction and this rank's place in it.
 #[derive(Clone, Copy, Debug)]
 struct Fold {
     dtype: DType,
@@ -143,15 +147,14 @@ struct Fold {
 impl Fold {
     fn of<M: Memory>(call: &Call, member: &Member<M>) -> Result<Self> {
         let world = member.world();
-        Ok(Fold { dtype: call.dtype, op: reduction(call)?, rank: world.rank, world: world.size })
+        Ok(Fold { dtype: call.dtype, op: call.reduction()?, rank: world.rank, world: world.size })
     }
 }
 
-pub fn reduction(call: &Call) -> Result<ReduceOp> {
-    call.reduce.ok_or_else(|| Error::Invalid(format!("{call} does not say how to reduce")))
-}
-
-/// Complains unless a buffer holds `times` × what the call says it is about.
+/// Checks that a buffer has `times` × the size of the call.
+///
+/// # Errors
+/// [`Error::Invalid`] if it has not.
 pub fn expect_len(call: &Call, what: &str, len: usize, times: usize) -> Result<()> {
     let expected = call.count.checked_mul(times).and_then(|n| n.checked_mul(call.dtype.size()));
     if expected == Some(len) {
@@ -164,7 +167,10 @@ pub fn expect_len(call: &Call, what: &str, len: usize, times: usize) -> Result<(
     )))
 }
 
-/// Complains unless the elements can be cut into equal parts, one a rank.
+/// Checks that the elements can be split evenly over the ranks.
+///
+/// # Errors
+/// [`Error::Invalid`] if they cannot.
 pub fn expect_parts(call: &Call, world: usize) -> Result<()> {
     if call.count.is_multiple_of(world) {
         return Ok(());
@@ -172,18 +178,17 @@ pub fn expect_parts(call: &Call, world: usize) -> Result<()> {
     Err(Error::Invalid(format!("{call} cannot be cut into {world} equal parts: pad the buffer")))
 }
 
-/// The areas that a contribution of `bytes` goes through.
+/// Size of the areas for a contribution of `bytes` bytes.
 fn area_for(bytes: usize) -> usize {
     if bytes <= SMALL { SMALL } else { PIECE }
 }
 
-/// What one of `world` ranks gets of an area that holds something for each of them. Whole lines,
-/// and at least one: the world is bounded.
+/// Size of one rank's share of an area that holds data for each rank: whole lines, at least one.
 fn share_of_area(area: usize, world: usize) -> usize {
     area / world / LINE * LINE
 }
 
-/// A buffer in pieces of equal size, but for the last.
+/// A buffer in pieces of equal size, except for the last.
 #[derive(Clone, Copy, Debug)]
 struct Pieces {
     bytes: usize,
@@ -194,7 +199,7 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Of at most `area` bytes each, which is a multiple of [`LINE`].
+    /// Splits into pieces of at most `area` bytes, which is a multiple of [`LINE`].
     fn new(bytes: usize, area: usize) -> Self {
         let size = bytes.div_ceil(bytes.div_ceil(area).max(1)).next_multiple_of(LINE);
         Pieces { bytes, size, count: bytes.div_ceil(size.max(1)).max(1) }

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::ops::Range;
 
-/// The part of `piece` (a range of bytes) that `rank` reduces for all; whole lines.
+/// The part of `piece`, a range of bytes, that `rank` reduces for all; whole lines.
 pub fn share(piece: Range<usize>, rank: usize, world: usize) -> Range<usize> {
     let each = piece.len().div_ceil(world).next_multiple_of(LINE);
     let start = (piece.start + rank * each).min(piece.end);
@@ -15,8 +15,9 @@ pub fn share(piece: Range<usize>, rank: usize, world: usize) -> Range<usize> {
 }
 
 impl Fold {
-    /// Reduces this rank's `own` part of its buffer with what the other ranks' areas have at `at`.
-    /// The result goes to `output` and, if `keep`, also into the buffer.
+    /// Reduces this rank's `own` part of its buffer with the range at `at` of the other ranks' areas.
+    ///
+    /// The result is written to `output` and, with `keep`, to the buffer.
     fn reduce(
         &self,
         buffer: &mut [u8],
@@ -33,7 +34,7 @@ impl Fold {
     }
 }
 
-/// Small: whoever wants the result reduces everything itself.
+/// Small reduction: each rank that wants the result reduces everything.
 pub struct ReduceAll<'a> {
     pub fold: Fold,
     pub wants: bool,
@@ -53,8 +54,9 @@ impl Stages for ReduceAll<'_> {
     }
 }
 
-/// Large: every rank reduces its share of a piece for all. What a rank needs itself it takes from,
-/// and puts into, its own buffer, past the shared memory.
+/// Large reduction: every rank reduces its share of a piece for all.
+///
+/// A rank's own share is read from, and written to, its buffer and bypasses the shared memory.
 pub struct ReduceShares<'a> {
     pub fold: Fold,
     pub wants: bool,
@@ -109,8 +111,7 @@ impl Stages for ReducePart<'_> {
     }
 }
 
-/// Large reduce-scatter: an area holds the same stretch of the parts of all ranks, one after the
-/// other, `area` bytes apart.
+/// Large reduce-scatter: an area holds the same range of the parts of all ranks, `area` bytes apart.
 pub struct ReduceParts<'a> {
     pub fold: Fold,
     pub area: usize,

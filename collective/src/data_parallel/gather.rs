@@ -1,0 +1,103 @@
+//! A training step that gathers the outputs of all replicas on one device, where the loss of the whole batch is
+//! computed.
+
+use super::{
+    Outputs, ParallelStep, Replicas, Scatter,
+    replicas::add,
+    worker::{Pending, parameters},
+};
+use crate::{Error, Result, wrapper::engine::random_stream};
+use burn::optim::GradientsParams;
+use burn::train::TrainOutput;
+
+impl<M: ParallelStep> Replicas<M> {
+    /// One training step of `model`, which is on the main device: its gradients, there, and what
+    /// metrics see. The gradients are those of the loss over the whole batch.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps fail
+    /// with the same.
+    pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
+        self.seeded_step(model, batch, || None)
+    }
+
+    /// [`step`](Self::step) with a seed for each worker's random numbers.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn seeded_step(
+        &self,
+        model: &M,
+        batch: M::Input,
+        seed: impl FnMut() -> Option<u64>,
+    ) -> Result<TrainOutput<M::Output>> {
+        self.unless_failed(|| self.try_step(model, batch, seed))
+    }
+
+    /// Number of workers that get a part of a batch.
+    pub(crate) fn busy_workers(&self, samples: usize) -> usize {
+        self.sizes(samples).len() - 1
+    }
+
+    fn try_step(
+        &self,
+        model: &M,
+        batch: M::Input,
+        mut seed: impl FnMut() -> Option<u64>,
+    ) -> Result<TrainOutput<M::Output>> {
+        let sizes = self.sizes(batch.samples());
+        let mut parts = batch.clone().scatter(&sizes).into_iter();
+        let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
+        // A batch smaller than the number of devices leaves the last ones out.
+        let (busy, idle) = self.workers.split_at(sizes.len() - 1);
+        let model = &self.converted(model, sizes.len())?;
+        let mut forward = Vec::new();
+        for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
+            let (parameters, group, seed) = (parameters(model), self.group(sizes.len(), number), seed());
+            forward.push(worker.run(move |replica| {
+                replica.update(parameters, group)?;
+                let part = Scatter::to_device(part, &replica.device);
+                let run = || replica.module.forward_part(part);
+                Ok(match seed {
+                    Some(seed) => random_stream(seed).scope(run),
+                    None => run(),
+                })
+            })?);
+        }
+        let own = self.here(|| model.forward_part(own.to_device(&self.main.0)))?;
+        let graphs = forward.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
+        let all: Vec<M::Outputs> =
+            [&own].into_iter().chain(&graphs).map(|part| part.clone().detach()).collect();
+        let (loss, item, gathered) = self.here(|| {
+            let device = self.output.clone().inner();
+            let gathered =
+                M::Outputs::gather(all.into_iter().map(|part| part.to_device(&device)).collect()).leaf();
+            let (loss, item) = model.criterion(gathered.clone(), batch.to_device(&self.output));
+            (loss, item, gathered)
+        })?;
+        let (gradients, outputs) = self.here(|| {
+            let mut gradients = loss.backward();
+            let outputs = gathered.gradient(&gradients);
+            // Those of parameters that the criterion itself uses.
+            (GradientsParams::from_module(&mut gradients, model), outputs)
+        })?;
+        let mut outputs = outputs.scatter(&sizes).into_iter();
+        let Some(mine) = outputs.next() else { return Err(Error::Invalid("outputs without a part".into())) };
+        let mut pending = Vec::new();
+        for (worker, (graph, gradient)) in busy.iter().zip(graphs.into_iter().zip(outputs)) {
+            pending.push(worker.run(move |replica| {
+                let gradient = Scatter::to_device(gradient, &replica.device.clone().inner());
+                let sum = graph.weighted_sum(gradient);
+                let grads = GradientsParams::from_grads(sum.backward(), &replica.module);
+                Ok((replica.exchange(grads)?, ()))
+            })?);
+        }
+        let own = self.here(|| {
+            let sum = own.weighted_sum(mine.to_device(&self.main.0.clone().inner()));
+            GradientsParams::from_grads(sum.backward(), model)
+        })?;
+        let (reduced, _) = self.reduce(model, own, pending, idle)?;
+        let grads = add(model, gradients.to_device(&self.main.0.clone().inner(), model), reduced);
+        Ok(TrainOutput { grads, item })
+    }
+}

@@ -1,0 +1,78 @@
+//! A training step in which every replica computes the loss of its part of the batch.
+
+use super::{Replicas, Scatter, worker::parameters};
+use crate::{
+    Error, Result,
+    batch_context::BatchContext,
+    gradient::{in_precision, scaled},
+    precision::Precision,
+    wrapper::{
+        engine::{BatchScope, random_stream},
+        gradients,
+    },
+};
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use std::sync::Arc;
+
+impl<M: Module + 'static> Replicas<M> {
+    /// Gradients of the mean of `loss` over `batch` for `module`, which is on the main device, and the mean itself.
+    /// `net` is the copy of `module` to compute with there. `loss` returns the mean over the part it is given.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps fail
+    /// with the same.
+    pub(crate) fn gradients<B, F>(
+        &self,
+        module: &M,
+        net: &M,
+        precision: Precision,
+        batch: B,
+        scope: &mut BatchScope<'_>,
+        loss: &Arc<F>,
+    ) -> Result<(GradientsParams, Tensor<1>)>
+    where
+        B: Scatter,
+        F: Fn(&M, B) -> Tensor<1> + Send + Sync + 'static,
+    {
+        self.unless_failed(|| {
+            let samples = batch.samples();
+            let sizes = self.sizes(samples);
+            let mut parts = batch.scatter(&sizes).into_iter();
+            let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
+            let (busy, idle) = self.workers.split_at(sizes.len() - 1);
+            let context = |size| BatchContext::new(size, samples, scope.loss_scale);
+            let part_of_mean = |size| size as f64 / samples.max(1) as f64;
+            let contexts: Vec<BatchContext> = sizes.iter().map(|size| context(*size)).collect();
+            let mut pending = Vec::new();
+            for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
+                let (parameters, group) = (parameters(module), self.group(sizes.len(), number));
+                let (context, weight, seed) = (contexts[number], part_of_mean(sizes[number]), scope.draw());
+                let loss = loss.clone();
+                pending.push(worker.run(move |replica| {
+                    replica.update(parameters, group)?;
+                    let net = in_precision(&replica.module, precision);
+                    let part = part.to_device(&replica.device);
+                    let run = || context.scope(|| gradients(&net, loss(&net, part))).0;
+                    let (grads, loss) = match seed {
+                        Some(seed) => random_stream(seed).scope(run),
+                        None => run(),
+                    };
+                    let grads = replica.exchange(scaled(grads, &replica.module, weight))?;
+                    Ok((grads, loss.mul_scalar(weight)))
+                })?);
+            }
+            let net = &self.converted(net, sizes.len())?;
+            let (grads, own) = self.here(|| {
+                let part = own.to_device(&self.main.0);
+                scope.enter_as(contexts[0], || gradients(net, loss(net, part)))
+            })?;
+            let weight = part_of_mean(sizes[0]);
+            let (grads, others) = self.reduce(module, scaled(grads, module, weight), pending, idle)?;
+            let device = self.main.0.clone().inner();
+            let others = others.into_iter().map(|loss| loss.to_device(&device));
+            Ok((grads, others.fold(own.mul_scalar(weight), |sum, loss| sum + loss)))
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! Replicas of a module: their threads, and the reduction of their gradients on the main device.
+
+use super::{
+    DataParallelConfig, DpReduce, NamedDevice,
+    exchange::Exchange,
+    scatter::shares,
+    worker::{Pending, Worker, reason},
+};
+use crate::{Error, Options, ProcessGroup, Result, sync_batch_norm::convert_sync_batch_norm};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, PoisonError},
+};
+
+/// Replicas of one module on several devices of this process.
+pub struct Replicas<M> {
+    /// The first holds the module and its optimizer.
+    pub(super) main: (Device, String),
+    pub(super) workers: Vec<Worker<M>>,
+    pub(super) output: Device,
+    reduction: Reduction,
+    /// For SyncBatchNorm: the groups of as many replicas as have a part of the batch, from one. Only the
+    /// last, of all replicas, uses NCCL; a smaller one is for a batch with fewer samples than devices.
+    groups: Vec<Vec<ProcessGroup>>,
+    /// The first failure: some replica may be in the middle of a step then.
+    failure: Mutex<Option<Error>>,
+}
+
+/// A [`DpReduce`] with its resources.
+enum Reduction {
+    Main,
+    Tree,
+    /// With the main device's member of the exchange.
+    AllReduce(Exchange),
+}
+
+impl<M: Module + 'static> Replicas<M> {
+    /// Replicas of `model`, which is on the first device, on all the others.
+    ///
+    /// # Errors
+    /// If there is no device, or the output device is none of them, or a thread cannot be started, or NCCL
+    /// was to be used and cannot.
+    pub fn new(model: &M, config: &DataParallelConfig) -> Result<Self> {
+        let DataParallelConfig { devices, output, reduce, sites, threads, sync_batch_norm } = config;
+        let Some((main, others)) = devices.split_first() else {
+            return Err(Self::no_device());
+        };
+        let Some((output, _)) = devices.get(*output) else {
+            return Err(Error::Invalid(format!(
+                "the output device is number {output}, but there are {} devices",
+                devices.len()
+            )));
+        };
+        let autodiff = |device: &Device| device.clone().autodiff();
+        let most = if *sync_batch_norm { devices.len() } else { 0 };
+        let groups = (1..=most).map(|count| ProcessGroup::threads(count, Options::default()));
+        let groups: Vec<_> = groups.collect::<Result<_>>()?;
+        let statistics = groups.last().map_or(&[][..], Vec::as_slice);
+        let mut exchanges = match reduce {
+            DpReduce::AllReduce => Exchange::all(model, devices.len(), sites, statistics)?.into_iter(),
+            DpReduce::Main | DpReduce::Tree => Vec::new().into_iter(),
+        };
+        let exchange = exchanges.next();
+        let start = |(device, name): &NamedDevice| {
+            Worker::start(model, &autodiff(device), name, *threads, exchanges.next())
+        };
+        let workers = others.iter().map(start).collect::<Result<_>>()?;
+        let reduction = match (reduce, exchange) {
+            (DpReduce::Tree, _) => Reduction::Tree,
+            (_, Some(exchange)) => {
+                // The workers do so as they start.
+                exchange.open()?;
+                Reduction::AllReduce(exchange)
+            }
+            (_, None) => Reduction::Main,
+        };
+        Ok(Replicas {
+            groups,
+            main: (autodiff(&main.0), main.1.clone()),
+            workers,
+            output: autodiff(output),
+            reduction,
+            failure: Mutex::new(None),
+        })
+    }
+
+    pub(crate) fn no_device() -> Error {
+        Error::Invalid("data parallelism needs at least one device".into())
+    }
+
+    /// The number of samples in each replica's part of a batch.
+    pub(super) fn sizes(&self, samples: usize) -> Vec<usize> {
+        shares(samples, 1 + self.workers.len())
+    }
+
+    /// The group in which replica number `number` of `count` shares its statistics.
+    pub(super) fn group(&self, count: usize, number: usize) -> Option<ProcessGroup> {
+        self.groups.get(count - 1).map(|groups| groups[number].clone())
+    }
+
+    /// The main device's module, normalising together with `count` replicas. Its running statistics are the module's.
+    pub(super) fn converted(&self, module: &M, count: usize) -> Result<M> {
+        match self.group(count, 0) {
+            Some(group) => convert_sync_batch_norm(module.clone(), &group),
+            None => Ok(module.clone()),
+        }
+    }
+
+    /// Runs a step, unless an earlier one failed: a replica may be in the middle of that.
+    pub(super) fn unless_failed<R>(&self, step: impl FnOnce() -> Result<R>) -> Result<R> {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &*failure {
+            return Err(Error::Poisoned(Box::new(error.clone())));
+        }
+        step().inspect_err(|error| {
+            // Other replicas may be waiting for this one's statistics.
+            self.groups.iter().flatten().for_each(|group| group.abort(error.to_string()));
+            if let Reduction::AllReduce(exchange) = &self.reduction {
+                exchange.abort(&error.to_string());
+            }
+            *failure = Some(error.clone());
+        })
+    }
+
+    /// The sum of all replicas' gradients on the main device: of its own, and of those of the busy workers, which
+    /// are `pending`. Also returns what else the workers computed.
+    pub(super) fn reduce<T>(
+        &self,
+        model: &M,
+        own: GradientsParams,
+        pending: Vec<Pending<(GradientsParams, T)>>,
+        idle: &[Worker<M>],
+    ) -> Result<(GradientsParams, Vec<T>)> {
+        let wait = || -> Result<(Vec<GradientsParams>, Vec<T>)> {
+            let results = pending.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
+            Ok(results.into_iter().unzip())
+        };
+        let with_devices = |grads: Vec<GradientsParams>| {
+            let devices = self.workers.iter().map(|worker| worker.device().clone());
+            grads.into_iter().zip(devices).collect()
+        };
+        match &self.reduction {
+            Reduction::AllReduce(exchange) => {
+                let join =
+                    |worker: &Worker<M>| worker.run(|replica| replica.exchange(GradientsParams::new()));
+                let idle = idle.iter().map(join).collect::<Result<Vec<_>>>()?;
+                let sums = self.here(|| exchange.sums(own, model))?;
+                // The error of a failed replica is the cause of the group's.
+                let (_, others) = wait()?;
+                idle.into_iter().try_for_each(|joined| joined.wait().map(drop))?;
+                Ok((sums?, others))
+            }
+            Reduction::Main => {
+                let (grads, others) = wait()?;
+                Ok((self.here(|| self.one_after_another(model, own, with_devices(grads)))?, others))
+            }
+            Reduction::Tree => {
+                let (grads, others) = wait()?;
+                Ok((self.here(|| self.in_pairs(model, own, with_devices(grads)))?, others))
+            }
+        }
+    }
+
+    /// All gradients added up on the main device, in the order of the devices.
+    fn one_after_another(
+        &self,
+        model: &M,
+        own: GradientsParams,
+        found: Vec<(GradientsParams, Device)>,
+    ) -> GradientsParams {
+        let main = self.main.0.clone().inner();
+        found.into_iter().fold(own, |sum, (other, _)| add(model, sum, other.to_device(&main, model)))
+    }
+
+    /// The same in pairs of neighbours, and pairs of those.
+    fn in_pairs(
+        &self,
+        model: &M,
+        own: GradientsParams,
+        mut found: Vec<(GradientsParams, Device)>,
+    ) -> GradientsParams {
+        found.insert(0, (own, self.main.0.clone()));
+        while found.len() > 1 {
+            let mut pairs = found.into_iter();
+            found = Vec::new();
+            while let Some((left, device)) = pairs.next() {
+                let sum = match pairs.next() {
+                    Some((right, _)) => add(model, left, right.to_device(&device.clone().inner(), model)),
+                    None => left,
+                };
+                found.push((sum, device));
+            }
+        }
+        found.pop().map(|(sum, _)| sum).unwrap_or_default()
+    }
+
+    /// What happens on the main device's thread, which is the caller's.
+    pub(super) fn here<R>(&self, act: impl FnOnce() -> R) -> Result<R> {
+        catch_unwind(AssertUnwindSafe(act))
+            .map_err(|panic| Error::Device { device: self.main.1.clone(), reason: reason(panic) })
+    }
+}
+
+/// `a + b` for every parameter that either has a gradient for.
+pub(super) fn add<M: Module>(model: &M, a: GradientsParams, b: GradientsParams) -> GradientsParams {
+    let mut add = Add { a, b };
+    model.visit(&mut add);
+    add.a
+}
+
+struct Add {
+    a: GradientsParams,
+    b: GradientsParams,
+}
+
+impl ModuleVisitor for Add {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(b) = self.b.remove::<D>(param.id) else { return };
+        let sum = match self.a.remove::<D>(param.id) {
+            Some(a) => a + b,
+            None => b,
+        };
+        self.a.register(param.id, sum);
+    }
+}

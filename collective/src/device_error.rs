@@ -1,0 +1,99 @@
+//! Device errors of CubeCL, in one line.
+
+use crate::{Error, Result, health};
+#[cfg(feature = "cuda")]
+use burn::backend::{CubeDevice, DispatchDevice};
+use burn::tensor::{Device, Tensor, TensorData, kind::Basic};
+use std::{
+    any::Any,
+    fmt::{Debug, Display},
+};
+
+/// How CubeCL's cause begins when a device's memory is full.
+const NO_MEMORY: &str = "out of device memory";
+
+/// Reads a tensor's values.
+///
+/// # Errors
+/// [`Error::Device`] if the device failed, at this tensor or at work before it, or dropped work: see
+/// [`health`].
+pub fn read_data<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<TensorData> {
+    let device = name(&tensor.device());
+    let data = tensor.try_into_data();
+    // All earlier work of the device has been tried by now.
+    health::check()?;
+    data.map_err(|error| Error::Device { device, reason: cause(&error) })
+}
+
+/// Name of a device in messages, such as `cuda:0`.
+pub fn name(device: &Device) -> String {
+    let device = if device.is_autodiff() { device.clone().inner() } else { device.clone() };
+    match device.as_dispatch() {
+        #[cfg(feature = "cuda")]
+        DispatchDevice::Cube(CubeDevice::Cuda(cuda)) => format!("cuda:{}", cuda.index),
+        other => format!("{other:?}"),
+    }
+}
+
+/// The cause of a device's error.
+///
+/// CubeCL prints a chain of a dozen lines: effects first, then the cause, then a backtrace. If several
+/// failures are reported at once, the first is the cause of the others.
+pub fn cause(error: &(impl Display + Debug)) -> String {
+    let (short, long) = (error.to_string(), format!("{error:?}"));
+    // Some of its errors print their chain in one format, others in the other.
+    let text = if !short.contains("Caused by") && long.contains("Caused by") { long } else { short };
+    let chain = text.lines().map(str::trim).take_while(|line| !is_backtrace(line));
+    let causes: Vec<&str> = chain.filter(|line| !line.is_empty() && !line.starts_with("Caused by")).collect();
+    let cause = causes.last().map_or(text.as_str(), |cause| cause);
+    let advice = match cause.starts_with(NO_MEMORY) {
+        true => "; use a smaller batch, or end other programs on the device",
+        false => "",
+    };
+    format!("{cause}{advice}")
+}
+
+/// Whether a line of CubeCL's report begins its backtrace.
+fn is_backtrace(line: &str) -> bool {
+    let frame = line.split_once(": ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+    frame || ["Backtrace", "No backtrace", "Asked at"].iter().any(|start| line.starts_with(start))
+}
+
+/// A panic's message, if it has one.
+pub fn panic_text(payload: &(dyn Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied())
+}
+
+/// A panic's message in one line; the cause if it reports a device's error.
+pub fn cause_of_panic(message: &str) -> String {
+    if message.contains("Caused by") {
+        return cause(&message);
+    }
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    if lines.is_empty() { "a panic without a message".into() } else { lines.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_the_last_of_the_first_chain() {
+        let chain = "An error happened during execution\nCaused by:\n  Several failures at once\nCaused by:\n  \
+            Unable to load the PTX: DriverError(CUDA_ERROR_INVALID_IMAGE)\nBacktrace:\nNo backtrace available\n\
+            Caused by:\n  something that followed";
+        assert_eq!(cause(&chain), "Unable to load the PTX: DriverError(CUDA_ERROR_INVALID_IMAGE)");
+        let full = "Several failures at once\nCaused by:\n  An IO error happened\nCaused by:\n  \
+            out of device memory allocating 8 bytes\n";
+        for backtrace in ["No backtrace available\nAsked at:\n", "   0: std::backtrace\n     at lib.rs"] {
+            assert!(
+                cause(&format!("{full}{backtrace}"))
+                    .starts_with("out of device memory allocating 8 bytes; use")
+            );
+        }
+        assert_eq!(cause(&"one line"), "one line");
+        assert_eq!(cause(&""), "");
+        assert_eq!(cause_of_panic(chain), cause(&chain));
+        assert_eq!(cause_of_panic("\n  not found.\n  Install it.\n"), "not found. Install it.");
+    }
+}

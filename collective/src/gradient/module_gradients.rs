@@ -1,0 +1,150 @@
+//! Moves gradients between a module, as Burn keeps them, and the buckets.
+
+use super::{
+    buckets::BucketPlan,
+    reduction::{ReducedGradients, Reduction},
+};
+use crate::{Error, ProcessGroup, ReduceOp, Result, tensor};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, FloatDType, Tensor};
+
+fn became_trainable(id: ParamId) -> Error {
+    Error::Invalid(format!(
+        "parameter {id} became trainable after the gradient buckets were made: make a new reducer"
+    ))
+}
+
+/// Writes every gradient that has not arrived during backward into its bucket, and compares the others with what
+/// backward left. With `keep`, `grads` stay as they are.
+///
+/// # Errors
+/// If a gradient cannot be read, or a parameter has become trainable.
+pub(super) fn collect<M: Module>(
+    reduction: &Reduction,
+    grads: &mut GradientsParams,
+    module: &M,
+    keep: bool,
+) -> Result<()> {
+    let mut collect = Collect { reduction, grads, keep, failure: None };
+    module.visit(&mut collect);
+    collect.failure.map_or(Ok(()), Err)
+}
+
+struct Collect<'a> {
+    reduction: &'a Reduction,
+    grads: &'a mut GradientsParams,
+    keep: bool,
+    failure: Option<Error>,
+}
+
+impl Collect<'_> {
+    fn take<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
+        let Some(slot) = self.reduction.slot_of(param.id) else {
+            return Err(became_trainable(param.id));
+        };
+        if !self.reduction.has(slot) {
+            let grad =
+                if self.keep { self.grads.get::<D>(param.id) } else { self.grads.remove::<D>(param.id) };
+            if self.reduction.write(slot, grad, &param.base().device().inner())? {
+                return Ok(());
+            }
+        }
+        self.reduction.compare(slot, || self.grads.get::<D>(param.id))
+    }
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() && self.failure.is_none() {
+            self.failure = self.take(param).err();
+        }
+    }
+}
+
+/// The averaged gradients of `module`, without those of parameters that no rank used.
+/// On a CPU they are parts of the buckets, which are not copied.
+pub(super) fn scatter<M: Module>(
+    plan: &BucketPlan,
+    reduced: ReducedGradients,
+    module: &M,
+) -> GradientsParams {
+    let ReducedGradients { buckets, users, .. } = reduced;
+    let mut scatter = Scatter { plan, buckets, users: &users, grads: GradientsParams::new() };
+    module.visit(&mut scatter);
+    scatter.grads
+}
+
+struct Scatter<'a> {
+    plan: &'a BucketPlan,
+    buckets: Vec<Option<Tensor<1>>>,
+    users: &'a [usize],
+    grads: GradientsParams,
+}
+
+impl ModuleVisitor for Scatter<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(slot) = self.plan.slot_to_fill(param, self.users) else { return };
+        let Some(bucket) = &self.buckets[slot.bucket] else { return };
+        let value = param.base();
+        let grad = bucket.clone().slice(slot.range.clone()).reshape(value.shape());
+        // A gradient is on the plain device under the autodiff one.
+        let device = value.device().inner();
+        let grad = if grad.device() == device { grad } else { grad.to_device(&device) };
+        self.grads.register::<D>(param.id, grad.cast(FloatDType::from(value.dtype())));
+    }
+}
+
+/// The sums over all ranks of `grads`, which are weighted, without those of parameters that no rank uses.
+///
+/// # Errors
+/// If the group fails.
+pub(crate) fn all_reduce<M: Module>(
+    plan: &BucketPlan,
+    group: &ProcessGroup,
+    grads: GradientsParams,
+    module: &M,
+) -> Result<GradientsParams> {
+    let slots = plan.slots.len();
+    let mut flatten = Flatten { plan, grads, flat: vec![None; slots], used: vec![false; slots] };
+    module.visit(&mut flatten);
+    let Flatten { mut flat, used, .. } = flatten;
+    let mut buckets = Vec::new();
+    for members in &plan.members {
+        let parts: Vec<Tensor<1>> = members.iter().filter_map(|slot| flat[*slot].take()).collect();
+        if parts.is_empty() {
+            buckets.push(None);
+            continue;
+        }
+        buckets.push(Some(tensor::all_reduce(Tensor::cat(parts, 0), group, ReduceOp::Sum)?));
+    }
+    let mut flags: Vec<f32> = used.iter().map(|used| f32::from(u8::from(*used))).collect();
+    group.all_reduce(&mut flags, ReduceOp::Sum)?;
+    let users = flags.iter().map(|ranks| *ranks as usize).collect();
+    Ok(scatter(plan, ReducedGradients { buckets, users, ..ReducedGradients::default() }, module))
+}
+
+struct Flatten<'a> {
+    plan: &'a BucketPlan,
+    grads: GradientsParams,
+    /// In f32; zeros for a parameter without a gradient.
+    flat: Vec<Option<Tensor<1>>>,
+    used: Vec<bool>,
+}
+
+impl ModuleVisitor for Flatten<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(index) = self.plan.slot_of(param.id) else { return };
+        if self.flat[index].is_some() {
+            return;
+        }
+        let length = self.plan.slots[index].range.len();
+        self.flat[index] = Some(match self.grads.remove::<D>(param.id) {
+            Some(grad) => {
+                self.used[index] = true;
+                grad.reshape([length]).cast(FloatDType::F32)
+            }
+            None => Tensor::zeros([length], (&param.base().device().inner(), DType::F32)),
+        });
+    }
+}

@@ -1,0 +1,47 @@
+//! The learning rate of every optimizer step: scaling with the world size, warm-up, and schedules over a whole run.
+//!
+//! The global batch grows with the world size, and the rate with it (Goyal et al. 2017, arXiv 1706.02677).
+
+mod schedule;
+mod warmup;
+
+pub use schedule::{LrSchedule, ScheduledLr};
+pub use warmup::WarmupLr;
+
+use serde::{Deserialize, Serialize};
+
+/// How the learning rate grows with the world size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LrScaling {
+    /// × world size: keeps the expected update per sample (Goyal et al. 2017).
+    Linear,
+    /// × √world size: keeps the variance of the update.
+    Sqrt,
+    /// × 1: the same rate at every world size.
+    None,
+}
+
+impl LrScaling {
+    /// The factor at `world_size` ranks.
+    pub fn factor(self, world_size: usize) -> f64 {
+        match self {
+            LrScaling::Linear => world_size as f64,
+            LrScaling::Sqrt => (world_size as f64).sqrt(),
+            LrScaling::None => 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_as_in_the_paper() {
+        assert_eq!(LrScaling::Linear.factor(8), 8.0);
+        assert_eq!(LrScaling::Sqrt.factor(16), 4.0);
+        assert_eq!(LrScaling::None.factor(8), 1.0);
+        assert_eq!(LrScaling::Linear.factor(1), 1.0);
+    }
+}

@@ -1,0 +1,247 @@
+//! The parameters and buffers of a module: copying rank 0's to all ranks, and verifying with a digest that all ranks
+//! hold the same.
+
+use crate::{Error, ProcessGroup, Result, device_error::read_data};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Bool, Int, Shape, Tensor, TensorData};
+use sha2::{Digest, Sha256};
+
+/// One parameter or buffer of a module.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Field names from the root, joined by dots: `conv1.weight`.
+    pub path: String,
+    /// Its values and shape, on the host.
+    pub data: TensorData,
+    /// Whether the optimizer moves it; false for buffers such as running statistics.
+    pub trainable: bool,
+}
+
+/// Every parameter and buffer, in field order.
+///
+/// Burn folds the last update of BatchNorm's running statistics in when a module is switched to
+/// inference, so that is done here first, on a clone.
+///
+/// # Errors
+/// If the device fails.
+pub fn entries<M: Module>(module: &M) -> Result<Vec<Entry>> {
+    let _ = module.valid();
+    let mut collect = Collect::default();
+    module.visit(&mut collect);
+    match collect.failure {
+        Some(error) => Err(error),
+        None => Ok(collect.entries),
+    }
+}
+
+/// Draws the initial values of all parameters, which Burn does at their first use, and then in every clone again.
+pub fn initialize<M: Module>(module: &M) {
+    struct Draw;
+    impl ModuleVisitor for Draw {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            param.val();
+        }
+    }
+    module.visit(&mut Draw);
+}
+
+/// SHA-256 over the bytes and shapes of every parameter and buffer in field order, in hex. Names
+/// are left out, so that it does not change with a field's.
+///
+/// # Errors
+/// If the device fails.
+pub fn digest<M: Module>(module: &M) -> Result<String> {
+    Ok(digest_of(&entries(module)?))
+}
+
+fn digest_of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
+    let mut hash = Sha256::new();
+    for entry in entries {
+        for dim in entry.data.shape().iter() {
+            hash.update((*dim as u64).to_le_bytes());
+        }
+        hash.update(entry.data.as_bytes());
+    }
+    hex::encode(hash.finalize())
+}
+
+/// Gives every rank `root`'s parameters and buffers.
+///
+/// # Errors
+/// If the ranks' modules differ in names, shapes, types or in what is trainable, naming the first
+/// difference; or if the group fails.
+pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Result<M> {
+    if group.world_size() == 1 {
+        return Ok(module);
+    }
+    let entries = entries(&module)?;
+    check_structure(&entries, group)?;
+    receive(module, entries, group, root, |_| true)
+}
+
+/// Verifies that all ranks hold the same trainable parameters, then gives every rank `root`'s buffers,
+/// such as BatchNorm's running statistics, which each rank computes from its own samples. Returns the
+/// module with its [`digest`].
+///
+/// # Errors
+/// [`Error::Diverged`] naming the ranks whose parameters differ from rank 0's; or if the group fails.
+pub fn verify_and_share_buffers<M: Module>(
+    module: M,
+    group: &ProcessGroup,
+    root: usize,
+    when: &str,
+) -> Result<(M, String)> {
+    let entries = entries(&module)?;
+    let parameters = digest_of(entries.iter().filter(|entry| entry.trainable));
+    compare(&parameters, group, when)?;
+    if entries.iter().all(|entry| entry.trainable) {
+        return Ok((module, parameters));
+    }
+    let module = match group.world_size() {
+        1 => module,
+        _ => receive(module, entries, group, root, |entry| !entry.trainable)?,
+    };
+    let digest = digest(&module)?;
+    Ok((module, digest))
+}
+
+/// Replaces those of `entries` that `shared` chooses by `root`'s.
+fn receive<M: Module>(
+    module: M,
+    mut entries: Vec<Entry>,
+    group: &ProcessGroup,
+    root: usize,
+    shared: fn(&Entry) -> bool,
+) -> Result<M> {
+    // One message for all: the cost of a message, not of a byte, dominates at start-up.
+    let parts: Vec<&[u8]> =
+        entries.iter().filter(|entry| shared(entry)).map(|entry| entry.data.as_bytes()).collect();
+    if group.rank() == root {
+        group.broadcast(&mut parts.concat(), root)?;
+        return Ok(module);
+    }
+    let mut bytes = vec![0; parts.iter().map(|part| part.len()).sum()];
+    group.broadcast(&mut bytes, root)?;
+    let mut rest = &bytes[..];
+    for entry in entries.iter_mut().filter(|entry| shared(entry)) {
+        let (mine, others) = rest.split_at(entry.data.as_bytes().len());
+        entry.data =
+            TensorData::from_bytes_vec(mine.to_vec(), entry.data.shape().clone(), entry.data.dtype());
+        rest = others;
+    }
+    Ok(overwrite(module, entries.into_iter().map(|e| e.data).collect()))
+}
+
+/// Fails on every rank if any two ranks hold different bits.
+///
+/// # Errors
+/// [`Error::Diverged`] naming the ranks that differ from rank 0; or if the group fails.
+pub fn verify_equal<M: Module>(module: &M, group: &ProcessGroup, when: &str) -> Result<String> {
+    let mine = digest(module)?;
+    compare(&mine, group, when)?;
+    Ok(mine)
+}
+
+fn compare(mine: &String, group: &ProcessGroup, when: &str) -> Result<()> {
+    let all = group.all_gather_object(mine)?;
+    let different: Vec<usize> = (0..all.len()).filter(|&r| all[r] != all[0]).collect();
+    if different.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Diverged { when: when.into(), ranks: different })
+}
+
+/// Replaces every parameter and buffer by `data`, in field order, keeping ids and gradient flags.
+///
+/// # Panics
+/// If `data` has not exactly one tensor of the right shape for each.
+pub fn overwrite<M: Module>(module: M, data: Vec<TensorData>) -> M {
+    let mut mapper = Overwrite { data: data.into_iter() };
+    let module = module.map(&mut mapper);
+    assert!(mapper.data.next().is_none(), "more tensors than parameters");
+    module
+}
+
+fn check_structure(entries: &[Entry], group: &ProcessGroup) -> Result<()> {
+    let describe = |entry: &Entry| {
+        let kind = if entry.trainable { "trainable" } else { "a buffer or frozen" };
+        format!("{} {} {:?}, {kind}", entry.path, entry.data.shape(), entry.data.dtype())
+    };
+    let mine: Vec<String> = entries.iter().map(describe).collect();
+    let all: Vec<Vec<String>> = group.all_gather_object(&mine)?;
+    for (rank, theirs) in all.iter().enumerate() {
+        if let Some(i) = (0..theirs.len().max(all[0].len())).find(|&i| theirs.get(i) != all[0].get(i)) {
+            let show = |names: &[String]| names.get(i).cloned().unwrap_or_else(|| "nothing".into());
+            return Err(Error::Invalid(format!(
+                "the ranks built different models: parameter {i} is `{}` on rank 0, but `{}` on rank {rank}",
+                show(&all[0]),
+                show(theirs)
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Collect {
+    path: Vec<String>,
+    entries: Vec<Entry>,
+    /// The first one.
+    failure: Option<Error>,
+}
+
+impl Collect {
+    fn push(&mut self, data: Result<TensorData>, trainable: bool) {
+        match data {
+            Ok(data) => self.entries.push(Entry { path: self.path.join("."), data, trainable }),
+            Err(error) => {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+}
+
+impl ModuleVisitor for Collect {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.into());
+    }
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.push(read_data(param.val()), param.is_require_grad());
+    }
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        self.push(read_data(param.val()), false);
+    }
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        self.push(read_data(param.val()), false);
+    }
+}
+
+struct Overwrite {
+    data: std::vec::IntoIter<TensorData>,
+}
+
+impl Overwrite {
+    fn next(&mut self, shape: Shape) -> TensorData {
+        let data = self.data.next().expect("one tensor for each parameter");
+        assert_eq!(*data.shape(), shape, "a tensor of the parameter's shape");
+        data
+    }
+}
+
+impl ModuleMapper for Overwrite {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|old| {
+            let data = self.next(old.shape());
+            Tensor::from_data(data, (&old.device(), old.dtype())).set_require_grad(old.is_require_grad())
+        })
+    }
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        param.map(|old| Tensor::from_data(self.next(old.shape()), (&old.device(), old.dtype())))
+    }
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        param.map(|old| Tensor::from_data(self.next(old.shape()), &old.device()))
+    }
+}

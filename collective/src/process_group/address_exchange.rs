@@ -1,0 +1,163 @@
+//! Joining of a job's processes: exchange of rank 0's address, then the rendezvous.
+
+use crate::{
+    Error, Options, Result, Secret,
+    rendezvous::{
+        RendezvousConfig, config,
+        control::{Control, Joining, connect, other_job},
+        host,
+        server::Server,
+        store::Store,
+        wait::RendezvousWait,
+        wire::Member,
+    },
+    transport::{mpi, tcp::ConnectionPool},
+};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How the other ranks receive rank 0's address and the secret.
+pub(super) enum Exchange {
+    /// From their configuration.
+    Known,
+    /// From a key of a store. `name` is for messages.
+    Store { store: Arc<dyn Store>, key: String, name: String },
+    /// Through an MPI broadcast.
+    Mpi,
+}
+
+/// Starts the server on rank 0, then joins it on every rank, rank 0 included.
+pub(super) fn start(
+    config: &RendezvousConfig,
+    exchange: &Exchange,
+    options: &Options,
+    server: &mut Option<Server>,
+    wait: &mut RendezvousWait,
+) -> Result<(Control, ConnectionPool)> {
+    let (stream, secret) = match (config.rank, exchange) {
+        (0, exchange) => {
+            let served = serve(config, exchange, server);
+            match exchange {
+                Exchange::Store { store, key, .. } => {
+                    let (address, secret) = &served.clone()?;
+                    store.set(key, config::written(&address.to_string(), secret).as_bytes())?;
+                }
+                Exchange::Mpi => mpi::publish(&served, wait.left())?,
+                Exchange::Known => {}
+            }
+            let (address, secret) = served?;
+            // The listener knows the actual port, and a wildcard address cannot be connected to.
+            let mut own = address;
+            if own.ip().is_unspecified() {
+                own.set_ip(if own.is_ipv4() {
+                    Ipv4Addr::LOCALHOST.into()
+                } else {
+                    Ipv6Addr::LOCALHOST.into()
+                });
+            }
+            let deadline = wait.deadline;
+            (connect(&own.to_string(), &secret, wait, deadline)?, secret)
+        }
+        (_, Exchange::Store { store, key, name }) => connect_by_store(store.as_ref(), key, name, wait)?,
+        (_, Exchange::Mpi) => {
+            let (address, secret) = mpi::look_up(wait.left())?;
+            let deadline = wait.deadline;
+            (connect(&address, &secret, wait, deadline)?, secret)
+        }
+        (_, Exchange::Known) => {
+            let (secret, deadline) = (config.secret()?, wait.deadline);
+            (connect(&config.address, &secret, wait, deadline)?, secret)
+        }
+    };
+    // The local address of the connection to rank 0 is the one at which the other ranks can reach this rank.
+    let local = stream.local_addr().map_err(|e| Error::io("find this rank's address", &e))?;
+    let pool = ConnectionPool::start(local.ip(), config.rank, secret)?;
+    let member = Member {
+        data: pool.address(),
+        host: host(),
+        machine: options.host_id.clone().unwrap_or_else(machine),
+        pid: std::process::id(),
+        transport: options.transport.name().to_string(),
+    };
+    let joining = Joining {
+        rank: config.rank,
+        world: config.world,
+        job: config.job.clone(),
+        member,
+        stop: options.stop.clone(),
+        server: server.as_ref(),
+    };
+    let control = Control::join(stream, joining, wait)?;
+    if let (0, Exchange::Store { store, key, .. }) = (config.rank, exchange) {
+        // All ranks have read it. A later job must not.
+        let _ = store.delete(key);
+    }
+    Ok((control, pool))
+}
+
+/// Starts rank 0's server. Returns its address and the job's secret, which is random if it can be sent to the
+/// others.
+fn serve(
+    config: &RendezvousConfig,
+    exchange: &Exchange,
+    server: &mut Option<Server>,
+) -> Result<(SocketAddr, Secret)> {
+    let listener = config.listen().map_err(|error| {
+        // Another job may listen there; its server names that job to a process with the same secret.
+        let other =
+            config.secret().ok().and_then(|secret| other_job(&config.address, &secret, config.job.clone()));
+        other.unwrap_or(error)
+    })?;
+    let address = listener.local_addr().map_err(|e| Error::io("find the rendezvous address", &e))?;
+    let secret = match exchange {
+        Exchange::Store { .. } | Exchange::Mpi => config.secret.clone().unwrap_or_else(Secret::random),
+        Exchange::Known => config.secret()?,
+    };
+    *server = Some(Server::start(listener, config.world, secret.clone(), config.job.clone())?);
+    Ok((address, secret))
+}
+
+/// Polls the store until its value leads to rank 0. The first value may be an earlier job's.
+fn connect_by_store(
+    store: &dyn Store,
+    key: &str,
+    name: &str,
+    wait: &mut RendezvousWait,
+) -> Result<(TcpStream, Secret)> {
+    let mut last = None;
+    loop {
+        let value = store.try_get(key)?;
+        if let Some((address, secret)) =
+            value.and_then(|value| config::parse(&String::from_utf8(value).ok()?))
+        {
+            let deadline = wait.deadline.min(Instant::now() + Duration::from_secs(1));
+            match connect(&address, &secret, wait, deadline) {
+                Ok(stream) => return Ok((stream, secret)),
+                Err(error) => last = Some(error),
+            }
+        }
+        let absent = || {
+            let why = last.as_ref().map_or_else(|| "no address is there yet".into(), Error::to_string);
+            format!("rank 0, which writes its address there ({why})")
+        };
+        if wait.left().is_zero() {
+            return Err(wait.error(name, absent()));
+        }
+        wait.report(name, absent);
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Identity of this machine: equal on two ranks if they can share memory.
+///
+/// It consists of the running kernel, the PID namespace (each container has its own) and the user.
+fn machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let processes = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let user = rustix::process::geteuid().as_raw();
+    format!("{} {} {} user {user}", host(), boot.trim(), processes.display())
+}

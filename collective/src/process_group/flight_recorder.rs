@@ -1,0 +1,200 @@
+//! The flight recorder: the last 256 calls of this rank in one group.
+//!
+//! It tells the arbiter where this rank is, finds calls that have waited long, and is written to a file when
+//! the group fails.
+
+use crate::{
+    Error, Result,
+    communicator::{Call, Fingerprint},
+    rendezvous::wire::Place,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::VecDeque,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+/// Number of calls that are kept.
+const KEPT: usize = 256;
+/// Time after which a waiting call is inquired about; doubled after each inquiry.
+const INQUIRY_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_INQUIRY_INTERVAL: Duration = Duration::from_secs(30);
+/// [`INQUIRY_INTERVAL`] and [`MAX_INQUIRY_INTERVAL`] in a process that was asked to stop.
+const URGENT_INTERVAL: Duration = Duration::from_millis(200);
+const MAX_URGENT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Sender and receiver of a message, as ranks of the group.
+pub(super) type Endpoints = (usize, usize);
+
+#[derive(Debug)]
+struct Entry {
+    call: Call,
+    /// Set for a message, which is not numbered among the collectives.
+    message: Option<Endpoints>,
+    at: SystemTime,
+    begun: Instant,
+    took: Option<Duration>,
+    error: Option<String>,
+    /// Time since the beginning of the call at which the next inquiry is due.
+    ask_after: Duration,
+    /// Time of the last inquiry.
+    asked: Instant,
+    /// Time until the next inquiry in a process that was asked to stop.
+    urgent_after: Duration,
+}
+
+/// The calls of one group on this rank.
+#[derive(Debug, Default)]
+pub(super) struct FlightRecorder(Mutex<VecDeque<Entry>>);
+
+/// One call in a [`FlightRecord`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordedCall {
+    /// The call, as the ranks compare it.
+    #[serde(flatten)]
+    pub call: Fingerprint,
+    /// Whether this is a message between two ranks; `seq` then counts messages from one rank to the other.
+    #[serde(default)]
+    pub direct: bool,
+    /// Time of the call, in microseconds since 1970.
+    pub begun_us: u64,
+    /// Duration in microseconds; none if the call had not returned.
+    pub took_us: Option<u64>,
+    /// Error message, if the call failed.
+    pub error: Option<String>,
+}
+
+/// Flight record of one rank: the content of `flight-rank<R>.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlightRecord {
+    /// World rank of the writer.
+    pub rank: usize,
+    /// World ranks of the group.
+    pub members: Vec<usize>,
+    /// Id of the group; 0 for the group of all ranks.
+    pub group: u64,
+    /// Name of the machine.
+    pub host: String,
+    /// Process id of the writer.
+    pub pid: u32,
+    /// Time of writing, in microseconds since 1970.
+    pub written_us: u64,
+    /// First cause of the failure, as reported on this rank.
+    pub error: String,
+    /// Recorded calls, oldest first.
+    pub calls: Vec<RecordedCall>,
+}
+
+impl FlightRecord {
+    /// Writes the record into `folder`, which is created if necessary, and returns the file.
+    pub(super) fn write(&self, folder: &Path) -> Result<PathBuf> {
+        let name = match self.group {
+            0 => format!("flight-rank{}.json", self.rank),
+            group => format!("flight-rank{}-group{group:016x}.json", self.rank),
+        };
+        let path = folder.join(&name);
+        let temporary = folder.join(format!(".{name}.{}", self.pid));
+        let write = || {
+            std::fs::create_dir_all(folder)?;
+            let mut file = std::fs::File::create(&temporary)?;
+            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.sync_all()?;
+            std::fs::rename(&temporary, &path)
+        };
+        write().map_err(|e| Error::io(format!("write the flight record {}", path.display()), &e))?;
+        Ok(path)
+    }
+}
+
+pub(super) fn microseconds(at: SystemTime) -> u64 {
+    at.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+impl FlightRecorder {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn enter(&self, call: &Call, message: Option<Endpoints>) {
+        let mut entries = self.lock();
+        if entries.len() == KEPT {
+            entries.pop_front();
+        }
+        let begun = Instant::now();
+        entries.push_back(Entry {
+            call: call.clone(),
+            message,
+            at: SystemTime::now(),
+            begun,
+            took: None,
+            error: None,
+            ask_after: INQUIRY_INTERVAL,
+            asked: begun,
+            urgent_after: URGENT_INTERVAL,
+        });
+    }
+
+    pub fn leave(&self, error: Option<&Error>) {
+        if let Some(entry) = self.lock().back_mut() {
+            entry.took = Some(entry.begun.elapsed());
+            entry.error = error.map(Error::to_string);
+        }
+    }
+
+    /// Whether a call of this rank is in progress.
+    pub fn inside(&self) -> bool {
+        self.lock().back().is_some_and(|entry| entry.took.is_none())
+    }
+
+    /// Position of this rank relative to the collective `seq`; `counter` is the number of its last
+    /// collective.
+    pub fn place(&self, seq: Option<u64>, counter: u64) -> Place {
+        let entries = self.lock();
+        let asked = entries.iter().rev().find(|entry| entry.message.is_none() && Some(entry.call.seq) == seq);
+        let last = entries.back();
+        Place {
+            asked: asked.map(|entry| entry.call.fingerprint()),
+            seq: counter,
+            last: last.map(|entry| entry.call.fingerprint()),
+            inside: last.is_some_and(|entry| entry.took.is_none()),
+            closed: false,
+        }
+    }
+
+    /// The call in progress; for a message, with its sender and receiver.
+    pub fn pending(&self) -> Option<(Call, Option<Endpoints>)> {
+        let entries = self.lock();
+        let entry = entries.back().filter(|entry| entry.took.is_none())?;
+        Some((entry.call.clone(), entry.message))
+    }
+
+    /// The call in progress, its endpoints if it is a message, and the time waited, if an inquiry is due.
+    pub fn stalled(&self, urgent: bool) -> Option<(Call, Option<Endpoints>, Duration)> {
+        let mut entries = self.lock();
+        let entry = entries.back_mut().filter(|entry| entry.took.is_none())?;
+        let waited = entry.begun.elapsed();
+        if urgent && entry.asked.elapsed() >= entry.urgent_after {
+            entry.urgent_after = (2 * entry.urgent_after).min(MAX_URGENT_INTERVAL);
+        } else if waited >= entry.ask_after {
+            entry.ask_after = waited + entry.ask_after.min(MAX_INQUIRY_INTERVAL);
+        } else {
+            return None;
+        }
+        entry.asked = Instant::now();
+        Some((entry.call.clone(), entry.message, waited))
+    }
+
+    pub fn calls(&self) -> Vec<RecordedCall> {
+        let recorded = |entry: &Entry| RecordedCall {
+            call: entry.call.fingerprint(),
+            direct: entry.message.is_some(),
+            begun_us: microseconds(entry.at),
+            took_us: entry.took.map(|took| took.as_micros() as u64),
+            error: entry.error.clone(),
+        };
+        self.lock().iter().map(recorded).collect()
+    }
+}

@@ -1,0 +1,205 @@
+//! What all handles of a process group share, and how it makes a call: number, record, deadline, failure.
+
+use super::{
+    call_queue::CallQueue,
+    flight_recorder::Endpoints,
+    group_state::{GroupParts, GroupState},
+    topology::Topology,
+};
+use crate::{
+    DType, Element, Error, ReduceOp, Result,
+    communicator::{Call, Communicator},
+    rendezvous::{
+        Arbiter, Watched,
+        callers::{Waiting, Worker},
+    },
+};
+use std::{
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
+    time::Instant,
+};
+
+/// A job of the group's worker thread.
+pub(super) type Job = Box<dyn FnOnce() + Send>;
+
+/// The group's worker thread and its job queue.
+pub(super) struct JobQueue {
+    pub jobs: Sender<Job>,
+    /// Its registration with the arbiter, if the group has one.
+    pub worker: Option<Worker>,
+}
+
+/// What all handles of a process group share.
+pub(super) struct SharedGroup {
+    /// Dropped before the transport, so that the exit is announced before the data connections close.
+    pub arbiter: Option<Arc<dyn Arbiter>>,
+    pub topology: Arc<Topology>,
+    pub state: Arc<GroupState>,
+    pub queue: CallQueue,
+    pub jobs: Mutex<Option<JobQueue>>,
+    /// First cause of failure of a group without an arbiter.
+    ended: Mutex<Option<Error>>,
+}
+
+/// A call before it has a number.
+pub(super) struct CallSpec {
+    pub operation: &'static str,
+    pub dtype: DType,
+    pub count: usize,
+    pub reduce: Option<ReduceOp>,
+    pub root: Option<usize>,
+}
+
+impl CallSpec {
+    pub fn new<T: Element>(operation: &'static str, count: usize) -> Self {
+        CallSpec { operation, dtype: T::DTYPE, count, reduce: None, root: None }
+    }
+
+    pub fn reduce(mut self, op: ReduceOp) -> Self {
+        self.reduce = Some(op);
+        self
+    }
+
+    pub fn root(mut self, root: usize) -> Self {
+        self.root = Some(root);
+        self
+    }
+}
+
+impl SharedGroup {
+    pub fn new(topology: Arc<Topology>, parts: GroupParts) -> Self {
+        let arbiter = parts.arbiter.clone();
+        let state = Arc::new(GroupState::new(parts));
+        if let Some(arbiter) = &arbiter {
+            let watched: Arc<dyn Watched> = state.clone();
+            arbiter.watch(&watched);
+        }
+        SharedGroup {
+            arbiter,
+            topology,
+            state,
+            queue: CallQueue::default(),
+            jobs: Mutex::new(None),
+            ended: Mutex::new(None),
+        }
+    }
+
+    /// Validates a rank that a caller passed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it does not exist.
+    pub fn check_rank(&self, what: &str, rank: usize) -> Result<usize> {
+        if rank < self.state.world.size {
+            return Ok(rank);
+        }
+        Err(Error::Invalid(format!(
+            "{what} {rank} does not exist in a group of {} ranks",
+            self.state.world.size
+        )))
+    }
+
+    /// Fails all later calls with `cause`, unless the group has failed before.
+    pub fn end(&self, cause: Error) {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(cause);
+    }
+
+    /// The first cause of failure, if the group has failed.
+    pub fn cause(&self) -> Option<Error> {
+        let known = self.arbiter.as_ref().and_then(|arbiter| arbiter.cause());
+        known.or_else(|| self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn alive(&self) -> Result<()> {
+        if self.state.destroyed.load(Ordering::Acquire) {
+            return Err(Error::Invalid("the process group was destroyed".into()));
+        }
+        let Some(cause) = self.cause() else { return Ok(()) };
+        self.state.write_flight_record(&cause);
+        Err(Error::Poisoned(Box::new(cause)))
+    }
+
+    /// Makes one collective call. The caller holds the call permit.
+    ///
+    /// # Errors
+    /// The first cause, if the call or the group fails.
+    pub fn run<R>(
+        &self,
+        spec: CallSpec,
+        act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
+    ) -> Result<R> {
+        self.alive()?;
+        let seq = self.state.next_seq();
+        let CallSpec { operation, dtype, count, reduce, root } = spec;
+        let call = Call { seq, operation, dtype, count, reduce, root, timeout: self.state.timeout };
+        self.record(&call, None, || act(self.state.comm.as_ref(), &call))
+    }
+
+    /// Passes one message from rank `from` to rank `to`, one of which is this one.
+    ///
+    /// # Errors
+    /// The first cause, if the call or the group fails.
+    pub fn pass<R>(
+        &self,
+        spec: CallSpec,
+        from: usize,
+        to: usize,
+        act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
+    ) -> Result<R> {
+        self.alive()?;
+        let seq = self.state.next_message(from, to);
+        let CallSpec { operation, dtype, count, reduce, .. } = spec;
+        let call =
+            Call { seq, operation, dtype, count, reduce, root: Some(from), timeout: self.state.timeout };
+        self.record(&call, Some((from, to)), || act(self.state.comm.as_ref(), &call))
+    }
+
+    /// Marks the current thread as waiting until the guard is dropped.
+    pub fn waiting(&self) -> Option<Waiting<'_>> {
+        self.arbiter.as_ref().map(|arbiter| arbiter.callers().wait())
+    }
+
+    /// Runs a call and records it. `message` is set for a message between two ranks.
+    fn record<R>(
+        &self,
+        call: &Call,
+        message: Option<Endpoints>,
+        act: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        // In this order, so that a thread that counts as waiting always has its call recorded.
+        self.state.recorder.enter(call, message);
+        let waiting = self.waiting();
+        let begun = Instant::now();
+        let result = act();
+        drop(waiting);
+        let result = result.map_err(|error| self.settle(call, message, begun, error));
+        self.state.recorder.leave(result.as_ref().err());
+        if let Err(error) = &result {
+            self.state.write_flight_record(error);
+        }
+        result
+    }
+
+    /// The first cause behind a transport's error, as the arbiter decides.
+    fn settle(&self, call: &Call, message: Option<Endpoints>, begun: Instant, error: Error) -> Error {
+        if let Some(cause) = self.cause() {
+            return cause;
+        }
+        let member = |rank: usize| self.state.members.get(rank).copied().unwrap_or(rank);
+        let error = match error {
+            Error::PeerLost { rank, reason } => Error::PeerLost { rank: member(rank), reason },
+            Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
+                Error::Mismatch { rank_a: member(rank_a), call_a, rank_b: member(rank_b), call_b }
+            }
+            other => other,
+        };
+        let cause = match (&self.arbiter, &error) {
+            (None, _) => error,
+            (Some(arbiter), Error::Timeout { .. }) => {
+                arbiter.expire(self.state.stall(call, message, begun.elapsed(), true), error)
+            }
+            (Some(arbiter), _) => arbiter.fail(error),
+        };
+        self.end(cause.clone());
+        cause
+    }
+}

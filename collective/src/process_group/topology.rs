@@ -1,0 +1,221 @@
+//! Where a job's ranks run, and which transport a group of them uses.
+
+use super::group_state::GroupParts;
+use crate::{
+    Error, Options, Result,
+    communicator::{Communicator, Solo},
+    rendezvous::{Arbiter, control::Control, in_process::LocalMember, store::HashStore},
+    transport::{
+        Transport,
+        hierarchical::Hierarchical,
+        mpi,
+        tcp::{ConnectionPool, Tcp},
+    },
+};
+use std::{sync::Arc, time::Duration};
+
+/// Where the ranks of a job run; shared by all groups of one rank.
+#[derive(Debug)]
+pub(super) enum Topology {
+    /// A world of one.
+    Solo { options: Options, store: Arc<HashStore> },
+    /// Threads of one process.
+    Threads { member: Arc<LocalMember>, options: Options },
+    /// Processes that have completed the rendezvous.
+    Processes { control: Arc<Control>, pool: Arc<ConnectionPool>, options: Options },
+}
+
+/// Chooses and connects the transport of a new group of processes.
+struct TransportBuilder<'a> {
+    group: u64,
+    /// World ranks.
+    members: &'a [usize],
+    /// This rank within the group.
+    rank: usize,
+    control: &'a Arc<Control>,
+    pool: &'a Arc<ConnectionPool>,
+    options: &'a Options,
+}
+
+impl Topology {
+    fn options(&self) -> &Options {
+        match self {
+            Topology::Solo { options, .. }
+            | Topology::Threads { options, .. }
+            | Topology::Processes { options, .. } => options,
+        }
+    }
+
+    /// How long ranks may wait for each other while a group is created.
+    pub fn init_timeout(&self) -> Duration {
+        self.options().rendezvous_timeout
+    }
+
+    /// The group of this rank alone.
+    pub fn alone(&self) -> GroupParts {
+        self.parts(0, vec![0], 0, Box::new(Solo), None)
+    }
+
+    fn parts(
+        &self,
+        group: u64,
+        members: Vec<usize>,
+        rank: usize,
+        comm: Box<dyn Communicator>,
+        arbiter: Option<Arc<dyn Arbiter>>,
+    ) -> GroupParts {
+        let Options { timeout, flight_folder, .. } = self.options().clone();
+        GroupParts { group, members, rank, comm, arbiter, timeout, flight_folder }
+    }
+
+    /// A group of `members`, given by world rank, in which this rank is number `rank`.
+    ///
+    /// # Errors
+    /// If the transport cannot be used or created.
+    pub fn open(&self, group: u64, members: Vec<usize>, rank: usize) -> Result<GroupParts> {
+        let alone = members.len() == 1;
+        let (comm, arbiter): (Box<dyn Communicator>, Option<Arc<dyn Arbiter>>) = match self {
+            Topology::Solo { .. } => (Box::new(Solo), None),
+            Topology::Threads { member, .. } if alone => (Box::new(Solo), Some(member.clone())),
+            Topology::Threads { member, .. } => {
+                (Box::new(member.communicator(group, rank, members.len())?), Some(member.clone()))
+            }
+            Topology::Processes { control, .. } if alone => (Box::new(Solo), Some(control.clone())),
+            Topology::Processes { control, pool, options } => {
+                let plan = TransportBuilder { group, members: &members, rank, control, pool, options };
+                (plan.open()?, Some(control.clone()))
+            }
+        };
+        Ok(self.parts(group, members, rank, comm, arbiter))
+    }
+}
+
+impl TransportBuilder<'_> {
+    fn open(&self) -> Result<Box<dyn Communicator>> {
+        let machines = self.machines();
+        let one = machines.len() == 1;
+        match self.options.transport {
+            Transport::Tcp => Ok(Box::new(self.tcp(0, &self.everyone()))),
+            Transport::Mpi => mpi::connect(self.group, self.members, self.rank, self.options.rendezvous_timeout),
+            Transport::Thread => Err(Error::Invalid(
+                "transport thread is for ranks in one process, which ProcessGroup::threads makes; choose auto, shm, tcp or mpi".into(),
+            )),
+            Transport::Shm if !one => Err(Error::Invalid(format!(
+                "transport shm is for one machine, and this group is on {}; choose auto or tcp",
+                machines.len()
+            ))),
+            Transport::Shm => self.shm(1, &self.everyone())?.map_err(|why| {
+                Error::Invalid(format!("transport shm does not work here: {why}; choose auto or tcp"))
+            }),
+            Transport::Auto | Transport::Nccl if one => self.local(1, &self.everyone()),
+            Transport::Auto | Transport::Nccl if machines.len() == self.members.len() => {
+                Ok(Box::new(self.tcp(0, &self.everyone())))
+            }
+            Transport::Auto | Transport::Nccl => self.several(&machines),
+        }
+    }
+
+    fn everyone(&self) -> Vec<usize> {
+        (0..self.members.len()).collect()
+    }
+
+    /// Ranks of the group by machine, ordered by each machine's first rank.
+    fn machines(&self) -> Vec<Vec<usize>> {
+        let machine = |rank: usize| &self.control.members()[self.members[rank]].machine;
+        let mut machines: Vec<Vec<usize>> = Vec::new();
+        for rank in self.everyone() {
+            match machines.iter_mut().find(|ranks| machine(ranks[0]) == machine(rank)) {
+                Some(ranks) => ranks.push(rank),
+                None => machines.push(vec![rank]),
+            }
+        }
+        machines
+    }
+
+    fn several(&self, machines: &[Vec<usize>]) -> Result<Box<dyn Communicator>> {
+        let first: Vec<usize> = machines.iter().map(|ranks| ranks[0]).collect();
+        let here = machines.iter().position(|ranks| ranks.contains(&self.rank)).unwrap_or_default();
+        let local: Box<dyn Communicator> = match machines[here].as_slice() {
+            [_] => Box::new(Solo),
+            // A different number for every machine.
+            ranks => self.local(3 + here as u64, ranks)?,
+        };
+        let leaders = first.contains(&self.rank).then(|| self.tcp(2, &first));
+        let flat = self.tcp(0, &self.everyone());
+        Ok(Box::new(Hierarchical::new(flat, machines[here].clone(), local, first, leaders)))
+    }
+
+    /// Shared memory if all `ranks` can use it, TCP if not.
+    fn local(&self, part: u64, ranks: &[usize]) -> Result<Box<dyn Communicator>> {
+        Ok(self.shm(part, ranks)?.unwrap_or_else(|_| Box::new(self.tcp(part, ranks))))
+    }
+
+    /// TCP among some ranks of the group. `part` distinguishes the connections of a group's parts.
+    fn tcp(&self, part: u64, ranks: &[usize]) -> Tcp {
+        let member = |rank: &usize| {
+            let member = self.members[*rank];
+            (member, self.control.members()[member].data)
+        };
+        let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
+        let members = ranks.iter().map(member).collect();
+        Tcp::new(self.pool.clone(), self.group.wrapping_add(part << 32), rank, members)
+    }
+
+    /// Shared memory among some ranks of the group; the inner error is the reason why it cannot be used.
+    ///
+    /// The first rank creates the memory, the others open it and report, and the first publishes whether
+    /// all succeeded.
+    #[cfg(target_os = "linux")]
+    fn shm(&self, part: u64, ranks: &[usize]) -> Result<Result<Box<dyn Communicator>, String>> {
+        use crate::transport::shm::{ShmCommunicator, ShmSegment};
+        use std::time::Instant;
+
+        let timeout = self.options.rendezvous_timeout;
+        let deadline = Instant::now() + timeout;
+        let key = |what: &str| format!("shm/{:x}/{part}/{what}", self.group);
+        // A value is "+" and a name, or "-" and a reason.
+        let publish = |what: &str, outcome: &Result<String, String>| {
+            let value = outcome.as_ref().map_or_else(|why| format!("-{why}"), |name| format!("+{name}"));
+            self.control.set(&key(what), value.as_bytes());
+        };
+        let read = |what: &str| -> Result<Result<String, String>> {
+            let value = String::from_utf8_lossy(&self.control.get(&key(what), deadline)?).into_owned();
+            Ok(match value.strip_prefix('+') {
+                Some(name) => Ok(name.to_string()),
+                None => Err(value.trim_start_matches('-').to_string()),
+            })
+        };
+        let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
+        let (segment, agreed) = if rank == 0 {
+            let segment = ShmSegment::create(ranks.len()).map_err(|error| error.to_string());
+            publish(
+                "name",
+                &segment.as_ref().map(|segment| segment.name().to_string()).map_err(String::clone),
+            );
+            let mut agreed = segment.as_ref().map(|_| String::new()).map_err(String::clone);
+            for other in 1..ranks.len() {
+                agreed = agreed.and(read(&other.to_string())?);
+            }
+            publish("verdict", &agreed);
+            (segment, agreed)
+        } else {
+            let open = |name: String| ShmSegment::open(&name, ranks.len()).map_err(|error| error.to_string());
+            let segment = read("name")?.and_then(open);
+            publish(&rank.to_string(), &segment.as_ref().map(|_| String::new()).map_err(String::clone));
+            (segment, read("verdict")?)
+        };
+        match agreed.and(segment) {
+            Ok(segment) => {
+                let control = self.control.clone();
+                let joined = ShmCommunicator::connect_unless(segment, rank, timeout, move || control.cause());
+                Ok(Ok(Box::new(joined?)))
+            }
+            Err(why) => Ok(Err(why)),
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn shm(&self, _part: u64, _ranks: &[usize]) -> Result<Result<Box<dyn Communicator>, String>> {
+        Ok(Err("it needs Linux".into()))
+    }
+}

@@ -1,0 +1,85 @@
+//! Asynchronous copies of small tensors to the host.
+//!
+//! On a CUDA device the copy is queued behind the launched work, and the host waits for it when it needs the
+//! values. If it launches more work in between, the device is never idle. Burn's `into_data` cannot do that:
+//! its asynchronous variant queues the copy at the first access to the data, behind everything that was
+//! launched in between.
+
+#[cfg(feature = "cuda")]
+use crate::health;
+use crate::{Error, Result, device_error::read_data};
+use burn::tensor::{Tensor, TensorData};
+
+/// Tensors, each `[n]`, that are being read from one device.
+pub(crate) struct Readback(ReadbackState);
+
+enum ReadbackState {
+    Here(Vec<TensorData>),
+    #[cfg(feature = "cuda")]
+    Queued(crate::cuda::QueuedRead),
+}
+
+impl Readback {
+    /// Starts to read `tensors`, which are on one device.
+    ///
+    /// Everything that they depend on is launched when this returns. On devices other than CUDA they are read
+    /// at once.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn start(tensors: Vec<Tensor<1>>) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(queued) = crate::cuda::QueuedRead::start(&tensors) {
+            return Ok(Self(ReadbackState::Queued(queued)));
+        }
+        Ok(Self(ReadbackState::Here(tensors.into_iter().map(read_data).collect::<Result<_>>()?)))
+    }
+
+    /// Whether the values are on the host already.
+    pub fn is_here(&self) -> bool {
+        match &self.0 {
+            ReadbackState::Here(_) => true,
+            #[cfg(feature = "cuda")]
+            ReadbackState::Queued(_) => false,
+        }
+    }
+
+    /// The values of each tensor, after waiting for them.
+    ///
+    /// # Errors
+    /// If the device failed or dropped work: see [`health`](crate::health).
+    pub fn wait(self) -> Result<Vec<Vec<f64>>> {
+        let all = match self.0 {
+            ReadbackState::Here(all) => all,
+            #[cfg(feature = "cuda")]
+            ReadbackState::Queued(queued) => {
+                let all = queued.wait();
+                health::check()?;
+                all?
+            }
+        };
+        let values =
+            |data: TensorData| data.convert::<f64>().try_into_vec().map_err(|e| broken(format!("{e:?}")));
+        all.into_iter().map(values).collect()
+    }
+}
+
+fn broken(reason: String) -> Error {
+    Error::Io { what: "reading a step's totals from the device".into(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn host_tensors_are_here_at_once() {
+        let device = Device::flex();
+        let (one, other) =
+            (Tensor::<1>::from_data([1.5f32, 2.0], &device), Tensor::from_data([0.1f32], &device));
+        let read = Readback::start(vec![one, other]).expect("the host");
+        assert!(read.is_here());
+        assert_eq!(read.wait().expect("the host"), [vec![1.5, 2.0], vec![f64::from(0.1f32)]]);
+    }
+}

@@ -1,0 +1,229 @@
+//! This rank's rank, world size, address and secret, from options and environment.
+
+use super::{InitMethod, Secret, address};
+use crate::{
+    Error, Options, Result,
+    transport::{Transport, mpi},
+};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    net::sockopt,
+};
+use std::{
+    env,
+    mem::ManuallyDrop,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    os::fd::{BorrowedFd, FromRawFd, RawFd},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Rank, world size, address and secret of this rank.
+#[derive(Debug)]
+pub(crate) struct RendezvousConfig {
+    pub rank: usize,
+    pub world: usize,
+    /// Address of rank 0. The port is 0 if rank 0 publishes the actual one.
+    pub address: String,
+    pub secret: Option<Secret>,
+    /// The job's id.
+    pub job: Option<String>,
+    /// Whether rank 0 may use the launcher's listening socket, which is bound to `MASTER_PORT`.
+    inherits: bool,
+}
+
+/// The number in an environment variable; `None` if it is not set.
+fn number<T: std::str::FromStr>(name: &str, what: &str) -> Result<Option<T>> {
+    let Ok(text) = env::var(name) else { return Ok(None) };
+    match text.trim().parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(Error::Invalid(format!("environment variable {name} is {text:?}; it must be {what}"))),
+    }
+}
+
+fn required<T>(value: Option<T>, name: &str, method: &str) -> Result<T> {
+    value.ok_or_else(|| {
+        Error::Invalid(format!(
+            "{method} needs the environment variable {name}, which is not set: start the processes with a launcher (burn-ddp launch, torchrun), or set it"
+        ))
+    })
+}
+
+/// Environment variable that holds the job's secret.
+pub const SECRET: &str = "BURN_DDP_SECRET";
+/// Environment variable with the number of a listening socket on the master port, which a launcher passes to
+/// rank 0.
+pub const MASTER_FD: &str = "BURN_DDP_MASTER_FD";
+
+impl RendezvousConfig {
+    /// Determines rank, world size, address and secret. `None` for `method` stands for a store.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a value is missing or not valid; those of MPI.
+    pub fn new(method: Option<&InitMethod>, options: &Options) -> Result<Self> {
+        let mpi = match method {
+            Some(InitMethod::Mpi) => Some(mpi::world()?),
+            Some(InitMethod::Env | InitMethod::Tcp(_) | InitMethod::File(_)) | None => None,
+        };
+        let name = &method.map_or_else(|| "init_with_store".into(), InitMethod::to_string);
+        let rank = match options.rank.or(mpi.map(|mpi| mpi.rank)) {
+            Some(rank) => rank,
+            None => required(number("RANK", "a rank, a whole number from 0")?, "RANK", name)?,
+        };
+        let world = match options.world_size.or(mpi.map(|mpi| mpi.size)) {
+            Some(world) => world,
+            None => required(number("WORLD_SIZE", "a number of processes, from 1")?, "WORLD_SIZE", name)?,
+        };
+        if world == 0 {
+            return Err(Error::Invalid("the world size is 0; it must be at least 1".into()));
+        }
+        if rank >= world {
+            return Err(Error::Invalid(format!(
+                "rank {rank} does not exist in a world of {world}: ranks are 0 to {} (RANK, WORLD_SIZE)",
+                world - 1
+            )));
+        }
+        if mpi.is_some() || options.transport == Transport::Mpi {
+            let mpi = mpi::world()?;
+            if (mpi.rank, mpi.size) != (rank, world) {
+                return Err(Error::Invalid(format!(
+                    "this is rank {rank} of {world}, but to MPI it is rank {} of {}: start it with mpirun, and leave rank and world size to mpi://",
+                    mpi.rank, mpi.size
+                )));
+            }
+        }
+        let address = match method {
+            Some(InitMethod::Mpi | InitMethod::Env) if world == 1 => String::new(),
+            Some(InitMethod::Mpi) => mpi::address(options.rendezvous_timeout)?,
+            Some(InitMethod::Env) => {
+                let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+                let port: u16 = required(number("MASTER_PORT", "a port, 1 to 65535")?, "MASTER_PORT", name)?;
+                // With this variable, torchrun's agent listens on MASTER_PORT itself, and rank 0 uses the
+                // next port.
+                let taken = env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|value| value == "True");
+                let port = if taken { port.checked_add(1) } else { Some(port) };
+                let port = port.ok_or_else(|| Error::Invalid("MASTER_PORT is 65535; under torchrun the port after it is needed, so choose a lower one".into()))?;
+                address::join(&host, port)
+            }
+            Some(InitMethod::Tcp(address)) => address.clone(),
+            Some(InitMethod::File(_)) | None => {
+                let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+                address::join(&host, 0)
+            }
+        };
+        let secret = match (&options.secret, env::var(SECRET)) {
+            (Some(secret), _) => Some(secret.clone()),
+            (None, Ok(text)) => Some(Secret::new(text)?),
+            (None, Err(_)) => None,
+        };
+        let (job, inherits) = (options.group_name.clone(), method == Some(&InitMethod::Env));
+        Ok(RendezvousConfig { rank, world, address, secret, job, inherits })
+    }
+
+    /// The secret of the job: the configured one, or on loopback one derived from the address.
+    ///
+    /// A job over several machines needs a configured one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the job spans machines and no secret is configured.
+    pub fn secret(&self) -> Result<Secret> {
+        match &self.secret {
+            Some(secret) => Ok(secret.clone()),
+            None if self.loopback()? => Ok(Secret::derived(&self.address)),
+            None => Err(Error::Invalid(format!(
+                "the world meets at {}, which is not this machine alone, and there is no secret: set BURN_DDP_SECRET to the same long random text on all ranks",
+                self.address
+            ))),
+        }
+    }
+
+    fn resolve(&self) -> Result<Vec<SocketAddr>> {
+        let failed = |why: String| {
+            Error::Invalid(format!(
+                "the rendezvous address {:?} is unusable: {why}; check MASTER_ADDR",
+                self.address
+            ))
+        };
+        let addresses: Vec<_> = self.address.to_socket_addrs().map_err(|e| failed(e.to_string()))?.collect();
+        if addresses.is_empty() { Err(failed("the name has no address".into())) } else { Ok(addresses) }
+    }
+
+    fn loopback(&self) -> Result<bool> {
+        Ok(self.resolve()?.iter().all(|address| address.ip().is_loopback()))
+    }
+
+    /// Rank 0's listener: the one inherited from the launcher, or a new one.
+    ///
+    /// # Errors
+    /// If the address cannot be resolved or bound, or the inherited socket is not valid.
+    pub fn listen(&self) -> Result<TcpListener> {
+        if self.inherits
+            && let Some(listener) = inherited()?
+        {
+            return Ok(listener);
+        }
+        address::bind(&self.resolve()?).map_err(|error| {
+            Error::io(
+                format!(
+                    "rank 0 cannot listen on {}; choose another MASTER_PORT if the port is taken, and check that MASTER_ADDR is an address of this machine",
+                    self.address
+                ),
+                &error,
+            )
+        })
+    }
+}
+
+/// The listening socket that the launcher passes in `BURN_DDP_MASTER_FD`, so that no other program takes the
+/// port.
+///
+/// Only the first group of a process uses it.
+fn inherited() -> Result<Option<TcpListener>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let Some(fd) = number::<RawFd>(MASTER_FD, "the number of an open listening socket")? else {
+        return Ok(None);
+    };
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Ok(None);
+    }
+    let refuse = |why: &str| {
+        Error::Invalid(format!(
+            "environment variable BURN_DDP_MASTER_FD is {fd}, but {why}; it is for launchers, unset it"
+        ))
+    };
+    if fd < 3 {
+        return Err(refuse("0 to 2 are the standard streams"));
+    }
+    // SAFETY: the number is used for one system call, which rejects one that is not an open socket.
+    let listening = sockopt::socket_acceptconn(unsafe { BorrowedFd::borrow_raw(fd) });
+    if listening != Ok(true) {
+        return Err(refuse("that is not a listening socket"));
+    }
+    // SAFETY: an open socket. It is owned only once it is known to be the launcher's, and by one caller, because
+    // of the flag above.
+    let listener = ManuallyDrop::new(unsafe { TcpListener::from_raw_fd(fd) });
+    // The number may be a leftover of an outer launcher and belong to another socket by now.
+    let expected = number::<u16>("MASTER_PORT", "a port, 1 to 65535")?;
+    match (listener.local_addr(), expected) {
+        (Err(_), _) => return Err(refuse("that is not a TCP socket")),
+        (Ok(found), Some(expected)) if found.port() != expected => {
+            return Err(refuse(&format!("that socket listens on {found} and MASTER_PORT is {expected}")));
+        }
+        (Ok(_), _) => {}
+    }
+    let listener = ManuallyDrop::into_inner(listener);
+    // Fails for a closed descriptor only.
+    let _ = fcntl_setfd(&listener, FdFlags::CLOEXEC);
+    Ok(Some(listener))
+}
+
+/// Formats the store value with rank 0's address and the job's secret.
+pub(crate) fn written(address: &str, secret: &Secret) -> String {
+    format!("{address}\n{}\n", secret.expose())
+}
+
+/// The inverse of [`written`].
+pub(crate) fn parse(text: &str) -> Option<(String, Secret)> {
+    let (address, secret) = text.split_once('\n')?;
+    let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
+    Some((address.into(), secret))
+}

@@ -1,0 +1,205 @@
+//! A rank's connection to the server, and the background thread that receives the server's messages.
+
+use super::{
+    Watched, abort_all, activity,
+    callers::Callers,
+    frame::{FrameReader, Next, write_frame},
+    tune_control,
+    wait::{Callback, StopQuery},
+    wire::{Event, Member, Place, Request},
+};
+use crate::{Error, Result};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Interval at which the background thread checks waiting calls.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+pub struct ClientState {
+    pub members: Option<Vec<Member>>,
+    /// Answers of the store, by request id.
+    pub values: HashMap<u64, Option<Vec<u8>>>,
+    pub cause: Option<Error>,
+    pub left: BTreeSet<usize>,
+    pub groups: Vec<Weak<dyn Watched>>,
+    /// Numbers of the last calls of all groups, including dropped ones.
+    pub counters: HashMap<u64, Arc<AtomicU64>>,
+    /// Whether the server has ended, cleanly or not.
+    pub gone: bool,
+    /// Whether this rank has announced its exit.
+    pub closing: bool,
+}
+
+pub struct ControlClient {
+    pub rank: usize,
+    writer: Mutex<Arc<TcpStream>>,
+    state: Mutex<ClientState>,
+    changed: Condvar,
+    poisoned: AtomicBool,
+    pub requests: AtomicU64,
+    pub callers: Arc<Callers>,
+    /// Tells whether this process was asked to stop.
+    stop: Option<StopQuery>,
+}
+
+impl ControlClient {
+    /// Takes over the connection and starts the background thread, which ends with the connection.
+    ///
+    /// # Errors
+    /// If the connection cannot be configured or the thread cannot be started.
+    pub fn start(rank: usize, stream: TcpStream, stop: Option<StopQuery>) -> io::Result<Arc<Self>> {
+        tune_control(&stream)?;
+        stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+        let stream = Arc::new(stream);
+        let reader = FrameReader::new(stream.clone());
+        let client = Arc::new(ControlClient {
+            rank,
+            writer: Mutex::new(stream),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            poisoned: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
+            callers: Arc::default(),
+            stop,
+        });
+        let listening = client.clone();
+        thread::Builder::new().name("ddp-control".into()).spawn(move || listening.listen(reader))?;
+        Ok(client)
+    }
+
+    /// The job's first cause of failure, if it has failed.
+    pub fn cause(&self) -> Option<Error> {
+        // The flag avoids the lock while the job is healthy.
+        if !self.poisoned.load(Ordering::Acquire) {
+            return None;
+        }
+        self.lock().cause.clone()
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, ClientState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends without waiting for an answer. After a failure the background thread finds the connection
+    /// closed.
+    pub fn send(&self, request: &Request) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if write_frame(&writer, request).is_err() {
+            let _ = writer.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub fn close(&self) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.shutdown(Shutdown::Both);
+    }
+
+    /// Waits until `found` returns a value; `None` at `deadline`. Fails if the job has failed.
+    ///
+    /// # Errors
+    /// The first cause, if the job has failed.
+    pub fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut found: impl FnMut(&mut ClientState) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut state = self.lock();
+        loop {
+            if let Some(cause) = &state.cause {
+                return Err(cause.clone());
+            }
+            if let Some(value) = found(&mut state) {
+                return Ok(Some(value));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.gone {
+                return Ok(None);
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Records the first cause of failure and wakes all waiting threads.
+    pub fn poison(&self, error: Error) {
+        let mut state = self.lock();
+        let cause = state.cause.get_or_insert(error).clone();
+        self.poisoned.store(true, Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+        abort_all(self.groups().iter(), &cause);
+    }
+
+    /// The groups that have not been dropped.
+    pub fn groups(&self) -> Vec<Arc<dyn Watched>> {
+        self.lock().groups.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The background thread.
+    fn listen(&self, mut reader: FrameReader) {
+        let reason = loop {
+            match reader.next(Some(TICK)) {
+                Ok(Next::Frame(event)) => self.hear(event),
+                Ok(Next::Idle) => {}
+                Ok(Next::Closed) => break "its process ended".to_string(),
+                Err(error) => break format!("the connection to it broke ({error})"),
+            }
+            let urgent = self.stop.as_ref().is_some_and(|Callback(asked)| asked());
+            for stall in self.groups().iter().filter_map(|group| group.stalled(urgent)) {
+                self.send(&Request::Stall(stall));
+            }
+        };
+        let mut state = self.lock();
+        // Rank 0 may finish first; the other ranks then run without an arbiter.
+        if state.closing || state.left.contains(&0) {
+            state.gone = true;
+            drop(state);
+            return self.changed.notify_all();
+        }
+        drop(state);
+        // The cause is set before the end, for threads that wait for it.
+        self.poison(Error::PeerLost { rank: 0, reason });
+        self.lock().gone = true;
+        self.changed.notify_all();
+    }
+
+    fn hear(&self, event: Event) {
+        match event {
+            Event::Welcome { members } => self.lock().members = Some(members),
+            Event::Value { id, value } => {
+                self.lock().values.insert(id, value);
+            }
+            Event::Where { inquiry, group, seq } => {
+                // Read before the groups: a group with a counter that is missing there was dropped.
+                let counter = self.lock().counters.get(&group).map(|last| last.load(Ordering::Relaxed));
+                let groups = self.groups();
+                let place =
+                    groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
+                let gone = || {
+                    let (seq, closed) = (counter.unwrap_or(0), counter.is_some());
+                    Place { asked: None, seq, last: None, inside: false, closed }
+                };
+                self.send(&Request::Here { inquiry, place: place.unwrap_or_else(gone) });
+            }
+            Event::Survey { inquiry } => {
+                let counters = self.lock().counters.clone();
+                let activity = activity::gather(&self.callers, &self.groups(), &counters);
+                self.send(&Request::Activity { inquiry, activity });
+            }
+            Event::Left { rank } => {
+                self.lock().left.insert(rank);
+            }
+            Event::Poison { error } => return self.poison(error),
+        }
+        self.changed.notify_all();
+    }
+}

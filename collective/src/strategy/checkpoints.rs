@@ -1,0 +1,63 @@
+//! What may happen between two optimizer steps on all ranks together: taking a checkpoint, and stopping.
+
+use super::{EpochReport, Snapshot, settings::RunSettings};
+use burn::train::LearnerModel;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU8, Ordering},
+};
+
+/// Stores checkpoints, on rank 0 only; the other ranks wait for it.
+pub trait CheckpointSink: Send + Sync {
+    /// Stores a checkpoint. An error ends the run on all ranks.
+    ///
+    /// # Errors
+    /// What went wrong, for the user.
+    fn keep(&self, snapshot: &Snapshot) -> Result<(), String>;
+
+    /// Whether training ends after this evaluation, although there are epochs left.
+    fn is_over(&self, _report: &EpochReport) -> bool {
+        false
+    }
+}
+
+/// When checkpoints are taken.
+#[derive(Clone, Default)]
+pub struct Checkpoints {
+    /// After this many optimizer steps each, besides the end of every epoch; the same on all ranks.
+    pub every: Option<usize>,
+    /// Rank 0's; the other ranks' is not used.
+    pub sink: Option<Arc<dyn CheckpointSink>>,
+}
+
+/// A request to stop a run early.
+///
+/// Every rank is asked before each step's gradients are averaged, and at the end of every epoch. If any rank's answer
+/// is not 0, all ranks finish the step, take a checkpoint and stop.
+pub struct StopRequest {
+    ask: Box<dyn Fn() -> u8 + Send + Sync>,
+    agreed: AtomicU8,
+}
+
+impl StopRequest {
+    /// `ask` returns 0 to continue, or a number, such as a signal's, to stop.
+    pub fn new(ask: impl Fn() -> u8 + Send + Sync + 'static) -> Self {
+        Self { ask: Box::new(ask), agreed: AtomicU8::new(0) }
+    }
+
+    /// The largest number of all ranks, if the run stopped for it.
+    pub fn agreed(&self) -> Option<u8> {
+        Some(self.agreed.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
+    }
+
+    pub(super) fn agree(&self, asked: u8) {
+        self.agreed.store(asked, Ordering::Relaxed);
+    }
+}
+
+impl<M: LearnerModel> RunSettings<M> {
+    /// This rank's answer: 0 to continue.
+    pub fn asked(&self) -> u8 {
+        self.stop.as_ref().map_or(0, |request| (request.ask)())
+    }
+}

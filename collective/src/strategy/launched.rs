@@ -1,0 +1,115 @@
+//! Launched steps, and what happens when their totals are on the host: the checks, and the
+//! reports to observers and metrics.
+
+use super::{
+    StepReport, TrainedOutput, ValidOutput,
+    run::{Run, Stop},
+    totals::add,
+};
+use crate::{Error, metric::StepOutput, readback::Readback, wrapper::engine::first};
+use burn::data::dataloader::Progress;
+use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
+use burn::tensor::Tensor;
+use burn::train::{LearnerEvent, LearnerModel, TrainingItem};
+use std::time::Instant;
+
+/// A launched step, whose totals are being copied to the host.
+pub(super) struct LaunchedStep {
+    /// Without loss and time.
+    report: StepReport,
+    lr: ModuleLearningRate,
+    /// Samples of the epoch with this step's, over all ranks.
+    done: usize,
+    /// Whether any rank was asked to stop: ranks stop together.
+    pub stop: bool,
+    /// This rank's totals.
+    own: Tensor<1>,
+    /// The totals over all ranks, then the norm of the gradients if that is on the device.
+    values: Readback,
+}
+
+impl LaunchedStep {
+    /// Starts to read the totals.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn start(
+        report: StepReport,
+        lr: ModuleLearningRate,
+        done: usize,
+        stop: bool,
+        own: Tensor<1>,
+        totals: Tensor<1>,
+        norm: Option<Tensor<1>>,
+    ) -> Result<Self, Error> {
+        let values = Readback::start([totals].into_iter().chain(norm).collect())?;
+        Ok(Self { report, lr, done, stop, own, values })
+    }
+
+    /// Whether its totals are on the host.
+    pub fn is_here(&self) -> bool {
+        self.values.is_here()
+    }
+}
+
+/// The time of steps, and of the epoch.
+pub(super) struct Clock {
+    epoch: Instant,
+    /// Seconds of the epoch before that.
+    earlier: f64,
+    step: Instant,
+}
+
+impl Clock {
+    pub fn start(earlier: f64) -> Self {
+        let now = Instant::now();
+        Self { epoch: now, earlier, step: now }
+    }
+}
+
+impl<M: LearnerModel> Run<'_, M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Waits for a step's totals, verifies and reports them.
+    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<(), Stop> {
+        let LaunchedStep { mut report, lr, done, own, values, .. } = step;
+        let mut values = values.wait()?.into_iter();
+        let totals = values.next().unwrap_or_default();
+        self.engine.check_loss(report.step, &own, first(&totals))?;
+        if let Some(norm) = values.next() {
+            self.engine.check_norm(report.step, first(&norm))?;
+        }
+        add(&mut self.position.totals, &totals);
+        self.position.seconds = clock.earlier + clock.epoch.elapsed().as_secs_f64();
+        report.loss = first(&totals) / report.samples.max(1) as f64;
+        report.elapsed = clock.step.elapsed();
+        clock.step = Instant::now();
+        self.time.training += report.elapsed;
+        self.settings.observer.step_done(&report);
+        let item = TrainedOutput::<M>::from_totals(&totals, report.samples);
+        let progress = Progress::new(done, self.settings.train.samples(), Some("items".into()));
+        self.event(LearnerEvent::ProcessedItem(TrainingItem::new(
+            item,
+            progress,
+            Some(report.step),
+            Some(lr),
+        )));
+        Ok(())
+    }
+
+    /// The error to end with when a step failed that was launched behind `launched`, which comes first: a
+    /// loss that is not finite explains what follows.
+    pub(super) fn failed_after(
+        &mut self,
+        launched: Option<LaunchedStep>,
+        failure: Stop,
+        clock: &mut Clock,
+    ) -> Stop {
+        match launched.map(|step| self.complete(step, clock)) {
+            Some(Err(Stop::Failed(error @ Error::NonFinite { .. }))) => Stop::Failed(error),
+            Some(_) | None => failure,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The strategies for burn-train: one run loop, which computes each batch on one device (`DdpStrategy`) or on several
+//! (`DpStrategy`).
+
+use super::{
+    Callback, Checkpoints, Distributed, Observer, RankTime, Snapshot, StopRequest, TrainInput, TrainedOutput,
+    ValidInput, ValidOutput,
+    callback::OfMetric,
+    run::{Run, Stop},
+    settings::RunSettings,
+};
+use crate::{
+    Error, ProcessGroup, Result,
+    data_parallel::{DataParallelConfig, ParallelStep, Replicas, Scatter},
+    gradient::ReducerOptions,
+    loader::DistributedLoader,
+    metric::StepOutput,
+    wrapper::engine::BatchScope,
+};
+use burn::data::dataset::DatasetError;
+use burn::tensor::Device;
+use burn::train::{
+    Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
+    TrainLoader, TrainOutput, TrainStep, TrainingComponents, ValidLoader,
+    metric::{Adaptor, Metric},
+};
+use std::{
+    error::Error as _,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Data-parallel training with a process (or thread) per device.
+///
+/// Pass it to burn-train as `TrainingStrategy::Custom(Arc::new(strategy))`, with the same settings on every rank. An
+/// error of a rank, the group or a device is in the `error` of `launch`'s result: see [`collective_error`].
+///
+/// Its step is that of [`DistributedDataParallel`](crate::DistributedDataParallel).
+pub type DdpStrategy<M> = ParallelStrategy<M, OneDevice>;
+
+/// Data-parallel training on several devices of one process, with a thread per device.
+///
+/// The outputs of all replicas are gathered on one device, where the loss of the whole batch is computed: see
+/// [`ParallelStep`].
+pub type DpStrategy<M> = ParallelStrategy<M, ReplicaDevices<M>>;
+
+/// A burn-train strategy: [`DdpStrategy`] or [`DpStrategy`].
+pub struct ParallelStrategy<M: LearnerModel, C> {
+    run: RunSettings<M>,
+    compute: C,
+}
+
+/// How a strategy computes one batch.
+pub trait ComputeBatch<M: LearnerModel>: Send + Sync {
+    /// Forward and backward over a batch of this rank. `module` is the learner's, on the strategy's device.
+    ///
+    /// # Errors
+    /// If a replica fails.
+    fn compute(
+        &self,
+        module: &M,
+        batch: TrainInput<M>,
+        scope: &mut BatchScope<'_>,
+    ) -> Result<TrainOutput<TrainedOutput<M>>>;
+}
+
+/// Computes on this rank's device.
+pub struct OneDevice;
+
+impl<M: LearnerModel> ComputeBatch<M> for OneDevice {
+    fn compute(
+        &self,
+        module: &M,
+        batch: TrainInput<M>,
+        scope: &mut BatchScope<'_>,
+    ) -> Result<TrainOutput<TrainedOutput<M>>> {
+        Ok(scope.enter(|| TrainStep::step(module, batch)))
+    }
+}
+
+/// Computes on several devices of this process.
+pub struct ReplicaDevices<M> {
+    config: DataParallelConfig,
+    /// Made at the first step, from the learner's module.
+    replicas: Mutex<Option<Replicas<M>>>,
+}
+
+impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for ReplicaDevices<M> {
+    fn compute(
+        &self,
+        module: &M,
+        batch: TrainInput<M>,
+        scope: &mut BatchScope<'_>,
+    ) -> Result<TrainOutput<TrainedOutput<M>>> {
+        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        let replicas = match &mut *replicas {
+            Some(replicas) => replicas,
+            none => none.insert(Replicas::new(module, &self.config)?),
+        };
+        let seeds: Vec<_> =
+            (0..replicas.busy_workers(Scatter::samples(&batch))).map(|_| scope.draw()).collect();
+        let mut seeds = seeds.into_iter();
+        scope.enter(|| replicas.seeded_step(module, batch, || seeds.next().flatten()))
+    }
+}
+
+impl<M: LearnerModel> DdpStrategy<M> {
+    /// `device` is this rank's, with or without autodiff.
+    pub fn new(
+        group: ProcessGroup,
+        device: &Device,
+        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    ) -> Self {
+        Self { run: RunSettings::new(group, device, train, valid), compute: OneDevice }
+    }
+}
+
+impl<M: LearnerModel + ParallelStep> DpStrategy<M> {
+    /// Runs every step on the devices of `config`, the first of which holds the model and its optimizer.
+    ///
+    /// # Errors
+    /// If there is no device.
+    pub fn new(
+        config: DataParallelConfig,
+        train: Arc<dyn DistributedLoader<TrainInput<M>>>,
+        valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    ) -> Result<Self> {
+        let Some((device, _)) = config.devices.first() else { return Err(Replicas::<M>::no_device()) };
+        let run = RunSettings::new(ProcessGroup::solo(), device, train, valid);
+        Ok(Self { run, compute: ReplicaDevices { config, replicas: Mutex::default() } })
+    }
+}
+
+impl<M: LearnerModel, C> ParallelStrategy<M, C> {
+    /// Observes the run.
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.run.observer = observer;
+        self
+    }
+
+    /// Observes what every rank computes.
+    pub fn with_callback(mut self, callback: impl Callback<M> + 'static) -> Self {
+        let callbacks = self.run.callbacks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// [`with_callback`](Self::with_callback) for several callbacks.
+    pub fn with_callbacks(mut self, callbacks: Vec<Box<dyn Callback<M>>>) -> Self {
+        self.run.callbacks.get_mut().unwrap_or_else(PoisonError::into_inner).extend(callbacks);
+        self
+    }
+
+    /// Adds a burn-train metric over the evaluation outputs of the model, joined over ranks. Its
+    /// value is passed to [`Observer::metric_logged`]. Metrics given to `SupervisedTraining::metrics` see each
+    /// step's output as [`StepOutput::from_totals`] makes it from the sums over all ranks.
+    pub fn with_metric<T>(self, metric: T) -> Self
+    where
+        T: Metric + Distributed + 'static,
+        ValidOutput<M>: Adaptor<T::Input>,
+    {
+        self.with_callback(OfMetric(metric))
+    }
+
+    /// Sets how gradients are synchronised.
+    pub fn with_reducer(mut self, reducer: ReducerOptions) -> Self {
+        self.run.options.reducer = reducer;
+        self
+    }
+
+    /// Makes an optimizer step of `batches` batches, of which only the last synchronises. The last
+    /// step of an epoch takes the remaining batches. Default: burn-train's
+    /// `SupervisedTraining::grads_accumulation`, or 1.
+    ///
+    /// # Panics
+    /// If `batches` is 0.
+    pub fn with_accumulation(mut self, batches: usize) -> Self {
+        assert!(batches > 0, "an optimizer step needs at least 1 batch");
+        self.run.grad_accum_steps = Some(batches);
+        self
+    }
+
+    /// Clips the averaged gradients, all together, to this norm: see
+    /// [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
+    pub fn with_clip(mut self, max_norm: Option<f64>) -> Self {
+        self.run.options.clip_grad_norm = max_norm;
+        self
+    }
+
+    /// Ends the run after this many optimizer steps, with an evaluation.
+    pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
+        self.run.max_steps = max_steps;
+        self
+    }
+
+    /// Whether to continue when the loss or the norm of the gradients to clip is NaN or infinite. By
+    /// default the run then ends with [`Error::NonFinite`] on every rank.
+    pub fn allow_non_finite_loss(mut self, allow: bool) -> Self {
+        self.run.options.allow_non_finite = allow;
+        self
+    }
+
+    /// Takes checkpoints. All ranks must, or none.
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.run.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Resumes from a snapshot, the same on every rank: [`Snapshot::share`] distributes it. At the same world size and
+    /// batch size, the run continues with the same bits as without the interruption; at another one, with the
+    /// remaining samples, in the same order.
+    ///
+    /// Burn builds the optimizer's state on `Device::default()` before it moves it to this rank's
+    /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
+    pub fn with_resume(mut self, snapshot: Option<Snapshot>) -> Self {
+        self.run.resume = snapshot;
+        self
+    }
+
+    /// Seeds the random numbers of each step from `seed`, the rank and the number of
+    /// the step, so that a run that resumes from a checkpoint drops out the same units.
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.run.options.seed = Some(seed);
+        self
+    }
+
+    /// Stops all ranks together when any rank is asked to.
+    pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
+        self.run.stop = Some(request);
+        self
+    }
+}
+
+/// The error of this crate that ended a run, if one did.
+///
+/// burn-train's error type has no variant for a strategy's errors, so `result.error` has it as the source of
+/// `TrainingError::Dataset`.
+pub fn collective_error<M>(result: &LearningResult<M>) -> Option<&Error> {
+    result.error.as_ref()?.source()?.source()?.downcast_ref()
+}
+
+impl<M: LearnerModel, C: ComputeBatch<M>> SupervisedLearningStrategy<M> for ParallelStrategy<M, C>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        // burn-train's handles of the same loaders, which cannot start at any epoch and step.
+        _train: TrainLoader<M>,
+        _valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        learner.fork(&self.run.device);
+        let interrupter = components.interrupter.clone();
+        let fail = |error: Error| {
+            interrupter.stop(Some(&error.to_string()));
+            interrupter.fail(DatasetError::new(error));
+        };
+        let begun = self.run.begin(&mut learner, &components, starting_epoch);
+        let (engine, position) = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                fail(error);
+                return (learner.model(), components.event_processor);
+            }
+        };
+        let mut run = Run {
+            settings: &self.run,
+            compute: &self.compute,
+            learner,
+            components,
+            engine,
+            warned: false,
+            warned_of_skips: false,
+            position,
+            time: RankTime::default(),
+        };
+        match run.epochs() {
+            Ok(()) | Err(Stop::Interrupted) => {}
+            Err(Stop::Asked(asked)) => {
+                if let Some(request) = &self.run.stop {
+                    request.agree(asked);
+                }
+                // So that burn-train's renderer does not take the run for a finished one.
+                interrupter.stop(None);
+            }
+            Err(Stop::Failed(error)) => fail(error),
+        }
+        (run.learner.model(), run.components.event_processor)
+    }
+}

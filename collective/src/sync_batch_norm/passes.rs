@@ -1,0 +1,218 @@
+//! The passes of SyncBatchNorm over a batch: in operations of Burn or, for f32 on a CPU, in kernels that read the batch
+//! once per pass.
+//!
+//! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
+
+use super::kernel::Statistics;
+use crate::tensor::CollectiveBackend;
+use burn::backend::{Backend, Flex, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::DType;
+use kernels::{
+    batch_norm::{self, Affine},
+    host_tensor::{Host, contiguous, tensor, values as host},
+};
+
+/// One rank's batch about its own mean, which is `anchor + rest`.
+pub struct Centred<B: Backend> {
+    /// As [`BatchNormPasses::centre`] leaves them for [`BatchNormPasses::normalise`].
+    values: FloatTensor<B>,
+    pub anchor: FloatTensor<B>,
+    pub rest: FloatTensor<B>,
+    pub variance: FloatTensor<B>,
+}
+
+/// Batch normalisation's passes over a batch.
+pub trait BatchNormPasses: CollectiveBackend {
+    /// The batch's own statistics. It is not empty.
+    fn centre(values: FloatTensor<Self>) -> Centred<Self> {
+        operations::centre(values)
+    }
+
+    /// The batch less its own mean, times `scale`, plus `bias`.
+    fn normalise(
+        centred: Centred<Self>,
+        scale: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        operations::normalise(centred, scale, bias)
+    }
+
+    /// The sum of `grad`, and that of `grad` times the normalised values.
+    fn gradient_sums(
+        values: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        statistics: &Statistics<Self>,
+    ) -> [FloatTensor<Self>; 2] {
+        operations::gradient_sums(values, grad, statistics)
+    }
+
+    /// `scale` times what is left of `grad` without `means`, of itself and along the normalised values.
+    fn input_gradient(
+        values: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        statistics: &Statistics<Self>,
+        means: [FloatTensor<Self>; 2],
+        scale: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        operations::input_gradient(values, grad, statistics, means, scale)
+    }
+}
+
+#[cfg(feature = "cube")]
+impl BatchNormPasses for burn::backend::Cube {}
+
+impl BatchNormPasses for Flex {
+    fn centre(values: Host) -> Centred<Self> {
+        if values.dtype() != DType::F32 {
+            return operations::centre(values);
+        }
+        let values = contiguous(values);
+        let shape = values.shape().dims();
+        let count = (shape[0] * shape[2]) as f64;
+        let x = |centres| batch_norm::Centred { values: host(&values), centres };
+        let sums = batch_norm::sums(x(None), x(None), shape);
+        // As far as f32 can hold it; the rest is measured from there.
+        let anchor: Vec<f32> = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
+        let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), shape);
+        let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
+        let variance = sums.iter().map(|[sum, squares]| {
+            let rest = sum / count;
+            (squares / count - rest * rest).max(0.0) as f32
+        });
+        Centred { anchor: line(anchor), rest: line(rest), variance: line(variance.collect()), values }
+    }
+
+    fn normalise(centred: Centred<Self>, scale: Host, bias: Host) -> Host {
+        if centred.values.dtype() != DType::F32 {
+            return operations::normalise(centred, scale, bias);
+        }
+        let Centred { values, anchor, rest, variance: _ } = centred;
+        let lines: Vec<Affine> = (host(&scale).iter().zip(host(&bias)).zip(host(&rest)))
+            .map(|((&scale, &bias), &rest)| Affine { factors: [scale, 0.0], constant: bias - rest * scale })
+            .collect();
+        let x = batch_norm::Centred { values: host(&values), centres: Some(host(&anchor)) };
+        let shape = values.shape().dims();
+        tensor(batch_norm::apply(&lines, x, None, shape), shape)
+    }
+
+    fn gradient_sums(values: Host, grad: Host, statistics: &Statistics<Self>) -> [Host; 2] {
+        if values.dtype() != DType::F32 {
+            return operations::gradient_sums(values, grad, statistics);
+        }
+        let (values, grad) = (contiguous(values), contiguous(grad));
+        let x = batch_norm::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
+        let gradient = batch_norm::Centred { values: host(&grad), centres: None };
+        let sums = batch_norm::sums(gradient, x, values.shape().dims());
+        let along = (sums.iter().zip(host(&statistics.offset)).zip(host(&statistics.inv_std))).map(
+            |(([sum, along], &offset), &inv_std)| {
+                ((along - sum * f64::from(offset)) * f64::from(inv_std)) as f32
+            },
+        );
+        let along = line(along.collect());
+        [line(sums.iter().map(|[sum, _]| *sum as f32).collect()), along]
+    }
+
+    fn input_gradient(
+        values: Host,
+        grad: Host,
+        statistics: &Statistics<Self>,
+        means: [Host; 2],
+        scale: Host,
+    ) -> Host {
+        if values.dtype() != DType::F32 {
+            return operations::input_gradient(values, grad, statistics, means, scale);
+        }
+        let (values, grad) = (contiguous(values), contiguous(grad));
+        let (offset, inv_std) = (host(&statistics.offset), host(&statistics.inv_std));
+        let (scale, mean, along) = (host(&scale), host(&means[0]), host(&means[1]));
+        let lines: Vec<Affine> = (0..scale.len())
+            .map(|channel| {
+                let slope = -scale[channel] * along[channel] * inv_std[channel];
+                let constant = -scale[channel] * mean[channel] - slope * offset[channel];
+                Affine { factors: [scale[channel], slope], constant }
+            })
+            .collect();
+        let x = batch_norm::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
+        let gradient = batch_norm::Centred { values: host(&grad), centres: None };
+        let shape = values.shape().dims();
+        tensor(batch_norm::apply(&lines, gradient, Some(x), shape), shape)
+    }
+}
+
+/// `[1, channels]`
+fn line(values: Vec<f32>) -> Host {
+    let channels = values.len();
+    tensor(values, [1, channels])
+}
+
+/// The same in operations of any backend.
+mod operations {
+    use super::{Centred, Statistics};
+    use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
+    use burn::tensor::Shape;
+
+    pub fn centre<B: Backend>(values: FloatTensor<B>) -> Centred<B> {
+        // A sum of large numbers is rounded, but what it gives is close enough to the mean for the
+        // differences to be exact.
+        let anchor = mean::<B>(values.clone());
+        let values = B::float_sub(values, per_channel::<B>(anchor.clone()));
+        let rest = mean::<B>(values.clone());
+        let values = B::float_sub(values, per_channel::<B>(rest.clone()));
+        let variance = mean::<B>(B::float_mul(values.clone(), values.clone()));
+        Centred { values, anchor, rest, variance }
+    }
+
+    pub fn normalise<B: Backend>(
+        centred: Centred<B>,
+        scale: FloatTensor<B>,
+        bias: FloatTensor<B>,
+    ) -> FloatTensor<B> {
+        let scaled = B::float_mul(centred.values, per_channel::<B>(scale));
+        B::float_add(scaled, per_channel::<B>(bias))
+    }
+
+    pub fn gradient_sums<B: Backend>(
+        values: FloatTensor<B>,
+        grad: FloatTensor<B>,
+        statistics: &Statistics<B>,
+    ) -> [FloatTensor<B>; 2] {
+        let normalised = normalised::<B>(values, statistics);
+        [sum::<B>(grad.clone()), sum::<B>(B::float_mul(grad, normalised))]
+    }
+
+    pub fn input_gradient<B: Backend>(
+        values: FloatTensor<B>,
+        grad: FloatTensor<B>,
+        statistics: &Statistics<B>,
+        means: [FloatTensor<B>; 2],
+        scale: FloatTensor<B>,
+    ) -> FloatTensor<B> {
+        let [mean, along] = means.map(per_channel::<B>);
+        let projected = B::float_mul(normalised::<B>(values, statistics), along);
+        let rest = B::float_sub(B::float_sub(grad, mean), projected);
+        B::float_mul(rest, per_channel::<B>(scale))
+    }
+
+    fn normalised<B: Backend>(values: FloatTensor<B>, statistics: &Statistics<B>) -> FloatTensor<B> {
+        let centred = B::float_sub(values, per_channel::<B>(statistics.anchor.clone()));
+        let centred = B::float_sub(centred, per_channel::<B>(statistics.offset.clone()));
+        B::float_mul(centred, per_channel::<B>(statistics.inv_std.clone()))
+    }
+
+    /// `[1, channels]` against `[batch, channels, positions]`.
+    fn per_channel<B: Backend>(line: FloatTensor<B>) -> FloatTensor<B> {
+        let channels = line.shape()[1];
+        B::float_reshape(line, Shape::new([1, channels, 1]))
+    }
+
+    /// Dimension by dimension, which rounds less than one long sum.
+    fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+        let channels = tensor.shape()[1];
+        B::float_reshape(B::float_sum_dim(B::float_sum_dim(tensor, 2), 0), Shape::new([1, channels]))
+    }
+
+    fn mean<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+        let channels = tensor.shape()[1];
+        B::float_reshape(B::float_mean_dim(B::float_mean_dim(tensor, 2), 0), Shape::new([1, channels]))
+    }
+}

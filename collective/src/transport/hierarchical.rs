@@ -1,0 +1,118 @@
+//! Transport over several machines with several ranks on some of them.
+//!
+//! A large all-reduce is done within each machine first, so that only one buffer per machine crosses the
+//! network. An element is reduced in rank order within each machine, then in the order of the machines.
+//! Half types are widened to f32 first and rounded once, at the end. All other calls use TCP between all
+//! ranks.
+
+use super::tcp::Tcp;
+use crate::{
+    DType, Error, ReduceOp, Result,
+    communicator::{Call, Communicator, World},
+    reduce,
+};
+use std::time::Instant;
+
+/// Up to this many bytes, TCP between all ranks takes fewer steps.
+const SMALL: usize = 32 << 10;
+
+/// Ranks of a group, by machine.
+#[derive(Debug)]
+pub(crate) struct Hierarchical {
+    /// All ranks, for everything but large reductions.
+    flat: Tcp,
+    /// The ranks of this machine, as ranks of the group.
+    here: Vec<usize>,
+    /// The transport between them.
+    local: Box<dyn Communicator>,
+    /// The first rank of every machine, as ranks of the group.
+    first: Vec<usize>,
+    /// The transport between them, on each of them.
+    leaders: Option<Tcp>,
+}
+
+impl Hierarchical {
+    pub fn new(
+        flat: Tcp,
+        here: Vec<usize>,
+        local: Box<dyn Communicator>,
+        first: Vec<usize>,
+        leaders: Option<Tcp>,
+    ) -> Self {
+        Hierarchical { flat, here, local, first, leaders }
+    }
+
+    fn reduce_by_machine(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let begun = Instant::now();
+        // All steps together have the time limit of one call.
+        let step =
+            |root| Call { root, timeout: call.timeout.saturating_sub(begun.elapsed()), ..call.clone() };
+        let inside = |error| ranks_from(error, &self.here);
+        self.local.reduce(&step(Some(0)), buffer).map_err(inside)?;
+        if let Some(leaders) = &self.leaders {
+            leaders.all_reduce(&step(None), buffer).map_err(|error| ranks_from(error, &self.first))?;
+        }
+        self.local.broadcast(&step(Some(0)), buffer).map_err(inside)
+    }
+}
+
+/// Translates the ranks of an error of a part of the group to ranks of the group.
+fn ranks_from(error: Error, ranks: &[usize]) -> Error {
+    let outer = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+    match error {
+        Error::PeerLost { rank, reason } => Error::PeerLost { rank: outer(rank), reason },
+        Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
+            Error::Mismatch { rank_a: outer(rank_a), call_a, rank_b: outer(rank_b), call_b }
+        }
+        other => other,
+    }
+}
+
+/// The type in which elements are reduced, and a name that distinguishes calls of different element types.
+fn partial_type(dtype: DType) -> (DType, &'static str) {
+    match dtype {
+        DType::F16 => (DType::F32, "all_reduce:f16"),
+        DType::BF16 => (DType::F32, "all_reduce:bf16"),
+        other => (other, "all_reduce"),
+    }
+}
+
+impl Communicator for Hierarchical {
+    fn world(&self) -> World {
+        self.flat.world()
+    }
+
+    fn name(&self) -> &'static str {
+        if self.local.name() == "tcp" { "tcp" } else { "shm+tcp" }
+    }
+
+    fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let Some(op) = call.reduce else { return self.flat.all_reduce(call, buffer) };
+        let (dtype, operation) = partial_type(call.dtype);
+        // An exact mean of integers needs a partial that is not an element type.
+        let whole = matches!(call.dtype, DType::I32 | DType::I64 | DType::U8);
+        if buffer.len() <= SMALL || (whole && op == ReduceOp::Mean) {
+            return self.flat.all_reduce(call, buffer);
+        }
+        let sum = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
+        let inner = Call { dtype, operation, reduce: Some(sum), ..call.clone() };
+        if dtype == call.dtype && op == sum {
+            return self.reduce_by_machine(&inner, buffer);
+        }
+        let mut partial = vec![0; call.count * reduce::partial_size(call.dtype, op)];
+        reduce::widen(call.dtype, op, buffer, &mut partial);
+        self.reduce_by_machine(&inner, &mut partial)?;
+        reduce::narrow(call.dtype, op, self.world().size, &partial, buffer);
+        Ok(())
+    }
+
+    forward!(flat: broadcast, all_gather, barrier, reduce, reduce_scatter, gather, scatter, send, recv);
+
+    fn abort(&self) {
+        self.flat.abort();
+        self.local.abort();
+        if let Some(leaders) = &self.leaders {
+            leaders.abort();
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The watchdog thread of a communicator.
+//!
+//! It follows calls until the device has finished them, enforces their deadlines, checks NCCL for
+//! asynchronous errors, and aborts or destroys the communicator.
+
+use super::{
+    NcclCommunicator,
+    stream::{Event, Stream},
+};
+use crate::{Error, Result, communicator::Call};
+use std::{
+    any::Any,
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Interval of checks while calls are in progress. Waiting callers check on their own.
+const BUSY: Duration = Duration::from_millis(5);
+/// Interval of checks on an idle communicator.
+const IDLE: Duration = Duration::from_millis(500);
+/// Interval of checks while the communicator is being closed.
+const CLOSING: Duration = Duration::from_micros(200);
+
+/// Called on the watchdog's thread when a call fails on the device.
+pub type OnFailure = Box<dyn Fn(&Call, Error) + Send>;
+
+/// A call that the device executes.
+pub(super) struct InFlight {
+    pub call: Call,
+    pub event: Arc<dyn Event>,
+    pub begun: Instant,
+    /// Memory that the call reads and writes.
+    pub _memory: Box<dyn Any + Send>,
+    pub outcome: Arc<OnceLock<Result<()>>>,
+}
+
+#[derive(Default)]
+pub(super) struct WorkerState {
+    /// The call that is being enqueued, and its start.
+    pub entering: Option<(Call, Instant)>,
+    pub in_flight: VecDeque<InFlight>,
+    /// All work in progress is to be aborted.
+    pub aborted: bool,
+    /// No more calls follow; the time at which those in progress are aborted.
+    pub closing: Option<Instant>,
+    /// The communicator was aborted: the device does not access the memory of calls any more.
+    pub gone: bool,
+    /// The watchdog has ended.
+    pub ended: bool,
+    /// The reason of an abort by the watchdog.
+    failure: Option<Error>,
+}
+
+#[derive(Default)]
+pub(super) struct WorkerShared {
+    state: Mutex<WorkerState>,
+    changed: Condvar,
+}
+
+impl WorkerShared {
+    pub fn lock(&self) -> MutexGuard<'_, WorkerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits until the watchdog has ended; false if it has not by the deadline.
+    pub fn wait_for_end(&self, deadline: Instant) -> bool {
+        let mut state = self.lock();
+        while !state.ended {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl WorkerState {
+    /// Checks that the communicator is neither aborted nor closing.
+    ///
+    /// # Errors
+    /// The reason of the abort, or [`Error::Aborted`].
+    pub fn alive(&self) -> Result<()> {
+        match (&self.failure, self.aborted || self.closing.is_some()) {
+            (_, false) => Ok(()),
+            (failure, true) => Err(failure.clone().unwrap_or(Error::Aborted)),
+        }
+    }
+
+    /// Releases the calls that the device has finished.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn release_finished(&mut self) -> Result<()> {
+        while let Some(first) = self.in_flight.front() {
+            if !first.event.is_complete()? {
+                break;
+            }
+            if let Some(first) = self.in_flight.pop_front() {
+                // It is set once.
+                let _ = first.outcome.set(Ok(()));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.release_finished()?;
+        let timeout = |call: &Call, absent: &str| Error::Timeout {
+            call: call.to_string(),
+            seconds: call.timeout.as_secs_f64(),
+            absent: absent.into(),
+        };
+        match (&self.entering, self.in_flight.front()) {
+            (_, Some(first)) if first.begun.elapsed() > first.call.timeout => Err(timeout(
+                &first.call,
+                "all ranks put it on their devices, but NCCL did not finish it there",
+            )),
+            (Some((call, begun)), _) if begun.elapsed() > call.timeout => {
+                Err(timeout(call, "all ranks have called it, but NCCL did not put it on this rank's device"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) struct Watchdog {
+    pub communicator: Arc<NcclCommunicator>,
+    pub stream: Arc<dyn Stream>,
+    pub shared: Arc<WorkerShared>,
+    pub failed: OnFailure,
+}
+
+/// Notifies waiting threads of the watchdog's end, also after a panic.
+struct End(Arc<WorkerShared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.notify();
+    }
+}
+
+impl Watchdog {
+    pub fn run(self) {
+        let _end = End(self.shared.clone());
+        // If the device is gone, the first event reports it.
+        let _ = self.stream.enter();
+        loop {
+            let mut state = self.shared.lock();
+            if !state.aborted && state.closing.is_none() {
+                let idle = state.in_flight.is_empty() && state.entering.is_none();
+                let waited = self.shared.changed.wait_timeout(state, if idle { IDLE } else { BUSY });
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let checked = state.check();
+            let (aborted, closing, idle) = (state.aborted, state.closing, state.in_flight.is_empty());
+            drop(state);
+            let checked = checked.and_then(|()| self.communicator.poll());
+            match (checked, closing) {
+                _ if aborted => return self.abort(Error::Aborted),
+                (Err(error), _) => return self.abort(error),
+                (Ok(()), None) => {}
+                (Ok(()), Some(deadline)) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if idle {
+                        return self.communicator.destroy(&self.stream, left);
+                    }
+                    if left.is_zero() {
+                        return self.abort(Error::Aborted);
+                    }
+                    thread::sleep(CLOSING);
+                }
+            }
+        }
+    }
+
+    /// Aborts NCCL, then releases the memory of the calls in progress, which the device accesses until then.
+    ///
+    /// Reports an error that the watchdog found while a call was in progress; otherwise the next call returns
+    /// it.
+    fn abort(&self, error: Error) {
+        let mut state = self.shared.lock();
+        let found = !state.aborted && error != Error::Aborted;
+        state.aborted = true;
+        state.failure = found.then(|| error.clone());
+        drop(state);
+        self.communicator.abort();
+        let mut state = self.shared.lock();
+        let in_flight = std::mem::take(&mut state.in_flight);
+        let entering = state.entering.as_ref().map(|(call, _)| call.clone());
+        state.gone = true;
+        drop(state);
+        let first = in_flight.front().map(|first| first.call.clone()).or(entering);
+        if let (true, Some(call)) = (found, first) {
+            (self.failed)(&call, error.clone());
+        }
+        for call in in_flight {
+            // It is set once.
+            let _ = call.outcome.set(Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A communicator with its stream and its watchdog. Calls return before the device has finished them.
+
+use super::{
+    NcclCommunicator,
+    stream::{Event, Stream, Submitted},
+    watchdog::{InFlight, OnFailure, Watchdog, WorkerShared},
+};
+use crate::{Error, Result, communicator::Call};
+use std::{
+    any::Any,
+    ffi::c_void,
+    fmt, hint,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// Time limit for the clean shutdown of a dropped communicator.
+const GRACE: Duration = Duration::from_secs(5);
+/// A waiting thread spins this long, then yields this long, then sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+const YIELD: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// The NCCL communicator of a group. The group's call queue serialises its calls.
+pub struct NcclWorker {
+    communicator: Arc<NcclCommunicator>,
+    stream: Arc<dyn Stream>,
+    shared: Arc<WorkerShared>,
+    watchdog: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for NcclWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NcclWorker({:?} on {:?})", self.communicator, self.stream)
+    }
+}
+
+/// A call in progress. Dropping it does not cancel the call.
+#[derive(Debug)]
+pub struct Pending {
+    event: Arc<dyn Event>,
+    outcome: Arc<OnceLock<Result<()>>>,
+    shared: Arc<WorkerShared>,
+    orders_device: bool,
+}
+
+impl fmt::Debug for WorkerShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WorkerShared")
+    }
+}
+
+impl Pending {
+    /// Waits on the host until the device has finished the call. The watchdog enforces the deadline.
+    ///
+    /// # Errors
+    /// The reason why the call was aborted.
+    pub fn wait(&self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            if let Some(outcome) = self.outcome.get() {
+                return outcome.clone();
+            }
+            let passed = self.event.is_complete()?;
+            let state = self.shared.lock();
+            // An abort also completes the work on the stream.
+            if passed && !state.aborted {
+                return Ok(());
+            }
+            if state.ended {
+                return self.outcome.get().cloned().unwrap_or(Err(Error::Aborted));
+            }
+            drop(state);
+            match begun.elapsed() {
+                waited if waited < SPIN => hint::spin_loop(),
+                waited if waited < YIELD => thread::yield_now(),
+                _ => thread::sleep(SLEEP),
+            }
+        }
+    }
+
+    /// Makes all work submitted to the device afterwards wait for the call.
+    ///
+    /// If the device does not order streams, the host waits.
+    ///
+    /// # Errors
+    /// The driver's, or the reason why the call was aborted.
+    pub fn hold_device(&self) -> Result<()> {
+        if self.orders_device { self.event.hold_device() } else { self.wait() }
+    }
+}
+
+impl NcclWorker {
+    /// Starts the watchdog of `communicator`, whose work is enqueued on `stream`.
+    ///
+    /// # Errors
+    /// If the watchdog cannot be started.
+    pub fn new(communicator: NcclCommunicator, stream: Arc<dyn Stream>, failed: OnFailure) -> Result<Self> {
+        let communicator = Arc::new(communicator);
+        let shared = Arc::<WorkerShared>::default();
+        let watchdog = Watchdog {
+            communicator: communicator.clone(),
+            stream: stream.clone(),
+            shared: shared.clone(),
+            failed,
+        };
+        let watchdog = thread::Builder::new()
+            .name("ddp-nccl".into())
+            .spawn(move || watchdog.run())
+            .map_err(|e| Error::io("start NCCL's watchdog", &e))?;
+        Ok(NcclWorker { communicator, stream, shared, watchdog: Mutex::new(Some(watchdog)) })
+    }
+
+    /// Marks the end of all work that the device was given so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn submitted(&self) -> Result<Box<dyn Submitted>> {
+        self.stream.enter()?;
+        self.stream.submitted()
+    }
+
+    /// Enqueues a call on the stream, behind the work that was `submitted`. `memory` is kept until the device
+    /// has finished.
+    ///
+    /// # Errors
+    /// Immediate errors of NCCL or the driver. The watchdog and [`Pending::wait`] report later ones.
+    pub fn run(
+        &self,
+        call: &Call,
+        memory: Box<dyn Any + Send>,
+        submitted: &dyn Submitted,
+        act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>,
+    ) -> Result<Pending> {
+        let begun = Instant::now();
+        let mut state = self.shared.lock();
+        state.alive()?;
+        state.entering = Some((call.clone(), begun));
+        drop(state);
+        let put = self.put(submitted, act);
+        let outcome = Arc::default();
+        let mut state = self.shared.lock();
+        state.entering = None;
+        let alive = state.alive();
+        let event = match (put, &alive) {
+            (Ok(event), _) => event,
+            (Err(_), Err(failure)) => return Err(failure.clone()),
+            (Err(error), Ok(())) => return Err(error),
+        };
+        // The watchdog checks often while calls are in progress.
+        let wake = state.in_flight.is_empty();
+        if !state.gone {
+            let (call, event, outcome) = (call.clone(), event.clone(), Arc::clone(&outcome));
+            state.in_flight.push_back(InFlight { call, event, begun, _memory: memory, outcome });
+        }
+        alive?;
+        state.release_finished()?;
+        drop(state);
+        if wake {
+            self.shared.notify();
+        }
+        let orders_device = self.stream.orders_device();
+        Ok(Pending { event, outcome, shared: self.shared.clone(), orders_device })
+    }
+
+    fn put(
+        &self,
+        submitted: &dyn Submitted,
+        act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>,
+    ) -> Result<Arc<dyn Event>> {
+        self.stream.enter()?;
+        submitted.precede()?;
+        act(&self.communicator, self.stream.handle())?;
+        self.stream.record_event()
+    }
+
+    /// Makes the watchdog abort all work in progress. Never blocks.
+    pub fn abort(&self) {
+        self.shared.lock().aborted = true;
+        self.shared.notify();
+    }
+
+    /// Waits for the calls in progress, destroys the communicator together with the other ranks, and ends the
+    /// watchdog.
+    ///
+    /// Aborts after `timeout`.
+    pub fn destroy(&self, timeout: Duration) {
+        let mut state = self.shared.lock();
+        let deadline = Instant::now() + timeout;
+        state.closing.get_or_insert(deadline);
+        drop(state);
+        self.shared.notify();
+        let watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The watchdog's callback may drop the last reference to the group.
+        let Some(watchdog) = watchdog.filter(|watchdog| watchdog.thread().id() != thread::current().id())
+        else {
+            return;
+        };
+        // An abort may hang in NCCL; the thread is then left behind.
+        if self.shared.wait_for_end(deadline + GRACE) {
+            // A panic has been reported.
+            let _ = watchdog.join();
+        }
+    }
+}
+
+impl Drop for NcclWorker {
+    fn drop(&mut self) {
+        self.destroy(GRACE);
+    }
+}

@@ -1,0 +1,283 @@
+//! The data connections of one rank: a listener for all its groups, and outgoing connections.
+//!
+//! A connection is made when two ranks of a group first exchange data: the higher rank connects, the lower
+//! one waits. Both authenticate, then:
+//!
+//! ```text
+//! dialler  → listener   group (8)  rank of the dialler (4)  rank of the listener (4)
+//! listener → dialler    ACCEPTED (1)
+//! dialler  → listener   CONFIRMED (1)
+//! ```
+//!
+//! Each end has its own time limit of two seconds, which begin at different moments. A dialler may therefore
+//! give up and dial again while the listener still answers its first connection. Only the last byte
+//! establishes a connection: the dialler sends it over the one connection that it keeps, and closes the
+//! others.
+
+use crate::{Error, Result, Secret, rendezvous::secret};
+use std::{
+    collections::HashMap,
+    fmt,
+    io::{self, Read},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Maximum number of connections that are being authenticated.
+const MAX_UNPROVEN: usize = 1024;
+const ACCEPTED: u8 = 0xdd;
+pub(crate) const CONFIRMED: u8 = 0xcc;
+/// Maximum time between checks of a waiting rank's deadline.
+const SLICE: Duration = Duration::from_millis(50);
+
+type Arrivals = HashMap<(u64, usize), TcpStream>;
+
+struct Shared {
+    rank: usize,
+    secret: Secret,
+    arrivals: Mutex<Arrivals>,
+    arrived: Condvar,
+    closing: AtomicBool,
+    unproven: AtomicUsize,
+}
+
+/// Accepts and opens this rank's data connections. Stops listening when dropped.
+pub(crate) struct ConnectionPool {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+impl fmt::Debug for ConnectionPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConnectionPool({})", self.address)
+    }
+}
+
+impl Drop for ConnectionPool {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+    }
+}
+
+impl ConnectionPool {
+    /// Listens on a free port of `ip` as world rank `rank`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no port can be bound or the thread cannot be started.
+    pub fn start(ip: IpAddr, rank: usize, secret: Secret) -> Result<Self> {
+        let failed = |e| Error::io(format!("listen for data connections on {ip}"), &e);
+        let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
+        crate::rendezvous::tune_listener(&listener).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let shared = Arc::new(Shared::new(rank, secret));
+        let accepting = shared.clone();
+        thread::Builder::new()
+            .name("ddp-data".into())
+            .spawn(move || accepting.accept(listener))
+            .map_err(failed)?;
+        Ok(ConnectionPool { shared, address })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The connection to world rank `peer` for `group`, non-blocking.
+    ///
+    /// `check` is called repeatedly while this waits; its error ends the wait.
+    ///
+    /// # Errors
+    /// The error of `check`, [`Error::Unauthenticated`] if the secrets differ, or [`Error::Io`].
+    pub fn connect(
+        &self,
+        group: u64,
+        peer: usize,
+        address: SocketAddr,
+        mut check: impl FnMut() -> Result<()>,
+    ) -> Result<TcpStream> {
+        let failed = |e| Error::io(format!("prepare the connection to rank {peer}"), &e);
+        let stream = if self.shared.rank < peer {
+            self.shared.await_arrival(group, peer, check)?
+        } else {
+            loop {
+                check()?;
+                let dialled = self.shared.clone().dial(group, peer, address).map_err(failed)?;
+                let answer = loop {
+                    match dialled.recv_timeout(SLICE) {
+                        Ok(answer) => break answer,
+                        // Dropping the receiver abandons the connection.
+                        Err(RecvTimeoutError::Timeout) => check()?,
+                        Err(RecvTimeoutError::Disconnected) => break Err(Error::Aborted),
+                    }
+                };
+                match answer.and_then(|stream| confirm(stream).map_err(failed)) {
+                    Ok(stream) => break stream,
+                    Err(error @ Error::Unauthenticated { .. }) => return Err(error),
+                    // The peer may be stopped or slow; the deadline ends this loop.
+                    Err(_) => thread::sleep(Duration::from_millis(20)),
+                }
+            }
+        };
+        crate::rendezvous::tune_data(&stream).map_err(failed)?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        Ok(stream)
+    }
+}
+
+impl Shared {
+    fn new(rank: usize, secret: Secret) -> Self {
+        Shared {
+            rank,
+            secret,
+            arrivals: Mutex::default(),
+            arrived: Condvar::new(),
+            closing: AtomicBool::new(false),
+            unproven: AtomicUsize::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn await_arrival(
+        &self,
+        group: u64,
+        peer: usize,
+        mut check: impl FnMut() -> Result<()>,
+    ) -> Result<TcpStream> {
+        let mut arrivals = self.lock();
+        loop {
+            if let Some(stream) = arrivals.remove(&(group, peer)).filter(is_open) {
+                return Ok(stream);
+            }
+            check()?;
+            let wait = self.arrived.wait_timeout(arrivals, SLICE);
+            arrivals = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Requests a connection from `peer` on another thread, because parts of it cannot be interrupted.
+    ///
+    /// An answer that is not received closes the connection.
+    fn dial(
+        self: Arc<Self>,
+        group: u64,
+        peer: usize,
+        address: SocketAddr,
+    ) -> io::Result<Receiver<Result<TcpStream>>> {
+        let (answered, answer) = channel();
+        let work = move || drop(answered.send(self.request(group, peer, address)));
+        thread::Builder::new().name("ddp-dial".into()).spawn(work)?;
+        Ok(answer)
+    }
+
+    /// Connects to `peer` and waits until it has accepted.
+    fn request(&self, group: u64, peer: usize, address: SocketAddr) -> Result<TcpStream> {
+        let failed = |e| Error::io(format!("connect to rank {peer} at {address}"), &e);
+        let deadline = Instant::now() + secret::HANDSHAKE;
+        let mut stream = TcpStream::connect_timeout(&address, secret::HANDSHAKE).map_err(failed)?;
+        self.secret.dial(&mut stream, deadline)?;
+        let mut hello = group.to_le_bytes().to_vec();
+        hello.extend((self.rank as u32).to_le_bytes());
+        hello.extend((peer as u32).to_le_bytes());
+        secret::write_by(&mut stream, &hello, deadline).map_err(failed)?;
+        let mut answer = [0];
+        secret::read_by(&mut stream, &mut answer, deadline).map_err(failed)?;
+        if answer != [ACCEPTED] {
+            return Err(Error::Invalid(format!(
+                "{address} answered rank {} as rank {peer} with {answer:?}",
+                self.rank
+            )));
+        }
+        Ok(stream)
+    }
+
+    fn accept(self: Arc<Self>, listener: TcpListener) {
+        while !self.closing.load(Ordering::Relaxed) {
+            let Some(stream) = crate::rendezvous::accept(&listener) else { continue };
+            if self.unproven.fetch_add(1, Ordering::Relaxed) < MAX_UNPROVEN {
+                let shared = self.clone();
+                let work = move || {
+                    // A peer that fails here is unauthenticated, or a rank that will dial again.
+                    let _ = shared.receive(stream);
+                    shared.unproven.fetch_sub(1, Ordering::Relaxed);
+                };
+                if thread::Builder::new().name("ddp-data".into()).spawn(work).is_ok() {
+                    continue;
+                }
+            }
+            self.unproven.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn receive(&self, mut stream: TcpStream) -> Result<()> {
+        let failed = |e| Error::io("accept a data connection", &e);
+        let deadline = Instant::now() + secret::HANDSHAKE;
+        stream.set_nonblocking(false).map_err(failed)?;
+        self.secret.answer(&mut stream, deadline)?;
+        let (mut group, mut from, mut to) = ([0; 8], [0; 4], [0; 4]);
+        secret::read_by(&mut stream, &mut group, deadline).map_err(failed)?;
+        secret::read_by(&mut stream, &mut from, deadline).map_err(failed)?;
+        secret::read_by(&mut stream, &mut to, deadline).map_err(failed)?;
+        let (from, to) = (u32::from_le_bytes(from) as usize, u32::from_le_bytes(to) as usize);
+        if to != self.rank {
+            return Err(Error::Invalid(format!("rank {from} looks for rank {to} at rank {}", self.rank)));
+        }
+        secret::write_by(&mut stream, &[ACCEPTED], deadline).map_err(failed)?;
+        self.await_confirmation(&mut stream).map_err(failed)?;
+        self.lock().insert((u64::from_le_bytes(group), from), stream);
+        self.arrived.notify_all();
+        Ok(())
+    }
+
+    /// Waits until the dialler confirms or closes the connection.
+    ///
+    /// There is no deadline: a dialler that has confirmed uses the connection, so that this end must not give
+    /// up first.
+    fn await_confirmation(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let mut byte = [0];
+        stream.set_read_timeout(Some(SLICE))?;
+        loop {
+            match stream.read(&mut byte) {
+                Ok(1) if byte == [CONFIRMED] => return Ok(()),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
+                Err(error) if secret::retry(&error) && !self.closing.load(Ordering::Relaxed) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Confirms that this connection is the one to use.
+fn confirm(mut stream: TcpStream) -> io::Result<TcpStream> {
+    secret::write_by(&mut stream, &[CONFIRMED], Instant::now() + secret::HANDSHAKE)?;
+    Ok(stream)
+}
+
+/// Whether the peer has not closed `stream`, or has sent data before.
+fn is_open(stream: &TcpStream) -> bool {
+    let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    match peeked {
+        Ok(bytes) => bytes > 0,
+        Err(error) => secret::retry(&error),
+    }
+}
+
+/// Accepts `stream` as rank `rank` and returns the group and rank that it came from.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn receive(rank: usize, secret: Secret, stream: TcpStream) -> Result<Vec<(u64, usize)>> {
+    let shared = Shared::new(rank, secret);
+    shared.receive(stream)?;
+    Ok(shared.lock().keys().copied().collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! Connections that were abandoned, closed or never answered.
+
+use super::*;
+use std::{io::Write, net::Ipv4Addr};
+
+/// Longer than anything here takes on a loaded machine.
+const PATIENT: Duration = Duration::from_secs(60);
+const GROUP: u64 = 7;
+
+fn job() -> Secret {
+    Secret::new("a secret for tests").unwrap()
+}
+
+fn pool(rank: usize) -> ConnectionPool {
+    ConnectionPool::start(Ipv4Addr::LOCALHOST.into(), rank, job()).unwrap()
+}
+
+/// Fails once `limit` has passed.
+fn within(limit: Duration) -> impl FnMut() -> Result<()> {
+    let begun = Instant::now();
+    move || if begun.elapsed() < limit { Ok(()) } else { Err(Error::Aborted) }
+}
+
+/// A connection of rank 1 to rank 0 that has proved the secret.
+fn proven(listener: &ConnectionPool) -> TcpStream {
+    let mut stream = TcpStream::connect(listener.address()).unwrap();
+    job().dial(&mut stream, Instant::now() + PATIENT).unwrap();
+    stream
+}
+
+/// Says which connection it is, and waits until it is accepted.
+fn greet(stream: &mut TcpStream) {
+    stream.write_all(&GROUP.to_le_bytes()).unwrap();
+    stream.write_all(&[1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+    let mut answer = [0];
+    secret::read_by(stream, &mut answer, Instant::now() + PATIENT).unwrap();
+    assert_eq!(answer, [ACCEPTED]);
+}
+
+/// Has `zero` and `one` connect, and looks whether what one sends the other receives.
+fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
+    let (mut ours, mut theirs) = thread::scope(|scope| {
+        let waiting = scope.spawn(|| zero.connect(GROUP, 1, one.address(), within(PATIENT)).unwrap());
+        // So that `zero` is offered what lies there first.
+        thread::sleep(Duration::from_millis(200));
+        let dialled = one.connect(GROUP, 0, zero.address(), within(PATIENT)).unwrap();
+        (waiting.join().unwrap(), dialled)
+    });
+    theirs.write_all(b"x").unwrap();
+    let mut byte = [0];
+    ours.set_nonblocking(false).unwrap();
+    secret::read_by(&mut ours, &mut byte, Instant::now() + PATIENT).unwrap();
+    assert_eq!(&byte, b"x");
+}
+
+#[test]
+fn an_abandoned_connection_is_not_used() {
+    let (zero, one) = (pool(0), pool(1));
+    let mut abandoned = proven(&zero);
+    greet(&mut abandoned);
+    drop(abandoned);
+    passes_a_byte(&zero, &one);
+}
+
+#[test]
+fn an_abandoned_connection_does_not_replace_the_one_in_use() {
+    let (zero, one) = (pool(0), pool(1));
+    let mut late = proven(&zero);
+    let mut theirs = one.connect(GROUP, 0, zero.address(), within(PATIENT)).unwrap();
+    greet(&mut late);
+    let mut ours = zero.connect(GROUP, 1, one.address(), within(PATIENT)).unwrap();
+    theirs.write_all(b"x").unwrap();
+    ours.set_nonblocking(false).unwrap();
+    let mut byte = [0];
+    secret::read_by(&mut ours, &mut byte, Instant::now() + secret::HANDSHAKE).unwrap();
+    assert_eq!(&byte, b"x");
+    drop(late);
+}
+
+#[test]
+fn a_connection_that_was_closed_unused_is_not_handed_out() {
+    let (zero, one) = (pool(0), pool(1));
+    let mut closed = proven(&zero);
+    greet(&mut closed);
+    closed.write_all(&[CONFIRMED]).unwrap();
+    while zero.shared.lock().is_empty() {
+        thread::yield_now();
+    }
+    drop(closed);
+    passes_a_byte(&zero, &one);
+}
+
+#[test]
+fn what_was_sent_before_the_end_is_handed_out() {
+    let zero = pool(0);
+    let mut sent = proven(&zero);
+    greet(&mut sent);
+    sent.write_all(&[CONFIRMED, b'x']).unwrap();
+    drop(sent);
+    let mut ours = zero.connect(GROUP, 1, zero.address(), within(PATIENT)).unwrap();
+    ours.set_nonblocking(false).unwrap();
+    let mut byte = [0];
+    secret::read_by(&mut ours, &mut byte, Instant::now() + PATIENT).unwrap();
+    assert_eq!(&byte, b"x");
+}
+
+#[test]
+fn dialling_ends_with_the_call() {
+    // The system completes the connection; nobody ever answers.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let one = pool(1);
+    let begun = Instant::now();
+    let limit = Duration::from_millis(100);
+    let result = one.connect(GROUP, 0, silent.local_addr().unwrap(), within(limit));
+    assert!(matches!(result, Err(Error::Aborted)), "{result:?}");
+    assert!(begun.elapsed() < secret::HANDSHAKE, "the dialling ran on: {:?}", begun.elapsed());
+}

@@ -1,0 +1,119 @@
+//! One direction of a connection during a call: a header and parts of memory, sent or received in order.
+
+use crate::transport::header::HEADER;
+use std::ops::Range;
+
+/// Memory of a call.
+pub(super) struct Memory<'a> {
+    /// The caller's buffer.
+    pub user: &'a mut [u8],
+    pub scratch: &'a mut [u8],
+}
+
+/// A range of [`Memory`].
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    User(Range<usize>),
+    Scratch(Range<usize>),
+}
+
+impl Part {
+    pub fn len(&self) -> usize {
+        match self {
+            Part::User(range) | Part::Scratch(range) => range.len(),
+        }
+    }
+
+    pub fn read<'a>(&self, memory: &'a Memory, from: usize) -> &'a [u8] {
+        match self {
+            Part::User(range) => &memory.user[range.start + from..range.end],
+            Part::Scratch(range) => &memory.scratch[range.start + from..range.end],
+        }
+    }
+
+    pub fn write<'a>(&self, memory: &'a mut Memory, from: usize) -> &'a mut [u8] {
+        match self {
+            Part::User(range) => &mut memory.user[range.start + from..range.end],
+            Part::Scratch(range) => &mut memory.scratch[range.start + from..range.end],
+        }
+    }
+}
+
+/// One direction of a duplex: the header, then the parts.
+#[derive(Debug, Default)]
+pub(super) struct Transfer {
+    pub parts: Vec<Part>,
+    /// Transferred bytes of the header.
+    pub head: usize,
+    /// Transferred parts, and transferred bytes of the next.
+    pub index: usize,
+    pub skip: usize,
+    /// Number of parts that may be transferred, after the header; `None` if the header may not.
+    pub open: Option<usize>,
+}
+
+impl Transfer {
+    /// A header and `parts`, of which the first `open` may be transferred.
+    pub fn new(parts: Vec<Part>, open: Option<usize>) -> Self {
+        let open = open.map(|open| open.min(parts.len()));
+        let mut transfer = Transfer { parts, open, ..Transfer::default() };
+        transfer.settle();
+        transfer
+    }
+
+    /// A header and `parts`, all of which may be transferred.
+    pub fn free(parts: Vec<Part>) -> Self {
+        let all = parts.len();
+        Transfer::new(parts, Some(all))
+    }
+
+    /// A header without parts.
+    pub fn bare() -> Self {
+        Transfer::free(Vec::new())
+    }
+
+    /// Nothing, not even a header.
+    pub fn absent() -> Self {
+        Transfer { head: HEADER, ..Transfer::bare() }
+    }
+
+    /// Allows the header and the first `parts` parts.
+    pub fn open(&mut self, parts: usize) {
+        self.open = Some(self.open.unwrap_or(0).max(parts.min(self.parts.len())));
+    }
+
+    /// Allows all parts.
+    pub fn open_all(&mut self) {
+        self.open(usize::MAX);
+    }
+
+    /// Number of transferred parts.
+    pub fn moved(&self) -> usize {
+        self.index
+    }
+
+    pub fn complete(&self) -> bool {
+        self.head == HEADER && self.index == self.parts.len()
+    }
+
+    /// Whether data may be transferred.
+    pub fn ready(&self) -> bool {
+        self.open.is_some_and(|open| self.head < HEADER || self.index < open)
+    }
+
+    /// Counts `bytes` as transferred.
+    pub fn advance(&mut self, bytes: usize) {
+        let head = bytes.min(HEADER - self.head);
+        self.head += head;
+        self.skip += bytes - head;
+        self.settle();
+    }
+
+    /// Skips complete parts, including empty ones.
+    fn settle(&mut self) {
+        while let Some(part) = self.parts.get(self.index).filter(|part| part.len() <= self.skip) {
+            self.skip -= part.len();
+            self.index += 1;
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The training step that every level shares: random seed, gradient accumulation, synchronisation, clipping and the
+//! checks for values that are not finite.
+//!
+//! It owns neither the module nor the optimizer, because burn-train's `Learner` owns both.
+
+use super::StepOptions;
+use crate::{
+    Error, ProcessGroup, Result,
+    batch_context::BatchContext,
+    gradient::{Norm, Reducer},
+    readback::Readback,
+    sampler::mix,
+};
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, FloatDType, Tensor};
+use kernels::{host_tensor::is_flex, random::RandomStream};
+
+/// The size of one batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchSize {
+    /// Of this rank; 0 for padding.
+    pub samples: usize,
+    /// Over all ranks.
+    pub global_samples: usize,
+    /// Whether the epoch ends with this batch.
+    pub last: bool,
+}
+
+/// What forward and backward over one batch give.
+pub(crate) struct BatchOutput {
+    /// Of the mean over this rank's samples.
+    pub grads: GradientsParams,
+    /// Sums over this rank's samples `[n]`, of which the first is the loss.
+    pub totals: Tensor<1>,
+    /// Summed over all ranks with the gradients.
+    pub flags: Vec<f32>,
+}
+
+/// The context in which a batch is computed.
+pub struct BatchScope<'a> {
+    context: BatchContext,
+    /// The factor for the loss.
+    pub loss_scale: f32,
+    scaled: bool,
+    random: Option<&'a mut RandomStream>,
+}
+
+impl BatchScope<'_> {
+    /// Runs forward and backward of this thread's batch.
+    pub fn enter<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        self.enter_as(self.context, act)
+    }
+
+    /// The same with another weight for the batch.
+    pub(crate) fn enter_as<R>(&mut self, context: BatchContext, act: impl FnOnce() -> R) -> R {
+        let run = || context.scope(act);
+        let (result, scaled) = match &mut self.random {
+            Some(stream) => stream.scope(run),
+            None => run(),
+        };
+        self.scaled |= scaled;
+        result
+    }
+
+    /// A seed for a replica in another thread, if steps are seeded.
+    pub fn draw(&mut self) -> Option<u64> {
+        self.random.as_mut()?.draw()
+    }
+}
+
+/// What one batch gave.
+pub(crate) struct ComputedBatch {
+    /// This rank's totals of the batch.
+    pub own: Tensor<1>,
+    /// The step that the batch completed; `None` if its gradients are accumulated.
+    pub step: Option<SynchronisedStep>,
+}
+
+/// A synchronised step, whose gradients are for the optimizer.
+pub(crate) struct SynchronisedStep {
+    /// Averaged over the global batch and clipped. Empty if the step is skipped.
+    pub grads: GradientsParams,
+    /// This rank's totals.
+    pub own: Tensor<1>,
+    /// The totals over all ranks.
+    pub totals: Tensor<1>,
+    /// Sums over all ranks.
+    pub flags: Vec<f32>,
+    /// The norm before clipping, where it is on a device and not yet checked.
+    pub norm: Option<Tensor<1>>,
+    /// Over all ranks.
+    pub samples: usize,
+    /// Of this rank.
+    pub batches: usize,
+    /// Of f16: the factor by which the loss was scaled.
+    pub loss_scale: Option<f32>,
+    /// Whether gradients overflowed f16, so that the optimizer skips the step.
+    pub skipped: bool,
+}
+
+/// The batches of a step in progress.
+#[derive(Default)]
+struct Accumulated {
+    batches: usize,
+    samples: usize,
+    own: Option<Tensor<1>>,
+    seeded: bool,
+}
+
+pub(crate) struct Engine {
+    pub group: ProcessGroup,
+    pub reducer: Reducer,
+    /// Finished steps.
+    pub steps: usize,
+    device: Device,
+    options: StepOptions,
+    accumulated: Accumulated,
+    random: Option<RandomStream>,
+}
+
+impl Engine {
+    /// Every rank of `group` must call it, on the thread that trains.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn new<M: Module>(
+        module: &M,
+        group: &ProcessGroup,
+        device: &Device,
+        options: StepOptions,
+    ) -> Result<Self> {
+        Ok(Self {
+            group: group.clone(),
+            reducer: Reducer::new(module, group, options.reducer.clone())?,
+            steps: 0,
+            device: device.clone(),
+            options,
+            accumulated: Accumulated::default(),
+            random: None,
+        })
+    }
+
+    /// Batches in an optimizer step.
+    pub fn grad_accum_steps(&self) -> usize {
+        self.options.grad_accum_steps
+    }
+
+    /// Seeds the random numbers of the next step, unless that step has begun.
+    pub fn begin_step(&mut self) {
+        if let (Some(seed), false) = (self.options.seed, self.accumulated.seeded) {
+            self.accumulated.seeded = true;
+            let rank = mix(seed, 1 + self.group.rank() as u64);
+            let step = mix(rank, 1 + self.steps as u64);
+            self.device.seed(step);
+            self.random = Some(random_stream(step));
+        }
+    }
+
+    /// Computes one batch with `run`, which gets the copy of `module` to use.
+    ///
+    /// # Errors
+    /// If `run` fails, the group fails, the device cannot be read, or a value is not finite.
+    pub fn batch<M: Module>(
+        &mut self,
+        module: &M,
+        size: BatchSize,
+        run: impl FnOnce(&M, &mut BatchScope<'_>) -> Result<BatchOutput>,
+    ) -> Result<ComputedBatch> {
+        self.begin_step();
+        let BatchSize { samples, global_samples, last } = size;
+        self.accumulated.batches += 1;
+        self.accumulated.samples += global_samples;
+        let loss_scale = self.reducer.loss_scale();
+        let context = BatchContext::new(samples, global_samples, loss_scale);
+        let mut scope = BatchScope { context, loss_scale, scaled: false, random: self.random.as_mut() };
+        if self.accumulated.batches < self.options.grad_accum_steps && !last {
+            let output = run(&self.reducer.local(module), &mut scope)?;
+            let own = masked(output.totals, samples).cast(FloatDType::F32);
+            self.accumulated.own = Some(add_totals(self.accumulated.own.take(), own.clone()));
+            self.reducer.accumulate(output.grads, module, samples);
+            return Ok(ComputedBatch { own, step: None });
+        }
+        let state = self.reducer.scaler_state().map(|(scale, _)| scale);
+        let mut step = self.reducer.step(module, samples, self.accumulated.samples)?;
+        let output = run(&step.watch(module), &mut scope)?;
+        step.loss_was_scaled(scope.scaled);
+        let Accumulated { batches, samples: all, own, .. } = std::mem::take(&mut self.accumulated);
+        let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
+        let own = add_totals(own, of_batch.clone());
+        let mut flags = output.flags;
+        let (grads, totals) = step.finish_with(output.grads, module, Some(own.clone()), &mut flags)?;
+        let totals = totals.unwrap_or_else(|| own.clone());
+        self.steps += 1;
+        // What is on the host is checked before the optimizer takes the gradients, the rest later.
+        if is_flex(&totals.device()) {
+            self.check_loss(self.steps, &own, first(&read(totals.clone())?))?;
+        }
+        let (grads, norm) = self.clip(grads, module)?;
+        let step = SynchronisedStep {
+            grads,
+            own,
+            totals,
+            flags,
+            norm,
+            samples: all,
+            batches,
+            loss_scale: state,
+            skipped: self.reducer.skipped(),
+        };
+        Ok(ComputedBatch { own: of_batch, step: Some(step) })
+    }
+
+    fn clip<M: Module>(
+        &self,
+        grads: GradientsParams,
+        module: &M,
+    ) -> Result<(GradientsParams, Option<Tensor<1>>)> {
+        let Some(max_norm) = self.options.clip_grad_norm else { return Ok((grads, None)) };
+        let (grads, norm) = self.reducer.clip(grads, module, max_norm)?;
+        match norm {
+            Norm::Host(norm) => self.check_norm(self.steps, norm).map(|()| (grads, None)),
+            Norm::Device(norm) => Ok((grads, Some(*norm))),
+        }
+    }
+
+    /// Fails on every rank if the loss over all ranks is NaN or infinite. Ranks communicate only then, to
+    /// find those whose own part is.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`], or if the group fails.
+    pub fn check_loss(&self, step: usize, own: &Tensor<1>, all: f64) -> Result<()> {
+        if all.is_finite() || self.options.allow_non_finite {
+            return Ok(());
+        }
+        let finite = self.group.all_gather(&[u8::from(first(&read(own.clone())?).is_finite())])?;
+        let ranks = finite.iter().zip(self.group.members()).filter(|(finite, _)| finite[0] == 0);
+        let ranks = ranks.map(|(_, rank)| *rank).collect();
+        Err(Error::NonFinite { what: "training loss".into(), value: all.to_string(), step, ranks })
+    }
+
+    /// Fails on every rank if the norm of the averaged gradients, the same bits on all ranks, is not finite.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`].
+    pub fn check_norm(&self, step: usize, norm: f64) -> Result<()> {
+        if norm.is_finite() || self.options.allow_non_finite {
+            return Ok(());
+        }
+        let (what, value) = ("norm of the gradients".into(), norm.to_string());
+        Err(Error::NonFinite { what, value, step, ranks: Vec::new() })
+    }
+}
+
+/// The random numbers of one replica and step.
+pub(crate) fn random_stream(seed: u64) -> RandomStream {
+    let mut drawn = 0;
+    RandomStream::new(move || {
+        drawn += 1;
+        mix(seed, drawn - 1)
+    })
+}
+
+/// Sums over samples, on their device; zeros for padding, whose values may be anything, even NaN.
+pub(crate) fn masked(totals: Tensor<1>, samples: usize) -> Tensor<1> {
+    if samples == 0 { totals.zeros_like() } else { totals }
+}
+
+/// `sum` plus the totals of another batch of the same step.
+fn add_totals(sum: Option<Tensor<1>>, totals: Tensor<1>) -> Tensor<1> {
+    match sum {
+        Some(sum) => sum + totals,
+        None => totals,
+    }
+}
+
+/// The values of a small tensor, on the host.
+fn read(tensor: Tensor<1>) -> Result<Vec<f64>> {
+    Ok(Readback::start(vec![tensor])?.wait()?.concat())
+}
+
+/// The first of a step's totals, which is the loss.
+pub(crate) fn first(totals: &[f64]) -> f64 {
+    totals.first().copied().unwrap_or(0.0)
+}

@@ -1,0 +1,85 @@
+//! The loss of a batch or step, read when it is asked for.
+
+use super::engine::first;
+use crate::{Result, readback::Readback};
+use burn::tensor::Tensor;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The loss of a step over the samples of all ranks.
+///
+/// On a GPU the value is copied to the host behind the step's work. Reading it one step later leaves the GPU with
+/// work at all times.
+#[derive(Clone)]
+pub struct Loss {
+    values: Arc<Mutex<State>>,
+    samples: usize,
+    synchronised: bool,
+}
+
+enum State {
+    Pending(Readback),
+    /// The sum of the loss, and the norm of the gradients if it was on the device.
+    Read(Result<(f64, Option<f64>)>),
+}
+
+impl Loss {
+    pub(super) fn start(
+        totals: Tensor<1>,
+        norm: Option<Tensor<1>>,
+        samples: usize,
+        synchronised: bool,
+    ) -> Result<Self> {
+        let values = Readback::start([totals].into_iter().chain(norm).collect())?;
+        Ok(Self { values: Arc::new(Mutex::new(State::Pending(values))), samples, synchronised })
+    }
+
+    /// Mean over the samples: of the step on all ranks, or of this rank's batch if the batch was only accumulated.
+    /// Waits for the device. NaN without samples.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn mean(&self) -> Result<f64> {
+        Ok(self.sum()? / self.samples as f64)
+    }
+
+    /// Sum over the samples, which can be added up over steps. Waits for the device.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn sum(&self) -> Result<f64> {
+        self.read().map(|(sum, _)| sum)
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// Whether this is the loss of a step over all ranks. Otherwise it is the loss of this rank's batch, whose
+    /// gradients are accumulated.
+    pub fn is_synchronised(&self) -> bool {
+        self.synchronised
+    }
+
+    /// Whether the value is on the host.
+    pub fn is_ready(&self) -> bool {
+        match &*self.values.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Pending(values) => values.is_here(),
+            State::Read(_) => true,
+        }
+    }
+
+    /// The sum of the loss, and the norm of the gradients if it was on the device.
+    pub(super) fn read(&self) -> Result<(f64, Option<f64>)> {
+        let mut state = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = match std::mem::replace(&mut *state, State::Read(Ok((f64::NAN, None)))) {
+            State::Pending(values) => values.wait().map(|values| {
+                let norm = values.get(1).map(|norm| first(norm));
+                (first(&values[0]), norm)
+            }),
+            State::Read(read) => read,
+        };
+        *state = State::Read(read.clone());
+        read
+    }
+}

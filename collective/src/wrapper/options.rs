@@ -1,0 +1,74 @@
+//! Options of a training step.
+
+use crate::gradient::ReducerOptions;
+use std::fmt::Display;
+
+/// Options of [`DistributedDataParallel`](super::DistributedDataParallel) and
+/// [`DataParallel`](super::DataParallel).
+///
+/// ```
+/// use collective::{StepOptions, gradient::ReducerOptions, precision::Precision};
+///
+/// let options = StepOptions {
+///     grad_accum_steps: 4,
+///     clip_grad_norm: Some(1.0),
+///     reducer: ReducerOptions { precision: Precision::Bf16, ..ReducerOptions::default() },
+///     ..StepOptions::default()
+/// };
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+pub struct StepOptions {
+    /// Gradient buckets, overlap, communication hook and precision.
+    pub reducer: ReducerOptions,
+    /// Batches in an optimizer step, of which only the last synchronises. The last step of an epoch takes the
+    /// remaining batches.
+    pub grad_accum_steps: usize,
+    /// Largest norm of all gradients together: see [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
+    pub clip_grad_norm: Option<f64>,
+    /// Whether the module's [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm)s take their statistics over all
+    /// ranks or replicas.
+    pub sync_batch_norm: bool,
+    /// Seed of the random numbers of every step, from which each rank and step derives its own.
+    pub seed: Option<u64>,
+    /// Whether to continue when the loss or the norm of the gradients to clip is NaN or infinite.
+    pub allow_non_finite: bool,
+}
+
+impl Default for StepOptions {
+    /// One batch a step, without clipping, SyncBatchNorm and seed.
+    fn default() -> Self {
+        Self {
+            reducer: ReducerOptions::default(),
+            grad_accum_steps: 1,
+            clip_grad_norm: None,
+            sync_batch_norm: false,
+            seed: None,
+            allow_non_finite: false,
+        }
+    }
+}
+
+impl StepOptions {
+    /// Names and values, for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings).
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
+        let Self { reducer, grad_accum_steps, clip_grad_norm, seed, allow_non_finite, .. } = self;
+        let buckets = reducer.buckets;
+        [
+            ("accumulation", grad_accum_steps.to_string()),
+            ("clip", or_none(*clip_grad_norm)),
+            ("seed", or_none(*seed)),
+            ("precision", reducer.precision.to_string()),
+            ("compression", or_none(reducer.hook.as_ref().map(|hook| hook.name()))),
+            ("bucket sizes", format!("{} and {} bytes", buckets.first, buckets.rest)),
+            ("non-finite loss", if *allow_non_finite { "allowed" } else { "an error" }.into()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
+
+/// A setting's value, or `none`.
+pub(crate) fn or_none(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "none".into(), |value| value.to_string())
+}

@@ -1,0 +1,25 @@
+//! Each feature is complete by itself: what it needs of other crates is not left to the root package.
+
+use std::{env, process::Command};
+
+/// Features of a dependency of this package, built with `features` alone.
+fn features_of(dependency: &str, features: &str) -> Vec<String> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["tree", "--offline", "--locked", "--edges", "no-dev", "--format", "{f}", "--depth", "0"])
+        .args(["--package", env!("CARGO_PKG_NAME"), "--no-default-features", "--features", features])
+        .args(["--invert", dependency])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().next().unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
+/// Without it CubeCL compiles kernels through LLVM, which this workspace replaces with a stand-in that refuses.
+#[test]
+fn cuda_compiles_kernels_through_nvrtc() {
+    let features = features_of("cubecl-cuda", "cuda");
+    assert!(features.iter().any(|feature| feature == "cpp"), "{features:?}");
+}

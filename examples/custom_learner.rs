@@ -1,0 +1,128 @@
+//! A burn-train program on any number of ranks: a curve through points, learned by a `Learner`. The one line that
+//! makes the training distributed is marked with DDP; the sharded loaders divide the data.
+//!
+//! ```text
+//! cargo run --example custom_learner         # two processes
+//! cargo run --example custom_learner -- 1    # one process
+//! burn-ddp launch --nproc-per-node 4 -- target/debug/examples/custom_learner
+//! ```
+
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::module::Module;
+use burn::nn::{
+    Linear, LinearConfig, Tanh,
+    loss::{MseLoss, Reduction},
+};
+use burn::optim::AdamConfig;
+use burn::tensor::{Device, Tensor};
+use burn::train::{
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    logger::InMemoryMetricLogger, metric::LossMetric,
+};
+use burn_ddp::{context::values::positive, exit, launch::spawn};
+use clap::Parser;
+use collective::{
+    InitMethod, Options, ProcessGroup, World,
+    loader::ShardedLoader,
+    strategy::{DdpStrategy, EpochReport, NoopRenderer, Observer, collective_error},
+};
+use std::{process::ExitCode, sync::Arc};
+
+/// Fits a curve through points.
+#[derive(Parser)]
+struct Args {
+    /// Processes to start, unless a launcher has started them
+    #[arg(default_value_t = 2, value_parser = positive)]
+    processes: usize,
+}
+
+#[derive(Module, Debug)]
+struct Curve {
+    hidden: Linear,
+    output: Linear,
+}
+
+#[derive(Clone, Debug)]
+struct Points(Tensor<2>, Tensor<2>);
+
+impl Curve {
+    fn regress(&self, Points(x, y): Points) -> RegressionOutput {
+        let output = self.output.forward(Tanh::new().forward(self.hidden.forward(x)));
+        let loss = MseLoss::new().forward(output.clone(), y.clone(), Reduction::Mean);
+        RegressionOutput::new(loss, output, y)
+    }
+}
+
+impl TrainStep for Curve {
+    type Input = Points;
+    type Output = RegressionOutput;
+    fn step(&self, points: Points) -> TrainOutput<RegressionOutput> {
+        let output = self.regress(points);
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl InferenceStep for Curve {
+    type Input = Points;
+    type Output = RegressionOutput;
+    fn step(&self, points: Points) -> RegressionOutput {
+        self.regress(points)
+    }
+}
+
+/// Makes tensors of points.
+struct Stack;
+impl Batcher<[f32; 2], Points> for Stack {
+    fn batch(&self, points: Vec<[f32; 2]>, device: &Device) -> Points {
+        let column = |i: usize| {
+            Tensor::<1>::from_data(&*points.iter().map(|p| p[i]).collect::<Vec<_>>(), device).unsqueeze_dim(1)
+        };
+        Points(column(0), column(1))
+    }
+}
+
+/// Prints the losses of each epoch, on rank 0.
+struct Print(bool);
+impl Observer for Print {
+    fn epoch_done(&self, report: &EpochReport) {
+        let test = report.valid_totals[0] / report.valid_samples as f64;
+        if self.0 {
+            println!("epoch {}  train loss {:.6}  test loss {test:.6}", report.epoch, report.train_loss);
+        }
+    }
+}
+
+/// Samples of all ranks in a step.
+const BATCH: usize = 48;
+
+fn main() -> ExitCode {
+    exit::report(spawn(Args::parse().processes, |_environment| {
+        let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
+        let world = World { rank: group.rank(), size: group.world_size() };
+        let device = Device::flex().autodiff();
+        device.seed(7);
+        let linear = |from, to| LinearConfig::new(from, to).init(&device);
+        let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
+        let batch_size = (BATCH / world.size).max(1);
+        let load = |count: u16| {
+            let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
+            let points = Arc::new(InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect()));
+            Arc::new(ShardedLoader::new(points, Arc::new(Stack), world, batch_size, Some(7), 0))
+        };
+        let (train, test) = (load(1000), load(301));
+        let ddp = DdpStrategy::new(group.clone(), &device, train.clone(), test.clone())
+            .with_observer(Arc::new(Print(world.rank == 0)));
+        let learner = Learner::new(model, AdamConfig::new().init(), 0.02);
+        let result = SupervisedTraining::<Curve>::new(".", train, test)
+            .metrics((LossMetric::new(),))
+            .with_metric_logger(InMemoryMetricLogger::default())
+            .with_application_logger(None)
+            .renderer(Box::new(NoopRenderer))
+            .num_epochs(10)
+            .with_training_strategy(TrainingStrategy::Custom(Arc::new(ddp))) // DDP
+            .launch(learner);
+        collective_error(&result).cloned().map_or(Ok(()), Err)?;
+        group.destroy();
+        Ok(ExitCode::SUCCESS)
+    }))
+}

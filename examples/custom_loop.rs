@@ -1,0 +1,60 @@
+//! One training loop for one device, several devices of a process (DP) and a process per device (DDP).
+//!
+//!     cargo run --example custom_loop                                            # DDP: a process per GPU, or two
+//!     cargo run --example custom_loop -- --mode single                           # one device
+//!     cargo run --example custom_loop -- --mode dp --device-ids cpu:0,cpu:1      # DP on two devices
+
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_ddp::{Context, ContextArgs};
+use clap::Parser;
+use collective::loader::{DistributedLoader, ShardedLoader};
+use collective::{DataParallel, DistributedDataParallel, ParallelModule};
+use std::{process::ExitCode, sync::Arc};
+
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    context: ContextArgs,
+}
+
+/// Makes a tensor `[batch, 3]` of two inputs and the target.
+struct Stack;
+impl Batcher<[f32; 3], Tensor<2>> for Stack {
+    fn batch(&self, samples: Vec<[f32; 3]>, device: &Device) -> Tensor<2> {
+        Tensor::from_data(TensorData::new(samples.concat(), [samples.len(), 3]), device)
+    }
+}
+
+fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::Result<()> {
+    let inputs = (0..500u16).map(|i| f32::from(i) / 250.0 - 1.0);
+    let samples = Arc::new(InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect()));
+    let (world, size) = (context.world(), 48 / context.world_size());
+    let loader = ShardedLoader::new(samples, Arc::new(Stack), world, size, Some(7), 0);
+    let mut optimizer = SgdConfig::new().init();
+    for epoch in 1..=10 {
+        let mut sum = 0.0;
+        for batch in loader.epoch(epoch, 0, context.device()) {
+            let (loss, gradients) = model.backward(batch?, |net, samples| {
+                let (x, y) = (samples.clone().narrow(1, 0, 2), samples.narrow(1, 2, 1));
+                (net.forward(x) - y).powi_scalar(2).mean()
+            })?;
+            model.step(&mut optimizer, 0.2, gradients)?;
+            sum += loss.sum()?;
+        }
+        context.say(&format!("epoch {epoch}  train loss {:.6}", sum / 500.0));
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    burn_ddp::launch_with(&Args::parse().context, |context| {
+        let net = context.init_module(7, |device| LinearConfig::new(2, 1).init(device));
+        match &context.devices()?[..] {
+            [_] => train(context, DistributedDataParallel::new(net, context.group())?),
+            devices => train(context, DataParallel::new(net, devices)?),
+        }
+    })
+}

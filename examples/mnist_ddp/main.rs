@@ -1,0 +1,61 @@
+//! Trains the MNIST network on whatever this machine has, with data parallelism.
+//!
+//! ```text
+//! cargo run --example mnist_ddp                                # one process per GPU, or two on the CPU
+//! cargo run --example mnist_ddp -- --mode single               # one device, one process
+//! cargo run --example mnist_ddp -- --nproc-per-node 4          # four processes
+//! cargo run --example mnist_ddp -- predict --model runs/… 3.png    # classify a picture
+//! torchrun --nproc-per-node 4 target/debug/examples/mnist_ddp  # ranks started by torchrun
+//! ```
+
+use burn_ddp::{exit, trainer::config_file};
+use clap::{Parser, Subcommand};
+use mnist::{
+    args::MnistArgs,
+    bench::{self, Bench},
+    predict::{self, PredictArgs},
+    train,
+    weights::{self, WeightsCommand},
+};
+use std::process::ExitCode;
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+
+/// Train the MNIST network on one device, or data-parallel on many
+#[derive(Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "These are the flags to begin with; --help lists all.",
+    after_long_help = ""
+)]
+struct Cli {
+    #[command(flatten)]
+    train: MnistArgs,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Classify images of handwritten digits
+    Predict(PredictArgs),
+    /// Export a run's weights to other programs
+    #[command(subcommand)]
+    Weights(WeightsCommand),
+    /// Measure training of the MNIST network
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+fn main() -> ExitCode {
+    let cli = config_file::parse_with::<Cli>(Some(MnistArgs::RECIPE));
+    exit::report(cli.and_then(|cli| match cli.command {
+        None => train::run(&cli.train),
+        Some(Command::Predict(args)) => predict::run(&args),
+        Some(Command::Weights(command)) => weights::run(&command),
+        Some(Command::Bench(bench)) => bench::run(&bench),
+    }))
+}

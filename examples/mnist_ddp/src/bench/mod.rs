@@ -1,0 +1,33 @@
+//! `mnist_ddp bench`: the speed of training the MNIST network.
+
+mod operations;
+mod overlap;
+mod step;
+mod wrapper;
+
+use anyhow::Result;
+use clap::Subcommand;
+use std::process::ExitCode;
+
+/// What can be measured.
+#[derive(Subcommand, Clone, Debug)]
+pub enum Bench {
+    /// Fraction of a slow link's time that backward hides
+    Overlap(overlap::Overlap),
+    /// Time of a training step by stage and by operation
+    Step(step::Step),
+    /// Overhead of DDP in a world of one over a plain Burn loop
+    Wrapper(wrapper::Wrapper),
+}
+
+/// Runs the benchmark, starting the ranks if no launcher did.
+///
+/// # Errors
+/// If a rank cannot be started, or a result is wrong.
+pub fn run(bench: &Bench) -> Result<ExitCode> {
+    match bench {
+        Bench::Overlap(bench) => overlap::run(bench),
+        Bench::Step(bench) => step::run(bench),
+        Bench::Wrapper(bench) => wrapper::run(bench),
+    }
+}

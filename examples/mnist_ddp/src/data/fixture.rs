@@ -1,0 +1,152 @@
+//! What the tests of this module share: a small data set in MNIST's format, and a web server on
+//! this machine that hands it out, well or badly.
+
+use super::{PIXELS, SIDE, locate::Original};
+use flate2::{Compression, write::GzEncoder};
+use sha2::{Digest, Sha256};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+/// Images for training in the small data set.
+pub const TRAIN: usize = 30;
+/// Images for testing.
+pub const TEST: usize = 20;
+
+/// An IDX file.
+pub fn idx(magic: u32, dimensions: &[u32], data: &[u8]) -> Vec<u8> {
+    let mut bytes = magic.to_be_bytes().to_vec();
+    dimensions.iter().for_each(|dimension| bytes.extend(dimension.to_be_bytes()));
+    bytes.extend(data);
+    bytes
+}
+
+/// `count` images of incompressible noise, so that a truncated download lacks pixels.
+pub fn images(count: usize) -> Vec<u8> {
+    let noise: Vec<u8> =
+        (0..(count * PIXELS) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    idx(0x0803, &[count as u32, SIDE as u32, SIDE as u32], &noise)
+}
+
+/// `count` labels.
+pub fn labels(count: usize) -> Vec<u8> {
+    idx(0x0801, &[count as u32], &(0..count).map(|i| (i % 10) as u8).collect::<Vec<_>>())
+}
+
+/// As `gzip` does it.
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(vec![], Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// The small data set by MNIST's names.
+pub fn files() -> [(&'static str, Vec<u8>); 4] {
+    let [a, b, c, d] = super::locate::MNIST.map(|file| file.name);
+    [(a, images(TRAIN)), (b, labels(TRAIN)), (c, images(TEST)), (d, labels(TEST))]
+}
+
+/// What the small data set's files must be.
+pub fn originals() -> [Original; 4] {
+    static SUMS: LazyLock<[String; 4]> =
+        LazyLock::new(|| files().map(|(_, bytes)| hex::encode(Sha256::digest(&bytes))));
+    std::array::from_fn(|i| {
+        let (name, bytes) = &files()[i];
+        Original { name, bytes: bytes.len() as u64, sha256: &SUMS[i] }
+    })
+}
+
+/// Writes the small data set into a folder.
+pub fn write(folder: &Path) {
+    for (name, bytes) in files() {
+        fs::write(folder.join(format!("{name}.gz")), gzip(&bytes)).unwrap();
+    }
+}
+
+/// What a mirror sends for a file: status, announced length, content; `None` never answers.
+pub type Answer = Option<(u16, usize, Vec<u8>)>;
+
+/// A web server that ends with the test.
+pub struct Mirror {
+    address: SocketAddr,
+    requests: Arc<AtomicUsize>,
+    done: Arc<AtomicBool>,
+}
+
+impl Mirror {
+    /// Serves the small data set as it is.
+    pub fn good() -> Self {
+        Self::serving(|_, file| Some((200, file.len(), file)))
+    }
+
+    /// Serves what `answer` makes of a file's name and its gzipped content.
+    pub fn serving(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mirror = Mirror {
+            address: listener.local_addr().unwrap(),
+            requests: Arc::default(),
+            done: Arc::default(),
+        };
+        let (requests, done) = (mirror.requests.clone(), mirror.done.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if done.load(Ordering::SeqCst) {
+                    break;
+                }
+                requests.fetch_add(1, Ordering::SeqCst);
+                // A client may have left; the next one has not.
+                let _ = stream.and_then(|stream| serve(stream, &answer));
+            }
+        });
+        mirror
+    }
+
+    /// As `MNIST_MIRROR` would name it.
+    pub fn address(&self) -> String {
+        format!("http://{}/mnist/", self.address)
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::SeqCst);
+        // Wakes the server, which then sees that it is done.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(mut stream: TcpStream, answer: &impl Fn(&str, Vec<u8>) -> Answer) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let request = lines.next().unwrap_or_else(|| Ok(String::new()))?;
+    while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
+    let path = request.split(' ').nth(1).unwrap_or_default();
+    let file = files().into_iter().find(|(name, _)| path == format!("/mnist/{name}.gz"));
+    let (status, length, content) = match file {
+        Some((name, bytes)) => match answer(name, gzip(&bytes)) {
+            Some(answer) => answer,
+            None => {
+                // Until the client gives up.
+                let _ = lines.next();
+                return Ok(());
+            }
+        },
+        None => (404, 0, vec![]),
+    };
+    write!(stream, "HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(&content)
+}

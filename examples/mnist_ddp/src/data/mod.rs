@@ -1,0 +1,152 @@
+//! The data set: MNIST from this machine or from the internet, drop-ins in its format, or digits
+//! generated here.
+//!
+//! The rank of each machine that downloads calls [`prepare`] with `download` set, and loads what it
+//! returns, while the others wait at a barrier; after it they call [`prepare`] too, which then only
+//! looks. Nothing here prints but the progress bar.
+
+mod digits;
+mod download;
+mod error;
+mod idx;
+mod images;
+mod locate;
+mod part;
+mod prepare;
+
+pub use error::DataError;
+pub use images::{CLASSES, Images, MEAN, PIXELS, SIDE, STD, normalise};
+pub use prepare::{Prepared, load, prepare};
+
+use digits::Split;
+use sha2::{Digest, Sha256};
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Images generated for training, as many as MNIST has.
+pub const TRAIN_DIGITS: usize = 60_000;
+/// Images generated for testing, as many as MNIST has.
+pub const TEST_DIGITS: usize = 10_000;
+
+/// Which data set to train on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum DatasetKind {
+    /// MNIST, or generated digits where it can neither be found nor downloaded
+    #[default]
+    Auto,
+    /// MNIST or a drop-in in its format
+    Mnist,
+    /// Generated digits
+    Digits,
+}
+
+impl DatasetKind {
+    const ALL: [Self; 3] = [DatasetKind::Auto, DatasetKind::Mnist, DatasetKind::Digits];
+
+    /// Name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DatasetKind::Auto => "auto",
+            DatasetKind::Mnist => "mnist",
+            DatasetKind::Digits => "digits",
+        }
+    }
+}
+
+impl fmt::Display for DatasetKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for DatasetKind {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
+        kind.ok_or_else(|| DataError::UnknownKind(name.into()))
+    }
+}
+
+/// What a run wants.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Which data set.
+    pub kind: DatasetKind,
+    /// The user's own folder. It is then the only place, also for [`DatasetKind::Auto`].
+    pub data_dir: Option<PathBuf>,
+    /// Of the generated digits.
+    pub seed: u64,
+    /// Whether this rank is the one on its machine that downloads.
+    pub download: bool,
+    /// Whether to draw a progress bar (standard error) while downloading.
+    pub progress: bool,
+}
+
+/// Training and test images, in memory.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// For training.
+    pub train: Images,
+    /// For evaluation.
+    pub test: Images,
+    /// `"mnist"` or `"digits"`.
+    pub name: &'static str,
+    /// The folder of the files, or how the digits were generated.
+    pub source: String,
+    /// One line that the user must see: this is not the data that was hoped for.
+    pub notice: Option<String>,
+}
+
+impl Dataset {
+    /// Generated digits. The same seed gives the same images on every machine, and the first n
+    /// images of a split do not depend on how many are generated.
+    pub fn digits(train: usize, test: usize, seed: u64) -> Self {
+        Dataset {
+            train: digits::generate(train, Split::Train, seed),
+            test: digits::generate(test, Split::Test, seed),
+            name: "digits",
+            source: format!("generated from seed {seed}"),
+            notice: None,
+        }
+    }
+
+    /// SHA-256 over all images and labels, in hexadecimal. Ranks that train together must agree
+    /// on it; with `auto` two machines may not.
+    pub fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for images in [&self.train, &self.test] {
+            hash.update((images.len() as u64).to_le_bytes());
+            hash.update(images.pixels());
+            hash.update(images.labels());
+        }
+        hex::encode(hash.finalize())
+    }
+}
+
+#[cfg(test)]
+mod fixture;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for kind in DatasetKind::ALL {
+            assert_eq!(kind.to_string().parse::<DatasetKind>().unwrap(), kind);
+            let value = clap::ValueEnum::to_possible_value(&kind).unwrap();
+            assert_eq!(value.get_name(), kind.name());
+        }
+        let error = "cifar".parse::<DatasetKind>().unwrap_err();
+        assert_eq!(error.to_string(), "no data set is called \"cifar\": use auto, mnist or digits");
+    }
+
+    #[test]
+    fn a_digest_tells_data_sets_apart() {
+        let digits = Dataset::digits(20, 10, 1);
+        assert_eq!(digits.digest(), Dataset::digits(20, 10, 1).digest());
+        assert_ne!(digits.digest(), Dataset::digits(20, 10, 2).digest());
+        assert_ne!(digits.digest(), Dataset::digits(20, 11, 1).digest());
+        assert_eq!(digits.digest().len(), 64);
+    }
+}

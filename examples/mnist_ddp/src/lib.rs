@@ -1,0 +1,16 @@
+//! The MNIST example: pytorch/examples' network, MNIST or generated digits, augmentation, recipes, and prediction of
+//! handwritten digits.
+
+pub mod args;
+pub mod augment;
+pub mod batch;
+pub mod bench;
+pub mod data;
+pub mod data_parallel;
+pub mod misclassified;
+pub mod model;
+pub mod predict;
+pub mod recipe;
+pub mod sgd;
+pub mod train;
+pub mod weights;

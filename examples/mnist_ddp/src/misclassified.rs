@@ -1,0 +1,205 @@
+//! The test images that the model is most wrong about: a callback over the test set, joined over all
+//! ranks.
+
+use crate::{
+    data::{Images, PIXELS, SIDE},
+    model::Net,
+};
+use anyhow::Context;
+use burn_ddp::{
+    answers::{softmax, values},
+    atomic_file,
+    run::{
+        png,
+        tables::{MISTAKE_COLUMNS as COLUMNS, Mistake},
+        tensorboard::{EventLog, Picture},
+    },
+};
+use collective::{
+    World,
+    metric::Classification,
+    strategy::{Callback, Distributed, EpochReport, Join},
+};
+use std::{
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Images that are shown.
+pub const SHOWN: usize = 24;
+/// Side of a square of the picture in pixels: an image, three times as large, within a frame.
+const SQUARE: usize = ZOOM * (SIDE + 2);
+const ZOOM: usize = 3;
+const FRAME: u8 = 96;
+
+/// Finds the wrong answers with the largest loss, and leaves them as a table and a picture.
+pub struct Misclassified {
+    /// The test set, which every rank has.
+    images: Images,
+    world: World,
+    /// Images of this rank so far.
+    seen: usize,
+    /// The worst first.
+    worst: Vec<Mistake>,
+    /// On the rank that writes: the run's folder.
+    output: Option<(PathBuf, Arc<EventLog>)>,
+}
+
+impl Misclassified {
+    /// `images` must be dealt out to the ranks in their order, as evaluation does.
+    pub fn new(images: Images, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
+        Self { images, world, seen: 0, worst: Vec::new(), output }
+    }
+
+    fn look(&mut self, output: &Classification) -> Result<(), String> {
+        let Some((logits, labels)) = output.answers() else { return Ok(()) };
+        let [_, classes] = logits.dims();
+        for (logits, label) in values(logits)?.chunks(classes).zip(values::<i64, 1, _>(labels)?) {
+            let test_image = self.world.rank + self.seen * self.world.size;
+            self.seen += 1;
+            let label = label as usize;
+            if test_image >= self.images.len() || usize::from(self.images.label(test_image)) != label {
+                return Err(format!("the test images do not come in their order: number {test_image}"));
+            }
+            self.worst.extend(wrong(test_image, label, logits));
+        }
+        self.keep_worst();
+        Ok(())
+    }
+
+    fn keep_worst(&mut self) {
+        let key = |wrong: &Mistake| (wrong.label_probability, wrong.test_image);
+        self.worst.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
+        self.worst.truncate(SHOWN);
+    }
+
+    fn write(&self, folder: &Path, log: &EventLog, worst: &[Mistake]) -> anyhow::Result<()> {
+        let (table, picture) = (folder.join("misclassified.csv"), folder.join("misclassified.png"));
+        let failed = |path: &Path| format!("cannot write {}", path.display());
+        let mut rows = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+        rows.write_record(["test_image", "label", "answer", "label_probability", "answer_probability"])?;
+        worst.iter().try_for_each(|wrong| rows.serialize(wrong))?;
+        atomic_file::write(&table, &rows.into_inner().context("memory")?).with_context(|| failed(&table))?;
+        if worst.is_empty() {
+            // None any more, perhaps.
+            return match std::fs::remove_file(&picture) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context(failed(&picture)),
+                Ok(()) | Err(_) => Ok(()),
+            };
+        }
+        let picture_of = sheet(&self.images, worst);
+        atomic_file::write(&picture, &picture_of.png).with_context(|| failed(&picture))?;
+        log.image("test/misclassified", picture_of);
+        Ok(())
+    }
+}
+
+/// What is wrong about an answer, if it is.
+fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let answer = logits.iter().position(|logit| *logit == largest)?;
+    let probabilities = softmax(logits);
+    (answer != label).then(|| Mistake {
+        test_image,
+        label,
+        answer,
+        label_probability: probabilities[label],
+        answer_probability: probabilities[answer],
+    })
+}
+
+/// The images side by side, in rows of [`COLUMNS`].
+fn sheet(images: &Images, worst: &[Mistake]) -> Picture {
+    let (width, rows) = (COLUMNS * SQUARE, worst.len().div_ceil(COLUMNS));
+    let mut pixels = vec![FRAME; width * rows * SQUARE];
+    for (place, wrong) in worst.iter().enumerate() {
+        let corner = place / COLUMNS * SQUARE * width + place % COLUMNS * SQUARE;
+        for (at, pixel) in images.image(wrong.test_image).iter().enumerate().take(PIXELS) {
+            let (row, column) = (ZOOM * (1 + at / SIDE), ZOOM * (1 + at % SIDE));
+            for row in row..row + ZOOM {
+                let from = corner + row * width + column;
+                pixels[from..from + ZOOM].fill(*pixel);
+            }
+        }
+    }
+    Picture { width: width as u32, height: (rows * SQUARE) as u32, png: png::grey(width, &pixels) }
+}
+
+impl Distributed for Misclassified {
+    type State = Vec<Mistake>;
+
+    fn state(&mut self) -> Vec<Mistake> {
+        std::mem::take(&mut self.worst)
+    }
+
+    fn join(&mut self, states: Vec<Vec<Mistake>>) {
+        self.worst = states.into_iter().flatten().collect();
+        self.keep_worst();
+    }
+}
+
+impl Callback<Net> for Misclassified {
+    fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
+        self.look(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(self)
+    }
+
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+        self.seen = 0;
+        let worst = std::mem::take(&mut self.worst);
+        if let Some((folder, log)) = &self.output {
+            self.write(folder, log, &worst).map_err(|error| format!("{error:#}"))?;
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Dataset;
+
+    #[test]
+    fn an_answer_is_wrong_by_what_its_label_was_given() {
+        let logits = [0.0, 2.0_f32.ln(), 0.0];
+        assert_eq!(wrong(7, 1, &logits), None);
+        let found = wrong(7, 2, &logits).expect("1 is likelier");
+        assert_eq!((found.test_image, found.label, found.answer), (7, 2, 1));
+        assert!((found.label_probability - 0.25).abs() < 1e-6, "{found:?}");
+        assert!((found.answer_probability - 0.5).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn the_worst_of_all_ranks_are_kept_in_order() {
+        let images = Dataset::digits(1, 4, 1).test;
+        let mut rank = Misclassified::new(images, World { rank: 0, size: 2 }, None);
+        let at = |test_image: usize, label_probability| Mistake {
+            test_image,
+            label: 1,
+            answer: 2,
+            label_probability,
+            answer_probability: 0.9,
+        };
+        let states = [0_usize, 1].map(|rank| {
+            let wrong = |n: usize| at(rank + 2 * n, 0.01 * ((rank + 2 * n) * 7 % 41) as f64);
+            (0..20).map(wrong).collect::<Vec<_>>()
+        });
+        rank.join(states.into());
+        assert_eq!(rank.worst.len(), SHOWN);
+        assert!(rank.worst.is_sorted_by_key(|wrong| wrong.label_probability));
+        assert_eq!(rank.worst[0], at(0, 0.0));
+    }
+
+    #[test]
+    fn the_picture_has_a_frame_around_each_image() {
+        let images = Dataset::digits(1, 8, 1).test;
+        let worst: Vec<Mistake> = (0..8).filter_map(|n| wrong(n, 1, &[1.0, 0.0])).collect();
+        let sheet = sheet(&images, &worst);
+        assert_eq!((sheet.width, sheet.height), ((COLUMNS * SQUARE) as u32, 2 * SQUARE as u32));
+        assert!(sheet.png.starts_with(b"\x89PNG"));
+    }
+}

@@ -1,0 +1,120 @@
+//! `mnist_ddp predict`: the digits on pictures of handwriting.
+
+mod digit;
+mod exif;
+mod lighting;
+mod picture;
+mod sample;
+
+pub use digit::{NotADigit, digit};
+pub use picture::Picture;
+
+use crate::{
+    data::{CLASSES, PIXELS, SIDE, normalise},
+    model::Net,
+    weights,
+};
+use anyhow::{Context, Result, anyhow};
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_ddp::{
+    answers::{softmax, values},
+    exit,
+    print::{eprint_line, print_line},
+};
+use clap::Args;
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+#[derive(Args)]
+pub struct PredictArgs {
+    /// Run folder, checkpoint or weights file
+    #[arg(long, value_name = "RUN|FILE")]
+    pub model: PathBuf,
+    /// Print one JSON object per image, with logits and probabilities
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the input of the network
+    #[arg(long, conflicts_with = "json")]
+    pub show: bool,
+    /// PNG or JPEG images of one digit each
+    #[arg(required = true, value_name = "IMAGE")]
+    pub images: Vec<PathBuf>,
+}
+
+/// What the network makes of one picture.
+#[derive(Clone, Debug, Serialize)]
+pub struct Prediction {
+    /// The picture.
+    pub file: PathBuf,
+    /// 0 to 9.
+    pub digit: usize,
+    /// Of each digit; they add up to 1.
+    pub probabilities: Vec<f64>,
+    /// What the network says, before the softmax.
+    pub logits: Vec<f32>,
+}
+
+/// Prints what is on each picture. What is wrong with one does not keep the others from being read.
+///
+/// # Errors
+/// If the model cannot be read.
+pub fn run(args: &PredictArgs) -> Result<ExitCode> {
+    let device = Device::flex();
+    let net = weights::open(&args.model, &device).context("--model")?;
+    let mut code = ExitCode::SUCCESS;
+    for file in &args.images {
+        let seen = Picture::read(file).and_then(|picture| {
+            let digit = digit(&picture).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+            Ok((predict(&net, &digit, file, &device)?, digit))
+        });
+        match seen {
+            Ok((prediction, digit)) => {
+                if args.show {
+                    print_line(&drawn(&digit));
+                }
+                print_line(&if args.json { serde_json::to_string(&prediction)? } else { said(&prediction) });
+            }
+            Err(error) => {
+                eprint_line(&format!("error: {error:#}"));
+                code = ExitCode::from(exit::FAILED);
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// What `net` makes of 28×28 pixels, 0 background.
+fn predict(net: &Net, pixels: &[u8; PIXELS], file: &Path, device: &Device) -> Result<Prediction> {
+    let pixels = pixels.iter().map(|pixel| normalise(f32::from(*pixel))).collect::<Vec<f32>>();
+    let images = Tensor::<4>::from_data(TensorData::new(pixels, [1, 1, SIDE, SIDE]), device);
+    let logits = values(net.forward(images)).map_err(|error| anyhow!("cannot read the logits: {error}"))?;
+    let probabilities = softmax(&logits);
+    let likelier = |a: &usize, b: &usize| probabilities[*a].total_cmp(&probabilities[*b]);
+    let digit = (0..CLASSES.min(logits.len())).max_by(likelier).unwrap_or_default();
+    Ok(Prediction { file: file.into(), digit, probabilities, logits })
+}
+
+/// The digit, and those that it might be instead.
+fn said(Prediction { file, digit, probabilities, .. }: &Prediction) -> String {
+    let percent = |digit: usize| format!("{:.1} %", 100.0 * probabilities[digit]);
+    let mut others: Vec<usize> = (0..probabilities.len()).filter(|other| other != digit).collect();
+    others.sort_by(|a, b| probabilities[*b].total_cmp(&probabilities[*a]));
+    let others = others.into_iter().filter(|other| probabilities[*other] >= 0.001).take(3);
+    let others = others.map(|other| format!("{other}: {}", percent(other))).collect::<Vec<_>>().join(", ");
+    let others = if others.is_empty() { others } else { format!("   ({others})") };
+    format!("{}   {digit}   {}{others}", file.display(), percent(*digit))
+}
+
+/// As text, two rows a line.
+fn drawn(pixels: &[u8; PIXELS]) -> String {
+    const SHADES: [char; 8] = [' ', '.', ':', '-', '+', '*', '#', '@'];
+    let line = |rows: &[u8]| {
+        let (upper, lower) = rows.split_at(SIDE);
+        let shade = |(a, b): (&u8, &u8)| SHADES[(usize::from(*a) + usize::from(*b)) / 64];
+        upper.iter().zip(lower).map(shade).collect::<String>()
+    };
+    pixels.chunks(2 * SIDE).map(line).collect::<Vec<_>>().join("\n")
+}

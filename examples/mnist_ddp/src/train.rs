@@ -1,0 +1,126 @@
+//! Training of the MNIST network, from flags to a run folder.
+
+use crate::{
+    args::MnistArgs,
+    batch::{DeviceBatcher, HostBatch, HostBatcher, ImageDataset, MnistBatch, Sample, resident_bytes},
+    data::{self, Dataset, Images},
+    misclassified::Misclassified,
+    model::{Net, NetConfig},
+    sgd::sgd,
+};
+use anyhow::{Result, bail};
+use burn::tensor::Device;
+use burn::train::metric::LossMetric;
+use burn_ddp::{
+    Context, Trainer,
+    device::{LEAST_MEMORY, gigabytes},
+    run::confusion::Confusion,
+    trainer::start,
+};
+use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
+use std::{process::ExitCode, sync::Arc};
+
+/// Starts the ranks, or is one of them.
+///
+/// # Errors
+/// If flags are wrong, or training fails.
+pub fn run(args: &MnistArgs) -> Result<ExitCode> {
+    start(&args.trainer, || args.check(), |context| train(context, args))
+}
+
+/// Trains on one rank. Everything below is the same at every world size.
+fn train(context: &Context, args: &MnistArgs) -> Result<()> {
+    let data = load(context, args)?;
+    let trainer = Trainer::new(context, &args.trainer)
+        .dataset(data.name, &data.source)
+        .decided("dataset", data.name)
+        .identity("--dataset", data.name)
+        .data_digest("--data-dir (digest of the images)", data.digest())
+        .setting("batch-norm", args.has_batch_norm())
+        .setting("dropout", args.dropouts())
+        .setting("momentum", args.momentum)
+        .setting("nesterov", args.nesterov)
+        .setting("weight-decay", args.weight_decay)
+        .setting("label-smoothing", args.label_smoothing)
+        .setting("augment", args.augment)
+        .recorded("recipe", args.recipe)
+        .data_parallel()
+        .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
+    let (train, test) = loaders(&trainer, args, &data);
+    let (images, world) = (data.test, context.world());
+    let trainer = trainer
+        .callback(|files| {
+            Confusion::new(files.map(|files| files.folder.join("confusion_matrix.csv")), data::CLASSES)
+        })
+        .callback(move |files| {
+            let output = files.map(|files| (files.folder.clone(), files.events.clone()));
+            Misclassified::new(images, world, output)
+        });
+    let config = NetConfig { batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
+    let net = trainer.init(|device| config.init(device)).with_label_smoothing(args.label_smoothing);
+    trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), train, test)
+}
+
+/// Loads the data set. One rank per machine finds or downloads it first, and reports what is wrong with it.
+fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
+    let request = data::Request {
+        kind: args.dataset,
+        data_dir: args.data_dir.clone(),
+        seed: args.trainer.seed,
+        download: context.environment().is_local_main(),
+        progress: context.is_main(),
+    };
+    let load = || data::prepare(&request)?.load([args.train_limit, args.eval_limit]);
+    let first = request.download.then(load).transpose()?;
+    // The others may wait here for a download.
+    context.group().barrier()?;
+    let data = first.map_or_else(load, Ok)?;
+    if let Some(notice) = &data.notice {
+        context.console().warn(notice);
+    }
+    check_memory(context, args, &data)?;
+    Ok(data)
+}
+
+/// Refuses `--data-on-device` if the images do not fit.
+fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<()> {
+    if !args.data_on_device {
+        return Ok(());
+    }
+    let device = context.local_device();
+    let Some(free) = device.free_memory()? else { return Ok(()) };
+    let images = [&data.train, &data.test].map(|images| resident_bytes(images, context.device()));
+    let needed = LEAST_MEMORY + images.iter().sum::<usize>();
+    if free < needed {
+        bail!(
+            "--data-on-device: training with all images in memory takes at least {}, but {device} has {} free; leave out the flag",
+            gigabytes(needed),
+            gigabytes(free)
+        );
+    }
+    Ok(())
+}
+
+type Loader = Arc<FinishedLoader<Sample, HostBatch, MnistBatch>>;
+
+/// This rank's share of the training and test images.
+fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loader, Loader) {
+    let sharded = |images: &Images, seed, precision| {
+        let batcher = HostBatcher { precision, resident: args.data_on_device };
+        trainer.sharded(ImageDataset(images.clone()), batcher, seed)
+    };
+    let finished = |loader, images: &Images, precision| {
+        let batcher = DeviceBatcher::new(images.clone(), precision);
+        let finish = move |batch, device: &Device| batcher.finish(batch, device);
+        Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
+    };
+    // Evaluation is f32, as the parameters are.
+    let (precision, exact) = (args.trainer.gradients.precision, Precision::F32);
+    let mut train = sharded(&data.train, trainer.shuffle_seed(), precision);
+    let (augment, seed) = (args.augment, args.trainer.seed);
+    if !augment.is_none() {
+        train =
+            train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
+    }
+    (finished(train, &data.train, precision), finished(sharded(&data.test, None, exact), &data.test, exact))
+}

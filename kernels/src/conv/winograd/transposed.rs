@@ -1,0 +1,168 @@
+//! The transform of gradients: each tile's 2 × 2 values to 4 × 4 sums and differences, with filters in the
+//! lanes.
+
+use super::Tiles;
+use crate::{
+    conv::{
+        Geometry, Gradient, Whole,
+        weights::{Layout, VECTORS},
+    },
+    simd::{load, store},
+};
+use pulp::Simd;
+
+/// One image's gradient, `[blocks, positions, lanes]`.
+#[derive(Default)]
+pub struct Transposed {
+    values: Vec<f32>,
+    /// Of what was pooled, which of a window's values each belongs to; as numbers of the same width, so that
+    /// they compare in the same lanes.
+    taken: Vec<f32>,
+    scratch: Vec<f32>,
+}
+
+impl Transposed {
+    #[inline(always)]
+    pub fn fill(&mut self, layout: &Layout, gradient: Gradient) {
+        match gradient {
+            Gradient::Whole(gradient) => {
+                self.values.resize(layout.stride() * layout.geometry.output_plane(), 0.0);
+                layout.turn(gradient, layout.geometry.output_plane(), &mut self.values);
+            }
+            Gradient::Pooled(gradient) => {
+                let plane = layout.geometry.pooled_plane();
+                self.values.resize(layout.stride() * plane, 0.0);
+                self.taken.resize(layout.stride() * plane, 0.0);
+                self.scratch.clear();
+                self.scratch.extend(gradient.taken.iter().map(|&taken| f32::from(taken)));
+                layout.turn(Whole { values: gradient.values, output: None }, plane, &mut self.values);
+                layout.turn(Whole { values: &self.scratch, output: None }, plane, &mut self.taken);
+            }
+        }
+    }
+
+    /// One point of a block, `[tiles, lanes]`. The points come one by one, so that one of them and what it is
+    /// multiplied with are in the nearest cache together.
+    #[inline(always)]
+    pub fn transform<S: Simd>(
+        &self,
+        simd: S,
+        geometry: &Geometry,
+        tiles: &Tiles,
+        [block, point]: [usize; 2],
+        to: &mut [f32],
+    ) {
+        let lanes = VECTORS * S::F32_LANES;
+        if self.taken.is_empty() {
+            let len = geometry.output_plane() * lanes;
+            let values = &self.values[block * len..][..len];
+            let corners = WholeTiles { values, size: geometry.output() };
+            transform::<S, _>(simd, tiles, corners, point, to);
+        } else {
+            let len = geometry.pooled_plane() * lanes;
+            let [values, taken] = [&self.values, &self.taken].map(|values| &values[block * len..][..len]);
+            let corners = PooledTiles { values, taken, size: geometry.pooled() };
+            transform::<S, _>(simd, tiles, corners, point, to);
+        }
+    }
+}
+
+/// The four gradients of a tile, for a vector of filters.
+trait Corners {
+    fn of<S: Simd>(&self, simd: S, row: usize, column: usize, vector: usize) -> [S::f32s; 4];
+}
+
+/// Of whole planes; zero where a tile hangs over the end.
+struct WholeTiles<'a> {
+    values: &'a [f32],
+    size: [usize; 2],
+}
+
+impl Corners for WholeTiles<'_> {
+    #[inline(always)]
+    fn of<S: Simd>(&self, simd: S, row: usize, column: usize, vector: usize) -> [S::f32s; 4] {
+        let ([height, width], lanes) = (self.size, VECTORS * S::F32_LANES);
+        let (row, column) = (2 * row, 2 * column);
+        let [below, beside] = [row + 1 < height, column + 1 < width];
+        let mut values = [simd.splat_f32s(0.0); 4];
+        let from = self.values[(row * width + column) * lanes + vector * S::F32_LANES..].as_ptr();
+        // SAFETY: a position is read only where there is one, and it has all lanes.
+        unsafe {
+            values[0] = load::<S>(from);
+            if beside {
+                values[1] = load::<S>(from.add(lanes));
+            }
+            if below {
+                values[2] = load::<S>(from.add(width * lanes));
+            }
+            if below && beside {
+                values[3] = load::<S>(from.add((width + 1) * lanes));
+            }
+        }
+        values
+    }
+}
+
+/// Of what was pooled: all of them zero but one.
+struct PooledTiles<'a> {
+    values: &'a [f32],
+    taken: &'a [f32],
+    size: [usize; 2],
+}
+
+impl Corners for PooledTiles<'_> {
+    #[inline(always)]
+    fn of<S: Simd>(&self, simd: S, row: usize, column: usize, vector: usize) -> [S::f32s; 4] {
+        let ([height, width], lanes) = (self.size, VECTORS * S::F32_LANES);
+        let zero = simd.splat_f32s(0.0);
+        let mut values = [zero; 4];
+        if row < height && column < width {
+            let at = (row * width + column) * lanes + vector * S::F32_LANES;
+            let (from, taken) = (&self.values[at..][..S::F32_LANES], &self.taken[at..][..S::F32_LANES]);
+            // SAFETY: the slices are a vector long.
+            let (value, taken) = unsafe { (load::<S>(from.as_ptr()), load::<S>(taken.as_ptr())) };
+            for corner in 0..4 {
+                let here = simd.equal_f32s(taken, simd.splat_f32s(corner as f32));
+                values[corner] = simd.select_f32s(here, value, zero);
+            }
+        }
+        values
+    }
+}
+
+#[inline(always)]
+fn transform<S: Simd, C: Corners>(simd: S, tiles: &Tiles, corners: C, point: usize, to: &mut [f32]) {
+    macro_rules! one_of {
+        ($($number:literal)*) => {
+            match point {
+                $($number => transform_to::<S, C, $number>(simd, tiles, corners, to),)*
+                _ => unreachable!("there are 16 points"),
+            }
+        };
+    }
+    one_of!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+}
+
+#[inline(always)]
+fn transform_to<S: Simd, C: Corners, const POINT: usize>(simd: S, tiles: &Tiles, corners: C, to: &mut [f32]) {
+    let lanes = VECTORS * S::F32_LANES;
+    assert!(to.len() >= tiles.count() * lanes);
+    for row in 0..tiles.rows {
+        for column in 0..tiles.columns {
+            for vector in 0..VECTORS {
+                let [a, b, c, d] = corners.of::<S>(simd, row, column, vector);
+                let (above, below) = (four::<S>(simd, [a, b]), four::<S>(simd, [c, d]));
+                let value = four::<S>(simd, [above[POINT % 4], below[POINT % 4]])[POINT / 4];
+                let at = (row * tiles.columns + column) * lanes + vector * S::F32_LANES;
+                // SAFETY: there is room for all tiles.
+                unsafe { store::<S>(to.as_mut_ptr().add(at), value) };
+            }
+        }
+    }
+}
+
+/// What two gradients count in four products.
+#[inline(always)]
+fn four<S: Simd>(simd: S, [a, b]: [S::f32s; 2]) -> [S::f32s; 4] {
+    [a, simd.add_f32s(a, b), simd.sub_f32s(a, b), b]
+}

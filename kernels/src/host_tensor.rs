@@ -1,0 +1,52 @@
+//! Tensors of Flex, Burn's CPU backend, as slices and back.
+
+use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
+
+/// A tensor in host memory.
+pub type Host = FloatTensor<Flex>;
+
+/// The tensor in row-major order. A contiguous part of a larger tensor is not copied, unlike by
+/// `to_contiguous`.
+pub fn contiguous(tensor: Host) -> Host {
+    if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
+}
+
+/// The values of a [`contiguous`] f32 tensor.
+///
+/// # Panics
+/// If the tensor is not f32.
+pub fn values(tensor: &Host) -> &[f32] {
+    let start = tensor.layout().start_offset();
+    &tensor.storage::<f32>()[start..start + tensor.shape().num_elements()]
+}
+
+/// The values of an f32 tensor for writing: in place if no other tensor shares them, otherwise in a copy that
+/// replaces the tensor.
+///
+/// # Panics
+/// If the tensor is not f32.
+pub fn values_mut(tensor: &mut Host) -> &mut [f32] {
+    let len = tensor.shape().num_elements();
+    let exclusive =
+        tensor.is_unique() && tensor.is_contiguous() && tensor.bytes().len() == size_of::<f32>() * len;
+    if !exclusive {
+        *tensor = self::tensor(values(&contiguous(tensor.clone())).to_vec(), tensor.shape());
+    }
+    tensor.storage_mut::<f32>()
+}
+
+/// A tensor of `values`, which are not copied.
+pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
+    Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())
+}
+
+/// Whether `device` is Flex, with autodiff or without.
+pub fn is_flex(device: &Device) -> bool {
+    device.clone().without_autodiff() == Device::flex()
+}
+
+/// Whether `x` is f32 in host memory, as [`values`] needs it.
+pub fn is_host<const D: usize>(x: &Tensor<D>) -> bool {
+    x.dtype() == DType::F32 && is_flex(&x.device())
+}

@@ -1,0 +1,129 @@
+//! The convolution as an operation of Burn's Flex backend, and its gradients.
+
+use super::{Epilogue, Settings};
+use crate::conv::{self, Filters, Gradient, Pooled, Whole};
+use crate::host_tensor::{Host, contiguous, tensor, values};
+use burn::backend::{
+    Autodiff, Backend, Flex,
+    autodiff::{
+        NodeId,
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    backend_extension,
+    tensor::FloatTensor,
+};
+use std::sync::Arc;
+
+/// A Burn backend with a convolution of this crate.
+#[backend_extension(Autodiff, Flex)]
+pub trait ConvBackend: Backend {
+    /// `x`, `[batch, channels, height, width]`, with `weight`, `[filters, channels, height, width]`,
+    /// and `bias`, `[filters]`: all f32 and as `settings` say.
+    fn kernel_conv2d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        settings: Settings,
+    ) -> FloatTensor<Self>;
+}
+
+impl ConvBackend for Flex {
+    fn kernel_conv2d(x: Host, weight: Host, bias: Host, settings: Settings) -> Host {
+        forward([x, weight, bias], settings).0
+    }
+}
+
+/// What backward needs to know of the output.
+#[derive(Clone, Debug)]
+enum Passed {
+    /// All of it let gradients through.
+    All,
+    /// Where it is above zero.
+    Positive(Host),
+    /// Of each window the value that was taken.
+    Taken(Arc<Vec<u8>>),
+}
+
+fn forward(parts: [Host; 3], Settings { geometry, epilogue }: Settings) -> (Host, Passed) {
+    let [x, weight, bias] = parts.map(contiguous);
+    let (taps, weight) = (geometry.taps(), values(&weight));
+    let weight = |filter, tap| weight[filter * taps + tap];
+    let filters = |relu| Filters { weight: &weight, bias: Some(values(&bias)), relu };
+    let plain = |relu| tensor(conv::forward(geometry, values(&x), filters(relu)), geometry.outputs());
+    match epilogue {
+        Epilogue::Nothing => (plain(false), Passed::All),
+        Epilogue::Relu => {
+            let output = plain(true);
+            (output.clone(), Passed::Positive(output))
+        }
+        Epilogue::Pooled => {
+            let (output, taken) = conv::forward_pooled(geometry, values(&x), filters(false));
+            let ([batch, filters, ..], [height, width]) = (geometry.outputs(), geometry.pooled());
+            (tensor(output, [batch, filters, height, width]), Passed::Taken(Arc::new(taken)))
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Step;
+
+#[derive(Clone, Debug)]
+struct State {
+    x: NodeId,
+    weight: NodeId,
+    passed: Passed,
+    settings: Settings,
+}
+
+impl Backward<Flex, 3> for Step {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [x_node, weight_node, bias_node] = ops.parents;
+        let State { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
+        let grad = contiguous(grads.consume::<Flex>(&ops.node));
+        let [x, weight] = [x, weight].map(|node| contiguous(checkpointer.retrieve_node_output::<Host>(node)));
+        let (x, weight, grad) = (values(&x), values(&weight), values(&grad));
+        let gradient = match &passed {
+            Passed::All => Gradient::Whole(Whole { values: grad, output: None }),
+            Passed::Positive(output) => Gradient::Whole(Whole { values: grad, output: Some(values(output)) }),
+            Passed::Taken(taken) => Gradient::Pooled(Pooled { values: grad, taken }),
+        };
+
+        if weight_node.is_some() || bias_node.is_some() {
+            let (for_weight, for_bias) = conv::gradients(geometry, x, gradient);
+            if let Some(node) = weight_node {
+                grads.register::<Flex>(node.id, tensor(for_weight, geometry.weights()));
+            }
+            if let Some(node) = bias_node {
+                grads.register::<Flex>(node.id, tensor(for_bias, [geometry.weights()[0]]));
+            }
+        }
+        if let Some(node) = x_node {
+            let result = conv::input_gradient(geometry, weight, gradient);
+            grads.register::<Flex>(node.id, tensor(result, geometry.inputs()));
+        }
+    }
+}
+
+impl<C: CheckpointStrategy> ConvBackend for Autodiff<Flex, C> {
+    fn kernel_conv2d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        settings: Settings,
+    ) -> FloatTensor<Self> {
+        let nodes = [x.node(), weight.node(), bias.node()];
+        let primitives = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
+        let (output, passed) = forward(primitives, settings);
+        match Step.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let (x, weight) = (prep.checkpoint(&x), prep.checkpoint(&weight));
+                prep.finish(State { x, weight, passed, settings }, output)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(output),
+        }
+    }
+}

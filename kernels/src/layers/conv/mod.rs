@@ -1,0 +1,81 @@
+//! Convolution, with or without the ReLU and the max-pooling after it, as an operation of Burn.
+
+mod backend;
+#[cfg(test)]
+mod tests;
+
+use super::pool::{relu_max_pool, side_by_side};
+use crate::conv::Geometry;
+use crate::host_tensor::is_host;
+use backend::ConvBackend;
+use burn::backend::Dispatch;
+use burn::nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d};
+use burn::tensor::{Tensor, activation::relu};
+
+/// `layer.forward(x)`. Uses the kernel for stride 1, one group and the same padding on both sides, up to
+/// `dilation × (kernel − 1)`.
+pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    match covered(layer, &x) {
+        Some(geometry) => run(layer, x, Settings { geometry, epilogue: Epilogue::Nothing }),
+        None => layer.forward(x),
+    }
+}
+
+/// `relu(layer.forward(x))`, likewise.
+pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
+    match covered(layer, &x) {
+        Some(geometry) => run(layer, x, Settings { geometry, epilogue: Epilogue::Relu }),
+        None => relu(layer.forward(x)),
+    }
+}
+
+/// `pool.forward(relu(layer.forward(x)))`, likewise, in one operation if windows are 2 × 2, side by side.
+pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+    let both = (pool.kernel_size == [2, 2] && side_by_side(pool))
+        .then(|| covered(layer, &x))
+        .flatten()
+        .filter(|geometry| geometry.pooled().iter().all(|&length| length > 0));
+    match both {
+        Some(geometry) => run(layer, x, Settings { geometry, epilogue: Epilogue::Pooled }),
+        None => relu_max_pool(pool, conv(layer, x)),
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    geometry: Geometry,
+    epilogue: Epilogue,
+}
+
+/// What comes after the convolution.
+#[derive(Clone, Copy, Debug)]
+enum Epilogue {
+    Nothing,
+    Relu,
+    /// ReLU and max-pooling by 2 × 2.
+    Pooled,
+}
+
+fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
+    let bias = match &layer.bias {
+        Some(bias) => bias.val(),
+        None => Tensor::zeros([settings.geometry.weights()[0]], &layer.weight.device()),
+    };
+    Tensor::from_dispatch(<Dispatch as ConvBackend>::kernel_conv2d(
+        x.into_dispatch(),
+        layer.weight.val().into_dispatch(),
+        bias.into_dispatch(),
+        settings,
+    ))
+}
+
+/// The geometry, if our kernels know it.
+fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Geometry> {
+    let padding = match layer.padding {
+        PaddingConfig2d::Valid => [0, 0],
+        PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => [top, left],
+        PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return None,
+    };
+    let fits = layer.stride == [1, 1] && layer.groups == 1 && is_host(x) && is_host(&layer.weight.val());
+    fits.then(|| Geometry::new(x.dims(), layer.weight.dims(), padding, layer.dilation)).flatten()
+}

@@ -1,0 +1,162 @@
+//! The kernel against Burn's convolution, over shapes, paddings and dilations.
+
+use super::*;
+use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
+use burn::tensor::{Device, Distribution};
+use proptest::prelude::*;
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    image: [usize; 4],
+    filters: usize,
+    kernel: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+    bias: bool,
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    // Many of them as most networks have them, which goes another way.
+    let kernel = prop_oneof![Just([3, 3]), [1..=4usize, 1..=4]];
+    let dilation = prop_oneof![Just([1, 1]), [1..=2usize, 1..=3]];
+    let sides = prop_oneof![(1..=5usize, 1..=40usize), (16..=36usize, 32..=40usize)];
+    (1..=10usize, sides, kernel, dilation, any::<bool>())
+        .prop_flat_map(|(batch, (channels, filters), kernel, dilation, bias)| {
+            let reach = [0, 1].map(|axis| dilation[axis] * (kernel[axis] - 1));
+            let sizes = reach.map(|reach| reach + 1..=reach + 30);
+            let paddings = reach.map(|reach| 0..=reach);
+            (Just((batch, channels, filters, kernel, dilation, bias)), sizes, paddings)
+        })
+        .prop_map(|((batch, channels, filters, kernel, dilation, bias), [height, width], padding)| Case {
+            image: [batch, channels, height, width],
+            filters,
+            kernel,
+            padding,
+            dilation,
+            bias,
+        })
+}
+
+/// Output, and gradients of input, weight and bias.
+fn run(layer: &Conv2d, x: &Tensor<4>, operation: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<f32>> {
+    let x = x.clone().require_grad();
+    let output = operation(x.clone());
+    // Gradients that differ from value to value.
+    let loss = (output.clone() * output.clone().detach().sin()).sum();
+    let gradients = loss.backward();
+    let mut results = vec![read(output), read(x.grad(&gradients).expect("of x"))];
+    results.push(read(layer.weight.val().grad(&gradients).expect("of weight")));
+    results.extend(layer.bias.as_ref().map(|bias| read(bias.val().grad(&gradients).expect("of bias"))));
+    results
+}
+
+fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+fn layer(case: Case, device: &Device) -> Conv2d {
+    let [top, left] = case.padding;
+    Conv2dConfig::new([case.image[1], case.filters], case.kernel)
+        .with_padding(PaddingConfig2d::Explicit(top, left, top, left))
+        .with_dilation(case.dilation)
+        .with_bias(case.bias)
+        .init(device)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn output_and_gradients_are_those_of_burn(case in cases(), with_relu in any::<bool>()) {
+        let device = Device::flex().autodiff();
+        let layer = layer(case, &device);
+        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+        prop_assert!(covered(&layer, &x).is_some(), "{case:?} is not covered");
+        let (ours, theirs) = if with_relu {
+            (run(&layer, &x, |x| conv_relu(&layer, x)), run(&layer, &x, |x| relu(layer.forward(x))))
+        } else {
+            (run(&layer, &x, |x| conv(&layer, x)), run(&layer, &x, |x| layer.forward(x)))
+        };
+        prop_assert_eq!(ours.len(), theirs.len());
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            prop_assert_eq!(ours.len(), theirs.len());
+            let scale = theirs.iter().fold(1.0f32, |most, value| most.max(value.abs()));
+            for (ours, theirs) in ours.iter().zip(theirs) {
+                prop_assert!((ours - theirs).abs() <= 1e-5 * scale, "{ours} is not {theirs} for {case:?}");
+            }
+        }
+    }
+
+    /// To the bit, so that the one can take the other's place.
+    #[test]
+    fn pooling_at_once_is_pooling_afterwards(case in cases(), kernel in prop_oneof![Just([2, 2]), Just([3, 1])]) {
+        let device = Device::flex().autodiff();
+        let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
+        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+        let output = covered(&layer, &x).expect("covered").output();
+        prop_assume!((0..2).all(|axis| output[axis] >= kernel[axis]));
+        let at_once = run(&layer, &x, |x| conv_relu_max_pool(&layer, &pool, x));
+        prop_assert_eq!(at_once, run(&layer, &x, |x| relu_max_pool(&pool, conv(&layer, x))));
+    }
+}
+
+/// The same bits with one thread and with three.
+#[test]
+fn threads_do_not_change_a_bit() {
+    for channels in [3, 32] {
+        let device = Device::flex().autodiff();
+        let case = Case {
+            image: [21, channels, 11, 9],
+            filters: 20,
+            kernel: [3, 3],
+            padding: [1, 1],
+            dilation: [1, 1],
+            bias: true,
+        };
+        let layer = layer(case, &device);
+        let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
+        let with = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+            let results = pool.install(|| run(&layer, &x, |x| conv_relu(&layer, x)));
+            results.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(with(1), with(3));
+    }
+}
+
+/// What is not covered is Burn's operation, not an error.
+#[test]
+fn other_shapes_take_burns_operation() {
+    let device = Device::flex().autodiff();
+    let x = Tensor::<4>::random([2, 4, 9, 9], Distribution::Normal(0.0, 1.0), &device);
+    let base = || Conv2dConfig::new([4, 6], [3, 3]);
+    let layers = [
+        base().with_stride([2, 2]),
+        base().with_groups(2),
+        base().with_padding(PaddingConfig2d::Same),
+        base().with_padding(PaddingConfig2d::Explicit(3, 3, 3, 3)),
+        base().with_padding(PaddingConfig2d::Explicit(1, 0, 0, 0)),
+    ];
+    for config in layers {
+        let layer = config.init(&device);
+        assert!(covered(&layer, &x).is_none(), "{config:?}");
+        assert_eq!(read(conv(&layer, x.clone())), read(layer.forward(x.clone())));
+        assert_eq!(read(conv_relu(&layer, x.clone())), read(relu(layer.forward(x.clone()))));
+    }
+}
+
+/// NaN must not become a zero that hides it.
+#[test]
+fn relu_passes_nan_on() {
+    let device = Device::flex().autodiff();
+    let case = Case {
+        image: [1, 1, 5, 5],
+        filters: 2,
+        kernel: [3, 3],
+        padding: [0, 0],
+        dilation: [1, 1],
+        bias: true,
+    };
+    let x = Tensor::<4>::full(case.image, f32::NAN, &device);
+    assert!(read(conv_relu(&layer(case, &device), x)).iter().all(|value| value.is_nan()));
+}

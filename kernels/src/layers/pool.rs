@@ -1,0 +1,137 @@
+//! ReLU and max-pooling in one pass as an operation of Burn.
+
+use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
+use crate::pool::{self, Windows};
+use burn::backend::{
+    Autodiff, Backend, Dispatch, Flex,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind, unary},
+    },
+    backend_extension,
+    tensor::FloatTensor,
+};
+use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
+use burn::tensor::{Tensor, activation::relu};
+use std::sync::Arc;
+
+/// `layer.forward(relu(x))`. Uses the kernel if windows lie side by side: stride as large as the kernel, no
+/// padding, no dilation.
+pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+    let fits = side_by_side(layer) && is_host(&x);
+    match fits.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten() {
+        Some(windows) => {
+            let pooled = <Dispatch as PoolBackend>::kernel_relu_max_pool2d(x.into_dispatch(), windows);
+            Tensor::from_dispatch(pooled)
+        }
+        None => layer.forward(relu(x)),
+    }
+}
+
+/// Whether each value is in one window at most.
+pub(super) fn side_by_side(layer: &MaxPool2d) -> bool {
+    layer.stride == layer.kernel_size
+        && layer.padding == PaddingConfig2d::Valid
+        && layer.dilation == [1, 1]
+        && !layer.ceil_mode
+}
+
+/// A Burn backend with ReLU and max-pooling of this crate.
+#[backend_extension(Autodiff, Flex)]
+pub trait PoolBackend: Backend {
+    /// `x`, all f32, pooled by `windows`.
+    fn kernel_relu_max_pool2d(x: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self>;
+}
+
+impl PoolBackend for Flex {
+    fn kernel_relu_max_pool2d(x: Host, windows: Windows) -> Host {
+        tensor(pool::forward(values(&contiguous(x)), &windows).0, windows.output())
+    }
+}
+
+#[derive(Debug)]
+struct Step;
+
+impl Backward<Flex, 1> for Step {
+    type State = (Arc<Vec<u8>>, Windows);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (taken, windows) = ops.state;
+        unary::<Flex, _>(ops.parents, ops.node, grads, |grad| {
+            let spread = pool::backward(values(&contiguous(grad)), &taken, &windows);
+            tensor(spread, windows.input())
+        });
+    }
+}
+
+impl<C: CheckpointStrategy> PoolBackend for Autodiff<Flex, C> {
+    fn kernel_relu_max_pool2d(x: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self> {
+        let (x, guard) = x.into_parts();
+        let (output, taken) = pool::forward(values(&contiguous(x)), &windows);
+        let output = tensor(output, windows.output());
+        match Step.prepare::<C>([guard]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish((Arc::new(taken), windows), output),
+            OpsKind::UnTracked(prep) => prep.finish(output),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::pool::MaxPool2dConfig;
+    use burn::tensor::{Device, Distribution};
+    use proptest::prelude::*;
+
+    fn read(tensor: Tensor<4>) -> Vec<f32> {
+        tensor.into_data().try_to_vec().expect("f32")
+    }
+
+    fn with_gradient(x: &Tensor<4>, f: impl Fn(Tensor<4>) -> Tensor<4>) -> [Vec<f32>; 2] {
+        let x = x.clone().require_grad();
+        let output = f(x.clone());
+        let loss = (output.clone() * output.clone().detach().sin()).sum();
+        let gradient = x.grad(&loss.backward()).expect("a gradient");
+        [read(output), read(gradient)]
+    }
+
+    fn layer(kernel: [usize; 2], strides: [usize; 2]) -> MaxPool2d {
+        MaxPool2dConfig::new(kernel).with_strides(strides).init()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn values_and_gradients_are_those_of_burn(
+            planes in [1..4usize, 1..4],
+            kernel in [1..4usize, 1..4],
+            more in [0..9usize, 0..9],
+        ) {
+            let device = Device::flex().autodiff();
+            let shape = [planes[0], planes[1], kernel[0] + more[0], kernel[1] + more[1]];
+            let x = Tensor::random(shape, Distribution::Normal(0.0, 1.0), &device);
+            let layer = layer(kernel, kernel);
+            let ours = with_gradient(&x, |x| relu_max_pool(&layer, x));
+            let theirs = with_gradient(&x, |x| layer.forward(relu(x)));
+            prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn other_windows_take_burns_operation() {
+        let device = Device::flex().autodiff();
+        let x = Tensor::random([2, 3, 9, 9], Distribution::Normal(0.0, 1.0), &device);
+        let layer = layer([3, 3], [2, 2]);
+        let ours = with_gradient(&x, |x| relu_max_pool(&layer, x));
+        assert_eq!(ours, with_gradient(&x, |x| layer.forward(relu(x))));
+    }
+
+    #[test]
+    fn nan_is_passed_on() {
+        let device = Device::flex();
+        let x = Tensor::full([1, 1, 4, 4], f32::NAN, &device);
+        assert!(read(relu_max_pool(&layer([2, 2], [2, 2]), x)).iter().all(|value| value.is_nan()));
+    }
+}

@@ -1,0 +1,201 @@
+//! SGD as an optimizer of Burn, on the CPU in one pass.
+
+use crate::host_tensor::{Host, contiguous, is_host, tensor, values, values_mut};
+use crate::sgd;
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension, tensor::FloatTensor};
+use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource, join_path};
+use burn::tensor::{Device, Tensor};
+
+/// PyTorch's SGD, without dampening. Its results are those of Burn's to the bit, and so is its record.
+#[derive(Clone, Copy, Debug)]
+pub struct Sgd {
+    /// What is left of the velocity at each step; 0 to have none.
+    pub momentum: f64,
+    /// Nesterov's momentum.
+    pub nesterov: bool,
+    /// Weight decay (L2).
+    pub weight_decay: f64,
+}
+
+/// What is kept of a parameter from step to step.
+#[derive(Clone)]
+pub struct SgdState<const D: usize> {
+    velocity: Option<Tensor<D>>,
+}
+
+/// Where Burn's `SgdState` has the velocity in a record.
+const MOMENTUM: &str = "momentum";
+const VELOCITY: &str = "velocity";
+
+// By hand, because Burn's derive is for crates of Burn's only.
+impl<const D: usize> RecordState for SgdState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        if let Some(velocity) = &self.velocity {
+            out.push_tensor(&join_path(prefix, MOMENTUM), VELOCITY, velocity.clone().into_data());
+        }
+    }
+
+    fn state_unflatten(prefix: &str, src: &mut StateSource, device: &Device) -> Option<Self> {
+        let velocity = src.take_tensor(&join_path(prefix, MOMENTUM), VELOCITY);
+        Some(SgdState { velocity: velocity.map(|velocity| Tensor::from_data(velocity, device)) })
+    }
+}
+
+impl Optimizer for Sgd {
+    type State<const D: usize> = SgdState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<SgdState<D>>,
+    ) -> (Tensor<D>, Option<SgdState<D>>) {
+        let velocity = state.and_then(|state| state.velocity);
+        let (tensor, velocity) = match velocity {
+            _ if self.momentum == 0.0 => (tensor.clone() - self.decayed(tensor, grad).mul_scalar(lr), None),
+            Some(velocity) if [&tensor, &grad, &velocity].into_iter().all(is_host) => {
+                let [tensor, velocity, grad] = [tensor, velocity, grad].map(Tensor::into_dispatch);
+                let (tensor, velocity) =
+                    <Dispatch as SgdBackend>::kernel_sgd(tensor, velocity, grad, self.at(lr));
+                (Tensor::from_dispatch(tensor), Some(Tensor::from_dispatch(velocity)))
+            }
+            velocity => {
+                let grad = self.decayed(tensor.clone(), grad);
+                let velocity = match velocity {
+                    Some(velocity) => grad.clone() + velocity.mul_scalar(self.momentum),
+                    None => grad.clone(),
+                };
+                let along = match self.nesterov {
+                    true => velocity.clone().mul_scalar(self.momentum) + grad,
+                    false => velocity.clone(),
+                };
+                (tensor - along.mul_scalar(lr), Some(velocity))
+            }
+        };
+        (tensor, Some(SgdState { velocity }))
+    }
+
+    fn to_device<const D: usize>(mut state: SgdState<D>, device: &Device) -> SgdState<D> {
+        state.velocity = state.velocity.map(|velocity| velocity.to_device(device));
+        state
+    }
+}
+
+impl Sgd {
+    fn decayed<const D: usize>(&self, tensor: Tensor<D>, grad: Tensor<D>) -> Tensor<D> {
+        if self.weight_decay == 0.0 { grad } else { tensor.mul_scalar(self.weight_decay) + grad }
+    }
+
+    fn at(&self, lr: LearningRate) -> sgd::Sgd {
+        let [rate, momentum, weight_decay] = [lr, self.momentum, self.weight_decay].map(|value| value as f32);
+        sgd::Sgd { rate, momentum, nesterov: self.nesterov, weight_decay }
+    }
+}
+
+/// A Burn backend with a step of this crate.
+#[backend_extension(Flex)]
+pub trait SgdBackend: Backend {
+    /// Parameter and velocity after a step, all f32 and of one shape.
+    fn kernel_sgd(
+        parameter: FloatTensor<Self>,
+        velocity: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        with: sgd::Sgd,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+impl SgdBackend for Flex {
+    fn kernel_sgd(parameter: Host, mut velocity: Host, gradient: Host, with: sgd::Sgd) -> (Host, Host) {
+        // The gradient is mostly a part of a bucket. The parameter is not changed where it is, because
+        // burn-train's `Learner` keeps the network while the optimizer makes the next.
+        let (parameter, gradient) = (contiguous(parameter), contiguous(gradient));
+        let moved = with.step(values(&parameter), values_mut(&mut velocity), values(&gradient));
+        (tensor(moved, parameter.shape()), velocity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::optim::{
+        GradientsParams, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig,
+    };
+    use burn::tensor::Distribution;
+
+    const CASES: [(f64, bool, f64); 5] =
+        [(0.0, false, 0.0), (0.0, false, 5e-4), (0.9, false, 0.0), (0.9, true, 0.0), (0.9, true, 5e-4)];
+
+    fn ours((momentum, nesterov, weight_decay): (f64, bool, f64)) -> ModuleOptimizer {
+        Sgd { momentum, nesterov, weight_decay }.into()
+    }
+
+    fn burns((momentum, nesterov, weight_decay): (f64, bool, f64)) -> ModuleOptimizer {
+        let with = MomentumConfig::new().with_momentum(momentum).with_dampening(0.0).with_nesterov(nesterov);
+        let decay = (weight_decay > 0.0).then(|| WeightDecayConfig::new(weight_decay as f32));
+        SgdConfig::new().with_momentum((momentum > 0.0).then_some(with)).with_weight_decay(decay).init()
+    }
+
+    fn steps(mut net: Linear, optimizer: &mut ModuleOptimizer, x: &Tensor<2>) -> Linear {
+        for _ in 0..3 {
+            let gradients = net.forward(x.clone()).powi_scalar(2).mean().backward();
+            let gradients = GradientsParams::from_grads(gradients, &net);
+            net = optimizer.step(0.1, net, gradients);
+        }
+        net
+    }
+
+    fn values_of(net: &Linear) -> [Vec<f32>; 2] {
+        let read = |data: burn::tensor::TensorData| data.try_to_vec().expect("f32");
+        [read(net.weight.val().into_data()), read(net.bias.as_ref().expect("a bias").val().into_data())]
+    }
+
+    fn network() -> (Linear, Tensor<2>) {
+        let device = Device::flex().autodiff();
+        let net = LinearConfig::new(7, 5).init(&device);
+        let _drawn = net.weight.val();
+        (net, Tensor::random([4, 7], Distribution::Default, &device))
+    }
+
+    #[test]
+    fn steps_are_those_of_burns_sgd_to_the_bit() {
+        for case in CASES {
+            let (net, x) = network();
+            let [a, b] =
+                [ours(case), burns(case)].map(|mut sgd| values_of(&steps(net.clone(), &mut sgd, &x)));
+            assert!(a == b, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_burns_sgd_goes_on_in_ours() {
+        let device = Device::flex();
+        let [parameter, first, second] =
+            [(); 3].map(|()| Tensor::<2>::random([4, 7], Distribution::Default, &device));
+        let burns = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
+        let (parameter, state) = burns.step(0.1, parameter, first, None);
+
+        let mut record = StateSink::default();
+        state.clone().expect("a velocity").state_flatten("weight", &mut record);
+        let mut source = StateSource::default();
+        record.tensors.into_iter().for_each(|(name, data)| source.insert_tensor(name, data));
+        let loaded = SgdState::state_unflatten("weight", &mut source, &device);
+
+        let ours = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let (a, _) = ours.step(0.1, parameter.clone(), second.clone(), loaded);
+        let (b, _) = burns.step(0.1, parameter, second, state);
+        a.into_data().assert_eq(&b.into_data(), true);
+    }
+
+    #[test]
+    fn a_network_that_was_kept_does_not_change() {
+        let (net, x) = network();
+        let mut optimizer = ours((0.9, false, 0.0));
+        let kept = steps(net, &mut optimizer, &x);
+        let values = values_of(&kept);
+        let net = steps(kept.clone(), &mut optimizer, &x);
+        assert!(values_of(&kept) == values);
+        assert!(values_of(&net) != values);
+    }
+}

@@ -1,0 +1,104 @@
+//! The flags that choose devices and processes: a part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
+
+use super::{
+    replicas::DeviceId,
+    values::{DeviceArg, DpReduceArg, ModeArg, seconds},
+};
+use crate::{nproc::Nproc, world_args::WorldArgs};
+use clap::{ArgAction, Args, Parser, value_parser};
+use collective::Transport;
+
+/// Mode, devices and processes of a program. The default is what an empty command line gives.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "World")]
+pub struct ContextArgs {
+    /// Parallelism over devices
+    ///
+    /// auto is ddp where there are several GPUs or none, and single where there is one.
+    #[arg(long, value_enum, default_value_t = ModeArg::Auto)]
+    pub mode: ModeArg,
+    /// Device: auto, cpu, cuda, rocm, metal, vulkan or wgpu; cuda:N for GPU N
+    ///
+    /// In ddp mode, cuda is cuda:LOCAL_RANK. `burn-ddp devices` lists the devices of this machine and the
+    /// backends of this build.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: DeviceArg,
+    /// Ranks on this machine: a number, gpu (one per GPU), cpu (one per core) or auto
+    ///
+    /// auto is one per GPU, or 2 on a machine without GPU or with --device cpu.
+    #[arg(long, default_value = "auto", value_name = "N|auto|gpu|cpu")]
+    pub nproc_per_node: Nproc,
+    /// Allow several ranks per GPU: slow, and without NCCL
+    #[arg(long, hide_short_help = true)]
+    pub allow_shared_gpu: bool,
+    /// dp mode: devices, main device first [default: all GPUs, or cpu:0,cpu:1]
+    ///
+    /// N or cuda:N is GPU N; cpu:N is a replica on the CPU.
+    #[arg(
+        long, value_name = "ID,…", value_delimiter = ',', action = ArgAction::Set, hide_short_help = true
+    )]
+    pub device_ids: Vec<DeviceId>,
+    /// dp mode: device on which outputs are gathered [default: the first of --device-ids]
+    #[arg(long, value_name = "ID", hide_short_help = true)]
+    pub output_device: Option<DeviceId>,
+    /// dp mode: gradient reduction [default: all-reduce on CUDA, else main]
+    #[arg(long, value_enum, hide_short_help = true)]
+    pub dp_reduce: Option<DpReduceArg>,
+    /// Compute threads per rank or replica [default: cores / local ranks or replicas]
+    #[arg(
+        long, value_name = "N", value_parser = value_parser!(u16).range(1..), hide_short_help = true
+    )]
+    pub threads: Option<u16>,
+    /// Transport between ranks: auto, nccl, shm (one machine), tcp or mpi
+    ///
+    /// nccl needs an NVIDIA GPU per rank, mpi a build with the feature `mpi` and mpirun.
+    #[arg(long, default_value = "auto", value_name = "TRANSPORT", hide_short_help = true)]
+    pub transport: Transport,
+    /// Time limit of a collective in seconds
+    #[arg(
+        long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, hide_short_help = true
+    )]
+    pub timeout: f64,
+    #[command(flatten)]
+    pub world: WorldArgs,
+}
+
+impl Default for ContextArgs {
+    fn default() -> Self {
+        #[derive(Parser)]
+        struct Alone {
+            #[command(flatten)]
+            context: ContextArgs,
+        }
+        Alone::parse_from(["program"]).context
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        context: ContextArgs,
+    }
+
+    /// The flags in `line`, separated by blanks.
+    pub fn parse(line: &str) -> Result<ContextArgs, clap::Error> {
+        let flags = ["program"].into_iter().chain(line.split_whitespace());
+        Flags::try_parse_from(flags).map(|flags| flags.context)
+    }
+
+    #[test]
+    fn the_default_is_an_empty_command_line() {
+        assert_eq!(format!("{:?}", ContextArgs::default()), format!("{:?}", parse("").expect("no flags")));
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for bad in ["--nproc-per-node 0", "--timeout 0", "--threads 0"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! From flags to a plan: which mode, how many ranks on which devices, and why.
+
+use super::{
+    args::ContextArgs,
+    replicas::Replicas,
+    values::{DeviceArg, ModeArg},
+};
+use crate::{
+    device::{Accelerator, Gpus, LocalDevice},
+    launch::cores,
+    nproc::Nproc,
+    world::Environment,
+};
+use anyhow::{Error, Result, anyhow, bail};
+use serde::Serialize;
+
+/// What this process does.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Start this many ranks of the same program and wait for them.
+    Launch { ranks: usize, why: String },
+    /// Be one rank.
+    Train(Role),
+}
+
+/// Who this process is in the training.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    pub mode: Mode,
+    pub environment: Environment,
+    /// The device, or the main one of several.
+    pub device: LocalDevice,
+    /// Of `--mode dp`.
+    pub replicas: Option<Replicas>,
+    pub why: String,
+}
+
+/// How devices are used, once decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Single,
+    Dp,
+    Ddp,
+}
+
+impl Plan {
+    /// Decides from the flags, what a launcher said, and the GPUs found (or why there are none).
+    ///
+    /// # Errors
+    /// If flags contradict each other or ask for a device that is not there.
+    pub fn decide(
+        args: &ContextArgs,
+        launched: Option<Environment>,
+        gpus: Result<Gpus, String>,
+    ) -> Result<Plan> {
+        if args.mode == ModeArg::Dp {
+            return Self::one_process(args, launched, &gpus);
+        }
+        if !args.device_ids.is_empty() || args.output_device.is_some() || args.dp_reduce.is_some() {
+            bail!(
+                "--device-ids, --output-device and --dp-reduce are for --mode dp; ddp gives every rank a device of its own"
+            );
+        }
+        let found = match (args.device, &gpus) {
+            (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
+            (DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(gpus)) => Some(*gpus),
+            (DeviceArg::Gpu(kind, _), Err(reason)) => bail!("--device {kind}: {reason}"),
+            (DeviceArg::Gpu(kind, Some(n)), Ok(gpus)) if n >= gpus.count => {
+                bail!("--device {kind}:{n}: there are {} GPUs here, numbered from 0", gpus.count)
+            }
+            (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => Some(Gpus { kind, count: 1 }),
+        };
+        let reason = match (args.device, found, gpus) {
+            (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
+            (DeviceArg::Auto, Some(Gpus { count, .. }), _) => format!("{count} GPU(s) found"),
+            (DeviceArg::Cpu, ..) => "--device cpu".into(),
+            (DeviceArg::Auto | DeviceArg::Gpu(..), ..) => "as --device says".into(),
+        };
+        match launched {
+            Some(environment) => Self::as_rank(args, environment, found, reason),
+            None => Self::alone(args, found, &reason),
+        }
+    }
+
+    /// A launcher started this process.
+    fn as_rank(
+        args: &ContextArgs,
+        environment: Environment,
+        found: Option<Gpus>,
+        why: String,
+    ) -> Result<Plan> {
+        let Environment { local_rank, world_size, local_world_size, own_gpu, .. } = environment;
+        if args.mode == ModeArg::Single && world_size > 1 {
+            bail!("--mode single, but the launcher set WORLD_SIZE={world_size}; leave out one of them");
+        }
+        if let Nproc::Count(n) = args.nproc_per_node
+            // The flags of a recorded run have its world size here.
+            && ![local_world_size, world_size].contains(&n)
+        {
+            bail!(
+                "--nproc-per-node {n}, but the launcher started {local_world_size} rank(s) on this machine (LOCAL_WORLD_SIZE); use --nproc-per-node auto, or leave out the launcher"
+            );
+        }
+        let shared = args.allow_shared_gpu;
+        let device = match (args.device, found) {
+            (DeviceArg::Gpu(kind, Some(n)), _) if world_size > 1 && !shared && !own_gpu => {
+                return Err(one_gpu(kind, n, world_size));
+            }
+            (DeviceArg::Gpu(kind, Some(n)), _) => LocalDevice::Gpu(kind, n),
+            (_, Some(Gpus { kind: Accelerator::Cuda, count: 1 })) if own_gpu => {
+                LocalDevice::Gpu(Accelerator::Cuda, 0)
+            }
+            (_, Some(Gpus { count, .. })) if local_rank >= count && !shared => {
+                bail!(
+                    "LOCAL_RANK={local_rank}, but this machine shows only {count} GPU(s); --allow-shared-gpu lets ranks share them"
+                )
+            }
+            (_, Some(Gpus { kind, count })) => LocalDevice::Gpu(kind, local_rank % count),
+            (_, None) => LocalDevice::Cpu,
+        };
+        let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
+        Ok(Plan::Train(Role { mode, environment, device, replicas: None, why }))
+    }
+
+    /// Several devices in this process.
+    fn one_process(
+        args: &ContextArgs,
+        launched: Option<Environment>,
+        gpus: &Result<Gpus, String>,
+    ) -> Result<Plan> {
+        if let Some(Environment { world_size: 2.., .. }) = launched {
+            bail!("--mode dp is one process, but a launcher started several; use --mode ddp");
+        }
+        if let nproc @ (Nproc::Count(2..) | Nproc::Gpu | Nproc::Cpu) = args.nproc_per_node {
+            bail!("--mode dp is one process, not --nproc-per-node {nproc}; use --device-ids, or --mode ddp");
+        }
+        let replicas = Replicas::decide(args, gpus)?;
+        let device = replicas.devices.first().map_or(LocalDevice::Cpu, |id| id.local());
+        let why = format!("replicas on {replicas}");
+        let environment = Environment::SOLO;
+        Ok(Plan::Train(Role { mode: Mode::Dp, environment, device, replicas: Some(replicas), why }))
+    }
+
+    /// Nobody launched this process: it may launch others.
+    fn alone(args: &ContextArgs, found: Option<Gpus>, reason: &str) -> Result<Plan> {
+        let shared = args.allow_shared_gpu;
+        let count = found.map(|gpus| gpus.count);
+        let ranks = match args.nproc_per_node {
+            Nproc::Auto if args.mode == ModeArg::Single => 1,
+            nproc => nproc.count(count.ok_or_else(|| reason.to_owned()), cores())?,
+        };
+        match (args.device, count) {
+            (DeviceArg::Gpu(kind, Some(number)), _) if ranks > 1 && !shared => {
+                return Err(one_gpu(kind, number, ranks));
+            }
+            (_, Some(count)) if ranks > count && !shared => bail!(
+                "--nproc-per-node {ranks}: there are only {count} GPU(s) to give each rank one; add --device cpu, or --allow-shared-gpu?"
+            ),
+            _ => {}
+        }
+        let single = match args.mode {
+            ModeArg::Single if ranks > 1 => bail!("--mode single has one rank, not --nproc-per-node {ranks}"),
+            ModeArg::Single => true,
+            ModeArg::Auto => ranks == 1,
+            ModeArg::Ddp | ModeArg::Dp => false,
+        };
+        if !single {
+            return Ok(Plan::Launch { ranks, why: format!("ddp with {ranks} rank(s) ({reason})") });
+        }
+        let device = match (args.device, found) {
+            (DeviceArg::Gpu(kind, Some(n)), _) => LocalDevice::Gpu(kind, n),
+            (_, Some(Gpus { kind, .. })) => LocalDevice::Gpu(kind, 0),
+            (_, None) => LocalDevice::Cpu,
+        };
+        let why = format!("one device ({reason})");
+        let environment = Environment::SOLO;
+        Ok(Plan::Train(Role { mode: Mode::Single, environment, device, replicas: None, why }))
+    }
+}
+
+/// For ranks that would share the GPU that `--device` names.
+fn one_gpu(kind: Accelerator, number: usize, ranks: usize) -> Error {
+    anyhow!(
+        "--device {kind}:{number} would put all {ranks} ranks on one GPU; use --device {kind}, or --allow-shared-gpu"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::args::tests::parse;
+
+    fn cuda(count: usize) -> Gpus {
+        Gpus { kind: Accelerator::Cuda, count }
+    }
+
+    fn decide(flags: &str, launched: Option<Environment>, gpus: Option<usize>) -> Result<Plan> {
+        let args = parse(flags)?;
+        Plan::decide(&args, launched, gpus.map(cuda).ok_or_else(|| "libcuda.so not found".to_string()))
+    }
+
+    fn device_of(plan: Plan) -> Option<LocalDevice> {
+        match plan {
+            Plan::Train(role) => Some(role.device),
+            Plan::Launch { .. } => None,
+        }
+    }
+
+    fn ranks_of(plan: Plan) -> Option<usize> {
+        match plan {
+            Plan::Launch { ranks, .. } => Some(ranks),
+            Plan::Train(_) => None,
+        }
+    }
+
+    #[test]
+    fn without_flags_the_machine_decides() {
+        assert_eq!(ranks_of(decide("", None, None).expect("plan")), Some(2));
+        assert_eq!(ranks_of(decide("", None, Some(4)).expect("plan")), Some(4));
+        assert_eq!(
+            device_of(decide("", None, Some(1)).expect("plan")),
+            Some(LocalDevice::Gpu(Accelerator::Cuda, 0))
+        );
+    }
+
+    #[test]
+    fn flags_overrule_the_machine() {
+        assert_eq!(device_of(decide("--mode single", None, None).expect("plan")), Some(LocalDevice::Cpu));
+        assert_eq!(ranks_of(decide("--mode ddp", None, Some(1)).expect("plan")), Some(1));
+        assert_eq!(
+            ranks_of(decide("--device cpu --nproc-per-node 4", None, Some(1)).expect("plan")),
+            Some(4)
+        );
+        assert_eq!(
+            device_of(decide("--device cuda:2", None, Some(4)).expect("plan")),
+            Some(LocalDevice::Gpu(Accelerator::Cuda, 2))
+        );
+        let shared = "--device cuda:2 --nproc-per-node 2 --allow-shared-gpu";
+        assert_eq!(ranks_of(decide(shared, None, Some(4)).expect("plan")), Some(2));
+    }
+
+    #[test]
+    fn a_launched_rank_takes_its_own_device() {
+        let environment =
+            Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4, ..Environment::SOLO };
+        assert_eq!(
+            device_of(decide("", Some(environment), Some(4)).expect("plan")),
+            Some(LocalDevice::Gpu(Accelerator::Cuda, 1))
+        );
+        assert_eq!(device_of(decide("", Some(environment), None).expect("plan")), Some(LocalDevice::Cpu));
+        // What started this machine's ranks, and what a recorded run of the same world has.
+        for flags in ["--nproc-per-node 4", "--nproc-per-node 8"] {
+            assert!(device_of(decide(flags, Some(environment), None).expect("plan")).is_some(), "{flags}");
+        }
+    }
+
+    #[test]
+    fn a_rank_with_a_gpu_of_its_own_takes_that() {
+        let environment = Environment {
+            rank: 1,
+            local_rank: 1,
+            world_size: 2,
+            local_world_size: 2,
+            own_gpu: true,
+            ..Environment::SOLO
+        };
+        for flags in ["", "--device cuda", "--device cuda:0"] {
+            let plan = decide(flags, Some(environment), Some(1)).expect("plan");
+            assert_eq!(device_of(plan), Some(LocalDevice::Gpu(Accelerator::Cuda, 0)), "{flags}");
+        }
+        let plan = decide("", Some(environment), Some(2)).expect("plan");
+        assert_eq!(device_of(plan), Some(LocalDevice::Gpu(Accelerator::Cuda, 1)));
+    }
+
+    #[test]
+    fn contradictions_are_errors_that_say_which() {
+        let rank =
+            Environment { rank: 1, local_rank: 1, world_size: 2, local_world_size: 2, ..Environment::SOLO };
+        for (flags, launched, gpus, named) in [
+            ("--device cuda", None, None, "libcuda.so"),
+            ("--device cuda:4", None, Some(4), "cuda:4"),
+            ("--mode single --nproc-per-node 2", None, None, "--nproc-per-node 2"),
+            ("--nproc-per-node 3", None, Some(2), "only 2 GPU"),
+            ("--nproc-per-node gpu", None, None, "--nproc-per-node gpu: no GPU: libcuda.so"),
+            ("--nproc-per-node gpu --mode dp", None, None, "not --nproc-per-node gpu"),
+            ("--mode single", Some(rank), None, "WORLD_SIZE=2"),
+            ("--device cuda", Some(rank), Some(1), "LOCAL_RANK=1"),
+            ("--device cuda:0", Some(rank), Some(2), "cuda:0 would put all 2 ranks on one GPU"),
+            ("--device cuda:1 --nproc-per-node 2", None, Some(3), "cuda:1 would put all 2 ranks on one GPU"),
+            ("--nproc-per-node 3", Some(rank), None, "started 2 rank(s)"),
+            ("--mode ddp --nproc-per-node 2", Some(Environment::SOLO), None, "started 1 rank(s)"),
+            ("--mode dp --nproc-per-node 2", None, None, "--nproc-per-node 2"),
+            ("--device-ids cpu:0", None, None, "--mode dp"),
+            ("--dp-reduce tree", None, None, "--mode dp"),
+        ] {
+            let error = decide(flags, launched, gpus).expect_err(flags).to_string();
+            assert!(error.contains(named), "`{flags}`: {error} should name {named}");
+        }
+    }
+}

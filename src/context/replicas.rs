@@ -1,0 +1,246 @@
+//! `--mode dp`: which devices of this process hold replicas, and which gathers their outputs.
+
+use super::{
+    args::ContextArgs,
+    values::{DeviceArg, DpReduceArg},
+};
+use crate::{
+    console::Console,
+    device::{Accelerator, Gpus, LocalDevice},
+    device_transport,
+};
+use anyhow::{Context, Error, Result, bail};
+use collective::{
+    data_parallel::{DataParallelConfig, DpReduce},
+    transport::nccl::DeviceSite,
+};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// Devices as NCCL sees them.
+type Sites = Vec<Arc<dyn DeviceSite>>;
+
+/// Replicas on a machine without a GPU.
+const CPU_REPLICAS: usize = 2;
+
+/// One entry of `--device-ids`: a GPU, or one of the replicas that share the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceId {
+    Cpu(usize),
+    Gpu(Accelerator, usize),
+}
+
+impl FromStr for DeviceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
+        match (kind, number.parse()) {
+            ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
+            (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
+                Ok(DeviceId::Gpu(kind.parse()?, number))
+            }
+            _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
+            DeviceId::Gpu(kind, number) => write!(f, "{kind}:{number}"),
+        }
+    }
+}
+
+impl Serialize for DeviceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl DeviceId {
+    /// The device itself.
+    pub fn local(self) -> LocalDevice {
+        match self {
+            DeviceId::Cpu(_) => LocalDevice::Cpu,
+            DeviceId::Gpu(kind, number) => LocalDevice::Gpu(kind, number),
+        }
+    }
+}
+
+/// The replicas of a run; the first holds the module and its optimizer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Replicas {
+    pub devices: Vec<DeviceId>,
+    pub output: DeviceId,
+}
+
+impl Replicas {
+    /// From the flags and the GPUs found, or why there are none.
+    ///
+    /// # Errors
+    /// If a device is not there or named twice, or flags contradict each other.
+    pub fn decide(args: &ContextArgs, gpus: &Result<Gpus, String>) -> Result<Self> {
+        let devices = match (&args.device_ids[..], args.device, gpus) {
+            ([], DeviceArg::Gpu(kind, Some(number)), _) => bail!(
+                "--mode dp --device {kind}:{number}: one device needs no data parallelism; name several with --device-ids"
+            ),
+            ([], DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(Gpus { kind, count })) => {
+                (0..*count).map(|number| DeviceId::Gpu(*kind, number)).collect()
+            }
+            ([], DeviceArg::Gpu(kind, None), Err(reason)) => bail!("--device {kind}: {reason}"),
+            ([], DeviceArg::Auto | DeviceArg::Cpu, _) => (0..CPU_REPLICAS).map(DeviceId::Cpu).collect(),
+            (ids, ..) => ids.to_vec(),
+        };
+        for (at, id) in devices.iter().enumerate() {
+            if devices[..at].contains(id) {
+                bail!("--device-ids names {id} twice");
+            }
+            match (id, args.device) {
+                (DeviceId::Cpu(_), DeviceArg::Auto | DeviceArg::Cpu) => {}
+                (DeviceId::Gpu(..), DeviceArg::Auto) => {}
+                (DeviceId::Gpu(kind, _), DeviceArg::Gpu(wanted, None)) if *kind == wanted => {}
+                (DeviceId::Cpu(_) | DeviceId::Gpu(..), _) => {
+                    bail!("--device-ids {id} is not what --device says; leave out --device")
+                }
+            }
+            if let DeviceId::Gpu(kind, number) = id {
+                match gpus {
+                    Err(reason) => bail!("--device-ids {id}: {reason}"),
+                    Ok(gpus) if gpus.kind != *kind => {
+                        bail!("--device-ids {id}: add --device {kind}, without a number")
+                    }
+                    Ok(Gpus { count, .. }) if number >= count => {
+                        bail!("--device-ids {id}: there are {count} GPUs here, numbered from 0")
+                    }
+                    Ok(_) => {}
+                }
+            }
+        }
+        let Some(first) = devices.first().copied() else { bail!("--mode dp needs at least one device") };
+        if devices.iter().any(|id| matches!(id, DeviceId::Cpu(_)) != matches!(first, DeviceId::Cpu(_))) {
+            bail!("--device-ids mixes CPU and GPU; the batch would wait for the slower one");
+        }
+        let output = args.output_device.unwrap_or(first);
+        if !devices.contains(&output) {
+            bail!("--output-device {output} is not one of the devices {}", names(&devices));
+        }
+        Ok(Replicas { devices, output })
+    }
+
+    /// As the engine takes it; on the CPU each replica computes with `threads` threads.
+    ///
+    /// # Errors
+    /// If a device is gone, or NCCL was asked for and cannot be used.
+    pub fn config(
+        &self,
+        args: &ContextArgs,
+        threads: usize,
+        sync_batch_norm: bool,
+        console: Console,
+    ) -> Result<DataParallelConfig> {
+        let (reduce, sites) = self.reduce(args.dp_reduce, console)?;
+        let device = |id: &DeviceId| Ok((id.local().burn()?, id.to_string()));
+        Ok(DataParallelConfig {
+            devices: self.devices.iter().map(device).collect::<Result<_>>()?,
+            output: self.devices.iter().position(|id| *id == self.output).unwrap_or_default(),
+            reduce,
+            sites,
+            threads,
+            sync_batch_norm,
+        })
+    }
+
+    /// How gradients come together, and the devices as NCCL sees them if it does that.
+    fn reduce(&self, wanted: Option<DpReduceArg>, console: Console) -> Result<(DpReduce, Sites)> {
+        let cuda = |id: &DeviceId| matches!(id, DeviceId::Gpu(Accelerator::Cuda, _));
+        let nccl = self.devices.len() > 1 && self.devices.iter().all(cuda);
+        Ok(match wanted {
+            Some(DpReduceArg::Tree) => (DpReduce::Tree, Sites::new()),
+            Some(DpReduceArg::AllReduce) if nccl => {
+                let why = "--dp-reduce all-reduce: main and tree go without NCCL";
+                (DpReduce::AllReduce, self.sites().map_err(Error::msg).context(why)?)
+            }
+            Some(DpReduceArg::AllReduce) => (DpReduce::AllReduce, Sites::new()),
+            None if nccl => match self.sites() {
+                Ok(sites) => (DpReduce::AllReduce, sites),
+                Err(why) => {
+                    console.warn(&format!("gradients are copied from GPU to GPU, without NCCL: {why}"));
+                    (DpReduce::Main, Sites::new())
+                }
+            },
+            Some(DpReduceArg::Main) | None => (DpReduce::Main, Sites::new()),
+        })
+    }
+
+    fn sites(&self) -> Result<Sites, String> {
+        let site = |id: &DeviceId| {
+            let site = device_transport::site(id.local())?;
+            site.library().map_err(|error| error.to_string())?;
+            Ok(site)
+        };
+        self.devices.iter().map(site).collect()
+    }
+}
+
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&names(&self.devices))?;
+        if self.devices.first() != Some(&self.output) {
+            write!(f, ", output on {}", self.output)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+fn names(devices: &[DeviceId]) -> String {
+    devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::args::tests::parse;
+
+    fn decide(flags: &str, gpus: Option<usize>) -> Result<Replicas> {
+        let gpus = gpus.map(|count| Gpus { kind: Accelerator::Cuda, count });
+        Replicas::decide(
+            &parse(&format!("--mode dp {flags}"))?,
+            &gpus.ok_or_else(|| "libcuda.so not found".into()),
+        )
+    }
+
+    #[test]
+    fn devices_come_in_the_order_given() {
+        let replicas = decide("--device-ids 1,2,0 --output-device 0", Some(3)).expect("replicas");
+        assert_eq!(replicas.devices, [1, 2, 0].map(|n| DeviceId::Gpu(Accelerator::Cuda, n)));
+        assert_eq!(replicas.output, DeviceId::Gpu(Accelerator::Cuda, 0));
+        assert_eq!(replicas.to_string(), "cuda:1, cuda:2, cuda:0, output on cuda:0");
+    }
+
+    #[test]
+    fn without_ids_all_gpus_or_two_replicas_on_the_cpu() {
+        assert_eq!(decide("", Some(4)).expect("replicas").devices.len(), 4);
+        assert_eq!(decide("", None).expect("replicas").to_string(), "cpu:0, cpu:1");
+    }
+
+    #[test]
+    fn errors_name_the_flag() {
+        for (flags, gpus, part) in [
+            ("--device-ids 0,0", Some(2), "cuda:0 twice"),
+            ("--device-ids 0,2", Some(2), "cuda:2: there are 2 GPUs"),
+            ("--device-ids 0,1", None, "libcuda.so not found"),
+            ("--device-ids cpu:0,cuda:0", Some(1), "mixes"),
+            ("--device-ids cpu:0,cpu:1 --output-device cpu:2", None, "--output-device cpu:2"),
+            ("--device-ids gpu", None, "cuda:N"),
+            ("--device cpu --device-ids cuda:0", Some(1), "leave out --device"),
+            ("--device cuda", None, "libcuda.so not found"),
+        ] {
+            let error = decide(flags, gpus).expect_err(flags).to_string();
+            assert!(error.contains(part), "{flags}: {error}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The kinds of GPU this program can compute on, each behind the cargo feature of Burn's name, and
+//! what of them is in this machine.
+
+use super::faults;
+use anyhow::{Context, Result};
+use burn::tensor::Device;
+use std::fmt;
+
+/// A kind of GPU, as Burn's backends tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    Cuda,
+    Rocm,
+    Metal,
+    Vulkan,
+    /// Whatever graphics interface there is.
+    Wgpu,
+}
+
+/// One device that was found.
+pub struct FoundDevice {
+    pub device: Device,
+    name: Option<String>,
+    /// It only pretends to be a GPU: a driver that computes on the CPU.
+    pub software: bool,
+}
+
+impl FoundDevice {
+    /// What its driver calls it. This may start the device.
+    pub fn name(&self) -> String {
+        #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
+        let told = || self.device.identity().map(|identity| identity.name);
+        #[cfg(not(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu")))]
+        let told = || None;
+        self.name.clone().or_else(told).unwrap_or_default()
+    }
+}
+
+impl Accelerator {
+    /// The fastest first.
+    pub const ALL: [Accelerator; 5] =
+        [Accelerator::Cuda, Accelerator::Rocm, Accelerator::Metal, Accelerator::Vulkan, Accelerator::Wgpu];
+
+    /// As `--device`, the cargo feature and Burn name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Accelerator::Cuda => "cuda",
+            Accelerator::Rocm => "rocm",
+            Accelerator::Metal => "metal",
+            Accelerator::Vulkan => "vulkan",
+            Accelerator::Wgpu => "wgpu",
+        }
+    }
+
+    /// Whether this program was built with it.
+    pub const fn is_built_in(self) -> bool {
+        match self {
+            Accelerator::Cuda => cfg!(feature = "cuda"),
+            Accelerator::Rocm => cfg!(feature = "rocm"),
+            Accelerator::Metal => cfg!(feature = "metal"),
+            Accelerator::Vulkan => cfg!(feature = "vulkan"),
+            Accelerator::Wgpu => cfg!(feature = "wgpu"),
+        }
+    }
+
+    /// How many there are for `--device`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn count(self) -> Result<usize, String> {
+        match self.devices()?.len() {
+            0 => Err(self.none()),
+            count => Ok(count),
+        }
+    }
+
+    /// How many there are that are worth preferring to the CPU.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn count_hardware(self) -> Result<usize, String> {
+        match self.devices()?.iter().filter(|found| !found.software).count() {
+            0 => Err(self.none()),
+            count => Ok(count),
+        }
+    }
+
+    fn none(self) -> String {
+        match self {
+            Accelerator::Cuda => "the NVIDIA driver shows no GPU".to_string(),
+            Accelerator::Rocm | Accelerator::Metal | Accelerator::Vulkan | Accelerator::Wgpu => {
+                format!("no driver shows a device for {self}")
+            }
+        }
+    }
+
+    /// All of them, numbered as `--device` numbers them.
+    ///
+    /// # Errors
+    /// If this program was built without, or a driver is missing.
+    pub fn devices(self) -> Result<Vec<FoundDevice>, String> {
+        match self {
+            _ if !self.is_built_in() => {
+                Err(format!("this program was built without {self}; {}", self.how_to_build()))
+            }
+            #[cfg(feature = "cuda")]
+            Accelerator::Cuda => {
+                let found = collective::cuda::devices().map_err(|error| error.to_string())?;
+                let device = |gpu: collective::cuda::Gpu| FoundDevice {
+                    device: Device::cuda(gpu.index),
+                    name: Some(gpu.name),
+                    software: false,
+                };
+                Ok(found.into_iter().map(device).collect())
+            }
+            #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
+            _ => self.enumerate(),
+            #[cfg(not(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu")))]
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What to do to have it.
+    pub fn how_to_build(self) -> String {
+        match self {
+            Accelerator::Cuda => "build it with the default features".into(),
+            other => format!("build it with --features {}", other.name()),
+        }
+    }
+
+    /// A driver that is broken may panic deep inside; that is no reason to end.
+    #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
+    fn enumerate(self) -> Result<Vec<FoundDevice>, String> {
+        use burn::tensor::DeviceType;
+        use std::panic;
+        let kind = match self {
+            #[cfg(feature = "rocm")]
+            Accelerator::Rocm => DeviceType::Rocm,
+            #[cfg(feature = "metal")]
+            Accelerator::Metal => DeviceType::Metal,
+            #[cfg(feature = "vulkan")]
+            Accelerator::Vulkan => DeviceType::Vulkan,
+            #[cfg(feature = "wgpu")]
+            Accelerator::Wgpu => DeviceType::Wgpu,
+            _ => return Ok(Vec::new()),
+        };
+        let hook = panic::take_hook();
+        panic::set_hook(Box::new(|_| {}));
+        let found = panic::catch_unwind(|| {
+            let device = |device: Device| FoundDevice { name: None, software: is_software(&device), device };
+            Device::enumerate(kind).into_vec().into_iter().map(device).collect()
+        });
+        panic::set_hook(hook);
+        found.map_err(|_| {
+            format!("looking for {self} devices failed; does the driver's own test program work?")
+        })
+    }
+
+    /// Number `index` of [`devices`](Accelerator::devices).
+    ///
+    /// # Errors
+    /// If it is not there, or does not compute.
+    pub fn device(self, index: usize) -> Result<Device> {
+        faults::watch(self.name());
+        #[cfg(feature = "cuda")]
+        if self == Accelerator::Cuda {
+            crate::device::kernel_cache::enable()?;
+        }
+        let found = self.devices().map_err(anyhow::Error::msg)?;
+        let count = found.len();
+        let found = found.into_iter().nth(index);
+        let found =
+            found.with_context(|| format!("{self}:{index}: there are {count} here, numbered from 0"))?;
+        self.check(index)?;
+        Ok(found.device)
+    }
+
+    /// Verifies that a device computes.
+    ///
+    /// # Errors
+    /// What failed.
+    pub fn check(self, index: usize) -> Result<()> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Accelerator::Cuda => Ok(collective::cuda::probe(index)?),
+            _ => {
+                let _ = index;
+                Ok(())
+            }
+        }
+    }
+
+    /// What makes devices slower than they could be, and what to install.
+    pub fn advice(self) -> Vec<String> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Accelerator::Cuda => {
+                collective::cuda::Toolkit::get().map(|toolkit| toolkit.lost().to_vec()).unwrap_or_default()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Bytes that are free of a device's memory, and all of them, where its driver tells.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory(self, index: usize) -> Result<Option<(usize, usize)>> {
+        match self {
+            #[cfg(feature = "cuda")]
+            Accelerator::Cuda => Ok(Some(collective::cuda::free_memory(index)?)),
+            _ => {
+                let _ = index;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Whether it is the CPU in a GPU's clothes, such as Mesa's software Vulkan.
+#[cfg(any(feature = "metal", feature = "vulkan", feature = "wgpu"))]
+fn is_software(device: &Device) -> bool {
+    use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};
+    match device.as_dispatch() {
+        DispatchDevice::Cube(CubeDevice::Wgpu(device)) => device.kind == WgpuDeviceKind::Cpu,
+        _ => false,
+    }
+}
+#[cfg(all(feature = "rocm", not(any(feature = "metal", feature = "vulkan", feature = "wgpu"))))]
+fn is_software(_: &Device) -> bool {
+    false
+}
+
+impl fmt::Display for Accelerator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Accelerator {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Accelerator::ALL.map(Accelerator::name).join(", ");
+        let found = Accelerator::ALL.into_iter().find(|kind| kind.name() == text);
+        found.ok_or_else(|| format!("there is no {text:?}; choose one of {names}"))
+    }
+}

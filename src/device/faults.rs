@@ -1,0 +1,169 @@
+//! Converts device failures inside Burn and CubeCL into one error.
+//!
+//! CubeCL catches panics on its threads, drops the task and logs it. The log is the only trace, because
+//! CubeCL also catches harmless panics, such as those of kernels that tuning rejects. It logs kernels that
+//! cannot be compiled or loaded, too. Burn panics when a tensor is read that was never computed.
+
+use anyhow::Result;
+use collective::{
+    Error,
+    device_error::{cause, cause_of_panic, panic_text},
+    health,
+};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Once, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// CubeCL's module that runs and drops tasks.
+const SOURCE: &str = "cubecl_common::device";
+/// Beginning of its message about a dropped task.
+const DROPPED: &str = "CallError(task panicked on device runner thread";
+/// CubeCL's module that logs failed launches.
+const FAILURES: &str = "cubecl_runtime::logging::server";
+/// Part of its message about a kernel that was not compiled or loaded.
+///
+/// CubeCL does not know the outputs of such a kernel and does not mark tensors that it would have computed in
+/// place.
+const NOT_COMPILED: &str = "An error caused the compilation to fail";
+/// Part of NVRTC's message about a missing CUDA header. Tuning leaves such kernels out, and training warns
+/// about them at the start.
+const NO_HEADER: &str = "cannot open source file";
+/// Parts of every panic message of Burn about a failed device.
+const REPORT: [&str; 2] = ["Caused by:", "acktrace"];
+
+/// Calls of [`run`] in progress.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+/// Kind of the watched devices, such as `cuda`.
+static KIND: OnceLock<&'static str> = OnceLock::new();
+
+/// Watches CubeCL's devices of a kind from now on.
+///
+/// A logger that the program has installed is kept; dropped work is then not noticed.
+pub fn watch(kind: &'static str) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let _ = KIND.set(kind);
+        if log::set_logger(&Watch).is_ok() {
+            log::set_max_level(LevelFilter::Warn);
+        }
+        let earlier = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            // `run` reports a failed device in one line.
+            let reported =
+                RUNNING.load(Ordering::Relaxed) > 0 && panic_text(info.payload()).is_some_and(is_report);
+            if !(reported && is_quiet()) {
+                earlier(info);
+            }
+        }));
+    });
+}
+
+struct Watch;
+
+impl Log for Watch {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() <= Level::Warn
+            && (metadata.target().starts_with(SOURCE) || metadata.target() == FAILURES)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let text = record.args().to_string();
+        let reason = match record.metadata().target() {
+            FAILURES => not_compiled(&text),
+            _ => dropped(&text).map(|panic| {
+                format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong")
+            }),
+        };
+        if let Some(reason) = reason {
+            health::report(&device(thread::current().name()), &reason);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The panic message behind a dropped task.
+fn dropped(message: &str) -> Option<String> {
+    let panic = message.strip_prefix(DROPPED)?;
+    let panic = panic.strip_suffix(')').unwrap_or(panic).trim_start_matches(':');
+    Some(cause_of_panic(panic))
+}
+
+/// The reason why a CUDA kernel was not compiled or loaded.
+fn not_compiled(message: &str) -> Option<String> {
+    let counts =
+        KIND.get() == Some(&"cuda") && message.contains(NOT_COMPILED) && !message.contains(NO_HEADER);
+    counts.then(|| cause(&message))
+}
+
+/// The device of a thread with a name of CubeCL's, such as `DSD-0-1`.
+fn device(thread: Option<&str>) -> String {
+    let index = thread.filter(|name| name.starts_with("DS")).and_then(|name| name.rsplit('-').next());
+    let kind = KIND.get().copied().unwrap_or("device");
+    index.map_or_else(|| kind.into(), |index| format!("{kind}:{index}"))
+}
+
+/// Calls `act` and converts a panic of Burn about a failed device into an error.
+///
+/// # Errors
+/// Those of `act`, or of the device.
+pub fn run<T>(device: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
+    RUNNING.fetch_add(1, Ordering::Relaxed);
+    let result = panic::catch_unwind(AssertUnwindSafe(act));
+    RUNNING.fetch_sub(1, Ordering::Relaxed);
+    let result = result.unwrap_or_else(|payload| {
+        let Some(report) = panic_text(&*payload).filter(|text| is_report(text)) else {
+            panic::resume_unwind(payload);
+        };
+        Err(Error::Device { device: device.into(), reason: cause_of_panic(report) }.into())
+    });
+    // The cause of dropped work explains more than its consequences.
+    health::check()?;
+    result
+}
+
+fn is_report(text: &str) -> bool {
+    REPORT.iter().all(|part| text.contains(part))
+}
+
+/// Whether backtraces are disabled.
+fn is_quiet() -> bool {
+    std::env::var_os("RUST_BACKTRACE").is_none_or(|value| value == "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dropped_tasks_are_faults() {
+        let message =
+            "CallError(task panicked on device runner thread: called `Option::unwrap()` on a `None` value)";
+        assert_eq!(dropped(message).as_deref(), Some("called `Option::unwrap()` on a `None` value"));
+        assert_eq!(dropped("Task failed: CallError(task panicked on device runner thread: x)"), None);
+        assert_eq!(dropped("Device runner panicked during shutdown"), None);
+    }
+
+    #[test]
+    fn devices_are_named_after_their_threads() {
+        assert!(device(Some("DSD-0-1")).ends_with(":1"));
+        assert!(!device(Some("main")).contains(':'));
+    }
+
+    #[test]
+    fn a_report_becomes_an_error_and_another_panic_goes_on() {
+        let report = || -> Result<()> { panic!("Failed\nCaused by:\n  status 719\nBacktrace:\nnone") };
+        let error = run("cuda:1", report).expect_err("a panic").to_string();
+        assert_eq!(error, "device cuda:1: status 719");
+        assert!(panic::catch_unwind(|| run("cuda:1", || -> Result<()> { panic!("a defect") })).is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! `burn-ddp devices`: what this machine has to compute on, and what this program could use.
+
+use super::{Accelerator, gigabytes};
+use crate::launch::cores;
+use crate::print::print_line;
+use std::fs;
+
+/// Prints it.
+pub fn list() {
+    row("cpu", &format!("{} core(s)", cores()), host_memory());
+    let mut missing = Vec::new();
+    for kind in Accelerator::ALL {
+        match kind.devices() {
+            Ok(found) if found.is_empty() => {
+                missing.push((kind.name(), format!("no device for {kind} found")))
+            }
+            Ok(found) => {
+                for (index, found) in found.iter().enumerate() {
+                    let software = if found.software { " (software, on the CPU)" } else { "" };
+                    let name = format!("{}{software}", found.name());
+                    row(&format!("{kind}:{index}"), &name, kind.memory(index).ok().flatten());
+                }
+            }
+            Err(reason) => missing.push((kind.name(), reason)),
+        }
+    }
+    #[cfg(feature = "cuda")]
+    toolkit();
+    #[cfg(feature = "cuda")]
+    match collective::transport::nccl::Library::get() {
+        Ok(library) => print_line(&format!("nccl       {library}")),
+        Err(error) => missing.push(("nccl", error.to_string())),
+    }
+    if !missing.is_empty() {
+        print_line("\nnot available:");
+        missing.iter().for_each(|(name, why)| print_line(&format!("{name:<10} {why}")));
+    }
+}
+
+/// What CUDA kernels are compiled with, if there is a GPU. Why it cannot be used is listed with the GPUs.
+#[cfg(feature = "cuda")]
+fn toolkit() {
+    use collective::cuda::{Toolkit, device_count};
+    if !device_count().is_ok_and(|count| count > 0) {
+        return;
+    }
+    let Ok(toolkit) = Toolkit::get() else { return };
+    let (version, path) = (toolkit.nvrtc(), toolkit.nvrtc_path().display());
+    print_line(&format!("nvrtc      NVRTC {version} ({path}), driver for CUDA {}", toolkit.driver()));
+    print_line(&format!("headers    {}", toolkit.include().display()));
+    toolkit.lost().iter().for_each(|lost| print_line(&format!("           {lost}")));
+}
+
+fn row(device: &str, name: &str, memory: Option<(usize, usize)>) {
+    let memory = memory.map_or_else(
+        || "memory not told".to_string(),
+        |(free, total)| format!("{} of {} free", gigabytes(free), gigabytes(total)),
+    );
+    print_line(&format!("{device:<10} {name:<40} {memory}"));
+}
+
+/// Free and all memory of the machine, in bytes.
+fn host_memory() -> Option<(usize, usize)> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? * 1024)
+    };
+    Some((field("MemAvailable:")?, field("MemTotal:")?))
+}

@@ -1,0 +1,35 @@
+//! The cache of compiled CUDA kernels: where it is and how large.
+
+use super::{Finding, size};
+use crate::{
+    device::kernel_cache::{self, FOLDER},
+    print::print_line,
+};
+use anyhow::Result;
+
+const NAME: &str = "kernel cache";
+
+pub(super) fn check() -> Finding {
+    let Some(folder) = kernel_cache::folder() else {
+        let advice = format!("every run compiles its CUDA kernels; unset {FOLDER} to keep them");
+        return Finding::note(NAME, "off", advice);
+    };
+    match kernel_cache::size(&folder) {
+        Ok(bytes) => Finding::ok(NAME, format!("{} in {}", size(bytes), folder.display())),
+        Err(error) => {
+            Finding::note(NAME, format!("{error:#}"), format!("delete it, or set {FOLDER} to another folder"))
+        }
+    }
+}
+
+/// Deletes it.
+pub(super) fn clear() -> Result<()> {
+    let Some(folder) = kernel_cache::folder() else {
+        print_line("the kernel cache is off");
+        return Ok(());
+    };
+    let bytes = kernel_cache::size(&folder)?;
+    kernel_cache::clear(&folder)?;
+    print_line(&format!("deleted {} in {}", size(bytes), folder.display()));
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Outcome of a round, its message and its exit code.
+
+use crate::{exit, print::eprint_line, stop};
+use serde::{Deserialize, Serialize};
+use std::{
+    os::unix::process::ExitStatusExt,
+    process::{ExitCode, ExitStatus},
+};
+
+/// Outcome of a round, equal on all machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Every rank succeeded.
+    Done,
+    /// A rank failed first.
+    Failed(Failure),
+    /// A launcher received this stop signal.
+    Stopped { signal: i32 },
+    /// A machine's launcher is gone or could not start its ranks.
+    Lost { node: usize, reason: String },
+}
+
+/// The first rank that failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    pub rank: usize,
+    pub world_size: usize,
+    /// Machine on which it ran, for messages; empty in a job of one machine.
+    pub place: String,
+    pub how: ExitReason,
+    /// Seconds since the round began.
+    pub seconds: f64,
+    /// Its last lines, if the launcher reads its output.
+    pub last_lines: Vec<String>,
+    /// Files with all of its output, if there are any.
+    pub log: Option<String>,
+}
+
+/// How a rank's process failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitReason {
+    Exited(i32),
+    Killed(i32),
+    /// Stopped by this signal for too long, but not ended.
+    Stopped(i32),
+}
+
+impl ExitReason {
+    /// The failure in `status`; `None` for success.
+    pub fn of(status: ExitStatus) -> Option<Self> {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => None,
+            (Some(code), _) => Some(ExitReason::Exited(code)),
+            (None, Some(signal)) => Some(ExitReason::Killed(signal)),
+            // A status that is neither does not come from a process that has ended.
+            (None, None) => Some(ExitReason::Exited(1)),
+        }
+    }
+
+    /// The stop signal because of which the rank exited cleanly, if it did.
+    pub fn asked_by(self) -> Option<i32> {
+        match self {
+            ExitReason::Exited(code) => exit::asked_by(code),
+            ExitReason::Killed(_) | ExitReason::Stopped(_) => None,
+        }
+    }
+
+    /// The exit code for this failure, as a shell reports it.
+    fn code(self) -> u8 {
+        let code = match self {
+            ExitReason::Exited(code) => code,
+            ExitReason::Killed(signal) | ExitReason::Stopped(signal) => 128 + signal,
+        };
+        u8::try_from(code).unwrap_or(1)
+    }
+}
+
+impl std::fmt::Display for ExitReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            ExitReason::Exited(code) => write!(f, "exited with code {code}"),
+            ExitReason::Stopped(signal) => {
+                write!(f, "was stopped by signal {signal} ({}) and not continued", stop::name(signal))
+            }
+            ExitReason::Killed(signal) => {
+                // The out-of-memory killer leaves no other trace in the process.
+                let guess = if signal == libc::SIGKILL { ", possibly out of memory" } else { "" };
+                write!(f, "was killed by signal {signal} ({}{guess})", stop::name(signal))
+            }
+        }
+    }
+}
+
+impl Outcome {
+    /// The launcher's exit code: 0, that of the first failing rank, or 128 + signal.
+    pub fn code(&self) -> u8 {
+        match self {
+            Outcome::Done => 0,
+            Outcome::Failed(failure) => failure.how.code(),
+            Outcome::Stopped { signal } => u8::try_from(128 + signal).unwrap_or(1),
+            Outcome::Lost { .. } => 1,
+        }
+    }
+
+    /// The message for this outcome, followed by `consequence`; `None` for success and requested stops.
+    fn words(&self, consequence: &str) -> Option<String> {
+        match self {
+            Outcome::Done | Outcome::Stopped { .. } => None,
+            Outcome::Lost { node, reason } => Some(format!("node {node} {reason}; {consequence}")),
+            Outcome::Failed(failure) => {
+                let Failure { rank, world_size, place, how, seconds, last_lines, log } = failure;
+                let mut words = format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s");
+                let kept = log.as_ref().map(|log| format!(" (all of it: {log})")).unwrap_or_default();
+                if last_lines.is_empty() {
+                    words += &kept;
+                } else {
+                    words += &format!(", the first to fail; its last lines{kept}:");
+                    for line in last_lines {
+                        words += &format!("\n    {line}");
+                    }
+                    words.push('\n');
+                    return Some(words + consequence);
+                }
+                Some(format!("{words}; {consequence}"))
+            }
+        }
+    }
+
+    /// Prints the message for this outcome and returns the exit code.
+    pub fn report(&self, consequence: &str) -> ExitCode {
+        if let Some(words) = self.words(consequence) {
+            eprint_line(&words);
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(how: ExitReason, last_lines: &[&str]) -> Outcome {
+        Outcome::Failed(Failure {
+            rank: 1,
+            world_size: 4,
+            place: " on node 2 (host b)".into(),
+            how,
+            seconds: 2.04,
+            last_lines: last_lines.iter().map(|line| line.to_string()).collect(),
+            log: None,
+        })
+    }
+
+    #[test]
+    fn codes_are_a_shells() {
+        assert_eq!(Outcome::Done.code(), 0);
+        assert_eq!(failure(ExitReason::Exited(3), &[]).code(), 3);
+        assert_eq!(failure(ExitReason::Killed(9), &[]).code(), 137);
+        assert_eq!(Outcome::Stopped { signal: 15 }.code(), 143);
+    }
+
+    #[test]
+    fn words_name_rank_place_manner_and_last_lines() {
+        let words = failure(ExitReason::Killed(11), &["a", "b"]).words("the job was stopped").expect("words");
+        assert_eq!(
+            words,
+            "rank 1 of 4 on node 2 (host b) was killed by signal 11 (SIGSEGV) after 2.0 s, the first to fail; its last lines:\n    a\n    b\nthe job was stopped"
+        );
+        let words = failure(ExitReason::Exited(3), &[]).words("restart 1 of 2").expect("words");
+        assert!(words.ends_with("exited with code 3 after 2.0 s; restart 1 of 2"), "{words}");
+        assert_eq!(Outcome::Done.words(""), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! What must not change between a checkpoint and the run that goes on from it.
+
+use crate::trainer::Config;
+use collective::lr::LrSchedule;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Everything that decides a run's trajectory at a given world size, by flag. The world size, the
+/// batch size and, at a constant learning rate, the length of the run may change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Identity(BTreeMap<String, Value>);
+
+impl Identity {
+    /// Of the run with this configuration; `own` are the program's settings, by flag.
+    pub fn new(config: &Config, own: Map<String, Value>) -> Self {
+        let (gradients, rate) = (&config.gradients, &config.rate);
+        let entries = [
+            ("--sync-bn", json!(config.sync_bn)),
+            ("--train-limit", json!(config.train_samples)),
+            ("--no-shuffle", json!(!config.shuffle)),
+            ("--seed", json!(config.seed)),
+            ("--lr", json!(config.lr)),
+            ("--scale-lr", json!(config.scale_lr)),
+            ("--warmup-epochs", json!(rate.warmup_epochs)),
+            ("--warmup-start-factor", json!(rate.warmup_start_factor)),
+            ("--lr-schedule", json!(rate.lr_schedule)),
+            ("--grad-accum-steps", json!(gradients.grad_accum_steps)),
+            ("--clip-grad-norm", json!(gradients.clip_grad_norm)),
+            ("--precision", json!(gradients.precision.to_string())),
+            ("--grad-compression", json!(gradients.grad_compression)),
+        ];
+        let mut entries: BTreeMap<_, _> =
+            entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).chain(own).collect();
+        // Such a curve is one over the whole run.
+        if rate.lr_schedule != LrSchedule::Constant {
+            entries.insert("--epochs".into(), json!(config.epochs));
+            entries.insert("--max-steps".into(), json!(config.max_steps));
+        }
+        Self(entries)
+    }
+
+    /// What differs: `--seed 42, not 43`, this run's value last.
+    pub fn differences(&self, now: &Self) -> Vec<String> {
+        let none = Value::Null;
+        let flags: std::collections::BTreeSet<&String> = self.0.keys().chain(now.0.keys()).collect();
+        let value = |of: &Self, flag: &String| of.0.get(flag).unwrap_or(&none).clone();
+        let differ = flags.into_iter().map(|flag| (flag, value(self, flag), value(now, flag)));
+        differ.filter(|(_, a, b)| a != b).map(|(flag, a, b)| format!("{flag} {a}, not {b}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_name_the_flag_and_both_values() {
+        let identity = |pairs: &[(&str, Value)]| {
+            Identity(pairs.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone())).collect())
+        };
+        let kept = identity(&[("--seed", json!(42)), ("--lr", json!(0.1)), ("--old", json!(true))]);
+        let now = identity(&[("--seed", json!(43)), ("--lr", json!(0.1))]);
+        assert_eq!(kept.differences(&now), ["--old true, not null", "--seed 42, not 43"]);
+        assert!(kept.differences(&kept).is_empty());
+    }
+}

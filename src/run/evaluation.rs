@@ -1,0 +1,21 @@
+//! The result of an evaluation.
+
+use collective::strategy::EpochReport;
+use serde::{Deserialize, Serialize};
+
+/// Means over the test set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Mean over all samples.
+    pub loss: f64,
+    /// Correct answers over all samples, 0 to 1; `None` unless the model is a classifier.
+    pub accuracy: Option<f64>,
+}
+
+impl Evaluation {
+    /// The evaluation of an epoch.
+    pub fn of(report: &EpochReport) -> Self {
+        let mean = |i: usize| Some(report.valid_totals.get(i)? / report.valid_samples.max(1) as f64);
+        Self { loss: mean(0).unwrap_or_default(), accuracy: mean(1) }
+    }
+}

@@ -1,0 +1,17 @@
+//! What a run leaves in its folder: configuration, tables, checkpoints, TensorBoard events, report and model.
+
+pub mod checkpoint;
+pub mod confusion;
+mod evaluation;
+mod folder;
+mod log;
+mod output;
+pub mod png;
+pub mod report;
+pub mod tables;
+pub mod tensorboard;
+
+pub use checkpoint::CheckpointArgs;
+pub use evaluation::Evaluation;
+pub use folder::{RunFolder, timestamp};
+pub(crate) use output::Output;

@@ -1,0 +1,65 @@
+//! What the model said about the test images: how often which answer, and the worst of the wrong ones.
+
+use super::{page::percent, run::Run};
+use crate::run::tables::{MISTAKE_COLUMNS, Mistake};
+use base64::{Engine, prelude::BASE64_STANDARD};
+
+/// Side of a mistake's picture on the page, in its pixels, with a frame and without.
+const SQUARE: usize = 90;
+const SHOWN: usize = 84;
+
+/// A row for each label and a column for each answer; nothing before the first evaluation.
+pub fn confusion(run: &Run) -> String {
+    if run.confusion.is_empty() {
+        return String::new();
+    }
+    let header: String = (0..run.confusion.len()).map(|answer| format!("<th>{answer}</th>")).collect();
+    let row = |(label, counts): (usize, &Vec<u64>)| {
+        let all: u64 = counts.iter().sum();
+        let wrong = counts.iter().enumerate().filter(|(answer, _)| *answer != label);
+        let most = wrong.map(|(_, count)| *count).max().unwrap_or(0);
+        let cell = |(answer, count): (usize, &u64)| match (*count, answer == label) {
+            (0, _) => "<td></td>".to_owned(),
+            (count, right) => {
+                // Among the wrong answers the most frequent is darkest, however rare.
+                let (name, of) = if right { ("good", all) } else { ("bad", most.max(5)) };
+                let shade = 0.1 + 0.5 * count as f64 / of.max(1) as f64;
+                format!("<td style=\"background:rgba(var(--{name}),{shade:.2})\">{count}</td>")
+            }
+        };
+        format!("<tr><th>{label}</th>{}</tr>\n", counts.iter().enumerate().map(cell).collect::<String>())
+    };
+    let rows: String = run.confusion.iter().enumerate().map(row).collect();
+    format!(
+        "<h2>Confusion matrix</h2>\n<p>Test images by their label (rows) and the model's answer (columns), after the last \
+         evaluation.</p>\n<table class=\"confusion\"><tr><th></th>{header}</tr>\n{rows}</table>\n"
+    )
+}
+
+/// The worst wrong answers with their pictures.
+pub fn worst(run: &Run) -> String {
+    let Some(picture) = run.picture.as_ref().filter(|_| !run.worst.is_empty()) else { return String::new() };
+    let (width, frame) = (MISTAKE_COLUMNS * SQUARE, (SQUARE - SHOWN) / 2);
+    let ground = format!(
+        "<style>.digits i {{ background-size: {width}px auto; background-image: \
+         url(data:image/png;base64,{}); }}</style>\n",
+        BASE64_STANDARD.encode(picture)
+    );
+    let figure = |(place, wrong): (usize, &Mistake)| {
+        let (left, top) =
+            (place % MISTAKE_COLUMNS * SQUARE + frame, place / MISTAKE_COLUMNS * SQUARE + frame);
+        format!(
+            "<figure><i style=\"background-position:-{left}px -{top}px\" role=\"img\" aria-label=\"a {label}\"></i>\
+             <b>{label} → {}</b><br><span>{} sure<br>image {}</span></figure>\n",
+            wrong.answer,
+            percent(wrong.answer_probability),
+            wrong.test_image,
+            label = wrong.label,
+        )
+    };
+    let figures: String = run.worst.iter().enumerate().map(figure).collect();
+    format!(
+        "<h2>The worst wrong answers</h2>\n<p>Label → answer, and how sure the model was of it: the test images whose \
+         label it found the least likely.</p>\n{ground}<div class=\"digits\">{figures}</div>\n"
+    )
+}

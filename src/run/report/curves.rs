@@ -1,0 +1,65 @@
+//! The curves of one run.
+
+use super::{
+    chart::{Chart, Series},
+    page::percent,
+    run::Run,
+    scale::Axis,
+};
+
+/// The charts with the names of their files. A model that is not a classifier has no accuracy.
+pub fn curves(run: &Run) -> Vec<(&'static str, Chart)> {
+    let steps = |value: fn(&crate::run::tables::StepRow) -> f64| run.by_step(value);
+    let line = |name: &str, points| Series { name: name.into(), points, colour: 0, marked: None };
+    let along = "optimizer step";
+    let accuracy = Series {
+        name: "test accuracy".into(),
+        points: run.by_evaluation(|row| Some(100.0 * row.test_accuracy?)),
+        colour: 1,
+        marked: Some(|accuracy| percent(accuracy / 100.0)),
+    };
+    let test_loss = Series {
+        name: "test, after each epoch".into(),
+        points: run.by_evaluation(|row| Some(row.test_loss)),
+        colour: 1,
+        marked: Some(|loss| format!("{loss:.4}")),
+    };
+    let loss = vec![line("training, each step", steps(|row| row.loss)), test_loss];
+    let mut charts = vec![
+        ("loss", Chart { title: "Loss", along, axis: Axis::Logarithmic, legend: true, series: loss }),
+        (
+            "accuracy",
+            Chart {
+                title: "Test accuracy in %",
+                along,
+                axis: Axis::Percent,
+                legend: false,
+                series: vec![accuracy],
+            },
+        ),
+        (
+            "throughput",
+            Chart {
+                title: "Samples per second, all ranks",
+                along,
+                axis: Axis::FromZero,
+                legend: false,
+                series: vec![line("samples per second", steps(|row| row.samples_per_second))],
+            },
+        ),
+        (
+            "learning_rate",
+            Chart {
+                title: "Learning rate",
+                along,
+                axis: Axis::FromZero,
+                legend: false,
+                series: vec![line("learning rate", steps(|row| row.lr))],
+            },
+        ),
+    ];
+    charts.retain(|(name, chart)| {
+        *name != "accuracy" || chart.series.iter().any(|series| !series.points.is_empty())
+    });
+    charts
+}

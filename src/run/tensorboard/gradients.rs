@@ -1,0 +1,89 @@
+//! `--histograms`: how the averaged gradients, and the parameters they are of, are distributed.
+
+use super::{EventLog, Histogram};
+use crate::answers;
+use burn::module::{ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use burn::train::LearnerModel;
+use collective::strategy::{Callback, Distributed, Join};
+use std::sync::Arc;
+
+/// Writes histograms of every parameter and its gradient. They are the same on every rank, so
+/// rank 0's are those of the world.
+pub struct GradientHistograms {
+    every: usize,
+    /// On the rank that writes.
+    log: Option<Arc<EventLog>>,
+}
+
+impl GradientHistograms {
+    /// In step 1 and in every step that `every` divides.
+    pub fn new(every: usize, log: Option<Arc<EventLog>>) -> Self {
+        Self { every, log }
+    }
+}
+
+impl<M: LearnerModel> Callback<M> for GradientHistograms {
+    fn averaged(&mut self, step: usize, model: &M, grads: &GradientsParams) -> Result<(), String> {
+        let Some(log) = &self.log else { return Ok(()) };
+        if step != 1 && !step.is_multiple_of(self.every) {
+            return Ok(());
+        }
+        let mut write = Write { log, step, grads, path: Vec::new(), failure: None };
+        model.visit(&mut write);
+        write.failure.map_or(Ok(()), Err)
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(self)
+    }
+}
+
+/// Nothing is joined: every rank has seen the same.
+impl Distributed for GradientHistograms {
+    type State = ();
+
+    fn state(&mut self) {}
+
+    fn join(&mut self, _: Vec<()>) {}
+}
+
+struct Write<'a> {
+    log: &'a EventLog,
+    step: usize,
+    grads: &'a GradientsParams,
+    path: Vec<String>,
+    failure: Option<String>,
+}
+
+impl Write<'_> {
+    fn write<const D: usize>(&mut self, kind: &str, values: Tensor<D>) {
+        let name = format!("{kind}/{}", self.path.join("."));
+        match answers::values::<f32, D, _>(values) {
+            Ok(values) => {
+                if let Some(values) = Histogram::of(&values) {
+                    self.log.histogram(name, self.step, values);
+                }
+            }
+            Err(reason) => self.failure = Some(format!("--histograms: cannot read {name}: {reason}")),
+        }
+    }
+}
+
+impl ModuleVisitor for Write<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.write("parameters", param.val().inner());
+        if let Some(grad) = self.grads.get::<D>(param.id) {
+            self.write("gradients", grad);
+        }
+    }
+
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+}

@@ -1,0 +1,171 @@
+//! What TensorBoard shows of a run: event files in `RUN/tensorboard`, written by rank 0.
+//!
+//! The crates that write such files have not been kept up for years, and the format is small.
+
+mod event;
+mod gradients;
+mod histogram;
+mod record;
+
+pub use event::Picture;
+pub use gradients::GradientHistograms;
+pub use histogram::Histogram;
+
+use crate::run::evaluation::Evaluation;
+use anyhow::{Context, Result};
+use collective::strategy::{EpochReport, Observer, StepReport};
+use event::{Event, What};
+use record::RecordFile;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// A reader sees new values at least so often.
+const FLUSH_EVERY: Duration = Duration::from_secs(10);
+
+/// The event file of this process.
+pub struct EventLog {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    file: RecordFile,
+    /// Optimizer steps done.
+    step: usize,
+    flushed: Instant,
+    /// The first one.
+    failure: Option<io::Error>,
+}
+
+impl EventLog {
+    /// The folder of a run's event files.
+    pub fn folder(run: &Path) -> PathBuf {
+        run.join("tensorboard")
+    }
+
+    /// A new file for the run in `run`, which goes on after `step` steps: what is there of later steps
+    /// counts no more.
+    ///
+    /// # Errors
+    /// If it cannot be created.
+    pub fn create(run: &Path, step: usize) -> Result<Self> {
+        let folder = Self::folder(run);
+        let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
+        fs::create_dir_all(&folder).with_context(failed)?;
+        let (path, file) = fresh(&folder).with_context(failed)?;
+        let log =
+            Self { path, state: Mutex::new(State { file, step, flushed: Instant::now(), failure: None }) };
+        log.write(|state| {
+            state.add(0, What::Version)?;
+            state.add(step + 1, What::Start)?;
+            state.file.flush()
+        });
+        log.flush()?;
+        Ok(log)
+    }
+
+    /// Writes all that is kept in memory.
+    ///
+    /// # Errors
+    /// If anything could not be written since the last call.
+    pub fn flush(&self) -> Result<()> {
+        self.write(State::flush);
+        let failure = self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.take();
+        failure.map_or(Ok(()), |error| {
+            Err(error).with_context(|| format!("cannot write {}", self.path.display()))
+        })
+    }
+
+    /// Removes the file, and its folder if no other file is there. What cannot be removed stays.
+    pub fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+        let _ = self.path.parent().map(fs::remove_dir);
+    }
+
+    /// A picture of where the run is now.
+    pub fn image(&self, tag: &'static str, picture: Picture) {
+        self.write(|state| {
+            state.add(state.step, What::Image { tag, picture })?;
+            state.flush()
+        });
+    }
+
+    /// A distribution in step `step`.
+    pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
+        self.write(|state| state.add(step, What::Histogram { tag, values }));
+    }
+
+    /// Keeps the first failure, which [`flush`](Self::flush) tells.
+    fn write(&self, write: impl FnOnce(&mut State) -> io::Result<()>) {
+        let state = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.failure.is_none() {
+            state.failure = write(state).err();
+        }
+    }
+}
+
+/// A file of a name that sorts behind those of the folder, as TensorBoard reads them.
+fn fresh(folder: &Path) -> io::Result<(PathBuf, RecordFile)> {
+    let before = fs::read_dir(folder)?.count();
+    for number in before.. {
+        let path = folder.join(format!("events.out.tfevents.{:010.0}.{number:04}", now().floor()));
+        match RecordFile::create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            file => return Ok((path, file?)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+impl State {
+    fn add(&mut self, step: usize, what: What) -> io::Result<()> {
+        let event = Event { wall_time: now(), step: step as i64, what };
+        self.file.append(&event.encode())
+    }
+
+    fn scalars(&mut self, scalars: impl IntoIterator<Item = (&'static str, f64)>) -> io::Result<()> {
+        scalars.into_iter().try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag, value }))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.flushed = Instant::now();
+        self.file.flush()
+    }
+}
+
+impl Observer for EventLog {
+    fn step_done(&self, report: &StepReport) {
+        let samples_per_second = report.samples as f64 / report.elapsed.as_secs_f64().max(1e-9);
+        self.write(|state| {
+            state.step = report.step;
+            state.scalars([
+                ("train/loss", report.loss),
+                ("train/lr", report.lr),
+                ("train/samples_per_second", samples_per_second),
+            ])?;
+            if let Some(scale) = report.loss_scale {
+                let skipped = f64::from(u8::from(report.skipped));
+                state.scalars([("train/loss_scale", scale.into()), ("train/skipped", skipped)])?;
+            }
+            if state.flushed.elapsed() > FLUSH_EVERY { state.flush() } else { Ok(()) }
+        });
+    }
+
+    fn epoch_done(&self, report: &EpochReport) {
+        let Evaluation { loss, accuracy } = Evaluation::of(report);
+        self.write(|state| {
+            state.scalars([("test/loss", loss)])?;
+            state.scalars(accuracy.map(|accuracy| ("test/accuracy", accuracy)))?;
+            state.flush()
+        });
+    }
+}

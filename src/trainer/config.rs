@@ -1,0 +1,187 @@
+//! The configuration of one run, resolved once from flags, machine and data, as `config.json` stores it.
+
+use super::{
+    args::TrainerArgs,
+    config_file::Flags,
+    gradients::GradientArgs,
+    learning_rate::{Epochs, RateArgs},
+};
+use crate::{
+    context::{Context, Mode, replicas::Replicas},
+    device::LocalDevice,
+    run::CheckpointArgs,
+};
+use anyhow::Result;
+use collective::{
+    lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
+    strategy::Position,
+};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// Settings that may differ between ranks: where a rank computes, and what rank 0 alone decides or reads.
+const OF_ONE_RANK: [&str; 9] =
+    ["device", "replicas", "threads", "workers", "no_overlap", "init_from", "keep_last", "recipe", "flags"];
+
+/// Everything that decides the result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    pub mode: Mode,
+    pub world_size: usize,
+    pub device: LocalDevice,
+    pub replicas: Option<Replicas>,
+    pub threads: usize,
+    #[serde(flatten)]
+    pub dataset: Option<DatasetName>,
+    pub train_samples: usize,
+    pub test_samples: usize,
+    pub shuffle: bool,
+    pub workers: usize,
+    pub sync_bn: bool,
+    pub init_from: Option<PathBuf>,
+    pub epochs: Epochs,
+    pub batch_size: usize,
+    pub lr: f64,
+    pub scale_lr: LrScaling,
+    pub lr_factor: f64,
+    #[serde(flatten)]
+    pub rate: RateArgs,
+    pub allow_nan: bool,
+    #[serde(flatten)]
+    pub gradients: GradientArgs,
+    #[serde(flatten)]
+    pub checkpoints: CheckpointArgs,
+    pub seed: u64,
+    pub max_steps: Option<usize>,
+    /// The program's own settings.
+    #[serde(flatten)]
+    pub own: Map<String, Value>,
+    pub version: &'static str,
+    /// The flags that repeat the run, for `--config`.
+    pub flags: Flags,
+}
+
+/// The data set of a run, for the reader.
+#[derive(Clone, Debug, Serialize)]
+pub struct DatasetName {
+    #[serde(rename = "dataset")]
+    pub name: String,
+    /// Where it was read from.
+    #[serde(skip)]
+    pub source: String,
+}
+
+/// What a configuration needs besides flags and machine.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    pub dataset: Option<DatasetName>,
+    pub train_samples: usize,
+    pub test_samples: usize,
+    /// The program's own settings, by the names that `config.json` has.
+    pub own: Map<String, Value>,
+    /// Flags of the program with the values that were decided for them.
+    pub decided: Map<String, Value>,
+}
+
+impl Config {
+    /// The configuration of a run of `context` with these flags.
+    pub fn resolve(args: &TrainerArgs, context: &Context, resolved: Resolved) -> Self {
+        let Resolved { dataset, train_samples, test_samples, own, decided } = resolved;
+        let (role, threads) = (context.role(), context.threads());
+        let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
+        let scale_lr = LrScaling::from(args.scale_lr);
+        let mut flags = args.given.flags();
+        flags.pin(mode, world_size, device, role.replicas.as_ref(), threads);
+        decided.into_iter().for_each(|(name, value)| flags.decided(&name, value));
+        Self {
+            mode,
+            world_size,
+            device,
+            replicas: role.replicas.clone(),
+            threads,
+            dataset,
+            train_samples,
+            test_samples,
+            shuffle: !args.no_shuffle,
+            workers: args.workers,
+            sync_bn: args.sync_bn,
+            init_from: args.init_from.clone(),
+            epochs: args.epochs,
+            batch_size: args.batch_size,
+            lr: args.lr,
+            scale_lr,
+            lr_factor: scale_lr.factor(world_size),
+            rate: args.rate,
+            allow_nan: args.allow_nan,
+            gradients: args.gradients.clone(),
+            checkpoints: args.checkpoints.clone(),
+            seed: args.seed,
+            max_steps: args.max_steps,
+            own,
+            version: env!("CARGO_PKG_VERSION"),
+            flags,
+        }
+    }
+
+    /// The settings that must be the same on all ranks, by the names that `config.json` has.
+    ///
+    /// # Errors
+    /// If the configuration cannot be written as JSON.
+    pub fn settings(&self) -> Result<Vec<(String, String)>> {
+        let Value::Object(all) = serde_json::to_value(self)? else { return Ok(Vec::new()) };
+        let shared = all.into_iter().filter(|(name, _)| !OF_ONE_RANK.contains(&name.as_str()));
+        let text = |value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Ok(shared.map(|(name, value)| (name, text(value))).collect())
+    }
+
+    /// Optimizer steps of an epoch of this many batches a rank.
+    fn epoch_steps(&self, batches: usize) -> usize {
+        batches.div_ceil(self.gradients.grad_accum_steps)
+    }
+
+    /// The step after which a run ends before its last epoch does, if there is one. An epoch has `batches`
+    /// batches a rank, of which `left` are left of the one that `position` is in.
+    pub fn last_step(&self, batches: usize, left: usize, position: &Position) -> Option<usize> {
+        let epoch = self.epoch_steps(batches);
+        // At another world size before, other steps led here.
+        let done = position.epoch * epoch - self.epoch_steps(left);
+        let end = || position.step + self.epochs.steps(epoch).saturating_sub(done);
+        let ends = [self.max_steps, self.epochs.is_fraction().then(end)];
+        ends.into_iter().flatten().min()
+    }
+
+    /// The learning-rate warm-up over `steps`: PyTorch's with a start factor, or where the rate does not
+    /// grow with the world size; otherwise from the unscaled rate, as in Goyal et al. 2017.
+    pub fn warmup(&self, steps: usize) -> WarmupLr {
+        let target = self.lr * self.lr_factor;
+        match self.rate.warmup_start_factor {
+            Some(factor) => WarmupLr::linear(factor, target, steps),
+            None if self.lr_factor > 1.0 => WarmupLr::new(self.lr, target, steps),
+            None => WarmupLr::linear(WarmupLr::START_FACTOR, target, steps),
+        }
+    }
+
+    /// If the run ends before its warm-up does: the warm-up and the number of steps in the run.
+    pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
+        let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
+        let steps = self.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
+    }
+
+    /// The learning rate of every step, for an epoch of this many batches a rank.
+    pub fn schedule(&self, batches: usize) -> ScheduledLr {
+        let (curve, epoch) = (self.rate.lr_schedule, self.epoch_steps(batches));
+        let warmup = self.warmup((self.rate.warmup_epochs * epoch as f64).round() as usize);
+        let whole = self.epochs.steps(epoch);
+        match self.max_steps {
+            Some(max) if max < whole && curve != LrSchedule::Constant => {
+                ScheduledLr::new(curve, warmup, max, None)
+            }
+            Some(_) | None => ScheduledLr::new(curve, warmup, whole, Some(epoch)),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A line every ten seconds until the first step is done: CUDA kernels are compiled then, which takes minutes
+//! with an empty kernel cache.
+
+use crate::{
+    console::Console,
+    device::{LocalDevice, kernel_cache},
+};
+use collective::strategy::{Observer, StepReport};
+use std::{
+    path::Path,
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Reports the compilation of kernels until the first step is done or this is dropped.
+pub struct KernelProgress(Mutex<Option<mpsc::Sender<()>>>);
+
+impl KernelProgress {
+    /// For a device on which kernels are compiled, and a console that is visible.
+    pub fn start(device: LocalDevice, console: Console) -> Option<Self> {
+        let folder = kernel_cache::folder()?;
+        if !device.compiles_kernels() || !console.is_visible() {
+            return None;
+        }
+        let before = kernel_cache::size(&folder).unwrap_or(0);
+        let kept = match before {
+            0 => "none yet: the first start compiles them, which takes minutes".to_string(),
+            bytes => crate::doctor::size(bytes),
+        };
+        console.say(&format!("kernels   {}: {kept}", folder.display()));
+        let (end, ended) = mpsc::channel();
+        let watch = move || report(console, &folder, before, &ended);
+        thread::Builder::new().name("kernel-progress".into()).spawn(watch).ok()?;
+        Some(KernelProgress(Mutex::new(Some(end))))
+    }
+}
+
+fn report(console: Console, folder: &Path, before: u64, ended: &mpsc::Receiver<()>) {
+    let began = Instant::now();
+    while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+        let new = kernel_cache::size(folder).unwrap_or(before).saturating_sub(before);
+        let (seconds, new) = (began.elapsed().as_secs(), crate::doctor::size(new));
+        console.say(&format!(
+            "compiling kernels for the first step: {seconds} s, {new} new in the kernel cache"
+        ));
+    }
+}
+
+impl Observer for KernelProgress {
+    fn step_done(&self, _report: &StepReport) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}

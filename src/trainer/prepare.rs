@@ -1,0 +1,57 @@
+//! The model and the devices of a run, as the flags say.
+
+use super::{args::TrainerArgs, config::Config};
+use crate::{
+    context::Context,
+    weights::{self, Loaded},
+};
+use anyhow::{Context as _, Result, bail};
+use burn::train::LearnerModel;
+use collective::{
+    data_parallel::DataParallelConfig, precision::Precision, sync_batch_norm::convert_sync_batch_norm,
+};
+
+/// The model with synchronised BatchNorm and initial weights, as the flags say.
+pub(super) fn prepared<M: LearnerModel>(
+    model: M,
+    config: &Config,
+    context: &Context,
+    no_strict: bool,
+) -> Result<M> {
+    let model = match config.sync_bn {
+        // In a group of its own it never waits behind gradients.
+        true => convert_sync_batch_norm(model, &context.group().split(0, 0)?)?,
+        false => model,
+    };
+    let Some(path) = config.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };
+    let Loaded { model, fitting, complaints } = weights::load(model, path).context("--init-from")?;
+    if !no_strict && !complaints.is_empty() {
+        bail!(
+            "--init-from {} does not fit the network: {}; --no-strict takes what fits",
+            path.display(),
+            complaints.join("; ")
+        );
+    }
+    if fitting == 0 {
+        bail!("--init-from {}: nothing in it fits the network", path.display());
+    }
+    complaints.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
+    Ok(model)
+}
+
+/// The devices of `--mode dp`.
+pub(super) fn devices(
+    context: &Context,
+    args: &TrainerArgs,
+    supported: bool,
+) -> Result<Option<DataParallelConfig>> {
+    let Some(replicas) = &context.role().replicas else { return Ok(None) };
+    if !supported {
+        bail!("--mode dp: this program does not split its training step over devices; use --mode ddp");
+    }
+    let precision = args.gradients.precision;
+    if precision != Precision::F32 {
+        bail!("--precision {precision} is for --mode single and ddp; dp computes in f32");
+    }
+    replicas.config(&args.context, context.threads(), args.sync_bn, context.console()).map(Some)
+}

@@ -1,0 +1,197 @@
+//! The progress of a run on the console: a bar, plain lines, or burn-train's dashboard.
+
+use super::{config::Config, values::ProgressArg};
+use crate::{console::Console, run::Evaluation};
+use anyhow::{Result, bail};
+use burn::train::{
+    Interrupter,
+    renderer::{MetricsRenderer, default_renderer},
+};
+use collective::{
+    lr::LrSchedule,
+    strategy::{EpochReport, NoopRenderer, Observer, StepReport},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::{
+    io::{IsTerminal, stderr, stdout},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Time between two lines of [`Style::Plain`] within an epoch.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// How progress is displayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Nothing: not the main rank.
+    Silent,
+    Bar,
+    Plain,
+    /// burn-train's dashboard; only the header and the result are printed here.
+    Dashboard,
+}
+
+impl Style {
+    /// Refuses a display that this terminal or build does not have.
+    ///
+    /// # Errors
+    /// If the dashboard is not built in, or standard output is not a terminal.
+    pub fn check(progress: ProgressArg) -> Result<()> {
+        if progress == ProgressArg::Tui && !cfg!(feature = "tui") {
+            bail!("--progress tui: this program was built without the feature `tui`");
+        }
+        if progress == ProgressArg::Tui && !stdout().is_terminal() {
+            bail!("--progress tui needs a terminal as standard output");
+        }
+        Ok(())
+    }
+
+    /// The display that `--progress` chooses here.
+    pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
+        match progress {
+            _ if !is_main => Style::Silent,
+            ProgressArg::Auto if stderr().is_terminal() => Style::Bar,
+            ProgressArg::Auto | ProgressArg::Plain => Style::Plain,
+            ProgressArg::Bar => Style::Bar,
+            ProgressArg::Tui => Style::Dashboard,
+        }
+    }
+
+    /// burn-train's renderer for this display: its dashboard, or one that draws nothing.
+    pub fn renderer(self, interrupter: Interrupter) -> Box<dyn MetricsRenderer> {
+        match self {
+            Style::Dashboard => default_renderer(interrupter, None),
+            Style::Silent | Style::Bar | Style::Plain => Box::new(NoopRenderer),
+        }
+    }
+}
+
+/// An observer that displays the progress of a run.
+pub struct Progress {
+    style: Style,
+    console: Console,
+    epochs: usize,
+    state: Mutex<State>,
+}
+
+/// The epoch in progress.
+struct State {
+    bar: ProgressBar,
+    samples: usize,
+    total: usize,
+    began: Instant,
+    printed: Instant,
+}
+
+impl Progress {
+    /// The display of a run of this many epochs.
+    pub fn new(style: Style, console: Console, epochs: usize) -> Self {
+        let now = Instant::now();
+        let state = State { bar: ProgressBar::hidden(), samples: 0, total: 0, began: now, printed: now };
+        Self { style, console, epochs, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Prints what a run is, before it begins.
+pub fn print_header(console: Console, config: &Config, why: &str, transport: &str) {
+    let Config { world_size, batch_size, lr, lr_factor, train_samples, test_samples, .. } = config;
+    let mode = serde_name(&config.mode);
+    console.say(&format!("mode      {mode}, world size {world_size}: {why}"));
+    let network = if *world_size > 1 { format!(", {transport} between ranks") } else { String::new() };
+    console.say(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
+    let (before, after) = match &config.dataset {
+        Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),
+        None => (String::new(), String::new()),
+    };
+    console.say(&format!("dataset   {before}{train_samples} training, {test_samples} test samples{after}"));
+    let accumulate = config.gradients.grad_accum_steps;
+    let times = if accumulate > 1 { format!(", {accumulate} times a step") } else { String::new() };
+    let global = batch_size * world_size * accumulate;
+    console.say(&format!("batch     {batch_size} a rank{times}, {global} in all"));
+    let scaled = lr * lr_factor;
+    let warmup = match config.rate.warmup_epochs {
+        0.0 => String::new(),
+        epochs => format!(", reached from {:.6} over {epochs} epoch(s)", config.warmup(0).base),
+    };
+    let curve = match config.rate.lr_schedule {
+        LrSchedule::Constant => String::new(),
+        curve => format!(" at most, {curve}"),
+    };
+    let scale = serde_name(&config.scale_lr);
+    console.say(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
+}
+
+/// An enum's name in its serialised form.
+fn serde_name(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(String::from)).unwrap_or_default()
+}
+
+impl Observer for Progress {
+    fn epoch_started(&self, epoch: usize, _steps: usize, samples: usize) {
+        let bar = match self.style {
+            Style::Bar => ProgressBar::new(samples as u64),
+            Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
+        };
+        let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.set_prefix(format!("epoch {epoch}/{}", self.epochs));
+        let now = Instant::now();
+        *self.state() = State { bar, samples: 0, total: samples, began: now, printed: now };
+    }
+
+    fn step_done(&self, report: &StepReport) {
+        let mut state = self.state();
+        state.samples += report.samples;
+        let rate = state.samples as f64 / state.began.elapsed().as_secs_f64().max(1e-9);
+        let message = format!("{rate:.0} samples/s loss {:.4}", report.loss);
+        state.bar.inc(report.samples as u64);
+        if self.style == Style::Plain && state.printed.elapsed() > PLAIN_EVERY {
+            state.printed = Instant::now();
+            let (epoch, samples, total) = (report.epoch, state.samples, state.total);
+            self.console.say(&format!("epoch {epoch}/{}  {samples}/{total}  {message}", self.epochs));
+        }
+        state.bar.set_message(message);
+    }
+
+    fn evaluation_started(&self, _epoch: usize, _samples: usize) {
+        self.state().bar.set_message("testing");
+    }
+
+    fn metric_logged(&self, _epoch: usize, name: &str, value: &str) {
+        self.console.say(&format!("{name} {value}"));
+    }
+
+    fn warned(&self, message: &str) {
+        self.console.warn(message);
+    }
+
+    fn epoch_done(&self, report: &EpochReport) {
+        self.state().bar.finish_and_clear();
+        if self.style == Style::Dashboard {
+            return;
+        }
+        let test = Evaluation::of(report);
+        let accuracy =
+            test.accuracy.map_or(String::new(), |share| format!("  test accuracy {:.2} %", 100.0 * share));
+        let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
+        let skipped = match (report.skipped_steps, report.loss_scale) {
+            (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
+            _ => String::new(),
+        };
+        self.console.say(&format!(
+            "epoch {}/{}  train loss {:.4}  test loss {:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
+            report.epoch,
+            self.epochs,
+            report.train_loss,
+            test.loss,
+            report.elapsed.as_secs_f64(),
+        ));
+    }
+}

@@ -1,0 +1,70 @@
+//! Where a run begins: at its start, or at a checkpoint.
+
+use super::{args::TrainerArgs, config::Config};
+use crate::{
+    console::Console,
+    run::{
+        Output,
+        checkpoint::{Found, Identity},
+    },
+};
+use anyhow::Result;
+use collective::{
+    ProcessGroup,
+    loader::DistributedLoader,
+    strategy::{Position, Snapshot},
+};
+use serde_json::{Map, Value};
+use std::time::Instant;
+
+/// What `--resume` found, on every rank.
+pub(super) struct Resumed {
+    /// On the rank that writes.
+    found: Option<Found>,
+    identity: Identity,
+    pub snapshot: Option<Snapshot>,
+    /// Epochs of the whole run; 0 if it had ended early.
+    pub epochs: usize,
+}
+
+impl Resumed {
+    /// Reads the checkpoint on rank 0 and sends it to all ranks. `own` are the program's settings.
+    ///
+    /// # Errors
+    /// If the checkpoint is damaged, or of another run.
+    pub fn find(
+        args: &TrainerArgs,
+        config: &mut Config,
+        own: Map<String, Value>,
+        group: &ProcessGroup,
+        console: Console,
+    ) -> Result<Self> {
+        let identity = Identity::new(config, own);
+        let look = || Found::look_and_say(args, config, &identity, console);
+        let mut found = group.on_rank_zero(look).transpose()?.flatten();
+        let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
+        let snapshot = Snapshot::share(kept, group)?;
+        let mut epochs = args.epochs.begun();
+        if snapshot.is_some() {
+            // The checkpoint has the weights.
+            config.init_from = None;
+            let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
+            epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
+        }
+        Ok(Self { found, identity, snapshot, epochs })
+    }
+
+    /// The step after which the run ends before its last epoch does, if there is one.
+    pub fn last_step<O>(&self, config: &Config, train: &impl DistributedLoader<O>) -> Option<usize> {
+        let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
+        config.last_step(train.steps(), train.steps_left(position.done()), &position)
+    }
+
+    /// The run's folder, new or resumed. `began` is when this process did.
+    ///
+    /// # Errors
+    /// If the folder holds another run, or cannot be written to.
+    pub fn open(&self, args: &TrainerArgs, config: &Config, began: Instant) -> Result<Output> {
+        Output::open(args, config, self.found.as_ref(), self.identity.clone(), began)
+    }
+}

@@ -1,0 +1,75 @@
+//! Devices that fail: every rank ends with an error, and nothing hangs.
+
+use crate::{
+    common::Outcome,
+    stand_in::{Machine, SMALL},
+};
+use std::sync::Once;
+
+const WAYS: [&str; 3] = [
+    "--mode single --batch-size 24",
+    "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12",
+    "--mode dp --device-ids cuda:0,cuda:1 --batch-size 24",
+];
+
+/// Trains once in each mode. While kernels are tuned, one that fails is not chosen and nothing else happens, so that
+/// a fault must not meet the tuning.
+fn tune() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for way in WAYS {
+            Machine::new(2).trained(&format!("{SMALL} {way}"));
+        }
+    });
+}
+
+/// Trains with this fault in each mode.
+fn fails(fault: &str, at: usize, words: &[&str]) {
+    tune();
+    for way in WAYS {
+        let outcome = with_fault(fault, at, way);
+        assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
+        check_error(&outcome, words);
+    }
+}
+
+fn with_fault(fault: &str, at: usize, way: &str) -> Outcome {
+    let machine = Machine::new(2).with(&format!("CUDA_STAND_IN_{fault}"), at);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let folder = folder.path().join("run");
+    machine.train(&format!("--device cuda {SMALL} {way} --timeout 30 --run-dir {}", folder.display()))
+}
+
+/// One or two lines a rank, of which one contains `words`, and no result.
+fn check_error(outcome: &Outcome, words: &[&str]) {
+    let errors: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("error: ")).collect();
+    println!("{errors:?}");
+    let named = errors.iter().any(|error| words.iter().all(|word| error.contains(word)));
+    assert!(named, "{words:?} is not in {errors:?}: {outcome:#?}");
+    assert!(!outcome.stderr.contains("stack backtrace"), "{outcome:#?}");
+    assert!(outcome.stderr.lines().count() <= 4, "{outcome:#?}");
+    assert!(!outcome.stdout.contains("test accuracy"), "a result: {outcome:#?}");
+}
+
+#[test]
+fn a_module_that_cannot_be_loaded_ends_the_run() {
+    for at in [10, 40] {
+        fails("FAIL_MODULE", at, &["cuda:", "device kernel image is invalid"]);
+    }
+}
+
+#[test]
+fn memory_that_runs_out_ends_the_run() {
+    fails("FAIL_ALLOC", 6, &["cuda:", "out of device memory", "smaller batch"]);
+}
+
+#[test]
+fn a_launch_that_fails_ends_the_run() {
+    fails("FAIL_LAUNCH", 150, &["cuda:", "719"]);
+}
+
+#[test]
+fn a_device_that_is_lost_ends_the_run() {
+    fails("LOST_AT", 300, &["cuda:", "719"]);
+    fails("LOST_AT", 700, &["cuda:", "719"]);
+}

@@ -1,0 +1,58 @@
+//! Batches that the device makes: the same as the host's.
+
+use crate::{
+    common::{assert_close, trained},
+    stand_in::{Machine, SMALL},
+};
+
+const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12";
+const DP: &str = "--mode dp --device-ids cuda:0,cuda:1 --batch-size 24";
+
+/// Losses on the device, with and without the images in its memory.
+fn both(flags: &str) -> [Vec<f64>; 2] {
+    let machine = Machine::new(2);
+    ["", "--data-on-device"].map(|flag| machine.trained(&format!("{SMALL} {flags} {flag}")).losses())
+}
+
+#[test]
+fn images_in_device_memory_give_the_same_losses() {
+    for flags in ["--mode single --batch-size 24", DDP, DP] {
+        let [uploaded, resident] = both(flags);
+        assert_close(flags, &resident, &uploaded, 0.0);
+    }
+}
+
+/// 70 images in batches of 12 a rank: the third global batch is uneven.
+#[test]
+fn uneven_shards_and_shuffled_epochs_give_the_same_losses() {
+    let [uploaded, resident] =
+        both(&format!("{DDP} --train-limit 70 --max-steps 7 --no-shuffle=false --seed 3"));
+    assert_close("uneven", &resident, &uploaded, 0.0);
+}
+
+#[test]
+fn images_moved_on_the_device_give_the_losses_of_the_cpu() {
+    let flags = "--mode single --batch-size 24 --augment shift,rotate,zoom,elastic --max-steps 3";
+    let cpu = trained(&format!("{SMALL} {flags}")).losses();
+    let [uploaded, resident] = both(flags);
+    assert_close("uploaded", &uploaded, &cpu, 1e-5);
+    assert_close("resident", &resident, &uploaded, 0.0);
+}
+
+#[test]
+fn a_resumed_run_needs_the_flag_no_more() {
+    let machine = Machine::new(1);
+    let flags = format!("{SMALL} --mode single --batch-size 24");
+    let whole = machine.trained(&flags);
+    let begun = machine.trained(&format!("{flags} --max-steps 2 --save-every 2 --data-on-device"));
+    machine.train(&format!("--device cuda {flags} --resume {}", begun.path.display())).succeeded();
+    assert_close("resumed", &begun.losses(), &whole.losses(), 1e-6);
+}
+
+#[test]
+fn images_that_do_not_fit_are_refused() {
+    // 96 + 16 images take 88 KB.
+    let machine = Machine::new(1).with("CUDA_STAND_IN_MEMORY", (300 << 20) + 40_000);
+    let outcome = machine.train(&format!("--device cuda {SMALL} --mode single --data-on-device"));
+    outcome.failed_saying(&["--data-on-device", "cuda:0", "leave out the flag"]);
+}

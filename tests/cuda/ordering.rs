@@ -1,0 +1,19 @@
+//! `burn-ddp check ordering` notices a collective that does not wait for the computation before it.
+
+use crate::stand_in::Machine;
+
+const CHECK: &str =
+    "check ordering --device cuda --transport nccl --ranks 2 --size 64 --milliseconds 2 --rounds 20";
+
+#[test]
+fn a_missing_wait_is_noticed() {
+    let outcome = Machine::new(2).run(CHECK).succeeded();
+    assert!(outcome.stdout.contains("\"wrong\":[]"), "{outcome:#?}");
+    // Work is executed at once if the host is slow, and a missing wait then changes nothing.
+    let noticed = (1..=5).any(|seed| {
+        let machine = Machine::new(2).with("CUDA_STAND_IN_IGNORE_WAITS", "stream");
+        let outcome = machine.with("CUDA_STAND_IN_SEED", seed).run(CHECK);
+        outcome.code.is_some_and(|code| code != 0) && outcome.stdout.contains("the sum of round")
+    });
+    assert!(noticed, "five orders of execution without the waits gave the right sums");
+}

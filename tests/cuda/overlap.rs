@@ -1,0 +1,58 @@
+//! All-reduces run beside backward, and the device waits for their results. The stand-in executes streams in
+//! random order, constrained only by events, and counts the kernels that are launched between a collective and the
+//! point at which the device is made to wait for it.
+
+use crate::{
+    common::Run,
+    stand_in::{Machine, SMALL},
+};
+use std::fs;
+
+const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12";
+
+/// Losses with one seed of the order; `None` if the run failed.
+fn losses(machine: &Machine, seed: u64) -> Option<Vec<f64>> {
+    println!("CUDA_STAND_IN_SEED={seed}");
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path().join("run");
+    let flags = format!("--device cuda --run-dir {} {SMALL} {DDP}", path.display());
+    let outcome = machine.clone().with("CUDA_STAND_IN_SEED", seed).train(&flags);
+    (outcome.code == Some(0)).then(|| Run::within(path, folder).losses())
+}
+
+/// Each rank's number of kernels that are independent of a collective launched before them.
+fn independent(flags: &str) -> Vec<u64> {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let machine = Machine::new(2).with("CUDA_STAND_IN_COUNTS", folder.path().join("counts").display());
+    machine.trained(&format!("{SMALL} {DDP} {flags}"));
+    let files = fs::read_dir(folder.path()).expect("counts").map(|file| file.expect("a file").path());
+    let counts =
+        files.map(|file| fs::read_to_string(file).expect("text")).filter(|text| text.contains("launches "));
+    counts
+        .map(|text| {
+            let line =
+                text.lines().find_map(|line| line.strip_prefix("launches independent of collectives "));
+            line.map_or(0, |number| number.parse().expect("a number"))
+        })
+        .collect()
+}
+
+#[test]
+fn backward_runs_beside_all_reduces() {
+    let counts = independent("");
+    assert!(counts.len() == 2 && counts.iter().all(|count| *count > 0), "{counts:?}");
+    assert_eq!(independent("--no-overlap"), [0, 0]);
+}
+
+/// Without the waits that order Burn's streams and NCCL's, results are wrong. Each all-reduce takes 100 ms, so that
+/// one that is not waited for has not ended.
+#[test]
+fn missing_waits_are_noticed() {
+    let machine = Machine::new(2).with("STAND_IN", "busy:0=100,busy:1=100");
+    let expected = losses(&machine, 1);
+    assert!(expected.is_some());
+    for which in ["stream", "context"] {
+        let wrong = machine.clone().with("CUDA_STAND_IN_IGNORE_WAITS", which);
+        assert!((1..=5).any(|seed| losses(&wrong, seed) != expected), "{which}");
+    }
+}

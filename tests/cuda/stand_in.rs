@@ -1,0 +1,130 @@
+//! Runs the program with the stand-ins in place of NVIDIA's libraries.
+
+use crate::common::{self, Outcome, Run, finish, mnist, program};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+/// A short run on generated digits.
+pub const SMALL: &str =
+    "--dataset digits --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
+    --scale-lr none --lr 0.01 --progress plain";
+
+/// What the program looks for; the stand-in for NVRTC reads none.
+const HEADERS: [&str; 5] = ["cuda_runtime.h", "mma.h", "crt/mma.h", "nv/target", "cuda/barrier"];
+
+/// The folder of the stand-ins, which are built once per test program, and of the kernels that g++ has compiled
+/// for them, which are kept between runs.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda");
+        for part in
+            ["lib", "kernels", "cache", "toolkit/include/crt", "toolkit/include/nv", "toolkit/include/cuda"]
+        {
+            fs::create_dir_all(folder.join(part)).expect("a folder");
+        }
+        for (from, to) in [
+            ("tests/cuda_stand_in/driver.rs", "libcuda.so.1"),
+            ("tests/cuda_stand_in/nvrtc.rs", "libnvrtc.so"),
+            ("collective/tests/nccl_stand_in/nccl.rs", "libnccl.so.2"),
+        ] {
+            build(from, &folder.join("lib").join(to));
+        }
+        for header in HEADERS {
+            fs::write(folder.join("toolkit/include").join(header), "").expect("a header");
+        }
+        folder
+    })
+}
+
+/// Builds a stand-in, whose own name (`SONAME`) is its file's, as of NVIDIA's libraries.
+pub fn build(source: &str, library: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let name = library.file_name().and_then(|name| name.to_str()).expect("UTF-8");
+    let new = library.with_extension("new");
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc)
+        .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=2", "-o"])
+        .args([&new, &source])
+        .args(["-C", &format!("link-arg=-Wl,-soname,{name}")])
+        .output()
+        .expect("rustc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Another test program may have loaded the old one.
+    fs::rename(&new, library).expect("a library");
+}
+
+/// A machine with emulated GPUs.
+#[derive(Clone)]
+pub struct Machine {
+    variables: Vec<(String, String)>,
+}
+
+impl Machine {
+    /// With `devices` GPUs. CubeCL's first start on it has an empty cache in `kernel_cache`, if given.
+    pub fn new(devices: usize) -> Self {
+        let folder = folder();
+        let path = |part: &str| folder.join(part).to_str().expect("UTF-8").to_owned();
+        let variables = [
+            ("LD_LIBRARY_PATH", path("lib")),
+            ("CUDA_PATH", path("toolkit")),
+            ("BURN_DDP_NCCL_PATH", path("lib/libnccl.so.2")),
+            ("BURN_DDP_KERNEL_CACHE", path("cache")),
+            ("CUBECL_AUTOTUNE_LEVEL", "minimal".into()),
+            ("RUST_BACKTRACE", "0".into()),
+            ("CUDA_STAND_IN_CACHE", path("kernels")),
+            ("CUDA_STAND_IN_DEVICES", devices.to_string()),
+        ];
+        Machine { variables: variables.map(|(name, value)| (name.into(), value)).to_vec() }
+    }
+
+    /// With another value of an environment variable.
+    pub fn with(mut self, name: &str, value: impl ToString) -> Self {
+        self.variables.retain(|(existing, _)| existing != name);
+        self.variables.push((name.into(), value.to_string()));
+        self
+    }
+
+    /// Value of an environment variable.
+    pub fn value(&self, name: &str) -> &str {
+        let found = self.variables.iter().find(|(existing, _)| existing == name);
+        found.map(|(_, value)| value.as_str()).expect("a variable")
+    }
+
+    /// Runs `mnist_ddp` with these flags, separated by blanks.
+    pub fn train(&self, flags: &str) -> Outcome {
+        self.start(&mnist(), flags)
+    }
+
+    /// Runs `burn-ddp` with these arguments, separated by blanks.
+    pub fn run(&self, arguments: &str) -> Outcome {
+        self.start(&program(), arguments)
+    }
+
+    fn start(&self, program: &Path, arguments: &str) -> Outcome {
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let mut command = common::command(program, &arguments);
+        command.env_remove("CUDA_VISIBLE_DEVICES").envs(self.variables.iter().cloned());
+        finish(command.spawn().expect("the program was built"))
+    }
+
+    /// Trains on an emulated GPU into a folder of its own, and checks that nothing went wrong.
+    pub fn trained(&self, flags: &str) -> Run {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let path = folder.path().join("run");
+        let outcome = self.train(&format!("--device cuda --run-dir {} {flags}", path.display())).succeeded();
+        clean(&outcome);
+        Run::within(path, folder)
+    }
+}
+
+/// Fails if a thread panicked or the stand-in noticed an error, such as a copy out of bounds.
+pub fn clean(outcome: &Outcome) {
+    for sign in ["panicked", "CUDA stand-in"] {
+        assert!(!outcome.stderr.contains(sign) && !outcome.stdout.contains(sign), "{sign}: {outcome:#?}");
+    }
+}

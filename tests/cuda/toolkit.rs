@@ -1,0 +1,153 @@
+//! What is missing or broken on a machine with a GPU is one error before training, or during it, and never a wrong
+//! result.
+
+use crate::{
+    common::Outcome,
+    stand_in::{Machine, SMALL, build},
+};
+use std::{fs, path::Path};
+
+const SINGLE: &str = "--mode single --batch-size 24";
+
+/// Trains, which fails with one error that has these parts.
+#[track_caller]
+fn fails(machine: &Machine, parts: &[&str]) -> Outcome {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = folder.path().join("run");
+    let outcome = machine.train(&format!("--device cuda {SMALL} {SINGLE} --run-dir {}", run.display()));
+    let errors: Vec<&str> = outcome.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    let [error] = errors[..] else { panic!("not one error: {outcome:#?}") };
+    for part in parts {
+        assert!(error.contains(part), "{part}: {outcome:#?}");
+    }
+    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+    assert!(!outcome.stdout.contains("test accuracy"), "{outcome:#?}");
+    outcome
+}
+
+/// Like [`fails`], without a panic.
+#[track_caller]
+fn fails_cleanly(machine: &Machine, parts: &[&str]) {
+    let outcome = fails(machine, parts);
+    assert!(!outcome.stderr.contains("panicked"), "{outcome:#?}");
+}
+
+/// A machine that compiles every kernel.
+fn uncached() -> Machine {
+    Machine::new(1).with("BURN_DDP_KERNEL_CACHE", "off")
+}
+
+fn toolkit(headers: &[&str]) -> tempfile::TempDir {
+    let toolkit = tempfile::tempdir().expect("temporary folder");
+    for header in headers {
+        let path = toolkit.path().join("include").join(header);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, "").expect("a header");
+    }
+    toolkit
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+#[test]
+fn a_missing_toolkit_is_named() {
+    let empty = toolkit(&[]);
+    let machine = Machine::new(1).with("CUDA_PATH", text(empty.path()));
+    fails_cleanly(&machine, &[text(empty.path()), "include/cuda_runtime.h", "nvidia-cuda-runtime"]);
+}
+
+#[test]
+fn plain_headers_are_enough_with_a_warning() {
+    let plain = toolkit(&["cuda_runtime.h", "mma.h"]);
+    let machine = Machine::new(1).with("CUDA_PATH", text(plain.path()));
+    let outcome = machine.run("devices").succeeded();
+    for part in ["tensor-core kernels are not used: crt/mma.h missing", "nvidia-cuda-cccl", "NVRTC 13.0"] {
+        assert!(outcome.stdout.contains(part), "{part}: {outcome:#?}");
+    }
+    let whole = toolkit(&["cuda_runtime.h", "mma.h", "crt/mma.h", "cccl/nv/target", "cccl/cuda/barrier"]);
+    let outcome = machine.with("CUDA_PATH", text(whole.path())).run("devices").succeeded();
+    assert!(!outcome.stdout.contains("not used"), "{outcome:#?}");
+}
+
+/// The stand-in for the driver alone, in a folder of its own.
+fn driver_alone(machine: &Machine) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let driver = Path::new(machine.value("LD_LIBRARY_PATH")).join("libcuda.so.1");
+    fs::copy(driver, folder.path().join("libcuda.so.1")).expect("the driver");
+    folder
+}
+
+#[test]
+fn a_missing_nvrtc_is_named() {
+    let machine = Machine::new(1);
+    let folder = driver_alone(&machine);
+    let machine = machine.with("LD_LIBRARY_PATH", text(folder.path()));
+    fails_cleanly(
+        &machine,
+        &["libnvrtc.so, libnvrtc.so.13, libnvrtc.so.12", "pip install nvidia-cuda-nvrtc==13.0.*"],
+    );
+}
+
+#[test]
+fn nvrtc_is_found_in_a_wheel() {
+    let machine = Machine::new(1);
+    let folder = driver_alone(&machine);
+    let prefix = tempfile::tempdir().expect("temporary folder");
+    let wheel = prefix.path().join("lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib");
+    fs::create_dir_all(&wheel).expect("a folder");
+    build("tests/cuda_stand_in/nvrtc.rs", &wheel.join("libnvrtc.so.12"));
+    let machine = machine
+        .with("LD_LIBRARY_PATH", text(folder.path()))
+        .with("VIRTUAL_ENV", text(prefix.path()))
+        .with("CUDA_STAND_IN_NVRTC", "12.8");
+    let outcome = machine.run("devices").succeeded();
+    assert!(outcome.stdout.contains(&format!("NVRTC 12.8 ({}", wheel.display())), "{outcome:#?}");
+    // cudarc must find the same.
+    machine.trained(&format!("{SMALL} {SINGLE} --max-steps 1"));
+}
+
+#[test]
+fn nvrtc_newer_than_the_driver_is_refused() {
+    let machine = Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_080).with("CUDA_STAND_IN_NVRTC", "12.9");
+    fails_cleanly(&machine, &["NVRTC 12.9", "driver's CUDA 12.8", "nvidia-cuda-nvrtc-cu12==12.8.*"]);
+}
+
+#[test]
+fn an_old_driver_is_refused() {
+    fails_cleanly(&Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_040), &["CUDA 12.4", "12.8", "570"]);
+}
+
+#[test]
+fn a_failing_probe_names_its_step() {
+    for (setting, parts) in [
+        ("FAIL_COMPILE", ["device cuda:0: NVRTC 13.0 does not compile the probe kernel", "refused by"]),
+        ("FAIL_MODULE", ["device cuda:0: cannot load the probe kernel", "CUDA_ERROR_INVALID_IMAGE"]),
+        ("FAIL_LAUNCH", ["device cuda:0: cannot launch the probe kernel", "CUDA_ERROR_LAUNCH_FAILED"]),
+    ] {
+        fails_cleanly(&uncached().with(&format!("CUDA_STAND_IN_{setting}"), 1), &parts);
+    }
+}
+
+/// CubeCL catches it and drops the launch. The first 20 kernels measure the device, and may fail.
+#[test]
+fn a_panic_in_a_device_thread_ends_training() {
+    let machine = uncached().with("CUDA_STAND_IN_BAD_LOG", 45);
+    fails(&machine, &["device cuda:0: work was dropped after a panic in CubeCL"]);
+}
+
+#[test]
+fn the_doctor_shows_the_toolkit() {
+    let outcome = Machine::new(2).run("doctor");
+    for line in [
+        "ok    CUDA driver   supports CUDA 13.0",
+        "ok    NVRTC         13.0 (",
+        "ok    GPU test      cuda:1 runs a kernel",
+    ] {
+        assert!(outcome.stdout.contains(line), "{line}: {outcome:#?}");
+    }
+    let outcome = Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_040).run("doctor");
+    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+    assert!(outcome.stdout.contains("FAIL  CUDA toolkit"), "{outcome:#?}");
+}

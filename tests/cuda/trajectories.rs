@@ -1,0 +1,90 @@
+//! Training on emulated GPUs follows the CPU and PyTorch.
+
+use crate::{
+    common::{assert_close, reference::Reference, trained},
+    stand_in::{Machine, SMALL},
+};
+
+/// Losses of PyTorch's reference trajectory `name` on one device, the first `steps`.
+fn golden(name: &str, flags: &str, steps: usize, tolerance: f64) {
+    let reference = Reference::read(name);
+    let golden = &reference.golden;
+    let run = Machine::new(1).trained(&format!(
+        "--mode single {} {flags} --max-steps {steps} --batch-size {} --eval-limit 16 --progress plain",
+        reference.flags(),
+        golden.global_batch,
+    ));
+    assert_close(name, &run.losses(), &golden.loss[..steps], tolerance);
+}
+
+#[test]
+fn the_plain_network_follows_pytorch() {
+    golden("calm", "", 40, 5e-6);
+}
+
+/// PyTorch's own f32 and f64 differ by 6e-3 in this trajectory.
+#[test]
+fn the_batch_norm_network_follows_pytorch() {
+    golden("bn", "--batch-norm", 12, 1e-2);
+}
+
+/// Flags, the number of ranks that share a batch of 24, and the tolerance of the losses.
+fn follows_the_cpu(way: &str, ranks: usize, flags: &str, tolerance: f64) {
+    let flags = format!("{SMALL} {flags}");
+    let cpu = trained(&format!("{flags} --mode single --batch-size 24"));
+    let gpu = Machine::new(2).trained(&format!("{flags} {way} --batch-size {}", 24 / ranks));
+    assert_close(&format!("{way} {flags}"), &gpu.losses(), &cpu.losses(), tolerance);
+}
+
+const SINGLE: &str = "--mode single";
+const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl";
+const DP: &str = "--mode dp --device-ids cuda:0,cuda:1";
+
+#[test]
+fn one_device_follows_the_cpu() {
+    follows_the_cpu(SINGLE, 1, "", 1e-6);
+}
+
+#[test]
+fn two_ranks_follow_the_cpu() {
+    follows_the_cpu(DDP, 2, "", 1e-6);
+}
+
+#[test]
+fn two_ranks_with_synchronised_batch_norm_follow_the_cpu() {
+    follows_the_cpu(DDP, 2, "--sync-bn", 2e-5);
+}
+
+#[test]
+fn accumulation_and_clipping_follow_the_cpu() {
+    for way in [(SINGLE, 1), (DDP, 2)] {
+        follows_the_cpu(way.0, way.1, "--grad-accum-steps 2 --clip-grad-norm 0.5 --max-steps 3", 1e-6);
+    }
+}
+
+/// The CPU and a GPU round sums of 16-bit numbers in other places: the tolerance is two units in the last place
+/// of a loss around 2.3.
+#[test]
+fn half_precision_follows_the_cpu() {
+    follows_the_cpu(SINGLE, 1, "--precision f16 --max-steps 3", 4e-3);
+    follows_the_cpu(DDP, 2, "--precision bf16 --max-steps 3", 3e-2);
+}
+
+#[test]
+fn two_devices_of_one_process_follow_the_cpu() {
+    follows_the_cpu(DP, 1, "", 1e-6);
+    follows_the_cpu(DP, 1, "--sync-bn", 2e-5);
+}
+
+#[test]
+fn a_resumed_run_follows_the_uninterrupted_one() {
+    for way in [format!("{SINGLE} --batch-size 24"), format!("{DDP} --batch-size 12")] {
+        let machine = Machine::new(2);
+        let whole = machine.trained(&format!("{SMALL} {way}"));
+        let begun = machine.trained(&format!("{SMALL} {way} --max-steps 2 --save-every 2"));
+        let flags = format!("--device cuda {SMALL} {way} --resume {}", begun.path.display());
+        let outcome = machine.train(&flags).succeeded();
+        crate::stand_in::clean(&outcome);
+        assert_close(&way, &begun.losses(), &whole.losses(), 1e-6);
+    }
+}
