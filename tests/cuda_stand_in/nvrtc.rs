@@ -83,7 +83,7 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
         Ok(path) => {
             program.image = path.to_string_lossy().into_owned().into_bytes();
             program.image.push(0);
-            count();
+            count(kernel_name(&program.source).unwrap_or_default());
             SUCCESS
         }
         Err(why) => {
@@ -94,12 +94,12 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
     }
 }
 
-/// Adds a program to the counts, as `settings.rs` describes them.
-fn count() {
+/// Adds a program to the counts, as `settings.rs` describes them, with the name of its kernel.
+fn count(kernel: &str) {
     if let Ok(path) = env::var("CUDA_STAND_IN_COUNTS") {
         let path = format!("{path}.{}.nvrtc", process::id());
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(b"programs 1\n"));
+        let _ = file.and_then(|mut file| file.write_all(format!("programs 1\nkernel {kernel}\n").as_bytes()));
     }
 }
 
