@@ -6,7 +6,7 @@
 //! ```
 
 use burn::tensor::{Device, Tensor};
-use burn_ddp::{exit, launch::spawn};
+use burn_ddp::{launch::spawn, process::exit};
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp, tensor};
 use std::process::ExitCode;
 

@@ -19,7 +19,7 @@ use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
-use burn_ddp::{context::values::positive, exit, launch::spawn};
+use burn_ddp::{context::values::positive, launch::spawn, process::exit};
 use clap::Parser;
 use collective::{
     InitMethod, Options, ProcessGroup, World,

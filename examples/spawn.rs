@@ -6,7 +6,7 @@
 //! burn-ddp launch --nproc-per-node 3 -- target/debug/examples/spawn   # a launcher decides
 //! ```
 
-use burn_ddp::{context::values::positive, exit, launch::spawn};
+use burn_ddp::{context::values::positive, launch::spawn, process::exit};
 use clap::Parser;
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
 use std::process::ExitCode;

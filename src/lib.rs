@@ -75,26 +75,16 @@
 //! `cargo run -- --epochs 3` then trains on every GPU of the machine, or in two processes on its CPU, and
 //! `cargo run -- --help` lists the flags.
 
-pub mod answers;
-pub mod atomic_file;
 pub mod bench;
 pub mod check;
-pub mod console;
 pub mod context;
 pub mod device;
-pub mod device_transport;
 pub mod doctor;
-pub mod exit;
 pub mod launch;
 pub mod launch_command;
-pub mod nproc;
-pub mod print;
+pub mod process;
 pub mod run;
-pub mod stop;
 pub mod trainer;
-pub mod weights;
-pub mod world;
-pub mod world_args;
 
 pub use collective;
 #[cfg(feature = "mimalloc")]

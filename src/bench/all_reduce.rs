@@ -1,6 +1,10 @@
 //! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
-use crate::{launch, print::print_line, world::Environment, world_args::WorldArgs};
+use crate::{
+    context::world_args::WorldArgs,
+    launch::{self, world::Environment},
+    process::console::print_line,
+};
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::{Options, ProcessGroup, ReduceOp, Transport};

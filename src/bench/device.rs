@@ -1,9 +1,9 @@
 //! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
 
 use super::median;
-use crate::context::values::DeviceArg;
+use crate::device::DeviceArg;
 #[cfg(feature = "cuda")]
-use crate::print::print_line;
+use crate::process::console::print_line;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::process::ExitCode;

@@ -1,10 +1,13 @@
 //! The flags that choose devices and processes: a part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
 
 use super::{
-    replicas::DeviceId,
-    values::{DeviceArg, DpReduceArg, ModeArg, seconds},
+    values::{DpReduceArg, ModeArg, seconds},
+    world_args::WorldArgs,
 };
-use crate::{nproc::Nproc, world_args::WorldArgs};
+use crate::{
+    device::{DeviceArg, DeviceId},
+    launch::nproc::Nproc,
+};
 use clap::{ArgAction, Args, Parser, value_parser};
 use collective::Transport;
 

@@ -4,17 +4,15 @@ pub mod args;
 pub mod plan;
 pub mod replicas;
 pub mod values;
+pub mod world_args;
 
 pub use args::ContextArgs;
 pub use plan::{Mode, Role};
 
 use crate::{
-    console::Console,
-    device::{LocalDevice, faults, gpus, keep_memory},
-    device_transport, exit,
-    launch::{WHY, cores, ranks as start_ranks},
-    stop::StopSignals,
-    world::Environment,
+    device::{LocalDevice, faults, gpus, keep_memory, transport},
+    launch::{WHY, cores, ranks as start_ranks, world::Environment},
+    process::{console::Console, exit, stop::StopSignals},
 };
 use anyhow::{Context as _, Result};
 use burn::module::Module;
@@ -109,7 +107,7 @@ impl Context {
         let options = Options::default().timeout(Duration::from_secs_f64(args.timeout));
         let group = args.world.connect(environment, args.transport, options)?;
         let transport =
-            device_transport::attach(args.transport, role.device, &group, false, &|line| console.warn(line))?;
+            transport::attach(args.transport, role.device, &group, false, &|line| console.warn(line))?;
         let device = role.device.burn()?.autodiff();
         let stopped_by = AtomicU8::new(0);
         Ok(Self { role, threads, group, transport, device, console, signals, began, stopped_by })

@@ -1,15 +1,9 @@
 //! From flags to a plan: which mode, how many ranks on which devices, and why.
 
-use super::{
-    args::ContextArgs,
-    replicas::Replicas,
-    values::{DeviceArg, ModeArg},
-};
+use super::{args::ContextArgs, replicas::Replicas, values::ModeArg};
 use crate::{
-    device::{Accelerator, Gpus, LocalDevice},
-    launch::cores,
-    nproc::Nproc,
-    world::Environment,
+    device::{Accelerator, DeviceArg, Gpus, LocalDevice},
+    launch::{cores, nproc::Nproc, world::Environment},
 };
 use anyhow::{Error, Result, anyhow, bail};
 use serde::Serialize;

@@ -1,74 +1,23 @@
 //! `--mode dp`: which devices of this process hold replicas, and which gathers their outputs.
 
-use super::{
-    args::ContextArgs,
-    values::{DeviceArg, DpReduceArg},
-};
+use super::{args::ContextArgs, values::DpReduceArg};
 use crate::{
-    console::Console,
-    device::{Accelerator, Gpus, LocalDevice},
-    device_transport,
+    device::{Accelerator, DeviceArg, DeviceId, Gpus, transport},
+    process::console::Console,
 };
 use anyhow::{Context, Error, Result, bail};
 use collective::{
     data_parallel::{DataParallelConfig, DpReduce},
     transport::nccl::DeviceSite,
 };
-use serde::{Serialize, Serializer};
-use std::{fmt, str::FromStr, sync::Arc};
+use serde::Serialize;
+use std::{fmt, sync::Arc};
 
 /// Devices as NCCL sees them.
 type Sites = Vec<Arc<dyn DeviceSite>>;
 
 /// Replicas on a machine without a GPU.
 const CPU_REPLICAS: usize = 2;
-
-/// One entry of `--device-ids`: a GPU, or one of the replicas that share the CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceId {
-    Cpu(usize),
-    Gpu(Accelerator, usize),
-}
-
-impl FromStr for DeviceId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
-        match (kind, number.parse()) {
-            ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
-            (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
-                Ok(DeviceId::Gpu(kind.parse()?, number))
-            }
-            _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
-        }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
-            DeviceId::Gpu(kind, number) => write!(f, "{kind}:{number}"),
-        }
-    }
-}
-
-impl Serialize for DeviceId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl DeviceId {
-    /// The device itself.
-    pub fn local(self) -> LocalDevice {
-        match self {
-            DeviceId::Cpu(_) => LocalDevice::Cpu,
-            DeviceId::Gpu(kind, number) => LocalDevice::Gpu(kind, number),
-        }
-    }
-}
 
 /// The replicas of a run; the first holds the module and its optimizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -177,7 +126,7 @@ impl Replicas {
 
     fn sites(&self) -> Result<Sites, String> {
         let site = |id: &DeviceId| {
-            let site = device_transport::site(id.local())?;
+            let site = transport::site(id.local())?;
             site.library().map_err(|error| error.to_string())?;
             Ok(site)
         };

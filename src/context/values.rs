@@ -1,6 +1,5 @@
 //! The values of flags about devices and processes, and parsers of numbers.
 
-use crate::device::Accelerator;
 use clap::ValueEnum;
 
 /// `--mode`
@@ -26,33 +25,7 @@ pub enum DpReduceArg {
     AllReduce,
 }
 
-/// `--device`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceArg {
-    Auto,
-    Cpu,
-    Gpu(Accelerator, Option<usize>),
-}
-
-impl std::str::FromStr for DeviceArg {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "auto" => return Ok(DeviceArg::Auto),
-            "cpu" => return Ok(DeviceArg::Cpu),
-            _ => {}
-        }
-        let (kind, number) = s.split_once(':').map_or((s, None), |(kind, number)| (kind, Some(number)));
-        let number = number.map(str::parse).transpose();
-        match (kind.parse(), number) {
-            (Ok(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
-            _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu, or such as cuda:N with N a device number from 0".into()),
-        }
-    }
-}
-
-/// A whole number from 1.
+/// Parses a whole number from 1.
 pub fn positive(s: &str) -> Result<usize, String> {
     s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".into())
 }
@@ -75,19 +48,4 @@ pub fn rate(s: &str) -> Result<f64, String> {
 /// Parses a duration in seconds.
 pub fn seconds(s: &str) -> Result<f64, String> {
     bounded(s, "a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_as_documented() {
-        assert_eq!("cuda:3".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, Some(3))));
-        assert_eq!("cuda".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, None)));
-        assert_eq!("vulkan:0".parse(), Ok(DeviceArg::Gpu(Accelerator::Vulkan, Some(0))));
-        for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0:1", ""] {
-            assert!(bad.parse::<DeviceArg>().is_err(), "{bad}");
-        }
-    }
 }

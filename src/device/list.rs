@@ -2,7 +2,7 @@
 
 use super::{Accelerator, gigabytes};
 use crate::launch::cores;
-use crate::print::print_line;
+use crate::process::console::print_line;
 use std::fs;
 
 /// Prints it.

@@ -2,15 +2,17 @@
 
 mod accelerator;
 mod allocator;
+mod choice;
 pub mod faults;
 #[cfg(feature = "cuda")]
 pub mod kernel_cache;
 pub mod list;
+pub mod transport;
 
 pub use accelerator::Accelerator;
 pub use allocator::keep_memory;
+pub use choice::{DeviceArg, DeviceId, Gpus, gpus};
 
-use crate::context::values::DeviceArg;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use serde::{Serialize, Serializer};
@@ -105,34 +107,5 @@ impl fmt::Display for LocalDevice {
 impl Serialize for LocalDevice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-/// The GPUs a run may use: all of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gpus {
-    pub kind: Accelerator,
-    pub count: usize,
-}
-
-/// GPUs of the kind that `--device` names, or of the best kind that is there; or why there are none.
-pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
-    match wanted {
-        DeviceArg::Cpu => Err("the CPU was asked for".into()),
-        DeviceArg::Gpu(kind, _) => kind.count().map(|count| Gpus { kind, count }),
-        DeviceArg::Auto => {
-            let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());
-            let mut reasons = Vec::new();
-            for kind in built_in {
-                match kind.count_hardware() {
-                    Ok(count) => return Ok(Gpus { kind, count }),
-                    Err(reason) => reasons.push(reason),
-                }
-            }
-            if reasons.is_empty() {
-                reasons.push("this program was built without any GPU's backend".into());
-            }
-            Err(reasons.join("; "))
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The confusion matrix of a classifier: a callback over the test set, joined over all ranks.
 
-use crate::{answers::values, atomic_file};
+use crate::{process::atomic_file, run::tensor_io::values};
 use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     metric::Classification,

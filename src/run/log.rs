@@ -5,7 +5,7 @@ use super::{
     evaluation::Evaluation,
     tables::{EpochRow, RankRow, StepRow},
 };
-use crate::atomic_file;
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use serde::{Deserialize, Serialize};

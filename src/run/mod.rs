@@ -9,7 +9,9 @@ mod output;
 pub mod png;
 pub mod report;
 pub mod tables;
+pub mod tensor_io;
 pub mod tensorboard;
+pub mod weights;
 
 pub use checkpoint::CheckpointArgs;
 pub use evaluation::Evaluation;

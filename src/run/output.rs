@@ -8,8 +8,7 @@ use super::{
     tensorboard::EventLog,
 };
 use crate::{
-    console::Console,
-    stop,
+    process::{console::Console, stop},
     trainer::{Config, TrainerArgs},
 };
 use anyhow::Result;

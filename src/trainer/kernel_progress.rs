@@ -2,8 +2,8 @@
 //! with an empty kernel cache.
 
 use crate::{
-    console::Console,
     device::{LocalDevice, kernel_cache},
+    process::console::Console,
 };
 use collective::strategy::{Observer, StepReport};
 use std::{

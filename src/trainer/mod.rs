@@ -22,12 +22,11 @@ pub use config::{Config, DatasetName};
 use crate::trainer::kernel_progress::KernelProgress;
 use crate::{
     context::{self, Context},
-    exit,
+    process::{exit, stop},
     run::{
         checkpoint::Monitor,
         tensorboard::{EventLog, GradientHistograms},
     },
-    stop,
 };
 use anyhow::{Result, bail};
 use burn::optim::ModuleOptimizer;

@@ -3,7 +3,7 @@
 use super::{args::TrainerArgs, config::Config};
 use crate::{
     context::Context,
-    weights::{self, Loaded},
+    run::weights::{self, Loaded},
 };
 use anyhow::{Context as _, Result, bail};
 use burn::train::LearnerModel;

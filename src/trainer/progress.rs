@@ -1,7 +1,7 @@
 //! The progress of a run on the console: a bar, plain lines, or burn-train's dashboard.
 
 use super::{config::Config, values::ProgressArg};
-use crate::{console::Console, run::Evaluation};
+use crate::{process::console::Console, run::Evaluation};
 use anyhow::{Result, bail};
 use burn::train::{
     Interrupter,

@@ -2,7 +2,7 @@
 
 use super::{args::TrainerArgs, config::Config};
 use crate::{
-    console::Console,
+    process::console::Console,
     run::{
         Output,
         checkpoint::{Found, Identity},

@@ -7,11 +7,11 @@ use crate::{
 };
 use anyhow::Context;
 use burn_ddp::{
-    answers::{softmax, values},
-    atomic_file,
+    process::atomic_file,
     run::{
         png,
         tables::{MISTAKE_COLUMNS as COLUMNS, Mistake},
+        tensor_io::{softmax, values},
         tensorboard::{EventLog, Picture},
     },
 };

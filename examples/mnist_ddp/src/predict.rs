@@ -17,9 +17,11 @@ use crate::{
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_ddp::{
-    answers::{softmax, values},
-    exit,
-    print::{eprint_line, print_line},
+    process::{
+        console::{eprint_line, print_line},
+        exit,
+    },
+    run::tensor_io::{softmax, values},
 };
 use clap::Args;
 use serde::Serialize;

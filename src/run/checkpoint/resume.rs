@@ -2,7 +2,7 @@
 
 use super::{CheckpointArgs, Identity, Manifest, Refusal, Store};
 use crate::{
-    console::Console,
+    process::console::Console,
     trainer::{Config, TrainerArgs},
 };
 use anyhow::{Result, anyhow, bail};

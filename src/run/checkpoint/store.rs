@@ -2,7 +2,7 @@
 //! new ones are safe.
 
 use super::manifest::{self, Manifest};
-use crate::atomic_file;
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
 use collective::strategy::Snapshot;
 use std::{

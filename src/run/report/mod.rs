@@ -13,7 +13,7 @@ mod scale;
 pub use compare::{CompareArgs, compare};
 pub use run::Run;
 
-use crate::atomic_file;
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
 use clap::Args;
 use page::{duration, escape, page, percent, tiles};

@@ -1,7 +1,7 @@
 //! `--histograms`: how the averaged gradients, and the parameters they are of, are distributed.
 
 use super::{EventLog, Histogram};
-use crate::answers;
+use crate::run::tensor_io;
 use burn::module::{ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
@@ -60,7 +60,7 @@ struct Write<'a> {
 impl Write<'_> {
     fn write<const D: usize>(&mut self, kind: &str, values: Tensor<D>) {
         let name = format!("{kind}/{}", self.path.join("."));
-        match answers::values::<f32, D, _>(values) {
+        match tensor_io::values::<f32, D, _>(values) {
             Ok(values) => {
                 if let Some(values) = Histogram::of(&values) {
                     self.log.histogram(name, self.step, values);

@@ -5,7 +5,7 @@ use burn::nn::{DropoutConfig, LinearConfig, conv::Conv2dConfig, pool::MaxPool2dC
 use burn::tensor::{Device, Distribution, Tensor, activation::relu};
 use burn_ddp::{
     bench::{median, processor_seconds},
-    print::print_line,
+    process::console::print_line,
 };
 use kernels::layers;
 use serde::Serialize;

@@ -10,10 +10,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use burn_ddp::{
     bench::{median, timed},
-    context::use_threads,
+    context::{use_threads, world_args::WorldArgs},
     launch,
-    print::print_line,
-    world_args::WorldArgs,
+    process::console::print_line,
 };
 use clap::Args;
 use collective::{

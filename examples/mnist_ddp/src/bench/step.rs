@@ -14,10 +14,9 @@ use burn::tensor::Device;
 use burn::train::TrainOutput;
 use burn_ddp::{
     bench::{median, processor_seconds, timed},
-    context::use_threads,
+    context::{use_threads, world_args::WorldArgs},
     launch,
-    print::print_line,
-    world_args::WorldArgs,
+    process::console::print_line,
 };
 use clap::Args;
 use collective::{

@@ -16,7 +16,7 @@ use burn::train::{
 use burn_ddp::{
     bench::{median, processor_seconds},
     context::use_threads,
-    print::print_line,
+    process::console::print_line,
 };
 use clap::Args;
 use collective::{

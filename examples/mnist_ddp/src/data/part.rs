@@ -2,7 +2,7 @@
 //! that keeps a second program from the same work.
 
 use super::DataError;
-use burn_ddp::atomic_file;
+use burn_ddp::process::atomic_file;
 use std::{
     fs::{self, File, TryLockError},
     io::Write,

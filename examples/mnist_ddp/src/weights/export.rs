@@ -5,7 +5,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
 use burn::store::{BurnToPyTorchAdapter, ModuleSnapshot, SafetensorsStore};
 use burn::tensor::Device;
-use burn_ddp::{atomic_file, print::print_line};
+use burn_ddp::process::{atomic_file, console::print_line};
 use clap::Subcommand;
 use std::{
     fs,

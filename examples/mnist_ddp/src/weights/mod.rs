@@ -7,7 +7,7 @@ pub use export::{WeightsCommand, run};
 use crate::model::{Net, NetConfig};
 use anyhow::{Result, bail};
 use burn::tensor::Device;
-use burn_ddp::weights::load;
+use burn_ddp::run::weights::load;
 use std::path::Path;
 
 /// The network of a run or file, with or without BatchNorm as the file has it, to compute with on

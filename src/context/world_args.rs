@@ -1,6 +1,10 @@
 //! Flags for rank, world size and rendezvous: the arguments of PyTorch's `init_process_group`.
 
-use crate::{context::values::positive, exit, print::eprint_line, stop, world::Environment};
+use crate::{
+    context::values::positive,
+    launch::world::Environment,
+    process::{console::eprint_line, exit, stop},
+};
 use anyhow::{Result, bail};
 use collective::{InitMethod, Options, ProcessGroup, Transport};
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! The console: the one place that prints. Only rank 0 has a visible one; errors are printed by every rank.
+//! The console: the one place that prints. Reports are printed on rank 0 only, errors on every rank.
+//!
+//! A closed output is not an error.
 
-use crate::print::{eprint_line, print_line};
+use std::io::{Write, stderr, stdout};
 
 /// Prints what a run reports, on rank 0 alone.
 #[derive(Clone, Copy, Debug)]
@@ -32,4 +34,15 @@ impl Console {
             eprint_line(&format!("warning: {line}"));
         }
     }
+}
+
+/// Prints a line to standard output.
+pub fn print_line(line: &str) {
+    // A reader that has closed the pipe does not want the line.
+    let _ = writeln!(stdout(), "{line}");
+}
+
+/// Prints a line to standard error, from any rank or the launcher.
+pub fn eprint_line(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
 }

@@ -1,6 +1,6 @@
 //! Exit codes, and the report of a program's error.
 
-use crate::{print::eprint_line, stop};
+use crate::process::{console::eprint_line, stop};
 use collective::{Error, health};
 use std::{
     process::ExitCode,
