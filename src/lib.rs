@@ -77,6 +77,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod config;
 pub mod context;
 pub mod device;
 pub mod doctor;
@@ -90,5 +91,6 @@ pub use collective;
 #[cfg(feature = "mimalloc")]
 pub use mimalloc;
 
+pub use config::TrainerArgs;
 pub use context::{Context, ContextArgs, launch, launch_with};
-pub use trainer::{Trainer, TrainerArgs, main};
+pub use trainer::{Trainer, main};

@@ -2,7 +2,7 @@
 //! TensorBoard does where it is installed.
 
 mod common;
-use common::{Run, command, finish, trained};
+use common::{Run, command, example, finish, trained};
 use std::{
     collections::BTreeMap,
     fs,
@@ -134,6 +134,33 @@ fn events_are_what_the_tables_say() {
     assert_eq!(scalars.len(), SCALARS.len(), "{:?}", scalars.keys());
     assert_eq!(scalars["train/loss"].len(), 16);
     assert_as_in_the_tables(&run, &scalars);
+}
+
+/// The metric logger for a burn-train `Learner`, as `custom_learner` uses it.
+#[test]
+fn a_learner_writes_its_metrics() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = Run::at(folder.path().into());
+    let args = ["2", "--log-dir", folder.path().to_str().expect("UTF-8")];
+    let outcome =
+        finish(command(&example("custom_learner"), &args).spawn().expect("cargo built the examples"));
+    let printed: Vec<f64> = outcome
+        .succeeded()
+        .stdout
+        .lines()
+        .map(|line| line.split_whitespace().nth(7).expect("a loss").parse().expect("a number"))
+        .collect();
+    let scalars = scalars(&run);
+    assert_eq!(scalars.keys().collect::<Vec<_>>(), ["train/Loss", "train_epoch/Loss", "valid/Loss"]);
+    // 1000 points in batches of 48 over both ranks.
+    let steps = |tag: &str| scalars[tag].iter().map(|point| point.0).collect::<Vec<_>>();
+    assert_eq!(steps("train/Loss"), (1..=210).collect::<Vec<_>>());
+    assert_eq!(steps("valid/Loss"), (1..=10).map(|epoch| 21 * epoch).collect::<Vec<_>>());
+    assert_eq!(steps("train_epoch/Loss"), steps("valid/Loss"));
+    assert_eq!(printed.len(), 10, "one line an epoch");
+    for (point, value) in scalars["valid/Loss"].iter().zip(printed) {
+        assert!((point.1 - value).abs() <= 1e-6, "{point:?} is printed as {value}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! torchrun --nproc-per-node 4 target/debug/examples/mnist_ddp  # ranks started by torchrun
 //! ```
 
-use burn_ddp::{process::exit, trainer::config_file};
+use burn_ddp::{config::config_file, process::exit};
 use clap::{Parser, Subcommand};
 use mnist::{
     args::MnistArgs,

@@ -17,7 +17,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use burn::module::Module;
 use burn::tensor::Device;
-use collective::{Options, ProcessGroup, World, module_state};
+use collective::{Options, ProcessGroup, ReduceOp, World, module_state};
 use kernels::host_tensor::is_flex;
 use plan::Plan;
 use std::{
@@ -187,6 +187,17 @@ impl Context {
     /// Prints a line on rank 0.
     pub fn say(&self, line: &str) {
         self.console.say(line);
+    }
+
+    /// Prints the mean of `value` over the ranks, on rank 0, and returns it. Every rank must call it.
+    ///
+    /// # Errors
+    /// If a rank fails.
+    pub fn log(&self, name: &str, value: f64) -> Result<f64> {
+        let mut mean = [value];
+        self.group.all_reduce(&mut mean, ReduceOp::Mean)?;
+        self.say(&format!("{name} {:.6}", mean[0]));
+        Ok(mean[0])
     }
 
     /// When this process began.

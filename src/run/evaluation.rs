@@ -1,5 +1,6 @@
 //! The result of an evaluation.
 
+use crate::config::Monitor;
 use collective::strategy::EpochReport;
 use serde::{Deserialize, Serialize};
 
@@ -17,5 +18,13 @@ impl Evaluation {
     pub fn of(report: &EpochReport) -> Self {
         let mean = |i: usize| Some(report.valid_totals.get(i)? / report.valid_samples.max(1) as f64);
         Self { loss: mean(0).unwrap_or_default(), accuracy: mean(1) }
+    }
+
+    /// Whether this evaluation is better than `old` in the monitored metric; NaN never is.
+    pub fn is_better(&self, old: &Self, monitor: Monitor) -> bool {
+        match monitor {
+            Monitor::Loss => self.loss < old.loss,
+            Monitor::Accuracy => self.accuracy > old.accuracy,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What a run leaves behind: `config.json`, `summary.json`, the model, and beside them what
 //! [`log`](super::log) and [`checkpoint`](super::checkpoint) write.
 
-use crate::{context::Mode, device::LocalDevice, process::atomic_file, trainer::Config};
+use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_file};
 use anyhow::{Context, Result, bail};
 use burn::module::Module;
 use serde::Serialize;

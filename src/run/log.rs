@@ -1,11 +1,10 @@
 //! Follows a run: `steps.csv`, `epochs.csv` and `ranks.csv`, and what the summary and checkpoints say about it.
 
 use super::{
-    checkpoint::Monitor,
     evaluation::Evaluation,
     tables::{EpochRow, RankRow, StepRow},
 };
-use crate::process::atomic_file;
+use crate::{config::Monitor, process::atomic_file};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use serde::{Deserialize, Serialize};
@@ -203,7 +202,7 @@ impl Observer for RunLog {
         self.update(|tables, progress| {
             progress.evaluation = evaluation;
             progress.best = match progress.best {
-                Some(best) if !self.monitor.is_better(&evaluation, &best.evaluation) => {
+                Some(best) if !evaluation.is_better(&best.evaluation, self.monitor) => {
                     Some(Best { ago: best.ago + 1, ..best })
                 }
                 Some(_) | None => Some(Best { step: progress.step, evaluation, ago: 0 }),

@@ -8,8 +8,8 @@ use super::{
     tensorboard::EventLog,
 };
 use crate::{
+    config::{Config, TrainerArgs},
     process::{console::Console, stop},
-    trainer::{Config, TrainerArgs},
 };
 use anyhow::Result;
 use burn::module::Module;

@@ -1,14 +1,18 @@
 //! Weights of a module in files: Burn records, PyTorch's `.pt`, and safetensors with PyTorch's key names and
 //! layouts.
 
-use anyhow::{Result, anyhow, bail};
+use crate::{context::Context, process::atomic_file};
+use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::{ModuleMapper, Param};
 use burn::store::{
-    ApplyError, ApplyResult, BurnpackStore, KeyRemapper, ModuleSnapshot, PyTorchToBurnAdapter, PytorchStore,
-    SafetensorsStore, pytorch_reader::PytorchReader,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, BurnpackStore, KeyRemapper, ModuleSnapshot,
+    PyTorchToBurnAdapter, PytorchStore, SafetensorsStore, pytorch_reader::PytorchReader,
 };
 use burn::tensor::{DType, FloatDType, Tensor};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// A module with what a file had for it.
 pub struct Loaded<M> {
@@ -69,6 +73,40 @@ pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
         fitting: result.applied.len(),
         complaints: complaints(&result),
     })
+}
+
+impl Context {
+    /// Writes a module's weights on rank 0, as [`save`] does; other ranks do nothing.
+    ///
+    /// # Errors
+    /// As [`save`].
+    pub fn save<M: ModuleSnapshot>(&self, module: &M, path: impl AsRef<Path>) -> Result<()> {
+        if self.is_main() { save(module, path.as_ref(), "") } else { Ok(()) }
+    }
+}
+
+/// Writes a module's weights atomically: as safetensors with PyTorch's key names and layouts, or as Burn record
+/// (`.bpk`). `prefix` is put before every key of a safetensors file.
+///
+/// # Errors
+/// If the file has another ending or cannot be written.
+pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let bytes = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("safetensors") => {
+            let store = SafetensorsStore::from_bytes(None).with_to_adapter(BurnToPyTorchAdapter);
+            // Hugging Face's libraries require this entry before they hand tensors to PyTorch.
+            let mut store = store.metadata("format", "pt").with_key_remapping("^", prefix);
+            module.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
+            store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?
+        }
+        Some("bpk") => module.clone().into_record().into_bytes().map_err(|e| anyhow!("{}: {e}", failed()))?,
+        _ => bail!("{}: the file to write must end in .safetensors or .bpk", path.display()),
+    };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    atomic_file::write(path, &bytes).with_context(failed)
 }
 
 /// Under which key a PyTorch checkpoint keeps the weights, if it keeps other things, too.

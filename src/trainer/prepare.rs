@@ -1,7 +1,7 @@
 //! The model and the devices of a run, as the flags say.
 
-use super::{args::TrainerArgs, config::Config};
 use crate::{
+    config::{Config, TrainerArgs},
     context::Context,
     run::weights::{self, Loaded},
 };

@@ -1,8 +1,10 @@
 //! The progress of a run on the console: a bar, plain lines, or burn-train's dashboard.
 
-use super::{config::Config, values::ProgressArg};
-use crate::{process::console::Console, run::Evaluation};
-use anyhow::{Result, bail};
+use crate::{
+    config::{Config, values::ProgressArg},
+    process::console::Console,
+    run::Evaluation,
+};
 use burn::train::{
     Interrupter,
     renderer::{MetricsRenderer, default_renderer},
@@ -13,13 +15,13 @@ use collective::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    io::{IsTerminal, stderr, stdout},
+    io::{IsTerminal, stderr},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 /// Time between two lines of [`Style::Plain`] within an epoch.
-const PLAIN_EVERY: Duration = Duration::from_secs(10);
+pub(super) const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// How progress is displayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,20 +35,6 @@ pub enum Style {
 }
 
 impl Style {
-    /// Refuses a display that this terminal or build does not have.
-    ///
-    /// # Errors
-    /// If the dashboard is not built in, or standard output is not a terminal.
-    pub fn check(progress: ProgressArg) -> Result<()> {
-        if progress == ProgressArg::Tui && !cfg!(feature = "tui") {
-            bail!("--progress tui: this program was built without the feature `tui`");
-        }
-        if progress == ProgressArg::Tui && !stdout().is_terminal() {
-            bail!("--progress tui needs a terminal as standard output");
-        }
-        Ok(())
-    }
-
     /// The display that `--progress` chooses here.
     pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
         match progress {
@@ -65,6 +53,18 @@ impl Style {
             Style::Silent | Style::Bar | Style::Plain => Box::new(NoopRenderer),
         }
     }
+}
+
+/// A bar for `total` samples; hidden where the style has none.
+pub(super) fn progress_bar(style: Style, prefix: String, total: usize) -> ProgressBar {
+    let bar = match style {
+        Style::Bar => ProgressBar::new(total as u64),
+        Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
+    };
+    let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_prefix(prefix);
+    bar
 }
 
 /// An observer that displays the progress of a run.
@@ -133,15 +133,7 @@ fn serde_name(value: &impl serde::Serialize) -> String {
 
 impl Observer for Progress {
     fn epoch_started(&self, epoch: usize, _steps: usize, samples: usize) {
-        let bar = match self.style {
-            Style::Bar => ProgressBar::new(samples as u64),
-            Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
-        };
-        let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
-        bar.set_style(
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
-        bar.set_prefix(format!("epoch {epoch}/{}", self.epochs));
+        let bar = progress_bar(self.style, format!("epoch {epoch}/{}", self.epochs), samples);
         let now = Instant::now();
         *self.state() = State { bar, samples: 0, total: samples, began: now, printed: now };
     }

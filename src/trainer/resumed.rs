@@ -1,7 +1,7 @@
 //! Where a run begins: at its start, or at a checkpoint.
 
-use super::{args::TrainerArgs, config::Config};
 use crate::{
+    config::{Config, TrainerArgs},
     process::console::Console,
     run::{
         Output,

@@ -1,6 +1,6 @@
 //! The strategy of a run: what the flags and the program give to burn-train.
 
-use super::args::TrainerArgs;
+use crate::config::TrainerArgs;
 use crate::run::tensorboard::GradientHistograms;
 use burn::train::{LearnerModel, TrainingStrategy};
 use collective::{

@@ -9,7 +9,7 @@ fn losses(ranks: &str) -> Vec<f64> {
     let outcome = outcome.succeeded();
     let numbers = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "test"), "{line}");
+        assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "valid"), "{line}");
         [words[4], words[7]].map(|word| word.parse::<f64>().expect("a number"))
     };
     outcome.stdout.lines().flat_map(numbers).collect()

@@ -4,8 +4,8 @@ use crate::{augment::Augment, data::DatasetKind, recipe::Recipe};
 use anyhow::{Result, bail};
 use burn_ddp::{
     TrainerArgs,
+    config::config_file::Preset,
     context::values::{positive, probability, rate},
-    trainer::config_file::Preset,
 };
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! What must not change between a checkpoint and the run that goes on from it.
 
-use crate::trainer::Config;
+use crate::config::Config;
 use collective::lr::LrSchedule;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

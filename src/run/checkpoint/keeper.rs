@@ -2,10 +2,10 @@
 
 use super::{
     super::{log::RunLog, tensorboard::EventLog},
-    CheckpointArgs, Identity, Manifest, Store,
+    Identity, Manifest, Store,
     store::Keep,
 };
-use crate::trainer::Config;
+use crate::config::{CheckpointArgs, Config};
 use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 

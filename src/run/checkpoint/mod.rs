@@ -5,14 +5,12 @@
 //! RUN_DIR/checkpoints/last, best     links to two of them
 //! ```
 
-mod args;
 mod identity;
 mod keeper;
 mod manifest;
 mod resume;
 mod store;
 
-pub use args::{CheckpointArgs, Monitor};
 pub use identity::Identity;
 pub use keeper::FolderKeeper;
 pub use manifest::{FORMAT, Manifest, Refusal};

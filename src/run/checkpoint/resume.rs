@@ -1,9 +1,9 @@
 //! `--resume`: which checkpoint a run goes on from.
 
-use super::{CheckpointArgs, Identity, Manifest, Refusal, Store};
+use super::{Identity, Manifest, Refusal, Store};
 use crate::{
+    config::{CheckpointArgs, Config, TrainerArgs},
     process::console::Console,
-    trainer::{Config, TrainerArgs},
 };
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::Snapshot;

@@ -2,6 +2,7 @@
 //! tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
 
 use super::histogram::Histogram;
+use std::borrow::Cow;
 
 /// One entry of an event file.
 pub struct Event {
@@ -20,7 +21,7 @@ pub enum What {
     /// more.
     Start,
     Scalar {
-        tag: &'static str,
+        tag: Cow<'static, str>,
         value: f64,
     },
     Image {
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(hex(0, What::Version), "09000000000000f83f1a0d627261696e2e4576656e743a32");
         assert_eq!(hex(3, What::Start), "09000000000000f83f10033a020801");
         assert_eq!(
-            hex(300, What::Scalar { tag: "train/loss", value: 0.25 }),
+            hex(300, What::Scalar { tag: "train/loss".into(), value: 0.25 }),
             "09000000000000f83f10ac022a130a110a0a747261696e2f6c6f7373150000803e"
         );
         let picture = Picture { width: 300, height: 2, png: b"abc".to_vec() };

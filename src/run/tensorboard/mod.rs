@@ -5,11 +5,13 @@
 mod event;
 mod gradients;
 mod histogram;
+mod metric_logger;
 mod record;
 
 pub use event::Picture;
 pub use gradients::GradientHistograms;
 pub use histogram::Histogram;
+pub use metric_logger::TensorBoardLogger;
 
 use crate::run::evaluation::Evaluation;
 use anyhow::{Context, Result};
@@ -94,6 +96,11 @@ impl EventLog {
         });
     }
 
+    /// A number in step `step`.
+    pub fn scalar(&self, tag: String, step: usize, value: f64) {
+        self.write(|state| state.add(step, What::Scalar { tag: tag.into(), value }));
+    }
+
     /// A distribution in step `step`.
     pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
         self.write(|state| state.add(step, What::Histogram { tag, values }));
@@ -133,7 +140,9 @@ impl State {
     }
 
     fn scalars(&mut self, scalars: impl IntoIterator<Item = (&'static str, f64)>) -> io::Result<()> {
-        scalars.into_iter().try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag, value }))
+        scalars
+            .into_iter()
+            .try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag: tag.into(), value }))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,19 +1,16 @@
 //! The flags of a training program, to be flattened into its own. What they mean on this machine is decided in
-//! [`context`](crate::context) and [`config`](super::config).
+//! [`context`](crate::context) and [`Config`](super::Config).
 
 use super::{
+    checkpoints::CheckpointArgs,
     config_file::GivenFlags,
     gradients::GradientArgs,
     learning_rate::{Epochs, RateArgs},
-    progress::Style,
     values::{ProgressArg, ScaleArg},
 };
-use crate::{
-    context::{
-        ContextArgs,
-        values::{positive, rate},
-    },
-    run::CheckpointArgs,
+use crate::context::{
+    ContextArgs,
+    values::{positive, rate},
 };
 use anyhow::Result;
 use clap::Args;
@@ -145,7 +142,7 @@ impl TrainerArgs {
     pub fn check(&self) -> Result<()> {
         self.checkpoints.check(self.run_dir.as_deref())?;
         self.rate.check()?;
-        Style::check(self.progress)
+        self.progress.check()
     }
 }
 

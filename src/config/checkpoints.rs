@@ -1,6 +1,5 @@
 //! The flags about checkpoints and about stopping early.
 
-use super::super::Evaluation;
 use crate::context::values::positive;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -54,14 +53,4 @@ impl CheckpointArgs {
 pub enum Monitor {
     Loss,
     Accuracy,
-}
-
-impl Monitor {
-    /// Whether `new` is better than `old`; NaN never is.
-    pub fn is_better(self, new: &Evaluation, old: &Evaluation) -> bool {
-        match self {
-            Monitor::Loss => new.loss < old.loss,
-            Monitor::Accuracy => new.accuracy > old.accuracy,
-        }
-    }
 }

@@ -1,21 +1,27 @@
 //! The configuration of one run, resolved once from flags, machine and data, as `config.json` stores it.
 
-use super::{
-    args::TrainerArgs,
-    config_file::Flags,
-    gradients::GradientArgs,
-    learning_rate::{Epochs, RateArgs},
-};
+pub mod args;
+mod checkpoints;
+pub mod config_file;
+pub mod gradients;
+pub mod learning_rate;
+pub mod values;
+
+pub use args::TrainerArgs;
+pub use checkpoints::{CheckpointArgs, Monitor};
+
 use crate::{
     context::{Context, Mode, replicas::Replicas},
     device::LocalDevice,
-    run::CheckpointArgs,
 };
 use anyhow::Result;
 use collective::{
     lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
     strategy::Position,
 };
+use config_file::Flags;
+use gradients::GradientArgs;
+use learning_rate::{Epochs, RateArgs};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::PathBuf;

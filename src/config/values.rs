@@ -1,0 +1,49 @@
+//! The values of flags about training.
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use collective::lr::LrScaling;
+use std::io::{IsTerminal, stdout};
+
+/// `--scale-lr`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScaleArg {
+    Linear,
+    Sqrt,
+    None,
+}
+
+impl From<ScaleArg> for LrScaling {
+    fn from(scale: ScaleArg) -> Self {
+        match scale {
+            ScaleArg::Linear => LrScaling::Linear,
+            ScaleArg::Sqrt => LrScaling::Sqrt,
+            ScaleArg::None => LrScaling::None,
+        }
+    }
+}
+
+/// `--progress`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressArg {
+    Auto,
+    Bar,
+    Plain,
+    Tui,
+}
+
+impl ProgressArg {
+    /// Refuses a display that this terminal or build does not have.
+    ///
+    /// # Errors
+    /// If the dashboard is not built in, or standard output is not a terminal.
+    pub fn check(self) -> Result<()> {
+        if self == ProgressArg::Tui && !cfg!(feature = "tui") {
+            bail!("--progress tui: this program was built without the feature `tui`");
+        }
+        if self == ProgressArg::Tui && !stdout().is_terminal() {
+            bail!("--progress tui needs a terminal as standard output");
+        }
+        Ok(())
+    }
+}
