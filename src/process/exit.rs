@@ -35,7 +35,7 @@ const FIRST_SAY: Duration = Duration::from_secs(2);
 static RANK: OnceLock<usize> = OnceLock::new();
 
 /// Sets the rank that error messages of this process name, for processes without a launcher.
-pub fn name_rank(rank: usize) {
+pub(crate) fn name_rank(rank: usize) {
     // The command line is parsed once.
     let _ = RANK.set(rank);
 }
