@@ -10,7 +10,7 @@ use super::{
 };
 use crate::context::{
     ContextArgs,
-    values::{positive, rate},
+    values::{positive, probability, rate},
 };
 use anyhow::Result;
 use clap::Args;
@@ -48,6 +48,15 @@ pub struct TrainerArgs {
     /// Keep the file's order instead of shuffling every epoch
     #[arg(long, hide_short_help = true, help_heading = "Data")]
     pub no_shuffle: bool,
+    /// Fraction of the training set held out for validation; the test set is then evaluated once, at the end
+    ///
+    /// Early stopping and the best checkpoint then depend on validation. Which samples are held out depends on
+    /// --seed only. Without it, the test set is evaluated after every epoch.
+    #[arg(
+        long, default_value_t = 0.0, value_name = "FRACTION", value_parser = probability, hide_short_help = true,
+        help_heading = "Data"
+    )]
+    pub valid_split: f64,
     /// Data loader threads; 0 builds batches between steps
     #[arg(long, default_value_t = 1, value_name = "N", hide_short_help = true, help_heading = "Data")]
     pub workers: usize,

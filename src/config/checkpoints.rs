@@ -24,7 +24,7 @@ pub struct CheckpointArgs {
     /// Stop after PATIENCE epochs in a row without improvement
     #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true)]
     pub early_stop: Option<usize>,
-    /// Test metric that selects the best epoch
+    /// Evaluation metric that selects the best epoch
     #[arg(long, value_enum, default_value_t = Monitor::Loss, hide_short_help = true)]
     pub monitor: Monitor,
 }

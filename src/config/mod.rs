@@ -41,7 +41,10 @@ pub struct Config {
     #[serde(flatten)]
     pub dataset: Option<DatasetName>,
     pub train_samples: usize,
+    /// 0 without `--valid-split`.
+    pub valid_samples: usize,
     pub test_samples: usize,
+    pub valid_split: f64,
     pub shuffle: bool,
     pub workers: usize,
     pub sync_bn: bool,
@@ -83,6 +86,7 @@ pub struct DatasetName {
 pub struct Resolved {
     pub dataset: Option<DatasetName>,
     pub train_samples: usize,
+    pub valid_samples: usize,
     pub test_samples: usize,
     /// The program's own settings, by the names that `config.json` has.
     pub own: Map<String, Value>,
@@ -93,7 +97,7 @@ pub struct Resolved {
 impl Config {
     /// The configuration of a run of `context` with these flags.
     pub fn resolve(args: &TrainerArgs, context: &Context, resolved: Resolved) -> Self {
-        let Resolved { dataset, train_samples, test_samples, own, decided } = resolved;
+        let Resolved { dataset, train_samples, valid_samples, test_samples, own, decided } = resolved;
         let (role, threads) = (context.role(), context.threads());
         let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
         let scale_lr = LrScaling::from(args.scale_lr);
@@ -108,7 +112,9 @@ impl Config {
             threads,
             dataset,
             train_samples,
+            valid_samples,
             test_samples,
+            valid_split: args.valid_split,
             shuffle: !args.no_shuffle,
             workers: args.workers,
             sync_bn: args.sync_bn,

@@ -1,10 +1,34 @@
 //! The result of an evaluation.
 
-use crate::config::Monitor;
+use crate::config::{Config, Monitor};
 use collective::strategy::EpochReport;
 use serde::{Deserialize, Serialize};
 
-/// Means over the test set.
+/// The samples that are evaluated after every epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvaluatedSet {
+    /// The test set, of a run without `--valid-split`.
+    Test,
+    /// Training samples that are held out.
+    Valid,
+}
+
+impl EvaluatedSet {
+    /// The set of a run with this configuration.
+    pub fn of(config: &Config) -> Self {
+        if config.valid_samples > 0 { EvaluatedSet::Valid } else { EvaluatedSet::Test }
+    }
+
+    /// `test` or `valid`.
+    pub fn name(self) -> &'static str {
+        match self {
+            EvaluatedSet::Test => "test",
+            EvaluatedSet::Valid => "valid",
+        }
+    }
+}
+
+/// Means over the samples of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Mean over all samples.

@@ -13,6 +13,6 @@ pub mod tensor_io;
 pub mod tensorboard;
 pub mod weights;
 
-pub use evaluation::Evaluation;
+pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFolder, timestamp};
 pub(crate) use output::Output;

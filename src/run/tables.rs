@@ -24,11 +24,30 @@ pub struct StepRow {
 pub struct EpochRow {
     pub epoch: usize,
     pub train_loss: f64,
-    pub test_loss: f64,
+    /// Only without `--valid-split`, likewise `test_accuracy`.
+    #[serde(default)]
+    pub test_loss: Option<f64>,
     /// 0 to 1; only of a classifier.
     #[serde(default)]
     pub test_accuracy: Option<f64>,
+    /// Only with `--valid-split`, likewise `valid_accuracy`.
+    #[serde(default)]
+    pub valid_loss: Option<f64>,
+    #[serde(default)]
+    pub valid_accuracy: Option<f64>,
     pub seconds: f64,
+}
+
+impl EpochRow {
+    /// Mean loss of the evaluation.
+    pub fn loss(&self) -> Option<f64> {
+        self.valid_loss.or(self.test_loss)
+    }
+
+    /// Accuracy of the evaluation, 0 to 1.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.valid_accuracy.or(self.test_accuracy)
+    }
 }
 
 /// A row of `ranks.csv`: where one rank's time went in one epoch.

@@ -19,6 +19,7 @@ impl Identity {
         let entries = [
             ("--sync-bn", json!(config.sync_bn)),
             ("--train-limit", json!(config.train_samples)),
+            ("--valid-split", json!(config.valid_split)),
             ("--no-shuffle", json!(!config.shuffle)),
             ("--seed", json!(config.seed)),
             ("--lr", json!(config.lr)),

@@ -74,16 +74,16 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
         let series = runs.iter().zip(names).enumerate().map(series).collect();
         Chart { title, along, axis, legend: false, series }
     };
-    let (steps, accuracy) = ("optimizer step", |row: &EpochRow| Some(100.0 * row.test_accuracy?));
+    let (steps, accuracy) = ("optimizer step", |row: &EpochRow| Some(100.0 * row.accuracy()?));
     [
         chart("Training loss", steps, Axis::Logarithmic, false, &|run| run.by_step(|row| row.loss)),
-        chart("Test loss", steps, Axis::Logarithmic, true, &|run| {
-            run.by_evaluation(|row| Some(row.test_loss))
+        chart("Loss of the evaluation", steps, Axis::Logarithmic, true, &|run| {
+            run.by_evaluation(EpochRow::loss)
         }),
-        chart("Test accuracy in %, by step", steps, Axis::Percent, true, &|run| run.by_evaluation(accuracy)),
+        chart("Accuracy of the evaluation in %, by step", steps, Axis::Percent, true, &|run| run.by_evaluation(accuracy)),
         chart(
-            "Test accuracy in %, by time",
-            "seconds of training and testing",
+            "Accuracy of the evaluation in %, by time",
+            "seconds of training and evaluation",
             Axis::Percent,
             true,
             &|run| {
@@ -101,16 +101,16 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
 }
 
 fn results(runs: &[Run], names: &[String]) -> String {
-    let header = ["", "test accuracy", "best", "test loss", "samples per second", "steps", "in all"];
+    let header = ["", "accuracy", "best", "loss", "samples per second", "steps", "in all"];
     let row = |(run, name): (&Run, &String)| {
         let none = || "–".to_owned();
         let last = run.epochs.last();
-        let best = run.epochs.iter().filter_map(|row| row.test_accuracy).reduce(f64::max);
+        let best = run.epochs.iter().filter_map(EpochRow::accuracy).reduce(f64::max);
         vec![
             name.clone(),
-            last.and_then(|row| row.test_accuracy).map_or_else(none, percent),
+            last.and_then(EpochRow::accuracy).map_or_else(none, percent),
             best.map_or_else(none, percent),
-            last.map_or_else(none, |row| format!("{:.4}", row.test_loss)),
+            last.and_then(EpochRow::loss).map_or_else(none, |loss| format!("{loss:.4}")),
             run.samples_per_second().map_or_else(none, |rate| format!("{rate:.0}")),
             run.steps.last().map_or_else(none, |row| row.step.to_string()),
             duration(run.seconds()),

@@ -82,6 +82,12 @@ impl Run {
         self.steps.iter().map(|row| (row.step as f64, value(row))).collect()
     }
 
+    /// The set that is evaluated after every epoch.
+    pub fn evaluated(&self) -> &'static str {
+        let has_validation = self.epochs.iter().any(|row| row.valid_loss.is_some());
+        if has_validation { "validation" } else { "test" }
+    }
+
     /// One value of each evaluation, by the number of steps before it.
     pub fn by_evaluation(&self, value: impl Fn(&EpochRow) -> Option<f64>) -> Vec<(f64, f64)> {
         let steps = |epoch| self.steps.iter().rfind(|row| row.epoch == epoch).map(|row| row.step as f64);
