@@ -44,7 +44,7 @@ fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::R
             model.step(&mut optimizer, 0.2, gradients)?;
             sum += loss.sum()?;
         }
-        context.say(&format!("epoch {epoch}  train loss {:.6}", sum / 500.0));
+        context.print(&format!("epoch {epoch}  train loss {:.6}", sum / 500.0));
     }
     Ok(())
 }

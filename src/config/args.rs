@@ -1,9 +1,10 @@
-//! The flags of a training program, to be flattened into its own. What they mean on this machine is decided in
-//! [`context`](crate::context) and [`Config`](super::Config).
+//! Command-line flags of a training program.
+//!
+//! [`context`](crate::context) and [`Config`](super::Config) resolve them for this machine.
 
 use super::{
     checkpoints::CheckpointArgs,
-    config_file::GivenFlags,
+    config_file::ExplicitFlags,
     gradients::GradientArgs,
     learning_rate::{Epochs, RateArgs},
     values::{ProgressArg, ScaleArg},
@@ -16,9 +17,9 @@ use anyhow::Result;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Flags that every training program has: devices, data loading, learning rate, gradients, checkpoints, output.
+/// Flags shared by all training programs.
 ///
-/// Flatten it as the first field of your own arguments, because it records which flags were given:
+/// Flatten it as the first field of the program's arguments: it records the flags given on the command line.
 ///
 /// ```
 /// use burn_ddp::TrainerArgs;
@@ -38,9 +39,9 @@ use std::path::PathBuf;
 /// ```
 #[derive(Args, Clone, Debug)]
 pub struct TrainerArgs {
-    // First, while nothing has been taken out of what was parsed.
+    // Must be first: the fields after it remove their values from the parsed matches.
     #[command(flatten)]
-    pub(crate) given: GivenFlags,
+    pub(crate) explicit: ExplicitFlags,
 
     #[command(flatten)]
     pub context: ContextArgs,
@@ -144,10 +145,10 @@ pub struct TrainerArgs {
 }
 
 impl TrainerArgs {
-    /// Checks what can be checked before any rank is started.
+    /// Validates the flags that do not depend on devices or data.
     ///
     /// # Errors
-    /// Naming the flag that is wrong, or the flags that contradict each other.
+    /// If a flag is invalid or flags contradict each other. The error names them.
     pub fn check(&self) -> Result<()> {
         self.checkpoints.check(self.run_dir.as_deref())?;
         self.rate.check()?;
@@ -160,7 +161,7 @@ pub(crate) mod tests {
     use super::*;
     use clap::{CommandFactory, Parser};
 
-    /// A program with flags of its own.
+    /// A program with additional flags.
     #[derive(Parser, Debug)]
     pub struct Program {
         #[command(flatten)]

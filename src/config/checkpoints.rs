@@ -1,4 +1,4 @@
-//! The flags about checkpoints and about stopping early.
+//! Flags for checkpoints and early stopping.
 
 use crate::context::values::positive;
 use anyhow::{Result, bail};
@@ -30,10 +30,10 @@ pub struct CheckpointArgs {
 }
 
 impl CheckpointArgs {
-    /// What is wrong with the flags whatever is on the disk.
+    /// Validates `--resume`.
     ///
     /// # Errors
-    /// If `--resume` does not say of which run.
+    /// If `--resume` names no run and `--run-dir` is missing, or its path is not a folder.
     pub fn check(&self, run_dir: Option<&Path>) -> Result<()> {
         match &self.resume {
             Some(None) if run_dir.is_none() => {
@@ -47,7 +47,7 @@ impl CheckpointArgs {
     }
 }
 
-/// `--monitor`
+/// Value of `--monitor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Monitor {

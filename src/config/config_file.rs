@@ -1,12 +1,12 @@
-//! `--config FILE`: flags from a file. They are put before those of the command line, so that clap
-//! checks both alike and the command line wins.
+//! `--config FILE`: flags from a file.
 //!
-//! The file is TOML, or JSON such as a run's `config.json`, whose `flags` repeat the run.
+//! They are inserted before those of the command line, so that clap validates both and the command line has
+//! precedence. The file is TOML, or JSON such as a run's `config.json`, whose `flags` reproduce the run.
 
 mod entries;
-mod given;
+mod explicit;
 
-pub use given::{Flags, GivenFlags};
+pub use explicit::{ExplicitFlags, Flags};
 
 use anyhow::{Context, Result, bail};
 use clap::{
@@ -20,26 +20,26 @@ use std::{ffi::OsString, fs, path::Path};
 /// The flag that names the file.
 const CONFIG: &str = "--config";
 
-/// A flag of the program whose value stands for a set of other flags, such as `--recipe`.
+/// A flag whose value expands to a set of other flags, such as `--recipe`.
 #[derive(Clone, Copy)]
 pub struct Preset {
-    /// The flag, with its dashes.
+    /// Name of the flag, with leading dashes.
     pub flag: &'static str,
-    /// The flags that a value stands for; `None` if it is not a valid value.
+    /// Expands a value; returns `None` for an invalid value.
     pub flags: fn(&str) -> Option<Vec<String>>,
 }
 
-/// Parses this process's command line, with the flags of the files that `--config` names.
+/// Parses the command line, including the files that `--config` names.
 ///
-/// Like clap's own `parse`, ends the process with a message where the command line is wrong.
+/// Like clap's `parse`, exits with a message if the command line is invalid.
 ///
 /// # Errors
-/// If a file cannot be read or has an entry that is not a flag; the error names file, line and flag.
+/// If a file cannot be read or contains an invalid flag. The error names file, line and flag.
 pub fn parse<P: Parser>() -> Result<P> {
     parse_with(None)
 }
 
-/// [`parse`] for a program with a preset. Flags of files override those of the preset.
+/// Parses the command line as [`parse`] does, with a preset. Flags of files override those of the preset.
 ///
 /// # Errors
 /// As [`parse`].
@@ -48,7 +48,7 @@ pub fn parse_with<P: Parser>(preset: Option<Preset>) -> Result<P> {
     Ok(parsed(args).unwrap_or_else(|error: Error| error.exit()))
 }
 
-/// Parses expanded `args`. The help is that of the declared command, in which switches take no value.
+/// Parses expanded `args`. Help is printed for the declared command, whose switches take no value.
 fn parsed<P: Parser>(mut args: Vec<OsString>) -> Result<P, Error> {
     match command::<P>().try_get_matches_from(&args) {
         Ok(matches) => P::from_arg_matches(&matches),
@@ -61,12 +61,12 @@ fn parsed<P: Parser>(mut args: Vec<OsString>) -> Result<P, Error> {
     }
 }
 
-/// The command line of `P`, in which a later flag overrides an earlier one.
+/// Returns the command of `P`; a later flag overrides an earlier one.
 fn command<P: Parser>() -> Command {
     switchable(P::command().args_override_self(true))
 }
 
-/// `args` with the files' flags before the others. Subcommands are left as they are.
+/// Inserts the flags of files before the others. Subcommands are unchanged.
 fn expand(command: &Command, mut args: Vec<OsString>, preset: Option<Preset>) -> Result<Vec<OsString>> {
     let first = args.get(1).and_then(|arg| arg.to_str());
     if args.is_empty() || first.is_some_and(|first| command.find_subcommand(first).is_some()) {
@@ -77,7 +77,7 @@ fn expand(command: &Command, mut args: Vec<OsString>, preset: Option<Preset>) ->
     for path in named(CONFIG, typed) {
         flags.extend(read(command, Path::new(&path))?.into_iter().map(OsString::from));
     }
-    // The last one counts; clap reports an invalid value.
+    // The last one has precedence; clap reports an invalid value.
     let chosen = preset.and_then(|preset| {
         let value = named(preset.flag, typed).pop().or_else(|| named(preset.flag, &flags).pop())?;
         (preset.flags)(value.to_str()?)
@@ -87,7 +87,7 @@ fn expand(command: &Command, mut args: Vec<OsString>, preset: Option<Preset>) ->
     Ok(args)
 }
 
-/// What `--flag VALUE` and `--flag=VALUE` name, in their order.
+/// Returns the values of `--flag VALUE` and `--flag=VALUE`, in order.
 fn named(flag: &str, args: &[OsString]) -> Vec<OsString> {
     let mut values = Vec::new();
     let mut args = args.iter();
@@ -102,9 +102,8 @@ fn named(flag: &str, args: &[OsString]) -> Vec<OsString> {
     values
 }
 
-/// A file's flags, as they would be typed.
+/// Reads the flags of a file in command-line form.
 fn read(command: &Command, path: &Path) -> Result<Vec<String>> {
-    // A run stands for the flags that it was started with.
     let path = &if path.is_dir() { path.join("config.json") } else { path.into() };
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {CONFIG} {}", path.display()))?;
@@ -128,12 +127,12 @@ fn place(path: &Path, line: usize) -> String {
     format!("{}, line {line}", path.display())
 }
 
-/// The flag as it would be typed. `None` for one that is not switched on.
+/// Converts an entry to a command-line flag; returns `None` for `false`, unless the flag is a switch.
 fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String> {
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
     let stands_alone = arg.and_then(Arg::get_num_args).is_some_and(|values| values.min_values() == 0);
     match value {
-        // A recipe may have switched it on.
+        // A preset may have switched it on.
         Value::Switch(false) if arg.is_some_and(is_switch) => Some(format!("--{name}=false")),
         Value::Switch(on) if stands_alone => on.then(|| format!("--{name}")),
         Value::Switch(on) => Some(format!("--{name}={on}")),
@@ -141,7 +140,7 @@ fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String>
     }
 }
 
-/// What clap says about one flag by itself; whether it goes with the others is known later.
+/// Validates one flag alone. Conflicts with other flags are checked later.
 fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
     if name == "config" {
         bail!("a configuration file cannot name another one");
@@ -163,12 +162,12 @@ fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
     }
 }
 
-/// Whether it is one of those that [`switchable`] makes.
+/// Whether [`switchable`] has changed this argument.
 fn is_switch(arg: &Arg) -> bool {
     arg.get_default_values() == ["false"]
 }
 
-/// Lets a switch be switched off again, `--batch-norm=false`, where a file switched it on.
+/// Makes switches accept a value, so that `--batch-norm=false` overrides a file.
 fn switchable(command: Command) -> Command {
     command.mut_args(|arg| match arg.get_action() {
         ArgAction::SetTrue => arg

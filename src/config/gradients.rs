@@ -1,4 +1,4 @@
-//! The flags about gradients: how they are accumulated, clipped and synchronised.
+//! Flags for gradient accumulation, clipping and synchronisation.
 
 use clap::Args;
 use collective::{
@@ -41,9 +41,9 @@ pub struct GradientArgs {
 }
 
 impl GradientArgs {
-    /// What the flags mean for the crate that does it.
+    /// Converts the flags to reducer options.
     pub fn reducer(&self) -> ReducerOptions {
-        // PyTorch's MB.
+        // As in PyTorch, a bucket's MB is 2^20 bytes.
         let bytes = |mb: f64| (mb * f64::from(1 << 20)) as usize;
         ReducerOptions {
             buckets: BucketSizes { first: bytes(self.first_bucket_mb), rest: bytes(self.bucket_cap_mb) },
@@ -54,7 +54,7 @@ impl GradientArgs {
     }
 }
 
-/// `--grad-compression`
+/// Value of `--grad-compression`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Compression {
     None,
@@ -68,7 +68,7 @@ impl Compression {
         match self {
             Compression::None => None,
             Compression::Half(half) => Some(Arc::new(half)),
-            // Checked when the flag was read.
+            // The parser of the flag has validated the value.
             Compression::TopK(ratio) => TopK::new(ratio).ok().map(|hook| Arc::new(hook) as _),
             Compression::PowerSgd(rank) => PowerSgd::new(rank).ok().map(|hook| Arc::new(hook) as _),
         }
@@ -76,7 +76,7 @@ impl Compression {
 }
 
 impl Compression {
-    /// Whether it keeps what it did not send for later steps.
+    /// Whether the hook keeps error-feedback state between steps.
     pub fn has_memory(self) -> bool {
         match self {
             Compression::None | Compression::Half(_) => false,

@@ -1,4 +1,4 @@
-//! The flags about the length of a run and its learning rate.
+//! Flags for training length and learning rate.
 
 use crate::context::values::{bounded, rate};
 use anyhow::{Result, bail};
@@ -7,7 +7,7 @@ use collective::lr::LrSchedule;
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// Warm-up and schedule of the learning rate.
+/// Learning-rate warm-up and schedule flags.
 #[derive(Args, Clone, Copy, Debug, Serialize)]
 #[command(next_help_heading = "Training")]
 pub struct RateArgs {
@@ -27,10 +27,10 @@ pub struct RateArgs {
 }
 
 impl RateArgs {
-    /// Checks the flags together.
+    /// Validates combinations of flags.
     ///
     /// # Errors
-    /// If one would have no effect.
+    /// If a flag would have no effect.
     pub fn check(&self) -> Result<()> {
         let warmup_epochs = self.warmup_epochs;
         match self.lr_schedule {
@@ -51,7 +51,7 @@ fn start_factor(text: &str) -> Result<f64, String> {
     bounded(text, "a number above 0 and at most 1", |factor| factor > 0.0 && factor <= 1.0)
 }
 
-/// `--epochs`: a number of epochs, which may end with a part of one.
+/// Value of `--epochs`: a number of epochs, possibly fractional.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epochs(f64);
 
@@ -61,12 +61,12 @@ impl Epochs {
         self.0.ceil() as usize
     }
 
-    /// Optimizer steps to train for, where an epoch has `epoch_steps`; at least one.
+    /// Number of optimizer steps for epochs of `epoch_steps` steps; at least one.
     pub fn steps(self, epoch_steps: usize) -> usize {
         ((self.0 * epoch_steps as f64).round() as usize).max(1)
     }
 
-    /// Whether the last epoch is not to be finished.
+    /// Whether the last epoch is partial.
     pub fn is_fraction(self) -> bool {
         self.0.fract() != 0.0
     }

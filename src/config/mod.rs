@@ -1,4 +1,4 @@
-//! The configuration of one run, resolved once from flags, machine and data, as `config.json` stores it.
+//! Configuration of a run, resolved once from flags, machine and data, and stored in `config.json`.
 
 pub mod args;
 mod checkpoints;
@@ -26,11 +26,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 
-/// Settings that may differ between ranks: where a rank computes, and what rank 0 alone decides or reads.
-const OF_ONE_RANK: [&str; 9] =
+/// Settings that may differ between ranks: devices, threads, and those that only rank 0 uses.
+const RANK_LOCAL: [&str; 9] =
     ["device", "replicas", "threads", "workers", "no_overlap", "init_from", "keep_last", "recipe", "flags"];
 
-/// Everything that decides the result of a run.
+/// All settings that determine the result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
     pub mode: Mode,
@@ -63,47 +63,47 @@ pub struct Config {
     pub checkpoints: CheckpointArgs,
     pub seed: u64,
     pub max_steps: Option<usize>,
-    /// The program's own settings.
+    /// Settings that the program adds.
     #[serde(flatten)]
     pub own: Map<String, Value>,
     pub version: &'static str,
-    /// The flags that repeat the run, for `--config`.
+    /// Flags that reproduce the run, for `--config`.
     pub flags: Flags,
 }
 
-/// The data set of a run, for the reader.
+/// Name and source of a data set, for display.
 #[derive(Clone, Debug, Serialize)]
 pub struct DatasetName {
     #[serde(rename = "dataset")]
     pub name: String,
-    /// Where it was read from.
+    /// Folder or generator of the data.
     #[serde(skip)]
     pub source: String,
 }
 
-/// What a configuration needs besides flags and machine.
+/// Inputs of a configuration besides flags and machine.
 #[derive(Clone, Debug, Default)]
 pub struct Resolved {
     pub dataset: Option<DatasetName>,
     pub train_samples: usize,
     pub valid_samples: usize,
     pub test_samples: usize,
-    /// The program's own settings, by the names that `config.json` has.
+    /// Settings that the program adds, by their names in `config.json`.
     pub own: Map<String, Value>,
-    /// Flags of the program with the values that were decided for them.
+    /// Resolved values of the program's flags.
     pub decided: Map<String, Value>,
 }
 
 impl Config {
-    /// The configuration of a run of `context` with these flags.
+    /// Resolves the configuration of a run of `context`.
     pub fn resolve(args: &TrainerArgs, context: &Context, resolved: Resolved) -> Self {
         let Resolved { dataset, train_samples, valid_samples, test_samples, own, decided } = resolved;
         let (role, threads) = (context.role(), context.threads());
         let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
         let scale_lr = LrScaling::from(args.scale_lr);
-        let mut flags = args.given.flags();
+        let mut flags = args.explicit.flags();
         flags.pin(mode, world_size, device, role.replicas.as_ref(), threads);
-        decided.into_iter().for_each(|(name, value)| flags.decided(&name, value));
+        decided.into_iter().for_each(|(name, value)| flags.set(&name, value));
         Self {
             mode,
             world_size,
@@ -136,13 +136,13 @@ impl Config {
         }
     }
 
-    /// The settings that must be the same on all ranks, by the names that `config.json` has.
+    /// Returns the settings that must be equal on all ranks, by their names in `config.json`.
     ///
     /// # Errors
-    /// If the configuration cannot be written as JSON.
+    /// If the configuration cannot be serialised as JSON.
     pub fn settings(&self) -> Result<Vec<(String, String)>> {
         let Value::Object(all) = serde_json::to_value(self)? else { return Ok(Vec::new()) };
-        let shared = all.into_iter().filter(|(name, _)| !OF_ONE_RANK.contains(&name.as_str()));
+        let shared = all.into_iter().filter(|(name, _)| !RANK_LOCAL.contains(&name.as_str()));
         let text = |value| match value {
             Value::String(text) => text,
             other => other.to_string(),
@@ -150,24 +150,27 @@ impl Config {
         Ok(shared.map(|(name, value)| (name, text(value))).collect())
     }
 
-    /// Optimizer steps of an epoch of this many batches a rank.
+    /// Number of optimizer steps in an epoch of `batches` batches per rank.
     fn epoch_steps(&self, batches: usize) -> usize {
         batches.div_ceil(self.gradients.grad_accum_steps)
     }
 
-    /// The step after which a run ends before its last epoch does, if there is one. An epoch has `batches`
-    /// batches a rank, of which `left` are left of the one that `position` is in.
+    /// Returns the last optimizer step if training ends within an epoch.
+    ///
+    /// An epoch has `batches` batches per rank; `left` of them remain in the epoch of `position`.
     pub fn last_step(&self, batches: usize, left: usize, position: &Position) -> Option<usize> {
         let epoch = self.epoch_steps(batches);
-        // At another world size before, other steps led here.
+        // Computed from the epoch, because a previous world size would give another step count.
         let done = position.epoch * epoch - self.epoch_steps(left);
         let end = || position.step + self.epochs.steps(epoch).saturating_sub(done);
         let ends = [self.max_steps, self.epochs.is_fraction().then(end)];
         ends.into_iter().flatten().min()
     }
 
-    /// The learning-rate warm-up over `steps`: PyTorch's with a start factor, or where the rate does not
-    /// grow with the world size; otherwise from the unscaled rate, as in Goyal et al. 2017.
+    /// Returns the learning-rate warm-up over `steps` steps.
+    ///
+    /// If the rate grows with the world size, it starts from the unscaled rate, as in Goyal et al. 2017.
+    /// Otherwise, or with an explicit start factor, it is PyTorch's `LinearLR`.
     pub fn warmup(&self, steps: usize) -> WarmupLr {
         let target = self.lr * self.lr_factor;
         match self.rate.warmup_start_factor {
@@ -177,14 +180,14 @@ impl Config {
         }
     }
 
-    /// If the run ends before its warm-up does: the warm-up and the number of steps in the run.
+    /// Returns the warm-up and the number of training steps if training ends during warm-up.
     pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
         let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
         let steps = self.max_steps.map_or(total_steps, |max| max.min(total_steps));
         (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
     }
 
-    /// The learning rate of every step, for an epoch of this many batches a rank.
+    /// Returns the learning-rate schedule for epochs of `batches` batches per rank.
     pub fn schedule(&self, batches: usize) -> ScheduledLr {
         let (curve, epoch) = (self.rate.lr_schedule, self.epoch_steps(batches));
         let warmup = self.warmup((self.rate.warmup_epochs * epoch as f64).round() as usize);

@@ -1,11 +1,11 @@
-//! The values of flags about training.
+//! Value types of training flags.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use collective::lr::LrScaling;
 use std::io::{IsTerminal, stdout};
 
-/// `--scale-lr`
+/// Value of `--scale-lr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScaleArg {
     Linear,
@@ -23,7 +23,7 @@ impl From<ScaleArg> for LrScaling {
     }
 }
 
-/// `--progress`
+/// Value of `--progress`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ProgressArg {
     Auto,
@@ -33,7 +33,7 @@ pub enum ProgressArg {
 }
 
 impl ProgressArg {
-    /// Refuses a display that this terminal or build does not have.
+    /// Checks that this terminal and build support the display.
     ///
     /// # Errors
     /// If the dashboard is not built in, or standard output is not a terminal.

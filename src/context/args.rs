@@ -1,4 +1,4 @@
-//! The flags that choose devices and processes: a part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
+//! Flags for devices and processes: part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
 
 use super::{
     values::{DpReduceArg, ModeArg, seconds},
@@ -11,7 +11,7 @@ use crate::{
 use clap::{ArgAction, Args, Parser, value_parser};
 use collective::Transport;
 
-/// Mode, devices and processes of a program. The default is what an empty command line gives.
+/// Mode, device and process flags. The default corresponds to an empty command line.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "World")]
 pub struct ContextArgs {
@@ -87,7 +87,7 @@ pub(super) mod tests {
         context: ContextArgs,
     }
 
-    /// The flags in `line`, separated by blanks.
+    /// Parses flags separated by spaces.
     pub fn parse(line: &str) -> Result<ContextArgs, clap::Error> {
         let flags = ["program"].into_iter().chain(line.split_whitespace());
         Flags::try_parse_from(flags).map(|flags| flags.context)

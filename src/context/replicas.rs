@@ -1,4 +1,4 @@
-//! `--mode dp`: which devices of this process hold replicas, and which gathers their outputs.
+//! Devices of `--mode dp`: those that hold replicas, and the one that gathers outputs.
 
 use super::{args::ContextArgs, values::DpReduceArg};
 use crate::{
@@ -13,13 +13,13 @@ use collective::{
 use serde::Serialize;
 use std::{fmt, sync::Arc};
 
-/// Devices as NCCL sees them.
+/// NCCL devices.
 type Sites = Vec<Arc<dyn DeviceSite>>;
 
-/// Replicas on a machine without a GPU.
+/// Number of replicas on a machine without a GPU.
 const CPU_REPLICAS: usize = 2;
 
-/// The replicas of a run; the first holds the module and its optimizer.
+/// Replicas of a run; the first one holds the module and the optimizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Replicas {
     pub devices: Vec<DeviceId>,
@@ -27,10 +27,12 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// From the flags and the GPUs found, or why there are none.
+    /// Chooses devices from the flags and the available GPUs.
+    ///
+    /// `gpus` is the reason if there are none.
     ///
     /// # Errors
-    /// If a device is not there or named twice, or flags contradict each other.
+    /// If a device is missing or named twice, or flags contradict each other.
     pub fn decide(args: &ContextArgs, gpus: &Result<Gpus, String>) -> Result<Self> {
         let devices = match (&args.device_ids[..], args.device, gpus) {
             ([], DeviceArg::Gpu(kind, Some(number)), _) => bail!(
@@ -79,10 +81,10 @@ impl Replicas {
         Ok(Replicas { devices, output })
     }
 
-    /// As the engine takes it; on the CPU each replica computes with `threads` threads.
+    /// Converts to the engine's configuration; CPU replicas use `threads` threads each.
     ///
     /// # Errors
-    /// If a device is gone, or NCCL was asked for and cannot be used.
+    /// If a device is unavailable, or `--dp-reduce all-reduce` requires NCCL and it cannot be used.
     pub fn config(
         &self,
         args: &ContextArgs,
@@ -102,7 +104,7 @@ impl Replicas {
         })
     }
 
-    /// How gradients come together, and the devices as NCCL sees them if it does that.
+    /// Returns the gradient reduction, and the NCCL devices if it uses NCCL.
     fn reduce(&self, wanted: Option<DpReduceArg>, console: Console) -> Result<(DpReduce, Sites)> {
         let cuda = |id: &DeviceId| matches!(id, DeviceId::Gpu(Accelerator::Cuda, _));
         let nccl = self.devices.len() > 1 && self.devices.iter().all(cuda);

@@ -1,4 +1,4 @@
-//! Flags for rank, world size and rendezvous: the arguments of PyTorch's `init_process_group`.
+//! Flags for rank, world size and rendezvous, like the arguments of PyTorch's `init_process_group`.
 
 use crate::{
     context::values::positive,
@@ -36,7 +36,9 @@ pub struct WorldArgs {
 }
 
 impl WorldArgs {
-    /// Rank and world size from these flags or from a launcher's variables, if either is set.
+    /// Reads rank and world size from these flags or the launcher's environment variables.
+    ///
+    /// Returns `None` if neither is set.
     ///
     /// # Errors
     /// If a flag or variable is missing or out of range. The error names it.
@@ -45,7 +47,7 @@ impl WorldArgs {
             if rank >= world_size {
                 bail!("--rank {rank} must be below --world-size {world_size}; ranks count from 0");
             }
-            exit::name_rank(rank);
+            exit::set_rank(rank);
         }
         let own = |name: &str| match name {
             "RANK" => self.rank,
@@ -57,10 +59,10 @@ impl WorldArgs {
         })
     }
 
-    /// The group of all ranks; a group of one rank if the world size is 1.
+    /// Initialises the process group of all ranks.
     ///
     /// # Errors
-    /// If the address of rank 0 is unknown, or those of [`ProcessGroup::init`].
+    /// If the address of rank 0 is unknown, or [`ProcessGroup::init`] fails.
     pub fn connect(
         &self,
         environment: Environment,
@@ -76,10 +78,10 @@ impl WorldArgs {
         Ok(ProcessGroup::init(method, self.options(rank, options))?)
     }
 
-    /// `options` with these flags, this process's stop signals and reports on standard error.
+    /// Adds these flags, stop signals and waiting messages to `options`.
     fn options(&self, rank: usize, options: Options) -> Options {
         let options = options
-            .stop_requested(|| stop::asked() > 0)
+            .stop_requested(|| stop::requested() > 0)
             .on_wait(move |missing| eprint_line(&format!("rank {rank}: {missing}")));
         let options = match self.rendezvous_timeout {
             Some(seconds) => options.rendezvous_timeout(Duration::from_secs_f64(seconds)),
@@ -125,7 +127,7 @@ mod tests {
             ("--rendezvous-timeout 0", "--rendezvous-timeout"),
         ] {
             let error = parsed(flags).map(drop).expect_err(flags).to_string();
-            assert!(error.contains(named), "`{flags}`: {error} should name {named}");
+            assert!(error.contains(named), "`{flags}`: {error} should contain {named}");
         }
         let flags = parsed("--rank 2 --world-size 2").expect("known when they are used");
         let error = flags.environment().expect_err("no such rank").to_string();

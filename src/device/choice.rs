@@ -1,10 +1,10 @@
-//! The choice of devices by flags, and the GPUs of this machine from which to choose.
+//! Device flags, and the GPUs available to them.
 
 use super::{Accelerator, LocalDevice};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// `--device`
+/// Value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceArg {
     Auto,
@@ -30,7 +30,7 @@ impl FromStr for DeviceArg {
     }
 }
 
-/// One entry of `--device-ids`: a GPU, or one of the replicas that share the CPU.
+/// Entry of `--device-ids`: a GPU, or one of several replicas on the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceId {
     Cpu(usize),
@@ -68,7 +68,7 @@ impl Serialize for DeviceId {
 }
 
 impl DeviceId {
-    /// The device itself.
+    /// Device that holds the replica.
     pub fn local(self) -> LocalDevice {
         match self {
             DeviceId::Cpu(_) => LocalDevice::Cpu,
@@ -77,14 +77,17 @@ impl DeviceId {
     }
 }
 
-/// The GPUs a run may use: all of one kind.
+/// GPUs of one backend that a run may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpus {
     pub kind: Accelerator,
     pub count: usize,
 }
 
-/// GPUs of the kind that `--device` names, or of the best kind that is there; or why there are none.
+/// Finds the GPUs of the backend that `--device` names, or of the fastest one available.
+///
+/// # Errors
+/// If there are none, or `wanted` is the CPU. The error states the reason.
 pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
     match wanted {
         DeviceArg::Cpu => Err("the CPU was asked for".into()),

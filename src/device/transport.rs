@@ -5,13 +5,13 @@ use anyhow::{Result, bail};
 use collective::{DevicePath, ProcessGroup, Transport, transport::nccl::DeviceSite};
 use std::sync::Arc;
 
-/// Attaches the group's devices to NCCL where possible, and returns a description of the transport.
+/// Attaches the group's devices to NCCL if possible, and returns a description of the transport.
 ///
-/// Every rank must call it. A group of one rank is attached only with `even_alone`. If CUDA devices use host
-/// memory, rank 0 prints a warning with the reason.
+/// It is a collective: every rank must call it. A group of one rank is attached only with `even_alone`. If CUDA
+/// devices use host memory, rank 0 prints a warning with the reason.
 ///
 /// # Errors
-/// If the group fails, or `wanted` is NCCL and it cannot be used.
+/// If a collective fails, or `wanted` is NCCL and it cannot be used.
 pub fn attach(
     wanted: Transport,
     device: LocalDevice,
@@ -53,10 +53,10 @@ pub fn attach(
     }
 }
 
-/// The device as NCCL's interface.
+/// Returns the NCCL interface of a device.
 ///
 /// # Errors
-/// If it is not an NVIDIA GPU, or cannot be started.
+/// If the device is not an NVIDIA GPU or cannot be initialised.
 #[cfg(feature = "cuda")]
 pub fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     match device {
@@ -68,10 +68,10 @@ pub fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     }
 }
 
-/// The device as NCCL's interface.
+/// Returns the NCCL interface of a device.
 ///
 /// # Errors
-/// Always: this program was built without CUDA.
+/// Always, because this program was built without CUDA.
 #[cfg(not(feature = "cuda"))]
 pub fn site(_: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     Err(Accelerator::Cuda.devices().err().unwrap_or_default())

@@ -1,17 +1,17 @@
-//! The console: the one place that prints. Reports are printed on rank 0 only, errors on every rank.
+//! Console output: all printing goes through this module.
 //!
-//! A closed output is not an error.
+//! Reports are printed on rank 0 only, errors on every rank. A closed output is not an error.
 
 use std::io::{Write, stderr, stdout};
 
-/// Prints what a run reports, on rank 0 alone.
+/// Printer that is active on rank 0 only.
 #[derive(Clone, Copy, Debug)]
 pub struct Console {
     visible: bool,
 }
 
 impl Console {
-    /// A console that prints, or one that does nothing.
+    /// Creates a console that prints if `visible`.
     pub fn new(visible: bool) -> Self {
         Self { visible }
     }
@@ -22,7 +22,7 @@ impl Console {
     }
 
     /// Prints a line to standard output.
-    pub fn say(self, line: &str) {
+    pub fn print(self, line: &str) {
         if self.visible {
             print_line(line);
         }
@@ -38,7 +38,7 @@ impl Console {
 
 /// Prints a line to standard output.
 pub fn print_line(line: &str) {
-    // A reader that has closed the pipe does not want the line.
+    // A closed pipe is not an error.
     let _ = writeln!(stdout(), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! Exit codes, and the report of a program's error.
+//! Exit codes and error reporting.
 
 use crate::process::{console::eprint_line, stop};
 use collective::{Error, health};
@@ -9,33 +9,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Exit code of a failure of this process.
+/// Exit code of a process that failed by itself.
 pub const FAILED: u8 = 1;
-/// Exit code of a rank that failed because of another rank. `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a rank that failed because of another rank: `EX_TEMPFAIL` of sysexits.h.
 pub const OTHER_RANK_FAILED: u8 = 75;
 
-/// Exit code of a rank that was asked to stop by `signal` and exited cleanly: 128 + signal, as in a shell.
-pub fn stopped_by(signal: u8) -> u8 {
+/// Exit code of a rank that exited cleanly after a stop signal: 128 + signal, as in a shell.
+pub fn signal_code(signal: u8) -> u8 {
     signal.saturating_add(128)
 }
 
-/// The stop signal that this exit code stands for.
+/// Returns the stop signal of an exit code, the inverse of [`signal_code`].
 pub fn asked_by(code: i32) -> Option<i32> {
     let signal = code - 128;
     [libc::SIGINT, libc::SIGTERM].contains(&signal).then_some(signal)
 }
 
-/// Environment variable that this crate's launcher sets. The launcher reports the first failing rank itself.
+/// Environment variable set by this crate's launcher, which reports the first failing rank itself.
 pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
 
-/// Time for the rank that failed first to report its error, and for the launcher to notice.
-const FIRST_SAY: Duration = Duration::from_secs(2);
+/// Time for the rank that failed first to report its error, and for the launcher to detect it.
+const ROOT_CAUSE_GRACE: Duration = Duration::from_secs(2);
 
-/// The rank set by a flag.
+/// Rank set by `--rank`.
 static RANK: OnceLock<usize> = OnceLock::new();
 
-/// Sets the rank that error messages of this process name, for processes without a launcher.
-pub(crate) fn name_rank(rank: usize) {
+/// Sets the rank in error messages of this process, for processes without a launcher.
+pub(crate) fn set_rank(rank: usize) {
     // The command line is parsed once.
     let _ = RANK.set(rank);
 }
@@ -44,21 +44,21 @@ fn own_rank() -> Option<String> {
     RANK.get().map(usize::to_string).or_else(|| std::env::var("RANK").ok())
 }
 
-/// Converts a program's result into its exit code, and prints an error to standard error.
+/// Converts a program's result into its exit code and prints an error to standard error.
 ///
-/// Under this crate's launcher, a rank that failed because of another rank waits for a while. The launcher
-/// ends it if another rank has failed by itself, whose error is the one to read. If there is none, for
-/// example after a network failure, this rank's error is printed.
+/// Under this crate's launcher, a rank that failed because of another rank waits before it prints. The launcher
+/// terminates it if another rank reports the root cause. Otherwise, for example after a network failure, this
+/// rank's error is printed.
 pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
-    // A device may have dropped work whose result was not read.
+    // A device may have dropped work whose result was never read.
     let error = match result.and_then(|code| Ok(health::check().map(|()| code)?)) {
         Ok(code) => return code,
         Err(error) => error,
     };
     let consequence = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(is_consequence);
-    let until = Instant::now() + FIRST_SAY;
+    let until = Instant::now() + ROOT_CAUSE_GRACE;
     while consequence && std::env::var_os(LAUNCHED).is_some() && Instant::now() < until {
-        if stop::asked() > 0 {
+        if stop::requested() > 0 {
             return ExitCode::from(OTHER_RANK_FAILED);
         }
         thread::sleep(Duration::from_millis(10));
@@ -73,7 +73,7 @@ fn is_consequence(error: &Error) -> bool {
     match error {
         Error::PeerLost { .. } => true,
         Error::Poisoned(first) => is_consequence(first),
-        // That rank reports it itself.
+        // That rank reports the error.
         Error::Remote { rank, .. } => other_rank(*rank),
         // All ranks fail with the same error; rank 0 reports it.
         Error::SettingsDiffer { .. }
@@ -84,7 +84,7 @@ fn is_consequence(error: &Error) -> bool {
     }
 }
 
-/// Whether this process is another rank than `rank`.
+/// Whether the rank of this process is known and differs from `rank`.
 fn other_rank(rank: usize) -> bool {
     own_rank().is_some_and(|own| own != rank.to_string())
 }

@@ -1,4 +1,4 @@
-//! This process: what it prints, its stop signals and exit codes, and atomic writes of files.
+//! Process utilities: console output, stop signals, exit codes and atomic file writes.
 
 pub mod atomic_file;
 pub mod console;

@@ -1,7 +1,7 @@
 //! Stop signals in a rank.
 //!
-//! Before training, Ctrl-C and SIGTERM end the process at once. During training they ask all ranks to finish
-//! the step, write a checkpoint and exit; a second signal ends this rank at once.
+//! Outside training, SIGINT and SIGTERM end the process immediately. During training they request a graceful
+//! shutdown: all ranks finish the step, write a checkpoint and exit. A second signal ends this rank immediately.
 
 use anyhow::{Context, Result};
 use std::{
@@ -13,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Signals within this time after the first count as the same request.
+/// Window in which repeated signals count as one request.
 ///
 /// A terminal and a launcher may both forward one Ctrl-C.
 pub const ECHO: Duration = Duration::from_millis(500);
 
-/// The first signal received during training, or 0.
-static ASKED: AtomicU8 = AtomicU8::new(0);
+/// First signal received during training, or 0.
+static REQUESTED: AtomicU8 = AtomicU8::new(0);
 
-/// The signal that asked this process to stop, or 0.
-pub fn asked() -> u8 {
-    ASKED.load(Ordering::SeqCst)
+/// Returns the signal that requested a graceful shutdown, or 0.
+pub fn requested() -> u8 {
+    REQUESTED.load(Ordering::SeqCst)
 }
 
-/// Watches for stop signals from its creation to the end of the process.
+/// Handler of stop signals until the end of the process.
 #[derive(Clone)]
 pub struct StopSignals {
     training: Arc<AtomicBool>,
@@ -35,8 +35,8 @@ pub struct StopSignals {
 impl StopSignals {
     /// Blocks the signals and starts a thread that receives them.
     ///
-    /// Call it before any other thread is started: threads inherit the mask, so that their system calls are
-    /// never interrupted.
+    /// Call it before any other thread is started: threads inherit the signal mask, so that signals do not
+    /// interrupt their system calls.
     ///
     /// # Errors
     /// If the signals cannot be blocked or the thread cannot be started.
@@ -57,16 +57,16 @@ impl StopSignals {
         let watcher = signals.clone();
         thread::Builder::new()
             .name("signals".into())
-            .spawn(move || watcher.follow(&set))
+            .spawn(move || watcher.receive(&set))
             .context("cannot watch for signals")?;
         Ok(signals)
     }
 
-    fn follow(&self, set: &libc::sigset_t) {
+    fn receive(&self, set: &libc::sigset_t) {
         let mut first: Option<Instant> = None;
         loop {
             let mut signal = 0;
-            // SAFETY: both point to values of our own.
+            // SAFETY: both pointers are valid for the call.
             if unsafe { libc::sigwait(set, &mut signal) } != 0 {
                 return;
             }
@@ -78,28 +78,28 @@ impl StopSignals {
             first.get_or_insert_with(Instant::now);
             let number = u8::try_from(signal).unwrap_or(u8::MAX);
             // The first signal decides the exit code.
-            let _ = ASKED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = REQUESTED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst);
         }
     }
 
-    /// Lets signals ask for a stop, instead of ending the process, until the guard is dropped.
-    pub fn training_begins(&self) -> Training {
+    /// Makes signals request a graceful shutdown until the guard is dropped.
+    pub fn enable_graceful_shutdown(&self) -> GracefulShutdown {
         self.training.store(true, Ordering::SeqCst);
-        Training(self.training.clone())
+        GracefulShutdown(self.training.clone())
     }
 }
 
-/// Guard of the time in which signals only ask for a stop.
+/// Guard of the period in which signals request a graceful shutdown.
 #[must_use]
-pub struct Training(Arc<AtomicBool>);
+pub struct GracefulShutdown(Arc<AtomicBool>);
 
-impl Drop for Training {
+impl Drop for GracefulShutdown {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
 }
 
-/// Name of a signal, such as `SIGTERM`.
+/// Returns the name of a signal, such as `SIGTERM`.
 pub fn name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
 }

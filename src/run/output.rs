@@ -68,7 +68,7 @@ impl Output {
     /// Says how the run can be watched.
     pub fn say_watched(&self, console: Console) {
         let folder = EventLog::folder(self.folder.path());
-        console.say(&format!("watch     tensorboard --logdir {}", folder.display()));
+        console.print(&format!("watch     tensorboard --logdir {}", folder.display()));
     }
 
     /// Says how a run that was told to stop goes on.
@@ -80,7 +80,7 @@ impl Output {
         self.events.flush()?;
         let path = self.folder.path().display();
         self.report(console);
-        console.say(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
+        console.print(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
         Ok(())
     }
 
@@ -100,10 +100,10 @@ impl Output {
         self.folder.write_model(model)?;
         self.folder.write_summary(&summary)?;
         match summary.test_accuracy {
-            Some(accuracy) => console.say(&format!("test accuracy {:.2} %", 100.0 * accuracy)),
-            None => console.say(&format!("test loss     {:.6}", summary.test_loss)),
+            Some(accuracy) => console.print(&format!("test accuracy {:.2} %", 100.0 * accuracy)),
+            None => console.print(&format!("test loss     {:.6}", summary.test_loss)),
         }
-        console.say(&format!("run folder    {}", self.folder.path().display()));
+        console.print(&format!("run folder    {}", self.folder.path().display()));
         self.report(console);
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Output {
     /// Draws the run. A run is none the worse if that fails.
     fn report(&self, console: Console) {
         match report::write(self.folder.path()) {
-            Ok(page) => console.say(&format!("report        {}", page.display())),
+            Ok(page) => console.print(&format!("report        {}", page.display())),
             Err(error) => console.warn(&format!("no report: {error:#}")),
         }
     }

@@ -65,7 +65,7 @@ impl ConsoleRenderer {
         if self.style == Style::Plain && self.printed.elapsed() > PLAIN_EVERY {
             self.printed = Instant::now();
             let (epoch, epochs, total) = (self.epoch, self.epochs, self.total);
-            self.console.say(&format!("epoch {epoch}/{epochs}  {}  {items}/{total}", self.split));
+            self.console.print(&format!("epoch {epoch}/{epochs}  {}  {items}/{total}", self.split));
         }
     }
 
@@ -92,7 +92,7 @@ impl ConsoleRenderer {
             .into_iter()
             .map(|((split, name), value)| format!("  {split} {name} {value}"))
             .collect();
-        self.console.say(&format!("{what}{metrics}  {:.1} s", self.began.elapsed().as_secs_f64()));
+        self.console.print(&format!("{what}{metrics}  {:.1} s", self.began.elapsed().as_secs_f64()));
         self.began = Instant::now();
     }
 }

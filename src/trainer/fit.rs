@@ -55,7 +55,7 @@ where
         (resolved.train_samples, resolved.test_samples) = (train.samples(), test.samples());
         let mut config = Config::resolve(args, context, resolved);
         if args.print_config {
-            console.say(&serde_json::to_string_pretty(&config)?);
+            console.print(&serde_json::to_string_pretty(&config)?);
             return Ok(());
         }
         group.verify_settings(&config.settings()?)?;
@@ -86,7 +86,7 @@ where
         }
         context.local_device().advice().iter().for_each(|advice| console.warn(advice));
         if let Some(memory) = memory {
-            console.say(&format!("memory    {memory}"));
+            console.print(&format!("memory    {memory}"));
         }
         if let Some(output) = &output {
             output.say_watched(console);
@@ -105,7 +105,7 @@ where
         let files = output
             .as_ref()
             .map(|output| RunFiles { folder: output.folder.path().into(), events: output.events.clone() });
-        let stop = Arc::new(StopRequest::new(stop::asked));
+        let stop = Arc::new(StopRequest::new(stop::requested));
         let setup = Setup {
             observers,
             max_steps: resumed.last_step(&config, &*train),
@@ -135,9 +135,9 @@ where
         let training = metrics.into_iter().fold(training, |training, add| add(training));
         let renderer = style.renderer(training.interrupter());
         let learner = Learner::new(model, optimizer.into(), schedule);
-        let during_training = context.signals().training_begins();
+        let graceful_shutdown = context.signals().enable_graceful_shutdown();
         let result = training.renderer(renderer).with_training_strategy(strategy).launch(learner);
-        drop(during_training);
+        drop(graceful_shutdown);
 
         if let Some(failure) = collective_error(&result) {
             return Err(failure.clone().into());
@@ -146,7 +146,7 @@ where
             bail!("training stopped: {error}");
         }
         if let Some(signal) = stop.agreed() {
-            context.stopped_by(signal);
+            context.set_stop_signal(signal);
             return output.map_or(Ok(()), |output| output.say_stopped(signal, console));
         }
         let transport = context.transport();

@@ -30,7 +30,7 @@ impl KernelProgress {
             0 => "none yet: the first start compiles them, which takes minutes".to_string(),
             bytes => crate::doctor::size(bytes),
         };
-        console.say(&format!("kernels   {}: {kept}", folder.display()));
+        console.print(&format!("kernels   {}: {kept}", folder.display()));
         let (end, ended) = mpsc::channel();
         let watch = move || report(console, &folder, before, &ended);
         thread::Builder::new().name("kernel-progress".into()).spawn(watch).ok()?;
@@ -43,7 +43,7 @@ fn report(console: Console, folder: &Path, before: u64, ended: &mpsc::Receiver<(
     while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
         let new = kernel_cache::size(folder).unwrap_or(before).saturating_sub(before);
         let (seconds, new) = (began.elapsed().as_secs(), crate::doctor::size(new));
-        console.say(&format!(
+        console.print(&format!(
             "compiling kernels for the first step: {seconds} s, {new} new in the kernel cache"
         ));
     }

@@ -101,18 +101,18 @@ impl Progress {
 pub fn print_header(console: Console, config: &Config, why: &str, transport: &str) {
     let Config { world_size, batch_size, lr, lr_factor, train_samples, test_samples, .. } = config;
     let mode = serde_name(&config.mode);
-    console.say(&format!("mode      {mode}, world size {world_size}: {why}"));
+    console.print(&format!("mode      {mode}, world size {world_size}: {why}"));
     let network = if *world_size > 1 { format!(", {transport} between ranks") } else { String::new() };
-    console.say(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
+    console.print(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
     let (before, after) = match &config.dataset {
         Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),
         None => (String::new(), String::new()),
     };
-    console.say(&format!("dataset   {before}{train_samples} training, {test_samples} test samples{after}"));
+    console.print(&format!("dataset   {before}{train_samples} training, {test_samples} test samples{after}"));
     let accumulate = config.gradients.grad_accum_steps;
     let times = if accumulate > 1 { format!(", {accumulate} times a step") } else { String::new() };
     let global = batch_size * world_size * accumulate;
-    console.say(&format!("batch     {batch_size} a rank{times}, {global} in all"));
+    console.print(&format!("batch     {batch_size} a rank{times}, {global} in all"));
     let scaled = lr * lr_factor;
     let warmup = match config.rate.warmup_epochs {
         0.0 => String::new(),
@@ -123,7 +123,7 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
         curve => format!(" at most, {curve}"),
     };
     let scale = serde_name(&config.scale_lr);
-    console.say(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
+    console.print(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
 }
 
 /// An enum's name in its serialised form.
@@ -147,7 +147,7 @@ impl Observer for Progress {
         if self.style == Style::Plain && state.printed.elapsed() > PLAIN_EVERY {
             state.printed = Instant::now();
             let (epoch, samples, total) = (report.epoch, state.samples, state.total);
-            self.console.say(&format!("epoch {epoch}/{}  {samples}/{total}  {message}", self.epochs));
+            self.console.print(&format!("epoch {epoch}/{}  {samples}/{total}  {message}", self.epochs));
         }
         state.bar.set_message(message);
     }
@@ -157,7 +157,7 @@ impl Observer for Progress {
     }
 
     fn metric_logged(&self, _epoch: usize, name: &str, value: &str) {
-        self.console.say(&format!("{name} {value}"));
+        self.console.print(&format!("{name} {value}"));
     }
 
     fn warned(&self, message: &str) {
@@ -177,7 +177,7 @@ impl Observer for Progress {
             (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
             _ => String::new(),
         };
-        self.console.say(&format!(
+        self.console.print(&format!(
             "epoch {}/{}  train loss {:.4}  test loss {:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,

@@ -13,7 +13,7 @@ use burn::tensor::Device;
 use burn::train::metric::LossMetric;
 use burn_ddp::{
     Context, Trainer,
-    device::{LEAST_MEMORY, gigabytes},
+    device::{MIN_FREE_MEMORY, gigabytes},
     run::confusion::Confusion,
     trainer::start,
 };
@@ -90,7 +90,7 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
     let device = context.local_device();
     let Some(free) = device.free_memory()? else { return Ok(()) };
     let images = [&data.train, &data.test].map(|images| resident_bytes(images, context.device()));
-    let needed = LEAST_MEMORY + images.iter().sum::<usize>();
+    let needed = MIN_FREE_MEMORY + images.iter().sum::<usize>();
     if free < needed {
         bail!(
             "--data-on-device: training with all images in memory takes at least {}, but {device} has {} free; leave out the flag",

@@ -1,4 +1,4 @@
-//! A configuration file's entries, with the lines they are on.
+//! Entries of a configuration file, with line numbers for errors.
 
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -6,26 +6,26 @@ use toml::de::{DeTable, DeValue};
 /// One flag of a file.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// As on the command line, without the leading dashes.
+    /// Name of the flag, without leading dashes.
     pub name: String,
     pub value: Value,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
 }
 
-/// What a flag is set to.
+/// Value of a flag.
 #[derive(Debug)]
 pub(super) enum Value {
     Switch(bool),
-    /// As it would be typed.
+    /// Command-line form.
     Text(String),
 }
 
-/// The line of an error, and what is wrong there.
-pub(super) type Wrong = (usize, String);
+/// Line number and message of a parse error.
+pub(super) type EntryError = (usize, String);
 
-/// Names are written with dashes or with underscores.
-fn named(key: &str) -> String {
+/// Converts a key, with dashes or underscores, to a flag name.
+fn flag_name(key: &str) -> String {
     key.replace('_', "-")
 }
 
@@ -33,14 +33,14 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-/// In the order of the file.
-pub(super) fn of_toml(text: &str) -> Result<Vec<Entry>, Wrong> {
+/// Parses TOML; entries keep the order of the file.
+pub(super) fn of_toml(text: &str) -> Result<Vec<Entry>, EntryError> {
     let line = |span: Range<usize>| line_of(text, span.start);
     let table = DeTable::parse(text)
         .map_err(|error| (error.span().map_or(1, line), error.message().replace('\n', ", ")))?;
     let mut entries = Vec::new();
     for (key, value) in table.into_inner() {
-        let (line, name) = (line(key.span()), named(key.get_ref()));
+        let (line, name) = (line(key.span()), flag_name(key.get_ref()));
         let value = of_toml_value(value.get_ref()).map_err(|what| {
             (line, format!("`{name}` is a {what}; give it a value, or several as [A, B], and no tables"))
         })?;
@@ -63,7 +63,7 @@ fn of_toml_value(value: &DeValue<'_>) -> Result<Value, &'static str> {
     })
 }
 
-/// As a list is typed.
+/// Joins the parts of a list with commas.
 fn joined(parts: impl Iterator<Item = Result<Value, &'static str>>) -> Result<String, &'static str> {
     let text = |part| match part {
         Value::Switch(on) => on.to_string(),
@@ -72,19 +72,19 @@ fn joined(parts: impl Iterator<Item = Result<Value, &'static str>>) -> Result<St
     Ok(parts.map(|part| part.map(text)).collect::<Result<Vec<_>, _>>()?.join(","))
 }
 
-/// The entries of the object, or of its `flags`, as `config.json` has them.
-pub(super) fn of_json(text: &str) -> Result<Vec<Entry>, Wrong> {
+/// Parses a JSON object, or its `flags` object as in `config.json`.
+pub(super) fn of_json(text: &str) -> Result<Vec<Entry>, EntryError> {
     let json: serde_json::Value =
         serde_json::from_str(text).map_err(|error| (error.line(), error.to_string()))?;
     let Some(object) = json.get("flags").unwrap_or(&json).as_object() else {
         return Err((1, "expected an object of flags".into()));
     };
-    // The parser does not tell where a key was; the flags of a run come after its other settings.
+    // serde_json does not report the positions of keys. In config.json, `flags` is the last entry.
     let from = text.find("\"flags\"").unwrap_or(0);
     let mut entries = Vec::new();
     for (key, value) in object {
         let at = text[from..].find(&format!("\"{key}\"")).map_or(0, |at| from + at);
-        let (line, name) = (line_of(text, at), named(key));
+        let (line, name) = (line_of(text, at), flag_name(key));
         let value = of_json_value(value).map_err(|what| {
             (line, format!("`{name}` is {what}; give it a value, or several as [A, B], and no objects"))
         })?;

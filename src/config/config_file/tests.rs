@@ -78,21 +78,21 @@ fn errors_name_line_flag_and_what_was_meant() {
         let (_folder, path) = written(name, text);
         let error = format!("{:#}", read(&command::<Program>(), &path).expect_err(text));
         for word in words {
-            assert!(error.contains(word), "{text:?} should say {word}: {error}");
+            assert!(error.contains(word), "{text:?} should contain {word}: {error}");
         }
     }
 }
 
 #[test]
-fn what_was_given_repeats_itself() {
+fn explicit_flags_round_trip_through_config_json() {
     let line = "--lr 0.3 --batch-norm --device-ids cpu:0,cpu:1 --seed 7 --init-from model.bpk";
-    let Flags(flags) = parsed("run.toml", "", line).trainer.given.flags();
+    let Flags(flags) = parsed("run.toml", "", line).trainer.explicit.flags();
     assert_eq!(flags["lr"], 0.3);
     assert_eq!(flags["batch-norm"], true);
     assert!(Path::new(flags["init-from"].as_str().expect("a path")).is_absolute());
     assert_eq!(flags.len(), 5, "no defaults: {flags:?}");
     let json = serde_json::json!({ "flags": flags, "lr": 9, "version": "x" }).to_string();
-    let again = parsed("config.json", &json, "").trainer.given.flags();
+    let again = parsed("config.json", &json, "").trainer.explicit.flags();
     assert_eq!(again.0, flags);
 }
 

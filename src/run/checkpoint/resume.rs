@@ -82,12 +82,12 @@ impl Found {
         warnings.iter().for_each(|warning| console.warn(warning));
         match checkpoint {
             Some(checkpoint) => {
-                console.say(&checkpoint.line());
+                console.print(&checkpoint.line());
                 checkpoint.changes(config).iter().for_each(|change| console.warn(change));
             }
             None => {
                 let run = run.display();
-                console.say(&format!("resume    {run} has no checkpoint yet: from the beginning"));
+                console.print(&format!("resume    {run} has no checkpoint yet: from the beginning"));
             }
         }
         Ok(found)

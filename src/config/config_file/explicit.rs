@@ -1,4 +1,4 @@
-//! Which flags were given, so that a run can be repeated.
+//! Flags given explicitly, recorded to reproduce a run.
 
 use crate::{
     context::{Mode, replicas::Replicas},
@@ -12,8 +12,8 @@ use std::{
     path::{self, PathBuf},
 };
 
-/// Not what a run computes, but where it is left, how it is shown and which process it was.
-const NOT_REPEATED: [&str; 11] = [
+/// Flags that do not affect the result: output, display and process identity.
+const NOT_RECORDED: [&str; 11] = [
     "config",
     "print-config",
     "resume",
@@ -27,39 +27,40 @@ const NOT_REPEATED: [&str; 11] = [
     "job-id",
 ];
 
-/// The flags that were given, with their values as they were typed, without defaults. To clap this is a part of the
-/// arguments that defines no flags and sees all.
+/// Flags given explicitly, with their values as typed; defaults are omitted.
+///
+/// It is a clap argument group that defines no flags and reads the matches of all others.
 #[derive(Clone, Debug, Default)]
-pub struct GivenFlags(BTreeMap<String, String>);
+pub struct ExplicitFlags(BTreeMap<String, String>);
 
-/// The flags that repeat a run, by name.
+/// Flags that reproduce a run, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Flags(pub BTreeMap<String, Value>);
 
-impl GivenFlags {
-    /// As they go into `config.json`.
+impl ExplicitFlags {
+    /// Returns the flags for `config.json`.
     pub fn flags(&self) -> Flags {
         Flags(self.0.iter().map(|(name, text)| (name.clone(), value(text))).collect())
     }
 }
 
-/// The number or truth value that is written like this, or else the text.
+/// Converts `text` to a number or boolean if that preserves its spelling, otherwise to a string.
 fn value(text: &str) -> Value {
     let parsed =
         serde_json::from_str::<Value>(text).ok().filter(|value| value.is_number() || value.is_boolean());
-    // 1e3 stays as it was typed.
+    // 1e3 keeps its spelling.
     let same = |value: &Value| format!("{value}") == text;
     parsed.filter(same).unwrap_or_else(|| text.into())
 }
 
 impl Flags {
-    /// Sets a flag to what was decided about it.
-    pub fn decided(&mut self, name: &str, value: impl Into<Value>) {
+    /// Sets a flag to its resolved value.
+    pub fn set(&mut self, name: &str, value: impl Into<Value>) {
         self.0.insert(name.into(), value.into());
     }
 
-    /// Sets what was left to the machine to what it was here.
+    /// Sets the flags that depend on the machine to their resolved values.
     pub fn pin(
         &mut self,
         mode: Mode,
@@ -72,31 +73,31 @@ impl Flags {
             LocalDevice::Cpu => "cpu".to_owned(),
             LocalDevice::Gpu(kind, _) => kind.to_string(),
         };
-        self.decided("threads", threads);
+        self.set("threads", threads);
         match mode {
             Mode::Single => {
-                self.decided("mode", "single");
-                self.decided("device", device.to_string());
-                self.decided("nproc-per-node", "auto");
+                self.set("mode", "single");
+                self.set("device", device.to_string());
+                self.set("nproc-per-node", "auto");
             }
             Mode::Ddp => {
-                self.decided("mode", "ddp");
-                self.decided("device", kind);
-                self.decided("nproc-per-node", world_size);
+                self.set("mode", "ddp");
+                self.set("device", kind);
+                self.set("nproc-per-node", world_size);
             }
             Mode::Dp => {
-                self.decided("mode", "dp");
-                self.decided("device", kind);
+                self.set("mode", "dp");
+                self.set("device", kind);
             }
         }
         if let Some(Replicas { devices, output }) = replicas {
-            self.decided("device-ids", devices.iter().map(|id| id.to_string()).collect::<Vec<_>>());
-            self.decided("output-device", output.to_string());
+            self.set("device-ids", devices.iter().map(|id| id.to_string()).collect::<Vec<_>>());
+            self.set("output-device", output.to_string());
         }
     }
 }
 
-impl clap::Args for GivenFlags {
+impl clap::Args for ExplicitFlags {
     fn augment_args(command: Command) -> Command {
         command
     }
@@ -106,22 +107,22 @@ impl clap::Args for GivenFlags {
     }
 }
 
-impl FromArgMatches for GivenFlags {
+impl FromArgMatches for ExplicitFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = BTreeMap::new();
         for id in matches.ids() {
-            // An id with a capital is the group that clap makes of a struct.
+            // clap names the group of a struct after the type, with a capital letter.
             let (id, name) = (id.as_str(), id.as_str().replace('_', "-"));
             let source = matches.value_source(id);
             if id.starts_with(char::is_uppercase)
-                || NOT_REPEATED.contains(&name.as_str())
+                || NOT_RECORDED.contains(&name.as_str())
                 || source == Some(ValueSource::DefaultValue)
             {
                 continue;
             }
             let Ok(Some(raw)) = matches.try_get_raw(id) else { continue };
             let text = raw.map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(",");
-            // A file or folder is named from wherever the run was started.
+            // Paths are made absolute so that they do not depend on the working directory.
             let is_path = matches.try_get_one::<PathBuf>(id).is_ok();
             let whole = path::absolute(&text).ok().filter(|_| is_path);
             given.insert(name, whole.map_or(text, |path| path.display().to_string()));
