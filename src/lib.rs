@@ -64,9 +64,9 @@
 //!     burn_ddp::main(|args: &Args| &args.trainer, |context, args| {
 //!         let trainer = Trainer::new(context, &args.trainer);
 //!         let points = |count| InMemDataset::new((0..count).map(|i| i as f32 / 100.0).collect());
-//!         let (train, test) = (trainer.train_loader(points(100), Stack), trainer.test_loader(points(20), Stack));
+//!         let loaders = trainer.loaders(points(100), points(20), Stack);
 //!         let model = trainer.init(Line::new);
-//!         trainer.fit(model, AdamConfig::new().init(), train, test)?;
+//!         trainer.fit(model, AdamConfig::new().init(), loaders)?;
 //!         Ok(())
 //!     })
 //! }

@@ -28,6 +28,11 @@ pub struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_accuracy: Option<f64>,
     pub test_loss: f64,
+    /// Last evaluation of the validation set; only with `--valid-split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_accuracy: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_loss: Option<f64>,
     /// Training samples over all ranks, over the time of the training steps alone.
     pub samples_per_second: f64,
     pub world_size: usize,

@@ -1,6 +1,7 @@
 //! What rank 0 leaves behind: the run's folder, its tables and its checkpoints.
 
 use super::{
+    EvaluatedSet,
     checkpoint::{FolderKeeper, Found, Identity, Store},
     folder::{RunFolder, Summary},
     log::RunLog,
@@ -43,7 +44,7 @@ impl Output {
             Some(found) => RunFolder::reopen(found.run.clone())?,
             None => RunFolder::create(args.run_dir.clone())?,
         };
-        let monitor = args.checkpoints.monitor;
+        let (monitor, set) = (args.checkpoints.monitor, EvaluatedSet::of(config));
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
         let log = Arc::new(match checkpoint {
             Some(checkpoint) => {
@@ -52,12 +53,12 @@ impl Output {
                 // An epoch that --max-steps cut is evaluated, too; if it goes on, it has a row later.
                 let cut = position.evaluated && args.max_steps.is_some_and(|max| position.step >= max);
                 let epoch = if cut { position.epoch } else { position.epoch - 1 };
-                RunLog::resume(folder.path(), monitor, manifest.progress.clone(), position.step, epoch)?
+                RunLog::resume(folder.path(), monitor, set, manifest.progress.clone(), position.step, epoch)?
             }
-            None => RunLog::create(folder.path(), monitor)?,
+            None => RunLog::create(folder.path(), monitor, set)?,
         });
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
-        let events = Arc::new(EventLog::create(folder.path(), step)?);
+        let events = Arc::new(EventLog::create(folder.path(), step, set)?);
         let keeper = FolderKeeper::new(folder.path(), log.clone(), events.clone(), config, identity, began);
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // After all else that can fail: this file makes the folder a run's.
@@ -119,9 +120,15 @@ impl Output {
     /// The result, from what the log has seen.
     fn summary(&self, config: &Config, transport: &str) -> Result<Summary> {
         let progress = self.log.progress()?;
+        let (tested, valid) = match progress.tested {
+            Some(tested) => (tested, Some(progress.evaluation)),
+            None => (progress.evaluation, None),
+        };
         Ok(Summary {
-            test_accuracy: progress.evaluation.accuracy,
-            test_loss: progress.evaluation.loss,
+            test_accuracy: tested.accuracy,
+            test_loss: tested.loss,
+            valid_accuracy: valid.and_then(|valid| valid.accuracy),
+            valid_loss: valid.map(|valid| valid.loss),
             samples_per_second: progress.samples as f64 / progress.training.as_secs_f64().max(1e-9),
             world_size: config.world_size,
             mode: config.mode,

@@ -12,17 +12,15 @@ use super::{
 use crate::{
     config::{Config, Monitor},
     process::stop,
-    run::tensorboard::GradientHistograms,
+    run::{EvaluatedSet, tensorboard::GradientHistograms},
 };
 use anyhow::{Result, bail};
 use burn::optim::ModuleOptimizer;
 use burn::train::{Learner, LearnerModel, SupervisedTraining, logger::InMemoryMetricLogger};
 use collective::{
-    loader::DistributedLoader,
     metric::StepOutput,
     strategy::{
-        Checkpoints, DdpStrategy, Observer, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
-        collective_error,
+        Checkpoints, DdpStrategy, Observer, StopRequest, TrainedOutput, ValidOutput, collective_error,
     },
 };
 use std::sync::Arc;
@@ -38,25 +36,19 @@ where
     /// # Errors
     /// If ranks differ in settings, a checkpoint cannot be resumed, a file cannot be written, the data, a device or
     /// another rank fails, or the loss is not finite.
-    pub fn fit<L, V>(
-        self,
-        model: M,
-        optimizer: impl Into<ModuleOptimizer>,
-        train: Arc<L>,
-        test: Arc<V>,
-    ) -> Result<()>
-    where
-        L: DistributedLoader<TrainInput<M>> + 'static,
-        V: DistributedLoader<ValidInput<M>> + 'static,
-    {
+    pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
         let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, data_parallel } =
             self;
         let (console, group, device) = (context.console(), context.group(), context.device());
-        (resolved.train_samples, resolved.test_samples) = (train.samples(), test.samples());
+        (resolved.train_samples, resolved.test_samples) = (loaders.train.samples(), loaders.test.samples());
+        resolved.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
         let mut config = Config::resolve(args, context, resolved);
         if args.print_config {
             console.print(&serde_json::to_string_pretty(&config)?);
             return Ok(());
+        }
+        if config.valid_split > 0.0 && config.valid_samples == 0 {
+            bail!("--valid-split {}: this program has no validation set", config.valid_split);
         }
         group.verify_settings(&config.settings()?)?;
         let digests = group.all_gather_object(&data_digest)?;
@@ -78,7 +70,7 @@ where
         group.barrier()?;
         let output = context.is_main().then(|| resumed.open(args, &config, context.began())).transpose()?;
         print_header(console, &config, &context.why(), context.transport());
-        if let Some((warmup, steps)) = config.unfinished_warmup(train.steps()) {
+        if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
             console.warn(&format!(
                 "--warmup-epochs {}: the run ends after {steps} steps, before the warm-up of {}: the rate reaches {:.6} and not {:.6}",
                 config.rate.warmup_epochs, warmup.warmup_steps, warmup.at(steps), warmup.target
@@ -93,7 +85,7 @@ where
         }
         let style = Style::choose(args.progress, context.is_main());
         let mut observers: Vec<Arc<dyn Observer>> =
-            vec![Arc::new(Progress::new(style, console, config.epochs.begun()))];
+            vec![Arc::new(Progress::new(style, console, config.epochs.begun(), EvaluatedSet::of(&config)))];
         #[cfg(feature = "cuda")]
         if let Some(progress) = KernelProgress::start(context.local_device(), console) {
             observers.push(Arc::new(progress));
@@ -108,27 +100,28 @@ where
         let stop = Arc::new(StopRequest::new(stop::requested));
         let setup = Setup {
             observers,
-            max_steps: resumed.last_step(&config, &*train),
+            max_steps: resumed.last_step(&config, &*loaders.train),
             snapshot: resumed.snapshot,
             stop: stop.clone(),
             callbacks: callbacks.into_iter().map(|make| make(files.as_ref())).collect(),
             histograms: args
                 .histograms
                 .map(|every| GradientHistograms::new(every, files.map(|files| files.events))),
+            test: loaders.valid.is_some().then(|| loaders.test.clone()),
             checkpoints: Checkpoints {
                 every: args.checkpoints.save_every,
                 sink: output.as_ref().map(|output| output.keeper.clone()),
             },
             args,
         };
-        let loaders = Loaders { train: train.clone(), test: test.clone() };
+        let (train, evaluated) = (loaders.train.clone(), loaders.evaluated());
         let strategy = match data_parallel.zip(devices) {
-            Some((make, devices)) => make(devices, loaders, setup)?,
-            None => setup.apply(DdpStrategy::new(group.clone(), device, loaders.train, loaders.test)),
+            Some((make, devices)) => make(devices, &loaders, setup)?,
+            None => setup.apply(DdpStrategy::new(group.clone(), device, train.clone(), evaluated.clone())),
         };
 
         let schedule = config.schedule(train.steps());
-        let training = SupervisedTraining::<M>::new(".", train, test)
+        let training = SupervisedTraining::<M>::new(".", train, evaluated)
             .with_metric_logger(InMemoryMetricLogger::default())
             .with_application_logger(None)
             .num_epochs(resumed.epochs);

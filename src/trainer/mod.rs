@@ -12,6 +12,7 @@ mod strategy;
 
 pub use collective::strategy::NoopRenderer;
 pub use console_renderer::ConsoleRenderer;
+pub use loaders::Loaders;
 
 use crate::{
     config::{DatasetName, Resolved, TrainerArgs, config_file},
@@ -25,9 +26,8 @@ use burn::train::{LearnerModel, SupervisedTraining, TrainingStrategy};
 use clap::Parser;
 use collective::{
     data_parallel::{DataParallelConfig, ParallelStep},
-    loader::DistributedLoader,
     metric::StepOutput,
-    strategy::{Callback, DpStrategy, TrainInput, TrainedOutput, ValidInput, ValidOutput},
+    strategy::{Callback, DpStrategy, TrainedOutput, ValidOutput},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -76,13 +76,7 @@ pub struct RunFiles {
 
 type MakeCallback<M> = Box<dyn FnOnce(Option<&RunFiles>) -> Box<dyn Callback<M>>>;
 type Metrics<M> = Box<dyn FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>>;
-type MakeDp<M> = fn(DataParallelConfig, Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
-
-/// The training and the test loader.
-struct Loaders<M: LearnerModel> {
-    train: Arc<dyn DistributedLoader<TrainInput<M>>>,
-    test: Arc<dyn DistributedLoader<ValidInput<M>>>,
-}
+type MakeDp<M> = fn(DataParallelConfig, &Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
 
 /// Trains a model as the flags say: see the [example](crate).
 pub struct Trainer<'a, M: LearnerModel> {
@@ -159,7 +153,8 @@ where
         self
     }
 
-    /// Adds a callback, which gets the files of the run on rank 0.
+    /// Adds a callback, which gets the files of the run on rank 0. It sees the test set: after every epoch or, with
+    /// `--valid-split`, at the end of the run.
     pub fn callback<C>(mut self, make: impl FnOnce(Option<&RunFiles>) -> C + 'static) -> Self
     where
         C: Callback<M> + 'static,
@@ -182,8 +177,8 @@ where
     where
         M: ParallelStep,
     {
-        self.data_parallel = Some(|devices, Loaders { train, test }, setup| {
-            Ok(setup.apply(DpStrategy::new(devices, train, test)?))
+        self.data_parallel = Some(|devices, loaders, setup| {
+            Ok(setup.apply(DpStrategy::new(devices, loaders.train.clone(), loaders.evaluated())?))
         });
         self
     }

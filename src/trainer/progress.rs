@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, values::ProgressArg},
     process::console::Console,
-    run::Evaluation,
+    run::{EvaluatedSet, Evaluation},
 };
 use burn::train::{
     Interrupter,
@@ -72,6 +72,7 @@ pub struct Progress {
     style: Style,
     console: Console,
     epochs: usize,
+    set: EvaluatedSet,
     state: Mutex<State>,
 }
 
@@ -86,10 +87,10 @@ struct State {
 
 impl Progress {
     /// The display of a run of this many epochs.
-    pub fn new(style: Style, console: Console, epochs: usize) -> Self {
+    pub fn new(style: Style, console: Console, epochs: usize, set: EvaluatedSet) -> Self {
         let now = Instant::now();
         let state = State { bar: ProgressBar::hidden(), samples: 0, total: 0, began: now, printed: now };
-        Self { style, console, epochs, state: Mutex::new(state) }
+        Self { style, console, epochs, set, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -108,7 +109,13 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
         Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),
         None => (String::new(), String::new()),
     };
-    console.print(&format!("dataset   {before}{train_samples} training, {test_samples} test samples{after}"));
+    let validation = match config.valid_samples {
+        0 => String::new(),
+        samples => format!("{samples} validation, "),
+    };
+    console.print(&format!(
+        "dataset   {before}{train_samples} training, {validation}{test_samples} test samples{after}"
+    ));
     let accumulate = config.gradients.grad_accum_steps;
     let times = if accumulate > 1 { format!(", {accumulate} times a step") } else { String::new() };
     let global = batch_size * world_size * accumulate;
@@ -153,7 +160,7 @@ impl Observer for Progress {
     }
 
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {
-        self.state().bar.set_message("testing");
+        self.state().bar.set_message("evaluating");
     }
 
     fn metric_logged(&self, _epoch: usize, name: &str, value: &str) {
@@ -169,20 +176,19 @@ impl Observer for Progress {
         if self.style == Style::Dashboard {
             return;
         }
-        let test = Evaluation::of(report);
+        let (set, Evaluation { loss, accuracy }) = (self.set.name(), Evaluation::of(report));
         let accuracy =
-            test.accuracy.map_or(String::new(), |share| format!("  test accuracy {:.2} %", 100.0 * share));
+            accuracy.map_or(String::new(), |share| format!("  {set} accuracy {:.2} %", 100.0 * share));
         let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
         let skipped = match (report.skipped_steps, report.loss_scale) {
             (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
             _ => String::new(),
         };
         self.console.print(&format!(
-            "epoch {}/{}  train loss {:.4}  test loss {:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
+            "epoch {}/{}  train loss {:.4}  {set} loss {loss:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,
             report.train_loss,
-            test.loss,
             report.elapsed.as_secs_f64(),
         ));
     }

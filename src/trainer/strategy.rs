@@ -4,10 +4,11 @@ use crate::config::TrainerArgs;
 use crate::run::tensorboard::GradientHistograms;
 use burn::train::{LearnerModel, TrainingStrategy};
 use collective::{
+    loader::DistributedLoader,
     metric::StepOutput,
     strategy::{
         Callback, Checkpoints, ComputeBatch, Observer, ParallelStrategy, Snapshot, StopRequest,
-        TrainedOutput, ValidOutput,
+        TrainedOutput, ValidInput, ValidOutput,
     },
 };
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub(super) struct Setup<'a, M: LearnerModel> {
     pub observers: Vec<Arc<dyn Observer>>,
     pub callbacks: Vec<Box<dyn Callback<M>>>,
     pub histograms: Option<GradientHistograms>,
+    /// Evaluated at the end only.
+    pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
     pub checkpoints: Checkpoints,
     pub snapshot: Option<Snapshot>,
     pub max_steps: Option<usize>,
@@ -39,6 +42,7 @@ where
         let strategy = strategy
             .with_observer(Arc::new(self.observers))
             .with_callbacks(self.callbacks)
+            .with_test(self.test)
             .with_max_steps(self.max_steps)
             .with_resume(self.snapshot)
             .with_reducer(gradients.reducer())

@@ -15,7 +15,7 @@ use burn_ddp::{
     Context, Trainer,
     device::{MIN_FREE_MEMORY, gigabytes},
     run::confusion::Confusion,
-    trainer::start,
+    trainer::{Loaders, start},
 };
 use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
 use std::{process::ExitCode, sync::Arc};
@@ -46,7 +46,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .recorded("recipe", args.recipe)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
-    let (train, test) = loaders(&trainer, args, &data);
+    let loaders = loaders(&trainer, args, &data);
     let (images, world) = (data.test, context.world());
     let trainer = trainer
         .callback(|files| {
@@ -58,7 +58,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         });
     let config = NetConfig { batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let net = trainer.init(|device| config.init(device)).with_label_smoothing(args.label_smoothing);
-    trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), train, test)
+    trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), loaders)
 }
 
 /// Loads the data set. One rank per machine finds or downloads it first, and reports what is wrong with it.
@@ -101,13 +101,12 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
     Ok(())
 }
 
-type Loader = Arc<FinishedLoader<Sample, HostBatch, MnistBatch>>;
-
-/// This rank's share of the training and test images.
-fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loader, Loader) {
-    let sharded = |images: &Images, seed, precision| {
+/// This rank's share of the training, validation and test images.
+fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Loaders<Net> {
+    type Samples = Arc<dyn burn::data::dataset::Dataset<Sample>>;
+    let sharded = |samples: Samples, seed, precision| {
         let batcher = HostBatcher { precision, resident: args.data_on_device };
-        trainer.sharded(ImageDataset(images.clone()), batcher, seed)
+        trainer.sharded(samples, Arc::new(batcher), seed)
     };
     let finished = |loader, images: &Images, precision| {
         let batcher = DeviceBatcher::new(images.clone(), precision);
@@ -115,12 +114,18 @@ fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loa
         Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
     };
     // Evaluation is f32, as the parameters are.
-    let (precision, exact) = (args.trainer.gradients.precision, Precision::F32);
-    let mut train = sharded(&data.train, trainer.shuffle_seed(), precision);
+    let evaluated = |samples: Samples, images: &Images| {
+        finished(sharded(samples, None, Precision::F32), images, Precision::F32)
+    };
+    let (train, valid) = trainer.split(ImageDataset(data.train.clone()));
+    let precision = args.trainer.gradients.precision;
+    let mut train = sharded(Arc::new(train), trainer.shuffle_seed(), precision);
     let (augment, seed) = (args.augment, args.trainer.seed);
     if !augment.is_none() {
         train =
             train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
     }
-    (finished(train, &data.train, precision), finished(sharded(&data.test, None, exact), &data.test, exact))
+    let test = evaluated(Arc::new(ImageDataset(data.test.clone())), &data.test);
+    Loaders::new(finished(train, &data.train, precision), test)
+        .with_validation(valid.map(|valid| evaluated(Arc::new(valid), &data.train) as _))
 }

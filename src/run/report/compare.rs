@@ -80,7 +80,9 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
         chart("Loss of the evaluation", steps, Axis::Logarithmic, true, &|run| {
             run.by_evaluation(EpochRow::loss)
         }),
-        chart("Accuracy of the evaluation in %, by step", steps, Axis::Percent, true, &|run| run.by_evaluation(accuracy)),
+        chart("Accuracy of the evaluation in %, by step", steps, Axis::Percent, true, &|run| {
+            run.by_evaluation(accuracy)
+        }),
         chart(
             "Accuracy of the evaluation in %, by time",
             "seconds of training and evaluation",

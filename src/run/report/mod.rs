@@ -65,11 +65,15 @@ fn save(path: &Path, text: &str) -> Result<()> {
 /// What was trained on what.
 fn subtitle(run: &Run) -> String {
     let setting = |key| run.setting(key);
+    let validation = match setting("valid_samples").as_str() {
+        "0" | "" => String::new(),
+        samples => format!(", {samples} validation"),
+    };
     let transport = run.end.as_ref().map_or_else(String::new, |end| format!(" over {}", end.transport));
     let dataset =
         run.config.get("dataset").map_or_else(String::new, |name| format!(" of {}", run::show(name)));
     format!(
-        "{} with {} rank(s){transport}, device {}, {} training and {} test samples{dataset}",
+        "{} with {} rank(s){transport}, device {}, {} training{validation} and {} test samples{dataset}",
         setting("mode"),
         setting("world_size"),
         setting("device"),
@@ -79,17 +83,25 @@ fn subtitle(run: &Run) -> String {
 }
 
 /// The result, as far as there is one.
-fn figures(run: &Run) -> Vec<(&'static str, String)> {
-    let last = run.epochs.last();
-    let none = || "–".to_owned();
-    let accuracy = last.and_then(|row| row.test_accuracy).map(|share| ("test accuracy", percent(share)));
-    let others = [
-        ("test loss", last.map_or_else(none, |row| format!("{:.4}", row.test_loss))),
-        ("samples per second", run.samples_per_second().map_or_else(none, |rate| format!("{rate:.0}"))),
-        ("optimizer steps", run.steps.last().map_or_else(none, |row| row.step.to_string())),
-        ("in all", duration(run.seconds())),
-    ];
-    accuracy.into_iter().chain(others).collect()
+fn figures(run: &Run) -> Vec<(String, String)> {
+    let (last, set) = (run.epochs.last(), run.evaluated());
+    let text = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+    let loss = |value: Option<f64>| value.map(|loss| format!("{loss:.4}"));
+    let mut figures = Vec::new();
+    let mut evaluation = |set: &str, accuracy: Option<f64>, mean: Option<f64>| {
+        figures.extend(accuracy.map(|share| (format!("{set} accuracy"), percent(share))));
+        figures.push((format!("{set} loss"), text(loss(mean))));
+    };
+    if let (Some(end), "validation") = (&run.end, set) {
+        evaluation("test", end.test_accuracy, end.test_loss);
+    }
+    evaluation(set, last.and_then(EpochRow::accuracy), last.and_then(EpochRow::loss));
+    figures.extend([
+        ("samples per second".into(), text(run.samples_per_second().map(|rate| format!("{rate:.0}")))),
+        ("optimizer steps".into(), text(run.steps.last().map(|row| row.step.to_string()))),
+        ("in all".into(), duration(run.seconds())),
+    ]);
+    figures
 }
 
 fn settings(run: &Run) -> String {

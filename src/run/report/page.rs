@@ -19,8 +19,8 @@ pub fn page(title: &str, parts: &[String]) -> String {
 }
 
 /// Figures that are read first.
-pub fn tiles(tiles: &[(&str, String)]) -> String {
-    let tile = |(what, value): &(&str, String)| {
+pub fn tiles(tiles: &[(String, String)]) -> String {
+    let tile = |(what, value): &(String, String)| {
         format!("<div class=\"tile\"><b>{}</b><span>{}</span></div>", escape(value), escape(what))
     };
     format!("<div class=\"tiles\">{}</div>\n", tiles.iter().map(tile).collect::<String>())

@@ -36,6 +36,10 @@ fn decided(mut config: Map<String, Value>) -> Map<String, Value> {
 /// What `summary.json` knows and the tables do not.
 #[derive(Clone, Debug, Deserialize)]
 pub struct End {
+    #[serde(default)]
+    pub test_loss: Option<f64>,
+    #[serde(default)]
+    pub test_accuracy: Option<f64>,
     pub steps: usize,
     pub samples_per_second: f64,
     pub seconds: f64,

@@ -1,7 +1,7 @@
 //! TensorBoard as a metric logger of burn-train.
 
 use super::EventLog;
-use crate::process::console::Console;
+use crate::{process::console::Console, run::EvaluatedSet};
 use anyhow::Result;
 use burn::train::{
     logger::{InMemoryMetricLogger, MetricLogger},
@@ -46,7 +46,7 @@ impl TensorBoardLogger {
     /// If the file cannot be created.
     pub fn create(folder: &Path) -> Result<Self> {
         Ok(Self {
-            events: EventLog::create(folder, 0)?,
+            events: EventLog::create(folder, 0, EvaluatedSet::Valid)?,
             names: HashMap::new(),
             latest: HashMap::new(),
             iterations: 0,

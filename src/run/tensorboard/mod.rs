@@ -13,7 +13,7 @@ pub use gradients::GradientHistograms;
 pub use histogram::Histogram;
 pub use metric_logger::TensorBoardLogger;
 
-use crate::run::evaluation::Evaluation;
+use crate::run::evaluation::{EvaluatedSet, Evaluation};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use event::{Event, What};
@@ -31,6 +31,7 @@ const FLUSH_EVERY: Duration = Duration::from_secs(10);
 /// The event file of this process.
 pub struct EventLog {
     path: PathBuf,
+    set: EvaluatedSet,
     state: Mutex<State>,
 }
 
@@ -54,13 +55,16 @@ impl EventLog {
     ///
     /// # Errors
     /// If it cannot be created.
-    pub fn create(run: &Path, step: usize) -> Result<Self> {
+    pub fn create(run: &Path, step: usize, set: EvaluatedSet) -> Result<Self> {
         let folder = Self::folder(run);
         let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
         fs::create_dir_all(&folder).with_context(failed)?;
         let (path, file) = fresh(&folder).with_context(failed)?;
-        let log =
-            Self { path, state: Mutex::new(State { file, step, flushed: Instant::now(), failure: None }) };
+        let log = Self {
+            path,
+            set,
+            state: Mutex::new(State { file, step, flushed: Instant::now(), failure: None }),
+        };
         log.write(|state| {
             state.add(0, What::Version)?;
             state.add(step + 1, What::Start)?;
@@ -104,6 +108,19 @@ impl EventLog {
     /// A distribution in step `step`.
     pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
         self.write(|state| state.add(step, What::Histogram { tag, values }));
+    }
+
+    fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
+        let Evaluation { loss, accuracy } = Evaluation::of(report);
+        let [loss_tag, accuracy_tag] = match set {
+            EvaluatedSet::Test => ["test/loss", "test/accuracy"],
+            EvaluatedSet::Valid => ["valid/loss", "valid/accuracy"],
+        };
+        self.write(|state| {
+            state.scalars([(loss_tag, loss)])?;
+            state.scalars(accuracy.map(|accuracy| (accuracy_tag, accuracy)))?;
+            state.flush()
+        });
     }
 
     /// Keeps the first failure, which [`flush`](Self::flush) tells.
@@ -170,11 +187,10 @@ impl Observer for EventLog {
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        let Evaluation { loss, accuracy } = Evaluation::of(report);
-        self.write(|state| {
-            state.scalars([("test/loss", loss)])?;
-            state.scalars(accuracy.map(|accuracy| ("test/accuracy", accuracy)))?;
-            state.flush()
-        });
+        self.evaluated(self.set, report);
+    }
+
+    fn tested(&self, report: &EpochReport) {
+        self.evaluated(EvaluatedSet::Test, report);
     }
 }

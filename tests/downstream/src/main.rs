@@ -82,9 +82,9 @@ fn points(count: u16) -> InMemDataset<[f32; 2]> {
 
 fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
     let trainer = Trainer::new(context, &args.trainer).setting("hidden", args.hidden);
-    let (train, test) = (trainer.train_loader(points(1000), Stack), trainer.test_loader(points(301), Stack));
+    let loaders = trainer.loaders(points(1000), points(301), Stack);
     let model = trainer.init(|device| Curve::new(args.hidden, device));
-    trainer.fit(model, AdamConfig::new().init(), train, test)
+    trainer.fit(model, AdamConfig::new().init(), loaders)
 }
 
 fn main() -> ExitCode {
