@@ -89,7 +89,7 @@ where
             console.print(&format!("memory    {memory}"));
         }
         if let Some(output) = &output {
-            output.say_watched(console);
+            output.print_tensorboard_hint(console);
         }
         let style = Style::choose(args.progress, context.is_main());
         let mut observers: Vec<Arc<dyn Observer>> =
@@ -117,7 +117,7 @@ where
                 .map(|every| GradientHistograms::new(every, files.map(|files| files.events))),
             checkpoints: Checkpoints {
                 every: args.checkpoints.save_every,
-                sink: output.as_ref().map(|output| output.keeper.clone()),
+                sink: output.as_ref().map(|output| output.checkpoints.clone()),
             },
             args,
         };
@@ -147,7 +147,7 @@ where
         }
         if let Some(signal) = stop.agreed() {
             context.set_stop_signal(signal);
-            return output.map_or(Ok(()), |output| output.say_stopped(signal, console));
+            return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
         }
         let transport = context.transport();
         output.map_or(Ok(()), |output| output.finish(result.model, &config, transport, console))

@@ -5,7 +5,7 @@ use crate::{
     process::console::Console,
     run::{
         Output,
-        checkpoint::{Found, Identity},
+        checkpoint::{Identity, ResumePoint},
     },
 };
 use anyhow::Result;
@@ -20,7 +20,7 @@ use std::time::Instant;
 /// What `--resume` found, on every rank.
 pub(super) struct Resumed {
     /// On the rank that writes.
-    found: Option<Found>,
+    found: Option<ResumePoint>,
     identity: Identity,
     pub snapshot: Option<Snapshot>,
     /// Epochs of the whole run; 0 if it had ended early.
@@ -40,8 +40,8 @@ impl Resumed {
         console: Console,
     ) -> Result<Self> {
         let identity = Identity::new(config, own);
-        let look = || Found::look_and_say(args, config, &identity, console);
-        let mut found = group.on_rank_zero(look).transpose()?.flatten();
+        let find = || ResumePoint::find_and_report(args, config, &identity, console);
+        let mut found = group.on_rank_zero(find).transpose()?.flatten();
         let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
         let snapshot = Snapshot::share(kept, group)?;
         let mut epochs = args.epochs.begun();
