@@ -24,18 +24,18 @@ pub(super) fn prepared<M: LearnerModel>(
         false => model,
     };
     let Some(path) = config.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };
-    let Loaded { model, fitting, complaints } = weights::load(model, path).context("--init-from")?;
-    if !no_strict && !complaints.is_empty() {
+    let Loaded { model, loaded, mismatches } = weights::load(model, path).context("--init-from")?;
+    if !no_strict && !mismatches.is_empty() {
         bail!(
             "--init-from {} does not fit the network: {}; --no-strict takes what fits",
             path.display(),
-            complaints.join("; ")
+            mismatches.join("; ")
         );
     }
-    if fitting == 0 {
+    if loaded == 0 {
         bail!("--init-from {}: nothing in it fits the network", path.display());
     }
-    complaints.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
+    mismatches.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
     Ok(model)
 }
 
