@@ -1,4 +1,4 @@
-//! `Trainer::fit`: the run itself.
+//! `Trainer::fit`: runs training and evaluation.
 
 #[cfg(feature = "cuda")]
 use super::kernel_progress::KernelProgress;
@@ -33,11 +33,11 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Trains and evaluates until the flags end the run, and writes its files.
+    /// Trains and evaluates for the configured epochs and steps, and writes the run folder.
     ///
     /// # Errors
-    /// If ranks differ in settings, a checkpoint cannot be resumed, a file cannot be written, the data, a device or
-    /// another rank fails, or the loss is not finite.
+    /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
+    /// data loader or another rank fails, or the loss is not finite.
     pub fn fit<L, V>(
         self,
         model: M,

@@ -1,4 +1,4 @@
-//! The data loaders of a trainer: this rank's share of a data set, in batches.
+//! Data loaders of a trainer: this rank's shard of a data set, in batches.
 
 use super::Trainer;
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
@@ -16,8 +16,9 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Loader of the training set: shuffled anew in every epoch unless `--no-shuffle` is given, in batches of
-    /// `--batch-size` per rank.
+    /// Creates the loader of the training set.
+    ///
+    /// Batches have `--batch-size` samples per rank. The order is shuffled in every epoch unless `--no-shuffle` is set.
     pub fn train_loader<I, D, B>(&self, dataset: D, batcher: B) -> Arc<ShardedLoader<I, TrainInput<M>>>
     where
         I: Clone + Send + Sync + 'static,
@@ -28,7 +29,7 @@ where
         Arc::new(self.sharded(dataset, batcher, self.shuffle_seed()))
     }
 
-    /// Loader of the test set, in the order of the data set.
+    /// Creates the loader of the test set, in the order of the data set.
     pub fn test_loader<I, D, B>(&self, dataset: D, batcher: B) -> Arc<ShardedLoader<I, ValidInput<M>>>
     where
         I: Clone + Send + Sync + 'static,
@@ -39,12 +40,12 @@ where
         Arc::new(self.sharded(dataset, batcher, None))
     }
 
-    /// The seed of the order of training samples; `None` with `--no-shuffle`.
+    /// Shuffling seed of the training set; `None` with `--no-shuffle`.
     pub fn shuffle_seed(&self) -> Option<u64> {
         (!self.args.no_shuffle).then_some(self.args.seed)
     }
 
-    /// A loader of batches that need not be the model's input yet, shuffled if there is a seed.
+    /// Creates a loader of batches of any type, shuffled if there is a seed.
     pub fn sharded<I, O, D, B>(&self, dataset: D, batcher: B, seed: Option<u64>) -> ShardedLoader<I, O>
     where
         I: Clone + Send + Sync + 'static,
