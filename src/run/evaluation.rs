@@ -1,4 +1,4 @@
-//! The result of an evaluation.
+//! Result of an evaluation.
 
 use crate::config::{Config, Monitor};
 use collective::strategy::EpochReport;
@@ -31,14 +31,14 @@ impl EvaluatedSet {
 /// Means over the samples of an evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Mean over all samples.
+    /// Mean loss over all samples.
     pub loss: f64,
-    /// Correct answers over all samples, 0 to 1; `None` unless the model is a classifier.
+    /// Accuracy over all samples, 0 to 1; `None` unless the model is a classifier.
     pub accuracy: Option<f64>,
 }
 
 impl Evaluation {
-    /// The evaluation of an epoch.
+    /// Computes the means of an epoch's report.
     pub fn of(report: &EpochReport) -> Self {
         let mean = |i: usize| Some(report.valid_totals.get(i)? / report.valid_samples.max(1) as f64);
         Self { loss: mean(0).unwrap_or_default(), accuracy: mean(1) }

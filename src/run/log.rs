@@ -1,4 +1,4 @@
-//! Follows a run: `steps.csv`, `epochs.csv` and `ranks.csv`, and what the summary and checkpoints say about it.
+//! Metrics of a run: `steps.csv`, `epochs.csv`, `ranks.csv` and the progress that checkpoints store.
 
 use super::{
     evaluation::{EvaluatedSet, Evaluation},
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// Follows a run: writes its tables, and keeps what the summary needs.
+/// Observer that writes the tables of a run and tracks its progress.
 pub struct RunLog {
     monitor: Monitor,
     set: EvaluatedSet,
@@ -30,37 +30,38 @@ struct Tables {
     failure: Option<csv::Error>,
 }
 
-/// Where the run is.
+/// Progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     pub epoch: usize,
     pub step: usize,
     pub samples: usize,
-    /// Sum of the steps' times.
+    /// Total duration of the training steps.
     pub training: Duration,
+    /// Last evaluation.
     pub evaluation: Evaluation,
     /// Evaluation of the test set at the end of a run with `--valid-split`.
     #[serde(skip)]
     pub tested: Option<Evaluation>,
     pub digest: String,
-    /// Of the processes before this one, from start to end.
+    /// Wall time of earlier processes of a resumed run.
     pub seconds: f64,
     pub best: Option<Best>,
 }
 
-/// The best evaluation so far.
+/// Best evaluation so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Optimizer steps done then.
+    /// Optimizer step of the evaluation.
     pub step: usize,
     pub evaluation: Evaluation,
-    /// Epochs since then.
+    /// Epochs since the evaluation.
     pub ago: usize,
 }
 
 impl Tables {
-    /// Keeps the first failure; every row reaches the file at once, so that a crash loses none.
-    fn keep(&mut self, write: impl FnOnce(&mut Self) -> csv::Result<()>) {
+    /// Runs `write` unless a write has failed before, and stores its error.
+    fn try_write(&mut self, write: impl FnOnce(&mut Self) -> csv::Result<()>) {
         if self.failure.is_none() {
             self.failure = write(self).err();
         }
@@ -68,10 +69,10 @@ impl Tables {
 }
 
 impl RunLog {
-    /// New tables in `folder`.
+    /// Creates new tables in `folder`.
     ///
     /// # Errors
-    /// If one cannot be created.
+    /// If a table cannot be created.
     pub fn create(folder: &Path, monitor: Monitor, set: EvaluatedSet) -> Result<Self> {
         let open = |name: &str| {
             let path = folder.join(name);
@@ -81,11 +82,12 @@ impl RunLog {
         Ok(Self::new(tables, monitor, set, Progress::default()))
     }
 
-    /// The tables in `folder`, without the rows of steps after `step` and of epochs after `epoch`:
-    /// the run goes on from there, and `progress` is what it had reached.
+    /// Opens the tables of a run resumed with `progress`.
+    ///
+    /// Rows of steps after `step` and of epochs after `epoch` are removed.
     ///
     /// # Errors
-    /// If one cannot be read or written.
+    /// If a table cannot be read or written.
     pub fn resume(
         folder: &Path,
         monitor: Monitor,
@@ -96,7 +98,7 @@ impl RunLog {
     ) -> Result<Self> {
         let open = |name: &str, last: usize| {
             let path = folder.join(name);
-            continued(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
+            reopen(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
         };
         let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
         Ok(Self::new(tables, monitor, set, progress))
@@ -112,7 +114,7 @@ impl RunLog {
         RunLog { monitor, set, state: Mutex::new((tables, progress)) }
     }
 
-    /// Where the run is now.
+    /// Returns the current progress.
     ///
     /// # Errors
     /// If a row could not be written.
@@ -124,10 +126,10 @@ impl RunLog {
         }
     }
 
-    /// The same, once every row so far is on disk.
+    /// Syncs the tables to disk and returns the current progress.
     ///
     /// # Errors
-    /// If one could not be written.
+    /// If a row could not be written or synced.
     pub fn sync(&self) -> Result<Progress> {
         let progress = self.progress()?;
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +139,7 @@ impl RunLog {
         Ok(progress)
     }
 
-    /// Epochs since the best one, 0 if it was the last.
+    /// Number of epochs since the best evaluation.
     pub fn epochs_since_best(&self) -> usize {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.1.best.as_ref().map_or(0, |best| best.ago)
@@ -151,7 +153,7 @@ impl RunLog {
 
 /// Opens the table at `path` for appending, without the rows whose first column is above `last` and without an
 /// incomplete last row.
-fn continued(path: &Path, last: usize) -> Result<csv::Writer<File>> {
+fn reopen(path: &Path, last: usize) -> Result<csv::Writer<File>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -180,7 +182,7 @@ impl Observer for RunLog {
                 training: progress.training + elapsed,
                 ..std::mem::take(progress)
             };
-            tables.keep(|tables| {
+            tables.try_write(|tables| {
                 let row = StepRow { step, epoch, loss, lr, samples_per_second, loss_scale, skipped };
                 tables.steps.serialize(row)?;
                 Ok(tables.steps.flush()?)
@@ -199,7 +201,7 @@ impl Observer for RunLog {
                 Some(_) | None => Some(Best { step: progress.step, evaluation, ago: 0 }),
             };
             progress.digest.clone_from(&report.digest);
-            tables.keep(|tables| {
+            tables.try_write(|tables| {
                 let (loss, accuracy) = (Some(evaluation.loss), evaluation.accuracy);
                 let row = EpochRow {
                     epoch: report.epoch,
@@ -236,17 +238,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_goes_on_without_the_rows_after_the_checkpoint_and_without_a_cut_one() -> Result<()> {
+    fn a_resumed_table_has_no_rows_after_the_checkpoint_and_no_truncated_row() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("steps.csv");
         std::fs::write(&path, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.2\n12,0.")?;
-        let mut table = continued(&path, 10)?;
+        let mut table = reopen(&path, 10)?;
         table.write_record(["11", "0.25"])?;
         table.flush()?;
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        continued(&path, 0)?.serialize(StepRow::default())?;
+        reopen(&path, 0)?.serialize(StepRow::default())?;
         assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
         Ok(())
     }

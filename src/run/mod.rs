@@ -1,4 +1,4 @@
-//! What a run leaves in its folder: configuration, tables, checkpoints, TensorBoard events, report and model.
+//! Files of a run: configuration, tables, checkpoints, TensorBoard events, report and model.
 
 pub mod checkpoint;
 pub mod confusion;

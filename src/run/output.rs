@@ -1,8 +1,8 @@
-//! What rank 0 leaves behind: the run's folder, its tables and its checkpoints.
+//! Output of a run on rank 0: folder, tables, events and checkpoints.
 
 use super::{
     EvaluatedSet,
-    checkpoint::{FolderKeeper, Found, Identity, Store},
+    checkpoint::{CheckpointStore, CheckpointWriter, Identity, ResumePoint},
     folder::{RunFolder, Summary},
     log::RunLog,
     report,
@@ -17,26 +17,26 @@ use burn::module::Module;
 use collective::strategy::CheckpointSink;
 use std::{sync::Arc, time::Instant};
 
-/// A run's folder, new or gone on with.
+/// Writers of a run folder, new or resumed.
 pub struct Output {
     pub folder: RunFolder,
     pub log: Arc<RunLog>,
     pub events: Arc<EventLog>,
-    pub keeper: Arc<dyn CheckpointSink>,
+    pub checkpoints: Arc<dyn CheckpointSink>,
     began: Instant,
-    /// Whether the run begins with this process.
+    /// Whether this process has created the run.
     is_new: bool,
 }
 
 impl Output {
-    /// `began` is when this process did.
+    /// Opens the folder of a new or resumed run; `began` is the start time of this process.
     ///
     /// # Errors
-    /// If the folder holds another run, or cannot be written to.
+    /// If the folder already contains another run or cannot be written to.
     pub fn open(
         args: &TrainerArgs,
         config: &Config,
-        found: Option<&Found>,
+        found: Option<&ResumePoint>,
         identity: Identity,
         began: Instant,
     ) -> Result<Self> {
@@ -49,8 +49,8 @@ impl Output {
         let log = Arc::new(match checkpoint {
             Some(checkpoint) => {
                 let (manifest, position) = (&checkpoint.manifest, &checkpoint.manifest.position);
-                Store::of(folder.path()).set_aside_after(position.step)?;
-                // An epoch that --max-steps cut is evaluated, too; if it goes on, it has a row later.
+                CheckpointStore::of(folder.path()).set_aside_after(position.step)?;
+                // An epoch that --max-steps has cut short was evaluated. If it is resumed, its row is written later.
                 let cut = position.evaluated && args.max_steps.is_some_and(|max| position.step >= max);
                 let epoch = if cut { position.epoch } else { position.epoch - 1 };
                 RunLog::resume(folder.path(), monitor, set, manifest.progress.clone(), position.step, epoch)?
@@ -59,36 +59,37 @@ impl Output {
         });
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
-        let keeper = FolderKeeper::new(folder.path(), log.clone(), events.clone(), config, identity, began);
+        let checkpoints =
+            CheckpointWriter::new(folder.path(), log.clone(), events.clone(), config, identity, began);
         let is_new = checkpoint.is_none() && !folder.holds_run();
-        // After all else that can fail: this file makes the folder a run's.
+        // Last, because this file marks the folder as a run.
         folder.write_config(config)?;
-        Ok(Self { folder, log, events, keeper: Arc::new(keeper), began, is_new })
+        Ok(Self { folder, log, events, checkpoints: Arc::new(checkpoints), began, is_new })
     }
 
-    /// Says how the run can be watched.
-    pub fn say_watched(&self, console: Console) {
+    /// Prints the command that shows the run in TensorBoard.
+    pub fn print_tensorboard_hint(&self, console: Console) {
         let folder = EventLog::folder(self.folder.path());
         console.print(&format!("watch     tensorboard --logdir {}", folder.display()));
     }
 
-    /// Says how a run that was told to stop goes on.
+    /// Writes the report of a run stopped by a signal and prints how to resume it.
     ///
     /// # Errors
-    /// If the log could not write a row.
-    pub fn say_stopped(&self, signal: u8, console: Console) -> Result<()> {
+    /// If a row of the log or an event cannot be written.
+    pub fn finish_stopped(&self, signal: u8, console: Console) -> Result<()> {
         let (name, step) = (stop::name(signal.into()), self.log.progress()?.step);
         self.events.flush()?;
         let path = self.folder.path().display();
         self.report(console);
-        console.print(&format!("stopped by {name} after step {step}; go on with --resume {path}"));
+        console.print(&format!("stopped by {name} after step {step}; resume with --resume {path}"));
         Ok(())
     }
 
-    /// Writes model and summary, and says how the run went.
+    /// Writes model, summary and report, and prints the result.
     ///
     /// # Errors
-    /// If they, or a row of the log, cannot be written.
+    /// If the model, the summary, an event or a row of the log cannot be written.
     pub fn finish<M: Module>(
         &self,
         model: M,
@@ -109,7 +110,7 @@ impl Output {
         Ok(())
     }
 
-    /// Draws the run. A run is none the worse if that fails.
+    /// Writes `report.html`. Failure is logged as a warning.
     fn report(&self, console: Console) {
         match report::write(self.folder.path()) {
             Ok(page) => console.print(&format!("report        {}", page.display())),
@@ -117,7 +118,7 @@ impl Output {
         }
     }
 
-    /// The result, from what the log has seen.
+    /// Computes the summary from the log.
     fn summary(&self, config: &Config, transport: &str) -> Result<Summary> {
         let progress = self.log.progress()?;
         let (tested, valid) = match progress.tested {

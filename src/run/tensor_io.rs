@@ -1,18 +1,20 @@
-//! What a network answered, as plain numbers.
+//! Conversion of network outputs to plain numbers.
 
 use burn::tensor::{Element, Tensor, kind::Basic};
 use collective::device_error::read_data;
 
-/// The values of `tensor`, row by row, as numbers of type `E`.
+/// Reads the values of `tensor` in row-major order, converted to `E`.
 ///
 /// # Errors
-/// What the backend says if it cannot be read.
+/// If the tensor cannot be read from its device.
 pub fn values<E: Element, const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<Vec<E>, String> {
     let data = read_data(tensor).map_err(|error| error.to_string())?;
     data.convert::<E>().try_into_vec().map_err(|error| format!("{error:?}"))
 }
 
-/// The probability of each class. The largest logit is taken off first, so that no power overflows.
+/// Computes class probabilities from logits.
+///
+/// The largest logit is subtracted first to avoid overflow.
 pub fn softmax(logits: &[f32]) -> Vec<f64> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let powers: Vec<f64> = logits.iter().map(|logit| f64::from(logit - most).exp()).collect();

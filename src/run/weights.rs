@@ -1,5 +1,4 @@
-//! Weights of a module in files: Burn records, PyTorch's `.pt`, and safetensors with PyTorch's key names and
-//! layouts.
+//! Model weights in files: Burn records, PyTorch `.pt`, and safetensors with PyTorch's key names and layouts.
 
 use crate::{context::Context, process::atomic_file};
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -14,22 +13,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A module with what a file had for it.
+/// A module with weights loaded from a file.
 pub struct Loaded<M> {
     pub model: M,
-    /// How many of its tensors the file had.
-    pub fitting: usize,
-    /// What keeps the file's tensors and the module's from being one to one: what was left out, and why.
-    pub complaints: Vec<String>,
+    /// Number of tensors that were loaded.
+    pub loaded: usize,
+    /// Tensors that are missing, unused or incompatible, with reasons.
+    pub mismatches: Vec<String>,
 }
 
-/// The file with the weights: `path` itself, or the model of the run or checkpoint in it.
+/// Resolves `path` to a weights file: itself, or the model of a run or checkpoint folder.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such file or the folder contains no model.
 pub fn find(path: &Path) -> Result<PathBuf> {
     if path.is_dir() {
-        // A run that is not over has none but its checkpoints'.
+        // An unfinished run has a model only in its checkpoints.
         let places = ["model.bpk", "checkpoints/last/model.bpk"].map(|place| path.join(place));
         let found = places.into_iter().find(|place| place.is_file());
         return found.ok_or_else(|| anyhow!("{}: there is no model in this folder", path.display()));
@@ -40,11 +39,12 @@ pub fn find(path: &Path) -> Result<PathBuf> {
     Ok(path.into())
 }
 
-/// The tensors of a run or file that `model` has, too; with or without DDP's `module.` prefix, in any
-/// float type.
+/// Loads the tensors of a run or file that `model` also has.
+///
+/// Keys may have DDP's `module.` prefix. Any float type is converted to f32.
 ///
 /// # Errors
-/// If the file cannot be read.
+/// If the file cannot be read or has an unknown extension.
 pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
     let path = find(path)?;
     let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
@@ -61,41 +61,38 @@ pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
         }
         "pt" | "pth" => {
             let mut store = PytorchStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
-            if let Some(key) = wrapper(&model, &path) {
+            if let Some(key) = state_dict_key(&model, &path) {
                 store = store.with_top_level_key(key);
             }
             model.load_from(&mut store).map_err(|e| failed(&e))?
         }
         other => bail!(failed(&format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors"))),
     };
-    Ok(Loaded {
-        model: model.map(&mut ToF32),
-        fitting: result.applied.len(),
-        complaints: complaints(&result),
-    })
+    Ok(Loaded { model: model.map(&mut ToF32), loaded: result.applied.len(), mismatches: mismatches(&result) })
 }
 
 impl Context {
-    /// Writes a module's weights on rank 0, as [`save`] does; other ranks do nothing.
+    /// Writes a module's weights on rank 0 as [`save`] does; other ranks do nothing.
     ///
     /// # Errors
-    /// As [`save`].
+    /// As for [`save`].
     pub fn save<M: ModuleSnapshot>(&self, module: &M, path: impl AsRef<Path>) -> Result<()> {
         if self.is_main() { save(module, path.as_ref(), "") } else { Ok(()) }
     }
 }
 
-/// Writes a module's weights atomically: as safetensors with PyTorch's key names and layouts, or as Burn record
-/// (`.bpk`). `prefix` is put before every key of a safetensors file.
+/// Writes a module's weights atomically to a `.safetensors` or `.bpk` file.
+///
+/// safetensors files have PyTorch's key names and layouts, with `prefix` before every key.
 ///
 /// # Errors
-/// If the file has another ending or cannot be written.
+/// If the file has another extension or cannot be written.
 pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let bytes = match path.extension().and_then(|ending| ending.to_str()) {
         Some("safetensors") => {
             let store = SafetensorsStore::from_bytes(None).with_to_adapter(BurnToPyTorchAdapter);
-            // Hugging Face's libraries require this entry before they hand tensors to PyTorch.
+            // Hugging Face's libraries require this entry for PyTorch tensors.
             let mut store = store.metadata("format", "pt").with_key_remapping("^", prefix);
             module.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
             store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?
@@ -109,28 +106,28 @@ pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<
     atomic_file::write(path, &bytes).with_context(failed)
 }
 
-/// Under which key a PyTorch checkpoint keeps the weights, if it keeps other things, too.
-fn wrapper<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
+/// Returns the key of the state dict in a PyTorch checkpoint, if it is nested.
+fn state_dict_key<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
     let first = model.collect(None, None, true).into_iter().next()?.name;
-    // A file that cannot be read is reported when it is loaded.
+    // Read errors are reported when the file is loaded.
     let keys = PytorchReader::new(path).ok()?.keys();
     let before = keys.iter().find_map(|key| key.strip_suffix(&first))?;
     let key = before.trim_end_matches("module.").trim_end_matches('.');
     (!key.is_empty()).then(|| key.to_owned())
 }
 
-/// What keeps the file's tensors and the module's from being one to one.
-fn complaints(result: &ApplyResult) -> Vec<String> {
-    let mut complaints: Vec<String> = result.errors.iter().map(complaint).collect();
-    complaints.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
-    // PyTorch counts BatchNorm's batches for a mode Burn does not have.
+/// Describes tensors that are missing, unused or incompatible.
+fn mismatches(result: &ApplyResult) -> Vec<String> {
+    let mut mismatches: Vec<String> = result.errors.iter().map(mismatch).collect();
+    mismatches.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
+    // PyTorch stores `num_batches_tracked` for cumulative averages, which Burn's BatchNorm does not support.
     let extra = result.unused.iter().filter(|name| !name.ends_with("num_batches_tracked"));
-    complaints
+    mismatches
         .extend(extra.map(|name| format!("`{name}` is not in the network (is --batch-norm set as it was?)")));
-    complaints
+    mismatches
 }
 
-fn complaint(error: &ApplyError) -> String {
+fn mismatch(error: &ApplyError) -> String {
     match error {
         ApplyError::ShapeMismatch { path, expected, found } => {
             format!("`{path}` has the shape {found} in the file, and {expected} in the network")
@@ -144,7 +141,7 @@ fn complaint(error: &ApplyError) -> String {
     }
 }
 
-/// A parameter keeps the type that its file had; ours are f32.
+/// Converts loaded parameters, which keep the float type of the file, to f32.
 struct ToF32;
 
 impl ModuleMapper for ToF32 {
@@ -154,7 +151,7 @@ impl ModuleMapper for ToF32 {
         }
         param.map(|old| {
             let trained = old.is_require_grad();
-            // Only what is cut off from the cast can be trained.
+            // A parameter must be a leaf of the graph, so it is detached from the cast.
             old.cast(FloatDType::F32).detach().set_require_grad(trained)
         })
     }

@@ -1,4 +1,4 @@
-//! The console as a metrics renderer of burn-train.
+//! Console metrics renderer for burn-train.
 
 use super::progress::{PLAIN_EVERY, Style, progress_bar};
 use crate::{config::values::ProgressArg, process::console::Console};
@@ -13,8 +13,10 @@ use burn::train::{
 use indicatif::ProgressBar;
 use std::{collections::HashMap, error::Error, time::Instant};
 
-/// Shows the progress of a burn-train `Learner` as [`Trainer`](crate::Trainer) does: a bar on a terminal, otherwise
-/// a line every ten seconds, and a line with all metrics per epoch.
+/// Metrics renderer that prints the progress of a burn-train `Learner` to the console.
+///
+/// Like [`Trainer`](crate::Trainer), it draws a bar on a terminal and otherwise prints a line every ten seconds,
+/// and prints a line with all metrics per epoch.
 ///
 /// `Trainer` reports through an [`Observer`](collective::strategy::Observer) instead: a `MetricsRenderer` gets
 /// neither throughput nor skipped steps.
@@ -34,7 +36,7 @@ pub struct ConsoleRenderer {
 }
 
 impl ConsoleRenderer {
-    /// A renderer that prints on the main rank only.
+    /// Creates a renderer that prints on the main rank only.
     pub fn new(is_main: bool) -> Self {
         let now = Instant::now();
         Self {
@@ -69,7 +71,7 @@ impl ConsoleRenderer {
         }
     }
 
-    /// Keeps the latest value of a metric.
+    /// Stores the latest value of a metric.
     fn update(&mut self, split: &str, state: MetricState) {
         let (entry, value) = match state {
             MetricState::Generic(entry) => (entry, None),

@@ -1,4 +1,4 @@
-//! `Trainer::fit`: the run itself.
+//! `Trainer::fit`: runs training and evaluation.
 
 #[cfg(feature = "cuda")]
 use super::kernel_progress::KernelProgress;
@@ -31,11 +31,11 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Trains and evaluates until the flags end the run, and writes its files.
+    /// Trains and evaluates for the configured epochs and steps, and writes the run folder.
     ///
     /// # Errors
-    /// If ranks differ in settings, a checkpoint cannot be resumed, a file cannot be written, the data, a device or
-    /// another rank fails, or the loss is not finite.
+    /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
+    /// data loader or another rank fails, or the loss is not finite.
     pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
         let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, data_parallel } =
             self;
@@ -81,7 +81,7 @@ where
             console.print(&format!("memory    {memory}"));
         }
         if let Some(output) = &output {
-            output.say_watched(console);
+            output.print_tensorboard_hint(console);
         }
         let style = Style::choose(args.progress, context.is_main());
         let mut observers: Vec<Arc<dyn Observer>> =
@@ -110,7 +110,7 @@ where
             test: loaders.valid.is_some().then(|| loaders.test.clone()),
             checkpoints: Checkpoints {
                 every: args.checkpoints.save_every,
-                sink: output.as_ref().map(|output| output.keeper.clone()),
+                sink: output.as_ref().map(|output| output.checkpoints.clone()),
             },
             args,
         };
@@ -140,7 +140,7 @@ where
         }
         if let Some(signal) = stop.agreed() {
             context.set_stop_signal(signal);
-            return output.map_or(Ok(()), |output| output.say_stopped(signal, console));
+            return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
         }
         let transport = context.transport();
         output.map_or(Ok(()), |output| output.finish(result.model, &config, transport, console))

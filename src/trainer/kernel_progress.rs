@@ -1,5 +1,6 @@
-//! A line every ten seconds until the first step is done: CUDA kernels are compiled then, which takes minutes
-//! with an empty kernel cache.
+//! Progress of CUDA kernel compilation, printed every ten seconds until the first step is done.
+//!
+//! Compilation takes minutes with an empty kernel cache.
 
 use crate::{
     device::{LocalDevice, kernel_cache},
@@ -15,11 +16,11 @@ use std::{
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reports the compilation of kernels until the first step is done or this is dropped.
+/// Reports kernel compilation until the first step is done or it is dropped.
 pub struct KernelProgress(Mutex<Option<mpsc::Sender<()>>>);
 
 impl KernelProgress {
-    /// For a device on which kernels are compiled, and a console that is visible.
+    /// Starts the reports; returns `None` if the device compiles no kernels or the console is hidden.
     pub fn start(device: LocalDevice, console: Console) -> Option<Self> {
         let folder = kernel_cache::folder()?;
         if !device.compiles_kernels() || !console.is_visible() {

@@ -1,4 +1,4 @@
-//! The data loaders of a trainer: this rank's share of the data sets, in batches.
+//! Data loaders of a trainer: this rank's shard of a data set, in batches.
 
 use super::Trainer;
 use burn::data::{
@@ -84,12 +84,12 @@ where
         (select(train), valid)
     }
 
-    /// The seed of the order of training samples; `None` with `--no-shuffle`.
+    /// Shuffling seed of the training set; `None` with `--no-shuffle`.
     pub fn shuffle_seed(&self) -> Option<u64> {
         (!self.args.no_shuffle).then_some(self.args.seed)
     }
 
-    /// A loader of batches that need not be the model's input yet, shuffled if there is a seed.
+    /// Creates a loader of batches of any type, shuffled if there is a seed.
     pub fn sharded<I, O>(
         &self,
         dataset: Arc<dyn Dataset<I>>,

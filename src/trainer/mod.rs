@@ -1,4 +1,4 @@
-//! `Trainer`: the whole of a training program for any Burn model. Flags in, a run folder out.
+//! `Trainer`: a complete training program for any Burn model, configured by flags.
 
 mod console_renderer;
 mod fit;
@@ -34,9 +34,9 @@ use serde_json::{Map, Value};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use strategy::Setup;
 
-/// Parses the command line, with the files that `--config` names, and runs `program` on every rank.
+/// Parses the command line, including `--config` files, and runs `program` on every rank.
 ///
-/// `trainer` is where `P` has its [`TrainerArgs`]. Returns the exit code for `main`; errors are printed once. See the
+/// `trainer` returns the [`TrainerArgs`] of `P`. Returns the exit code for `main`. Errors are printed once. See the
 /// [example](crate).
 pub fn main<P, F>(trainer: fn(&P) -> &TrainerArgs, program: F) -> ExitCode
 where
@@ -49,16 +49,17 @@ where
     )
 }
 
-/// Runs `program` on every rank after the flags were checked, those of the program by `check`: [`main`] for a command
-/// line that is parsed already.
+/// Validates parsed flags and runs `program` on every rank.
+///
+/// `check` validates the flags of the program.
 ///
 /// # Errors
-/// If flags are wrong, a rank cannot be started, or `program` fails on this rank.
+/// If flags are invalid, a rank cannot be started, or `program` fails on this rank.
 pub fn start<F>(args: &TrainerArgs, check: impl FnOnce() -> Result<()>, program: F) -> Result<ExitCode>
 where
     F: FnOnce(&Context) -> Result<()>,
 {
-    // Under a launcher, rank 0 alone reports what all ranks find.
+    // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {
         args.check()?;
         check()?;
@@ -66,9 +67,9 @@ where
     context::start(&args.context, program)
 }
 
-/// The files of a run that a callback may add to. Only rank 0 has them.
+/// Files of a run to which callbacks may add, available on rank 0.
 pub struct RunFiles {
-    /// The run folder.
+    /// Run folder.
     pub folder: PathBuf,
     /// TensorBoard's event file.
     pub events: Arc<EventLog>,
@@ -78,7 +79,7 @@ type MakeCallback<M> = Box<dyn FnOnce(Option<&RunFiles>) -> Box<dyn Callback<M>>
 type Metrics<M> = Box<dyn FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>>;
 type MakeDp<M> = fn(DataParallelConfig, &Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
 
-/// Trains a model as the flags say: see the [example](crate).
+/// Trainer of a model, configured by flags. See the [example](crate).
 pub struct Trainer<'a, M: LearnerModel> {
     context: &'a Context,
     args: &'a TrainerArgs,
@@ -97,7 +98,7 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// A trainer for this rank.
+    /// Creates a trainer for this rank.
     pub fn new(context: &'a Context, args: &'a TrainerArgs) -> Self {
         Self {
             context,
@@ -111,50 +112,51 @@ where
         }
     }
 
-    /// Names the data set and where it was read from, for the reader.
+    /// Sets name and source of the data set, for display.
     pub fn dataset(mut self, name: &str, source: &str) -> Self {
         self.resolved.dataset = Some(DatasetName { name: name.into(), source: source.into() });
         self
     }
 
-    /// Records a setting of the program, such as a hidden size, in `config.json`. It must be the same on all ranks,
-    /// and a checkpoint is resumed only with the same value. `name` is that of the flag, without dashes in front.
+    /// Records a setting of the program, such as a hidden size, in `config.json`.
+    ///
+    /// It must be equal on all ranks, and a checkpoint is resumed only with the same value. `name` is the flag without
+    /// leading dashes.
     pub fn setting(mut self, name: &str, value: impl Serialize) -> Self {
-        // What JSON cannot express, such as NaN, is null.
+        // Values that JSON does not support, such as NaN, become null.
         let value = serde_json::to_value(value).unwrap_or_default();
         self.identity.insert(format!("--{name}"), value.clone());
         self.resolved.own.insert(name.replace('-', "_"), value);
         self
     }
 
-    /// Records a value in `config.json` that does not decide the result of the run, or decides it through other
-    /// settings.
+    /// Records a value in `config.json` that does not directly determine the result of the run.
     pub fn recorded(mut self, name: &str, value: impl Serialize) -> Self {
         self.resolved.own.insert(name.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
 
-    /// Refuses to resume a checkpoint that was made with another value, without recording it in `config.json`.
+    /// Allows resuming a checkpoint only with the same value, without recording it in `config.json`.
     pub fn identity(mut self, what: &str, value: impl Serialize) -> Self {
         self.identity.insert(what.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
 
-    /// Verifies that all ranks have the same data, by a digest of it, and refuses to resume a checkpoint that was made
-    /// with other data. `what` names the digest in errors, after the flag that chooses the data.
+    /// Verifies by a digest that all ranks, and a resumed checkpoint, use the same data.
+    ///
+    /// `what` names the digest in errors and contains the flag that selects the data.
     pub fn data_digest(mut self, what: &str, digest: String) -> Self {
         self.data_digest = Some(digest.clone());
         self.identity(what, digest)
     }
 
-    /// Records the value that was decided for a flag, so that `--config` repeats the run with it.
+    /// Records the resolved value of a flag, so that `--config` reproduces the run.
     pub fn decided(mut self, flag: &str, value: impl Into<Value>) -> Self {
         self.resolved.decided.insert(flag.into(), value.into());
         self
     }
 
-    /// Adds a callback, which gets the files of the run on rank 0. It sees the test set: after every epoch or, with
-    /// `--valid-split`, at the end of the run.
+    /// Adds a callback. `make` receives the files of the run on rank 0.
     pub fn callback<C>(mut self, make: impl FnOnce(Option<&RunFiles>) -> C + 'static) -> Self
     where
         C: Callback<M> + 'static,
@@ -163,7 +165,7 @@ where
         self
     }
 
-    /// Adds to burn-train's training, such as metrics for the dashboard.
+    /// Configures burn-train's `SupervisedTraining`, for example with metrics for the dashboard.
     pub fn learner(
         mut self,
         add: impl FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M> + 'static,
@@ -172,7 +174,7 @@ where
         self
     }
 
-    /// Allows `--mode dp`, for a model that says how its training step is split over devices.
+    /// Enables `--mode dp` for a model that implements [`ParallelStep`].
     pub fn data_parallel(mut self) -> Self
     where
         M: ParallelStep,
@@ -183,7 +185,7 @@ where
         self
     }
 
-    /// A model with the same initial parameters on every rank and device, from `--seed`.
+    /// Initialises a model from `--seed`, with the same parameters on every rank and device.
     pub fn init(&self, init: impl FnOnce(&Device) -> M) -> M {
         self.context.init_module(self.args.seed, init)
     }

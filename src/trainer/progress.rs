@@ -1,4 +1,4 @@
-//! The progress of a run on the console: a bar, plain lines, or burn-train's dashboard.
+//! Progress display of a run: a bar, plain lines, or burn-train's dashboard.
 
 use crate::{
     config::{Config, values::ProgressArg},
@@ -23,19 +23,19 @@ use std::{
 /// Time between two lines of [`Style::Plain`] within an epoch.
 pub(super) const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// How progress is displayed.
+/// Type of progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Nothing: not the main rank.
+    /// No output, on ranks other than the main rank.
     Silent,
     Bar,
     Plain,
-    /// burn-train's dashboard; only the header and the result are printed here.
+    /// burn-train's dashboard; only header and result are printed as lines.
     Dashboard,
 }
 
 impl Style {
-    /// The display that `--progress` chooses here.
+    /// Chooses the display from `--progress`, rank and terminal.
     pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
         match progress {
             _ if !is_main => Style::Silent,
@@ -46,7 +46,7 @@ impl Style {
         }
     }
 
-    /// burn-train's renderer for this display: its dashboard, or one that draws nothing.
+    /// Returns burn-train's renderer: its dashboard, or a no-op renderer.
     pub fn renderer(self, interrupter: Interrupter) -> Box<dyn MetricsRenderer> {
         match self {
             Style::Dashboard => default_renderer(interrupter, None),
@@ -55,7 +55,7 @@ impl Style {
     }
 }
 
-/// A bar for `total` samples; hidden where the style has none.
+/// Creates a bar for `total` samples, hidden unless the style is [`Style::Bar`].
 pub(super) fn progress_bar(style: Style, prefix: String, total: usize) -> ProgressBar {
     let bar = match style {
         Style::Bar => ProgressBar::new(total as u64),
@@ -86,7 +86,7 @@ struct State {
 }
 
 impl Progress {
-    /// The display of a run of this many epochs.
+    /// Creates the display of a run of `epochs` epochs.
     pub fn new(style: Style, console: Console, epochs: usize, set: EvaluatedSet) -> Self {
         let now = Instant::now();
         let state = State { bar: ProgressBar::hidden(), samples: 0, total: 0, began: now, printed: now };
@@ -98,7 +98,7 @@ impl Progress {
     }
 }
 
-/// Prints what a run is, before it begins.
+/// Prints the configuration of a run before training.
 pub fn print_header(console: Console, config: &Config, why: &str, transport: &str) {
     let Config { world_size, batch_size, lr, lr_factor, train_samples, test_samples, .. } = config;
     let mode = serde_name(&config.mode);
@@ -133,7 +133,7 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
     console.print(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
 }
 
-/// An enum's name in its serialised form.
+/// Returns the serialised name of an enum value.
 fn serde_name(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(String::from)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The strategy of a run: what the flags and the program give to burn-train.
+//! Configuration of the training strategy from flags and program.
 
 use crate::config::TrainerArgs;
 use crate::run::tensorboard::GradientHistograms;
@@ -13,7 +13,7 @@ use collective::{
 };
 use std::sync::Arc;
 
-/// What a strategy is given, whichever it is.
+/// Inputs common to all training strategies.
 pub(super) struct Setup<'a, M: LearnerModel> {
     pub args: &'a TrainerArgs,
     pub observers: Vec<Arc<dyn Observer>>,
@@ -33,7 +33,7 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// The strategy as the flags say.
+    /// Configures a strategy.
     pub fn apply<C: ComputeBatch<M> + 'static>(
         self,
         strategy: ParallelStrategy<M, C>,

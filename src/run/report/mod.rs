@@ -1,8 +1,9 @@
-//! Pictures of runs: a page and curves for one, and a page that compares several. Each is one file
-//! that opens without a network.
+//! HTML reports: charts and tables of one run, and a comparison of several runs.
+//!
+//! Each page is a self-contained file.
 
-mod answers;
 mod chart;
+mod classification;
 mod compare;
 mod curves;
 mod page;
@@ -22,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `burn-ddp report`
+/// Arguments of `burn-ddp report`.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     /// Run folder
@@ -30,10 +31,10 @@ pub struct ReportArgs {
     pub run: PathBuf,
 }
 
-/// Writes `report.html` and the folder `curves` of the run in `folder`; where the page is.
+/// Writes `report.html` and the folder `curves` of a run, and returns the path of the page.
 ///
 /// # Errors
-/// If it is no run's folder, a file in it is damaged, or the page cannot be written.
+/// If `folder` is not a run, a file in it is damaged, or the page cannot be written.
 pub fn write(folder: &Path) -> Result<PathBuf> {
     let run = Run::read(folder)?;
     let curves_folder = folder.join("curves");
@@ -49,8 +50,8 @@ pub fn write(folder: &Path) -> Result<PathBuf> {
         tiles(&figures(&run)),
         format!("<div class=\"charts\">{charts}</div>\n"),
         ranks::section(&run),
-        answers::confusion(&run),
-        answers::worst(&run),
+        classification::confusion(&run),
+        classification::worst(&run),
         settings(&run),
     ];
     let path = folder.join("report.html");
@@ -62,7 +63,7 @@ fn save(path: &Path, text: &str) -> Result<()> {
     atomic_file::write(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What was trained on what.
+/// Describes mode, devices and data.
 fn subtitle(run: &Run) -> String {
     let setting = |key| run.setting(key);
     let validation = match setting("valid_samples").as_str() {
@@ -82,7 +83,7 @@ fn subtitle(run: &Run) -> String {
     )
 }
 
-/// The result, as far as there is one.
+/// Returns the key results, with a dash for missing ones.
 fn figures(run: &Run) -> Vec<(String, String)> {
     let (last, set) = (run.epochs.last(), run.evaluated());
     let text = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());

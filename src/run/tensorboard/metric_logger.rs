@@ -1,4 +1,4 @@
-//! TensorBoard as a metric logger of burn-train.
+//! TensorBoard metric logger for burn-train.
 
 use super::EventLog;
 use crate::{process::console::Console, run::EvaluatedSet};
@@ -32,10 +32,10 @@ use std::{collections::HashMap, path::Path};
 pub struct TensorBoardLogger {
     events: EventLog,
     names: HashMap<MetricId, String>,
-    /// The last value of each metric in the epoch.
+    /// Last value of each metric in the epoch.
     latest: HashMap<(Split, String), f64>,
     iterations: usize,
-    /// burn-train reads values back to stop early and to choose checkpoints.
+    /// burn-train reads values back for early stopping and checkpoint selection.
     values: InMemoryMetricLogger,
 }
 

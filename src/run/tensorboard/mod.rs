@@ -1,6 +1,6 @@
-//! What TensorBoard shows of a run: event files in `RUN/tensorboard`, written by rank 0.
+//! TensorBoard event files in `RUN/tensorboard`, written by rank 0.
 //!
-//! The crates that write such files have not been kept up for years, and the format is small.
+//! The format is small, and the existing crates for it are unmaintained.
 
 mod event;
 mod gradients;
@@ -25,10 +25,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// A reader sees new values at least so often.
+/// Maximum time before new values are flushed.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
 
-/// The event file of this process.
+/// Event file of this process.
 pub struct EventLog {
     path: PathBuf,
     set: EvaluatedSet,
@@ -37,24 +37,25 @@ pub struct EventLog {
 
 struct State {
     file: RecordFile,
-    /// Optimizer steps done.
+    /// Number of optimizer steps.
     step: usize,
     flushed: Instant,
-    /// The first one.
+    /// First write error.
     failure: Option<io::Error>,
 }
 
 impl EventLog {
-    /// The folder of a run's event files.
+    /// Folder of a run's event files.
     pub fn folder(run: &Path) -> PathBuf {
         run.join("tensorboard")
     }
 
-    /// A new file for the run in `run`, which goes on after `step` steps: what is there of later steps
-    /// counts no more.
+    /// Creates an event file for the run folder `run`, starting after `step` steps.
+    ///
+    /// TensorBoard discards later steps of earlier files.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the file cannot be created.
     pub fn create(run: &Path, step: usize, set: EvaluatedSet) -> Result<Self> {
         let folder = Self::folder(run);
         let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
@@ -74,10 +75,10 @@ impl EventLog {
         Ok(log)
     }
 
-    /// Writes all that is kept in memory.
+    /// Flushes buffered events.
     ///
     /// # Errors
-    /// If anything could not be written since the last call.
+    /// If a write has failed since the last call.
     pub fn flush(&self) -> Result<()> {
         self.write(State::flush);
         let failure = self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.take();
@@ -86,13 +87,13 @@ impl EventLog {
         })
     }
 
-    /// Removes the file, and its folder if no other file is there. What cannot be removed stays.
+    /// Removes the file, and its folder if it is then empty. Errors are ignored.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
 
-    /// A picture of where the run is now.
+    /// Writes an image at the current step.
     pub fn image(&self, tag: &'static str, picture: Picture) {
         self.write(|state| {
             state.add(state.step, What::Image { tag, picture })?;
@@ -100,12 +101,12 @@ impl EventLog {
         });
     }
 
-    /// A number in step `step`.
+    /// Writes a scalar at `step`.
     pub fn scalar(&self, tag: String, step: usize, value: f64) {
         self.write(|state| state.add(step, What::Scalar { tag: tag.into(), value }));
     }
 
-    /// A distribution in step `step`.
+    /// Writes a histogram at `step`.
     pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
         self.write(|state| state.add(step, What::Histogram { tag, values }));
     }
@@ -123,7 +124,7 @@ impl EventLog {
         });
     }
 
-    /// Keeps the first failure, which [`flush`](Self::flush) tells.
+    /// Runs `write` unless a write has failed; [`flush`](Self::flush) returns the error.
     fn write(&self, write: impl FnOnce(&mut State) -> io::Result<()>) {
         let state = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.failure.is_none() {
@@ -132,7 +133,7 @@ impl EventLog {
     }
 }
 
-/// A file of a name that sorts behind those of the folder, as TensorBoard reads them.
+/// Creates a file whose name sorts behind the others, because TensorBoard reads files in that order.
 fn fresh(folder: &Path) -> io::Result<(PathBuf, RecordFile)> {
     let before = fs::read_dir(folder)?.count();
     for number in before.. {
@@ -145,7 +146,7 @@ fn fresh(folder: &Path) -> io::Result<(PathBuf, RecordFile)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Seconds since 1970.
+/// Seconds since the Unix epoch.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

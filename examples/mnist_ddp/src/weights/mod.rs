@@ -18,14 +18,14 @@ use std::path::Path;
 pub fn open(path: &Path, device: &Device) -> Result<Net> {
     let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
     let mut nearest = load(false)?;
-    if !nearest.complaints.is_empty() {
+    if !nearest.mismatches.is_empty() {
         let other = load(true)?;
-        if other.complaints.len() < nearest.complaints.len() {
+        if other.mismatches.len() < nearest.mismatches.len() {
             nearest = other;
         }
     }
-    match &nearest.complaints[..] {
+    match &nearest.mismatches[..] {
         [] => Ok(nearest.model),
-        complaints => bail!("{} is not of the MNIST network: {}", path.display(), complaints.join("; ")),
+        mismatches => bail!("{} is not of the MNIST network: {}", path.display(), mismatches.join("; ")),
     }
 }

@@ -1,17 +1,17 @@
-//! What rank 0 does when the training loop offers it a checkpoint, or the end of an epoch.
+//! Checkpoint sink of a run folder, used on rank 0.
 
 use super::{
     super::{log::RunLog, tensorboard::EventLog},
-    Identity, Manifest, Store,
-    store::Keep,
+    CheckpointStore, Identity, Manifest,
+    store::Retention,
 };
 use crate::config::{CheckpointArgs, Config};
 use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
-/// Keeps checkpoints in a run's folder.
-pub struct FolderKeeper {
-    store: Store,
+/// Checkpoint sink that writes to a run folder and decides when to stop early.
+pub struct CheckpointWriter {
+    store: CheckpointStore,
     log: Arc<RunLog>,
     events: Arc<EventLog>,
     args: CheckpointArgs,
@@ -21,8 +21,8 @@ pub struct FolderKeeper {
     began: Instant,
 }
 
-impl FolderKeeper {
-    /// For the run in `run`, whose process began at `began`.
+impl CheckpointWriter {
+    /// Creates a writer for the run folder `run`; `began` is the start time of the process.
     pub fn new(
         run: &Path,
         log: Arc<RunLog>,
@@ -32,15 +32,16 @@ impl FolderKeeper {
         began: Instant,
     ) -> Self {
         let Config { world_size, batch_size, checkpoints: args, .. } = config.clone();
-        Self { store: Store::of(run), log, events, args, identity, world_size, batch_size, began }
+        Self { store: CheckpointStore::of(run), log, events, args, identity, world_size, batch_size, began }
     }
 
     fn write(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        // The rows up to here must be on disk before a run can go on behind them.
+        // A run resumed from this checkpoint keeps these rows, so they must be on disk first.
         let mut progress = self.log.sync()?;
         self.events.flush()?;
         progress.seconds += self.began.elapsed().as_secs_f64();
-        let keep = Keep { newest: self.args.keep_last, best: progress.best.as_ref().map(|best| best.step) };
+        let keep =
+            Retention { newest: self.args.keep_last, best: progress.best.as_ref().map(|best| best.step) };
         let manifest = Manifest {
             version: env!("CARGO_PKG_VERSION").into(),
             position: snapshot.position.clone(),
@@ -54,13 +55,13 @@ impl FolderKeeper {
     }
 }
 
-impl CheckpointSink for FolderKeeper {
+impl CheckpointSink for CheckpointWriter {
     fn keep(&self, snapshot: &Snapshot) -> Result<(), String> {
         self.write(snapshot).map_err(|error| format!("{error:#}"))
     }
 
     fn is_over(&self, _report: &EpochReport) -> bool {
-        // The log has seen the report already. If it could not write it, keeping says so.
+        // The log observes the report first. `keep` reports its write errors.
         self.args.early_stop.is_some_and(|patience| self.log.epochs_since_best() >= patience)
     }
 }

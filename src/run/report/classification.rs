@@ -1,14 +1,15 @@
-//! What the model said about the test images: how often which answer, and the worst of the wrong ones.
+//! Classification results of a run: confusion matrix and worst misclassifications.
 
 use super::{page::percent, run::Run};
 use crate::run::tables::{MISTAKE_COLUMNS, Mistake};
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-/// Side of a mistake's picture on the page, in its pixels, with a frame and without.
+/// Side of an image on the page in CSS pixels, with its frame.
 const SQUARE: usize = 90;
+/// Side of an image without its frame.
 const SHOWN: usize = 84;
 
-/// A row for each label and a column for each answer; nothing before the first evaluation.
+/// Renders the confusion matrix; empty before the first evaluation.
 pub fn confusion(run: &Run) -> String {
     if run.confusion.is_empty() {
         return String::new();
@@ -21,7 +22,7 @@ pub fn confusion(run: &Run) -> String {
         let cell = |(answer, count): (usize, &u64)| match (*count, answer == label) {
             (0, _) => "<td></td>".to_owned(),
             (count, right) => {
-                // Among the wrong answers the most frequent is darkest, however rare.
+                // The most frequent wrong prediction is darkest, however rare it is.
                 let (name, of) = if right { ("good", all) } else { ("bad", most.max(5)) };
                 let shade = 0.1 + 0.5 * count as f64 / of.max(1) as f64;
                 format!("<td style=\"background:rgba(var(--{name}),{shade:.2})\">{count}</td>")
@@ -31,12 +32,12 @@ pub fn confusion(run: &Run) -> String {
     };
     let rows: String = run.confusion.iter().enumerate().map(row).collect();
     format!(
-        "<h2>Confusion matrix</h2>\n<p>Test images by their label (rows) and the model's answer (columns), after the last \
+        "<h2>Confusion matrix</h2>\n<p>Test images by label (rows) and prediction (columns), after the last \
          evaluation.</p>\n<table class=\"confusion\"><tr><th></th>{header}</tr>\n{rows}</table>\n"
     )
 }
 
-/// The worst wrong answers with their pictures.
+/// Renders the worst misclassified images; empty if there are none.
 pub fn worst(run: &Run) -> String {
     let Some(picture) = run.picture.as_ref().filter(|_| !run.worst.is_empty()) else { return String::new() };
     let (width, frame) = (MISTAKE_COLUMNS * SQUARE, (SQUARE - SHOWN) / 2);
@@ -50,7 +51,7 @@ pub fn worst(run: &Run) -> String {
             (place % MISTAKE_COLUMNS * SQUARE + frame, place / MISTAKE_COLUMNS * SQUARE + frame);
         format!(
             "<figure><i style=\"background-position:-{left}px -{top}px\" role=\"img\" aria-label=\"a {label}\"></i>\
-             <b>{label} → {}</b><br><span>{} sure<br>image {}</span></figure>\n",
+             <b>{label} → {}</b><br><span>{}<br>image {}</span></figure>\n",
             wrong.answer,
             percent(wrong.answer_probability),
             wrong.test_image,
@@ -59,7 +60,7 @@ pub fn worst(run: &Run) -> String {
     };
     let figures: String = run.worst.iter().enumerate().map(figure).collect();
     format!(
-        "<h2>The worst wrong answers</h2>\n<p>Label → answer, and how sure the model was of it: the test images whose \
-         label it found the least likely.</p>\n{ground}<div class=\"digits\">{figures}</div>\n"
+        "<h2>Worst misclassified images</h2>\n<p>Label → prediction and its probability: the test images whose label \
+         has the lowest predicted probability.</p>\n{ground}<div class=\"digits\">{figures}</div>\n"
     )
 }
