@@ -59,7 +59,10 @@ pub(super) struct Replica<M> {
 }
 
 impl<M: Module> Replica<M> {
-    /// Takes new parameters. With a group, the module's SyncBatchNorms share their statistics with it.
+    /// Replaces the parameters. With a group, SyncBatchNorm layers synchronise their statistics over it.
+    ///
+    /// # Errors
+    /// If the module contains a `burn::nn::BatchNorm` that is trained.
     pub fn update(&mut self, parameters: GradientsParams, group: Option<ProcessGroup>) -> Result<(), String> {
         self.group = group;
         let mut receive = Receive { parameters, device: &self.device };
@@ -71,7 +74,10 @@ impl<M: Module> Replica<M> {
         Ok(())
     }
 
-    /// The gradients for the main device: none where all replicas exchange them here.
+    /// Reduces the gradients over the replicas, or returns them for the main device to reduce.
+    ///
+    /// # Errors
+    /// If the all-reduce over the replicas fails.
     pub fn exchange(&self, gradients: GradientsParams) -> Result<GradientsParams, String> {
         let Some(exchange) = &self.exchange else { return Ok(gradients) };
         let sums = exchange.sums(gradients, &self.module);
