@@ -22,7 +22,7 @@ const FILES: [&str; 9] = [
 
 /// The fixtures, unpacked into `folder`.
 fn unpacked(folder: &Path) -> Vec<PathBuf> {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/your_own/float_types");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures_and_weights/float_types");
     let unpack = |name: &&str| {
         let packed = fs::File::open(fixtures.join(format!("{name}.gz"))).expect("a fixture");
         let mut bytes = Vec::new();
@@ -65,7 +65,7 @@ fn tensors(path: &Path) -> (serde_json::Value, Vec<u8>) {
 fn every_type_is_exported_and_predicted_with_alike() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let picture =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/your_own/turned.jpg").display().to_string();
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures_and_weights/turned.jpg").display().to_string();
     let results: Vec<_> = (unpacked(folder.path()).iter())
         .map(|path| {
             let (from, to) = (path.display().to_string(), folder.path().join("out.safetensors"));

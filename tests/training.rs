@@ -1,5 +1,4 @@
-//! Whole runs of the real program: what they leave behind, and that the world size changes the
-//! speed and nothing else.
+//! Training runs of the real program: run folders, world sizes, learning-rate warm-up, and PyTorch's losses.
 
 mod common;
 use common::{
@@ -104,7 +103,7 @@ fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
 
 /// PyTorch's `LinearLR`, whose first step has the start factor's rate.
 #[test]
-fn warm_up_starts_at_a_part_of_the_rate_also_where_the_rate_is_not_scaled() {
+fn warm_up_starts_at_a_fraction_of_an_unscaled_rate_too() {
     let rates = |flags: &str| {
         let flags = format!("{flags} --lr 0.04 --warmup-epochs 0.5 --batch-size 16");
         let flags = format!("--dataset digits --train-limit 128 --eval-limit 10 {flags}");
@@ -156,7 +155,7 @@ fn initial_weights_of_the_references_are_pytorchs() {
     assert_eq!(conv1(3), [-0.330_491, -0.262_953_76, -0.142_771_69, -0.315_363_47]);
 }
 
-/// Compares with PyTorch's losses, step by step, from the same weights on the same images.
+/// Compares each step's loss with PyTorch's, for the same weights and images.
 /// `ways` are flags and the number of ranks that they start.
 fn golden(name: &str, ways: &[(&str, usize)], tolerance: f64) {
     let reference = Reference::read(name);
@@ -203,7 +202,7 @@ fn the_synchronised_batch_norm_network_follows_pytorch_at_every_world_size() {
 }
 
 #[test]
-fn synchronised_batch_norm_follows_one_trajectory_even_if_batches_differ_in_size() {
+fn synchronised_batch_norm_follows_one_trajectory_with_uneven_batches() {
     // At a global batch of 12, the last step of each epoch has 5 samples, or 1 and ranks without any.
     for samples in [29, 25] {
         let flags = format!("--sync-bn --dataset digits --train-limit {samples} --eval-limit 50 --epochs 4");
