@@ -1,4 +1,4 @@
-//! A convolution's outputs, whole or pooled.
+//! Outputs of a convolution, unpooled or pooled.
 
 use super::{
     MIDDLE, POINTS, Tiles,
@@ -14,12 +14,12 @@ use crate::{
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
-/// As [`super::super::forward`].
+/// Implements [`super::super::forward`] for 3 × 3 kernels.
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
     arch().dispatch(Outputs(Forward { geometry, images, filters }))
 }
 
-/// As [`super::super::forward_pooled`].
+/// Implements [`super::super::forward_pooled`] for 3 × 3 kernels.
 pub fn forward_pooled(geometry: Geometry, images: Gradient, filters: Filters) -> (Vec<f32>, Vec<u8>) {
     arch().dispatch(PooledOutputs(Forward { geometry, images, filters }))
 }
@@ -82,7 +82,7 @@ impl PooledOutputs<'_> {
     }
 }
 
-/// What all images have in common.
+/// State that all images share.
 struct Plan<'a, const F: usize> {
     geometry: Geometry,
     images: Gradient<'a>,
@@ -111,13 +111,13 @@ impl<'a, const F: usize> Plan<'a, F> {
 
 struct Workspace {
     input: Input,
-    /// Of some filters and tiles, `[F, points, SPAN]`.
+    /// `[F, points, SPAN]` for some filters and tiles.
     products: Vec<f32>,
-    /// Of some filters, `[F, 2 × 2, room]`.
+    /// `[F, 2 × 2, room]` for some filters.
     outputs: Vec<f32>,
-    /// One filter's in rows, the even rows and the odd.
+    /// One filter's even and odd rows.
     lines: [Vec<[f32; 2]>; 2],
-    /// The same pooled, and which was taken.
+    /// One filter's pooled values and their indices within the windows.
     pooled: (Vec<f32>, Vec<u32>),
 }
 
@@ -126,7 +126,7 @@ enum Out<'a> {
     Pooled { values: &'a mut [MaybeUninit<f32>], taken: &'a mut [MaybeUninit<u8>] },
 }
 
-/// One image's outputs.
+/// The outputs of one image.
 struct Image<'a, const F: usize> {
     plan: &'a Plan<'a, F>,
     number: usize,
@@ -153,7 +153,7 @@ impl<const F: usize> WithSimd for Image<'_, F> {
                     let image = &input.point(tiles, at, point)[..geometry.channels * span];
                     let bias = if point == MIDDLE { *bias } else { [0.0; F] };
                     let to = &mut products[point * SPAN..][..(F - 1) * POINTS * SPAN + SPAN];
-                    // SAFETY: both hold that many vectors in each row.
+                    // SAFETY: both have this many vectors in each row.
                     unsafe {
                         let (image, to) = (image.as_ptr(), to.as_mut_ptr());
                         match span / S::F32_LANES {

@@ -1,4 +1,4 @@
-//! The convolution as an operation of Burn's Flex backend, and its gradients.
+//! Convolution and its gradients as an operation of Burn's Flex backend.
 
 use super::{Epilogue, Settings};
 use crate::conv::{self, Filters, Gradient, Pooled, Whole};
@@ -16,11 +16,12 @@ use burn::backend::{
 };
 use std::sync::Arc;
 
-/// A Burn backend with a convolution of this crate.
+/// A Burn backend with the convolution of this crate.
 #[backend_extension(Autodiff, Flex)]
 pub trait ConvBackend: Backend {
-    /// `x`, `[batch, channels, height, width]`, with `weight`, `[filters, channels, height, width]`,
-    /// and `bias`, `[filters]`: all f32 and as `settings` say.
+    /// Convolution of `x`, `[batch, channels, height, width]`, as `settings` describe.
+    ///
+    /// `weight` is `[filters, channels, height, width]` and `bias` is `[filters]`; all are f32.
     fn kernel_conv2d(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -35,14 +36,14 @@ impl ConvBackend for Flex {
     }
 }
 
-/// What backward needs to know of the output.
+/// The part of the output that backward needs.
 #[derive(Clone, Debug)]
 enum Passed {
-    /// All of it let gradients through.
+    /// Nothing: every output passes its gradient on.
     All,
-    /// Where it is above zero.
+    /// The output of a ReLU.
     Positive(Host),
-    /// Of each window the value that was taken.
+    /// Index of each pooled value within its window.
     Taken(Arc<Vec<u8>>),
 }
 
