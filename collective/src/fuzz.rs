@@ -1,7 +1,7 @@
-//! Properties that hold for any bytes from outside: one function for each fuzz target in `fuzz/`, which
-//! panics if the property does not hold.
+//! Properties that hold for any untrusted bytes.
 //!
-//! The tests run them on the seeds in that folder, which include inputs that fuzzing has found.
+//! Each function belongs to a fuzz target in `fuzz/` and panics if its property does not hold. The tests run
+//! them on the seeds in that folder, which include inputs that fuzzing has found.
 
 use crate::{
     InitMethod, Result, Secret,

@@ -47,7 +47,7 @@ pub fn raw_all_reduce(
     let once = || {
         let begun = Instant::now();
         let pointer = memory as usize as *mut std::ffi::c_void;
-        // SAFETY: the memory has so many elements and is kept until the mark is passed.
+        // SAFETY: the memory has `count` elements and is freed after the event.
         unsafe { nccl.all_reduce(&call, pointer, pointer, stream.handle()) }?;
         let event = stream.record_event()?;
         while !event.is_complete()? {

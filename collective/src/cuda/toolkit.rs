@@ -82,7 +82,7 @@ impl Toolkit {
         self.nvrtc
     }
 
-    /// Where NVRTC was loaded from.
+    /// The path of the loaded NVRTC.
     pub fn nvrtc_path(&self) -> &Path {
         &self.nvrtc_path
     }

@@ -94,13 +94,15 @@ impl<'a> Layout<'a> {
     pub fn transpose(&self, gradient: Whole, plane: usize, to: &mut [f32]) {
         let filters = self.geometry.filters;
         let few = FILTERS_AT_ONCE.min(self.lanes);
-        let (mut rows, mut transposed) = ([[0.0; POSITIONS_AT_ONCE]; FILTERS_AT_ONCE], [[0.0; FILTERS_AT_ONCE]; POSITIONS_AT_ONCE]);
+        let (mut rows, mut transposed) =
+            ([[0.0; POSITIONS_AT_ONCE]; FILTERS_AT_ONCE], [[0.0; FILTERS_AT_ONCE]; POSITIONS_AT_ONCE]);
         for start in (0..plane).step_by(POSITIONS_AT_ONCE) {
             let len = POSITIONS_AT_ONCE.min(plane - start);
             for first in (0..filters).step_by(few) {
                 let count = few.min(filters - first);
                 let row = |filter: usize| gradient.part((first + filter) * plane + start, len);
-                let at_once = gradient.output.is_none() && count == FILTERS_AT_ONCE && len == POSITIONS_AT_ONCE;
+                let at_once =
+                    gradient.output.is_none() && count == FILTERS_AT_ONCE && len == POSITIONS_AT_ONCE;
                 if !at_once {
                     for filter in 0..count {
                         row(filter).copy_to(&mut rows[filter][..len]);
@@ -129,7 +131,12 @@ impl<'a> Layout<'a> {
                 for at in 0..len {
                     // SAFETY: the slice has room for all of them. One array write, because the compiler would call
                     // `memcpy` for a slice.
-                    unsafe { to.as_mut_ptr().add(at * self.lanes).cast::<[f32; FILTERS_AT_ONCE]>().write(transposed[at]) };
+                    unsafe {
+                        to.as_mut_ptr()
+                            .add(at * self.lanes)
+                            .cast::<[f32; FILTERS_AT_ONCE]>()
+                            .write(transposed[at])
+                    };
                 }
             }
         }

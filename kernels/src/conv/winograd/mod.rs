@@ -48,7 +48,8 @@ const MAX_VALUES: usize = 1 << 21;
 pub fn is_faster(geometry: &Geometry) -> bool {
     let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
     let tiles: usize = geometry.output().iter().map(|length| length.div_ceil(2)).product();
-    let near = [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
+    let near =
+        [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
     kernel == [3, 3]
         && dilation == [1, 1]
         && channels.min(filters) >= 16
