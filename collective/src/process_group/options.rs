@@ -14,7 +14,7 @@ pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 
 /// Options for [`ProcessGroup::init`](crate::ProcessGroup::init).
 ///
-/// What is not set comes from the environment or has a default.
+/// Unset options come from the environment or have a default.
 ///
 /// ```
 /// use collective::{InitMethod, Options, ProcessGroup};

@@ -1,4 +1,4 @@
-//! Where a job's ranks run, and which transport a group of them uses.
+//! Placement of a job's ranks on machines, and the choice of a group's transport.
 
 use super::group_state::GroupParts;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Where the ranks of a job run; shared by all groups of one rank.
+/// Placement of the ranks of a job; shared by all groups of one rank.
 #[derive(Debug)]
 pub(super) enum Topology {
     /// A world of one.

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn two_groups_in_which_nobody_meets_are_a_mismatch_with_both_sides() {
+    fn ranks_waiting_in_different_groups_are_a_mismatch_with_both_sides() {
         let text = judge([waits(&[call(0, &[0, 1], 7)]), waits(&[call(9, &[0, 1], 3)])]).unwrap();
         assert_eq!(
             text,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_can_set_is_a_mismatch() {
+    fn a_key_that_no_rank_can_set_is_a_mismatch() {
         let get = |key: &str| Activity { waiting: true, keys: vec![key.into()], ..Activity::default() };
         let text = judge([waits(&[call(0, &[0, 1], 7)]), get("lost")]).unwrap();
         assert!(text.ends_with("rank 1 called get of key \"lost\" of the store"), "{text}");
