@@ -64,8 +64,10 @@ fn tensors(path: &Path) -> (serde_json::Value, Vec<u8>) {
 #[test]
 fn every_type_is_exported_and_predicted_with_alike() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let picture =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures_and_weights/turned.jpg").display().to_string();
+    let picture = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/pictures_and_weights/turned.jpg")
+        .display()
+        .to_string();
     let results: Vec<_> = (unpacked(folder.path()).iter())
         .map(|path| {
             let (from, to) = (path.display().to_string(), folder.path().join("out.safetensors"));
