@@ -1,4 +1,4 @@
-//! `mnist_ddp weights export`: a network's weights as PyTorch would name and lay them out.
+//! `mnist_ddp weights export`: weights with PyTorch's names and layouts.
 
 use crate::weights::open;
 use anyhow::{Context, Result, anyhow, bail};
@@ -29,7 +29,7 @@ pub enum WeightsCommand {
     },
 }
 
-/// Does it, and says what was written.
+/// Exports the weights and prints the file.
 ///
 /// # Errors
 /// If the weights cannot be read, or the file exists or cannot be written.
@@ -51,7 +51,7 @@ fn export(from: &Path, to: &Path, module_prefix: bool) -> Result<()> {
     let failed = || format!("cannot write {}", to.display());
     let pattern = if module_prefix { ("^", "module.") } else { ("^", "") };
     let store = SafetensorsStore::from_bytes(None).with_to_adapter(BurnToPyTorchAdapter);
-    // What Hugging Face's libraries want to see before they hand the tensors to PyTorch.
+    // Hugging Face's libraries require this entry before they pass tensors to PyTorch.
     let mut store = store.metadata("format", "pt").with_key_remapping(pattern.0, pattern.1);
     net.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
     let bytes = store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?;
