@@ -1,4 +1,4 @@
-//! `--augment` on a GPU: parameters are render_text on the host, images are interpolated on the device.
+//! `--augment` on a GPU: parameters are drawn on the host, images are interpolated on the device.
 
 use super::{Bend, Movement, SIDE};
 use crate::data::PIXELS;

@@ -1,6 +1,6 @@
 //! Generated handwritten digits in MNIST's format, for machines that cannot download MNIST.
 //!
-//! Each image is render_text from its own random stream, which depends only on the seed, the split and the image's index.
+//! Each image is drawn from its own random stream, which depends only on the seed, the split and the image's index.
 //! Only `+ − × ÷ √` on `f32` are used, which IEEE 754 defines exactly: every machine generates the same bytes, so that
 //! ranks need not exchange them.
 

@@ -24,14 +24,14 @@ const DIRT: f32 = 0.05;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotADigit {
     /// Only one shade, or only the paper's texture.
-    #[error("nothing is render_text on this picture, or it is fainter than the paper's texture")]
+    #[error("nothing is drawn on this picture, or it is fainter than the paper's texture")]
     Empty,
 }
 
 /// Converts an image to 28×28 pixels with 0 for background.
 ///
 /// # Errors
-/// If nothing is render_text.
+/// If nothing is drawn.
 pub fn digit(picture: &Picture) -> Result<[u8; PIXELS], NotADigit> {
     let ink = ink(picture)?;
     let ([x, y], size) = bounds(&ink).ok_or(NotADigit::Empty)?;

@@ -10,7 +10,7 @@ use zune_png::PngDecoder;
 /// Maximum side; larger images are reduced.
 const LARGEST: usize = 1024;
 
-/// A render_text, photographed or scanned image.
+/// A drawn, photographed or scanned image.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// Luminance, from 0 (black) to 1 (white).

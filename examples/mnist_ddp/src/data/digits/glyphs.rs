@@ -1,6 +1,6 @@
 //! Handwriting styles of each digit, as control points of the pen's path.
 //!
-//! Units: a digit is 10 high, `x` points right and `y` down. A smooth curve is render_text through the points of a stroke; a
+//! Units: a digit is 10 high, `x` points right and `y` down. A smooth curve is drawn through the points of a stroke; a
 //! point that is repeated is a corner.
 
 /// A control point (x, y).
@@ -131,7 +131,7 @@ const FOUR: &[Style] = &[
         &[[4.2, 0.0], [2.3, 3.0], [0.0, 6.6], [0.0, 6.6], [3.0, 6.6], [6.4, 6.4]],
         &[[4.3, 0.0], [4.2, 5.0], [4.1, 10.0]],
     ]),
-    // A round bowl, the stem render_text on from it.
+    // A round bowl, the stem drawn on from it.
     style(4, &[
         &[
             [0.7, 0.4], [0.2, 3.4], [1.6, 5.2], [3.8, 4.5], [5.4, 1.0], [5.4, 1.0], [5.0, 5.4],
@@ -271,7 +271,7 @@ const NINE: &[Style] = &[
             [5.2, 5.4], [4.2, 8.8], [1.4, 9.8],
         ],
     ]),
-    // A slanting stem render_text on from the loop.
+    // A slanting stem drawn on from the loop.
     style(3, &[
         &[
             [4.6, 0.9], [2.8, 0.0], [0.8, 1.6], [0.8, 4.0], [2.6, 4.6], [4.5, 2.7], [5.0, 1.0], [4.8, 3.4],
