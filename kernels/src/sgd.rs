@@ -35,7 +35,7 @@ impl Sgd {
             velocity,
             room,
             |[parameter, gradient], velocity, moved| {
-                arch().dispatch(Step { with: *self, parameter, gradient, velocity, moved });
+                arch().dispatch(SgdPass { with: *self, parameter, gradient, velocity, moved });
             },
         );
         // SAFETY: each step writes all of its part.
@@ -44,7 +44,7 @@ impl Sgd {
     }
 }
 
-struct Step<'a> {
+struct SgdPass<'a> {
     with: Sgd,
     parameter: &'a [f32],
     gradient: &'a [f32],
@@ -52,7 +52,7 @@ struct Step<'a> {
     moved: &'a mut [MaybeUninit<f32>],
 }
 
-impl Step<'_> {
+impl SgdPass<'_> {
     #[inline(always)]
     fn pass<const DECAY: bool, const NESTEROV: bool>(self) {
         let Sgd { rate, momentum, weight_decay, .. } = self.with;
@@ -66,7 +66,7 @@ impl Step<'_> {
     }
 }
 
-impl WithSimd for Step<'_> {
+impl WithSimd for SgdPass<'_> {
     type Output = ();
 
     // One loop for each case, which the compiler vectorises.

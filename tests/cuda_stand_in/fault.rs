@@ -60,7 +60,7 @@ extern "C" fn handle(signal: c_int, info: *const c_void, context: *const c_void)
     // SAFETY: `si_addr` of x86-64 Linux.
     let address = unsafe { *info.cast::<usize>().add(2) };
     let doing = DOING.get();
-    let mut line = Line { text: [0; 400], length: 0 };
+    let mut line = LineBuffer { text: [0; 400], length: 0 };
     let start = "CUDA stand-in: ";
     let _ = match (signal, doing) {
         (SIGFPE, Some(kernel)) => writeln!(line, "{start}{kernel} divides an integer by zero"),
@@ -85,12 +85,12 @@ extern "C" fn handle(signal: c_int, info: *const c_void, context: *const c_void)
 }
 
 /// A line without heap allocation, which signal handlers must not use.
-struct Line {
+struct LineBuffer {
     text: [u8; 400],
     length: usize,
 }
 
-impl Write for Line {
+impl Write for LineBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let length = text.len().min(self.text.len() - self.length);
         self.text[self.length..self.length + length].copy_from_slice(&text.as_bytes()[..length]);

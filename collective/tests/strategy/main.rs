@@ -31,11 +31,11 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-type Ddp = DdpStrategy<Line>;
+type Ddp = DdpStrategy<LinearModel>;
 
 /// Linear regression, with an optional BatchNorm before it.
 #[derive(Module, Debug)]
-struct Line {
+struct LinearModel {
     norm: Option<BatchNorm>,
     linear: Linear,
 }
@@ -48,7 +48,7 @@ struct Points {
     factor: f32,
 }
 
-impl Line {
+impl LinearModel {
     fn regress(&self, points: Points) -> RegressionOutput {
         let x = match &self.norm {
             Some(norm) => norm.forward(points.x),
@@ -62,7 +62,7 @@ impl Line {
     }
 }
 
-impl TrainStep for Line {
+impl TrainStep for LinearModel {
     type Input = Points;
     type Output = RegressionOutput;
     fn step(&self, points: Points) -> TrainOutput<RegressionOutput> {
@@ -71,7 +71,7 @@ impl TrainStep for Line {
     }
 }
 
-impl InferenceStep for Line {
+impl InferenceStep for LinearModel {
     type Input = Points;
     type Output = RegressionOutput;
     fn step(&self, points: Points) -> RegressionOutput {
@@ -165,10 +165,10 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
     let ddp = Ddp::new(group, &device, train.clone(), valid.clone()).with_observer(listen.clone());
     let norm = batch_norm.then(|| BatchNormConfig::new(1).init(&device));
     let linear = LinearConfig::new(1, 1).with_initializer(Initializer::Zeros).init(&device);
-    let model = Line { norm, linear };
+    let model = LinearModel { norm, linear };
     let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
     let optimizer = SgdConfig::new().with_momentum(momentum).init();
-    let result = SupervisedTraining::<Line>::new(".", train, valid)
+    let result = SupervisedTraining::<LinearModel>::new(".", train, valid)
         .metrics((LossMetric::new(),))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)

@@ -70,9 +70,9 @@ fn key() -> Key {
 }
 
 #[derive(Debug)]
-struct Step;
+struct DropoutBackward;
 
-impl Backward<Flex, 1> for Step {
+impl Backward<Flex, 1> for DropoutBackward {
     type State = Arc<Kept>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -86,7 +86,7 @@ impl<C: CheckpointStrategy> DropoutBackend for Autodiff<Flex, C> {
         let (x, guard) = x.into_parts();
         let kept = draw(&x, prob);
         let output = scale(&kept, &x);
-        match Step.prepare::<C>([guard]).compute_bound().stateful() {
+        match DropoutBackward.prepare::<C>([guard]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish(kept, output),
             OpsKind::UnTracked(prep) => prep.finish(output),
         }

@@ -49,9 +49,9 @@ impl LinearBackend for Flex {
 }
 
 #[derive(Debug)]
-struct Step;
+struct LinearBackward;
 
-impl Backward<Flex, 3> for Step {
+impl Backward<Flex, 3> for LinearBackward {
     type State = [NodeId; 2];
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -84,7 +84,7 @@ impl<C: CheckpointStrategy> LinearBackend for Autodiff<Flex, C> {
         let nodes = [x.node(), weight.node(), bias.node()];
         let [input, matrix, offsets] = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
         let output = Flex::kernel_linear(input, matrix, offsets);
-        match Step.prepare::<C>(nodes).compute_bound().stateful() {
+        match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let state = [prep.checkpoint(&x), prep.checkpoint(&weight)];
                 prep.finish(state, output)

@@ -52,9 +52,9 @@ impl PoolBackend for Flex {
 }
 
 #[derive(Debug)]
-struct Step;
+struct PoolBackward;
 
-impl Backward<Flex, 1> for Step {
+impl Backward<Flex, 1> for PoolBackward {
     type State = (Arc<Vec<u8>>, Windows);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -71,7 +71,7 @@ impl<C: CheckpointStrategy> PoolBackend for Autodiff<Flex, C> {
         let (x, guard) = x.into_parts();
         let (output, taken) = pool::forward(values(&contiguous(x)), &windows);
         let output = tensor(output, windows.output());
-        match Step.prepare::<C>([guard]).compute_bound().stateful() {
+        match PoolBackward.prepare::<C>([guard]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish((Arc::new(taken), windows), output),
             OpsKind::UnTracked(prep) => prep.finish(output),
         }

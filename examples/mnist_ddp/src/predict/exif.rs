@@ -2,7 +2,7 @@
 
 /// Operations that make an image upright, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct Orientation {
     /// Whether rows and columns are exchanged.
     pub transposed: bool,
     /// Whether left and right are exchanged.
@@ -12,11 +12,11 @@ pub(super) struct Turn {
 }
 
 /// Reads the orientation from Exif data (a TIFF header and its first directory); upright if it is absent.
-pub(super) fn orientation(exif: &[u8]) -> Turn {
-    tag(exif, 0x0112).map_or_else(Turn::default, of_number)
+pub(super) fn orientation(exif: &[u8]) -> Orientation {
+    tag(exif, 0x0112).map_or_else(Orientation::default, of_number)
 }
 
-fn of_number(number: u16) -> Turn {
+fn of_number(number: u16) -> Orientation {
     let (transposed, mirrored, flipped) = match number {
         2 => (false, true, false),
         3 => (false, true, true),
@@ -27,7 +27,7 @@ fn of_number(number: u16) -> Turn {
         8 => (true, false, true),
         _ => (false, false, false),
     };
-    Turn { transposed, mirrored, flipped }
+    Orientation { transposed, mirrored, flipped }
 }
 
 /// The value of a tag with one short number.
@@ -66,7 +66,7 @@ mod tests {
         for cut in 0..little.len() - 3 {
             let _ = orientation(&little[..cut]);
         }
-        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), Turn::default());
-        assert_eq!(orientation(b""), Turn::default());
+        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), Orientation::default());
+        assert_eq!(orientation(b""), Orientation::default());
     }
 }

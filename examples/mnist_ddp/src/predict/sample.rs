@@ -1,6 +1,6 @@
 //! A plane of numbers with scaling, thickening and rotation.
 
-use super::exif::Turn;
+use super::exif::Orientation;
 
 /// Numbers in rows of equal length.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Plane {
     }
 
     /// Makes the plane upright.
-    pub fn upright(self, Turn { transposed, mirrored, flipped }: Turn) -> Self {
+    pub fn upright(self, Orientation { transposed, mirrored, flipped }: Orientation) -> Self {
         let mut plane = if transposed { self.transposed() } else { self };
         if mirrored {
             plane.values.chunks_mut(plane.width).for_each(<[f32]>::reverse);
@@ -141,7 +141,7 @@ mod tests {
     fn a_plane_is_rotated_by_exif_orientation() {
         let plane = Plane::new(2, vec![1.0, 2.0, 3.0, 4.0]);
         let turn = |transposed, mirrored, flipped| {
-            plane.clone().upright(Turn { transposed, mirrored, flipped }).values
+            plane.clone().upright(Orientation { transposed, mirrored, flipped }).values
         };
         assert_eq!(turn(false, true, true), [4.0, 3.0, 2.0, 1.0]);
         // 6: the camera was rotated 90° counterclockwise, so that the image is rotated clockwise.

@@ -44,13 +44,13 @@ impl WithSimd for Outputs<'_> {
 impl Outputs<'_> {
     #[inline(always)]
     fn run<S: Simd, const F: usize>(self, simd: S) -> Vec<f32> {
-        let plan = Plan::<F>::new(simd, self.0);
+        let shared = SharedState::<F>::new(simd, self.0);
         let one = |workspace: &mut Workspace, number: usize, out: &mut [MaybeUninit<f32>]| {
-            arch().dispatch(Image { plan: &plan, number, workspace, out: Out::Whole(out) });
+            arch().dispatch(Image { shared: &shared, number, workspace, out: Out::Whole(out) });
         };
-        let Geometry { batch, .. } = plan.geometry;
+        let Geometry { batch, .. } = shared.geometry;
         // SAFETY: every filter's plane is written.
-        unsafe { parallel::build(batch, plan.geometry.output_image(), || plan.workspace(simd), one) }
+        unsafe { parallel::build(batch, shared.geometry.output_image(), || shared.workspace(simd), one) }
     }
 }
 
@@ -68,29 +68,29 @@ impl WithSimd for PooledOutputs<'_> {
 impl PooledOutputs<'_> {
     #[inline(always)]
     fn run<S: Simd, const F: usize>(self, simd: S) -> (Vec<f32>, Vec<u8>) {
-        let plan = Plan::<F>::new(simd, self.0);
+        let shared = SharedState::<F>::new(simd, self.0);
         let one = |workspace: &mut Workspace,
                    number: usize,
                    values: &mut [MaybeUninit<f32>],
                    taken: &mut [MaybeUninit<u8>]| {
-            arch().dispatch(Image { plan: &plan, number, workspace, out: Out::Pooled { values, taken } });
+            arch().dispatch(Image { shared: &shared, number, workspace, out: Out::Pooled { values, taken } });
         };
-        let Geometry { batch, filters, .. } = plan.geometry;
-        let len = filters * plan.geometry.pooled_plane();
+        let Geometry { batch, filters, .. } = shared.geometry;
+        let len = filters * shared.geometry.pooled_plane();
         // SAFETY: every filter's pooled plane is written.
-        unsafe { parallel::build_two(batch, [len; 2], || plan.workspace(simd), one) }
+        unsafe { parallel::build_two(batch, [len; 2], || shared.workspace(simd), one) }
     }
 }
 
 /// State that all images share.
-struct Plan<'a, const F: usize> {
+struct SharedState<'a, const F: usize> {
     geometry: Geometry,
     images: Gradient<'a>,
     tiles: Tiles,
     packed: Packed,
 }
 
-impl<'a, const F: usize> Plan<'a, F> {
+impl<'a, const F: usize> SharedState<'a, F> {
     #[inline(always)]
     fn new<S: Simd>(_: S, Forward { geometry, images, filters }: Forward<'a>) -> Self {
         let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
@@ -128,7 +128,7 @@ enum Out<'a> {
 
 /// The outputs of one image.
 struct Image<'a, const F: usize> {
-    plan: &'a Plan<'a, F>,
+    shared: &'a SharedState<'a, F>,
     number: usize,
     workspace: &'a mut Workspace,
     out: Out<'a>,
@@ -139,8 +139,8 @@ impl<const F: usize> WithSimd for Image<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, number, workspace, mut out } = self;
-        let Plan { geometry, images, tiles, packed } = plan;
+        let Self { shared, number, workspace, mut out } = self;
+        let SharedState { geometry, images, tiles, packed } = shared;
         let Workspace { input, products, outputs, lines, pooled } = workspace;
         input.fill(simd, geometry, tiles, images.image(number, geometry.channels, geometry.size));
         for (block, filters) in packed.points.chunks_exact(POINTS * geometry.channels * F).enumerate() {

@@ -68,22 +68,22 @@ fn forward(parts: [Host; 3], Settings { geometry, epilogue }: Settings) -> (Host
 }
 
 #[derive(Debug)]
-struct Step;
+struct ConvBackward;
 
 #[derive(Clone, Debug)]
-struct State {
+struct ConvState {
     x: NodeId,
     weight: NodeId,
     passed: Passed,
     settings: Settings,
 }
 
-impl Backward<Flex, 3> for Step {
-    type State = State;
+impl Backward<Flex, 3> for ConvBackward {
+    type State = ConvState;
 
-    fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<ConvState, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node, bias_node] = ops.parents;
-        let State { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
+        let ConvState { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
         let grad = contiguous(grads.consume::<Flex>(&ops.node));
         let [x, weight] = [x, weight].map(|node| contiguous(checkpointer.retrieve_node_output::<Host>(node)));
         let (x, weight, grad) = (values(&x), values(&weight), values(&grad));
@@ -119,10 +119,10 @@ impl<C: CheckpointStrategy> ConvBackend for Autodiff<Flex, C> {
         let nodes = [x.node(), weight.node(), bias.node()];
         let primitives = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
         let (output, passed) = forward(primitives, settings);
-        match Step.prepare::<C>(nodes).compute_bound().stateful() {
+        match ConvBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let (x, weight) = (prep.checkpoint(&x), prep.checkpoint(&weight));
-                prep.finish(State { x, weight, passed, settings }, output)
+                prep.finish(ConvState { x, weight, passed, settings }, output)
             }
             OpsKind::UnTracked(prep) => prep.finish(output),
         }
