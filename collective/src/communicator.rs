@@ -68,7 +68,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// The part of a [`Call`] that must be equal on all ranks, which its time limit need not be.
+/// The part of a [`Call`] that must be equal on all ranks: all but the time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// As [`Call::seq`].

@@ -44,7 +44,7 @@ pub fn initialize<M: Module>(module: &M) {
     module.visit(&mut Draw);
 }
 
-/// SHA-256 in hex over the bytes and shapes of every parameter and buffer, in field order.
+/// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.
 ///
 /// It does not include names, so that renaming a field does not change it.
 ///
@@ -152,7 +152,9 @@ fn compare(mine: &String, group: &ProcessGroup, when: &str) -> Result<()> {
     Err(Error::Diverged { when: when.into(), ranks: different })
 }
 
-/// Replaces every parameter and buffer by `data`, in field order; ids and gradient flags are kept.
+/// Replaces every parameter and buffer by `data`, in field order.
+///
+/// Ids and gradient flags are kept.
 ///
 /// # Panics
 /// If `data` does not have exactly one tensor of the right shape for each.

@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// Number of values of a tensor of this shape; `None` if as many 4-byte values exceed the address space.
+/// Number of values of a tensor; `None` if 4-byte values would exceed the address space.
 pub fn values(shape: &[usize]) -> Option<usize> {
     let values = shape.iter().try_fold(1usize, |values, length| values.checked_mul(*length))?;
     (values <= isize::MAX as usize / size_of::<f32>()).then_some(values)

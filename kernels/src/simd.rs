@@ -38,7 +38,7 @@ pub unsafe fn store<S: Simd>(to: *mut f32, vector: S::f32s) {
     unsafe { to.cast::<S::f32s>().write_unaligned(vector) }
 }
 
-/// Copies a few dozen values, for which a call of `memcpy` would take longer than the copy.
+/// Copies a few dozen values, faster than a call of `memcpy`.
 ///
 /// # Safety
 /// `len` values must be readable at `from` and writable at `to`.

@@ -29,7 +29,7 @@ const BLOCKS: u32 = 4;
 const THREADS: u32 = 64;
 const ELEMENTS: usize = (BLOCKS * THREADS) as usize;
 
-/// Runs a small kernel on a GPU, once per process, and compares its output with the CPU's.
+/// Runs a small kernel on a GPU, once per process, and verifies its output.
 ///
 /// # Errors
 /// If a step fails, with NVRTC's log or the driver's error, or an element is wrong. The error names the step

@@ -13,9 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Durations of `rounds` NCCL all-reduces of `count` f32, from the call to the end on the GPU.
+/// Durations of `rounds` NCCL all-reduces of `count` f32.
 ///
-/// It uses its own communicator over the ranks of `group` and no tensor or process group. Every rank must
+/// Each is measured from the call to the end on the GPU. The function uses its own communicator over the ranks of `group` and no tensor or process group. Every rank must
 /// call it.
 ///
 /// # Errors

@@ -76,7 +76,7 @@ pub struct ScheduledLr {
     pub warmup: WarmupLr,
     /// Number of optimizer steps of the whole run.
     pub total_steps: usize,
-    /// Number of optimizer steps per epoch; `None` if the length of the run is a number of steps.
+    /// Number of optimizer steps per epoch; `None` if the run's length is in steps.
     pub epoch_steps: Option<usize>,
     step: usize,
 }

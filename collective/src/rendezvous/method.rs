@@ -3,7 +3,9 @@
 use crate::{Error, Result};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// How the ranks of a job find each other, as a URL: `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
+/// Init method of a job as a URL.
+///
+/// `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMethod {
     /// Rank, world size and address from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` (default 127.0.0.1) and

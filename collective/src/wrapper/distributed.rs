@@ -73,9 +73,9 @@ impl<M: Module> DistributedDataParallel<M> {
         Ok(Self { inner: Wrapped { module, engine, unchecked: None } })
     }
 
-    /// Runs forward and backward over this rank's part of a global batch and averages the gradients over all ranks.
+    /// Runs forward and backward over this rank's part of a global batch.
     ///
-    /// `loss` returns the mean loss `[1]` over the samples of its batch, in any float type. Every rank must call it for
+    /// Averages the gradients over all ranks. `loss` returns the mean loss `[1]` over the samples of its batch, in any float type. Every rank must call it for
     /// each of its batches, including padding.
     ///
     /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; earlier gradients are
@@ -164,7 +164,7 @@ impl<M: Module> DistributedDataParallel<M> {
         self.inner.engine.reducer.fallback()
     }
 
-    /// Parameters that not all ranks used in the last step, each with the number of ranks that did.
+    /// Parameters that not all ranks used in the last step, with the number that did.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
         self.inner.engine.reducer.unused()
     }

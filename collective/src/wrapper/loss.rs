@@ -33,7 +33,7 @@ impl Loss {
         Ok(Self { values: Arc::new(Mutex::new(State::Pending(values))), samples, synchronised })
     }
 
-    /// Mean over the samples of the step on all ranks, or of this rank's batch if it was only accumulated.
+    /// Mean over the samples of the step, or of this rank's accumulated batch.
     ///
     /// Waits for the device. NaN without samples.
     ///

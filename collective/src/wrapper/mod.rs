@@ -67,7 +67,7 @@ impl StepGradients {
         self.grads.is_none()
     }
 
-    /// Whether gradients overflowed f16, so that the optimizer skips the step and the loss scale is reduced.
+    /// Whether gradients overflowed f16, so that the step is skipped with a smaller loss scale.
     pub fn is_skipped(&self) -> bool {
         self.skipped
     }

@@ -32,7 +32,7 @@ pub struct StepOptions {
     pub sync_batch_norm: bool,
     /// Seed of the random numbers, from which each rank and step derives its own.
     pub seed: Option<u64>,
-    /// Whether to continue when the loss or the norm of the gradients to clip is NaN or infinite.
+    /// Whether to continue when the loss or the gradient norm is NaN or infinite.
     pub allow_non_finite: bool,
 }
 

@@ -22,7 +22,7 @@ pub struct Augment {
     pub rotate: f32,
     /// Enlargement or reduction in percent.
     pub zoom: f32,
-    /// Elastic distortion: displacement of the corners of 7 × 7 squares, in pixels along each axis.
+    /// Elastic distortion: displacement of the corners of 7 × 7 squares in pixels.
     ///
     /// A coarse form of Simard et al. 2003, "Best practices for convolutional neural networks applied to visual
     /// document analysis", section 2.

@@ -32,7 +32,7 @@ const SQUARE: usize = ZOOM * (SIDE + 2);
 const ZOOM: usize = 3;
 const FRAME: u8 = 96;
 
-/// Collects the misclassified images with the largest loss, and writes them as a table and a picture.
+/// Collects the misclassified images with the largest loss in a table and a picture.
 pub struct Misclassified {
     /// The test set, which every rank has completely.
     images: Images,

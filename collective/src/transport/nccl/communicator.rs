@@ -170,8 +170,7 @@ impl NcclCommunicator {
         }
     }
 
-    /// Destroys the communicator after its work is done; aborts it after `timeout`, as when other ranks are
-    /// gone.
+    /// Destroys the communicator after its work is done, or aborts it after `timeout`.
     pub fn destroy(self: &Arc<Self>, stream: &Arc<dyn Stream>, timeout: Duration) {
         let (communicator, stream) = (self.clone(), stream.clone());
         let (sender, receiver) = mpsc::channel();

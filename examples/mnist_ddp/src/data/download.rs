@@ -21,7 +21,9 @@ use std::{
 /// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// For each of name resolution and connection; short, so that a machine without internet fails soon.
+    /// Limit of name resolution and of the connection.
+    ///
+    /// Short, so that a machine without internet fails soon.
     pub connect: Duration,
     /// Without a byte from a mirror.
     pub silence: Duration,

@@ -87,7 +87,7 @@ fn mirror(value: &str) -> Result<String, DataError> {
     }
 }
 
-/// The four files in `folder` in the order of [`MNIST`], or a description of the missing ones.
+/// The four files in `folder` in the order of [`MNIST`], or the missing ones.
 pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     if !folder.is_dir() {
         return Err("there is no such folder".into());
@@ -96,7 +96,9 @@ pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     Ok([a?, b?, c?, d?])
 }
 
-/// Finds one file in `folder`: plain before gzipped, with a dash or a dot in its name.
+/// Finds one file in `folder`, preferably plain, under one of its names.
+///
+/// Names have a dash or a dot.
 pub fn find_one(folder: &Path, name: &str) -> Result<PathBuf, String> {
     let dotted = name.replacen("-idx", ".idx", 1);
     for candidate in [name, dotted.as_str()].into_iter().flat_map(|name| [name.into(), format!("{name}.gz")])

@@ -39,9 +39,9 @@ impl Prepared {
     }
 }
 
-/// Finds the data set, and downloads MNIST if it is requested, missing, and this rank's task.
+/// Finds the data set, and downloads MNIST if necessary.
 ///
-/// A second call finds the result of the first. Concurrent programs are safe: one downloads, the others wait.
+/// Only ranks with [`Request::download`] download. A second call finds the result of the first. Concurrent programs are safe: one downloads, the others wait.
 pub fn prepare(request: &Request) -> Result<Prepared, DataError> {
     prepare_in(request, &Places::of_process()?, Patience::default())
 }

@@ -2,7 +2,7 @@
 
 use super::{PIXELS, Rng, SIDE, glyphs::Point};
 
-/// A point of the pen's path: position and half of the stroke's width, in pixels once it is drawn.
+/// A point of the pen's path: position and half of the stroke's width.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub at: Point,
