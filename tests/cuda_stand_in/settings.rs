@@ -19,8 +19,8 @@
 //! | `SOURCES` | folder for kernels as CUDA C++; only the probe is compiled and executed |
 //! | `KERNELS` | file for the time of each kernel, written like `COUNTS` |
 //!
-//! The NVRTC stand-in writes its count `programs` to a separate file. `synchronisations` are waits for work for which there
-//! was no earlier wait, and `drains` are those without work queued behind it.
+//! The NVRTC stand-in writes its count `programs` to a separate file. `synchronisations` are waits for work for which
+//! there was no earlier wait, and `drains` are those without work queued behind it.
 
 use std::{
     collections::BTreeMap,

@@ -15,8 +15,8 @@ use std::{
 
 /// Durations of `rounds` NCCL all-reduces of `count` f32.
 ///
-/// Each is measured from the call to the end on the GPU. The function uses its own communicator over the ranks of `group` and no tensor or process group. Every rank must
-/// call it.
+/// Each is measured from the call to the end on the GPU. The function uses its own communicator over the ranks of
+/// `group` and no tensor or process group. Every rank must call it.
 ///
 /// # Errors
 /// NCCL's or the driver's.

@@ -111,8 +111,8 @@ impl Options {
 
     /// Sets a function that returns whether this process was asked to stop.
     ///
-    /// For example by a signal. While it returns true, a waiting call is checked for a deadlock at once instead of after four seconds.
-    /// It is called ten times a second on a background thread and must not block.
+    /// For example by a signal. While it returns true, a waiting call is checked for a deadlock at once instead of
+    /// after four seconds. It is called ten times a second on a background thread and must not block.
     pub fn stop_requested(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.stop = Some(Callback(Arc::new(asked)));
         self

@@ -75,8 +75,8 @@ impl<M: Module> DistributedDataParallel<M> {
 
     /// Runs forward and backward over this rank's part of a global batch.
     ///
-    /// Averages the gradients over all ranks. `loss` returns the mean loss `[1]` over the samples of its batch, in any float type. Every rank must call it for
-    /// each of its batches, including padding.
+    /// Averages the gradients over all ranks. `loss` returns the mean loss `[1]` over the samples of its batch, in
+    /// any float type. Every rank must call it for each of its batches, including padding.
     ///
     /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; earlier gradients are
     /// accumulated.

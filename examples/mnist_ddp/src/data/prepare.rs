@@ -41,7 +41,8 @@ impl Prepared {
 
 /// Finds the data set, and downloads MNIST if necessary.
 ///
-/// Only ranks with [`Request::download`] download. A second call finds the result of the first. Concurrent programs are safe: one downloads, the others wait.
+/// Only ranks with [`Request::download`] download. A second call finds the result of the first. Concurrent programs
+/// are safe: one downloads, the others wait.
 pub fn prepare(request: &Request) -> Result<Prepared, DataError> {
     prepare_in(request, &Places::of_process()?, Patience::default())
 }
