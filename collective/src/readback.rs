@@ -72,7 +72,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn host_tensors_are_here_at_once() {
+    fn host_tensors_are_available_at_once() {
         let device = Device::flex();
         let (one, other) =
             (Tensor::<1>::from_data([1.5f32, 2.0], &device), Tensor::from_data([0.1f32], &device));

@@ -96,7 +96,7 @@ fn a_message_without_a_sender_is_a_mismatch() {
 }
 
 #[test]
-fn a_slow_rank_is_waited_for() {
+fn a_slow_rank_is_not_a_deadlock() {
     in_every_kind(|kind| {
         world(kind, 2, options(), |group| {
             let other = group.split(0, 0).unwrap();
@@ -142,7 +142,7 @@ fn two_threads_of_a_rank_may_wait_in_two_groups() {
 }
 
 #[test]
-fn a_background_call_behind_a_computing_thread_is_waited_for() {
+fn a_background_call_behind_a_computing_thread_is_not_a_deadlock() {
     in_every_kind(|kind| {
         world(kind, 2, options(), |group| {
             let other = group.split(0, 0).unwrap();

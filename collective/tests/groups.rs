@@ -136,7 +136,7 @@ fn destroying_a_sub_group_does_not_affect_others() {
 }
 
 #[test]
-fn a_call_on_a_group_that_a_rank_has_destroyed_names_that_rank() {
+fn a_call_names_the_rank_that_has_destroyed_the_group() {
     for kind in KINDS {
         let errors = world(kind, 2, options(), |group| {
             let part = group.split(0, 0).unwrap();

@@ -3,7 +3,7 @@
 //! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch normalisation and SGD, without
 //! a tensor type or autodiff. With the feature `burn`, `layers` wraps them as Burn operations.
 //!
-//! The kernels are a crate of their own because Cargo's profiles are per crate: they are optimised in every
+//! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
 //! build.
 //!
 //! Results are bit-identical for every number of threads: work is split by images, not by threads, and sums

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_near_equal_and_lose_nothing() {
+    fn shares_are_near_equal_and_complete() {
         assert_eq!(shares(64, 3), [22, 21, 21]);
         assert_eq!(shares(2, 3), [1, 1]);
         assert_eq!(shares(0, 3), [0]);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_dealt_out_in_order() {
+    fn a_batch_is_scattered_in_order() {
         let device = Device::flex();
         let batch = (
             Tensor::<2>::from_data([[1., 2.], [3., 4.], [5., 6.]], &device),

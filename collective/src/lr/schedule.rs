@@ -173,7 +173,7 @@ mod tests {
 
     /// Reference values from torch 2's `OneCycleLR(optimizer, 0.4, total_steps=…, pct_start=…, cycle_momentum=False)`.
     #[test]
-    fn one_cycle_is_pytorchs() {
+    fn one_cycle_equals_pytorchs() {
         let ten = [
             0.016000000000000014,
             0.20800000000000002,
@@ -201,7 +201,7 @@ mod tests {
 
     /// Reference values from torch 2's `CosineAnnealingLR(optimizer, 10)` with a rate of 0.4.
     #[test]
-    fn cosine_is_pytorchs() {
+    fn cosine_equals_pytorchs() {
         let wanted = [
             0.4,
             0.39021130325903075,
@@ -227,7 +227,7 @@ mod tests {
     /// Reference values from torch 2.15's `SequentialLR` of `LinearLR(optimizer, start_factor=0.25, total_iters=3)` and
     /// `CosineAnnealingLR(optimizer, 7)` with a rate of 0.4 and `milestones=[3]`.
     #[test]
-    fn a_linear_warm_up_before_a_cosine_is_pytorchs() {
+    fn a_linear_warm_up_before_a_cosine_equals_pytorchs() {
         let lr = ScheduledLr::new(LrSchedule::Cosine, WarmupLr::linear(0.25, 0.4, 3), 10, Some(10));
         let wanted = [
             0.1,

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warm_up_rises_in_equal_steps_and_then_stays() {
+    fn warm_up_is_linear_and_then_constant() {
         let mut lr = WarmupLr::new(0.1, 0.5, 4);
         let seen: Vec<f64> = (0..6).map(|_| lr.step()).collect();
         for (seen, wanted) in seen.iter().zip([0.2, 0.3, 0.4, 0.5, 0.5, 0.5]) {
@@ -92,7 +92,7 @@ mod tests {
     /// Reference values from torch 2.15's `LinearLR(optimizer, start_factor=…, total_iters=4)` with a rate of 0.4;
     /// without `start_factor` in the second line.
     #[test]
-    fn a_start_factor_is_pytorchs() {
+    fn start_factor_equals_pytorchs() {
         for (factor, wanted) in [
             (
                 0.1,

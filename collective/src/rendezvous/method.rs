@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_and_written() {
+    fn urls_round_trip() {
         for url in ["env://", "tcp://localhost:29500", "tcp://[::1]:1", "file:///run/job", "mpi://"] {
             assert_eq!(url.parse::<InitMethod>().unwrap().to_string(), url);
         }
     }
 
     #[test]
-    fn bad_urls_name_the_url_and_the_fault() {
+    fn invalid_urls_are_errors_that_name_url_and_reason() {
         for (url, fault) in [
             ("", "unknown scheme"),
             ("http://x", "unknown scheme"),

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_headers_are_named() {
         assert!(error(None, &[]).contains("CUDA_PATH is not set"));
         assert!(error(None, &["/opt/cuda"]).starts_with("/opt/cuda has no include/cuda_runtime.h"));
         assert!(error(Some(""), &["/opt/cuda"]).starts_with("CUDA_PATH is empty"));

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_without_the_function_is_refused() {
+    fn a_library_without_the_function_is_rejected() {
         let error = open(Path::new("libc.so.6")).err().unwrap();
         assert!(error.contains("nvrtcVersion"), "{error}");
     }

@@ -199,7 +199,7 @@ impl NcclCommunicator {
         // SAFETY: the handle is alive until it is aborted, which ends this.
         self.call("finish", |comm| unsafe { (self.library.api.comm_finalize)(comm) })?;
         if let Some(Handle(comm)) = lock(&self.handle).take() {
-            // SAFETY: taken out, so that nobody uses it afterwards.
+            // SAFETY: taken out, so that nothing uses it afterwards.
             unsafe { (self.library.api.comm_destroy)(comm) };
         }
         Ok(())

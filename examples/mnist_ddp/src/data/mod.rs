@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for kind in DatasetKind::ALL {
             assert_eq!(kind.to_string().parse::<DatasetKind>().unwrap(), kind);
             let value = clap::ValueEnum::to_possible_value(&kind).unwrap();
