@@ -1,4 +1,4 @@
-//! Collectives alone: numbers, objects and tensors over the ranks of one group, without any training.
+//! Collectives without training: numbers, objects and tensors over the ranks of one group.
 //!
 //! ```text
 //! cargo run --example all_reduce             # three processes

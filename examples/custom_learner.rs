@@ -1,5 +1,6 @@
-//! A burn-train program on any number of ranks: a curve through points, learned by a `Learner`. The one line that
-//! makes the training distributed is marked with DDP; the sharded loaders divide the data.
+//! A burn-train program on any number of ranks, which fits a curve through points.
+//!
+//! The line that makes the `Learner` distributed is marked with DDP. Sharded loaders divide the data.
 //!
 //! ```text
 //! cargo run --example custom_learner         # two processes
@@ -76,7 +77,7 @@ impl InferenceStep for Curve {
     }
 }
 
-/// Makes tensors of points.
+/// Batches points into tensors.
 struct Stack;
 impl Batcher<[f32; 2], Points> for Stack {
     fn batch(&self, points: Vec<[f32; 2]>, device: &Device) -> Points {
@@ -87,7 +88,7 @@ impl Batcher<[f32; 2], Points> for Stack {
     }
 }
 
-/// Samples of all ranks in a step.
+/// Samples of all ranks per step.
 const BATCH: usize = 48;
 
 fn main() -> ExitCode {

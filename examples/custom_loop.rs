@@ -1,4 +1,4 @@
-//! One training loop for one device, several devices of a process (DP) and a process per device (DDP).
+//! One training loop for one device, several devices of a process (DP), and a process per device (DDP).
 //!
 //!     cargo run --example custom_loop                                            # DDP: a process per GPU, or two
 //!     cargo run --example custom_loop -- --mode single                           # one device
@@ -20,7 +20,7 @@ struct Args {
     context: ContextArgs,
 }
 
-/// Makes a tensor `[batch, 3]` of two inputs and the target.
+/// Batches two inputs and the target into a tensor `[batch, 3]`.
 struct Stack;
 impl Batcher<[f32; 3], Tensor<2>> for Stack {
     fn batch(&self, samples: Vec<[f32; 3]>, device: &Device) -> Tensor<2> {

@@ -1,4 +1,4 @@
-//! Runs one function as every rank of a world, as `torch.multiprocessing.spawn` does.
+//! Runs a function on every rank of a world, like `torch.multiprocessing.spawn`.
 //!
 //! ```text
 //! cargo run --example spawn                                   # two processes

@@ -1,4 +1,4 @@
-//! When flight records are written: after the calls of all groups have ended.
+//! Flight records are written after the calls of all groups have ended.
 #![cfg(target_os = "linux")]
 
 use collective::{Error, Options, ProcessGroup};
@@ -16,14 +16,14 @@ const PATIENT: Duration = Duration::from_secs(60);
 
 fn make_pipe(path: &Path) {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: a C string.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
 }
 
 #[test]
 fn no_call_waits_for_the_record_of_another_group() {
     let folder = tempfile::tempdir().unwrap();
-    // Rank 0's record of the group of all ranks: it cannot be opened before somebody reads.
+    // A named pipe in place of rank 0's record: opening it blocks until it is read.
     let pipe = folder.path().join(format!(".flight-rank0.json.{}", std::process::id()));
     make_pipe(&pipe);
     let options = Options::default().flight_folder(folder.path()).timeout(2 * PATIENT);
@@ -38,7 +38,7 @@ fn no_call_waits_for_the_record_of_another_group() {
                 if group.rank() == 1 {
                     ended.send(part.barrier()).unwrap();
                 } else {
-                    // The other rank waits in the part by then.
+                    // The other rank waits in the subgroup by then.
                     thread::sleep(Duration::from_millis(300));
                     group.abort("a reason of its own");
                 }

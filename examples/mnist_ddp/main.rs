@@ -1,4 +1,4 @@
-//! Trains the MNIST network on whatever this machine has, with data parallelism.
+//! Trains the MNIST network with data parallelism on the devices of this machine.
 //!
 //! ```text
 //! cargo run --example mnist_ddp                                # one process per GPU, or two on the CPU

@@ -68,7 +68,10 @@ struct Row {
     wrong: i64,
 }
 
-/// Runs the benchmark, starting the ranks if nobody did.
+/// Runs the benchmark and starts the ranks if no launcher did.
+///
+/// # Errors
+/// If a rank cannot start, a collective fails or a sum is wrong.
 pub fn run(bench: &AllReduce) -> Result<ExitCode> {
     let ranks = usize::from(bench.ranks);
     if bench.transport == Transport::Thread || ranks == 1 {

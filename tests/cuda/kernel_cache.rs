@@ -1,4 +1,4 @@
-//! Compiled kernels are kept between runs.
+//! Compiled kernels are cached between runs.
 
 use crate::{
     common::Run,
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::fs;
 
-/// What the stand-ins counted under this name, over all processes of a run.
+/// A count of the stand-ins, summed over all processes of a run.
 fn counted(counts: &std::path::Path, name: &str) -> usize {
     let folder = counts.parent().expect("a folder");
     let files = fs::read_dir(folder).expect("counts").flatten().map(|entry| entry.path());
@@ -18,7 +18,7 @@ fn counted(counts: &std::path::Path, name: &str) -> usize {
         .sum()
 }
 
-/// Two ranks fill the cache at once.
+/// Two ranks write the cache concurrently.
 #[test]
 fn a_second_start_compiles_nothing() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -32,8 +32,7 @@ fn a_second_start_compiles_nothing() {
     };
     let (first, second) = (start(1), start(2));
     assert!(first.1 > 20, "{} kernels were compiled", first.1);
-    // The probe kernel is compiled in every start.
-    // Each rank compiles the probe kernel.
+    // Each rank compiles the probe kernel at every start.
     assert_eq!(second.1, 2, "kernels compiled in the second start");
     assert_eq!(first.0.losses(), second.0.losses());
 

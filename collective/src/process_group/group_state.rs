@@ -20,7 +20,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// What a group is created from.
+/// Arguments for the creation of a group.
 pub(super) struct GroupParts {
     /// 0 for the group of all ranks.
     pub group: u64,

@@ -14,7 +14,7 @@ pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 
 /// Options for [`ProcessGroup::init`](crate::ProcessGroup::init).
 ///
-/// What is not set comes from the environment or has a default.
+/// Unset options come from the environment or have a default.
 ///
 /// ```
 /// use collective::{InitMethod, Options, ProcessGroup};
@@ -109,10 +109,10 @@ impl Options {
         self
     }
 
-    /// Sets a function that returns whether this process was asked to stop, for example by a signal.
+    /// Sets a function that returns whether this process was asked to stop.
     ///
-    /// While it returns true, a waiting call is checked for a deadlock at once instead of after four seconds.
-    /// It is called ten times a second on a background thread and must not block.
+    /// For example by a signal. While it returns true, a waiting call is checked for a deadlock at once instead of
+    /// after four seconds. It is called ten times a second on a background thread and must not block.
     pub fn stop_requested(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.stop = Some(Callback(Arc::new(asked)));
         self

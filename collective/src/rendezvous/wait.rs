@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn a_report_comes_when_it_is_due_and_names_who_is_missing() {
+    fn due_reports_name_the_missing_ranks() {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = told.clone();
         let report: Report = Callback(Arc::new(move |error: &Error| {

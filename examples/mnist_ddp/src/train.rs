@@ -1,4 +1,4 @@
-//! Training of the MNIST network, from flags to a run folder.
+//! Training of the MNIST network from command-line flags.
 
 use crate::{
     args::MnistArgs,
@@ -20,15 +20,15 @@ use burn_ddp::{
 use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
 use std::{process::ExitCode, sync::Arc};
 
-/// Starts the ranks, or is one of them.
+/// Starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
-/// If flags are wrong, or training fails.
+/// If flags are invalid or training fails.
 pub fn run(args: &MnistArgs) -> Result<ExitCode> {
     start(&args.trainer, || args.check(), |context| train(context, args))
 }
 
-/// Trains on one rank. Everything below is the same at every world size.
+/// Trains on one rank.
 fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let data = load(context, args)?;
     let trainer = Trainer::new(context, &args.trainer)
@@ -61,7 +61,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), loaders)
 }
 
-/// Loads the data set. One rank per machine finds or downloads it first, and reports what is wrong with it.
+/// Loads the data set. One rank per machine finds or downloads it first and reports errors.
 fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
@@ -72,7 +72,7 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     };
     let load = || data::prepare(&request)?.load([args.train_limit, args.eval_limit]);
     let first = request.download.then(load).transpose()?;
-    // The others may wait here for a download.
+    // The other ranks may wait here for a download.
     context.group().barrier()?;
     let data = first.map_or_else(load, Ok)?;
     if let Some(notice) = &data.notice {
@@ -82,7 +82,7 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     Ok(data)
 }
 
-/// Refuses `--data-on-device` if the images do not fit.
+/// Rejects `--data-on-device` if the images do not fit into device memory.
 fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<()> {
     if !args.data_on_device {
         return Ok(());
@@ -113,7 +113,7 @@ fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Load
         let finish = move |batch, device: &Device| batcher.finish(batch, device);
         Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
     };
-    // Evaluation is f32, as the parameters are.
+    // Evaluation uses f32, like the parameters.
     let evaluated = |samples: Samples, images: &Images| {
         finished(sharded(samples, None, Precision::F32), images, Precision::F32)
     };

@@ -1,4 +1,4 @@
-//! `mnist_ddp weights export`: a network's weights as PyTorch would name and lay them out.
+//! `mnist_ddp weights export`: weights with PyTorch's names and layouts.
 
 use crate::weights::open;
 use anyhow::{Result, bail};
@@ -28,7 +28,7 @@ pub enum WeightsCommand {
     },
 }
 
-/// Runs the command and prints what was written.
+/// Exports the weights and prints the file.
 ///
 /// # Errors
 /// If the weights cannot be read, or the file exists or cannot be written.

@@ -1,4 +1,4 @@
-//! Weights of the MNIST network: read from a run or file, and exported for PyTorch.
+//! Weights of the MNIST network: reading from a run or file, and export for PyTorch.
 
 mod export;
 
@@ -10,11 +10,12 @@ use burn::tensor::Device;
 use burn_ddp::run::weights::load;
 use std::path::Path;
 
-/// The network of a run or file, with or without BatchNorm as the file has it, to compute with on
-/// `device`.
+/// Loads the network of a run or file onto `device`.
+///
+/// It has BatchNorm if the file has.
 ///
 /// # Errors
-/// If the file cannot be read, or does not hold exactly such a network.
+/// If the file cannot be read, or does not contain exactly such a network.
 pub fn open(path: &Path, device: &Device) -> Result<Net> {
     let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
     let mut nearest = load(false)?;

@@ -1,4 +1,4 @@
-//! Weights in 16 and 64 bits, in files that torch and safetensors wrote (`float_types/make.py`).
+//! Weights in 16 and 64 bits, in files written by torch and safetensors (`float_types/make.py`).
 
 use crate::{common::trained, mnist_ddp};
 use flate2::read::GzDecoder;
@@ -20,9 +20,9 @@ const FILES: [&str; 9] = [
     "f64.safetensors",
 ];
 
-/// The fixtures, unpacked into `folder`.
+/// Unpacks the fixtures into `folder`.
 fn unpacked(folder: &Path) -> Vec<PathBuf> {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/your_own/float_types");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures_and_weights/float_types");
     let unpack = |name: &&str| {
         let packed = fs::File::open(fixtures.join(format!("{name}.gz"))).expect("a fixture");
         let mut bytes = Vec::new();
@@ -38,7 +38,7 @@ fn unpacked(folder: &Path) -> Vec<PathBuf> {
 fn every_type_trains_from_the_same_weights() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let flags = "--dataset digits --train-limit 32 --eval-limit 10 --batch-size 8 --dropout 0";
-    // Trained by two ranks, of which rank 0 reads the file; without learning the weights stay.
+    // Two ranks train, of which rank 0 reads the file. Without learning the weights do not change.
     let digests = |flags: &str| -> Vec<String> {
         let digest = |path: &PathBuf| trained(&format!("{flags} --weights {}", path.display())).digest();
         unpacked(folder.path()).iter().map(digest).collect()
@@ -52,8 +52,9 @@ fn every_type_trains_from_the_same_weights() {
     assert_ne!(kept[0], learned[0]);
 }
 
-/// The names of a safetensors file's tensors with their types and places, and their bytes. The other
-/// entries of the header come in any order.
+/// The tensors of a safetensors file with names, types and offsets, and their bytes.
+///
+/// The order of the header's other entries is not fixed.
 fn tensors(path: &Path) -> (serde_json::Value, Vec<u8>) {
     let file = fs::read(path).expect("exported");
     let (length, rest) = file.split_at(8);
@@ -62,10 +63,12 @@ fn tensors(path: &Path) -> (serde_json::Value, Vec<u8>) {
 }
 
 #[test]
-fn every_type_is_exported_and_predicted_with_alike() {
+fn every_type_is_exported_and_gives_equal_predictions() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let picture =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/your_own/turned.jpg").display().to_string();
+    let picture = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/pictures_and_weights/turned.jpg")
+        .display()
+        .to_string();
     let results: Vec<_> = (unpacked(folder.path()).iter())
         .map(|path| {
             let (from, to) = (path.display().to_string(), folder.path().join("out.safetensors"));

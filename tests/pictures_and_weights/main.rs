@@ -1,4 +1,4 @@
-//! What people bring and take along: flags in a file, weights, pictures, a model and data of their own.
+//! Config files, weight files, pictures and models that users bring.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,7 +16,7 @@ fn mnist_ddp(args: &[&str]) -> Outcome {
     finish(command(&mnist(), args).spawn().expect("the program was built"))
 }
 
-/// A Python that has these modules: `$BURN_DDP_PYTHON`, the one beside `$TORCHRUN`, or one on the path.
+/// A Python interpreter with these modules: `$BURN_DDP_PYTHON`, the one next to `$TORCHRUN`, or one on the path.
 fn python_with(modules: &[&str]) -> Option<String> {
     let asked = std::env::var("BURN_DDP_PYTHON").ok();
     let beside = std::env::var("TORCHRUN")

@@ -1,4 +1,4 @@
-//! Weights that go to PyTorch and come back.
+//! Exchange of weights with PyTorch.
 
 use crate::{
     common::{Run, assert_close, train, trained},
@@ -12,11 +12,10 @@ use mnist::{
 use std::{fs, path::Path, process::Command};
 
 const FLAGS: &str = "--dataset digits --mode single --train-limit 160 --eval-limit 20 --batch-size 16";
-/// Images to compare logits on.
+/// Number of images for the comparison of logits.
 const COUNT: usize = 16;
 
-/// pytorch/examples' network, which reads weights and normalised images, writes its logits, and saves
-/// the weights in the ways that people do.
+/// The network of pytorch/examples: reads weights and normalised images, and writes logits and saved weights.
 const SCRIPT: &str = r#"
 import sys, torch, torch.nn as nn, torch.nn.functional as F
 from safetensors.torch import load_file, save_file
@@ -53,7 +52,7 @@ torch.save({"start_epoch": 3, "model_state_dict": wrapped, "Optimizer_state_dict
 torch.save(net.double().state_dict(), folder + "/double.pt")
 "#;
 
-/// The images that logits are compared on, normalised, in rows of [`PIXELS`].
+/// The normalised images for the comparison of logits, in rows of [`PIXELS`].
 fn images() -> Vec<f32> {
     let test = Dataset::digits(0, COUNT, 5).test;
     test.pixels().iter().map(|pixel| normalise(f32::from(*pixel))).collect()
@@ -72,7 +71,7 @@ fn floats(path: &Path) -> Vec<f64> {
 }
 
 #[test]
-fn weights_go_to_pytorch_and_back() {
+fn weights_are_exchanged_with_pytorch_in_both_directions() {
     let Some(python) = python_with(&["torch", "safetensors.torch"]) else { return };
     for (batch_norm, prefix) in [(false, "module."), (true, "")] {
         let run = trained(&format!("{FLAGS}{}", if batch_norm { " --batch-norm" } else { "" }));
@@ -97,7 +96,7 @@ fn weights_go_to_pytorch_and_back() {
         for back in ["out.safetensors", "back.pt", "back.safetensors", "checkpoint.pth", "double.pt"] {
             assert_eq!(logits(&path(back)), ours, "{back}");
         }
-        // A training takes them as exactly as a reader does: without learning they stay.
+        // Training reads the same weights: without learning they do not change.
         if !batch_norm {
             for back in ["back.pt", "checkpoint.pth", "out.safetensors", "double.pt"] {
                 let flags = format!("{FLAGS} --max-steps 1 --lr 0 --momentum 0");
@@ -109,7 +108,7 @@ fn weights_go_to_pytorch_and_back() {
 }
 
 #[test]
-fn an_export_reads_back_the_same_and_is_never_written_over() {
+fn an_export_reads_back_equal_and_is_never_overwritten() {
     let run = trained(&format!("{FLAGS} --max-steps 2"));
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -120,15 +119,15 @@ fn an_export_reads_back_the_same_and_is_never_written_over() {
     assert_eq!(logits(Path::new(&path("b.safetensors"))), logits(&run.path));
     let before = fs::read(path("a.safetensors")).expect("a file");
     let again = mnist_ddp(&["weights", "export", &from, &path("a.safetensors")]);
-    again.failed_saying(&["a.safetensors", "is there already"]);
+    again.failed_with(&["a.safetensors", "is there already"]);
     assert_eq!(fs::read(path("a.safetensors")).expect("a file"), before);
-    mnist_ddp(&["weights", "export", &from, &path("a.pt")]).failed_saying(&["a.pt", ".safetensors"]);
+    mnist_ddp(&["weights", "export", &from, &path("a.pt")]).failed_with(&["a.pt", ".safetensors"]);
     mnist_ddp(&["weights", "export", &path("none"), &path("c.safetensors")])
-        .failed_saying(&["none", "no such file"]);
+        .failed_with(&["none", "no such file"]);
 }
 
 #[test]
-fn another_networks_weights_are_named_with_both_shapes_or_taken_as_far_as_they_fit() {
+fn mismatched_weights_are_named_or_partially_loaded() {
     // A classifier of 26 letters with the same first layers.
     let run = trained(&format!("{FLAGS} --max-steps 1"));
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -144,13 +143,13 @@ fn another_networks_weights_are_named_with_both_shapes_or_taken_as_far_as_they_f
     fs::write(&path, [&file[..8], letters.as_bytes(), &rest[length..]].concat()).expect("written");
     let flags = format!("--device cpu --progress plain {FLAGS} --max-steps 1 --weights {}", path.display());
     let shapes = "`fc2.weight` has the shape [64, 20] in the file, and [128, 10] in the network";
-    train(&flags).failed_saying(&[shapes, "--no-strict"]);
+    train(&flags).failed_with(&[shapes, "--no-strict"]);
     let to = folder.path().join("run");
     let outcome = train(&format!("{flags} --no-strict --lr 0 --run-dir {}", to.display())).succeeded();
     assert!(outcome.stderr.contains("warning: --init-from: `fc2.weight`"), "{outcome:#?}");
     assert!(!outcome.stderr.contains("conv1"), "{outcome:#?}");
     assert_ne!(Run::at(to).digest(), run.digest());
-    // All of another network's.
+    // All names are those of another network.
     let foreign = header.replace("conv", "layer").replace("fc", "dense");
     let none = folder.path().join("none.safetensors");
     fs::write(
@@ -159,8 +158,8 @@ fn another_networks_weights_are_named_with_both_shapes_or_taken_as_far_as_they_f
     )
     .expect("written");
     let flags = flags.replace("letters", "none") + " --no-strict";
-    train(&flags).failed_saying(&["none.safetensors", "nothing in it fits"]);
+    train(&flags).failed_with(&["none.safetensors", "nothing in it fits"]);
     let picture = folder.path().join("x.png").display().to_string();
     let outcome = mnist_ddp(&["predict", "--model", &path.display().to_string(), &picture]);
-    outcome.failed_saying(&["--model", "fc2.weight", "[64, 20]"]);
+    outcome.failed_with(&["--model", "fc2.weight", "[64, 20]"]);
 }

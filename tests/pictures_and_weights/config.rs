@@ -1,4 +1,4 @@
-//! `--config`: flags from a file, and a run repeated from its own record.
+//! `--config`: flags from a file, and repetition of a run from its config.json.
 
 use crate::{
     common::{Run, train},
@@ -30,13 +30,13 @@ fn a_run_is_repeated_from_its_config_json_to_the_bit() {
     ours["flags"].take();
     theirs["flags"].take();
     assert_eq!(ours, theirs);
-    // Another seed is another run.
+    // A different seed changes the run.
     train(&format!("--config {} --seed 8 --run-dir {}", path("a"), path("c"))).succeeded();
     assert_ne!(Run::at(folder.path().join("c")).digest(), first.digest());
 }
 
 #[test]
-fn the_printed_configuration_repeats_itself_and_starts_nothing() {
+fn the_printed_configuration_is_reproducible_and_starts_no_run() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (file, run) = (folder.path().join("resolved.json"), folder.path().join("run"));
     let flags = format!("--device cpu --recipe fast --nproc-per-node 3 --run-dir {}", run.display());
@@ -51,7 +51,7 @@ fn the_printed_configuration_repeats_itself_and_starts_nothing() {
 }
 
 #[test]
-fn a_dp_run_and_a_single_one_are_repeated_as_such() {
+fn dp_and_single_runs_are_repeated_in_their_mode() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     fs::write(folder.path().join("run.toml"), format!("{FEW}dropout = 0\nno-shuffle = true\n"))
@@ -74,14 +74,14 @@ fn mistakes_in_a_file_are_named_with_their_line() {
     let path = folder.path().join("run.toml");
     let path = path.to_str().expect("UTF-8");
     fs::write(path, format!("{FEW}epoch = 3\n")).expect("written");
-    mnist_ddp(&["--config", path]).failed_saying(&["run.toml, line 8", "`epoch`", "did you mean `epochs`?"]);
+    mnist_ddp(&["--config", path]).failed_with(&["run.toml, line 8", "`epoch`", "did you mean `epochs`?"]);
     fs::write(path, format!("{FEW}momentum = 2\n")).expect("written");
-    mnist_ddp(&[&format!("--config={path}")]).failed_saying(&["line 8", "--momentum", "'2'"]);
-    mnist_ddp(&["--config", "/nowhere/run.toml"]).failed_saying(&["--config", "/nowhere/run.toml"]);
+    mnist_ddp(&[&format!("--config={path}")]).failed_with(&["line 8", "--momentum", "'2'"]);
+    mnist_ddp(&["--config", "/nowhere/run.toml"]).failed_with(&["--config", "/nowhere/run.toml"]);
 }
 
 #[test]
-fn the_short_help_is_short_and_points_to_the_long_one() {
+fn the_short_help_is_short_and_names_the_long_one() {
     let text = mnist_ddp(&["-h"]).succeeded().stdout;
     let flags = text.lines().filter(|line| line.trim_start().starts_with('-')).count();
     assert!((12..=14).contains(&flags), "{flags} flags\n{text}");

@@ -1,5 +1,4 @@
-//! Whole runs of the real program: what they leave behind, and that the world size changes the
-//! speed and nothing else.
+//! Training runs of the real program: run folders, world sizes, learning-rate warm-up, and PyTorch's losses.
 
 mod common;
 use common::{
@@ -13,7 +12,7 @@ use rand_mt::Mt;
 const SMALL: &str = "--dataset digits --train-limit 480 --eval-limit 101 --max-steps 12";
 
 #[test]
-fn two_ranks_leave_a_complete_run_folder() {
+fn two_ranks_write_a_complete_run_folder() {
     let run = trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 16 --lr 0.02"));
     let summary = run.summary();
     for (key, wanted) in [("mode", "ddp"), ("device", "cpu"), ("dataset", "digits")] {
@@ -34,7 +33,7 @@ fn two_ranks_leave_a_complete_run_folder() {
 }
 
 #[test]
-fn the_same_configuration_twice_gives_the_same_bits() {
+fn equal_configurations_give_bit_identical_runs() {
     for mode in ["--nproc-per-node 1", "--nproc-per-node 2", "--mode dp --device-ids cpu:0,cpu:1,cpu:2"] {
         let flags = format!("{SMALL} --batch-norm {mode} --batch-size 20");
         assert_eq!(trained(&flags).digest(), trained(&flags).digest(), "{mode}");
@@ -104,7 +103,7 @@ fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
 
 /// PyTorch's `LinearLR`, whose first step has the start factor's rate.
 #[test]
-fn warm_up_starts_at_a_part_of_the_rate_also_where_the_rate_is_not_scaled() {
+fn warm_up_starts_at_a_fraction_of_an_unscaled_rate_too() {
     let rates = |flags: &str| {
         let flags = format!("{flags} --lr 0.04 --warmup-epochs 0.5 --batch-size 16");
         let flags = format!("--dataset digits --train-limit 128 --eval-limit 10 {flags}");
@@ -121,7 +120,7 @@ fn warm_up_starts_at_a_part_of_the_rate_also_where_the_rate_is_not_scaled() {
     let (lr, factor) = rates("--mode single --warmup-start-factor 0.1");
     assert_close("a tenth", &lr[..5], &part(0.004), 1e-12);
     assert_eq!(factor, 0.1);
-    // Of two ranks, a part of the scaled rate.
+    // With two ranks, a fraction of the scaled rate.
     let (lr, _) = rates("--nproc-per-node 2 --warmup-start-factor 0.1");
     assert_close("two ranks", &lr, &[0.008, 0.044, 0.08, 0.08], 1e-12);
 }
@@ -148,16 +147,17 @@ fn a_run_that_ends_before_its_warm_up_prints_a_warning() {
     }
 }
 
-/// The first weights of the initial networks of the reference trajectories, as PyTorch drew them.
+/// PyTorch's initial weights of the first layer, for the seeds of the reference trajectories.
 #[test]
-fn initial_weights_of_the_references_are_pytorchs() {
+fn initial_weights_of_the_references_equal_pytorchs() {
     let conv1 = |seed| uniform(&mut Mt::new(seed), 4, 9);
     assert_eq!(conv1(2), [0.076_463_39, -0.079_324_77, 0.091_409_564, -0.017_025_948]);
     assert_eq!(conv1(3), [-0.330_491, -0.262_953_76, -0.142_771_69, -0.315_363_47]);
 }
 
-/// Compares with PyTorch's losses, step by step, from the same weights on the same images.
-/// `ways` are flags and the number of ranks that they start.
+/// Compares each step's loss with PyTorch's, for the same weights and images.
+///
+/// `ways` are flags, each with the number of ranks that they start.
 fn golden(name: &str, ways: &[(&str, usize)], tolerance: f64) {
     let reference = Reference::read(name);
     let golden = &reference.golden;
@@ -174,7 +174,7 @@ fn golden(name: &str, ways: &[(&str, usize)], tolerance: f64) {
     }
 }
 
-/// PyTorch's own f32 and f64 differ by 3e-7 in this trajectory.
+/// PyTorch's f32 and f64 results differ by 3e-7 in this trajectory.
 #[test]
 fn the_plain_network_follows_pytorch_at_every_world_size() {
     let ways = [("--mode single", 1), ("--nproc-per-node 2", 2), ("--nproc-per-node 4", 4)];
@@ -203,8 +203,8 @@ fn the_synchronised_batch_norm_network_follows_pytorch_at_every_world_size() {
 }
 
 #[test]
-fn synchronised_batch_norm_follows_one_trajectory_even_if_batches_differ_in_size() {
-    // At a global batch of 12, the last step of each epoch has 5 samples, or 1 and ranks without any.
+fn synchronised_batch_norm_follows_one_trajectory_with_uneven_batches() {
+    // At a global batch of 12, the last step of each epoch has 5 samples or 1, so that ranks may have none.
     for samples in [29, 25] {
         let flags = format!("--sync-bn --dataset digits --train-limit {samples} --eval-limit 50 --epochs 4");
         let run = |world: usize| {

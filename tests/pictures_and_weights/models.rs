@@ -1,8 +1,8 @@
-//! The examples that a user starts from.
+//! The examples on which users base their programs.
 
 use crate::common::{assert_close, command, example, finish};
 
-/// Train and test losses of each epoch, as `custom_learner` prints them.
+/// Train and test losses of each epoch that `custom_learner` prints.
 fn losses(ranks: &str) -> Vec<f64> {
     let outcome =
         finish(command(&example("custom_learner"), &[ranks]).spawn().expect("cargo built the examples"));
@@ -16,7 +16,7 @@ fn losses(ranks: &str) -> Vec<f64> {
 }
 
 #[test]
-fn a_model_and_data_of_ones_own_follow_one_trajectory_at_any_world_size() {
+fn a_custom_model_follows_one_trajectory_at_any_world_size() {
     let one = losses("1");
     assert_eq!(one.len(), 20, "only rank 0 speaks: {one:?}");
     assert!(one[18] < one[0] / 5.0, "it learns: {one:?}");
@@ -25,7 +25,7 @@ fn a_model_and_data_of_ones_own_follow_one_trajectory_at_any_world_size() {
     }
 }
 
-/// Train losses of each epoch, as `custom_loop` prints them.
+/// Train losses of each epoch that `custom_loop` prints.
 fn loop_losses(flags: &str) -> Vec<f64> {
     let args: Vec<&str> = ["--device", "cpu"].into_iter().chain(flags.split_whitespace()).collect();
     let outcome = finish(command(&example("custom_loop"), &args).spawn().expect("cargo built the examples"));
@@ -35,7 +35,7 @@ fn loop_losses(flags: &str) -> Vec<f64> {
 }
 
 #[test]
-fn one_loop_serves_one_device_replicas_and_ranks() {
+fn one_loop_supports_a_device_replicas_and_ranks() {
     let one = loop_losses("--mode single");
     assert_eq!(one.len(), 10, "only rank 0 prints: {one:?}");
     assert!(one[9] < one[0] / 50.0, "it learns: {one:?}");
@@ -65,7 +65,7 @@ fn collectives_need_no_training() {
         finish(command(&example("all_reduce"), &[]).spawn().expect("cargo built the examples")).succeeded();
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines[0], r#"[3.0, 3.0] from ["rank 0", "rank 1", "rank 2"]; rank 2 speaks"#);
-    // (1 + 4 + 9) / 3; backwards the ranks' gradients are averaged as well, and that of x² at 1 is 2.
+    // (1 + 4 + 9) / 3. In backward the ranks' gradients are averaged as well; that of x² at 1 is 2.
     assert!(lines[1].starts_with("mean of squares 4.66666"), "{}", lines[1]);
     assert!(lines[1].contains("slope here Some(2"), "{}", lines[1]);
 }

@@ -1,4 +1,4 @@
-//! `burn-ddp predict` on pictures as people have them.
+//! `burn-ddp predict` on various kinds of images.
 
 use crate::{
     common::{Run, reference::mnist, trained},
@@ -9,7 +9,7 @@ use mnist::data::{self, Images, PIXELS, SIDE};
 use serde_json::Value;
 use std::{fs, io::Write, path::Path, process::Command};
 
-/// Writes a PNG of bytes a pixel: 1 grey, 4 red, green, blue and opacity.
+/// Writes a PNG with `bytes` per pixel: 1 for grey, 4 for RGBA.
 fn png(path: &Path, width: usize, bytes: usize, pixels: &[u8]) {
     let rows = pixels.chunks(width * bytes);
     let size = [width as u32, rows.len() as u32].map(u32::to_be_bytes).concat();
@@ -29,16 +29,16 @@ fn png(path: &Path, width: usize, bytes: usize, pixels: &[u8]) {
     fs::write(path, file).expect("written");
 }
 
-/// How a picture shows an image of 28×28.
+/// Presentation of a 28×28 digit in an image.
 #[derive(Clone, Copy, Debug)]
 enum Look {
-    /// As it is.
+    /// Unchanged.
     Plain,
-    /// Dark on light, times 9, in a corner of a wide sheet.
+    /// Dark on light, scaled by 9, in a corner of a large sheet.
     Sheet,
-    /// Light grey on dark grey, times 5, shifted to the other corner.
+    /// Light grey on dark grey, scaled by 5, in the opposite corner.
     Board,
-    /// Red ink on nothing, times 4.
+    /// Red on transparent, scaled by 4.
     Transparent,
 }
 
@@ -71,7 +71,7 @@ impl Look {
     }
 }
 
-/// What the program says about pictures, by file.
+/// Predictions of the program by file.
 fn predicted(model: &Path, files: &[String]) -> Vec<Value> {
     let mut args = vec!["predict", "--json", "--model", model.to_str().expect("UTF-8")];
     args.extend(files.iter().map(String::as_str));
@@ -79,7 +79,7 @@ fn predicted(model: &Path, files: &[String]) -> Vec<Value> {
     outcome.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// A model trained on MNIST, and images that it was not trained with.
+/// A model trained on MNIST, and images outside its training set.
 fn model() -> (Run, Images) {
     let run = trained(&format!(
         "--dataset mnist --data-dir {} --eval-limit 200 --nproc-per-node 2 --batch-size 8 --lr 0.01",
@@ -90,7 +90,7 @@ fn model() -> (Run, Images) {
 }
 
 #[test]
-fn pictures_are_classified_whatever_their_size_place_and_colours() {
+fn pictures_of_any_size_position_and_colour_are_classified() {
     const COUNT: usize = 200;
     let (run, images) = model();
     let accuracy = run.summary()["test_accuracy"].as_f64().expect("an accuracy");
@@ -118,7 +118,7 @@ fn pictures_are_classified_whatever_their_size_place_and_colours() {
         assert!(right as f64 >= least, "{look:?}: {right} of {COUNT}, not {least}");
     }
 
-    // A small JPEG of a camera that was held a quarter turn to the left.
+    // A small JPEG of a camera rotated 90° counterclockwise.
     let turned = folder.path().join("turned.jpg");
     fs::write(&turned, include_bytes!("turned.jpg")).expect("written");
     let mut drawn = drawn_by_another_program(folder.path());
@@ -134,7 +134,7 @@ fn pictures_are_classified_whatever_their_size_place_and_colours() {
     assert_eq!(outcome.stdout.lines().count(), SIDE / 2 + 1, "{}", outcome.stdout);
 }
 
-/// Sevens by Pillow: pens, papers, and the kinds of files that programs and cameras write.
+/// Pillow script that draws sevens: pens, papers, and file types of programs and cameras.
 const SEVENS: &str = r#"
 import sys
 from PIL import Image, ImageDraw
@@ -160,7 +160,7 @@ exif[0x0112] = 6 # the camera was held a quarter turn to the left
 pen.rotate(90).save(folder + "turned.jpg", exif=exif)
 "#;
 
-/// The sevens' files, none without Pillow.
+/// Files of the drawn sevens; empty without Pillow.
 fn drawn_by_another_program(folder: &Path) -> Vec<String> {
     let Some(python) = python_with(&["PIL"]) else { return Vec::new() };
     let output = Command::new(python).args(["-c", SEVENS]).arg(folder).output().expect("Python");
@@ -173,7 +173,7 @@ fn drawn_by_another_program(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_no_digit_is_named_and_the_rest_is_read() {
+fn images_without_a_digit_are_named_and_the_others_classified() {
     let run = trained("--dataset digits --mode single --train-limit 8 --eval-limit 10 --max-steps 1");
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name);
@@ -194,13 +194,13 @@ fn what_is_no_digit_is_named_and_the_rest_is_read() {
         ("cut.png", "not a whole PNG"),
         ("none.png", "cannot read"),
     ] {
-        predict(name).failed_saying(&[name, words]);
+        predict(name).failed_with(&[name, words]);
     }
     let files = ["empty.png", "one.png"].map(|name| path(name).display().to_string());
     let outcome = mnist_ddp(&["predict", "--model", &model, &files[0], &files[1]]);
-    outcome.failed_saying(&["empty.png"]);
+    outcome.failed_with(&["empty.png"]);
     assert!(outcome.stdout.contains("one.png"), "{outcome:#?}");
     let outcome = mnist_ddp(&["predict", "--model", &folder.path().display().to_string(), &files[1]]);
-    outcome.failed_saying(&["--model", "no model in this folder"]);
+    outcome.failed_with(&["--model", "no model in this folder"]);
     assert_eq!(PIXELS, SIDE * SIDE);
 }

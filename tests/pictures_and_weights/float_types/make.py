@@ -1,4 +1,4 @@
-"""Writes the fixtures of tests/your_own/float_types.rs, with torch 2.15 and safetensors 0.8, into this folder.
+"""Writes the fixtures of tests/pictures_and_weights/float_types.rs, with torch 2.15 and safetensors 0.8, into this folder.
 
 The MNIST network's weights are 0 but for the first sixteen elements of each tensor, whose values all types
 hold exactly; the files compress to a few kilobytes.
