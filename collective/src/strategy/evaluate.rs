@@ -3,11 +3,31 @@
 use super::{
     TrainedOutput, ValidOutput,
     run::{Run, Stop},
-    totals::{Totals, totals_of},
 };
-use crate::{ReduceOp, metric::StepOutput, readback::Readback};
+use crate::{
+    ReduceOp, Result,
+    metric::{StepOutput, add_totals},
+    readback::Readback,
+    wrapper::engine::masked,
+};
 use burn::data::dataloader::Progress;
 use burn::train::{InferenceStep, LearnerEvent, LearnerModel, TrainingItem};
+
+/// Sums over the samples of an evaluation.
+#[derive(Default)]
+pub(super) struct Totals {
+    pub sums: Vec<f64>,
+    pub samples: usize,
+}
+
+impl Totals {
+    /// Adds a batch's totals, and how many samples it has.
+    fn add(&mut self, (totals, samples): (Readback, usize)) -> Result<()> {
+        add_totals(&mut self.sums, &totals.wait()?.concat());
+        self.samples += samples;
+        Ok(())
+    }
+}
 
 impl<M: LearnerModel> Run<'_, M>
 where
@@ -28,15 +48,15 @@ where
         for batch in settings.valid.epoch(1, 0, &settings.device.clone().inner()) {
             let batch = batch.map_err(|error| self.bad_data(error))?;
             let output = InferenceStep::step(&model, batch.item);
-            let totals = Readback::start(vec![totals_of(&output, batch.samples)])?;
+            let totals = Readback::start(vec![masked(output.totals().inner(), batch.samples)])?;
             if let Some(before) = launched.replace((totals, batch.samples)) {
-                add(&mut mine, before)?;
+                mine.add(before)?;
             }
             if batch.samples > 0 {
-                settings.each_callback(|callback| callback.evaluated(&output, batch.samples))?;
+                settings.callbacks.each(|callback| callback.evaluated(&output, batch.samples))?;
             }
         }
-        launched.map_or(Ok(()), |last| add(&mut mine, last))?;
+        launched.map_or(Ok(()), |last| mine.add(last))?;
         let mut all = mine.sums;
         all.push(mine.samples as f64);
         settings.group.all_reduce(&mut all, ReduceOp::Sum)?;
@@ -52,10 +72,4 @@ where
         self.valid_event(LearnerEvent::EndSplit(epoch));
         Ok(Totals { sums: all, samples })
     }
-}
-
-/// Adds a batch's totals, and how many samples it has.
-fn add(to: &mut Totals, (totals, samples): (Readback, usize)) -> crate::Result<()> {
-    to.add(&totals.wait()?.concat(), samples);
-    Ok(())
 }

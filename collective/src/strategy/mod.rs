@@ -2,27 +2,25 @@
 
 mod callback;
 mod checkpoints;
+mod compute;
 mod epoch;
 mod evaluate;
 mod launched;
 mod noop_renderer;
 mod parallel;
-mod rank_time;
 mod run;
 mod settings;
 mod snapshot;
-mod totals;
 
 pub use callback::{Callback, Distributed, Join};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
+pub use compute::{ComputeBatch, OneDevice, ReplicaDevices};
 pub use noop_renderer::NoopRenderer;
-pub use parallel::{
-    ComputeBatch, DdpStrategy, DpStrategy, OneDevice, ParallelStrategy, ReplicaDevices, collective_error,
-};
-pub use rank_time::RankTime;
+pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy, collective_error};
 pub use snapshot::{Position, Snapshot};
 
 use burn::train::{InferenceStep, TrainStep};
+use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
 /// Input of a model's training step.
@@ -81,6 +79,22 @@ pub struct EpochReport {
     pub skipped_steps: usize,
     /// Factor by which the next step's loss is scaled; `None` except for f16.
     pub loss_scale: Option<f32>,
+}
+
+/// Breakdown of one rank's training time in one epoch and one process: a run that was resumed in the
+/// middle of an epoch counts only the time since.
+///
+/// The rest of [`training`](Self::training) is computation: forward, backward, the optimizer,
+/// and communication that overlaps with backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankTime {
+    /// All steps, without evaluation.
+    pub training: Duration,
+    /// Waiting for the next batch.
+    pub data: Duration,
+    /// Waiting for the gradients of all ranks after backward. Where gradients stay in the
+    /// devices' memory, the devices wait and the host does not: then it is only what the host waited.
+    pub gradients: Duration,
 }
 
 /// Observes a run. Called on every rank with the same global values; all methods have defaults.

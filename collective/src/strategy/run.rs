@@ -2,7 +2,7 @@
 //! together.
 
 use super::{
-    EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput, parallel::ComputeBatch,
+    ComputeBatch, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput,
     settings::RunSettings,
 };
 use crate::{Error, ReduceOp, metric::StepOutput, module_state, wrapper::engine::Engine};
@@ -74,7 +74,7 @@ where
                 loss_scale: self.engine.reducer.scaler_state().map(|(scale, _)| scale),
             };
             self.settings.observer.epoch_done(&report);
-            self.settings.join_callbacks(&report)?;
+            self.settings.callbacks.join(&report, &self.settings.group, &*self.settings.observer)?;
             if complete {
                 self.position = Position { step, ..Position::start() };
                 self.position.epoch = epoch + 1;

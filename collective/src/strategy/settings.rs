@@ -11,7 +11,7 @@ use crate::{
 };
 use burn::tensor::Device;
 use burn::train::{Learner, LearnerModel, TrainingComponents};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Steps whose learning rates are compared.
 const RATES: [usize; 3] = [1, 10, 100];
@@ -27,7 +27,7 @@ pub(super) struct RunSettings<M: LearnerModel> {
     /// Of `options`, unless burn-train's setting is to be used.
     pub grad_accum_steps: Option<usize>,
     pub max_steps: Option<usize>,
-    pub callbacks: Mutex<Callbacks<M>>,
+    pub callbacks: Callbacks<M>,
     pub checkpoints: Option<Checkpoints>,
     pub resume: Option<Snapshot>,
     pub stop: Option<Arc<StopRequest>>,
@@ -53,7 +53,7 @@ impl<M: LearnerModel> RunSettings<M> {
             options: StepOptions::default(),
             grad_accum_steps: None,
             max_steps: None,
-            callbacks: Mutex::default(),
+            callbacks: Callbacks::default(),
             checkpoints: None,
             resume: None,
             stop: None,
@@ -67,7 +67,7 @@ impl<M: LearnerModel> RunSettings<M> {
         components: &TrainingComponents<M>,
         starting_epoch: usize,
     ) -> Result<(Engine, Position)> {
-        self.admit_callbacks()?;
+        self.callbacks.admit(self.group.world_size())?;
         let mut position = Position { epoch: starting_epoch, ..Position::start() };
         if let Some(snapshot) = &self.resume {
             // First, because it brings the identities of parameters with it.
@@ -82,6 +82,11 @@ impl<M: LearnerModel> RunSettings<M> {
         engine.steps = position.step;
         engine.reducer.restore_scaler(position.loss_scale);
         Ok((engine, position))
+    }
+
+    /// This rank's answer to a request to stop: 0 to continue.
+    pub fn asked(&self) -> u8 {
+        self.stop.as_ref().map_or(0, |request| request.ask())
     }
 
     /// Names and values for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings). The
@@ -114,7 +119,7 @@ impl<M: LearnerModel> RunSettings<M> {
             None => "after every epoch".into(),
         });
         add("checkpoints", or_none(every));
-        add("callbacks", self.callback_names().join(", "));
+        add("callbacks", self.callbacks.names().join(", "));
         add("position", format!("step {} of epoch {}", position.step, position.epoch));
         settings
     }
