@@ -4,7 +4,7 @@ use super::Trainer;
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 use burn::train::LearnerModel;
 use collective::{
-    loader::ShardedLoader,
+    loader::{ShardedLoader, ShardedLoaderBuilder},
     metric::StepOutput,
     strategy::{TrainInput, TrainedOutput, ValidInput, ValidOutput},
 };
@@ -25,7 +25,7 @@ where
         B: Batcher<I, TrainInput<M>> + 'static,
         TrainInput<M>: Send + 'static,
     {
-        Arc::new(self.sharded(dataset, batcher, self.shuffle_seed()))
+        Arc::new(self.sharded(dataset, batcher, self.shuffle_seed()).build(self.context.world()))
     }
 
     /// Loader of the test set, in the order of the data set.
@@ -36,7 +36,7 @@ where
         B: Batcher<I, ValidInput<M>> + 'static,
         ValidInput<M>: Send + 'static,
     {
-        Arc::new(self.sharded(dataset, batcher, None))
+        Arc::new(self.sharded(dataset, batcher, None).build(self.context.world()))
     }
 
     /// The seed of the order of training samples; `None` with `--no-shuffle`.
@@ -44,15 +44,18 @@ where
         (!self.args.no_shuffle).then_some(self.args.seed)
     }
 
-    /// A loader of batches that need not be the model's input yet, shuffled if there is a seed.
-    pub fn sharded<I, O, D, B>(&self, dataset: D, batcher: B, seed: Option<u64>) -> ShardedLoader<I, O>
+    /// Builder of a loader of batches that need not be the model's input yet, shuffled if there is a seed.
+    pub fn sharded<I, O, D, B>(&self, dataset: D, batcher: B, seed: Option<u64>) -> ShardedLoaderBuilder<I, O>
     where
-        I: Clone + Send + Sync + 'static,
-        O: Send + 'static,
         D: Dataset<I> + 'static,
         B: Batcher<I, O> + 'static,
     {
-        let (size, workers) = (self.args.batch_size, self.args.workers);
-        ShardedLoader::new(Arc::new(dataset), Arc::new(batcher), self.context.world(), size, seed, workers)
+        let loader = ShardedLoader::builder(dataset, batcher)
+            .batch_size(self.args.batch_size)
+            .num_workers(self.args.workers);
+        match seed {
+            Some(seed) => loader.shuffle(seed),
+            None => loader,
+        }
     }
 }

@@ -17,7 +17,11 @@ use burn_ddp::{
     run::confusion::Confusion,
     trainer::start,
 };
-use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
+use collective::{
+    loader::{FinishedLoader, ShardedLoaderBuilder},
+    metric::GlobalAccuracy,
+    precision::Precision,
+};
 use std::{process::ExitCode, sync::Arc};
 
 /// Starts the ranks, or is one of them.
@@ -46,7 +50,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .recorded("recipe", args.recipe)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
-    let (train, test) = loaders(&trainer, args, &data);
+    let (train, test) = loaders(context, &trainer, args, &data);
     let (images, world) = (data.test, context.world());
     let trainer = trainer
         .callback(|files| {
@@ -104,23 +108,27 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
 type Loader = Arc<FinishedLoader<Sample, HostBatch, MnistBatch>>;
 
 /// This rank's share of the training and test images.
-fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loader, Loader) {
+fn loaders(
+    context: &Context,
+    trainer: &Trainer<'_, Net>,
+    args: &MnistArgs,
+    data: &Dataset,
+) -> (Loader, Loader) {
     let sharded = |images: &Images, seed, precision| {
         let batcher = HostBatcher { precision, resident: args.data_on_device };
         trainer.sharded(ImageDataset(images.clone()), batcher, seed)
     };
-    let finished = |loader, images: &Images, precision| {
+    let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images, precision| {
         let batcher = DeviceBatcher::new(images.clone(), precision);
         let finish = move |batch, device: &Device| batcher.finish(batch, device);
-        Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
+        Arc::new(FinishedLoader::new(loader.build(context.world()), Arc::new(finish)))
     };
     // Evaluation is f32, as the parameters are.
     let (precision, exact) = (args.trainer.gradients.precision, Precision::F32);
     let mut train = sharded(&data.train, trainer.shuffle_seed(), precision);
     let (augment, seed) = (args.augment, args.trainer.seed);
     if !augment.is_none() {
-        train =
-            train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
+        train = train.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
     }
     (finished(train, &data.train, precision), finished(sharded(&data.test, None, exact), &data.test, exact))
 }
