@@ -3,17 +3,8 @@
 mod common;
 
 use collective::{Error, ProcessGroup, ReduceOp, Result};
-use common::{KINDS, Kind, options, world};
+use common::{KINDS, Kind, first_error, options, world};
 use std::{thread, time::Duration};
-
-/// Calls a collective until it fails, as a rank that was not inside one when another failed.
-fn first_error(group: &ProcessGroup) -> Error {
-    loop {
-        if let Err(error) = group.barrier() {
-            return error;
-        }
-    }
-}
 
 /// A failure that comes at once could still find others in the call before.
 fn let_others_go_on() {
@@ -280,27 +271,5 @@ fn a_panic_in_the_background_fails_the_group_everywhere() {
         for error in errors {
             assert!(error.to_string().contains("a background operation panicked"), "{error}");
         }
-    }
-}
-
-#[test]
-fn flight_records_explain_a_mismatch() {
-    for kind in KINDS {
-        let folder = tempfile::tempdir().unwrap();
-        world(kind, 3, options().flight_folder(folder.path()), |group| {
-            group.barrier().unwrap();
-            if group.rank() == 1 {
-                let_others_go_on();
-            }
-            let count = if group.rank() == 1 { 5 } else { 4 };
-            let _ = group.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
-            first_error(&group)
-        });
-        let files: Vec<_> =
-            (0..3).map(|rank| folder.path().join(format!("flight-rank{rank}.json"))).collect();
-        let text = collective::explain(&files).unwrap();
-        let expected = "Ranks 0 and 2 called all_reduce #2 (4 x F32, Sum), but rank 1 called all_reduce #2 (5 x F32, Sum).";
-        assert!(text.starts_with(expected), "{text}");
-        assert!(text.contains("collective mismatch"), "{text}");
     }
 }
