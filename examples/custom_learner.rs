@@ -100,11 +100,11 @@ fn main() -> ExitCode {
         device.seed(7);
         let linear = |from, to| LinearConfig::new(from, to).init(&device);
         let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
-        let batch_size = (BATCH / world.size).max(1);
+        let batch_size = BATCH / world.size;
         let load = |count: u16| {
             let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
-            let points = Arc::new(InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect()));
-            Arc::new(ShardedLoader::new(points, Arc::new(Stack), world, batch_size, Some(7), 0))
+            let points = InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect());
+            Arc::new(ShardedLoader::builder(points, Stack).batch_size(batch_size).shuffle(7).build(world))
         };
         let (train, test) = (load(1000), load(301));
         let ddp = DdpStrategy::new(group.clone(), &device, train.clone(), test.clone());

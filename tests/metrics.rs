@@ -143,8 +143,8 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     let world = World { rank: group.rank(), size: group.world_size() };
     let data = Dataset::digits(24, 21, 1);
     let loader = |images| {
-        let images = Arc::new(ImageDataset(images));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, 4, None, 0))
+        let loader = ShardedLoader::builder(ImageDataset(images), Normaliser(Precision::F32));
+        Arc::new(loader.batch_size(4).build(world))
     };
     let (train, test) = (loader(data.train), loader(data.test));
     let heard = Arc::new(MetricLog::default());

@@ -26,6 +26,12 @@ pub trait StepOutput: ItemLazy {
     fn from_totals(totals: &[f64], samples: usize) -> Self;
 }
 
+/// Adds totals to the sum `to`, which may still be empty.
+pub(crate) fn add_totals(to: &mut Vec<f64>, totals: &[f64]) {
+    to.resize(totals.len(), 0.0);
+    to.iter_mut().zip(totals).for_each(|(to, total)| *to += total);
+}
+
 /// Output of a classification step: loss and correct answers.
 #[derive(Clone, Debug)]
 pub struct Classification {

@@ -3,20 +3,11 @@
 mod common;
 
 use collective::{Error, ProcessGroup, ReduceOp, Result};
-use common::{KINDS, Kind, options, world};
+use common::{KINDS, Kind, first_error, options, world};
 use std::{thread, time::Duration};
 
-/// Repeats a collective until it fails, for a rank that was outside a call when another rank failed.
-fn first_error(group: &ProcessGroup) -> Error {
-    loop {
-        if let Err(error) = group.barrier() {
-            return error;
-        }
-    }
-}
-
-/// Lets the other ranks leave the previous call.
-fn let_others_finish() {
+/// A failure that comes at once could still find others in the call before.
+fn let_others_go_on() {
     thread::sleep(Duration::from_millis(300));
 }
 
@@ -162,7 +153,7 @@ fn a_panic_on_one_rank_fails_all_ranks() {
         let errors = world(kind, 2, options(), |group| {
             group.barrier().unwrap();
             if group.rank() == 1 {
-                let_others_finish();
+                let_others_go_on();
                 let died = thread::scope(|scope| {
                     scope
                         .spawn(move || {
@@ -244,7 +235,7 @@ fn a_failure_in_one_group_fails_all_groups() {
         let errors = world(kind, 4, options(), |group| {
             let half = group.split(group.rank() as u64 / 2, 0).unwrap();
             group.barrier().unwrap();
-            let_others_finish();
+            let_others_go_on();
             let count = if group.rank() == 3 { 2 } else { 1 };
             let result = half.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
             result.err().unwrap_or_else(|| first_error(&group))
@@ -280,27 +271,5 @@ fn a_panic_in_the_background_fails_the_group_everywhere() {
         for error in errors {
             assert!(error.to_string().contains("a background operation panicked"), "{error}");
         }
-    }
-}
-
-#[test]
-fn flight_records_explain_a_mismatch() {
-    for kind in KINDS {
-        let folder = tempfile::tempdir().unwrap();
-        world(kind, 3, options().flight_folder(folder.path()), |group| {
-            group.barrier().unwrap();
-            if group.rank() == 1 {
-                let_others_finish();
-            }
-            let count = if group.rank() == 1 { 5 } else { 4 };
-            let _ = group.all_reduce(&mut vec![0f32; count], ReduceOp::Sum);
-            first_error(&group)
-        });
-        let files: Vec<_> =
-            (0..3).map(|rank| folder.path().join(format!("flight-rank{rank}.json"))).collect();
-        let text = collective::explain(&files).unwrap();
-        let expected = "Ranks 0 and 2 called all_reduce #2 (4 x F32, Sum), but rank 1 called all_reduce #2 (5 x F32, Sum).";
-        assert!(text.starts_with(expected), "{text}");
-        assert!(text.contains("collective mismatch"), "{text}");
     }
 }

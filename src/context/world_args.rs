@@ -82,7 +82,7 @@ impl WorldArgs {
     fn options(&self, rank: usize, options: Options) -> Options {
         let options = options
             .stop_requested(|| stop::requested() > 0)
-            .on_wait(move |missing| eprint_line(&format!("rank {rank}: {missing}")));
+            .on_warning(move |warning| eprint_line(&format!("rank {rank}: {warning}")));
         let options = match self.rendezvous_timeout {
             Some(seconds) => options.rendezvous_timeout(Duration::from_secs_f64(seconds)),
             None => options,

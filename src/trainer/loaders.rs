@@ -5,10 +5,11 @@ use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, transform::SelectionDataset},
 };
+use burn::tensor::Device;
 use burn::train::LearnerModel;
 use collective::{
     World,
-    loader::{DistributedLoader, ShardedLoader},
+    loader::{DistributedLoader, ShardedLoader, ShardedLoaderBuilder},
     metric::StepOutput,
     sampler::DistributedSampler,
     strategy::{TrainInput, TrainedOutput, ValidInput, ValidOutput},
@@ -60,14 +61,12 @@ where
         TrainInput<M>: Send + 'static,
         ValidInput<M>: Send + 'static,
     {
-        let batcher = Arc::new(batcher);
+        let (batcher, world) = (Shared(Arc::new(batcher)), self.context.world());
         let (train, valid) = self.split(train);
-        let evaluated =
-            |dataset| -> ValidLoader<M> { Arc::new(self.sharded(dataset, batcher.clone(), None)) };
-        let valid = valid.map(|valid| evaluated(Arc::new(valid)));
-        let test = evaluated(Arc::new(test));
-        let train = self.sharded(Arc::new(train), batcher.clone(), self.shuffle_seed());
-        Loaders::new(Arc::new(train), test).with_validation(valid)
+        let train = self.sharded(train, batcher.clone(), self.shuffle_seed()).build(world);
+        let valid = valid.map(|valid| self.sharded(valid, batcher.clone(), None).build(world));
+        let test = self.sharded(test, batcher, None).build(world);
+        Loaders::new(Arc::new(train), Arc::new(test)).with_validation(valid.map(|valid| Arc::new(valid) as _))
     }
 
     /// Divides a training set into the samples to train on and those that `--valid-split` holds out, which depend on
@@ -89,19 +88,34 @@ where
         (!self.args.no_shuffle).then_some(self.args.seed)
     }
 
-    /// Creates a loader of batches of any type, shuffled if there is a seed.
-    pub fn sharded<I, O>(
-        &self,
-        dataset: Arc<dyn Dataset<I>>,
-        batcher: Arc<dyn Batcher<I, O>>,
-        seed: Option<u64>,
-    ) -> ShardedLoader<I, O>
+    /// Builder of a loader of batches that need not be the model's input yet, shuffled if there is a seed.
+    pub fn sharded<I, O, D, B>(&self, dataset: D, batcher: B, seed: Option<u64>) -> ShardedLoaderBuilder<I, O>
     where
-        I: Clone + Send + Sync + 'static,
-        O: Send + 'static,
+        D: Dataset<I> + 'static,
+        B: Batcher<I, O> + 'static,
     {
-        let (size, workers) = (self.args.batch_size, self.args.workers);
-        ShardedLoader::new(dataset, batcher, self.context.world(), size, seed, workers)
+        let loader = ShardedLoader::builder(dataset, batcher)
+            .batch_size(self.args.batch_size)
+            .num_workers(self.args.workers);
+        match seed {
+            Some(seed) => loader.shuffle(seed),
+            None => loader,
+        }
+    }
+}
+
+/// One batcher for several loaders.
+struct Shared<B>(Arc<B>);
+
+impl<B> Clone for Shared<B> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<I, O, B: Batcher<I, O>> Batcher<I, O> for Shared<B> {
+    fn batch(&self, samples: Vec<I>, device: &Device) -> O {
+        self.0.batch(samples, device)
     }
 }
 
@@ -111,7 +125,7 @@ fn split_indices(samples: usize, fraction: f64, seed: u64) -> (Vec<usize>, Vec<u
         0 if fraction > 0.0 => 1,
         count => count,
     };
-    // Epoch 0 is none that is trained, so that the order of the first epoch is another one.
+    // Training begins with epoch 1, whose order is a different one.
     let mut order = DistributedSampler::new(samples, World { rank: 0, size: 1 }, Some(seed)).order(0);
     let mut train = order.split_off(held_out.min(samples.saturating_sub(1)));
     order.sort_unstable();

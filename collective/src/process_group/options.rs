@@ -91,11 +91,12 @@ impl Options {
         self
     }
 
-    /// Calls `report` about every ten seconds while `init` waits, with an [`Error::Rendezvous`].
+    /// Calls `report` for problems that do not fail a call.
     ///
-    /// On rank 0 the error names the ranks that have not joined; on the others it names rank 0 while that
-    /// cannot be reached.
-    pub fn on_wait(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+    /// While `init` waits, it is called about every ten seconds with an [`Error::Rendezvous`], which on rank 0
+    /// names the ranks that have not joined, and on the others rank 0 while that cannot be reached. It is also
+    /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
+    pub fn on_warning(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.report = Some(Callback(Arc::new(report)));
         self
     }

@@ -64,8 +64,8 @@ impl Topology {
         comm: Box<dyn Communicator>,
         arbiter: Option<Arc<dyn Arbiter>>,
     ) -> GroupParts {
-        let Options { timeout, flight_folder, .. } = self.options().clone();
-        GroupParts { group, members, rank, comm, arbiter, timeout, flight_folder }
+        let Options { timeout, flight_folder, report, .. } = self.options().clone();
+        GroupParts { group, members, rank, comm, arbiter, timeout, flight_folder, report }
     }
 
     /// A group of `members`, given by world rank, in which this rank is number `rank`.

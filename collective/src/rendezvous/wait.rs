@@ -25,7 +25,7 @@ impl<F: ?Sized> fmt::Debug for Callback<F> {
     }
 }
 
-/// Called with the missing ranks while `init` waits.
+/// Called with problems that do not fail a call, such as ranks that are missing while `init` waits.
 pub(crate) type Report = Callback<dyn Fn(&Error) + Send + Sync>;
 /// Returns whether this process was asked to stop.
 pub(crate) type StopQuery = Callback<dyn Fn() -> bool + Send + Sync>;

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
-use collective::{InitMethod, Options, ProcessGroup, Secret, Transport};
+use collective::{Error, InitMethod, Options, ProcessGroup, Secret, Transport};
 use std::{net::TcpListener, sync::Mutex, thread, time::Duration};
 
 /// A port that was free at the time of the call.
@@ -17,7 +17,16 @@ pub fn options() -> Options {
         .rendezvous_timeout(Duration::from_secs(30))
 }
 
-/// The transports and topologies of a test's ranks.
+/// Calls a collective until it fails, as a rank that was not inside one when another failed.
+pub fn first_error(group: &ProcessGroup) -> Error {
+    loop {
+        if let Err(error) = group.barrier() {
+            return error;
+        }
+    }
+}
+
+/// The ways in which the ranks of a test are connected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Tcp,

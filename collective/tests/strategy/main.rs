@@ -155,9 +155,9 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
     let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs } = rank;
     let world = group.world();
     let load = |precision, factor| {
-        let points = Arc::new(InMemDataset::new((0..40u8).map(|i| f32::from(i) / 40.0).collect()));
-        let stack = Arc::new(Stack { precision, factor, made: AtomicUsize::new(0) });
-        Arc::new(ShardedLoader::new(points, stack, world, batch_size, Some(7), 0))
+        let points = InMemDataset::new((0..40u8).map(|i| f32::from(i) / 40.0).collect());
+        let stack = Stack { precision, factor, made: AtomicUsize::new(0) };
+        Arc::new(ShardedLoader::builder(points, stack).batch_size(batch_size).shuffle(7).build(world))
     };
     // Evaluation uses f32, like the parameters.
     let (train, valid) = (load(precision, factor), load(Precision::F32, |_| 1.0));

@@ -20,7 +20,6 @@ use collective::{
     precision::Precision,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
-use std::sync::Arc;
 
 /// Two layers with an optional BatchNorm between them.
 #[derive(Module, Debug)]
@@ -82,8 +81,8 @@ pub fn loader(world: World, count: usize, precision: Precision) -> ShardedLoader
         let [a, b, c] = [0.37, 0.91, 1.73].map(|step| (i as f32 * step).sin());
         [a, b, c, a * b - 0.5 * c]
     };
-    let samples = Arc::new(InMemDataset::new((0..count).map(sample).collect()));
-    ShardedLoader::new(samples, Arc::new(Stack(precision)), world, 12 / world.size, Some(5), 0)
+    let samples = InMemDataset::new((0..count).map(sample).collect());
+    ShardedLoader::builder(samples, Stack(precision)).batch_size(12 / world.size).shuffle(5).build(world)
 }
 
 pub fn optimizer() -> ModuleOptimizer {

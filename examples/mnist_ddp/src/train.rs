@@ -17,7 +17,11 @@ use burn_ddp::{
     run::confusion::Confusion,
     trainer::{Loaders, start},
 };
-use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
+use collective::{
+    loader::{FinishedLoader, ShardedLoaderBuilder},
+    metric::GlobalAccuracy,
+    precision::Precision,
+};
 use std::{process::ExitCode, sync::Arc};
 
 /// Starts the ranks, or trains if this process is a rank.
@@ -46,7 +50,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .recorded("recipe", args.recipe)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
-    let loaders = loaders(&trainer, args, &data);
+    let loaders = loaders(context, &trainer, args, &data);
     let (images, world) = (data.test, context.world());
     let trainer = trainer
         .callback(|files| {
@@ -102,16 +106,16 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
 }
 
 /// This rank's share of the training, validation and test images.
-fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Loaders<Net> {
+fn loaders(context: &Context, trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Loaders<Net> {
     type Samples = Arc<dyn burn::data::dataset::Dataset<Sample>>;
     let sharded = |samples: Samples, seed, precision| {
         let batcher = HostBatcher { precision, resident: args.data_on_device };
-        trainer.sharded(samples, Arc::new(batcher), seed)
+        trainer.sharded(samples, batcher, seed)
     };
-    let finished = |loader, images: &Images, precision| {
+    let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images, precision| {
         let batcher = DeviceBatcher::new(images.clone(), precision);
         let finish = move |batch, device: &Device| batcher.finish(batch, device);
-        Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
+        Arc::new(FinishedLoader::new(loader.build(context.world()), Arc::new(finish)))
     };
     // Evaluation uses f32, like the parameters.
     let evaluated = |samples: Samples, images: &Images| {
@@ -122,8 +126,7 @@ fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Load
     let mut train = sharded(Arc::new(train), trainer.shuffle_seed(), precision);
     let (augment, seed) = (args.augment, args.trainer.seed);
     if !augment.is_none() {
-        train =
-            train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
+        train = train.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
     }
     let test = evaluated(Arc::new(ImageDataset(data.test.clone())), &data.test);
     Loaders::new(finished(train, &data.train, precision), test)

@@ -27,7 +27,7 @@ use collective::{
     sync_batch_norm::convert_sync_batch_norm,
 };
 use serde::Serialize;
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 #[derive(Args, Clone, Debug)]
 pub struct Step {
@@ -135,9 +135,11 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let mut reducer = Reducer::new(&net, group, ReducerOptions::default())?;
     let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
-    let images = Arc::new(ImageDataset(Dataset::digits(samples, 0, 1).train));
-    let loader =
-        ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, bench.batch, Some(1), 0);
+    let images = ImageDataset(Dataset::digits(samples, 0, 1).train);
+    let loader = ShardedLoader::builder(images, Normaliser(Precision::F32))
+        .batch_size(bench.batch)
+        .shuffle(1)
+        .build(world);
     let mut shares = loader.epoch(1, 0, &device);
 
     let mut times: [Vec<f64>; 7] = Default::default();

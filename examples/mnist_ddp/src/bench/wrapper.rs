@@ -49,6 +49,7 @@ pub struct Wrapper {
 }
 
 const RATE: f64 = 0.05;
+const ALONE: World = World { rank: 0, size: 1 };
 
 pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     use_threads(bench.threads)?;
@@ -56,15 +57,11 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     let images = Arc::new(ImageDataset(Dataset::digits(bench.batch_size * (bench.steps + 1), 0, 1).train));
     let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5] }.init(&device);
     let loader = || {
-        let world = World { rank: 0, size: 1 };
-        Arc::new(ShardedLoader::new(
-            images.clone(),
-            Arc::new(Normaliser(Precision::F32)),
-            world,
-            bench.batch_size,
-            Some(1),
-            1,
-        ))
+        let loader = ShardedLoader::builder(images.clone(), Normaliser(Precision::F32))
+            .batch_size(bench.batch_size)
+            .shuffle(1)
+            .num_workers(1);
+        Arc::new(loader.build(ALONE))
     };
     let (batch, threads, steps) = (bench.batch_size, bench.threads, bench.steps);
     print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps a run, median ms a step"));
@@ -145,9 +142,8 @@ fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Re
 fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
     let clock = Arc::new(Clock::start());
     let test = {
-        let world = World { rank: 0, size: 1 };
-        let images = Arc::new(ImageDataset(Dataset::digits(1, 1, 1).test));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, 1, None, 0))
+        let images = ImageDataset(Dataset::digits(1, 1, 1).test);
+        Arc::new(ShardedLoader::builder(images, Normaliser(Precision::F32)).build(ALONE))
     };
     let ddp = DdpStrategy::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())

@@ -1,7 +1,6 @@
 //! Reads a gradient: its values on the host, without a copy if they are there, or the gradient itself where it
 //! stays on its device.
 
-use super::device_buckets::DeviceGradient;
 use crate::{Error, Result, tensor};
 #[cfg(feature = "cube")]
 use burn::backend::Cube;
@@ -11,6 +10,14 @@ use kernels::host_tensor::{self, Host, contiguous};
 use std::borrow::Cow;
 #[cfg(feature = "cube")]
 use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// A gradient on its device.
+pub struct DeviceGradient {
+    /// Row by row.
+    pub values: Tensor<1>,
+    /// Equal for two tensors only if they are the same one, while `values` are alive.
+    pub identity: u64,
+}
 
 /// A gradient on the host.
 pub(super) enum Values {
