@@ -1,4 +1,4 @@
-//! Collectives alone: numbers, objects and tensors over the ranks of one group, without any training.
+//! Collectives without training: numbers, objects and tensors over the ranks of one group.
 //!
 //! ```text
 //! cargo run --example all_reduce             # three processes
@@ -6,7 +6,7 @@
 //! ```
 
 use burn::tensor::{Device, Tensor};
-use burn_ddp::{exit, launch::spawn};
+use burn_ddp::{launch::spawn, process::exit};
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp, tensor};
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
-//! A burn-train program on any number of ranks: a curve through points, learned by a `Learner`. The one line that
-//! makes the training distributed is marked with DDP; the sharded loaders divide the data.
+//! A burn-train program on any number of ranks, which fits a curve through points.
+//!
+//! The line that makes the `Learner` distributed is marked with DDP. Sharded loaders divide the data.
 //!
 //! ```text
 //! cargo run --example custom_learner         # two processes
@@ -19,14 +20,17 @@ use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
-use burn_ddp::{context::values::positive, exit, launch::spawn};
+use burn_ddp::{
+    context::values::positive, launch::spawn, process::exit, run::tensorboard::TensorBoardLogger,
+    trainer::ConsoleRenderer,
+};
 use clap::Parser;
 use collective::{
     InitMethod, Options, ProcessGroup, World,
     loader::ShardedLoader,
-    strategy::{DdpStrategy, EpochReport, NoopRenderer, Observer, collective_error},
+    strategy::{DdpStrategy, collective_error},
 };
-use std::{process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 /// Fits a curve through points.
 #[derive(Parser)]
@@ -34,6 +38,9 @@ struct Args {
     /// Processes to start, unless a launcher has started them
     #[arg(default_value_t = 2, value_parser = positive)]
     processes: usize,
+    /// Folder for TensorBoard event files
+    #[arg(long)]
+    log_dir: Option<PathBuf>,
 }
 
 #[derive(Module, Debug)]
@@ -70,7 +77,7 @@ impl InferenceStep for Curve {
     }
 }
 
-/// Makes tensors of points.
+/// Batches points into tensors.
 struct Stack;
 impl Batcher<[f32; 2], Points> for Stack {
     fn batch(&self, points: Vec<[f32; 2]>, device: &Device) -> Points {
@@ -81,46 +88,39 @@ impl Batcher<[f32; 2], Points> for Stack {
     }
 }
 
-/// Prints the losses of each epoch, on rank 0.
-struct Print(bool);
-impl Observer for Print {
-    fn epoch_done(&self, report: &EpochReport) {
-        let test = report.valid_totals[0] / report.valid_samples as f64;
-        if self.0 {
-            println!("epoch {}  train loss {:.6}  test loss {test:.6}", report.epoch, report.train_loss);
-        }
-    }
-}
-
-/// Samples of all ranks in a step.
+/// Samples of all ranks per step.
 const BATCH: usize = 48;
 
 fn main() -> ExitCode {
-    exit::report(spawn(Args::parse().processes, |_environment| {
+    let args = Args::parse();
+    exit::report(spawn(args.processes, |_environment| {
         let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
         let world = World { rank: group.rank(), size: group.world_size() };
         let device = Device::flex().autodiff();
         device.seed(7);
         let linear = |from, to| LinearConfig::new(from, to).init(&device);
         let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
-        let batch_size = (BATCH / world.size).max(1);
+        let batch_size = BATCH / world.size;
         let load = |count: u16| {
             let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
-            let points = Arc::new(InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect()));
-            Arc::new(ShardedLoader::new(points, Arc::new(Stack), world, batch_size, Some(7), 0))
+            let points = InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect());
+            Arc::new(ShardedLoader::builder(points, Stack).batch_size(batch_size).shuffle(7).build(world))
         };
         let (train, test) = (load(1000), load(301));
-        let ddp = DdpStrategy::new(group.clone(), &device, train.clone(), test.clone())
-            .with_observer(Arc::new(Print(world.rank == 0)));
+        let ddp = DdpStrategy::new(group.clone(), &device, train.clone(), test.clone());
         let learner = Learner::new(model, AdamConfig::new().init(), 0.02);
-        let result = SupervisedTraining::<Curve>::new(".", train, test)
+        let training = SupervisedTraining::<Curve>::new(".", train, test)
             .metrics((LossMetric::new(),))
-            .with_metric_logger(InMemoryMetricLogger::default())
             .with_application_logger(None)
-            .renderer(Box::new(NoopRenderer))
+            .renderer(Box::new(ConsoleRenderer::new(world.rank == 0)))
             .num_epochs(10)
-            .with_training_strategy(TrainingStrategy::Custom(Arc::new(ddp))) // DDP
-            .launch(learner);
+            .with_training_strategy(TrainingStrategy::Custom(Arc::new(ddp))); // DDP
+        // Metrics are means over all ranks; rank 0 writes them.
+        let training = match args.log_dir.filter(|_| world.rank == 0) {
+            Some(folder) => training.with_metric_logger(TensorBoardLogger::create(&folder)?),
+            None => training.with_metric_logger(InMemoryMetricLogger::default()),
+        };
+        let result = training.launch(learner);
         collective_error(&result).cloned().map_or(Ok(()), Err)?;
         group.destroy();
         Ok(ExitCode::SUCCESS)

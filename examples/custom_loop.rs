@@ -1,4 +1,4 @@
-//! One training loop for one device, several devices of a process (DP) and a process per device (DDP).
+//! One training loop for one device, several devices of a process (DP), and a process per device (DDP).
 //!
 //!     cargo run --example custom_loop                                            # DDP: a process per GPU, or two
 //!     cargo run --example custom_loop -- --mode single                           # one device
@@ -12,7 +12,7 @@ use burn_ddp::{Context, ContextArgs};
 use clap::Parser;
 use collective::loader::{DistributedLoader, ShardedLoader};
 use collective::{DataParallel, DistributedDataParallel, ParallelModule};
-use std::{process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 struct Args {
@@ -20,7 +20,7 @@ struct Args {
     context: ContextArgs,
 }
 
-/// Makes a tensor `[batch, 3]` of two inputs and the target.
+/// Batches two inputs and the target into a tensor `[batch, 3]`.
 struct Stack;
 impl Batcher<[f32; 3], Tensor<2>> for Stack {
     fn batch(&self, samples: Vec<[f32; 3]>, device: &Device) -> Tensor<2> {
@@ -30,9 +30,11 @@ impl Batcher<[f32; 3], Tensor<2>> for Stack {
 
 fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::Result<()> {
     let inputs = (0..500u16).map(|i| f32::from(i) / 250.0 - 1.0);
-    let samples = Arc::new(InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect()));
-    let (world, size) = (context.world(), 48 / context.world_size());
-    let loader = ShardedLoader::new(samples, Arc::new(Stack), world, size, Some(7), 0);
+    let samples = InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect());
+    let loader = ShardedLoader::builder(samples, Stack)
+        .batch_size(48 / context.world_size())
+        .shuffle(7)
+        .build(context.world());
     let mut optimizer = SgdConfig::new().init();
     for epoch in 1..=10 {
         let mut sum = 0.0;
@@ -44,7 +46,7 @@ fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::R
             model.step(&mut optimizer, 0.2, gradients)?;
             sum += loss.sum()?;
         }
-        context.say(&format!("epoch {epoch}  train loss {:.6}", sum / 500.0));
+        context.print(&format!("epoch {epoch}  train loss {:.6}", sum / 500.0));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Runs one function as every rank of a world, as `torch.multiprocessing.spawn` does.
+//! Runs a function on every rank of a world, like `torch.multiprocessing.spawn`.
 //!
 //! ```text
 //! cargo run --example spawn                                   # two processes
@@ -6,7 +6,7 @@
 //! burn-ddp launch --nproc-per-node 3 -- target/debug/examples/spawn   # a launcher decides
 //! ```
 
-use burn_ddp::{context::values::positive, exit, launch::spawn};
+use burn_ddp::{context::values::positive, launch::spawn, process::exit};
 use clap::Parser;
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
 use std::process::ExitCode;

@@ -1,10 +1,9 @@
 //! `burn-ddp launch`: torchrun's flags for any program.
 
 use crate::{
-    context::values::{DeviceArg, positive, seconds},
-    device::gpus,
-    launch::{self, Job, LaunchConfig, Output, Rules, cores},
-    nproc::Nproc,
+    context::values::{positive, seconds},
+    device::{DeviceArg, gpus},
+    launch::{self, Job, LaunchConfig, Output, Rules, cores, nproc::Nproc},
     run::timestamp,
 };
 use anyhow::{Result, bail};

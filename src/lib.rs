@@ -64,9 +64,9 @@
 //!     burn_ddp::main(|args: &Args| &args.trainer, |context, args| {
 //!         let trainer = Trainer::new(context, &args.trainer);
 //!         let points = |count| InMemDataset::new((0..count).map(|i| i as f32 / 100.0).collect());
-//!         let (train, test) = (trainer.train_loader(points(100), Stack), trainer.test_loader(points(20), Stack));
+//!         let loaders = trainer.loaders(points(100), points(20), Stack);
 //!         let model = trainer.init(Line::new);
-//!         trainer.fit(model, AdamConfig::new().init(), train, test)?;
+//!         trainer.fit(model, AdamConfig::new().init(), loaders)?;
 //!         Ok(())
 //!     })
 //! }
@@ -75,30 +75,22 @@
 //! `cargo run -- --epochs 3` then trains on every GPU of the machine, or in two processes on its CPU, and
 //! `cargo run -- --help` lists the flags.
 
-pub mod answers;
-pub mod atomic_file;
 pub mod bench;
 pub mod check;
-pub mod console;
+pub mod config;
 pub mod context;
 pub mod device;
-pub mod device_transport;
 pub mod doctor;
-pub mod exit;
 pub mod launch;
 pub mod launch_command;
-pub mod nproc;
-pub mod print;
+pub mod process;
 pub mod run;
-pub mod stop;
 pub mod trainer;
-pub mod weights;
-pub mod world;
-pub mod world_args;
 
 pub use collective;
 #[cfg(feature = "mimalloc")]
 pub use mimalloc;
 
+pub use config::TrainerArgs;
 pub use context::{Context, ContextArgs, launch, launch_with};
-pub use trainer::{Trainer, TrainerArgs, main};
+pub use trainer::{Trainer, main};

@@ -5,9 +5,8 @@ use burn_ddp::{
     check::{self, Check},
     device::list as devices,
     doctor::{self, DoctorArgs},
-    exit,
     launch_command::{self, LaunchArgs},
-    print::print_line,
+    process::{console::print_line, exit},
     run::report::{self, CompareArgs, ReportArgs},
 };
 use clap::{Parser, Subcommand};

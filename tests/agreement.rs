@@ -1,5 +1,5 @@
-//! Ranks that were started with different flags, and losses that are not finite: every run ends within
-//! seconds, with an error that names the cause and the ranks.
+//! Ranks with different flags, and non-finite losses: every run ends within seconds with an error that names the
+//! cause and the ranks.
 
 mod common;
 use common::{Outcome, Run, launched::launch, mnist, train, trained};
@@ -8,7 +8,7 @@ use std::time::Instant;
 const SMALL: &str =
     "--device cpu --progress plain --dataset digits --train-limit 320 --eval-limit 20 --batch-size 16";
 
-/// Two ranks, started with `flags`, in which `$RANK` may stand; and the run folder that they share.
+/// Runs two ranks with `flags`, in which `$RANK` is replaced. Also returns their common run folder.
 fn ranks(flags: &str) -> (Outcome, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (program, run) = (mnist(), folder.path().join("run"));
@@ -17,7 +17,7 @@ fn ranks(flags: &str) -> (Outcome, tempfile::TempDir) {
 }
 
 #[test]
-fn ranks_with_different_flags_are_told_before_the_first_step() {
+fn ranks_with_different_flags_fail_before_the_first_step() {
     for (flags, difference) in [
         ("--lr 0.0$((RANK+5))", "lr is 0.05 on rank 0 and 0.06 on rank 1"),
         ("--seed $((RANK+5))", "seed is 5 on rank 0 and 6 on rank 1"),
@@ -44,7 +44,7 @@ fn ranks_with_different_flags_are_told_before_the_first_step() {
 }
 
 #[test]
-fn flags_that_contradict_each_other_are_reported_by_one_rank() {
+fn contradictory_flags_are_reported_by_one_rank() {
     for (flags, named) in [
         ("--nesterov --momentum 0", "--nesterov needs a --momentum above 0"),
         ("--warmup-start-factor 0.5", "--warmup-start-factor needs --warmup-epochs above 0"),
@@ -57,7 +57,7 @@ fn flags_that_contradict_each_other_are_reported_by_one_rank() {
 }
 
 #[test]
-fn what_is_a_ranks_own_may_differ() {
+fn per_rank_settings_may_differ() {
     let flags = "--max-steps 2 --threads $((RANK+1)) --workers $((RANK+1))";
     let (outcome, folder) = ranks(flags);
     outcome.succeeded();
@@ -72,7 +72,7 @@ fn a_training_loss_that_is_not_finite_ends_the_run() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let run = folder.path().join("run");
         let outcome = train(&format!("{SMALL} {world} --lr 1e20 --save-every 1 --run-dir {}", run.display()));
-        outcome.failed_saying(&["the training loss is NaN in", named, "--allow-nan"]);
+        outcome.failed_with(&["the training loss is NaN in", named, "--allow-nan"]);
         assert_eq!(outcome.stderr.matches("training loss").count(), 1, "{}", outcome.stderr);
         assert!(!run.join("checkpoints/step-000002").exists(), "nothing is kept of a step that failed");
         assert!(!run.join("summary.json").exists());
@@ -92,7 +92,7 @@ fn a_non_finite_loss_is_allowed_by_a_flag() {
 
 #[test]
 fn skipped_steps_are_shown_and_counted() {
-    // After the first step the weights are beyond f16.
+    // After the first step the weights exceed the range of f16.
     let flags = "--precision f16 --lr 1e20 --train-limit 128 --batch-size 1 --allow-nan --max-steps 5";
     let (outcome, folder) = ranks(flags);
     let outcome = outcome.succeeded();
@@ -107,8 +107,8 @@ fn skipped_steps_are_shown_and_counted() {
 }
 
 #[test]
-fn sixteen_bits_that_overflow_in_every_step_end_the_run() {
-    // After the first step the weights are beyond f16.
+fn overflow_of_f16_in_every_step_ends_the_run() {
+    // After the first step the weights exceed the range of f16.
     let flags = "--precision f16 --lr 1e20 --train-limit 128 --batch-size 1 --allow-nan";
     let (outcome, folder) = ranks(flags);
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");

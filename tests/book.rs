@@ -1,4 +1,4 @@
-//! Every command in the README and the book is run, as it stands there, on less data.
+//! Runs every command in the README and the book, unchanged except for smaller data.
 
 mod common;
 #[path = "book/errors.rs"]
@@ -11,22 +11,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Given to every training run that does not choose them itself, so that it takes a second.
+/// Flags for training runs that do not set them, so that a run takes a second.
 const LESS: [(&str, &str); 4] =
     [("--train-limit", "256"), ("--eval-limit", "20"), ("--max-steps", "2"), ("--progress", "plain")];
 
-/// The README and the book's chapters.
+/// Paths of the README and the book's chapters.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapters = fs::read_dir(root.join("book/src")).expect("the book").map(|e| e.expect("entry").path());
-    // Pictures are there, too.
+    // The folder also contains images.
     let chapters = chapters.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let mut pages: Vec<PathBuf> = chapters.chain([root.join("README.md")]).collect();
     pages.sort();
     pages
 }
 
-/// The `sh` blocks of a page, each as its lines.
+/// The `sh` blocks of a page, as lines.
 fn shell_blocks(page: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(page).expect("a page");
     let mut blocks: Vec<Vec<String>> = Vec::new();
@@ -45,9 +45,9 @@ fn shell_blocks(page: &Path) -> Vec<Vec<String>> {
     blocks
 }
 
-/// The command without cargo: the program it would build, and run on less data.
+/// Replaces `cargo run` by the program that it would build, with flags for smaller data.
 fn without_cargo(line: &str) -> Option<String> {
-    // These are what is running now, or only build what already is.
+    // The test run itself, or builds of existing programs.
     if ["cargo test", "cargo build", "mdbook"].iter().any(|prefix| line.starts_with(prefix)) {
         return None;
     }
@@ -61,7 +61,7 @@ fn without_cargo(line: &str) -> Option<String> {
         Some(name) => example(name.trim()),
         None => program(),
     };
-    // Subcommands and the other examples have no such flags.
+    // Subcommands and the other examples do not have these flags.
     let subcommand = ["predict", "weights", "bench"].iter().any(|name| args.trim_start().starts_with(name));
     let trains = target.contains("mnist_ddp") && !subcommand;
     let less = LESS
@@ -71,7 +71,7 @@ fn without_cargo(line: &str) -> Option<String> {
     Some(format!("{before}{} {args} {} {background}", exe.display(), less.collect::<Vec<_>>().join(" ")))
 }
 
-/// A launched training takes its flags at the end of the line, before an `&`.
+/// Adds flags at the end of a line that launches a training, before an `&`.
 fn launched(line: &str) -> String {
     let (command, background) = match line.strip_suffix(" &") {
         Some(command) => (command, " &"),
@@ -84,8 +84,8 @@ fn launched(line: &str) -> String {
 
 fn run(script: &str, folder: &Path) -> Outcome {
     let mut bash = command(Path::new("bash"), &["-euc", script]);
-    // No page may depend on what is in the reader's cache, or on the internet.
-    // And the chapters that launch programs by name have told the reader to put them on the PATH.
+    // Tests must not depend on the user's cache or the internet. The book assumes that the programs are on the
+    // PATH.
     let path = std::env::var("PATH").unwrap_or_default();
     let built = program().parent().map(|folder| folder.display().to_string()).unwrap_or_default();
     bash.env("PATH", format!("{built}:{built}/examples:{path}"));

@@ -1,4 +1,4 @@
-//! `burn-ddp doctor` on this machine, and between two of them.
+//! `burn-ddp doctor` on this machine and between two machines.
 
 mod common;
 use common::{command, finish, program};
@@ -7,7 +7,7 @@ use std::{
     process::Child,
 };
 
-/// Kills its process.
+/// A listening process, killed when dropped.
 struct Listening(Child);
 
 impl Drop for Listening {
@@ -18,7 +18,7 @@ impl Drop for Listening {
 }
 
 #[test]
-fn every_line_is_ok_or_says_what_to_do() {
+fn every_line_is_ok_or_has_a_remedy() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut doctor = command(&program(), &["doctor"]);
     doctor.current_dir(&folder).env("XDG_CACHE_HOME", folder.path());
@@ -39,7 +39,7 @@ fn every_line_is_ok_or_says_what_to_do() {
 }
 
 #[test]
-fn what_is_needed_and_fails_is_exit_code_1() {
+fn a_failed_requirement_gives_exit_code_1() {
     let script =
         format!("ulimit -n 64; exec {} doctor --peer 127.0.0.1:1 --timeout 0.2", program().display());
     let outcome = finish(command("sh".as_ref(), &["-c", &script]).spawn().expect("sh"));
@@ -51,7 +51,7 @@ fn what_is_needed_and_fails_is_exit_code_1() {
 }
 
 #[test]
-fn two_doctors_measure_the_way_between_them() {
+fn two_doctors_measure_the_network_between_them() {
     let mut listen = command(&program(), &["doctor", "--listen", "127.0.0.1:0"]);
     let mut listening = Listening(listen.env("BURN_DDP_SECRET", "s").spawn().expect("built"));
     let mut lines = BufReader::new(listening.0.stdout.take().expect("a pipe")).lines();
@@ -71,6 +71,6 @@ fn two_doctors_measure_the_way_between_them() {
     let stranger = ask("another");
     assert_eq!(stranger.code, Some(1));
     assert!(stranger.stdout.contains("secret"), "{}", stranger.stdout);
-    // It outlives a stranger.
+    // An unauthenticated peer does not end it.
     ask("s").succeeded();
 }

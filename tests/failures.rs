@@ -1,5 +1,4 @@
-//! Everything a user can get wrong, and everything that can break under them: one or two lines, an
-//! exit code that is not 0, and no process left.
+//! User errors and failures: one or two lines of error, an exit code other than 0, and no process left.
 
 mod common;
 use collective::{InitMethod, Options, ProcessGroup, SECRET, Secret};
@@ -18,12 +17,12 @@ const LONG: &str =
     "--dataset digits --train-limit 20000 --eval-limit 10 --epochs 50 --device cpu --progress plain";
 
 #[test]
-fn a_bad_flag_is_refused_before_anything_starts() {
+fn an_invalid_flag_is_rejected_before_anything_starts() {
     let outcome = train("--batch-size none");
     assert_eq!(outcome.code, Some(2));
     assert!(outcome.stderr.contains("--batch-size") && outcome.stderr.contains("none"), "{}", outcome.stderr);
     train("--mode single --nproc-per-node 2 --device cpu")
-        .failed_saying(&["--mode single", "--nproc-per-node 2"]);
+        .failed_with(&["--mode single", "--nproc-per-node 2"]);
 }
 
 #[test]
@@ -34,7 +33,7 @@ fn a_missing_gpu_is_named_with_what_was_tried() {
         return;
     }
     let tried = if cfg!(feature = "cuda") { "libcuda.so" } else { "built without cuda" };
-    outcome.failed_saying(&["--device cuda", tried]);
+    outcome.failed_with(&["--device cuda", tried]);
 }
 
 #[test]
@@ -43,7 +42,7 @@ fn a_variable_that_hides_all_gpus_is_named() {
         let mut hidden = command(&mnist(), &["--device", "cuda"]);
         let outcome = finish(hidden.env("CUDA_VISIBLE_DEVICES", value).spawn().expect("built"));
         let words = if cfg!(feature = "cuda") { words } else { "built without cuda" };
-        assert!(!outcome.failed_saying(&["--device cuda", words]).contains("nvidia-smi"));
+        assert!(!outcome.failed_with(&["--device cuda", words]).contains("nvidia-smi"));
     }
 }
 
@@ -51,7 +50,7 @@ fn a_variable_that_hides_all_gpus_is_named() {
 fn damaged_data_is_named_with_its_file() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).expect("write");
-    // 2 images promised, 1 there.
+    // The header has a count of 2 images, but the file contains 1.
     let images = [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28][..], &[7; 784]].concat();
     for part in ["train", "t10k"] {
         write(&format!("{part}-images-idx3-ubyte"), &images);
@@ -60,19 +59,19 @@ fn damaged_data_is_named_with_its_file() {
     for ranks in [1, 2] {
         let outcome =
             train(&format!("--device cpu --nproc-per-node {ranks} --data-dir {}", folder.path().display()));
-        outcome.failed_saying(&["images-idx3-ubyte"]);
+        outcome.failed_with(&["images-idx3-ubyte"]);
     }
 }
 
 #[test]
-fn a_folder_without_data_says_which_file_is_missing() {
+fn a_folder_without_data_names_the_missing_file() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let outcome = train(&format!("--device cpu --mode single --data-dir {}", folder.path().display()));
-    outcome.failed_saying(&["train-images-idx3-ubyte", &folder.path().display().to_string()]);
+    outcome.failed_with(&["train-images-idx3-ubyte", &folder.path().display().to_string()]);
 }
 
 #[test]
-fn a_rank_that_loses_another_says_so_if_no_launcher_ends_it() {
+fn without_a_launcher_a_rank_reports_the_loss_of_another() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port().to_string();
     drop(listener);
@@ -83,7 +82,7 @@ fn a_rank_that_loses_another_says_so_if_no_launcher_ends_it() {
     let rank = rank.spawn().expect("the program");
     let options = Options::default().rank(0).world_size(2).secret(Secret::new("shared").expect("a secret"));
     let group = ProcessGroup::init(InitMethod::Tcp(format!("127.0.0.1:{port}")), options).expect("a group");
-    // This rank 0 leaves without a word, as one does whose cable is pulled.
+    // Rank 0 drops its connection without a message, as after a network failure.
     drop(group);
     let outcome = finish(rank);
     assert_eq!(outcome.code, Some(75), "{outcome:#?}");
@@ -97,7 +96,7 @@ fn a_used_port_is_named() {
     let mut command = command(&mnist(), &["--device", "cpu", "--dataset", "digits"]);
     let vars = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", port.as_str())];
     let outcome = finish(command.envs(vars).spawn().expect("built"));
-    outcome.failed_saying(&[&port, "127.0.0.1"]);
+    outcome.failed_with(&[&port, "127.0.0.1"]);
 }
 
 #[test]
@@ -106,12 +105,12 @@ fn a_run_folder_is_never_overwritten() {
         common::trained("--mode single --dataset digits --train-limit 64 --eval-limit 10 --max-steps 1");
     let before = run.summary();
     let again = train(&format!("{LONG} --mode single --run-dir {}", run.path.display()));
-    again.failed_saying(&["--run-dir", &run.path.display().to_string()]);
+    again.failed_with(&["--run-dir", &run.path.display().to_string()]);
     assert_eq!(run.summary(), before);
 }
 
 #[test]
-fn a_start_that_is_refused_can_be_repeated_in_the_same_folder() {
+fn a_rejected_start_can_be_repeated_in_the_same_folder() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = folder.path().join("run");
     let flags = format!(
@@ -123,10 +122,10 @@ fn a_start_that_is_refused_can_be_repeated_in_the_same_folder() {
         assert!(left.is_empty(), "{what} left {left:?}");
     };
     for world in ["--mode single", "--nproc-per-node 2"] {
-        train(&format!("{flags} {world} --progress tui")).failed_saying(&["--progress tui", "terminal"]);
+        train(&format!("{flags} {world} --progress tui")).failed_with(&["--progress tui", "terminal"]);
         untouched(world);
     }
-    // The refusal of a rank that writes nothing: rank 1 has another network than rank 0.
+    // The error is on the rank that does not write: rank 1 has a different network.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port().to_string();
     drop(listener);
@@ -157,18 +156,18 @@ fn a_start_that_is_refused_can_be_repeated_in_the_same_folder() {
 fn weights_that_do_not_fit_are_named() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("one.safetensors");
-    // The safetensors format: length of the header, the header, the data.
+    // The safetensors format: length of the header, header, data.
     let header = br#"{"module.fc2.bias":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"fc9.bias":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 16]].concat();
     fs::write(&path, file).expect("write");
     let flags = "--device cpu --dataset digits --train-limit 64 --eval-limit 10 --nproc-per-node 2";
     let outcome = train(&format!("{flags} --init-from {}", path.display()));
-    outcome.failed_saying(&["fc2.bias", "fc9.bias", "conv1.weight", "missing"]);
+    outcome.failed_with(&["fc2.bias", "fc9.bias", "conv1.weight", "missing"]);
     let outcome = train(&format!("{flags} --init-from {}", folder.path().join("none.pt").display()));
-    outcome.failed_saying(&["none.pt", "no such file"]);
+    outcome.failed_with(&["none.pt", "no such file"]);
 }
 
-/// Starts a long run marked in its environment, and waits until both ranks train.
+/// Starts a long run with a marker in its environment, and waits until both ranks train.
 fn long_run(marker: &str, run_dir: &Path, flags: &str) -> (Child, Vec<u32>) {
     let flags = LONG.split_whitespace().chain(flags.split_whitespace());
     let args: Vec<&str> = flags.collect();
@@ -201,7 +200,7 @@ fn signal(pid: u32, signal: i32) {
 
 #[test]
 fn a_killed_rank_ends_the_job() {
-    // With --sync-bn, most collectives are called from inside the network.
+    // With --sync-bn, most collectives are called during forward and backward.
     for (flags, marker) in [("", "killed-rank-4711"), ("--sync-bn", "killed-rank-4714")] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (child, ranks) = long_run(marker, &folder.path().join("run"), flags);
@@ -209,7 +208,7 @@ fn a_killed_rank_ends_the_job() {
         signal(ranks[1], libc::SIGKILL);
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(128 + libc::SIGKILL), "{outcome:#?}");
-        outcome.failed_saying(&["killed by signal 9"]);
+        outcome.failed_with(&["killed by signal 9"]);
         gone(marker);
     }
 }
@@ -224,7 +223,7 @@ fn a_killed_launcher_leaves_no_rank() {
 }
 
 #[test]
-fn a_launcher_told_to_stop_stops_all() {
+fn a_signal_to_the_launcher_stops_all_ranks() {
     let (folder, marker) = (tempfile::tempdir().expect("temporary folder"), "stopped-launcher-4713");
     let (child, _) = long_run(marker, &folder.path().join("run"), "");
     signal(child.id(), libc::SIGTERM);

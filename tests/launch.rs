@@ -1,5 +1,4 @@
-//! `burn-ddp launch` starts any program, ends it everywhere when one rank fails, starts it again,
-//! and leaves nothing behind.
+//! `burn-ddp launch`: starts any program, stops all ranks when one fails, restarts them, and leaves no process behind.
 
 mod common;
 #[path = "launch/starting.rs"]
@@ -16,7 +15,7 @@ use std::{
 };
 
 #[test]
-fn every_rank_is_told_who_it_is_as_by_torchrun() {
+fn every_rank_gets_the_same_variables_as_from_torchrun() {
     let script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR \
                   $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS $0 $1; test $MASTER_PORT -gt 0";
     let mut args = vec!["launch", "--nproc-per-node", "3", "--", "sh", "-c", script];
@@ -29,7 +28,7 @@ fn every_rank_is_told_who_it_is_as_by_torchrun() {
 }
 
 #[test]
-fn threads_are_divided_unless_somebody_chose() {
+fn threads_are_divided_between_ranks_by_default() {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let script = "echo $OMP_NUM_THREADS $RAYON_NUM_THREADS";
     let each = (cores / 2).max(1);
@@ -61,7 +60,7 @@ fn the_first_failure_ends_the_job_with_its_code_and_last_lines() {
 }
 
 #[test]
-fn a_signal_is_named_and_passed_on_as_a_shell_does() {
+fn a_signal_is_named_and_gives_a_shells_exit_code() {
     for (number, name) in [(libc::SIGSEGV, "SIGSEGV"), (libc::SIGKILL, "SIGKILL")] {
         let outcome =
             launch("--nproc-per-node 2", &format!("[ $RANK = 0 ] || kill -{number} $$; exec sleep 300"));
@@ -72,8 +71,8 @@ fn a_signal_is_named_and_passed_on_as_a_shell_does() {
 }
 
 #[test]
-fn the_reason_is_reported_and_not_what_followed_from_it() {
-    // Code 75 says that another rank failed first; it may be seen before that other one ends.
+fn the_first_failure_is_reported_and_not_its_consequences() {
+    // Exit code 75 means that another rank failed first. It may be observed before that rank exits.
     let script = "[ $RANK = 0 ] && exit 75; sleep 0.5; exit 3";
     let outcome = launch("--nproc-per-node 2", script);
     assert_eq!(outcome.code, Some(3), "{outcome:#?}");
@@ -81,35 +80,34 @@ fn the_reason_is_reported_and_not_what_followed_from_it() {
 }
 
 #[test]
-fn ranks_that_stop_together_as_asked_are_no_failure() {
-    // One rank hears a signal, and all leave in good order: no restart, no report.
+fn a_graceful_shutdown_of_all_ranks_is_not_a_failure() {
+    // One rank receives a signal and all exit cleanly: no restart, no report.
     let script = "sleep 0.$RANK; exit 143";
     let outcome = launch("--nproc-per-node 3 --max-restarts 2", script);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(143), ""), "{outcome:#?}");
-    // Another one's failure goes first.
+    // A failure of another rank takes precedence.
     let outcome = launch("--nproc-per-node 2", "[ $RANK = 0 ] && exit 143; sleep 0.5; exit 3");
     assert_eq!(outcome.code, Some(3), "{outcome:#?}");
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn a_missing_program_is_named() {
     for program_name in ["./no-such-program", "no-such-program-anywhere"] {
         let args = ["launch", "--nproc-per-node", "2", "--", program_name];
         let outcome = finish(command(&program(), &args).spawn().expect("built"));
-        outcome.failed_saying(&[program_name]);
+        outcome.failed_with(&[program_name]);
     }
     let outcome =
         finish(command(&program(), &["launch", "--nnodes", "2", "--", "true"]).spawn().expect("built"));
-    outcome.failed_saying(&["--node-rank"]);
+    outcome.failed_with(&["--node-rank"]);
 }
 
 #[test]
-fn signals_reach_every_rank_and_whatever_it_started() {
+fn signals_reach_every_rank_and_its_children() {
     for (number, trap) in [(libc::SIGTERM, "TERM"), (libc::SIGINT, "INT")] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().display();
-        // Each rank has a child that hears the signal for itself; but SIGINT, by POSIX, is ignored
-        // by what a shell starts in the background.
+        // Each rank has a child that receives the signal itself. By POSIX, background jobs of a shell ignore SIGINT.
         let (heard, then): (&[&str], _) =
             if number == libc::SIGINT { (&["outer"], "") } else { (&["outer", "inner"], "wait;") };
         let script = format!(
@@ -128,7 +126,7 @@ fn signals_reach_every_rank_and_whatever_it_started() {
 }
 
 #[test]
-fn a_rank_that_does_not_listen_is_killed_at_the_second_signal() {
+fn a_rank_that_ignores_a_signal_is_killed_at_the_second_one() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let ready = folder.path().join("ready");
     let script = format!("trap '' TERM; : > {}; while :; do sleep 0.1; done", ready.display());
@@ -144,9 +142,9 @@ fn a_rank_that_does_not_listen_is_killed_at_the_second_signal() {
 }
 
 #[test]
-fn nothing_that_a_rank_started_stays_behind() {
+fn children_of_ranks_are_ended() {
     let marker = "left-behind-4802";
-    // A child that closed its pipes, and one that keeps them open.
+    // A child that has closed its pipes, and one that keeps them open.
     for script in ["sleep 300 >/dev/null 2>&1 & exit 0", "sleep 300 & exit 0", "sleep 300 & exit 5"] {
         let began = Instant::now();
         let outcome = finish(start("--nproc-per-node 2", script, &[("BURN_DDP_TEST", marker)]));
@@ -157,7 +155,7 @@ fn nothing_that_a_rank_started_stays_behind() {
 }
 
 #[test]
-fn a_killed_launcher_leaves_no_rank_and_none_of_their_children() {
+fn a_killed_launcher_leaves_no_rank_and_no_child() {
     let marker = "killed-launcher-4803";
     let folder = tempfile::tempdir().expect("temporary folder");
     let script = format!("sleep 300 & : > {}/$RANK; wait", folder.path().display());
@@ -170,7 +168,7 @@ fn a_killed_launcher_leaves_no_rank_and_none_of_their_children() {
 }
 
 #[test]
-fn a_failed_round_is_followed_by_another_with_a_new_secret() {
+fn a_failed_round_is_repeated_with_a_new_secret() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let script = format!(
         "echo $RANK $BURN_DDP_SECRET $TORCHELASTIC_RUN_ID >> {}/$TORCHELASTIC_RESTART_COUNT
@@ -186,7 +184,7 @@ fn a_failed_round_is_followed_by_another_with_a_new_secret() {
     for round in 0..3 {
         let text = fs::read_to_string(folder.path().join(round.to_string())).expect("the round ran");
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
-        // The rank that does not fail may have been stopped before it could write.
+        // The rank that does not fail may have been stopped before its write.
         assert!(!lines.is_empty() && lines.iter().all(|line| line[1] == lines[0][1]), "{text}");
         secrets.insert(lines[0][1].to_owned());
         jobs.insert(lines[0][2].to_owned());
@@ -195,7 +193,7 @@ fn a_failed_round_is_followed_by_another_with_a_new_secret() {
 }
 
 #[test]
-fn restarts_end() {
+fn the_number_of_restarts_is_limited() {
     let outcome = launch("--max-restarts 2", "echo attempt $TORCHELASTIC_RESTART_COUNT; exit 4");
     assert_eq!(outcome.code, Some(4));
     assert_eq!(sorted(&outcome), [0, 1, 2].map(|n| format!("[rank0] attempt {n}")));
@@ -203,7 +201,7 @@ fn restarts_end() {
 }
 
 #[test]
-fn output_is_filed_by_attempt_and_rank_and_shown_if_asked() {
+fn output_is_logged_by_attempt_and_rank_and_optionally_printed() {
     let script = "echo out $RANK; echo err $RANK >&2; [ $TORCHELASTIC_RESTART_COUNT = 1 ]";
     for tee in [false, true] {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -223,11 +221,11 @@ fn output_is_filed_by_attempt_and_rank_and_shown_if_asked() {
         assert!(outcome.stderr.contains(&log), "should name {log}: {}", outcome.stderr);
     }
     let outcome = launch("--log-dir /proc/nowhere", "true");
-    outcome.failed_saying(&["--log-dir", "/proc/nowhere"]);
+    outcome.failed_with(&["--log-dir", "/proc/nowhere"]);
 }
 
 #[test]
-fn a_flood_of_output_passes_whole_and_unmixed() {
+fn large_output_is_complete_and_not_interleaved() {
     let script = "i=0; while [ $i -lt 3000 ]; do echo $RANK line $i of many; i=$((i+1)); done";
     let outcome = launch("--nproc-per-node 4", script).succeeded();
     assert_eq!(outcome.stdout.lines().count(), 12_000);
@@ -245,18 +243,18 @@ fn spawn_runs_a_function_as_every_rank() {
     let example = common::example("spawn");
     let outcome = finish(command(&example, &["3"]).spawn().expect("cargo built the examples")).succeeded();
     assert_eq!(outcome.stdout, "the sum over 3 ranks is 6\n");
-    // Launched, it starts nothing.
+    // Under a launcher it starts no process.
     let args = ["launch", "--nproc-per-node", "2", "--", &example.display().to_string(), "3"];
     let outcome = finish(command(&program(), &args).spawn().expect("built")).succeeded();
     assert_eq!(outcome.stdout, "[rank0] the sum over 2 ranks is 3\n");
 }
 
 #[test]
-fn a_rank_of_an_old_round_is_refused() {
+fn a_rank_of_an_earlier_round_is_rejected() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (path, example) = (folder.path().display(), common::example("spawn"));
-    // In the second round, rank 2 plays rank 1 of a world of two with the first round's secret, while
-    // the real rank 1 waits for it.
+    // In the second round, rank 2 pretends to be rank 1 of a world of two with the first round's secret, while the real
+    // rank 1 waits.
     let script = format!(
         "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then echo $BURN_DDP_SECRET > {path}/old; exit 1; fi
          export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2

@@ -1,6 +1,7 @@
-//! The same program under every launcher: its own, `burn-ddp launch`, the real torchrun and the real
-//! mpirun where they are installed, and the variables of those that are not. The parameters must be
-//! the same to the last bit.
+//! Training under every launcher gives bit-identical parameters.
+//!
+//! The program itself, `burn-ddp launch`, torchrun and mpirun where they are installed, and emulated variables of
+//! others.
 
 mod common;
 use common::{Run, command, finish, mnist, program};
@@ -13,12 +14,12 @@ use std::{
 const RUN: &str =
     "--dataset digits --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1";
 
-/// [`RUN`], and what `common::trained` adds to it.
+/// [`RUN`] with the flags that `common::trained` adds.
 fn flags() -> impl Iterator<Item = &'static str> {
     RUN.split_whitespace().chain(["--device", "cpu", "--progress", "plain"])
 }
 
-/// A launcher's program: what `variable` says, or what is on the PATH.
+/// Path of a launcher from the environment variable `variable` or on the PATH.
 fn installed(variable: &str, name: &str) -> Option<PathBuf> {
     let on_path = || {
         let path = std::env::var_os("PATH")?;
@@ -31,7 +32,7 @@ fn installed(variable: &str, name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs `launcher FLAGS mnist_ddp …` and reads what rank 0 left.
+/// Runs `launcher FLAGS mnist_ddp …` and reads the digest from the run folder.
 fn digest_under(launcher: &Path, before: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (run, exe) = (folder.path().join("run"), mnist());
@@ -83,7 +84,7 @@ fn torchrun_trains_the_same() {
 #[test]
 fn mpirun_trains_the_same() {
     let Some(mpirun) = installed("MPIRUN", "mpirun") else { return };
-    // Only as root, in a container, or with fewer cores than ranks are the first two needed.
+    // The first two flags are required only as root, in a container, or with fewer cores than ranks.
     let launched = digest_under(&mpirun, &["--allow-run-as-root", "--oversubscribe", "-n", "2"]);
     assert_eq!(launched, own());
 }
@@ -94,7 +95,7 @@ fn mpich_trains_the_same() {
     assert_eq!(digest_under(&mpiexec, &["-launcher", "fork", "-n", "2"]), own());
 }
 
-/// Two ranks as a launcher would start them that tells them `vars`, with `R` for the rank.
+/// Starts two ranks with a launcher's variables `vars`, in which `R` is replaced by the rank.
 fn by_hand(vars: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = folder.path().join("run");
@@ -129,24 +130,24 @@ fn sruns_tasks_train_the_same() {
 }
 
 #[test]
-fn ranks_on_two_machines_need_a_secret_and_are_told_so() {
+fn ranks_on_two_machines_require_a_secret() {
     let vars = [
         ("SLURM_PROCID", "0"),
         ("SLURM_LOCALID", "0"),
         ("SLURM_NODEID", "0"),
         ("SLURM_STEP_NUM_TASKS", "2"),
         ("SLURM_STEP_TASKS_PER_NODE", "1(x2)"),
-        // An address of nobody's, so that no name has to be found.
+        // A reserved address, so that no name is resolved.
         ("SLURM_STEP_NODELIST", "192.0.2.1"),
         ("SLURM_JOB_ID", "12"),
     ];
     let mut rank = command(&mnist(), &[]);
     rank.args(flags()).env_remove("BURN_DDP_SECRET").envs(vars);
-    finish(rank.spawn().expect("built")).failed_saying(&["BURN_DDP_SECRET", "192.0.2.1"]);
+    finish(rank.spawn().expect("built")).failed_with(&["BURN_DDP_SECRET", "192.0.2.1"]);
 }
 
 #[test]
-fn an_sbatch_script_is_nobodys_rank() {
+fn an_sbatch_script_is_not_a_rank() {
     let began = Instant::now();
     let vars = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "1"), ("SLURM_LOCALID", "0")];
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -158,7 +159,7 @@ fn an_sbatch_script_is_nobodys_rank() {
 }
 
 #[test]
-fn a_flag_that_contradicts_the_launcher_is_refused() {
+fn a_flag_that_contradicts_the_launcher_is_rejected() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let launched = |world: &str, flags: &[&str]| {
         let mut rank = command(&mnist(), &[]);
@@ -167,10 +168,10 @@ fn a_flag_that_contradicts_the_launcher_is_refused() {
         finish(rank.spawn().expect("built"))
     };
     let two = ["--nproc-per-node", "2"];
-    launched("1", &two).failed_saying(&["--nproc-per-node 2", "started 1 rank(s)", "LOCAL_WORLD_SIZE"]);
-    launched("1", &["--mode", "dp", "--nproc-per-node", "2"]).failed_saying(&["--nproc-per-node 2"]);
-    launched("3", &two).failed_saying(&["--nproc-per-node 2", "started 3 rank(s)"]);
-    launched("2", &["--mode", "single"]).failed_saying(&["--mode single", "WORLD_SIZE=2"]);
-    launched("2", &["--mode", "dp"]).failed_saying(&["--mode dp", "a launcher started several"]);
-    launched("2", &["--device-ids", "cpu:0,cpu:1"]).failed_saying(&["--device-ids", "--mode dp"]);
+    launched("1", &two).failed_with(&["--nproc-per-node 2", "started 1 rank(s)", "LOCAL_WORLD_SIZE"]);
+    launched("1", &["--mode", "dp", "--nproc-per-node", "2"]).failed_with(&["--nproc-per-node 2"]);
+    launched("3", &two).failed_with(&["--nproc-per-node 2", "started 3 rank(s)"]);
+    launched("2", &["--mode", "single"]).failed_with(&["--mode single", "WORLD_SIZE=2"]);
+    launched("2", &["--mode", "dp"]).failed_with(&["--mode dp", "a launcher started several"]);
+    launched("2", &["--device-ids", "cpu:0,cpu:1"]).failed_with(&["--device-ids", "--mode dp"]);
 }

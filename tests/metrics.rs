@@ -1,5 +1,4 @@
-//! Metrics and callbacks over all ranks: exact where they say how they are joined, refused where they
-//! do not.
+//! Metrics and callbacks over all ranks: exact if they define how they are reduced, otherwise rejected.
 
 mod common;
 
@@ -50,14 +49,14 @@ fn the_confusion_matrix_counts_every_test_image_once_at_any_world_size() {
     assert!(labels.iter().all(|sums| *sums == labels[0]), "{labels:?}");
 }
 
-/// A user's own burn-train metric: in how many answers the label is among the two likeliest.
+/// A user's burn-train metric: top-2 accuracy.
 #[derive(Clone, Default)]
 struct TopTwo {
     right: u64,
     samples: u64,
 }
 
-/// For each sample, how many digits are likelier than the label.
+/// For each sample, the number of classes with a larger logit than the label.
 struct Places(Vec<usize>);
 
 impl Adaptor<Places> for Classification {
@@ -106,11 +105,11 @@ impl Distributed for TopTwo {
     }
 }
 
-/// A callback that says nothing about other ranks.
-struct Alone;
-impl Callback<Net> for Alone {}
+/// A callback that does not support several ranks.
+struct SingleDevice;
+impl Callback<Net> for SingleDevice {}
 
-/// A callback whose file cannot be written, say.
+/// A callback whose end of epoch fails.
 struct Failing;
 impl Callback<Net> for Failing {
     fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
@@ -118,19 +117,19 @@ impl Callback<Net> for Failing {
     }
 }
 
-/// A callback that cannot read a batch's output, say.
-struct Blind;
-impl Callback<Net> for Blind {
+/// A callback whose batch fails.
+struct FailingBatch;
+impl Callback<Net> for FailingBatch {
     fn evaluated(&mut self, _: &Classification, _samples: usize) -> Result<(), String> {
         Err("the answers could not be read".into())
     }
 }
 
-/// What was told about a metric.
+/// Metrics reported to the observer.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>);
+struct MetricLog(Mutex<Vec<String>>);
 
-impl Observer for Heard {
+impl Observer for MetricLog {
     fn metric_logged(&self, epoch: usize, name: &str, value: &str) {
         self.0.lock().expect("no panic").push(format!("{epoch} {name} {value}"));
     }
@@ -138,17 +137,17 @@ impl Observer for Heard {
 
 type Ddp = DdpStrategy<Net>;
 
-/// Two epochs on a few digits, on one of `group`'s ranks: what was heard, and why it ended.
+/// Trains two epochs on few digits on one of `group`'s ranks; returns the reported metrics and the error.
 fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Error>) {
     let device = Device::flex().autodiff();
     let world = World { rank: group.rank(), size: group.world_size() };
     let data = Dataset::digits(24, 21, 1);
     let loader = |images| {
-        let images = Arc::new(ImageDataset(images));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, 4, None, 0))
+        let loader = ShardedLoader::builder(ImageDataset(images), Normaliser(Precision::F32));
+        Arc::new(loader.batch_size(4).build(world))
     };
     let (train, test) = (loader(data.train), loader(data.test));
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(MetricLog::default());
     let ddp = Ddp::new(group, &device, train.clone(), test.clone()).with_observer(heard.clone());
     let net = NetConfig { batch_norm: false, dropout: [0.0; 2] }.init(&device);
     let rate = WarmupLr::new(0.01, 0.01, 0);
@@ -166,7 +165,7 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     (heard, failure)
 }
 
-/// The same on two ranks, threads of this process.
+/// Runs [`fit`] on two ranks, threads of this process.
 fn fit_two(set: impl Fn(Ddp) -> Ddp + Sync) -> Vec<(Vec<String>, Option<Error>)> {
     let groups = ProcessGroup::threads(2, Options::default()).expect("a world");
     thread::scope(|scope| {
@@ -176,7 +175,7 @@ fn fit_two(set: impl Fn(Ddp) -> Ddp + Sync) -> Vec<(Vec<String>, Option<Error>)>
 }
 
 #[test]
-fn a_users_metric_is_joined_over_ranks_and_told_once_an_epoch() {
+fn a_users_metric_is_reduced_over_ranks_and_logged_once_per_epoch() {
     let ranks = fit_two(|ddp| ddp.with_metric(TopTwo::default()));
     let (heard, failure) = &ranks[0];
     assert_eq!(*failure, None);
@@ -188,12 +187,12 @@ fn a_users_metric_is_joined_over_ranks_and_told_once_an_epoch() {
 }
 
 #[test]
-fn a_callback_of_one_rank_is_for_one_device_only() {
-    let (_, alone) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(Alone));
+fn a_callback_without_reduction_requires_one_device() {
+    let (_, alone) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(SingleDevice));
     assert_eq!(alone, None);
-    for (_, failure) in fit_two(|ddp| ddp.with_callback(Alone)) {
+    for (_, failure) in fit_two(|ddp| ddp.with_callback(SingleDevice)) {
         let error = failure.expect("a refusal").to_string();
-        for part in ["Alone", "2 ranks", "Distributed", "one device"] {
+        for part in ["SingleDevice", "2 ranks", "Distributed", "one device"] {
             assert!(error.contains(part), "{error} should say {part}");
         }
     }
@@ -203,6 +202,6 @@ fn a_callback_of_one_rank_is_for_one_device_only() {
 fn a_callback_that_fails_ends_the_run_with_its_reason() {
     let (_, failure) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(Failing));
     assert!(failure.expect("a failure").to_string().contains("the plot could not be drawn"));
-    let (_, failure) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(Blind));
+    let (_, failure) = fit(ProcessGroup::solo(), |ddp| ddp.with_callback(FailingBatch));
     assert!(failure.expect("a failure").to_string().contains("the answers could not be read"));
 }

@@ -1,5 +1,4 @@
-//! `burn-ddp launch` on several machines, here several launchers on one: they begin together, end
-//! together and start again together.
+//! `burn-ddp launch` on several nodes, here several launchers on one machine: they start, stop and restart together.
 
 mod common;
 use common::{
@@ -8,7 +7,7 @@ use common::{
 };
 use std::{collections::BTreeSet, fs, process::Child};
 
-/// A free port, for launchers that have to be told one.
+/// A free port, for launchers that require one.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
 }
@@ -72,7 +71,7 @@ fn all_nodes_end_with_the_first_failures_code_or_the_signal() {
 }
 
 #[test]
-fn a_lost_node_leaves_a_smaller_world_that_goes_on() {
+fn after_the_loss_of_a_node_a_smaller_world_resumes() {
     let (port, folder) = (free_port(), tempfile::tempdir().expect("temporary folder"));
     let script = format!(
         ": > {}/$TORCHELASTIC_RESTART_COUNT.$RANK
@@ -93,27 +92,27 @@ fn a_lost_node_leaves_a_smaller_world_that_goes_on() {
 }
 
 #[test]
-fn nodes_that_cannot_work_together_say_why() {
+fn incompatible_nodes_are_reported() {
     let port = free_port();
     let outcome = finish(node("2", 0, port, "--join-timeout 1", "true"));
-    outcome.failed_saying(&["1 of at least 2 nodes"]);
+    outcome.failed_with(&["1 of at least 2 nodes"]);
     let outcome = finish(node("2", 1, port, "--join-timeout 1", "true"));
-    outcome.failed_saying(&["node 0's launcher", &port.to_string()]);
+    outcome.failed_with(&["node 0's launcher", &port.to_string()]);
     let flags = format!("--nnodes 2 --node-rank 0 --master-addr 0.0.0.0 --master-port {port}");
-    launch(&flags, "true").failed_saying(&["BURN_DDP_SECRET"]);
-    // Two secrets: the stranger is told, and the other keeps waiting for the right one.
+    launch(&flags, "true").failed_with(&["BURN_DDP_SECRET"]);
+    // A launcher with another secret is rejected, and the first keeps waiting.
     let first = node("2", 0, port, "--join-timeout 3", "true");
     let flags = format!("--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port {port}");
     let stranger = finish(start(&flags, "true", &[("BURN_DDP_SECRET", "another")]));
-    stranger.failed_saying(&["secret"]);
+    stranger.failed_with(&["secret"]);
     assert_eq!(finish(first).code, Some(1));
 }
 
 #[test]
-fn a_node_that_looks_for_node_0_can_be_stopped() {
+fn a_node_that_waits_for_node_0_can_be_stopped() {
     let lonely = node("2", 1, free_port(), "", "true");
     let status = format!("/proc/{}/status", lonely.id());
-    // A launcher that does not watch for signals yet would be killed by this one.
+    // Before its handler is installed, the signal would kill the launcher.
     wait_until("it watches for SIGTERM", || {
         let status = fs::read_to_string(&status).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

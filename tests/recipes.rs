@@ -1,15 +1,15 @@
-//! The flags that recipes are made of, and the recipes.
+//! The flags that recipes use, and the recipes.
 
 mod common;
 use common::{Run, assert_close, train, trained};
 
-/// Six steps an epoch at a global batch of 16.
+/// Six steps per epoch at a global batch of 16.
 const SMALL: &str = "--dataset digits --train-limit 96 --eval-limit 20";
 const ALL: &str = "--lr-schedule one-cycle:0.25 --nesterov --weight-decay 0.0005 --label-smoothing 0.1 \
                    --augment shift:1,rotate:5,zoom:4";
 
 #[test]
-fn the_flags_are_recorded_and_the_rate_follows_its_curve() {
+fn flags_are_recorded_and_the_rate_follows_the_schedule() {
     let run = trained(&format!("{SMALL} {ALL} --epochs 1.5 --nproc-per-node 2 --batch-size 8 --lr 0.05"));
     let config = run.json("config.json");
     for (key, value) in [
@@ -23,7 +23,7 @@ fn the_flags_are_recorded_and_the_rate_follows_its_curve() {
         assert_eq!(config[key], value, "{key}");
     }
     assert_eq!(run.column("steps.csv", "epoch"), [1., 1., 1., 1., 1., 1., 2., 2., 2.]);
-    // As torch's OneCycleLR(optimizer, 0.1, total_steps=9, pct_start=0.25, cycle_momentum=False) prints.
+    // Reference: torch's OneCycleLR(optimizer, 0.1, total_steps=9, pct_start=0.25, cycle_momentum=False).
     let wanted = [
         0.004,
         0.09083281572999748,
@@ -39,7 +39,7 @@ fn the_flags_are_recorded_and_the_rate_follows_its_curve() {
 }
 
 #[test]
-fn a_run_on_a_curve_goes_on_with_the_bits_it_would_have_had() {
+fn a_resumed_run_with_a_schedule_is_bit_identical() {
     for length in ["--epochs 1.5", "--epochs 2 --max-steps 9", "--epochs 2"] {
         let flags = format!("{SMALL} {ALL} {length} --nproc-per-node 2 --batch-size 8 --batch-norm");
         let run = trained(&format!("{flags} --save-every 2 --keep-last 100"));
@@ -52,11 +52,11 @@ fn a_run_on_a_curve_goes_on_with_the_bits_it_would_have_had() {
                     from.display()
                 ))
             };
-            // A curve is one over the whole run.
+            // The schedule depends on the length of the whole run.
             let other = flags.replace(length, "--epochs 3");
-            go_on(&other).failed_saying(&["made with --epochs", "not 3"]);
-            go_on(&flags.replace("--nesterov", "")).failed_saying(&["--nesterov true, not false"]);
-            go_on(&flags.replace("shift:1", "shift:2")).failed_saying(&["--augment"]);
+            go_on(&other).failed_with(&["made with --epochs", "not 3"]);
+            go_on(&flags.replace("--nesterov", "")).failed_with(&["--nesterov true, not false"]);
+            go_on(&flags.replace("shift:1", "shift:2")).failed_with(&["--augment"]);
             go_on(&flags).succeeded();
             let again = Run::at(run.path.clone());
             assert_eq!(again.digest(), digest, "{length} from {step}");
@@ -66,7 +66,7 @@ fn a_run_on_a_curve_goes_on_with_the_bits_it_would_have_had() {
 }
 
 #[test]
-fn half_a_run_goes_on_at_another_world_size_to_the_same_image() {
+fn a_run_resumes_at_another_world_size_with_the_next_sample() {
     let flags = format!("{SMALL} --lr-schedule cosine --epochs 1.5 --batch-size 4 --scale-lr none");
     let run = trained(&format!("{flags} --nproc-per-node 2 --save-every 8 --keep-last 9"));
     assert_eq!(run.losses().len(), 18);
@@ -80,7 +80,7 @@ fn half_a_run_goes_on_at_another_world_size_to_the_same_image() {
 }
 
 #[test]
-fn what_is_done_to_an_image_does_not_depend_on_the_world_size() {
+fn augmentation_does_not_depend_on_the_world_size() {
     let run = |augment: &str, world: usize, lr: f64| {
         let batch = 16 / world;
         let world = format!("--nproc-per-node {world} --batch-size {batch} --lr {lr} --scale-lr none");
@@ -89,7 +89,7 @@ fn what_is_done_to_an_image_does_not_depend_on_the_world_size() {
     let how = "shift,rotate,zoom";
     let (one, two) = (run(how, 1, 0.01), run(how, 2, 0.01));
     assert_close("losses", &two.losses(), &one.losses(), 1e-4);
-    // Without learning only the images differ: from epoch to epoch, and not those of the test.
+    // Without learning only the training images differ from epoch to epoch, and not those of the test.
     let (plain, moved) = (run("none", 2, 0.0), run(how, 2, 0.0));
     let [plain_means, means] = [&plain, &moved].map(|run| run.column("epochs.csv", "train_loss"));
     assert!((means[0] - plain_means[0]).abs() > 1e-4 && (means[0] - means[1]).abs() > 1e-6, "{means:?}");
@@ -99,7 +99,7 @@ fn what_is_done_to_an_image_does_not_depend_on_the_world_size() {
 }
 
 #[test]
-fn a_recipe_gives_way_to_the_command_line_and_is_repeated_with_it() {
+fn the_command_line_overrides_a_recipe_and_repeats_with_it() {
     let run = trained(&format!(
         "{SMALL} --recipe best --mode single --epochs 1 --batch-size 16 --batch-norm=false"
     ));
@@ -125,7 +125,7 @@ fn a_recipe_holds_at_every_world_size_and_in_dp_mode() {
 }
 
 #[test]
-fn bad_values_are_named() {
+fn invalid_values_are_named() {
     for (flags, words) in [
         ("--recipe slow", ["--recipe", "fast, best"]),
         ("--lr-schedule linear", ["--lr-schedule", "one-cycle"]),

@@ -1,5 +1,5 @@
-//! How ranks that are started by hand find each other: the arguments of PyTorch's
-//! `init_process_group` as flags, and what is said while a rank is missing.
+//! Rendezvous of ranks that a user starts: the arguments of PyTorch's `init_process_group` as flags, and messages about
+//! missing ranks.
 
 mod common;
 use common::{Outcome, command, finish, mnist};
@@ -19,7 +19,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port()
 }
 
-/// One rank, started as a user types it.
+/// Starts one rank with these flags and variables.
 fn rank(flags: &str, vars: &[(&str, &str)], run: &Path) -> Child {
     let mut rank = command(&mnist(), &["--run-dir"]);
     rank.arg(run).args(RUN.split_whitespace()).args(flags.split_whitespace());
@@ -36,7 +36,7 @@ fn digest(run: &Path) -> String {
     summary["parameter_digest"].as_str().expect("a digest").to_owned()
 }
 
-/// The digest of two ranks, of which rank R gets these flags.
+/// The digest of a run of two ranks, with `RANK` in the flags replaced by the rank.
 fn trained(flags: &str, vars: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = folder.path().join("run");
@@ -66,7 +66,7 @@ fn every_init_method_trains_the_same() {
 }
 
 #[test]
-fn ranks_that_the_program_starts_itself_meet_where_they_are_told() {
+fn self_launched_ranks_use_the_given_init_method() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = folder.path().join("run");
     let flags = format!("--nproc-per-node 2 --init-method tcp://127.0.0.1:{}", free_port());
@@ -75,7 +75,7 @@ fn ranks_that_the_program_starts_itself_meet_where_they_are_told() {
 }
 
 #[test]
-fn a_rank_without_a_world_is_refused() {
+fn a_rank_without_a_world_size_is_rejected() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let refused = |flags: &str, words: &[&str]| {
         let outcome = finish(rank(flags, &[], &folder.path().join("run")));
@@ -91,17 +91,17 @@ fn a_rank_without_a_world_is_refused() {
 }
 
 #[test]
-fn two_jobs_at_one_address_refuse_each_other_by_name() {
+fn two_jobs_at_one_address_reject_each_other_by_name() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let method =
         format!("--init-method tcp://127.0.0.1:{} --world-size 2 --rendezvous-timeout 120", free_port());
     let start = |flags: &str, name: &str| rank(&format!("{method} {flags}"), &[], &folder.path().join(name));
     let mut first = start("--rank 0 --job-id blue", "blue");
-    // Its server is up when a rank of another job is refused by name.
+    // Its server is running when it rejects a rank of another job by name.
     let intruder = |flags: &str| -> Outcome { finish(start(flags, "red")) };
     for flags in ["--rank 1 --job-id red", "--rank 0 --job-id red", "--rank 1"] {
         let outcome = intruder(flags);
-        outcome.failed_saying(&[
+        outcome.failed_with(&[
             "job \"blue\"",
             if flags.contains("red") { "job \"red\"" } else { "without an id" },
         ]);
@@ -111,29 +111,29 @@ fn two_jobs_at_one_address_refuse_each_other_by_name() {
     finish(first).succeeded();
 }
 
-/// The lines of standard error of a rank, until one holds all of `words`.
-fn hears(child: &mut Child, words: &[&str]) {
+/// Waits until a line of a rank's standard error contains all of `words`.
+fn wait_for_line(child: &mut Child, words: &[&str]) {
     let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
     let line =
         lines.find(|line| line.as_ref().is_ok_and(|line| words.iter().all(|word| line.contains(word))));
     assert!(line.is_some(), "no line with {words:?}");
-    // What comes after must not find the pipe closed.
+    // Keeps the pipe open for later output.
     thread::spawn(move || lines.for_each(drop));
 }
 
 #[test]
-fn who_is_missing_is_named_while_the_others_wait() {
+fn missing_ranks_are_named_while_the_others_wait() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let address = format!("127.0.0.1:{}", free_port());
     let method = format!("--init-method tcp://{address} --world-size 3");
     let start = |number: usize| rank(&format!("{method} --rank {number}"), &[], &folder.path().join("run"));
     let mut second = start(1);
-    hears(&mut second, &["rank 1: ", &address, "after 1", "still waiting for rank 0"]);
+    wait_for_line(&mut second, &["rank 1: ", &address, "after 1", "still waiting for rank 0"]);
     let mut main = start(0);
-    hears(&mut main, &["rank 0: ", &address, "still waiting for rank 2", "2 of 3 came"]);
+    wait_for_line(&mut main, &["rank 0: ", &address, "still waiting for rank 2", "2 of 3 came"]);
     finish(start(2)).succeeded();
     for mut rank in [main, second] {
-        // Their pipes are read above.
+        // Its pipes are read above.
         let ended = (0..3000).find_map(|_| {
             thread::sleep(Duration::from_millis(100));
             rank.try_wait().expect("our own child")
@@ -143,11 +143,11 @@ fn who_is_missing_is_named_while_the_others_wait() {
 }
 
 #[test]
-fn the_wait_for_other_ranks_ends_when_a_flag_or_a_variable_says() {
+fn a_flag_or_variable_sets_the_rendezvous_timeout() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let method = format!("--init-method tcp://127.0.0.1:{} --rank 0 --world-size 2", free_port());
     let ends = |flags: &str, vars: &[(&str, &str)], words: &[&str]| {
-        finish(rank(&format!("{method} {flags}"), vars, &folder.path().join("run"))).failed_saying(words);
+        finish(rank(&format!("{method} {flags}"), vars, &folder.path().join("run"))).failed_with(words);
     };
     let missing = ["after 1 s", "still waiting for rank 1 (1 of 2 came)"];
     ends("--rendezvous-timeout 1", &[], &missing);

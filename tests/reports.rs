@@ -1,4 +1,4 @@
-//! The pages about runs: `report.html`, its curves, `burn-ddp report` and `burn-ddp compare`.
+//! Pages about runs: `report.html`, its curves, `burn-ddp report` and `burn-ddp compare`.
 
 mod common;
 use common::{Outcome, Run, command, finish, program, trained};
@@ -18,7 +18,7 @@ fn name(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// Fails unless every element that is opened is closed in turn.
+/// Panics unless every element is closed in order.
 fn assert_well_formed(svg: &str) {
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {
@@ -33,7 +33,7 @@ fn assert_well_formed(svg: &str) {
 }
 
 #[test]
-fn a_run_ends_with_a_page_that_needs_nothing_else() {
+fn a_run_writes_a_self_contained_page() {
     let run = trained(&format!("{RUN} --nproc-per-node 2 --epochs 2"));
     let page = text(&run.path.join("report.html"));
     for outside in ["http:", "https:", "src=", "<script", "<link", "@import"] {
@@ -66,7 +66,7 @@ fn a_run_ends_with_a_page_that_needs_nothing_else() {
 }
 
 #[test]
-fn no_accuracy_is_drawn_above_a_hundred_percent() {
+fn the_accuracy_axis_ends_at_100_percent() {
     let run = trained(&format!("{RUN} --mode single --max-steps 1"));
     let epochs = run.path.join("epochs.csv");
     let header = text(&epochs).lines().next().expect("a header").to_owned();
@@ -82,7 +82,7 @@ fn no_accuracy_is_drawn_above_a_hundred_percent() {
 }
 
 #[test]
-fn each_rank_says_where_its_time_went() {
+fn each_rank_reports_its_time_by_stage() {
     let run = trained(&format!("{RUN} --nproc-per-node 3 --epochs 2"));
     let column = |name| run.column("ranks.csv", name);
     assert_eq!(column("epoch"), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
@@ -96,8 +96,8 @@ fn each_rank_says_where_its_time_went() {
 }
 
 #[test]
-fn the_worst_wrong_answers_are_the_same_at_any_world_size() {
-    // Without a learning rate all worlds judge the same model.
+fn the_worst_misclassifications_are_equal_at_any_world_size() {
+    // With a learning rate of 0 all worlds evaluate the same model.
     let worlds = ["--mode single", "--nproc-per-node 3", "--mode dp --device-ids cpu:0,cpu:1"];
     let found = worlds.map(|world| {
         let run = trained(&format!("{RUN} --lr 0 --max-steps 1 {world}"));
@@ -116,7 +116,7 @@ fn the_worst_wrong_answers_are_the_same_at_any_world_size() {
 }
 
 #[test]
-fn a_run_that_was_killed_and_one_that_went_on_can_be_looked_at() {
+fn killed_and_resumed_runs_have_a_report() {
     let run = trained(&format!("{RUN} --mode single --max-steps 4 --save-every 2"));
     let first = text(&run.path.join("curves/loss.svg"));
     let resume = format!("--resume {} --epochs 2", run.path.join("checkpoints/step-000002").display());
@@ -124,7 +124,7 @@ fn a_run_that_was_killed_and_one_that_went_on_can_be_looked_at() {
     assert_ne!(text(&run.path.join("curves/loss.svg")), first, "drawn anew");
     let page = text(&run.path.join("report.html"));
     assert!(page.contains("<b>16</b><span>optimizer steps</span>"), "it goes on after step 2");
-    // Killed: no summary, and a row that was being written.
+    // A killed run has no summary, and an incomplete row.
     fs::remove_file(run.path.join("summary.json")).expect("it was there");
     let steps = text(&run.path.join("steps.csv"));
     fs::write(run.path.join("steps.csv"), steps + "17,3,0.").expect("written");
@@ -149,7 +149,7 @@ fn runs_are_compared_on_one_page() {
     for outside in ["http:", "https:", "src=", "<script", "<link"] {
         assert!(!page.contains(outside), "it needs {outside}");
     }
-    // Both folders are called `run`: they are told apart by their paths.
+    // Both folders are called `run`; the page distinguishes them by their paths.
     for run in &runs {
         assert!(page.contains(name(&run.path)), "{}", run.path.display());
     }
@@ -159,21 +159,21 @@ fn runs_are_compared_on_one_page() {
 }
 
 #[test]
-fn what_is_no_run_or_damaged_is_said_with_its_place() {
+fn invalid_and_damaged_runs_are_named_with_the_position() {
     let runs = two_runs();
     let [first, second] = [name(&runs[0].path), name(&runs[1].path)];
     let folder = tempfile::tempdir().expect("temporary folder");
     let output = folder.path().join("page.html");
     let compare = |other: &str| burn_ddp(&["compare", first, other, "--output", name(&output)]);
-    compare(name(folder.path())).failed_saying(&[name(folder.path()), "no run's folder", "config.json"]);
-    compare(first).failed_saying(&["given twice"]);
+    compare(name(folder.path())).failed_with(&[name(folder.path()), "no run's folder", "config.json"]);
+    compare(first).failed_with(&["given twice"]);
     let epochs = text(&runs[1].path.join("epochs.csv"));
     fs::write(runs[1].path.join("epochs.csv"), epochs + "2,0.5,what,0.5,1\n").expect("written");
     for damaged in [compare(second), burn_ddp(&["report", second])] {
-        damaged.failed_saying(&["epochs.csv, line 3", "test_loss", "repair"]);
+        damaged.failed_with(&["epochs.csv, line 3", "test_loss", "repair"]);
     }
     assert!(!output.exists(), "nothing was written");
     let nowhere = folder.path().join("none/page.html");
     fs::write(runs[1].path.join("epochs.csv"), "").expect("written");
-    burn_ddp(&["compare", first, second, "--output", name(&nowhere)]).failed_saying(&["none/page.html"]);
+    burn_ddp(&["compare", first, second, "--output", name(&nowhere)]).failed_with(&["none/page.html"]);
 }

@@ -1,5 +1,6 @@
-//! A training under `burn-ddp launch --max-restarts` that loses a rank starts again from its last
-//! checkpoint, and ends with the parameters of the undisturbed one, to the last bit.
+//! A training under `burn-ddp launch --max-restarts` that loses a rank restarts from its last checkpoint.
+//!
+//! Its final parameters are bit-identical to those of an undisturbed run.
 
 mod common;
 use common::{
@@ -12,7 +13,7 @@ use std::{fs, path::Path};
 const RUN: &str =
     "--dataset digits --train-limit 960 --eval-limit 20 --batch-size 16 --threads 1 --save-every 5";
 
-/// The process that is `rank` of the job with this marker.
+/// The process of `rank` in the job with this marker.
 fn rank_of(marker: &str, rank: usize) -> Option<u32> {
     let variable = format!("\0RANK={rank}\0").into_bytes();
     let is_rank = |pid: &u32| {
@@ -28,9 +29,9 @@ fn steps(run: &Path) -> usize {
 }
 
 #[test]
-fn a_job_that_loses_a_rank_ends_with_the_undisturbed_parameters() {
+fn a_job_that_loses_a_rank_ends_with_identical_parameters() {
     let undisturbed = trained(&format!("{RUN} --nproc-per-node 2")).digest();
-    // A stopped rank is missed when a call's time is over; rank 0 is the one that writes.
+    // A stopped rank is detected when a call times out. Rank 0 is the one that writes checkpoints.
     for (marker, number, victim) in [
         ("restarts-4901", libc::SIGKILL, 1),
         ("restarts-4902", libc::SIGKILL, 0),
@@ -55,7 +56,7 @@ fn a_job_that_loses_a_rank_ends_with_the_undisturbed_parameters() {
 }
 
 #[test]
-fn a_job_that_loses_a_machine_goes_on_without_it() {
+fn a_job_that_loses_a_machine_continues_without_it() {
     let (marker, folder) = ("restarts-4904", tempfile::tempdir().expect("temporary folder"));
     let run = folder.path().join("run");
     let port =
@@ -80,7 +81,7 @@ fn a_job_that_loses_a_machine_goes_on_without_it() {
     let text = fs::read(run.join("summary.json")).expect("a summary");
     let summary: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
     assert_eq!(summary["world_size"], 1, "{summary:#}");
-    // 960 images: the first steps took 32, the others 16, and none was left out.
+    // 960 images: the first steps used 32 each, the others 16, and none was skipped.
     assert!(summary["steps"].as_u64().is_some_and(|steps| (31..60).contains(&steps)), "{summary:#}");
     assert!(processes_with(marker).is_empty());
 }

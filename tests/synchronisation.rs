@@ -1,14 +1,14 @@
-//! The flags about gradients, on whole runs of the real program.
+//! Gradient synchronisation flags in whole runs of the real program.
 
 mod common;
 use common::{assert_close, train, trained};
 
-/// Steps of 64 images, the same ones whatever the flags are.
+/// Steps of 64 images, the same for all flags.
 const SMALL: &str =
     "--dataset digits --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02";
 
 #[test]
-fn accumulating_four_batches_of_16_is_a_batch_of_64() {
+fn accumulating_four_batches_of_16_equals_a_batch_of_64() {
     for (whole, parts) in [
         ("--mode single --batch-size 64", "--mode single --batch-size 16 --grad-accum-steps 4"),
         ("--nproc-per-node 2 --batch-size 32", "--nproc-per-node 2 --batch-size 8 --grad-accum-steps 4"),
@@ -22,7 +22,7 @@ fn accumulating_four_batches_of_16_is_a_batch_of_64() {
 }
 
 #[test]
-fn the_last_step_of_an_epoch_takes_what_is_left_also_on_uneven_ranks() {
+fn the_last_step_of_an_epoch_has_the_remaining_batches_on_uneven_ranks() {
     // 500 samples: 11 batches of 48 over 3 ranks, the last one short and uneven; 3 steps of 4, 4 and 3.
     let flags =
         "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02 --epochs 2";
@@ -33,7 +33,7 @@ fn the_last_step_of_an_epoch_takes_what_is_left_also_on_uneven_ranks() {
 }
 
 #[test]
-fn overlap_and_bucket_sizes_change_no_bit() {
+fn overlap_and_bucket_sizes_do_not_change_results() {
     let run = |flags: &str| trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 32 {flags}")).digest();
     let plain = run("");
     for flags in
@@ -44,7 +44,7 @@ fn overlap_and_bucket_sizes_change_no_bit() {
 }
 
 #[test]
-fn every_compression_trains_and_says_so_in_the_configuration() {
+fn every_compression_trains_and_is_recorded() {
     let run = |hook: &str| {
         trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 32 --grad-compression {hook}"))
     };
@@ -61,7 +61,7 @@ fn every_compression_trains_and_says_so_in_the_configuration() {
 }
 
 #[test]
-fn a_tight_clip_holds_the_network_back_the_same_at_every_world_size() {
+fn clipping_has_the_same_effect_at_every_world_size() {
     let run = |flags: &str| trained(&format!("{SMALL} --clip-grad-norm 0.01 {flags}"));
     let (one, two) = (run("--mode single --batch-size 64"), run("--nproc-per-node 2 --batch-size 32"));
     assert_close("clipped loss", &two.losses(), &one.losses(), 1e-4);
@@ -71,9 +71,9 @@ fn a_tight_clip_holds_the_network_back_the_same_at_every_world_size() {
 }
 
 #[test]
-fn sixteen_bits_follow_thirty_two_and_say_so_in_the_configuration() {
+fn mixed_precision_follows_f32_and_is_recorded() {
     let run = |flags: &str| trained(&format!("{SMALL} {flags}"));
-    // Few steps: f16 soon overflows in one, leaves it out as it should, and goes another way from there.
+    // Few steps, because f16 soon overflows in one and skips it, after which the trajectories differ.
     for world in
         ["--mode single --max-steps 4", "--nproc-per-node 2 --batch-size 32 --batch-norm --max-steps 4"]
     {
@@ -88,14 +88,14 @@ fn sixteen_bits_follow_thirty_two_and_say_so_in_the_configuration() {
 }
 
 #[test]
-fn sixteen_bits_in_dp_mode_are_refused() {
+fn mixed_precision_in_dp_mode_is_rejected() {
     let outcome = train("--mode dp --precision bf16");
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     assert!(outcome.stderr.contains("--precision bf16 is for --mode single and ddp"), "{outcome:#?}");
 }
 
 #[test]
-fn flags_that_cannot_be_are_refused_by_name() {
+fn invalid_flags_are_rejected_by_name() {
     for (flags, named) in [
         ("--grad-compression zip", "powersgd"),
         ("--grad-compression topk:0", "ratio 0"),

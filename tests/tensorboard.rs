@@ -1,18 +1,17 @@
-//! A run's event files: what they say is what its tables say, as this file reads them and as
-//! TensorBoard does where it is installed.
+//! Event files of a run: equal to its tables, read by this file and, where it is installed, by TensorBoard.
 
 mod common;
-use common::{Run, command, finish, trained};
+use common::{Run, command, example, finish, trained};
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
 
-/// 8 steps an epoch with two ranks.
+/// 8 steps per epoch with two ranks.
 const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1";
 
-/// The scalars that a run writes, and where its tables have them.
+/// The scalars that a run writes, with table and column.
 const SCALARS: [(&str, &str, &str); 5] = [
     ("train/loss", "steps.csv", "loss"),
     ("train/lr", "steps.csv", "lr"),
@@ -21,7 +20,7 @@ const SCALARS: [(&str, &str, &str); 5] = [
     ("test/accuracy", "epochs.csv", "test_accuracy"),
 ];
 
-/// Points of each scalar: step and value.
+/// Step and value of each point of a scalar.
 type Scalars = BTreeMap<String, Vec<(u64, f64)>>;
 
 /// The event files of a run, in the order in which TensorBoard reads them.
@@ -32,7 +31,7 @@ fn files(run: &Run) -> Vec<PathBuf> {
     files
 }
 
-/// A field of a message: its number, and either a number's bits or bytes.
+/// A field of a message: its number, and either the bits of a number or bytes.
 type Field<'a> = (u64, u64, &'a [u8]);
 
 fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
@@ -64,8 +63,9 @@ fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
     found
 }
 
-/// Follows the events as TensorBoard does: a session that starts at a step forgets what was there
-/// from this step on. `read` takes a number out of a summary's value.
+/// Combines the events as TensorBoard does: a session that starts at a step replaces the points from that step.
+///
+/// `read` extracts a number from a summary's value.
 fn points(run: &Run, read: fn(&[Field<'_>]) -> Option<f64>) -> Scalars {
     let mut all = Scalars::new();
     for file in files(run) {
@@ -101,7 +101,7 @@ fn scalars(run: &Run) -> Scalars {
     })
 }
 
-/// The sum of the values in each histogram.
+/// The sum of the values of each histogram.
 fn sums(run: &Run) -> Scalars {
     points(run, |value| {
         let histogram = fields(value.iter().find(|field| field.0 == 5)?.2);
@@ -110,7 +110,7 @@ fn sums(run: &Run) -> Scalars {
     })
 }
 
-/// Fails unless the scalars are what the run's tables have, at the right steps.
+/// Panics unless the scalars equal the run's tables at every step.
 fn assert_as_in_the_tables(run: &Run, scalars: &Scalars) {
     let steps: Vec<u64> = run.column("steps.csv", "step").iter().map(|step| *step as u64).collect();
     let epochs = run.column("steps.csv", "epoch");
@@ -127,13 +127,40 @@ fn assert_as_in_the_tables(run: &Run, scalars: &Scalars) {
 }
 
 #[test]
-fn events_are_what_the_tables_say() {
+fn events_equal_the_tables() {
     let run = trained(&format!("{RUN} --nproc-per-node 2 --epochs 2"));
     assert_eq!(files(&run).len(), 1, "rank 0 alone writes");
     let scalars = scalars(&run);
     assert_eq!(scalars.len(), SCALARS.len(), "{:?}", scalars.keys());
     assert_eq!(scalars["train/loss"].len(), 16);
     assert_as_in_the_tables(&run, &scalars);
+}
+
+/// The metric logger for a burn-train `Learner`, as `custom_learner` uses it.
+#[test]
+fn a_learner_writes_its_metrics() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = Run::at(folder.path().into());
+    let args = ["2", "--log-dir", folder.path().to_str().expect("UTF-8")];
+    let outcome =
+        finish(command(&example("custom_learner"), &args).spawn().expect("cargo built the examples"));
+    let printed: Vec<f64> = outcome
+        .succeeded()
+        .stdout
+        .lines()
+        .map(|line| line.split_whitespace().nth(7).expect("a loss").parse().expect("a number"))
+        .collect();
+    let scalars = scalars(&run);
+    assert_eq!(scalars.keys().collect::<Vec<_>>(), ["train/Loss", "train_epoch/Loss", "valid/Loss"]);
+    // 1000 points in batches of 48 over both ranks.
+    let steps = |tag: &str| scalars[tag].iter().map(|point| point.0).collect::<Vec<_>>();
+    assert_eq!(steps("train/Loss"), (1..=210).collect::<Vec<_>>());
+    assert_eq!(steps("valid/Loss"), (1..=10).map(|epoch| 21 * epoch).collect::<Vec<_>>());
+    assert_eq!(steps("train_epoch/Loss"), steps("valid/Loss"));
+    assert_eq!(printed.len(), 10, "one line an epoch");
+    for (point, value) in scalars["valid/Loss"].iter().zip(printed) {
+        assert!((point.1 - value).abs() <= 1e-6, "{point:?} is printed as {value}");
+    }
 }
 
 #[test]
@@ -147,7 +174,7 @@ fn a_run_in_f16_has_its_loss_scale_and_skipped_steps() {
     assert_eq!(scalars["train/loss_scale"][0], (1, 65536.0));
 }
 
-/// A run of two ranks that went to step 6, and went on from step 2 with other steps 3 to 8.
+/// A run of two ranks that stopped at step 6 and resumed from step 2 with different steps 3 to 8.
 fn resumed() -> Run {
     let run = trained(&format!("{RUN} --nproc-per-node 2 --max-steps 6 --save-every 2 --keep-last 9"));
     let checkpoint = run.path.join("checkpoints/step-000002");
@@ -171,7 +198,7 @@ fn a_resumed_run_has_one_curve() {
 }
 
 #[test]
-fn histograms_are_of_the_gradients_that_the_optimizer_gets() {
+fn histograms_contain_the_gradients_of_the_optimizer() {
     let flags = "--histograms=1 --momentum 0 --lr 0.1 --scale-lr none --max-steps 4 --nproc-per-node 2";
     let sums = sums(&trained(&format!("{RUN} {flags}")));
     let parameters: Vec<&str> = sums.keys().filter_map(|tag| tag.strip_prefix("parameters/")).collect();
@@ -189,7 +216,7 @@ fn histograms_are_of_the_gradients_that_the_optimizer_gets() {
     assert!(fc1.iter().any(|point| point.1.abs() > 0.1), "there is something to see: {fc1:?}");
 }
 
-/// A Python that has TensorBoard.
+/// A Python interpreter with TensorBoard.
 fn python() -> Option<PathBuf> {
     let python = std::env::var_os("TENSORBOARD_PYTHON").map_or_else(|| "python3".into(), PathBuf::from);
     let mut import = std::process::Command::new(&python);
@@ -203,7 +230,7 @@ fn python() -> Option<PathBuf> {
     there.then_some(python)
 }
 
-/// Says what TensorBoard's own reader finds, as JSON.
+/// Python script that prints the points that TensorBoard's reader finds, as JSON.
 const READ: &str = r#"
 import json, sys
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -1,8 +1,10 @@
-//! Burn's other GPU backends, with what Vulkan drivers can do for all of them: `cargo test
-//! --no-default-features --features mimalloc,wgpu --test vulkan`, or with `vulkan` in the place of
-//! `wgpu`. Mesa's software driver will do for `wgpu` (in Burn's kernels for `vulkan` it crashes): Debian's
-//! mesa-vulkan-drivers, but not 22.3 of Debian 12, which adds up long rows wrongly; 25.0 from its backports
-//! is right. They take half an hour.
+//! Burn's other GPU backends, for which a Vulkan driver suffices.
+//!
+//! `cargo test --no-default-features --features mimalloc,wgpu --test vulkan`, or with `vulkan` instead of `wgpu`. The
+//! tests take half an hour.
+//!
+//! Mesa's software driver supports `wgpu`; with `vulkan` it crashes in Burn's kernels. Its Debian package
+//! mesa-vulkan-drivers gives wrong sums of long rows in version 22.3 of Debian 12; 25.0 from the backports is correct.
 #![cfg(any(feature = "vulkan", feature = "wgpu"))]
 
 mod common;
@@ -16,25 +18,25 @@ use tempfile::TempDir;
 
 const DEVICE: &str = if cfg!(feature = "vulkan") { "vulkan" } else { "wgpu" };
 
-/// Short, because a software driver is slow.
+/// A short run, because a software driver is slow.
 const SMALL: &str =
     "--dataset digits --train-limit 160 --eval-limit 20 --max-steps 8 --dropout 0 --scale-lr none
     --lr 0.01 --progress plain";
 
-/// Burn tries several kernels for each operation, which takes minutes here; one try each will do.
+/// Limits autotuning to one measurement per kernel, because it takes minutes on a software driver.
 const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n
     [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\n";
 
-/// The program, in a folder with CubeCL's settings.
+/// The program, with a working folder that contains CubeCL's settings.
 fn command(args: &[&str]) -> Command {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cubecl");
     std::fs::create_dir_all(&folder).expect("a folder");
-    // Whole at once: another test may just be reading it.
+    // Renamed into place, because another test may be reading it.
     let settings = tempfile::NamedTempFile::new_in(&folder).expect("a file");
     std::fs::write(settings.path(), TUNING).expect("settings");
     settings.persist(folder.join("cubecl.toml")).expect("settings");
     let mut command = common::command(&mnist(), args);
-    // Where there is none, Vulkan's loader complains.
+    // Vulkan's loader prints a warning without this variable.
     command.current_dir(&folder).env("XDG_RUNTIME_DIR", folder);
     command
 }
@@ -75,7 +77,7 @@ fn train(flags: &str) -> (Run, String) {
     (run, said)
 }
 
-/// One rank on each of these devices.
+/// A run with one rank on each of these devices.
 fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
     let run = Run::new();
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its number").port();
@@ -101,23 +103,23 @@ fn mixed(devices: &[&str], flags: &str) -> (Run, String) {
 }
 
 #[test]
-fn the_device_is_listed_and_what_is_missing_too() {
+fn available_and_missing_devices_are_listed() {
     let outcome = outcome(&["devices"]).succeeded();
     assert!(outcome.stdout.contains(&format!("{DEVICE}:0")), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("cuda       this program was built without cuda"), "{}", outcome.stdout);
 }
 
 #[test]
-fn a_device_that_is_not_there_is_an_error_with_its_name() {
+fn a_missing_device_is_named() {
     let absent = format!("{DEVICE}:99");
     for (device, named) in [(absent.as_str(), absent.as_str()), ("cuda", "built without cuda")] {
         let args = ["--device", device, "--mode", "single"];
-        outcome(&args).failed_saying(&[named]);
+        outcome(&args).failed_with(&[named]);
     }
 }
 
 #[test]
-fn collectives_on_the_device_are_right() {
+fn collectives_on_the_device_are_correct() {
     let args = ["check", "collectives", "--device", DEVICE, "--ranks", "2", "--allow-shared-gpu"];
     let outcome = outcome(&args).succeeded();
     assert!(outcome.stdout.contains("\"wrong\":[]"), "{}", outcome.stdout);
@@ -139,14 +141,14 @@ fn one_rank_two_ranks_and_a_mixed_world_follow_the_cpu() {
     assert!(said.contains(&format!("mixes devices (rank 0 has {DEVICE}:0, rank 1 cpu)")), "{said}");
 }
 
-/// Within 5e-3 of the losses, where they are above 1.
+/// Checks that losses differ by at most 5e-3, relative to losses above 1.
 fn assert_follows(what: &str, losses: &[f64], wanted: &[f64]) {
     let parts =
         |of: &[f64]| of.iter().zip(wanted).map(|(loss, wanted)| loss / wanted.max(1.0)).collect::<Vec<_>>();
     assert_close(what, &parts(losses), &parts(wanted), 5e-3);
 }
 
-/// PyTorch's own f32 and f64 differ by 3e-7 in this trajectory.
+/// PyTorch's f32 and f64 results differ by 3e-7 in this trajectory.
 #[test]
 fn the_plain_network_follows_pytorch() {
     let reference = Reference::read("calm");

@@ -1,14 +1,14 @@
-//! Times all-reduce through a process group, a process a rank, and checks every result it times.
+//! Benchmark of all-reduce through a process group, with one process per rank and verified results.
 //!
 //! ```text
 //! cargo run --release --no-default-features --example group_all_reduce -- tcp 2
 //! cargo run --release --no-default-features --example group_all_reduce -- auto 4 4096 4800000
 //! ```
 //!
-//! Arguments: transport, ranks, and sizes in bytes if others than the usual. Without `RANK` in the
-//! environment it is the launcher of its own ranks; under another launcher it is one rank. Rounds
-//! begin at a barrier; times are rank 0's, `cpu` its processor time a round, which other work on the
-//! machine disturbs less. `bus` = bytes / median × 2 (n − 1) / n.
+//! Arguments: transport, number of ranks, and optionally sizes in bytes. Without `RANK` in the environment it
+//! launches its own ranks; under another launcher it is one rank. Every round begins with a barrier. Times are those
+//! of rank 0; `cpu` is its processor time per round, which is less sensitive to other load on the machine.
+//! `bus` = bytes / median × 2 (n − 1) / n.
 
 use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
 use std::{
@@ -49,11 +49,11 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Starts the ranks; rank 0 inherits the listening socket, so that its port cannot be lost.
+/// Starts the ranks. Rank 0 inherits the listening socket, so that no other process can take the port.
 fn launch(ranks: usize) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let fd = listener.as_raw_fd();
-    // SAFETY: the descriptor is open; this lets it live on in the children.
+    // SAFETY: the descriptor is open; child processes inherit it without this flag.
     unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     let start = |rank: usize| {
         let mut command = Command::new(env::current_exe()?);
@@ -85,12 +85,12 @@ fn measure(group: &ProcessGroup, bytes: usize) -> Outcome {
         group.barrier()?;
         let (started, used) = (Instant::now(), processor_seconds());
         group.all_reduce(&mut buffer, ReduceOp::Sum)?;
-        // The first rounds touch memory for the first time.
+        // The first rounds include page faults.
         if round >= 3 {
             times.push(started.elapsed().as_secs_f64());
             cpu += processor_seconds() - used;
         }
-        // Small whole numbers: exact in f32 in any order.
+        // Small integers: exact in f32 in any order.
         let expected = |i| (0..group.world_size()).map(|rank| input(rank, i, round)).sum::<f32>();
         if let Some(i) = (0..count).find(|i| buffer[*i] != expected(*i)) {
             return Err(format!("wrong sum {} instead of {} at {i}", buffer[i], expected(i)).into());
@@ -111,9 +111,9 @@ fn measure(group: &ProcessGroup, bytes: usize) -> Outcome {
     Ok(())
 }
 
-/// What this process has used, all threads, in user and kernel mode.
+/// Processor time of this process, all threads, in user and kernel mode.
 fn processor_seconds() -> f64 {
-    // SAFETY: a zeroed `rusage` is one, and `getrusage` fills it.
+    // SAFETY: a zeroed `rusage` is valid, and `getrusage` fills it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_SELF, &mut usage);

@@ -1,13 +1,13 @@
-//! Times all-reduce between ranks of this machine, and checks every result that it times.
+//! Benchmark of all-reduce between ranks of this machine, with verified results.
 //!
 //! ```text
 //! cargo run --release --no-default-features --example local_all_reduce -- shm 2
 //! cargo run --release --no-default-features --example local_all_reduce -- thread 4 4096 4800000
 //! ```
 //!
-//! Arguments: transport (`shm`, `thread`), ranks, and sizes in bytes if others than the usual.
-//! Rounds begin at a barrier; `time` is what rank 0 sees of one round. `bus` is the bandwidth that
-//! each rank's memory would need for a ring: bytes / median time × 2 (n − 1) / n.
+//! Arguments: transport (`shm`, `thread`), number of ranks, and optionally sizes in bytes. Every round begins with a
+//! barrier; `time` is rank 0's time per round. `bus` is the memory bandwidth per rank that a ring would need:
+//! bytes / median time × 2 (n − 1) / n.
 
 use collective::{
     Communicator, DType, ReduceOp,
@@ -27,7 +27,7 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const SIZES: [usize; 6] = [4 << 10, 64 << 10, 1 << 20, 4_799_528, 16 << 20, 64 << 20];
-/// Where a process that this one started finds its rank and the shared memory.
+/// Environment variable with a child's rank and the shared memory.
 const CHILD: &str = "LOCAL_ALL_REDUCE_CHILD";
 
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
@@ -87,7 +87,7 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
         let rounds = (256 << 20) / bytes.max(&(512 << 10));
         let mut times = Vec::new();
         let mut buffer = vec![0f32; count];
-        // Small whole numbers, exact in f32 in any order, and other ones in odd rounds.
+        // Small integers, exact in f32 in any order, and different ones in odd rounds.
         let value = |rank: usize, i: usize, odd: usize| ((i + 31 * odd) % 97) as f32 + rank as f32;
         let values = |of: &dyn Fn(usize, usize) -> f32| {
             [0, 1].map(|odd| (0..count).map(|i| of(i, odd)).collect::<Vec<_>>())
@@ -105,7 +105,7 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
             let call = call("all_reduce", count);
             let started = Instant::now();
             communicator.all_reduce(&call, bytemuck::cast_slice_mut(&mut buffer))?;
-            // The first rounds touch memory for the first time.
+            // The first rounds include page faults.
             if round >= 3 {
                 times.push(started.elapsed());
             }
@@ -126,7 +126,7 @@ fn measure(communicator: &dyn Communicator, sizes: &[usize]) -> Outcome {
     Ok(())
 }
 
-/// Best of a few copies, in GB copied a second.
+/// Memory copy bandwidth in GB/s, the best of a few copies.
 fn copy_bandwidth() -> f64 {
     let (from, mut to) = (vec![1u8; 64 << 20], vec![0u8; 64 << 20]);
     let seconds = (0..8).map(|_| {

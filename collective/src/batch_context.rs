@@ -1,8 +1,9 @@
-//! What operations inside a model need to know about the batch they compute: its weight against the other ranks'
-//! batches, for SyncBatchNorm, and the loss scale, for [`precision::backward`](crate::precision::backward).
+//! Thread-local context of the batch that a model computes.
 //!
-//! Both are called from a user's model, through signatures of Burn that have no room for it, so they read it from
-//! the thread. Only this crate sets it, for the duration of one forward and backward pass.
+//! SyncBatchNorm reads the batch's weight against the other ranks' batches, and
+//! [`precision::backward`](crate::precision::backward) reads the loss scale. Both are called from a user's model,
+//! through Burn signatures without a parameter for the context. Only this crate sets it, for the duration of one
+//! forward and backward pass.
 
 use std::cell::Cell;
 
@@ -20,11 +21,12 @@ thread_local! {
 }
 
 impl BatchContext {
-    /// Outside a scope: batches of all ranks weigh the same, and losses are not scaled.
+    /// The context outside a scope: equal weight for the batches of all ranks, and no loss scaling.
     const ALONE: Self = BatchContext { weight: 1.0, loss_scale: 1.0, scaled: false };
 
-    /// A batch whose loss is the mean over `samples`, and whose gradients are averaged over `global_samples` of all
-    /// ranks. With 0 `samples` it is padding.
+    /// The context of a batch whose loss is the mean over `samples`.
+    ///
+    /// Its gradients are averaged over the `global_samples` of all ranks. A batch of 0 `samples` is padding.
     pub fn new(samples: usize, global_samples: usize, loss_scale: f32) -> Self {
         Self { weight: samples as f64 / global_samples.max(1) as f64, loss_scale, scaled: false }
     }

@@ -68,7 +68,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// The part of a [`Call`] that must be equal on all ranks, which its time limit need not be.
+/// The part of a [`Call`] that must be equal on all ranks: all but the time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// As [`Call::seq`].
@@ -98,7 +98,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// One way of moving bytes between the ranks of one group.
+/// A transport, which moves bytes between the ranks of one group.
 ///
 /// Buffers are bytes of `call.dtype`. Every call blocks until it is done, `call.timeout` has passed or
 /// [`abort`](Communicator::abort) is called. Ranks in errors are ranks of this group; the process group
@@ -124,9 +124,9 @@ impl fmt::Display for Fingerprint {
 /// [`Error::PeerLost`] if a rank is gone, [`Error::Aborted`] after an abort, and [`Error::Invalid`] if the
 /// call and the buffers do not fit together.
 pub trait Communicator: Send + Sync + fmt::Debug {
-    /// This rank, and how many there are.
+    /// Rank and world size.
     fn world(&self) -> World;
-    /// Name as `--transport` knows it.
+    /// Name of the transport on the command line.
     fn name(&self) -> &'static str;
     /// Reduces the buffers of all ranks in place, on every rank.
     ///

@@ -9,18 +9,18 @@ use std::{
     fmt::{Debug, Display},
 };
 
-/// How CubeCL's cause begins when a device's memory is full.
+/// Beginning of CubeCL's message for insufficient device memory.
 const NO_MEMORY: &str = "out of device memory";
 
 /// Reads a tensor's values.
 ///
 /// # Errors
-/// [`Error::Device`] if the device failed, at this tensor or at work before it, or dropped work: see
+/// [`Error::Device`] if computing this tensor or earlier work failed, or the device dropped work: see
 /// [`health`].
 pub fn read_data<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<TensorData> {
     let device = name(&tensor.device());
     let data = tensor.try_into_data();
-    // All earlier work of the device has been tried by now.
+    // The read has completed all earlier work of the device.
     health::check()?;
     data.map_err(|error| Error::Device { device, reason: cause(&error) })
 }
@@ -41,7 +41,7 @@ pub fn name(device: &Device) -> String {
 /// failures are reported at once, the first is the cause of the others.
 pub fn cause(error: &(impl Display + Debug)) -> String {
     let (short, long) = (error.to_string(), format!("{error:?}"));
-    // Some of its errors print their chain in one format, others in the other.
+    // The errors differ in which format prints the chain.
     let text = if !short.contains("Caused by") && long.contains("Caused by") { long } else { short };
     let chain = text.lines().map(str::trim).take_while(|line| !is_backtrace(line));
     let causes: Vec<&str> = chain.filter(|line| !line.is_empty() && !line.starts_with("Caused by")).collect();

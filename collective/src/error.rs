@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn many_and_long_values_are_cut() {
+    fn many_and_long_values_are_truncated() {
         let values = (0..6).map(|rank| (format!("{rank}").repeat(80), vec![rank])).collect();
         let shown = SettingDifference { name: "lr".into(), values }.to_string();
         assert!(shown.starts_with(&format!("lr is {}… on rank 0 and 111", "0".repeat(60))), "{shown}");

@@ -1,7 +1,7 @@
-//! Properties that hold for any bytes from outside: one function for each fuzz target in `fuzz/`, which
-//! panics if the property does not hold.
+//! Properties that hold for any untrusted bytes.
 //!
-//! The tests run them on the seeds in that folder, which include inputs that fuzzing has found.
+//! Each function belongs to a fuzz target in `fuzz/` and panics if its property does not hold. The tests run
+//! them on the seeds in that folder, which include inputs that fuzzing has found.
 
 use crate::{
     InitMethod, Result, Secret,
@@ -84,7 +84,9 @@ fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
     }
 }
 
-/// A stream of frames gives the same result in pieces of any size, which the first byte chooses.
+/// A stream of frames gives the same result in pieces of any size.
+///
+/// The first byte chooses the size.
 pub fn reader(bytes: &[u8]) {
     let Some((step, bytes)) = bytes.split_first() else { return };
     let (mut expected, mut rest) = (Vec::new(), bytes);
@@ -124,7 +126,9 @@ pub fn reader(bytes: &[u8]) {
     assert!(refused || matches!(next(), Ok(Next::Closed)));
 }
 
-/// A decoded header equals the encoded call: two different headers never decode to the same call.
+/// A decoded header equals the encoded call.
+///
+/// Two different headers never decode to the same call.
 pub fn header(bytes: &[u8]) {
     let Some(header) = bytes.first_chunk::<{ header::HEADER }>() else { return };
     let Some((call, method)) = header::decode(header) else { return };

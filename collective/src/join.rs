@@ -1,9 +1,9 @@
-//! Data loaders of different lengths on different ranks: PyTorch's `join`. Ranks without data left yield padding, which
-//! has weight zero, until all ranks are done.
+//! Training with data loaders of different lengths, as PyTorch's `join`.
 //!
-//! [`ShardedLoader`](crate::loader::ShardedLoader) does not need this: it divides an epoch into the same number of
-//! steps on every rank. This is for other loaders, for instance one that
-//! reads another file on each rank. It costs one message of 24 bytes a step.
+//! Ranks without data left yield padding, which has weight zero, until all ranks are done. This costs one message
+//! of 24 bytes per step. [`ShardedLoader`](crate::loader::ShardedLoader) does not need it, because it splits an
+//! epoch into the same number of steps on every rank; other loaders do, such as one that reads a different file on
+//! each rank.
 
 use crate::{
     Error, ProcessGroup, ReduceOp, Result,
@@ -19,18 +19,19 @@ use std::{
     thread,
 };
 
-/// Batches that are read ahead of training.
+/// Number of batches that are read ahead of training.
 const AHEAD: usize = 2;
 
 type CountSamples<O> = Arc<dyn Fn(&O) -> usize + Send + Sync>;
 
-/// This rank's `batches`, followed by padding as long as other ranks have batches: the first batch again, with no
-/// samples. `samples` counts those of a batch. Every rank of `group` must run through
-/// its iterator, and call nothing else on `group` from another thread meanwhile.
+/// Pads this rank's `batches` to the length of the longest rank's.
+///
+/// Padding repeats the first batch with a sample count of 0. `samples` returns the sample count of a batch. Every
+/// rank of `group` must exhaust its iterator, and make no other call on `group` from another thread meanwhile.
 ///
 /// # Errors
-/// The iterator yields an error if a batch cannot be read, if the group fails, or if this rank has no
-/// batch at all while others have.
+/// The iterator yields an error if a batch cannot be read, the group fails, or this rank has no batch while
+/// others have some.
 pub fn join<O: Clone>(
     batches: impl Iterator<Item = Result<O, DatasetError>>,
     samples: impl Fn(&O) -> usize,
@@ -71,8 +72,7 @@ pub fn join<O: Clone>(
     })
 }
 
-/// A Burn data loader of this rank's own, of any length, for
-/// [`DdpStrategy`](crate::strategy::DdpStrategy).
+/// A Burn data loader of any length for [`DdpStrategy`](crate::strategy::DdpStrategy).
 pub struct JoinedLoader<O> {
     loader: Arc<dyn DataLoader<O>>,
     count: CountSamples<O>,
@@ -82,8 +82,10 @@ pub struct JoinedLoader<O> {
 }
 
 impl<O: Clone + Send + 'static> JoinedLoader<O> {
-    /// Wraps `loader`. `batches` is this rank's number of batches in an epoch, which only sets the announced number of
-    /// steps; `count` returns the samples of a batch. Every rank must call it.
+    /// Wraps `loader`. Every rank must call it.
+    ///
+    /// `batches` is this rank's number of batches per epoch, which only sets the announced number of steps. `count`
+    /// returns the sample count of a batch.
     ///
     /// # Errors
     /// If the group fails.
@@ -113,19 +115,19 @@ impl<O: Clone + Send + 'static> JoinedLoader<O> {
 }
 
 impl<O: Clone + Send + 'static> DistributedLoader<O> for JoinedLoader<O> {
-    /// The loader decides what an epoch is; its number is not used.
+    /// The loader defines its epochs, so that the number is not used.
     fn epoch(&self, _epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O> {
         let loader = self.loader.to_device(device);
         let (send, receive) = sync_channel(AHEAD);
         thread::spawn(move || {
-            // A closed channel means that nobody wants more.
+            // The channel is closed when the consumer stops early.
             if loader.iter().all(|item| send.send(Some(item)).is_ok()) {
                 let _ = send.send(None);
             }
         });
         let batches = std::iter::from_fn(move || match receive.recv() {
             Ok(item) => item,
-            // A loader that panicked must not look like the end of the epoch: other ranks continue.
+            // A loader that panicked must not look like the end of the epoch, because other ranks continue.
             Err(_) => Some(Err(DatasetError::new(std::io::Error::other("the data loader panicked")))),
         });
         let count = self.count.clone();

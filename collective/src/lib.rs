@@ -1,9 +1,9 @@
-//! Process groups and their transports and, with the default feature `burn`, data-parallel training on Burn tensors.
+//! Process groups, transports and, with the default feature `burn`, data-parallel training on Burn tensors.
 //!
 //! | level | items |
 //! |---|---|
 //! | collectives on slices and tensors | `ProcessGroup`, `tensor` |
-//! | a training loop of your own | `DistributedDataParallel`, `DataParallel`, `loader` |
+//! | a custom training loop | `DistributedDataParallel`, `DataParallel`, `loader` |
 //! | burn-train | `strategy::DdpStrategy`, `strategy::DpStrategy` |
 //!
 //! This crate contains no model, no data set and no command line.

@@ -1,5 +1,7 @@
-//! Metrics that are exact over all ranks. A step's output is reduced to sums over its samples, which add up
-//! over ranks and batches of any size; padding adds nothing.
+//! Metrics that are exact over all ranks.
+//!
+//! The output of a step is reduced to sums over its samples, which add up over ranks and batches of any size.
+//! Padding adds nothing.
 
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
 use burn::train::metric::{
@@ -10,17 +12,24 @@ use burn::train::metric::{
 use burn::train::{ItemLazy, RegressionOutput};
 use std::sync::Arc;
 
-/// A step's output that can be added up over ranks.
+/// A step's output that is summed over ranks.
 pub trait StepOutput: ItemLazy {
-    /// Sums over the samples of this output. The first must be the loss. Shape `[n]`, the same `n`
-    /// on every rank and in every step.
+    /// Sums over the samples of this output, of which the first is the loss.
+    ///
+    /// Shape `[n]`, with the same `n` on every rank and in every step.
     fn totals(&self) -> Tensor<1>;
-    /// Names of the totals. A classifier's second one is `accuracy`: correct answers.
+    /// Names of the totals. A classifier's second total is `accuracy`, the number of correct answers.
     fn names() -> &'static [&'static str] {
         &["loss"]
     }
-    /// The output that stands for `samples` samples whose totals are these: what metrics see.
+    /// Creates the output that metrics receive for `samples` samples with these totals.
     fn from_totals(totals: &[f64], samples: usize) -> Self;
+}
+
+/// Adds totals to the sum `to`, which may still be empty.
+pub(crate) fn add_totals(to: &mut Vec<f64>, totals: &[f64]) {
+    to.resize(totals.len(), 0.0);
+    to.iter_mut().zip(totals).for_each(|(to, total)| *to += total);
 }
 
 /// Output of a classification step: loss and correct answers.
@@ -33,7 +42,7 @@ pub struct Classification {
 }
 
 impl Classification {
-    /// From the mean loss `[1]`, logits `[batch, classes]` and targets `[batch]`.
+    /// Creates the output from the mean loss `[1]`, logits `[batch, classes]` and targets `[batch]`.
     pub fn new(loss: Tensor<1>, logits: Tensor<2>, targets: Tensor<1, Int>) -> Self {
         let [samples, _classes] = logits.dims();
         let logits = logits.inner();
@@ -43,8 +52,9 @@ impl Classification {
         Self { totals: Tensor::cat(vec![loss, correct], 0), samples, answers: Some((logits, targets)) }
     }
 
-    /// Logits `[batch, classes]` and targets `[batch]`, outside any graph. `None` in an output that
-    /// stands for all ranks.
+    /// Logits `[batch, classes]` and targets `[batch]`, without a graph.
+    ///
+    /// `None` in an output that represents all ranks.
     pub fn answers(&self) -> Option<(Tensor<2>, Tensor<1, Int>)> {
         self.answers.clone()
     }
@@ -64,9 +74,9 @@ impl StepOutput for Classification {
     }
 }
 
-/// burn-train's own output of a regression step, whose loss is the mean over the batch.
+/// The output of burn-train's regression step, whose loss is the mean over the batch.
 ///
-/// What stands for many samples has no answers: burn-train's metrics read the loss alone.
+/// An output that represents all ranks has only the loss, which is all that burn-train's metrics read.
 impl StepOutput for RegressionOutput {
     fn totals(&self) -> Tensor<1> {
         let [samples, _targets] = self.output.dims();
@@ -93,7 +103,7 @@ impl Adaptor<LossInput> for Classification {
     }
 }
 
-/// What [`GlobalAccuracy`] reads.
+/// Input of [`GlobalAccuracy`].
 pub struct AccuracyTotals {
     correct: Tensor<1>,
     samples: usize,

@@ -1,5 +1,4 @@
-//! The parameters and buffers of a module: copying rank 0's to all ranks, and verifying with a digest that all ranks
-//! hold the same.
+//! Broadcast and comparison of a module's parameters and buffers over ranks.
 
 use crate::{Error, ProcessGroup, Result, device_error::read_data};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -9,18 +8,18 @@ use sha2::{Digest, Sha256};
 /// One parameter or buffer of a module.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Field names from the root, joined by dots: `conv1.weight`.
+    /// Field names from the root, separated by dots: `conv1.weight`.
     pub path: String,
-    /// Its values and shape, on the host.
+    /// Values and shape, on the host.
     pub data: TensorData,
-    /// Whether the optimizer moves it; false for buffers such as running statistics.
+    /// Whether the optimizer updates it; false for buffers such as running statistics.
     pub trainable: bool,
 }
 
 /// Every parameter and buffer, in field order.
 ///
-/// Burn folds the last update of BatchNorm's running statistics in when a module is switched to
-/// inference, so that is done here first, on a clone.
+/// Burn applies the last update of BatchNorm's running statistics when a module is switched to inference. This
+/// function does so on a clone.
 ///
 /// # Errors
 /// If the device fails.
@@ -34,7 +33,7 @@ pub fn entries<M: Module>(module: &M) -> Result<Vec<Entry>> {
     }
 }
 
-/// Draws the initial values of all parameters, which Burn does at their first use, and then in every clone again.
+/// Initialises all parameters. Otherwise Burn does so at first use, and separately in every clone.
 pub fn initialize<M: Module>(module: &M) {
     struct Draw;
     impl ModuleVisitor for Draw {
@@ -45,8 +44,9 @@ pub fn initialize<M: Module>(module: &M) {
     module.visit(&mut Draw);
 }
 
-/// SHA-256 over the bytes and shapes of every parameter and buffer in field order, in hex. Names
-/// are left out, so that it does not change with a field's.
+/// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.
+///
+/// It does not include names, so that renaming a field does not change it.
 ///
 /// # Errors
 /// If the device fails.
@@ -65,11 +65,11 @@ fn digest_of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
     hex::encode(hash.finalize())
 }
 
-/// Gives every rank `root`'s parameters and buffers.
+/// Copies `root`'s parameters and buffers to every rank.
 ///
 /// # Errors
-/// If the ranks' modules differ in names, shapes, types or in what is trainable, naming the first
-/// difference; or if the group fails.
+/// If the ranks' modules differ in names, shapes, types or trainability, naming the first difference; or if
+/// the group fails.
 pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Result<M> {
     if group.world_size() == 1 {
         return Ok(module);
@@ -79,9 +79,10 @@ pub fn broadcast<M: Module>(module: M, group: &ProcessGroup, root: usize) -> Res
     receive(module, entries, group, root, |_| true)
 }
 
-/// Verifies that all ranks hold the same trainable parameters, then gives every rank `root`'s buffers,
-/// such as BatchNorm's running statistics, which each rank computes from its own samples. Returns the
-/// module with its [`digest`].
+/// Verifies that all ranks hold the same parameters, and copies `root`'s buffers to every rank.
+///
+/// Buffers such as BatchNorm's running statistics may differ, because each rank computes them from its own
+/// samples. Returns the module with its [`digest`].
 ///
 /// # Errors
 /// [`Error::Diverged`] naming the ranks whose parameters differ from rank 0's; or if the group fails.
@@ -105,7 +106,7 @@ pub fn verify_and_share_buffers<M: Module>(
     Ok((module, digest))
 }
 
-/// Replaces those of `entries` that `shared` chooses by `root`'s.
+/// Replaces the `entries` for which `shared` is true by `root`'s.
 fn receive<M: Module>(
     module: M,
     mut entries: Vec<Entry>,
@@ -113,7 +114,7 @@ fn receive<M: Module>(
     root: usize,
     shared: fn(&Entry) -> bool,
 ) -> Result<M> {
-    // One message for all: the cost of a message, not of a byte, dominates at start-up.
+    // One message for all, because the cost per message dominates here.
     let parts: Vec<&[u8]> =
         entries.iter().filter(|entry| shared(entry)).map(|entry| entry.data.as_bytes()).collect();
     if group.rank() == root {
@@ -151,10 +152,12 @@ fn compare(mine: &String, group: &ProcessGroup, when: &str) -> Result<()> {
     Err(Error::Diverged { when: when.into(), ranks: different })
 }
 
-/// Replaces every parameter and buffer by `data`, in field order, keeping ids and gradient flags.
+/// Replaces every parameter and buffer by `data`, in field order.
+///
+/// Ids and gradient flags are kept.
 ///
 /// # Panics
-/// If `data` has not exactly one tensor of the right shape for each.
+/// If `data` does not have exactly one tensor of the right shape for each.
 pub fn overwrite<M: Module>(module: M, data: Vec<TensorData>) -> M {
     let mut mapper = Overwrite { data: data.into_iter() };
     let module = module.map(&mut mapper);
@@ -186,7 +189,7 @@ fn check_structure(entries: &[Entry], group: &ProcessGroup) -> Result<()> {
 struct Collect {
     path: Vec<String>,
     entries: Vec<Entry>,
-    /// The first one.
+    /// The first failure.
     failure: Option<Error>,
 }
 

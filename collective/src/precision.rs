@@ -1,17 +1,19 @@
-//! Mixed precision: parameters and optimizer stay f32, forward and backward run on 16-bit copies of the
-//! parameters (Micikevicius et al. 2018, "Mixed Precision Training", arXiv 1710.03740).
+//! Mixed-precision training.
 //!
-//! The copies are made by a reparameterization for one step, so that the model and its records do not change. The
-//! model itself takes input of that type and casts what the loss is computed from to f32. A burn-train `TrainStep`
-//! also calls [`backward`] in place of `loss.backward()`;
-//! [`DistributedDataParallel::backward`](crate::DistributedDataParallel::backward) does that by itself.
+//! Parameters and optimizer state stay f32; forward and backward use 16-bit copies of the parameters
+//! (Micikevicius et al. 2018, "Mixed Precision Training", arXiv 1710.03740).
+//!
+//! A reparameterization makes the copies for one step, so that the model and its records do not change. The model
+//! itself takes input of that type and computes the loss in f32. A burn-train `TrainStep` also calls [`backward`]
+//! in place of `loss.backward()`; [`DistributedDataParallel::backward`](crate::DistributedDataParallel::backward)
+//! does so itself.
 
 use crate::{Error, Result, batch_context};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// The floating-point type that forward and backward compute with.
+/// The floating-point type of forward and backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -27,7 +29,7 @@ pub enum Precision {
 impl Precision {
     const ALL: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::F16];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -36,7 +38,7 @@ impl Precision {
         }
     }
 
-    /// As Burn calls it.
+    /// The corresponding type of Burn.
     pub const fn dtype(self) -> FloatDType {
         match self {
             Precision::F32 => FloatDType::F32,
@@ -56,7 +58,7 @@ impl Precision {
         Err(Error::Invalid(format!("precision {self}: device {device:?} does not compute with it; use f32")))
     }
 
-    /// To this precision, for one that is not f32.
+    /// Casts to this precision, which must not be f32.
     pub(crate) fn cast<const D: usize>(self, tensor: Tensor<D>) -> Tensor<D> {
         match self {
             Precision::F32 => tensor,
@@ -81,8 +83,10 @@ impl FromStr for Precision {
     }
 }
 
-/// `loss.backward()` of a loss `[1]` in f32, scaled by the loss scale of the step. For models whose training step
-/// calls backward itself, as burn-train's `TrainStep` does. The gradients are unscaled when they are synchronised.
+/// Computes `loss.backward()` with loss scaling, for a loss `[1]` in f32.
+///
+/// For models whose training step calls backward itself, as burn-train's `TrainStep` does. The gradients are
+/// unscaled when they are synchronised.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
     match batch_context::scale_loss() {
         1.0 => loss.backward(),
@@ -90,10 +94,11 @@ pub fn backward(loss: &Tensor<1>) -> Gradients {
     }
 }
 
-/// Dynamic loss scaling for f16, with the numbers of PyTorch's `GradScaler`: the scale starts at 65536,
-/// halves when a gradient is not finite, in which case the step is skipped, and doubles after 2000 steps
-/// without. Below a minimum it is an error, as in fairseq (`--min-loss-scale`, 1e-4) and DeepSpeed
-/// (`min_loss_scale`, 1); PyTorch's has none.
+/// Dynamic loss scaling for f16, with the constants of PyTorch's `GradScaler`.
+///
+/// The scale starts at 65536, halves when a gradient is not finite, in which case the step is skipped, and doubles
+/// after 2000 steps without. A scale below the minimum is an error, as in fairseq (`--min-loss-scale`, 1e-4) and
+/// DeepSpeed (`min_loss_scale`, 1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossScaler {
     scale: f32,
@@ -104,20 +109,20 @@ pub(crate) struct LossScaler {
 impl LossScaler {
     const START: f32 = 65536.0;
     const GROW_AFTER: u32 = 2000;
-    /// The power of two above fairseq's 1e-4: 30 steps after [`START`](Self::START) if each overflows.
+    /// The smallest power of two above fairseq's 1e-4: 29 halvings of [`START`](Self::START).
     const MIN: f32 = 1.0 / 8192.0;
 
-    /// A scaler at the start of a run.
+    /// A scaler in its initial state.
     pub fn start() -> Self {
         LossScaler { scale: Self::START, good_steps: 0, skipped: false }
     }
 
-    /// A scaler with the [`state`](Self::state) of an earlier one.
+    /// A scaler with a saved [`state`](Self::state).
     pub fn restore((scale, good_steps): (f32, u32)) -> Self {
         LossScaler { scale, good_steps, skipped: false }
     }
 
-    /// The scale, and the steps since it last changed.
+    /// The scale, and the number of steps since it last changed.
     pub fn state(self) -> (f32, u32) {
         (self.scale, self.good_steps)
     }
@@ -131,10 +136,10 @@ impl LossScaler {
         self.skipped
     }
 
-    /// After a step, whose gradients were finite or not on all ranks alike.
+    /// Updates the scale after a step. All ranks pass the same value of `finite`.
     ///
     /// # Errors
-    /// [`Error::LossScale`] if they were not and the scale is at its minimum.
+    /// [`Error::LossScale`] if `finite` is false and the scale is at its minimum.
     pub fn update(&mut self, finite: bool) -> Result<()> {
         self.skipped = !finite;
         if finite {
@@ -156,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for precision in Precision::ALL {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }

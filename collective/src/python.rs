@@ -1,4 +1,4 @@
-//! Python environments, in which wheels install NVIDIA's libraries and headers.
+//! Python environments in which wheels install NVIDIA's libraries and headers.
 
 use std::{
     env,
@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Python environments: the active one, those of `python3` on `PATH`, the user's and the system's.
+/// Finds Python environments: the active one, those of `python3` on `PATH`, the user's and the system's.
 ///
-/// No Python is run.
+/// Python is not started.
 pub(crate) fn environments() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> =
         ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(env::var_os).map(PathBuf::from).collect();
@@ -27,7 +27,7 @@ pub(crate) fn environments() -> Vec<PathBuf> {
     prefixes
 }
 
-/// The existing ones of the folders `wheels` below `site-packages` of the environments.
+/// The existing folders among `wheels` below `site-packages` of the environments.
 pub(crate) fn wheel_folders(environments: &[PathBuf], wheels: &[&str]) -> Vec<PathBuf> {
     let packages = environments.iter().flat_map(|prefix| site_packages(prefix));
     let folders = packages.flat_map(|packages| wheels.iter().map(move |wheel| packages.join(wheel)));

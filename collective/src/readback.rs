@@ -1,16 +1,15 @@
 //! Asynchronous copies of small tensors to the host.
 //!
-//! On a CUDA device the copy is queued behind the launched work, and the host waits for it when it needs the
-//! values. If it launches more work in between, the device is never idle. Burn's `into_data` cannot do that:
-//! its asynchronous variant queues the copy at the first access to the data, behind everything that was
-//! launched in between.
+//! On a CUDA device the copy is queued behind the launched work, and the host waits only when it needs the values.
+//! The device stays busy if the host launches more work in between. Burn's asynchronous `into_data` instead
+//! queues the copy at the first access to the data, behind everything that was launched in between.
 
 #[cfg(feature = "cuda")]
 use crate::health;
 use crate::{Error, Result, device_error::read_data};
 use burn::tensor::{Tensor, TensorData};
 
-/// Tensors, each `[n]`, that are being read from one device.
+/// Tensors of shape `[n]` that are being copied from one device.
 pub(crate) struct Readback(ReadbackState);
 
 enum ReadbackState {
@@ -20,10 +19,9 @@ enum ReadbackState {
 }
 
 impl Readback {
-    /// Starts to read `tensors`, which are on one device.
+    /// Starts to copy `tensors`, which are on one device.
     ///
-    /// Everything that they depend on is launched when this returns. On devices other than CUDA they are read
-    /// at once.
+    /// All work on which they depend is launched when this returns. Other devices than CUDA copy at once.
     ///
     /// # Errors
     /// If the device fails.
@@ -35,7 +33,7 @@ impl Readback {
         Ok(Self(ReadbackState::Here(tensors.into_iter().map(read_data).collect::<Result<_>>()?)))
     }
 
-    /// Whether the values are on the host already.
+    /// Whether the values are on the host.
     pub fn is_here(&self) -> bool {
         match &self.0 {
             ReadbackState::Here(_) => true,
@@ -44,7 +42,7 @@ impl Readback {
         }
     }
 
-    /// The values of each tensor, after waiting for them.
+    /// Waits and returns the values of each tensor.
     ///
     /// # Errors
     /// If the device failed or dropped work: see [`health`](crate::health).
@@ -74,7 +72,7 @@ mod tests {
     use burn::tensor::Device;
 
     #[test]
-    fn host_tensors_are_here_at_once() {
+    fn host_tensors_are_available_at_once() {
         let device = Device::flex();
         let (one, other) =
             (Tensor::<1>::from_data([1.5f32, 2.0], &device), Tensor::from_data([0.1f32], &device));

@@ -139,7 +139,7 @@ pub(crate) fn reduce_with<'a>(
 ///
 /// # Safety
 /// Every pointer must be valid for `bytes` bytes during the call, for reads (inputs) or writes
-/// (outputs), and nobody else may write to an input or touch an output meanwhile. Two buffers
+/// (outputs), and nothing else may write to an input or access an output meanwhile. Two buffers
 /// either coincide or do not overlap.
 pub(crate) unsafe fn reduce_raw(
     dtype: DType,

@@ -42,7 +42,9 @@ impl DistributedSampler {
         Self { len, ..self }
     }
 
-    /// Number of steps of an epoch, equal on every rank: the last one may be short, or empty on some.
+    /// Number of steps of an epoch, equal on every rank.
+    ///
+    /// The last step may be short, or empty on some ranks.
     pub fn steps(&self, batch_size: usize) -> usize {
         self.steps_after(0, batch_size)
     }
@@ -85,7 +87,9 @@ impl DistributedSampler {
     }
 }
 
-/// The number at position `stream` of the SplitMix64 sequence of `seed` (Steele, Lea and Flood 2014).
+/// The number at position `stream` of the SplitMix64 sequence of `seed`.
+///
+/// Source: Steele, Lea and Flood 2014.
 ///
 /// Derives independent seeds from a seed and an index, for generators of the crate `rand` and for streams
 /// that must not change with that crate's version, such as the order of data and dropout.

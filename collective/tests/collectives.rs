@@ -1,5 +1,4 @@
-//! Collectives over every transport against a serial reference: every type and reduction, several
-//! world sizes, random lengths.
+//! Collectives over every transport against a serial reference, for all types, reductions and several world sizes.
 
 mod common;
 #[path = "common/reference.rs"]
@@ -14,14 +13,14 @@ use reference::{Reference, bytes, data, serial};
 const WORLDS: [usize; 5] = [1, 2, 3, 4, 7];
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
-/// Every operation once with these lengths, on every rank, against the reference.
+/// Runs every operation once with these lengths on every rank, and compares with the reference.
 fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
     let (rank, size) = (group.rank(), group.world_size());
     let all: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, count)).collect();
 
     let mut buffer = all[rank].clone();
     group.all_reduce(&mut buffer, op).unwrap();
-    // Bits, not values: all ranks and the serial order must agree exactly.
+    // Bits, not values: all ranks must equal the serial order exactly.
     assert_eq!(bytes(&buffer), bytes(&serial(op, &all)), "{op:?} of {count} {:?}", T::DTYPE);
 
     let root = seed as usize % size;
@@ -52,7 +51,7 @@ fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u
     group.scatter(source, &mut part, root).unwrap();
     assert_eq!(part, wide[root][mine]);
 
-    // Around a ring, even ranks first, so that nobody waits for itself.
+    // Around a ring, even ranks first, so that no two ranks wait for each other.
     if size > 1 {
         let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
         let mut got = vec![T::zeroed(); count];
@@ -72,7 +71,7 @@ fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u
 }
 
 fn property<T: Reference>() {
-    // Several machines have an order of their own; see the test for them.
+    // Groups over several machines use another order; they have their own test.
     for (kind, size) in
         [Kind::Tcp, Kind::Shm, Kind::Thread].into_iter().flat_map(|kind| WORLDS.map(|size| (kind, size)))
     {
@@ -122,7 +121,7 @@ fn u8_matches_the_reference() {
 }
 
 #[test]
-fn many_ranks_go_through_the_tree() {
+fn small_calls_of_many_ranks_use_the_tree() {
     world(Kind::Tcp, 11, options(), |group| {
         for count in [0, 1, 1000, 20_000] {
             for op in OPS {
@@ -155,9 +154,9 @@ fn sums_have_the_documented_order_on_every_transport() {
 }
 
 #[test]
-fn several_machines_reduce_inside_first() {
+fn hierarchical_groups_reduce_within_machines_first() {
     fn check<T: Reference + From<u8>>(group: &ProcessGroup, op: ReduceOp, count: usize) {
-        // Small whole numbers: exact in every order and in every type.
+        // Small integers: exact in every order and type.
         let value = |rank: usize, i: usize| T::from(((i * 7 + rank * 3) % 5 + 1) as u8);
         let all: Vec<Vec<T>> =
             (0..group.world_size()).map(|rank| (0..count).map(|i| value(rank, i)).collect()).collect();
@@ -165,7 +164,7 @@ fn several_machines_reduce_inside_first() {
         group.all_reduce(&mut buffer, op).unwrap();
         assert_eq!(buffer, serial(op, &all), "{op:?} of {count} {:?}", T::DTYPE);
     }
-    // Two full machines and one with a single rank.
+    // Two machines with two ranks, one with a single rank.
     world(Kind::Hierarchical, 5, options(), |group| {
         assert_eq!(group.transport(), "shm+tcp");
         for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product] {
@@ -180,7 +179,7 @@ fn several_machines_reduce_inside_first() {
             }
         }
         check::<i32>(&group, ReduceOp::Mean, 50_000);
-        // The mean rounds once, at the end, whatever the way.
+        // The mean is rounded once, at the end, on every path.
         let mut means = vec![f16::from_f32(group.rank() as f32 + 0.5); 50_000];
         group.all_reduce(&mut means, ReduceOp::Mean).unwrap();
         assert!(means.iter().all(|mean| *mean == f16::from_f32(2.5)));

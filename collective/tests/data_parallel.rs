@@ -1,5 +1,5 @@
-//! `Replicas` against the same module on one device: gradients, training, running statistics,
-//! small batches, and a replica that fails.
+//! `Replicas` against the same module on one device: gradients, training, running statistics, small batches and a
+//! failing replica.
 
 #![cfg(feature = "burn")]
 
@@ -15,7 +15,7 @@ use collective::{
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Two layers, and an input value at which a part of the batch panics.
+/// Two layers. The forward pass panics for one input value.
 #[derive(Module, Debug)]
 struct Net {
     first: Linear,
@@ -35,13 +35,13 @@ impl Net {
             second: LinearConfig::new(8, 3).init(device),
             relu: Relu::new(),
         };
-        // Burn draws a parameter when it is first looked at.
+        // Burn initialises a parameter at its first use.
         values(&net, None);
         net
     }
 }
 
-/// The mean loss.
+/// Mean loss.
 struct Loss(f32);
 
 impl ItemLazy for Loss {
@@ -67,7 +67,7 @@ impl ParallelStep for Net {
 
     fn criterion(&self, outputs: Tensor<2>, (_, labels): Batch) -> (Tensor<1>, Loss) {
         let chosen = burn::tensor::activation::log_softmax(outputs, 1).gather(1, labels.unsqueeze_dim(1));
-        // The parameters of the last layer are also used here, beyond the cut.
+        // The criterion also uses the last layer's parameters.
         let decay = self.second.weight.val().powi_scalar(2).sum().mul_scalar(0.01);
         let loss = chosen.mean().neg() + decay;
         (loss.clone(), Loss(loss.into_scalar::<f32>()))
@@ -84,7 +84,7 @@ impl TrainStep for Net {
     }
 }
 
-/// The seed is the device's, and the tests share it.
+/// Seeds the device. The guard serialises the tests, which share the device's generator.
 fn seeded(seed: u64) -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +139,7 @@ fn assert_close(a: &[f32], b: &[f32], what: &str) {
 }
 
 #[test]
-fn gradients_are_those_of_the_whole_batch_on_one_device() {
+fn gradients_equal_those_of_the_whole_batch_on_one_device() {
     let net = Net::new(false, &device());
     for (replicas, samples, reduce) in [
         (1, 6, DpReduce::Main),
@@ -183,7 +183,7 @@ fn training_follows_the_single_device() {
 }
 
 #[test]
-fn running_statistics_are_those_of_the_main_devices_part() {
+fn running_statistics_follow_the_main_devices_samples() {
     let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
     let dp = Replicas::new(&net, &cpus(2, 0, DpReduce::Main)).unwrap();
     for step in 0..5 {
@@ -199,9 +199,9 @@ fn mean(net: Net) -> Vec<f32> {
     norm.norm.running_mean.value().into_data().try_to_vec::<f32>().unwrap()
 }
 
-/// Also where the batch has fewer samples than there are devices.
+/// Includes batches with fewer samples than devices.
 #[test]
-fn with_sync_batch_norm_it_is_batch_norm_over_the_whole_batch() {
+fn sync_batch_norm_equals_batch_norm_over_the_whole_batch() {
     let (net, alone) = (Net::new(true, &device()), Net::new(true, &device()));
     let config = DataParallelConfig { sync_batch_norm: true, ..cpus(3, 0, DpReduce::Main) };
     let dp = Replicas::new(&net, &config).unwrap();
@@ -209,7 +209,7 @@ fn with_sync_batch_norm_it_is_batch_norm_over_the_whole_batch() {
         let together = dp.step(&net, batch(samples, samples as u64)).unwrap();
         let alone = (alone.step(batch(samples, samples as u64)), &alone);
         let (a, b) = (values(&net, Some(&together.grads)), values(alone.1, Some(&alone.0.grads)));
-        // Where a sum of gradients cancels, its rounding shows.
+        // Absolute tolerance, because the rounding of cancelling sums is large relative to the result.
         assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{samples}: {a:?} {b:?}");
     }
     assert_close(&mean(net), &mean(alone), "running mean");
@@ -233,7 +233,7 @@ fn a_failing_replica_is_named() {
 }
 
 #[test]
-fn an_output_device_that_is_not_there_is_refused() {
+fn an_unknown_output_device_is_rejected() {
     let net = Net::new(false, &device());
     let error = Replicas::new(&net, &cpus(2, 2, DpReduce::Main)).map(drop).unwrap_err().to_string();
     assert!(error.contains("number 2") && error.contains("2 devices"), "{error}");

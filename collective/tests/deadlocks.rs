@@ -1,4 +1,4 @@
-//! Ranks that wait for each other in different calls are told so long before the deadline.
+//! Detection of ranks that wait for each other in different calls, long before the deadline.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Runs a test for every kind of world at the same time, because most of it is waiting.
+/// Runs a test for every kind of world concurrently, because most of the time is waiting.
 fn in_every_kind(test: impl Fn(Kind) + Sync) {
     thread::scope(|scope| {
         let test = &test;
@@ -20,11 +20,10 @@ fn in_every_kind(test: impl Fn(Kind) + Sync) {
     });
 }
 
-/// Far below the 60 s that the options allow a call, far above what a busy machine needs.
+/// Far below the calls' time limit of 60 s, far above the time that a loaded machine needs.
 const SOON: Duration = Duration::from_secs(25);
 
-/// Runs a world in which every rank fails, and checks that it does so soon, as a mismatch that names
-/// `words` on every rank.
+/// Runs a world in which every rank must soon fail with a mismatch whose message contains `words`.
 fn mismatch(kind: Kind, size: usize, words: &[&str], body: impl Fn(&ProcessGroup) -> Error + Sync) {
     let begun = Instant::now();
     let errors = world(kind, size, options().timeout(Duration::from_secs(40)), |group| body(&group));
@@ -38,7 +37,7 @@ fn mismatch(kind: Kind, size: usize, words: &[&str], body: impl Fn(&ProcessGroup
 }
 
 #[test]
-fn ranks_that_wait_in_different_groups_are_a_mismatch() {
+fn ranks_waiting_in_different_groups_are_a_mismatch() {
     in_every_kind(|kind| {
         let words = ["rank 0 called all_reduce #2", "group of all ranks", "rank 1 called all_gather #1"];
         mismatch(kind, 2, &words, |group| {
@@ -54,13 +53,13 @@ fn ranks_that_wait_in_different_groups_are_a_mismatch() {
 #[test]
 fn different_numbers_of_steps_are_a_mismatch() {
     in_every_kind(|kind| {
-        // The last rank ends its epoch earlier, and gathers its metrics.
+        // The last rank ends its epoch early and gathers its metrics.
         let words = ["all_reduce #", "all_gather #", "rank 2"];
         mismatch(kind, 3, &words, |group| {
             let gradients = group.split(0, 0).unwrap();
             let steps = if group.rank() == 2 { 3 } else { 5 };
             for _ in 0..steps {
-                // In the background, as gradients are reduced.
+                // In the background, like the reduction of gradients.
                 let bucket = gradients.all_reduce_async(vec![1f32; 1000], ReduceOp::Mean).unwrap();
                 if let Err(error) = bucket.wait() {
                     return error;
@@ -75,7 +74,7 @@ fn different_numbers_of_steps_are_a_mismatch() {
 fn a_ring_of_three_groups_is_a_mismatch() {
     in_every_kind(|kind| {
         mismatch(kind, 3, &["barrier #1"], |group| {
-            // Groups {0, 1}, {1, 2} and {2, 0}; each rank begins with another one.
+            // Groups {0, 1}, {1, 2} and {2, 0}; each rank begins with a different one.
             let rank = group.rank();
             let pair = |a, b| group.split(u64::from(rank != a && rank != b), 0).unwrap();
             let pairs = [pair(0, 1), pair(1, 2), pair(2, 0)];
@@ -85,7 +84,7 @@ fn a_ring_of_three_groups_is_a_mismatch() {
 }
 
 #[test]
-fn a_message_that_nobody_sends_is_a_mismatch() {
+fn a_message_without_a_sender_is_a_mismatch() {
     in_every_kind(|kind| {
         mismatch(kind, 2, &["rank 0 called barrier #1", "rank 1 called send_recv #1"], |group| {
             match group.rank() {
@@ -97,13 +96,13 @@ fn a_message_that_nobody_sends_is_a_mismatch() {
 }
 
 #[test]
-fn a_slow_rank_is_waited_for() {
+fn a_slow_rank_is_not_a_deadlock() {
     in_every_kind(|kind| {
         world(kind, 2, options(), |group| {
             let other = group.split(0, 0).unwrap();
             let mut sum = [1f32];
             if group.rank() == 1 {
-                // In its call, rank 0 is asked about several times meanwhile.
+                // The server asks rank 0 for its state several times during the call.
                 thread::sleep(Duration::from_secs(6));
                 other.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
                 group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -121,7 +120,7 @@ fn two_threads_of_a_rank_may_wait_in_two_groups() {
     in_every_kind(|kind| {
         world(kind, 2, options(), |group| {
             let (one, other) = (group.split(0, 0).unwrap(), group.split(0, 0).unwrap());
-            // Both threads have made calls before; then each rank is late in another group.
+            // Both threads have made calls before. Then each rank is late in a different group.
             let (send, receive) = channel();
             thread::scope(|scope| {
                 let mine = (group.rank() == 0, one.clone());
@@ -143,14 +142,14 @@ fn two_threads_of_a_rank_may_wait_in_two_groups() {
 }
 
 #[test]
-fn a_background_call_behind_a_computing_thread_is_waited_for() {
+fn a_background_call_behind_a_computing_thread_is_not_a_deadlock() {
     in_every_kind(|kind| {
         world(kind, 2, options(), |group| {
             let other = group.split(0, 0).unwrap();
             let bucket =
                 (group.rank() == 0).then(|| group.all_reduce_async(vec![1f32; 10], ReduceOp::Sum).unwrap());
             if group.rank() == 0 {
-                // Computes while its bucket waits for rank 1, which waits for it elsewhere.
+                // Computes while its background call waits for rank 1, which waits for it in another group.
                 thread::sleep(Duration::from_secs(6));
             }
             other.barrier().unwrap();

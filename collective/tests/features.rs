@@ -1,8 +1,8 @@
-//! Each feature is complete by itself: what it needs of other crates is not left to the root package.
+//! Cargo features: each enables what it needs in dependencies, without the root package.
 
 use std::{env, process::Command};
 
-/// Features of a dependency of this package, built with `features` alone.
+/// Features of a dependency of this package when only `features` are enabled.
 fn features_of(dependency: &str, features: &str) -> Vec<String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -17,7 +17,7 @@ fn features_of(dependency: &str, features: &str) -> Vec<String> {
     text.lines().next().unwrap_or_default().split(',').map(str::to_owned).collect()
 }
 
-/// Without it CubeCL compiles kernels through LLVM, which this workspace replaces with a stand-in that refuses.
+/// Otherwise CubeCL compiles kernels through LLVM, which this workspace replaces by a stub that returns errors.
 #[test]
 fn cuda_compiles_kernels_through_nvrtc() {
     let features = features_of("cubecl-cuda", "cuda");

@@ -1,5 +1,4 @@
-//! Process groups and what is built on the plain collectives: objects, sub-groups, background calls,
-//! one rank's work for all, large worlds.
+//! Process groups: objects, sub-groups, background calls, `run_on`, and large worlds.
 
 mod common;
 
@@ -7,7 +6,7 @@ use collective::ReduceOp;
 use common::{KINDS, Kind, options, world};
 
 #[test]
-fn objects_travel() {
+fn objects_are_broadcast_and_gathered() {
     for kind in KINDS {
         let all = world(kind, 3, options(), |group| {
             let mine = (group.rank(), "x".repeat(group.rank()));
@@ -23,11 +22,11 @@ fn objects_travel() {
 }
 
 #[test]
-fn groups_split_and_split_again() {
+fn sub_groups_can_be_split_again() {
     for kind in KINDS {
         world(kind, 6, options(), |group| {
             let rank = group.rank();
-            // Odd and even; the key turns the order around.
+            // Odd and even ranks; the key reverses the order.
             let half = group.split(rank as u64 % 2, -(rank as i64)).unwrap();
             assert_eq!(half.world_size(), 3);
             assert_eq!(half.members(), if rank % 2 == 0 { [4, 2, 0] } else { [5, 3, 1] });
@@ -38,7 +37,7 @@ fn groups_split_and_split_again() {
             let alone = half.split(rank as u64, 0).unwrap();
             assert_eq!((alone.world_size(), alone.members()), (1, &[rank][..]));
             alone.barrier().unwrap();
-            // The whole group goes on as before.
+            // The whole group stays usable.
             group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
             assert_eq!(sum, [45]);
         });
@@ -52,7 +51,7 @@ fn background_calls_keep_the_order() {
             let works: Vec<_> = (0..20)
                 .map(|i| group.all_reduce_async(vec![i as f32; 1000 * i], ReduceOp::Sum).unwrap())
                 .collect();
-            // A blocking call comes after all that were started before it.
+            // A blocking call follows all calls that were started before it.
             let gathered = group.all_gather(&[group.rank() as i32]).unwrap();
             assert_eq!(gathered.concat(), [0, 1, 2]);
             let several = group
@@ -75,7 +74,7 @@ fn background_calls_keep_the_order() {
 }
 
 #[test]
-fn one_rank_works_for_all() {
+fn run_on_returns_one_ranks_result_to_all() {
     for kind in KINDS {
         let folder = tempfile::tempdir().unwrap();
         let results = world(kind, 3, options(), |group| {
@@ -84,7 +83,7 @@ fn one_rank_works_for_all() {
             let first = group.run_on(1, once).unwrap();
             let error = group.run_on(1, once).unwrap_err();
             let zero = group.on_rank_zero(|| 5);
-            // The group is still good.
+            // The group stays usable.
             group.barrier().unwrap();
             (first, error, zero)
         });
@@ -100,7 +99,7 @@ fn one_rank_works_for_all() {
 }
 
 #[test]
-fn the_transport_is_chosen_by_where_the_ranks_are() {
+fn the_transport_depends_on_the_placement_of_ranks() {
     for (kind, name) in
         [(Kind::Tcp, "tcp"), (Kind::Shm, "shm"), (Kind::Thread, "thread"), (Kind::Hierarchical, "shm+tcp")]
     {
@@ -109,7 +108,7 @@ fn the_transport_is_chosen_by_where_the_ranks_are() {
 }
 
 #[test]
-fn hundreds_of_ranks_meet() {
+fn worlds_of_hundreds_of_ranks_connect() {
     let sums = world(Kind::Tcp, 200, options(), |group| {
         let mut sum = [1i64];
         group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -119,7 +118,7 @@ fn hundreds_of_ranks_meet() {
 }
 
 #[test]
-fn destroying_a_split_group_leaves_the_others_alone() {
+fn destroying_a_sub_group_does_not_affect_others() {
     for kind in KINDS {
         world(kind, 3, options(), |group| {
             let part = group.split(0, 0).unwrap();
@@ -127,7 +126,7 @@ fn destroying_a_split_group_leaves_the_others_alone() {
             part.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
             part.destroy();
             if group.rank() == 1 {
-                // The others wait long enough to be asked about.
+                // The others wait long enough that the server asks for their state.
                 std::thread::sleep(std::time::Duration::from_millis(1500));
             }
             group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
@@ -137,16 +136,16 @@ fn destroying_a_split_group_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_call_on_a_group_that_a_rank_has_destroyed_names_that_rank() {
+fn a_call_names_the_rank_that_has_destroyed_the_group() {
     for kind in KINDS {
         let errors = world(kind, 2, options(), |group| {
             let part = group.split(0, 0).unwrap();
             part.barrier().unwrap();
-            // The transport stays open.
+            // Keeps the transport open.
             let _clone = part.clone();
             if group.rank() == 0 {
                 part.destroy();
-                // Busy with something else, not gone.
+                // Busy, not lost.
                 std::thread::sleep(std::time::Duration::from_secs(4));
                 return group.barrier().unwrap_err();
             }

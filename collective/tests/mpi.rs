@@ -1,5 +1,6 @@
-//! The MPI transport under a real `mpirun`: the test binary starts itself again as ranks. What MPI
-//! gives is compared, bit by bit, with what TCP gives, which other tests hold to a serial reference.
+//! The MPI transport under a real `mpirun`, bit-identical to TCP.
+//!
+//! The test binary starts itself for every rank. Other tests compare TCP with a serial reference.
 
 #![cfg(feature = "mpi")]
 
@@ -12,13 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Tells a process which of the stories below it plays.
+/// Environment variable with the scenario of a rank process.
 const ROLE: &str = "COLLECTIVE_TEST_MPI_ROLE";
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
-/// Elements: none, one, few, more than one piece of the transport.
+/// Element counts: none, one, few, more than one piece of the transport.
 const COUNTS: [usize; 4] = [0, 1, 257, 300_001];
 
-/// Not a test of its own: what a rank does.
+/// Entry point of a rank process; passes at once in the test run itself.
 #[test]
 fn rank() {
     let Ok(role) = env::var(ROLE) else { return };
@@ -37,8 +38,10 @@ fn options() -> Options {
     Options::default().timeout(Duration::from_secs(60)).transport(Transport::Mpi)
 }
 
-/// Runs ranks under mpirun. OpenMPI 4.1's mpirun can deadlock in `PMIx_server_finalize` after all ranks
-/// have ended; such a run is killed and repeated.
+/// Runs ranks under mpirun.
+///
+/// OpenMPI 4.1's mpirun can deadlock in `PMIx_server_finalize` after all ranks have ended. Such a run is killed and
+/// repeated.
 fn mpirun(ranks: usize, role: &str) -> (Output, Duration) {
     for attempt in 1.. {
         let begun = Instant::now();
@@ -63,7 +66,7 @@ fn mpirun(ranks: usize, role: &str) -> (Output, Duration) {
     unreachable!("the last attempt returns")
 }
 
-/// How every rank ended, in no order.
+/// How every rank ended, in any order.
 fn ends(output: &Output) -> Vec<Option<Error>> {
     let text = String::from_utf8_lossy(&output.stdout);
     let ends = text.lines().filter_map(|line| line.split_once("ENDED "));
@@ -71,7 +74,7 @@ fn ends(output: &Output) -> Vec<Option<Error>> {
 }
 
 #[test]
-fn every_operation_gives_the_bits_that_tcp_gives() {
+fn every_operation_is_bit_identical_to_tcp() {
     for ranks in [1, 2, 3, 4] {
         let (output, _) = mpirun(ranks, "compare");
         assert!(output.status.success(), "{ranks} ranks: {output:?}");
@@ -102,7 +105,7 @@ fn compare() -> Result<()> {
     Ok(())
 }
 
-/// All operations over one type, on both groups.
+/// Runs all operations on one type with both groups and compares the results.
 fn same<T: Element>(mpi: &ProcessGroup, tcp: &ProcessGroup, random: impl Fn(&mut StdRng) -> T) -> Result<()> {
     let (rank, size) = (mpi.rank(), mpi.world_size());
     let mut rng = StdRng::seed_from_u64(rank as u64);
@@ -161,7 +164,7 @@ fn same<T: Element>(mpi: &ProcessGroup, tcp: &ProcessGroup, random: impl Fn(&mut
 }
 
 #[test]
-fn ranks_that_differ_all_say_so() {
+fn different_calls_are_a_mismatch_on_all_ranks() {
     let (output, _) = mpirun(3, "differ");
     let ends = ends(&output);
     assert_eq!(ends.len(), 3, "{output:?}");
@@ -192,7 +195,7 @@ fn an_absent_rank_is_named_at_the_deadline() {
 fn absent() -> Result<()> {
     let group = ProcessGroup::init(InitMethod::Mpi, options().timeout(Duration::from_secs(2)))?;
     if group.rank() == 2 {
-        // Long enough for the others to be done.
+        // Long enough for the others to time out.
         std::thread::sleep(Duration::from_secs(8));
     }
     group.all_reduce(&mut [1f32; 100_000], ReduceOp::Sum)
@@ -217,8 +220,8 @@ fn killed() -> Result<()> {
 }
 
 #[test]
-fn ranks_of_another_launcher_are_refused() {
-    // A process of its own, because to start MPI marks the environment for all that follow.
+fn ranks_of_another_launcher_are_rejected() {
+    // In a child process, because MPI's initialisation changes the environment of all later ones.
     let output = Command::new(env::current_exe().unwrap())
         .args(["--exact", "rank", "--nocapture"])
         .env(ROLE, "refused")

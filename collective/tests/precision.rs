@@ -1,4 +1,4 @@
-//! Training with 16-bit copies of the parameters.
+//! Mixed-precision training.
 #![cfg(feature = "burn")]
 
 mod common;
@@ -21,7 +21,7 @@ use collective::{
 };
 use common::{Kind, options, world};
 
-/// The operations of the MNIST network, and a LayerNorm.
+/// The layers of the MNIST network, and a LayerNorm.
 #[derive(Module, Debug)]
 struct Net {
     conv: Conv2d,
@@ -32,7 +32,7 @@ struct Net {
 }
 
 impl Net {
-    /// The same weights every time.
+    /// Constant initial weights.
     fn new(device: &Device) -> Self {
         let net = Net {
             conv: Conv2dConfig::new([1, 4], [3, 3]).init(device),
@@ -50,14 +50,14 @@ impl Net {
         module_state::overwrite(net.clone(), data.collect())
     }
 
-    /// Images of the type that it computes with to logits in f32.
+    /// Maps images of the computing type to logits in f32.
     fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = burn::tensor::activation::relu(self.conv.forward(images)); // [batch, 4, 6, 6]
         let x = self.dropout.forward(self.pool.forward(x)).flatten(1, 3); // [batch, 36]
         self.linear.forward(self.norm.forward(x)).cast(FloatDType::F32)
     }
 
-    /// The mean loss.
+    /// Mean loss.
     fn loss(&self, images: Tensor<4>) -> Tensor<1> {
         let [batch, ..] = images.dims();
         let labels = Tensor::<1, Int>::from_data(
@@ -68,7 +68,7 @@ impl Net {
     }
 }
 
-/// Bright on the left, in the middle or on the right, in noise.
+/// Noisy images that are bright on the left, in the middle or on the right.
 fn images(first: usize, count: usize, scale: f32, precision: Precision) -> Tensor<4> {
     let pixel = |i: usize| {
         let (sample, place) = (first + i / 64, i % 64);
@@ -107,7 +107,7 @@ fn train(group: &ProcessGroup, precision: Precision) -> (Vec<f32>, Vec<DType>) {
 }
 
 #[test]
-fn sixteen_bits_train_like_thirty_two_and_parameters_keep_them_all() {
+fn mixed_precision_follows_f32_and_parameters_stay_f32() {
     let run = |size, precision| {
         let results = world(Kind::Thread, size, options(), |group| train(&group, precision));
         assert!(results.iter().all(|result| *result == results[0]));
@@ -127,7 +127,7 @@ fn sixteen_bits_train_like_thirty_two_and_parameters_keep_them_all() {
 }
 
 #[test]
-fn a_step_that_overflows_on_one_rank_is_left_out_on_all_and_the_scale_halves() {
+fn an_overflow_on_one_rank_skips_the_step_on_all_and_halves_the_scale() {
     for size in [1, 2] {
         world(Kind::Thread, size, options(), |group: ProcessGroup| {
             let net = Net::new(&Device::flex().autodiff());
@@ -144,7 +144,7 @@ fn a_step_that_overflows_on_one_rank_is_left_out_on_all_and_the_scale_halves() {
                 let grads = gradients.get().expect("a step").len();
                 (grads, gradients.is_skipped(), model.state().loss_scale.expect("f16").0)
             };
-            // The last rank's pixels are beyond f16.
+            // The last rank's pixels exceed the range of f16.
             let scale = if group.rank() == size - 1 { 1e6 } else { 1.0 };
             assert_eq!(step(scale), (0, true, 32768.0));
             assert_eq!(step(1.0), (6, false, 32768.0));
@@ -153,7 +153,7 @@ fn a_step_that_overflows_on_one_rank_is_left_out_on_all_and_the_scale_halves() {
 }
 
 #[test]
-fn a_model_that_does_not_scale_its_loss_is_told_so() {
+fn a_model_that_does_not_scale_its_loss_is_an_error() {
     let group = ProcessGroup::solo();
     let net = Net::new(&Device::flex().autodiff());
     let mut reducer = Reducer::new(&net, &group, choose(Precision::F16)).expect("a reducer");

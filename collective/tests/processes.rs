@@ -1,4 +1,4 @@
-//! Ranks as real processes that meet through `env://`: killed, stopped, badly started.
+//! Ranks as processes that meet through `env://`: killed, stopped, and with invalid environments.
 
 #![cfg(target_os = "linux")]
 
@@ -16,22 +16,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Repetitions of the test that kills ranks.
+/// Environment variable with the number of repetitions of the test that kills ranks.
 const KILLS: &str = "COLLECTIVE_TEST_KILLS";
 
-/// Not a test of its own: what a rank does.
+/// Entry point of a rank process; passes at once in the test run itself.
 #[test]
 fn rank() {
     process::be_a_rank();
 }
 
-/// Starts a world whose rank 0 inherits its listening socket. With transport `machines`, two ranks
-/// each count as one machine.
+/// Starts a world whose rank 0 inherits its listening socket.
+///
+/// With transport `machines`, two ranks each count as one machine.
 fn launch(size: usize, role: &str) -> Vec<Rank> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let fd = listener.as_raw_fd();
-    // SAFETY: the descriptor is open; this lets it live on in the children.
+    // SAFETY: the descriptor is open; child processes inherit it without this flag.
     unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     (0..size)
         .map(|rank| {
@@ -54,7 +55,7 @@ fn launch(size: usize, role: &str) -> Vec<Rank> {
 }
 
 #[test]
-fn processes_compute_and_end() {
+fn processes_reduce_and_exit() {
     for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("machines", 5)] {
         for mut rank in launch(size, &format!("{transport} 60000 40")) {
             assert_eq!(rank.ended(), None);
@@ -64,7 +65,7 @@ fn processes_compute_and_end() {
 }
 
 #[test]
-fn a_killed_rank_ends_all_others_with_its_name() {
+fn a_killed_rank_fails_all_others_with_its_name() {
     let times = env::var(KILLS).map_or(4, |times| times.parse().unwrap());
     for (transport, time) in
         ["tcp", "shm", "machines"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
@@ -106,13 +107,13 @@ fn a_stopped_rank_is_named_at_the_deadline() {
                 "{transport}: rank {victim} was stopped, rank {rank} reports {error}"
             );
         }
-        // Once it runs again it learns that the job is over.
+        // After it continues, it fails because the job has ended.
         ranks[victim].signal(libc::SIGCONT);
         assert!(ranks[victim].ended().is_some());
     }
 }
 
-/// The mismatch of ranks of which the last has made fewer steps.
+/// Checks the mismatch of ranks of which the last has made fewer steps.
 fn is_uneven(transport: &str, error: &Error) {
     let text = error.to_string();
     assert!(matches!(error.cause(), Error::Mismatch { .. }), "{transport}: {error:?}");
@@ -135,7 +136,7 @@ fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
 }
 
 #[test]
-fn ranks_that_wait_for_each_other_end_soon_after_sigterm() {
+fn deadlocked_ranks_exit_soon_after_sigterm() {
     for transport in ["tcp", "shm", "machines"] {
         let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
         ranks[2].expect("STEPPED").unwrap();
@@ -144,14 +145,14 @@ fn ranks_that_wait_for_each_other_end_soon_after_sigterm() {
         for rank in &mut ranks {
             is_uneven(transport, &rank.ended().expect("an error"));
         }
-        // Without the signal it takes at least these four seconds.
+        // Without the signal it takes at least four seconds.
         assert!(begun.elapsed() < Duration::from_secs(4), "{transport}: {:?}", begun.elapsed());
     }
 }
 
 #[test]
 fn under_torchrun_the_port_after_its_own_is_used() {
-    // Two ports in a row, the first of which is taken as torchrun's agent takes it.
+    // Two consecutive ports, of which the first is taken, as by torchrun's agent.
     let (agent, port) = loop {
         let agent = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = agent.local_addr().unwrap().port();
@@ -180,7 +181,7 @@ fn under_torchrun_the_port_after_its_own_is_used() {
 }
 
 #[test]
-fn bad_variables_are_named() {
+fn invalid_variables_are_named() {
     let good = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1"), ("MASTER_ADDR", "127.0.0.1")];
     let cases = [
         ("RANK", None, "RANK, which is not set"),
@@ -210,10 +211,10 @@ fn bad_variables_are_named() {
 }
 
 #[test]
-fn a_socket_that_is_not_the_master_ports_is_refused() {
+fn a_socket_of_another_port_is_rejected() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
-    // SAFETY: the descriptor is open; this lets it live on in the children.
+    // SAFETY: the descriptor is open; child processes inherit it without this flag.
     unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let variables = [

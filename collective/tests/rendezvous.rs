@@ -1,4 +1,4 @@
-//! How ranks meet, and what they are told when they cannot.
+//! Rendezvous of ranks, and its errors.
 
 mod common;
 
@@ -27,14 +27,14 @@ fn missing_ranks_are_named_at_the_rendezvous() {
 }
 
 #[test]
-fn without_rank_0_the_error_says_so() {
+fn without_rank_0_the_error_names_it() {
     let error =
         init(free_port(), 1, 2, options().rendezvous_timeout(Duration::from_millis(300))).unwrap_err();
     assert!(error.to_string().contains("rank 0") && error.to_string().contains("MASTER_PORT"), "{error}");
 }
 
 #[test]
-fn world_sizes_that_differ_are_an_error_on_all_sides() {
+fn different_world_sizes_are_an_error_on_all_ranks() {
     let port = free_port();
     let errors = ranks(3, |rank| init(port, rank, if rank == 1 { 4 } else { 3 }, options()).unwrap_err());
     for error in errors {
@@ -47,7 +47,7 @@ fn world_sizes_that_differ_are_an_error_on_all_sides() {
 }
 
 #[test]
-fn transports_that_differ_are_an_error_on_all_sides() {
+fn different_transports_are_an_error_on_all_ranks() {
     let port = free_port();
     let transports = [Transport::Tcp, Transport::Tcp, Transport::Shm];
     let errors = ranks(3, |rank| init(port, rank, 3, options().transport(transports[rank])).unwrap_err());
@@ -60,7 +60,7 @@ fn transports_that_differ_are_an_error_on_all_sides() {
 }
 
 #[test]
-fn one_rank_twice_is_an_error_on_all_sides() {
+fn a_duplicate_rank_is_an_error_on_all_ranks() {
     let port = free_port();
     let errors = ranks(3, |i| init(port, [0, 1, 1][i], 3, options()).unwrap_err());
     for error in errors {
@@ -69,12 +69,12 @@ fn one_rank_twice_is_an_error_on_all_sides() {
 }
 
 #[test]
-fn a_rank_of_another_job_is_refused_by_name_and_does_no_harm() {
+fn a_rank_of_another_job_is_rejected_by_name() {
     let port = free_port();
     let errors = ranks(3, |i| match i {
         2 => Some(init(port, 1, 2, options().group_name("red")).unwrap_err()),
         rank => {
-            // The other one comes first.
+            // The rank of the other job arrives first.
             thread::sleep(Duration::from_millis(1000 * rank as u64));
             init(port, rank, 2, options().group_name("blue")).unwrap().barrier().unwrap();
             None
@@ -87,7 +87,7 @@ fn a_rank_of_another_job_is_refused_by_name_and_does_no_harm() {
 }
 
 #[test]
-fn a_taken_address_names_the_job_that_has_it() {
+fn a_taken_address_names_the_job_that_uses_it() {
     let port = free_port();
     let first = thread::spawn(move || init(port, 0, 2, options().group_name("blue")).unwrap());
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -102,7 +102,7 @@ fn a_taken_address_names_the_job_that_has_it() {
 }
 
 #[test]
-fn a_rank_with_another_secret_is_refused() {
+fn a_rank_with_another_secret_is_rejected() {
     let port = free_port();
     let options = options().rendezvous_timeout(Duration::from_secs(2));
     let errors = ranks(2, |rank| match rank {
@@ -113,7 +113,7 @@ fn a_rank_with_another_secret_is_refused() {
     assert!(matches!(errors[1], Error::Unauthenticated { .. }), "{:?}", errors[1]);
 }
 
-/// Connects to `port` and sends rubbish or nothing, over and over, until `until`.
+/// Connects to `port` repeatedly until `until`, and sends random bytes or nothing.
 fn pester(port: u16, until: Instant) {
     let mut silent = Vec::new();
     while Instant::now() < until {
@@ -128,7 +128,7 @@ fn pester(port: u16, until: Instant) {
 }
 
 #[test]
-fn strangers_neither_stop_nor_delay_the_job() {
+fn unauthenticated_peers_neither_stop_nor_delay_the_job() {
     let port = free_port();
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -146,7 +146,7 @@ fn strangers_neither_stop_nor_delay_the_job() {
 }
 
 #[test]
-fn bad_arguments_are_refused_before_anything_is_opened() {
+fn invalid_arguments_are_rejected_before_anything_is_opened() {
     let refused = |method: &str, options: Options, part: &str| {
         let error = ProcessGroup::init(method.parse().unwrap(), options).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
@@ -162,10 +162,10 @@ fn bad_arguments_are_refused_before_anything_is_opened() {
 }
 
 #[test]
-fn a_file_brings_the_ranks_together() {
+fn ranks_rendezvous_through_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("job");
-    // What an earlier job left behind leads nowhere and must not matter.
+    // The file of an earlier job must be ignored.
     std::fs::write(&path, "127.0.0.1:1\nold secret\n").unwrap();
     let sums = ranks(3, |rank| {
         let method = InitMethod::File(path.clone());

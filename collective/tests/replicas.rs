@@ -1,4 +1,4 @@
-//! Replicas on several ranks: broadcast, digests, and differences found.
+//! Replicas on several ranks: broadcast, digests and detection of differences.
 #![cfg(feature = "burn")]
 
 mod common;
@@ -38,17 +38,17 @@ fn device() -> Device {
 }
 
 #[test]
-fn broadcast_gives_all_ranks_the_same_parameters_and_buffers() {
+fn broadcast_copies_parameters_and_buffers_to_all_ranks() {
     let digests = common::world(common::Kind::Thread, 3, common::options(), |group: ProcessGroup| {
         let device = device();
         let net = Net::new(4, &device);
-        // Every rank its own weights and running statistics.
+        // Different weights and running statistics on every rank.
         let x = Tensor::<2>::random([6, 8], Distribution::Default, &device) + group.rank() as f32;
         let _ = net.norm.forward(x);
         let before = module_state::digest(&net).expect("read");
         let net = module_state::broadcast(net, &group, 1).expect("broadcast");
         let after = module_state::verify_equal(&net, &group, "after the broadcast").expect("equal");
-        // Still trainable.
+        // Parameters are still trainable.
         let x = Tensor::<2>::random([2, 4], Distribution::Default, &device);
         let grads = GradientsParams::from_grads(net.loss(x).backward(), &net);
         assert!(grads.get::<2>(net.first.weight.id).is_some());
@@ -75,7 +75,7 @@ fn different_models_are_named_on_every_rank() {
 }
 
 #[test]
-fn a_replica_that_drifted_is_named() {
+fn a_diverged_replica_is_named() {
     let errors = common::world(common::Kind::Thread, 3, common::options(), |group: ProcessGroup| {
         let net = module_state::broadcast(Net::new(4, &device()), &group, 0).expect("broadcast");
         let mut data: Vec<TensorData> =

@@ -1,4 +1,4 @@
-//! Stores through which ranks find each other, and the store that a group has.
+//! Rendezvous through stores, and the store of a group.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn sums(size: usize, join: impl Fn(Options) -> ProcessGroup + Sync) -> Vec<i64> 
 }
 
 #[test]
-fn ranks_meet_through_any_store() {
+fn ranks_rendezvous_through_any_store() {
     let folder = tempfile::tempdir().unwrap();
     let stores: [Arc<dyn Store>; 3] = [
         Arc::new(HashStore::default()),
@@ -31,7 +31,7 @@ fn ranks_meet_through_any_store() {
         Arc::new(Slow(HashStore::default())),
     ];
     for store in stores {
-        // What an earlier job left behind leads nowhere and must not matter.
+        // The entry of an earlier job must be ignored.
         store.set("rendezvous/default", b"127.0.0.1:1\nold secret\n").unwrap();
         let group = |options| ProcessGroup::init_with_store(store.clone(), options).unwrap();
         assert_eq!(sums(3, group), [3, 3, 3], "{store:?}");
@@ -40,7 +40,7 @@ fn ranks_meet_through_any_store() {
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }
 
-/// A store of a user's own, which implements what has no default.
+/// A user's store with only the required methods.
 #[derive(Debug)]
 struct Slow(HashStore);
 
@@ -59,7 +59,7 @@ impl Store for Slow {
 }
 
 #[test]
-fn two_jobs_meet_in_one_store_under_their_names() {
+fn two_jobs_share_a_store_under_their_names() {
     let store: Arc<dyn Store> = Arc::new(HashStore::default());
     let sums = ranks(4, |number| {
         let (job, rank) = (["one", "other"][number / 2], number % 2);
@@ -73,7 +73,7 @@ fn two_jobs_meet_in_one_store_under_their_names() {
 }
 
 #[test]
-fn a_rank_that_nobody_meets_names_the_store() {
+fn a_rendezvous_timeout_names_the_store() {
     let join = |store: Arc<dyn Store>| {
         let options = Options::default().rank(1).world_size(2).rendezvous_timeout(Duration::from_millis(300));
         ProcessGroup::init_with_store(store, options).unwrap_err()
@@ -83,7 +83,7 @@ fn a_rank_that_nobody_meets_names_the_store() {
     assert!(error.to_string().contains("HashStore") && error.to_string().contains("rank 0"), "{error}");
 }
 
-/// A file that another user owns: a planted one where this user may make it, else one of the system's.
+/// A file of another user: created where this user may do so, otherwise one of the system's.
 fn foreign(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("job");
     fs::write(&path, "127.0.0.1:1\nanother user's secret\n").unwrap();
@@ -94,7 +94,7 @@ fn foreign(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 #[test]
-fn a_rendezvous_file_of_another_user_is_not_believed() {
+fn a_rendezvous_file_of_another_user_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = foreign(&folder);
     let owner = fs::metadata(&path).unwrap().uid();
@@ -106,11 +106,11 @@ fn a_rendezvous_file_of_another_user_is_not_believed() {
 }
 
 #[test]
-fn a_rendezvous_file_is_not_written_to_where_another_user_expects_it() {
+fn a_rendezvous_file_is_not_written_through_another_users_link() {
     let folder = tempfile::tempdir().unwrap();
     let (path, trap) = (folder.path().join("job"), folder.path().join("trap"));
     fs::write(&trap, "").unwrap();
-    // The name that a process can be expected to write to first.
+    // The first name that the process is expected to write to.
     symlink(&trap, folder.path().join(format!("job.{}", std::process::id()))).unwrap();
     let method = InitMethod::File(path.clone());
     assert_eq!(sums(2, |options| ProcessGroup::init(method.clone(), options).unwrap()), [1, 1]);
@@ -131,7 +131,7 @@ fn a_group_has_a_store() {
                 store.delete("name").unwrap();
             }
             group.barrier().unwrap();
-            // The ranks that did not delete it may be ahead of the one that did.
+            // The other ranks may be ahead of the one that deletes the key.
             while store.try_get("name").unwrap().is_some() {}
             let error = store.get("name", Duration::from_millis(20)).unwrap_err().to_string();
             assert!(error.contains("store key \"name\"") && error.contains("no rank has set it"), "{error}");
@@ -144,7 +144,7 @@ fn a_group_has_a_store() {
 }
 
 #[test]
-fn a_value_that_is_too_large_is_refused_and_does_no_harm() {
+fn a_value_that_is_too_large_is_rejected() {
     for kind in KINDS {
         world(kind, 2, options(), |group| {
             let large = vec![255; 1 << 20];
@@ -160,7 +160,7 @@ fn a_value_that_is_too_large_is_refused_and_does_no_harm() {
 }
 
 #[test]
-fn a_key_that_nobody_can_set_any_more_is_a_mismatch() {
+fn waiting_for_a_key_that_no_rank_can_set_is_a_mismatch() {
     for kind in KINDS {
         let begun = Instant::now();
         let errors = world(kind, 2, options(), |group| match group.rank() {

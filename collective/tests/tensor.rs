@@ -1,4 +1,4 @@
-//! Collectives on tensors, forwards and backwards, against what one rank with everything computes.
+//! Forward and backward of tensor collectives, compared with one rank that has all data.
 #![cfg(feature = "burn")]
 
 mod common;
@@ -11,7 +11,7 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// `rows` × 2 numbers that differ over ranks.
+/// `rows` × 2 values that differ between ranks.
 fn input(rank: usize, rows: usize) -> Tensor<2> {
     let values: Vec<f32> = (0..rows * 2).map(|i| (i as f32 + 1.0) * 0.25 - rank as f32).collect();
     Tensor::from_data(TensorData::new(values, [rows, 2]), &device())
@@ -21,7 +21,7 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().convert::<f32>().try_into_vec().expect("f32")
 }
 
-/// What each rank multiplies its output by, so that gradients differ over ranks.
+/// Factor of each rank's output, so that gradients differ between ranks.
 fn weight(rank: usize) -> f32 {
     [0.5, -2.0, 3.0][rank]
 }
@@ -47,7 +47,7 @@ fn all_reduce_and_its_gradient() {
 }
 
 #[test]
-fn extremes_are_constants_to_autodiff() {
+fn minimum_and_maximum_are_constants_to_autodiff() {
     let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let x = input(group.rank(), 1).require_grad();
         let y = tensor::all_reduce(x.clone(), &group, ReduceOp::Max).expect("all_reduce");
@@ -62,7 +62,7 @@ fn extremes_are_constants_to_autodiff() {
 
 #[test]
 fn all_gather_of_unequal_lengths_and_its_gradient() {
-    // Rank 0 has no row.
+    // Rank 0 has no rows.
     let results = world(Kind::Thread, 3, options(), |group: ProcessGroup| {
         let x = input(group.rank(), group.rank()).require_grad();
         let y = tensor::all_gather(x.clone(), &group).expect("all_gather");
@@ -77,7 +77,7 @@ fn all_gather_of_unequal_lengths_and_its_gradient() {
 }
 
 #[test]
-fn all_gather_of_different_widths_is_refused_everywhere() {
+fn all_gather_of_different_widths_is_an_error_on_all_ranks() {
     let errors = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let x = Tensor::<2>::zeros([1, 2 + group.rank()], &device());
         tensor::all_gather(x, &group).expect_err("different widths").to_string()
@@ -104,7 +104,7 @@ fn reduce_scatter_keeps_near_equal_parts_and_gathers_gradients() {
 }
 
 #[test]
-fn broadcast_gives_the_root_all_gradients() {
+fn broadcast_sums_gradients_on_the_root() {
     let results = world(Kind::Thread, 3, options(), |group: ProcessGroup| {
         let x = input(group.rank(), 2).require_grad();
         let y = tensor::broadcast(x.clone(), &group, 1).expect("broadcast");
@@ -118,7 +118,7 @@ fn broadcast_gives_the_root_all_gradients() {
 }
 
 #[test]
-fn every_float_type_travels() {
+fn every_float_type_is_supported() {
     for dtype in [FloatDType::F64, FloatDType::F16, FloatDType::BF16] {
         let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
             let x = input(group.rank(), 2).cast(dtype);
@@ -138,7 +138,7 @@ fn checkpointing_never_repeats_a_collective() {
         let y = tensor::all_reduce(x.clone().exp(), &group, ReduceOp::Sum).expect("all_reduce");
         let grads = y.tanh().exp().sum().backward();
         let grad = values(x.grad(&grads).expect("a gradient"));
-        // Forwards one call, backwards one, and this one is in step with the other rank's.
+        // One call forward and one backward, so that this call matches the other rank's.
         group.barrier().expect("in step");
         grad
     });

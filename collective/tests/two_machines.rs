@@ -1,6 +1,7 @@
-//! Two machines: network namespaces, joined by a cable that can be pulled. Needs root and iproute2.
-//! Where it cannot run it says so, past the test harness, and fails instead if the environment
-//! variable `CI` or `BURN_DDP_REQUIRE_NETNS` is set.
+//! Two machines, as network namespaces with a connection that can be cut. Needs root and iproute2.
+//!
+//! Otherwise the test prints a warning past the test harness, and fails if the environment variable `CI` or
+//! `BURN_DDP_REQUIRE_NETNS` is set.
 
 #![cfg(target_os = "linux")]
 
@@ -22,13 +23,13 @@ use std::{
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const SECRET: Option<&str> = Some("a secret for tests");
 
-/// Not a test of its own: what a rank does.
+/// Entry point of a rank process; passes at once in the test run itself.
 #[test]
 fn rank() {
     process::be_a_rank();
 }
 
-/// Runs `ip`, or says why it failed.
+/// Runs `ip`; returns its error message if it fails.
 fn ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     let output = output.map_err(|error| format!("the command ip of iproute2 cannot be run: {error}"))?;
@@ -38,13 +39,13 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("`ip {arguments}` failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// Two namespaces and the cable between them, removed when dropped.
+/// Two network namespaces and the connection between them, removed when dropped.
 struct Machines {
     names: [String; 2],
 }
 
 impl Machines {
-    /// None, after saying so, where there can be no namespaces.
+    /// Creates the namespaces; prints a warning and returns `None` if that is impossible.
     fn new() -> Option<Self> {
         let why = match Self::build() {
             Ok(machines) => return Some(machines),
@@ -55,7 +56,7 @@ impl Machines {
             panic!("{name} is set, but there are no network namespaces: {why}");
         }
         let test = thread::current().name().unwrap_or("a test").to_string();
-        // Not `eprintln`: the harness would keep that to itself.
+        // The harness captures `eprintln`.
         let _ = writeln!(std::io::stderr(), "NOT RUN: {test} needs root and iproute2: {why}");
         None
     }
@@ -64,7 +65,7 @@ impl Machines {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let name = |end: &str| format!("ddp-test-{}-{number}{end}", std::process::id());
-        // What there is of it is removed also if the rest fails.
+        // Created first, so that its drop removes partial results.
         let machines = Machines { names: [name("a"), name("b")] };
         let [a, b] = &machines.names;
         ip(&format!("netns add {a}"))?;
@@ -78,12 +79,12 @@ impl Machines {
         Ok(machines)
     }
 
-    /// Pulls the cable out of one of them.
+    /// Cuts the connection at one end.
     fn pull(&self, machine: usize) {
         ip(&format!("-n {} link set cable down", self.names[machine])).unwrap();
     }
 
-    /// Starts `each` ranks on both, the lower ones on the first.
+    /// Starts `each` ranks on both machines, the lower ones on the first.
     fn start(&self, each: usize, role: &str, secret: Option<&str>) -> Vec<Rank> {
         let start = |rank: usize| {
             let name = &self.names[rank / each];
@@ -92,7 +93,7 @@ impl Machines {
                 ("WORLD_SIZE", (2 * each).to_string()),
                 ("MASTER_ADDR", ADDRESSES[0].into()),
                 ("MASTER_PORT", "29500".into()),
-                // One kernel and one set of processes: without this they are one machine.
+                // The namespaces share the kernel and the processes; without this they count as one machine.
                 ("BURN_DDP_HOST_ID", name.clone()),
             ];
             variables.extend(secret.map(|secret| ("BURN_DDP_SECRET", secret.into())));
@@ -113,7 +114,7 @@ impl Drop for Machines {
 }
 
 #[test]
-fn nothing_is_left_of_them_after_a_panic() {
+fn namespaces_are_removed_after_a_panic() {
     let Some(machines) = Machines::new() else { return };
     let files = machines.names.clone().map(|name| Path::new("/run/netns").join(name));
     assert!(files.iter().all(|file| file.exists()));
@@ -126,7 +127,7 @@ fn nothing_is_left_of_them_after_a_panic() {
 }
 
 #[test]
-fn two_machines_compute_and_end() {
+fn two_machines_reduce_and_exit() {
     let Some(machines) = Machines::new() else { return };
     for (each, transport) in [(1, "tcp"), (2, "shm+tcp")] {
         for mut rank in machines.start(each, "auto 60000 40", SECRET) {
@@ -138,7 +139,7 @@ fn two_machines_compute_and_end() {
 }
 
 #[test]
-fn without_a_secret_two_machines_refuse_to_start() {
+fn two_machines_require_a_secret() {
     let Some(machines) = Machines::new() else { return };
     for mut rank in machines.start(1, "auto 60000 1", None) {
         let error = rank.ended().expect("an error");
@@ -149,7 +150,7 @@ fn without_a_secret_two_machines_refuse_to_start() {
     }
 }
 
-/// Pulls the cable in the middle of the work of `each` ranks on both machines.
+/// Cuts the connection while `each` ranks on both machines are working.
 fn pull_the_cable(each: usize, timeout: Duration) {
     for end in [0, 1] {
         let Some(machines) = Machines::new() else { return };
@@ -178,13 +179,13 @@ fn pull_the_cable(each: usize, timeout: Duration) {
 }
 
 #[test]
-fn a_pulled_cable_is_noticed_before_a_long_deadline() {
+fn a_cut_connection_is_detected_before_a_long_deadline() {
     pull_the_cable(1, Duration::from_secs(60));
     pull_the_cable(2, Duration::from_secs(60));
 }
 
 #[test]
-fn a_pulled_cable_ends_a_short_deadline() {
+fn a_cut_connection_times_out_at_a_short_deadline() {
     pull_the_cable(1, Duration::from_secs(2));
     pull_the_cable(2, Duration::from_secs(2));
 }

@@ -1,4 +1,4 @@
-//! Trains the MNIST network on whatever this machine has, with data parallelism.
+//! Trains the MNIST network with data parallelism on the devices of this machine.
 //!
 //! ```text
 //! cargo run --example mnist_ddp                                # one process per GPU, or two on the CPU
@@ -8,7 +8,7 @@
 //! torchrun --nproc-per-node 4 target/debug/examples/mnist_ddp  # ranks started by torchrun
 //! ```
 
-use burn_ddp::{exit, trainer::config_file};
+use burn_ddp::{config::config_file, process::exit};
 use clap::{Parser, Subcommand};
 use mnist::{
     args::MnistArgs,

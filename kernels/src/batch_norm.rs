@@ -1,5 +1,4 @@
-//! Sums over the channels of a batch, and the same straight line for each value of a channel: what
-//! batch normalisation is made of, forwards and backwards.
+//! Passes of batch normalisation: sums over the channels of a batch and an affine map per channel.
 //!
 //! Batches are `[batch, channels, positions]`.
 
@@ -10,12 +9,12 @@ use crate::{
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
-/// Values of a batch, each to be taken less its channel's centre.
+/// Values of a batch, from which each channel's centre is subtracted.
 #[derive(Clone, Copy)]
 pub struct Centred<'a> {
-    /// `[batch, channels, positions]`.
+    /// Shape `[batch, channels, positions]`.
     pub values: &'a [f32],
-    /// One a channel, or zeros.
+    /// One centre per channel; `None` means zeros.
     pub centres: Option<&'a [f32]>,
 }
 
@@ -27,11 +26,12 @@ impl<'a> Centred<'a> {
     }
 }
 
-/// Of each channel the sum of `a`, and that of `a` times `b`. Planes are summed in f32, and their sums in
-/// f64, in the order of the images.
+/// Sums `a` and `a` × `b` over each channel.
+///
+/// Planes are summed in f32 and their sums in f64, in image order.
 ///
 /// # Panics
-/// If there are fewer values than `[batch, channels, positions]` says.
+/// If there are fewer values than the shape `[batch, channels, positions]` requires.
 pub fn sums(a: Centred, b: Centred, [batch, channels, positions]: [usize; 3]) -> Vec<[f64; 2]> {
     let parts = parallel::each(
         batch,
@@ -104,20 +104,20 @@ fn plane_sums<S: Simd>(simd: S, a: &[f32], centre_a: f32, b: &[f32], centre_b: f
     [first, second]
 }
 
-/// What a channel's values become: `factors[0] × a + factors[1] × b + constant`.
+/// A channel's affine map: `factors[0] × a + factors[1] × b + constant`.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine {
-    /// Of `a` and of `b`.
+    /// Factors of `a` and `b`.
     pub factors: [f32; 2],
-    /// What is added.
+    /// Added constant.
     pub constant: f32,
 }
 
-/// Each channel's line over `a`, and over `b` if there is one.
+/// Applies each channel's affine map to `a`, and to `b` if there is one.
 ///
 /// # Panics
-/// If there are fewer values than `[batch, channels, positions]` says, or fewer lines than channels, or if
-/// the result is more than memory can hold.
+/// If there are fewer values than the shape requires, fewer maps than channels, or the result does not
+/// fit in memory.
 pub fn apply(
     lines: &[Affine],
     a: Centred,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_a_loop_at_every_number_of_threads() {
+    fn sums_equal_a_plain_loop_for_every_number_of_threads() {
         let (a, b, centres) = (batch(1), batch(5), [0.5, -2.0]);
         let [_, channels, positions] = SHAPE;
         let mut wanted = [[0.0f64; 2]; 2];
@@ -192,7 +192,7 @@ mod tests {
             let b = Centred { values: &b, centres: Some(&centres) };
             pool.install(|| sums(Centred { values: &a, centres: None }, b, SHAPE))
         };
-        // All of these are multiples of a quarter, and small: sums are exact.
+        // Multiples of a quarter, and small, so that the sums are exact.
         assert_eq!(with(1), wanted);
         assert_eq!(with(3), wanted);
     }

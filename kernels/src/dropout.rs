@@ -1,28 +1,29 @@
-//! Dropout with sixteen random bits a value, and one byte to remember it by.
+//! Dropout with 16 random bits and one byte of mask per value.
 
 use crate::{parallel, simd::arch};
 use pulp::{Simd, WithSimd};
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use std::mem::MaybeUninit;
 
-/// What decides which values are kept: a key of ChaCha8 (D. J. Bernstein, "ChaCha, a variant of
-/// Salsa20", 2008).
+/// Key of the ChaCha8 generator (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008).
 pub type Key = [u8; 32];
 
-/// Which values of a batch are kept.
+/// Dropout mask of a batch.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// A byte a value, 0 or 1.
+    /// One byte per value, 0 or 1.
     mask: Vec<u8>,
-    /// Values of a row.
+    /// Length of a row.
     len: usize,
-    /// What those that are kept are multiplied with.
+    /// Factor of the kept values.
     factor: f32,
 }
 
 impl Kept {
-    /// Of `rows` rows of `len` values, of which each is dropped with probability `prob`, from 0 to 1,
-    /// to the nearest 1/65536. Each row has a stream of its own.
+    /// Draws the mask for `rows` rows of `len` values.
+    ///
+    /// Each value is dropped with probability `prob`, from 0 to 1, rounded to 1/65536. Every row has its own
+    /// random stream.
     pub fn draw(rows: usize, len: usize, prob: f64, key: Key) -> Self {
         const CHANCES: f64 = 65536.0;
         let dropped = (prob * CHANCES).round();
@@ -40,10 +41,10 @@ impl Kept {
         Self { mask, len, factor: (CHANCES / (CHANCES - dropped)) as f32 }
     }
 
-    /// What is left of `values`, so much larger that their mean stays.
+    /// Zeroes the dropped values and scales the others by `1 / (1 − prob)`.
     ///
     /// # Panics
-    /// If there are fewer than were drawn for.
+    /// If there are fewer values than the mask has.
     pub fn scale(&self, values: &[f32]) -> Vec<f32> {
         let one = |(): &mut (), row: usize, to: &mut [MaybeUninit<f32>]| {
             let (start, len) = (row * self.len, to.len());
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_what_the_key_says_and_the_mean() {
+    fn the_key_determines_the_mask_and_the_mean_is_kept() {
         for prob in [0.25, 0.5, 0.9] {
             let draw = |threads, key| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
@@ -91,7 +92,7 @@ mod tests {
             assert!(drawn[..1000] != drawn[1000..2000], "rows must differ");
 
             let kept = drawn.iter().filter(|&&value| value != 0.0).count() as f64 / 1e5;
-            // Six standard deviations of a share of 100 000.
+            // Six standard deviations of the kept share of 100 000 values.
             let slack = 6.0 * (prob * (1.0 - prob) / 1e5).sqrt();
             assert!((kept - (1.0 - prob)).abs() < slack, "{kept} kept of 1 - {prob}");
             let factor = drawn.iter().copied().fold(0.0, f32::max);

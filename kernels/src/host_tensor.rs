@@ -1,4 +1,4 @@
-//! Tensors of Flex, Burn's CPU backend, as slices and back.
+//! Conversion between slices and tensors of Flex, Burn's CPU backend.
 
 use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
@@ -6,8 +6,9 @@ use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 /// A tensor in host memory.
 pub type Host = FloatTensor<Flex>;
 
-/// The tensor in row-major order. A contiguous part of a larger tensor is not copied, unlike by
-/// `to_contiguous`.
+/// The tensor in row-major order.
+///
+/// Unlike `to_contiguous`, it does not copy a contiguous part of a larger tensor.
 pub fn contiguous(tensor: Host) -> Host {
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
@@ -21,8 +22,9 @@ pub fn values(tensor: &Host) -> &[f32] {
     &tensor.storage::<f32>()[start..start + tensor.shape().num_elements()]
 }
 
-/// The values of an f32 tensor for writing: in place if no other tensor shares them, otherwise in a copy that
-/// replaces the tensor.
+/// The values of an f32 tensor for writing.
+///
+/// In place if no other tensor shares them, otherwise in a copy that replaces the tensor.
 ///
 /// # Panics
 /// If the tensor is not f32.
@@ -36,7 +38,7 @@ pub fn values_mut(tensor: &mut Host) -> &mut [f32] {
     tensor.storage_mut::<f32>()
 }
 
-/// A tensor of `values`, which are not copied.
+/// A tensor that takes ownership of `values`.
 pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
     Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())
 }
@@ -46,7 +48,7 @@ pub fn is_flex(device: &Device) -> bool {
     device.clone().without_autodiff() == Device::flex()
 }
 
-/// Whether `x` is f32 in host memory, as [`values`] needs it.
+/// Whether `x` is f32 in host memory, as [`values`] requires.
 pub fn is_host<const D: usize>(x: &Tensor<D>) -> bool {
     x.dtype() == DType::F32 && is_flex(&x.device())
 }

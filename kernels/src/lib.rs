@@ -1,14 +1,15 @@
-//! Operations of neural networks on a CPU, over plain slices of f32: convolution, ReLU with
-//! max-pooling, dropout, linear layers, the passes of batch normalisation, and a step of SGD. They use no tensor
-//! type and no autodiff. With the feature `burn`, `layers` makes operations of Burn of them.
+//! CPU kernels for neural networks over plain `f32` slices.
 //!
-//! This is a crate because Cargo's profiles are per crate: it is optimised and without debug assertions
-//! in every build, as a training program is slow without.
+//! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch normalisation and SGD, without
+//! a tensor type or autodiff. With the feature `burn`, `layers` wraps them as Burn operations.
 //!
-//! Results are the same bits at every number of threads: work is cut by images, never by threads, and
-//! sums are added in the order of the images. Threads are those of the rayon pool the caller is in.
+//! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
+//! build.
+//!
+//! Results are bit-identical for every number of threads: work is split by images, not by threads, and sums
+//! are added in image order. Work runs in the caller's rayon pool.
 
-// Loops over registers and taps go by number: that is how the kernels think.
+// Loops over registers and taps index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 #![warn(missing_docs)]
 

@@ -1,15 +1,15 @@
-//! A linear layer: products of matrices by the crate `gemm`, into memory that nobody has cleared before.
+//! Linear layer: matrix products by the crate `gemm` into uninitialised memory.
 
 use crate::parallel;
 use gemm::Parallelism;
 
-/// Multiplications from which on several threads are worth it.
+/// Minimum number of multiplications for several threads.
 const PARALLEL: usize = 1 << 18;
 
-/// `x`, `[batch, inputs]`, times `weight`, `[inputs, outputs]`, with `bias`, `[outputs]`, added to each row.
+/// Multiplies `x`, `[batch, inputs]`, by `weight`, `[inputs, outputs]`, and adds `bias`, `[outputs]`.
 ///
 /// # Panics
-/// If the slices are not of these shapes, or the result is more than memory can hold.
+/// If the slices do not have these shapes, or the result does not fit in memory.
 pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     let [batch, inputs, outputs] = shape(x, weight, bias.len());
     let mut y = product([batch, inputs, outputs], Matrix::rows(x, inputs), Matrix::rows(weight, outputs));
@@ -19,10 +19,10 @@ pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     y
 }
 
-/// The gradient of `x`, from that of the output, `[batch, outputs]`.
+/// Gradient of `x`, from that of the output, `[batch, outputs]`.
 ///
 /// # Panics
-/// If the slices are not of these shapes, or the result is more than memory can hold.
+/// If the slices do not have these shapes, or the result does not fit in memory.
 pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f32> {
     let [batch, outputs, inputs] = shape(gradient, weight, weight.len() / outputs.max(1));
     product(
@@ -32,10 +32,10 @@ pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f
     )
 }
 
-/// The gradients of the weight and of the bias, from `x` and that of the output, `[batch, outputs]`.
+/// Gradients of weight and bias, from `x` and the gradient of the output, `[batch, outputs]`.
 ///
 /// # Panics
-/// If the slices are not of these shapes, or the result is more than memory can hold.
+/// If the slices do not have these shapes, or the result does not fit in memory.
 pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f32>) {
     let [inputs, outputs] = [x, gradient].map(|matrix| matrix.len() / batch.max(1));
     let x = Matrix::rows(x, inputs).transpose();
@@ -47,13 +47,13 @@ pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f3
     (weight, bias)
 }
 
-/// `[rows, inner, columns]` of a product whose right side has `columns` columns, or as many rows.
+/// Dimensions `[rows, inner, columns]` of a product whose right side has `columns` columns, or rows.
 fn shape(left: &[f32], right: &[f32], columns: usize) -> [usize; 3] {
     let inner = right.len() / columns.max(1);
     [left.len() / inner.max(1), inner, columns]
 }
 
-/// A matrix in memory, and how far its rows and its columns are apart.
+/// A matrix with its strides.
 #[derive(Clone, Copy)]
 struct Matrix<'a> {
     values: &'a [f32],
@@ -61,7 +61,7 @@ struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Row by row.
+    /// A row-major matrix.
     fn rows(values: &'a [f32], width: usize) -> Self {
         Self { values, strides: [width as isize, 1] }
     }
@@ -71,7 +71,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// `[rows, inner]` times `[inner, columns]`, row by row.
+/// Row-major product of `[rows, inner]` and `[inner, columns]`.
 fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> Vec<f32> {
     for (matrix, [rows, columns]) in [(left, [rows, inner]), (right, [inner, columns])] {
         assert_eq!(matrix.values.len(), rows * columns, "whole rows");
@@ -80,8 +80,8 @@ fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> V
     let mut result = Vec::with_capacity(len);
     let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;
     let parallelism = if many { Parallelism::Rayon(0) } else { Parallelism::None };
-    // SAFETY: both matrices have as many values as their shapes say, and their strides are those of their
-    // rows; the result, which is not read, has room, and is written whole.
+    // SAFETY: both matrices have the number of values and the strides of their shapes. The result has room for
+    // all values, is not read, and is written completely.
     unsafe {
         gemm::gemm::<f32>(
             rows,

@@ -1,15 +1,17 @@
-//! Work cut into parts that do not depend on the number of threads.
+//! Parallel work in parts that do not depend on the number of threads.
 
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
 
-/// How many values a tensor of this shape has, if memory can hold as many numbers of four bytes.
+/// Number of values of a tensor; `None` if 4-byte values would exceed the address space.
 pub fn values(shape: &[usize]) -> Option<usize> {
     let values = shape.iter().try_fold(1usize, |values, length| values.checked_mul(*length))?;
     (values <= isize::MAX as usize / size_of::<f32>()).then_some(values)
 }
 
-/// `work(part)` for each of `parts` parts, in their order. `new` makes what a thread works with.
+/// Results of `work(part)` for each of `parts` parts, in order.
+///
+/// `new` creates a thread's workspace.
 pub fn each<W, T: Send>(
     parts: usize,
     new: impl Fn() -> W + Sync + Send,
@@ -25,10 +27,10 @@ pub fn each<W, T: Send>(
 /// A vector of `parts` parts of `len` values each, written by `write(part, values)`.
 ///
 /// # Safety
-/// `write` must write all of them.
+/// `write` must write every value.
 ///
 /// # Panics
-/// If they are more than memory can hold.
+/// If the values do not fit in memory.
 pub unsafe fn build<W, T: Send + Copy>(
     parts: usize,
     len: usize,
@@ -38,7 +40,7 @@ pub unsafe fn build<W, T: Send + Copy>(
     if len == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller's promise; a `()` needs no writing.
+    // SAFETY: the caller's contract; `()` needs no write.
     unsafe {
         build_two(parts, [len, 1], new, |w, part, values, _: &mut [MaybeUninit<()>]| write(w, part, values)).0
     }
@@ -47,10 +49,10 @@ pub unsafe fn build<W, T: Send + Copy>(
 /// Two vectors, of `parts` parts of `lens` values each, written by `write(part, first, second)`.
 ///
 /// # Safety
-/// `write` must write all of them.
+/// `write` must write every value.
 ///
 /// # Panics
-/// If they are more than memory can hold.
+/// If the values do not fit in memory.
 pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     parts: usize,
     lens: [usize; 2],
@@ -58,12 +60,12 @@ pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     write: impl Fn(&mut W, usize, &mut [MaybeUninit<A>], &mut [MaybeUninit<B>]) + Sync + Send,
 ) -> (Vec<A>, Vec<B>) {
     let [len_a, len_b] = lens;
-    // A number that wrapped round would cut parts short, which `write` might leave as they are.
+    // An overflow would shorten the parts, which `write` might then leave uninitialised.
     let [total_a, total_b] = lens.map(|len| values(&[parts, len]).expect("a result that fits in memory"));
     let (mut a, mut b) = (Vec::with_capacity(total_a), Vec::with_capacity(total_b));
     let room_a = &mut a.spare_capacity_mut()[..total_a];
     let room_b = &mut b.spare_capacity_mut()[..total_b];
-    // There are no chunks of nothing.
+    // Slices have no chunks of length 0.
     if alone(parts) || lens.contains(&0) {
         let mut workspace = new();
         for part in 0..parts {
@@ -77,8 +79,8 @@ pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
             .enumerate()
             .for_each_init(new, |workspace, (part, (a, b))| write(workspace, part, a, b));
     }
-    // SAFETY: there were as many parts as announced, each of its full length, and the caller promises
-    // that every part was written whole.
+    // SAFETY: there were `parts` parts of full length, and the caller guarantees that every value was
+    // written.
     unsafe {
         a.set_len(total_a);
         b.set_len(total_b);
@@ -86,8 +88,9 @@ pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     (a, b)
 }
 
-/// `work` on slices of one length, in parts that lie side by side in them. What becomes of a value may depend
-/// on the values beside it alone.
+/// Calls `work` on corresponding parts of slices of equal length.
+///
+/// A result may depend only on the values at the same index.
 pub fn side_by_side<A: Send, B: Send>(
     [x, y]: [&[f32]; 2],
     a: &mut [A],
@@ -103,7 +106,7 @@ pub fn side_by_side<A: Send, B: Send>(
         .for_each(|(x, y, a, b)| work([x, y], a, b));
 }
 
-/// With one thread, work stays where its data is: in the cache of the core that asks.
+/// Whether one thread does all work: the data then stays in the cache of the calling core.
 fn alone(parts: usize) -> bool {
     parts < 2 || rayon::current_num_threads() < 2
 }
@@ -114,7 +117,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     #[test]
-    fn a_vector_beside_an_empty_one_is_written() {
+    fn both_vectors_are_written_if_one_is_empty() {
         for parts in [1, 3] {
             let written = AtomicUsize::new(0);
             let write = |(): &mut (), part, none: &mut [MaybeUninit<u8>], both: &mut [MaybeUninit<f32>]| {
@@ -124,7 +127,7 @@ mod tests {
             };
             // SAFETY: both values of a part are written.
             let (none, both) = unsafe { build_two(parts, [0, 2], || (), write) };
-            // Before the values are looked at.
+            // Checked before the values are read.
             assert_eq!(written.into_inner(), 2 * parts);
             assert_eq!((none.len(), both.len()), (0, 2 * parts));
             assert!(both.iter().enumerate().all(|(at, value)| *value == (at / 2) as f32));
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a result that fits in memory")]
-    fn a_number_of_values_that_wraps_round_is_refused() {
+    fn overflowing_lengths_are_rejected() {
         let write = |(): &mut (), _, values: &mut [MaybeUninit<f32>]| values.fill(MaybeUninit::new(0.0));
         // SAFETY: all values are written.
         drop(unsafe { build(2, usize::MAX / 2 + 2, || (), write) });

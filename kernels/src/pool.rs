@@ -1,31 +1,32 @@
-//! ReLU and max-pooling in one pass, forwards and backwards.
+//! ReLU and max-pooling in one pass, forward and backward.
 //!
-//! As ReLU never changes which value is the largest but where none is above zero, pooling starts from
-//! zero instead. Of each window one byte remembers which value it took.
+//! Pooling with an initial maximum of zero includes the ReLU. One byte per window stores the index of its
+//! largest value.
 
 use crate::{parallel, simd::arch};
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
-/// In place of a window's value: none is above zero.
+/// Index of a window without a positive value.
 pub const NONE: u8 = u8::MAX;
 
-/// Columns of the widest window: the compiler makes vectors of loops over a number it knows.
+/// Maximum number of columns of a window, for which the compiler vectorises the loops.
 const WIDEST: usize = 4;
 
-/// Windows side by side in planes of `size`; what is left over at the ends belongs to none.
+/// Adjacent windows in planes of `size`; incomplete windows at the ends are ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows {
-    /// Images and channels.
+    /// Number of images and channels.
     planes: [usize; 2],
     size: [usize; 2],
     kernel: [usize; 2],
 }
 
 impl Windows {
-    /// Of `kernel` rows and columns in images `[batch, channels, height, width]`. `None` if there is
-    /// no window, one is wider than 4 or has more than 254 values, or the images would be larger than
-    /// memory can be.
+    /// Windows of `kernel` rows and columns in images `[batch, channels, height, width]`.
+    ///
+    /// `None` if there is no window, a window is wider than 4 or has more than 254 values, or the images would
+    /// not fit in the address space.
     pub fn new(images: [usize; 4], kernel: [usize; 2]) -> Option<Self> {
         let [batch, channels, height, width] = images;
         let [rows, columns] = kernel;
@@ -36,12 +37,12 @@ impl Windows {
         (fits && rows * columns < usize::from(NONE)).then_some(windows)
     }
 
-    /// `[batch, channels, height, width]` of what goes in.
+    /// Input shape, `[batch, channels, height, width]`.
     pub fn input(&self) -> [usize; 4] {
         [self.planes[0], self.planes[1], self.size[0], self.size[1]]
     }
 
-    /// `[batch, channels, height, width]` of what comes out.
+    /// Output shape, `[batch, channels, height, width]`.
     pub fn output(&self) -> [usize; 4] {
         let [rows, columns] = self.counts();
         [self.planes[0], self.planes[1], rows, columns]
@@ -52,10 +53,10 @@ impl Windows {
     }
 }
 
-/// The largest of zero and each window's values, and which of them it is.
+/// The largest of zero and each window's values, and their indices within the windows.
 ///
 /// # Panics
-/// If there are fewer values than `windows` says.
+/// If there are fewer values than `windows` requires.
 pub fn forward(values: &[f32], windows: &Windows) -> (Vec<f32>, Vec<u8>) {
     let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
     let one = |(): &mut (), number: usize, out: &mut [MaybeUninit<f32>], taken: &mut [MaybeUninit<u8>]| {
@@ -67,7 +68,7 @@ pub fn forward(values: &[f32], windows: &Windows) -> (Vec<f32>, Vec<u8>) {
     unsafe { parallel::build_two(batch, [len, len], || (), one) }
 }
 
-/// One image. Not a closure: those are compiled for the least of processors.
+/// One image. A type and not a closure, because closures are compiled for the baseline processor.
 struct Pool<'a> {
     windows: &'a Windows,
     planes: &'a [f32],
@@ -99,7 +100,7 @@ fn pool<const K: usize>(
     taken: &mut [MaybeUninit<u8>],
 ) {
     let ([height, width], kernel_rows, [rows, wide]) = (windows.size, windows.kernel[0], windows.counts());
-    // Of one width, so that both fit the same vectors.
+    // The same width for both, so that they use the same vectors.
     let (mut best, mut which) = (vec![0.0f32; wide], vec![0u32; wide]);
     for (plane, values) in planes.chunks_exact(height * width).enumerate() {
         for row in 0..rows {
@@ -109,7 +110,7 @@ fn pool<const K: usize>(
                 let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();
                 for ((best, which), window) in best.iter_mut().zip(&mut which).zip(values) {
                     for x in 0..K {
-                        // NaN is passed on, as Burn's do.
+                        // NaN is propagated, as in Burn.
                         let better = window[x] > *best || window[x].is_nan();
                         *which = if better { (y * K + x) as u32 } else { *which };
                         *best = if better { window[x] } else { *best };
@@ -125,10 +126,10 @@ fn pool<const K: usize>(
     }
 }
 
-/// Puts each gradient where its value came from.
+/// Spreads each gradient to the position of its window's largest value.
 ///
 /// # Panics
-/// If there are fewer gradients than `windows` says.
+/// If there are fewer gradients than `windows` requires.
 pub fn backward(gradients: &[f32], taken: &[u8], windows: &Windows) -> Vec<f32> {
     let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
     let len = channels * rows * columns;

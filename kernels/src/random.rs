@@ -17,7 +17,7 @@ thread_local! {
 pub struct RandomStream(Option<Generator>);
 
 impl RandomStream {
-    /// A stream of what `generator` returns.
+    /// Creates a stream of the values that `generator` returns.
     pub fn new(generator: impl FnMut() -> u64 + Send + 'static) -> Self {
         Self(Some(Box::new(generator)))
     }

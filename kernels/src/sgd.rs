@@ -1,26 +1,27 @@
-//! A step of stochastic gradient descent with momentum, in one pass over its values.
+//! One step of SGD with momentum, in one pass over the values.
 
 use crate::{parallel, simd::arch};
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
-/// What a step is made with: that of PyTorch's `torch.optim.SGD` without dampening.
+/// Settings of a step of PyTorch's `torch.optim.SGD` without dampening.
 #[derive(Clone, Copy, Debug)]
 pub struct Sgd {
     /// The learning rate of this step.
     pub rate: f32,
-    /// What is left of the velocity at each step.
+    /// Momentum factor.
     pub momentum: f32,
-    /// Nesterov's momentum: along the velocity as it will be after one more step of this gradient.
+    /// Whether Nesterov momentum is used.
     pub nesterov: bool,
-    /// Times the parameter, to be added to its gradient.
+    /// Weight decay: this factor times the parameter is added to the gradient.
     pub weight_decay: f32,
 }
 
 impl Sgd {
-    /// `velocity = momentum × velocity + gradient`, and then `parameter - rate × velocity`; all of one length,
-    /// the velocity zeros at first. Each value is rounded as often as in operations on whole tensors, one
-    /// after another, so that the results are the same bits.
+    /// Computes `velocity = momentum × velocity + gradient` and returns `parameter − rate × velocity`.
+    ///
+    /// All slices have the same length. The initial velocity is zero. Each value is rounded as often as in
+    /// separate tensor operations, so that the results are bit-identical to them.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -34,7 +35,7 @@ impl Sgd {
             velocity,
             room,
             |[parameter, gradient], velocity, moved| {
-                arch().dispatch(Step { with: *self, parameter, gradient, velocity, moved });
+                arch().dispatch(SgdPass { with: *self, parameter, gradient, velocity, moved });
             },
         );
         // SAFETY: each step writes all of its part.
@@ -43,7 +44,7 @@ impl Sgd {
     }
 }
 
-struct Step<'a> {
+struct SgdPass<'a> {
     with: Sgd,
     parameter: &'a [f32],
     gradient: &'a [f32],
@@ -51,7 +52,7 @@ struct Step<'a> {
     moved: &'a mut [MaybeUninit<f32>],
 }
 
-impl Step<'_> {
+impl SgdPass<'_> {
     #[inline(always)]
     fn pass<const DECAY: bool, const NESTEROV: bool>(self) {
         let Sgd { rate, momentum, weight_decay, .. } = self.with;
@@ -65,10 +66,10 @@ impl Step<'_> {
     }
 }
 
-impl WithSimd for Step<'_> {
+impl WithSimd for SgdPass<'_> {
     type Output = ();
 
-    // A loop for each case, which the compiler makes vectors of.
+    // One loop for each case, which the compiler vectorises.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         match (self.with.weight_decay != 0.0, self.with.nesterov) {

@@ -1,14 +1,14 @@
-//! Vectors of whatever width the processor has (crate `pulp`), from and to any address.
+//! Unaligned access to vectors of the processor's width (crate `pulp`).
 
 use pulp::{Arch, Simd};
 
 #[cfg(test)]
 thread_local! {
-    /// In place of what the processor has.
+    /// Overrides the detected architecture in tests.
     pub static PRETEND: std::cell::Cell<Option<Arch>> = const { std::cell::Cell::new(None) };
 }
 
-/// The widest vectors that this processor has.
+/// The architecture with the widest vectors of this processor.
 #[inline(always)]
 pub fn arch() -> Arch {
     #[cfg(test)]
@@ -18,42 +18,42 @@ pub fn arch() -> Arch {
     Arch::new()
 }
 
-/// The vector that starts at `from`.
+/// Loads the vector that starts at `from`.
 ///
 /// # Safety
-/// `S::F32_LANES` values must be readable there.
+/// `S::F32_LANES` values must be readable at `from`.
 #[inline(always)]
 pub unsafe fn load<S: Simd>(from: *const f32) -> S::f32s {
-    // SAFETY: the caller's promise; no alignment is needed.
+    // SAFETY: the caller's contract; no alignment is needed.
     unsafe { from.cast::<S::f32s>().read_unaligned() }
 }
 
-/// Writes `vector` to `to` and what follows.
+/// Stores `vector` at `to`.
 ///
 /// # Safety
-/// `S::F32_LANES` values must be writable there.
+/// `S::F32_LANES` values must be writable at `to`.
 #[inline(always)]
 pub unsafe fn store<S: Simd>(to: *mut f32, vector: S::f32s) {
-    // SAFETY: the caller's promise; no alignment is needed.
+    // SAFETY: the caller's contract; no alignment is needed.
     unsafe { to.cast::<S::f32s>().write_unaligned(vector) }
 }
 
-/// A copy of a few dozen values, for which a call of `memcpy` takes longer than the copying.
+/// Copies a few dozen values, faster than a call of `memcpy`.
 ///
 /// # Safety
-/// So many must be readable and writable there.
+/// `len` values must be readable at `from` and writable at `to`.
 #[inline(always)]
 pub unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
     const STEP: usize = 8;
     let mut at = 0;
     while at < len {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe {
             if len < STEP {
                 *to.add(at) = *from.add(at);
                 at += 1;
             } else {
-                // The last step overlaps the one before it rather than the end.
+                // The last step overlaps the one before it, so that it does not exceed the end.
                 let start = at.min(len - STEP);
                 let step = from.add(start).cast::<[f32; STEP]>().read_unaligned();
                 to.add(start).cast::<[f32; STEP]>().write_unaligned(step);
@@ -63,14 +63,14 @@ pub unsafe fn copy(from: *const f32, to: *mut f32, len: usize) {
     }
 }
 
-/// Values from the start of a cache line on, so that a vector lies in one.
+/// Values that start at a cache line, so that no vector crosses one.
 pub struct Aligned {
     values: Vec<f32>,
     start: usize,
 }
 
 impl Aligned {
-    /// `len` zeros.
+    /// Creates `len` zeros.
     pub fn new(len: usize) -> Self {
         const LINE: usize = 64;
         let values = vec![0.0; len + LINE / size_of::<f32>()];

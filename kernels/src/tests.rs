@@ -1,4 +1,4 @@
-//! Every kernel with every width of vectors that this processor has, against plain loops.
+//! Comparison of every kernel with plain loops, for every vector width that this processor has.
 
 use crate::{
     batch_norm::{self, Affine, Centred},
@@ -9,7 +9,7 @@ use crate::{
 };
 use pulp::Arch;
 
-/// Runs `test` with each; on one thread, which is where the pretence holds.
+/// Runs `test` with each width, on one thread, because the override is thread-local.
 fn everywhere(test: impl Fn(&str) + Send + Sync) {
     let mut widths = vec![("one value", Arch::Scalar), ("the widest", Arch::new())];
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -45,8 +45,7 @@ fn assert_close(ours: &[f32], wanted: &[f64], what: &str) {
 /// Shapes of image and weights, padding and dilation.
 type Case = ([usize; 4], [usize; 4], [usize; 2], [usize; 2]);
 
-/// Calls `meet(output, image, weight)` for every product of a convolution, whose outputs are
-/// `height` × `width`.
+/// Calls `meet(output, image, weight)` for every product of a convolution with `height` × `width` outputs.
 fn products(case: Case, [height, width]: [usize; 2], mut meet: impl FnMut(usize, usize, usize)) {
     let ([batch, channels, rows, columns], [filters, _, kernel @ ..], padding, dilation) = case;
     for (image, filter) in (0..batch).flat_map(|image| (0..filters).map(move |filter| (image, filter))) {
@@ -66,13 +65,13 @@ fn products(case: Case, [height, width]: [usize; 2], mut meet: impl FnMut(usize,
 }
 
 #[test]
-fn convolutions_are_loops() {
+fn convolution_equals_plain_loops() {
     let cases = [
         ([2, 3, 26, 26], [10, 3, 3, 3], [0, 0], [1, 1]),
         ([1, 1, 28, 28], [33, 1, 3, 3], [1, 1], [1, 1]),
         ([9, 2, 5, 7], [3, 2, 2, 3], [1, 2], [1, 2]),
         ([3, 4, 1, 1], [5, 4, 1, 1], [0, 0], [1, 1]),
-        // Winograd's: whole tiles, half ones, rows longer than a vector and shorter than the padding.
+        // Winograd: whole and incomplete tiles, rows longer than a vector and shorter than the padding.
         ([2, 16, 26, 26], [33, 16, 3, 3], [0, 0], [1, 1]),
         ([9, 29, 5, 8], [18, 29, 3, 3], [1, 2], [1, 1]),
         ([1, 32, 9, 45], [16, 32, 3, 3], [2, 0], [1, 1]),
@@ -101,7 +100,7 @@ fn convolutions_are_loops() {
             assert_close(&plain, &wanted, &what);
             assert!(cut.iter().zip(&plain).all(|(cut, plain)| *cut == plain.max(0.0)), "{what}");
 
-            // Through the ReLU: where it cut, nothing comes back.
+            // Through the ReLU, gradients are zero where the output is zero.
             let passed: Vec<f32> =
                 gradient.iter().zip(&cut).map(|(g, cut)| if *cut > 0.0 { *g } else { 0.0 }).collect();
             let through = Gradient::Whole(Whole { values: &gradient, output: Some(&cut) });
@@ -123,7 +122,7 @@ fn convolutions_are_loops() {
 }
 
 #[test]
-fn what_a_convolution_does_not_cover_is_refused() {
+fn unsupported_convolutions_are_rejected() {
     let fits = |padding, dilation| Geometry::new([1, 2, 5, 5], [3, 2, 3, 3], padding, dilation).is_some();
     assert!(fits([2, 2], [1, 1]) && fits([0, 0], [2, 2]));
     assert!(!fits([3, 0], [1, 1]), "more padding than a kernel reaches");
@@ -133,7 +132,7 @@ fn what_a_convolution_does_not_cover_is_refused() {
 }
 
 #[test]
-fn sizes_that_wrap_round_are_refused() {
+fn overflowing_sizes_are_rejected() {
     const HALF: usize = 1 << (usize::BITS - 1);
     let fits = |image, kernel: [usize; 2], padding, dilation| {
         Geometry::new(image, [1, 1, kernel[0], kernel[1]], padding, dilation).is_some()
@@ -148,15 +147,15 @@ fn sizes_that_wrap_round_are_refused() {
 
 #[test]
 #[should_panic(expected = "an image that fits in memory")]
-fn planes_that_wrap_round_are_refused() {
-    // Two planes of so many positions would be two values in all.
+fn overflowing_planes_are_rejected() {
+    // In wrapping arithmetic, two such planes have two values.
     let positions = (1 << (usize::BITS - 1)) + 1;
     let line = Affine { factors: [1.0, 0.0], constant: 0.0 };
     drop(batch_norm::apply(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
 }
 
 #[test]
-fn pools_are_loops() {
+fn pooling_equals_plain_loops() {
     everywhere(|width| {
         for (kernel, size) in
             [([2, 2], [24, 24]), ([2, 2], [7, 5]), ([3, 1], [9, 4]), ([1, 4], [3, 17]), ([3, 3], [8, 8])]
@@ -171,7 +170,7 @@ fn pools_are_loops() {
                     let (y, x) = (row * kernel[0] + tap / kernel[1], column * kernel[1] + tap % kernel[1]);
                     (plane * size[0] + y) * size[1] + x
                 });
-                // The first of the largest.
+                // The first of several largest values.
                 let place = places
                     .reduce(|best, place| if x[place] > x[best] { place } else { best })
                     .expect("a window");
@@ -187,9 +186,9 @@ fn pools_are_loops() {
     });
 }
 
-/// To the bit: the same sums in the same order.
+/// Bit-identical: the same sums in the same order.
 #[test]
-fn a_pooled_convolution_is_a_convolution_that_is_pooled() {
+fn fused_pooling_equals_separate_pooling() {
     let cases = [
         ([3, 16, 26, 26], [33, 16, 3, 3], [0, 0]),
         ([9, 29, 7, 10], [18, 29, 3, 3], [1, 2]),
@@ -221,7 +220,7 @@ fn a_pooled_convolution_is_a_convolution_that_is_pooled() {
 }
 
 #[test]
-fn planes_are_loops() {
+fn batch_norm_passes_equal_plain_loops() {
     let shape = [3, 2, 37];
     let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
     let given =
@@ -246,7 +245,7 @@ fn planes_are_loops() {
 }
 
 #[test]
-fn a_step_of_sgd_is_one_operation_after_another_to_the_bit() {
+fn sgd_equals_separate_operations_to_the_bit() {
     let len = 1003;
     everywhere(|what| {
         for (nesterov, weight_decay) in [(false, 0.0), (true, 0.0), (false, 5e-4), (true, 5e-4)] {
@@ -270,7 +269,7 @@ fn a_step_of_sgd_is_one_operation_after_another_to_the_bit() {
 }
 
 #[test]
-fn a_step_of_sgd_is_the_same_with_any_number_of_threads() {
+fn sgd_is_bit_identical_for_every_number_of_threads() {
     let len = 100_001;
     let step = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");

@@ -1,4 +1,4 @@
-# gpu-check: what is installed, and where NVRTC, CUDA's headers and NCCL are. Sourced.
+# gpu-check: installed software, and the paths of NVRTC, CUDA's headers and NCCL. Sourced.
 
 if command -v nvidia-smi > /dev/null; then
     gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -1)
@@ -8,7 +8,7 @@ fi
 say "GPU       $gpu"
 field gpu "$(text "$gpu")"
 
-# NVRTC and the headers may be in Python's wheels only.
+# NVRTC and the headers may exist only in Python wheels.
 shopt -s nullglob
 packages=()
 if command -v python3 > /dev/null; then

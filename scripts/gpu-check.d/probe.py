@@ -115,7 +115,7 @@ def main():
     check("cuModuleLoadData", cuda.cuModuleLoadData(ctypes.byref(module), image))
     check("cuModuleGetFunction", cuda.cuModuleGetFunction(ctypes.byref(function), module, b"probe"))
     check("cuStreamCreate", cuda.cuStreamCreate(ctypes.byref(stream), 1))
-    # Exact in half precision, and so are the products.
+    # Exact in half precision, including the products.
     values = (ctypes.c_float * COUNT)(*[i * 0.25 - 8.0 for i in range(COUNT)])
     result = (ctypes.c_float * COUNT)(*[float("nan")] * COUNT)
     size = ctypes.c_size_t(ctypes.sizeof(values))

@@ -1,7 +1,7 @@
-# gpu-check: the table, the JSON file and the parts. Sourced.
+# gpu-check: table, JSON file and execution of the parts. Sourced.
 
 say() { printf '%s\n' "$*" | tee -a "$table"; }
-# A text as JSON has it.
+# Quotes a text for JSON.
 text() { printf '"%s"' "$(printf '%s' "$1" | tr '\n\t' '  ' | sed 's/[\\"]/\\&/g')"; }
 field() { printf ',\n  "%s": %s' "$1" "$2" >> "$json"; }
 left() { echo $((limit_seconds - SECONDS)); }
@@ -12,7 +12,7 @@ failed() {
     failed=1
 }
 
-# part NAME SECONDS COMMAND...: runs it; the last line of its output is the detail. A panic fails it.
+# part NAME SECONDS COMMAND...: runs a part; the last line of its output is the detail. A panic fails the part.
 part() {
     local name=$1 limit=$(($2 * patience)) code begun=$SECONDS log detail
     shift 2

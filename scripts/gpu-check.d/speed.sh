@@ -1,14 +1,14 @@
-# gpu-check: images a second, beside PyTorch's. Sourced.
+# gpu-check: images per second, compared with PyTorch. Sourced.
 
 rates=()
 
-# median RUN: images a second, median of the last 30 steps.
+# median RUN: images per second, median of the last 30 steps.
 median() { column samples_per_second "$1" | tail -30 | sort -g | awk '{ a[NR] = $1 } END { if (NR) print a[int((NR + 1) / 2)] }'; }
 
-# speed MODE BATCH: one run. The kernel cache is warm after the runs before; tuning is in the first steps.
+# speed MODE BATCH: one run. Earlier runs have filled the kernel cache; tuning is in the first steps.
 speed() {
     local mode=$1 batch=$2 name=speed-$1-$2 rate images=$(($2 * steps))
-    # Generating images takes time, too.
+    # Limits the time for generating images.
     [ $images -le 20480 ] || images=20480
     rm -rf "$out/logs/$name"
     part "speed $mode $batch" 100 "$mnist" --device "$device" --mode "$mode" --nproc-per-node 1 --dataset digits --train-limit "$images" --epochs $((batch * steps / images + 1)) --eval-limit 10 --batch-size "$batch" --max-steps "$steps" --progress plain --run-dir "$out/logs/$name" || return
@@ -22,7 +22,7 @@ for batch in "${batches[@]}"; do
     speed ddp "$batch"
 done
 
-# PyTorch with the same flags for TF32 as it has by default and without: Burn always uses it where the GPU has it.
+# PyTorch with and without TF32: Burn always uses it if the GPU supports it.
 if [ "$device" = cuda ] && [ "$python" != "no PyTorch" ] && [ "${python##* }" = True ]; then
     for kind in eager compile; do
         [ "$(left)" -gt 20 ] || continue

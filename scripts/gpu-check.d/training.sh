@@ -1,6 +1,6 @@
-# gpu-check: starting ranks, comparing losses, killing a rank. Sourced, and exported to the parts.
+# gpu-check: starting ranks, comparing losses, killing a rank. Sourced and exported to the parts.
 
-# world SIZE COMMAND...: SIZE ranks that share one GPU. NCCL before 2.30 refuses that unless it takes them to be on
+# world SIZE COMMAND...: SIZE ranks that share one GPU. NCCL before 2.30 rejects that unless the ranks appear to be on
 # different machines, which then communicate over sockets.
 world() {
     local size=$1 rank pids=() code=0
@@ -22,7 +22,7 @@ rank_environment() {
 # column NAME RUN: a column of a run's steps.
 column() { awk -F, -v name="$1" 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == name) c = i; next } { print $c }' "$2/steps.csv"; }
 
-# same RUN RUN TOLERANCE: compares both runs' losses. A loss that is not a number differs.
+# same RUN RUN TOLERANCE: compares the losses of two runs. NaN counts as a difference.
 same() {
     paste <(column loss "$1") <(column loss "$2") | awk -v most="$3" '
         { d = $1 - $2; if (d < 0) d = -d; if (!(d <= worst)) worst = d; n++ }
@@ -38,7 +38,7 @@ train_same() {
     "$@" --run-dir "$out/logs/$name" && same "$out/logs/$name" "$out/logs/$base" "$tolerance"
 }
 
-# number RUN FIELD: of a run's summary.
+# number RUN FIELD: a field of a run's summary.
 number() { sed -n "s/.*\"$2\": *\([0-9.e+-]*\).*/\1/p" "$1/summary.json"; }
 
 # epoch WANTED FLAGS...: trains and compares the test accuracy.

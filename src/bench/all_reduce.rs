@@ -1,6 +1,10 @@
 //! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
 
-use crate::{launch, print::print_line, world::Environment, world_args::WorldArgs};
+use crate::{
+    context::world_args::WorldArgs,
+    launch::{self, world::Environment},
+    process::console::print_line,
+};
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::{Options, ProcessGroup, ReduceOp, Transport};
@@ -64,7 +68,10 @@ struct Row {
     wrong: i64,
 }
 
-/// Runs the benchmark, starting the ranks if nobody did.
+/// Runs the benchmark and starts the ranks if no launcher did.
+///
+/// # Errors
+/// If a rank cannot start, a collective fails or a sum is wrong.
 pub fn run(bench: &AllReduce) -> Result<ExitCode> {
     let ranks = usize::from(bench.ranks);
     if bench.transport == Transport::Thread || ranks == 1 {

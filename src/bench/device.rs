@@ -1,9 +1,9 @@
 //! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
 
 use super::median;
-use crate::context::values::DeviceArg;
+use crate::device::DeviceArg;
 #[cfg(feature = "cuda")]
-use crate::print::print_line;
+use crate::process::console::print_line;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::process::ExitCode;
@@ -21,7 +21,10 @@ pub struct DeviceBench {
     rounds: usize,
 }
 
-/// One line of JSON a size: microseconds, medians. World 1; several are measured by `bench all-reduce`.
+/// Prints one line of JSON per size, with medians in microseconds, for a world of one rank.
+///
+/// # Errors
+/// If the device is not a CUDA GPU, NCCL cannot be used, or a call fails.
 #[cfg(feature = "cuda")]
 pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
     use crate::device::Accelerator;
@@ -67,7 +70,10 @@ pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Without CUDA there is nothing to measure.
+/// Fails, because this build has no CUDA.
+///
+/// # Errors
+/// Always.
 #[cfg(not(feature = "cuda"))]
 pub fn run(_: &DeviceBench) -> Result<ExitCode> {
     let _ = median;

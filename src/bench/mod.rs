@@ -19,7 +19,10 @@ pub enum Bench {
     Device(device::DeviceBench),
 }
 
-/// Runs the benchmark, starting the ranks if nobody did.
+/// Runs the benchmark and starts the ranks if no launcher did.
+///
+/// # Errors
+/// If the ranks or the device cannot be used, or a collective fails.
 pub fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::AllReduce(bench) => all_reduce::run(bench),

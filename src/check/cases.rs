@@ -3,7 +3,7 @@
 //! Values are small integers, which every type represents exactly, so that every order of summation gives the
 //! same result.
 
-use crate::answers::values;
+use crate::run::tensor_io::values;
 use anyhow::{Result, anyhow};
 use burn::module::Module;
 use burn::nn::BatchNormConfig;

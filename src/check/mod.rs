@@ -4,16 +4,10 @@ mod cases;
 mod ordering;
 
 use crate::{
-    console::Console,
-    context::{
-        ContextArgs, Role,
-        plan::Plan,
-        values::{DeviceArg, positive},
-    },
-    device_transport, launch,
-    print::print_line,
-    world::Environment,
-    world_args::WorldArgs,
+    context::{ContextArgs, Role, plan::Plan, values::positive, world_args::WorldArgs},
+    device::{DeviceArg, transport},
+    launch::{self, world::Environment},
+    process::console::{Console, print_line},
 };
 use anyhow::{Result, bail};
 use burn::tensor::Device;
@@ -98,8 +92,7 @@ pub fn run(check: &Check) -> Result<ExitCode> {
     let group = wanted.world.connect(environment, wanted.transport, options)?;
     let Role { device, .. } = role(wanted, environment)?;
     let console = Console::new(group.rank() == 0);
-    let transport =
-        device_transport::attach(wanted.transport, device, &group, true, &|line| console.warn(line))?;
+    let transport = transport::attach(wanted.transport, device, &group, true, &|line| console.warn(line))?;
     let (checks, wrong) = check.cases(&device.burn()?, &group)?;
     let all: Vec<Vec<String>> = group.all_gather_object(&wrong)?;
     let ranks = group.world_size();

@@ -5,7 +5,7 @@
 //! that does not wait for the collective reads or overwrites an incomplete sum. Both change results that are
 //! exact otherwise.
 
-use crate::answers::values;
+use crate::run::tensor_io::values;
 use anyhow::{Result, anyhow};
 use burn::tensor::{Device, Tensor};
 use clap::Args;

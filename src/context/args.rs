@@ -1,14 +1,17 @@
-//! The flags that choose devices and processes: a part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
+//! Flags for devices and processes: part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
 
 use super::{
-    replicas::DeviceId,
-    values::{DeviceArg, DpReduceArg, ModeArg, seconds},
+    values::{DpReduceArg, ModeArg, seconds},
+    world_args::WorldArgs,
 };
-use crate::{nproc::Nproc, world_args::WorldArgs};
+use crate::{
+    device::{DeviceArg, DeviceId},
+    launch::nproc::Nproc,
+};
 use clap::{ArgAction, Args, Parser, value_parser};
 use collective::Transport;
 
-/// Mode, devices and processes of a program. The default is what an empty command line gives.
+/// Mode, device and process flags. The default corresponds to an empty command line.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "World")]
 pub struct ContextArgs {
@@ -84,7 +87,7 @@ pub(super) mod tests {
         context: ContextArgs,
     }
 
-    /// The flags in `line`, separated by blanks.
+    /// Parses flags separated by spaces.
     pub fn parse(line: &str) -> Result<ContextArgs, clap::Error> {
         let flags = ["program"].into_iter().chain(line.split_whitespace());
         Flags::try_parse_from(flags).map(|flags| flags.context)

@@ -1,25 +1,23 @@
-//! Start of a program: its ranks, and what each of them knows of its place in the job.
+//! Program start: launches the ranks and gives each one its [`Context`].
 
 pub mod args;
 pub mod plan;
 pub mod replicas;
 pub mod values;
+pub mod world_args;
 
 pub use args::ContextArgs;
 pub use plan::{Mode, Role};
 
 use crate::{
-    console::Console,
-    device::{LocalDevice, faults, gpus, keep_memory},
-    device_transport, exit,
-    launch::{WHY, cores, ranks as start_ranks},
-    stop::StopSignals,
-    world::Environment,
+    device::{LocalDevice, faults, gpus, keep_memory, transport},
+    launch::{WHY, cores, ranks as start_ranks, world::Environment},
+    process::{console::Console, exit, stop::StopSignals},
 };
 use anyhow::{Context as _, Result};
 use burn::module::Module;
 use burn::tensor::Device;
-use collective::{Options, ProcessGroup, World, module_state};
+use collective::{Options, ProcessGroup, ReduceOp, World, module_state};
 use kernels::host_tensor::is_flex;
 use plan::Plan;
 use std::{
@@ -29,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One rank of a running program: its device, its process group and the console.
+/// One rank of a running program, with its device, process group and console.
 pub struct Context {
     role: Role,
     threads: usize,
@@ -39,15 +37,15 @@ pub struct Context {
     console: Console,
     signals: StopSignals,
     began: Instant,
-    /// The signal that ended training, or 0.
-    stopped_by: AtomicU8,
+    /// Signal that stopped training, or 0.
+    stop_signal: AtomicU8,
 }
 
-/// Runs `program` on every rank, on the devices of this machine: a process for each GPU, or two on the CPU.
+/// Runs `program` on every rank: one process per GPU, or two on the CPU.
 ///
-/// A process that a launcher started (`burn-ddp launch`, torchrun, srun, mpirun, Kubernetes) is one rank and runs
-/// `program` itself. Otherwise this starts copies of the program, waits for them, and ends all of them if one fails.
-/// Returns the exit code for `main`; errors are printed once.
+/// A process started by a launcher (`burn-ddp launch`, torchrun, srun, mpirun, Kubernetes) is one rank and runs
+/// `program` itself. Otherwise this starts one copy of the program per rank and terminates all of them if one fails.
+/// Returns the exit code for `main`. Errors are printed once.
 ///
 /// ```no_run
 /// use collective::ReduceOp;
@@ -57,7 +55,7 @@ pub struct Context {
 ///     burn_ddp::launch(|context| {
 ///         let mut sum = [context.rank() as f32];
 ///         context.group().all_reduce(&mut sum, ReduceOp::Sum)?;
-///         context.say(&format!("sum over {} ranks: {}", context.world_size(), sum[0]));
+///         context.print(&format!("sum over {} ranks: {}", context.world_size(), sum[0]));
 ///         Ok(())
 ///     })
 /// }
@@ -69,7 +67,7 @@ where
     launch_with(&ContextArgs::default(), program)
 }
 
-/// [`launch`] with devices, processes and transport chosen by flags.
+/// Runs `program` as [`launch`] does, with devices, processes and transport from flags.
 pub fn launch_with<F>(args: &ContextArgs, program: F) -> ExitCode
 where
     F: FnOnce(&Context) -> Result<()>,
@@ -77,7 +75,7 @@ where
     exit::report(start(args, program))
 }
 
-/// Starts the ranks, or runs `program` as one of them.
+/// Launches the ranks, or runs `program` if this process is a rank.
 pub(crate) fn start<F>(args: &ContextArgs, program: F) -> Result<ExitCode>
 where
     F: FnOnce(&Context) -> Result<()>,
@@ -88,9 +86,9 @@ where
             let context = Context::open(args, role.clone())?;
             program(&context)?;
             context.group.destroy();
-            Ok(match context.stopped_by.load(Ordering::Relaxed) {
+            Ok(match context.stop_signal.load(Ordering::Relaxed) {
                 0 => ExitCode::SUCCESS,
-                signal => ExitCode::from(exit::stopped_by(signal)),
+                signal => ExitCode::from(exit::signal_code(signal)),
             })
         }),
     }
@@ -109,18 +107,18 @@ impl Context {
         let options = Options::default().timeout(Duration::from_secs_f64(args.timeout));
         let group = args.world.connect(environment, args.transport, options)?;
         let transport =
-            device_transport::attach(args.transport, role.device, &group, false, &|line| console.warn(line))?;
+            transport::attach(args.transport, role.device, &group, false, &|line| console.warn(line))?;
         let device = role.device.burn()?.autodiff();
-        let stopped_by = AtomicU8::new(0);
-        Ok(Self { role, threads, group, transport, device, console, signals, began, stopped_by })
+        let stop_signal = AtomicU8::new(0);
+        Ok(Self { role, threads, group, transport, device, console, signals, began, stop_signal })
     }
 
-    /// This rank, from 0.
+    /// Rank of this process, from 0.
     pub fn rank(&self) -> usize {
         self.group.rank()
     }
 
-    /// The number of ranks.
+    /// Number of ranks.
     pub fn world_size(&self) -> usize {
         self.group.world_size()
     }
@@ -135,17 +133,19 @@ impl Context {
         self.role.environment.is_main()
     }
 
-    /// The process group of all ranks.
+    /// Process group of all ranks.
     pub fn group(&self) -> &ProcessGroup {
         &self.group
     }
 
-    /// This rank's device, with autodiff.
+    /// Device of this rank, with autodiff.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The devices of this process, with autodiff: several in DP mode, the first of which holds the module.
+    /// Devices of this process, with autodiff.
+    ///
+    /// In DP mode there are several; the first one holds the module.
     ///
     /// # Errors
     /// If a device cannot be used.
@@ -156,87 +156,102 @@ impl Context {
         }
     }
 
-    /// Mode, devices and the launcher's variables.
+    /// Mode, devices and launcher environment.
     pub fn role(&self) -> &Role {
         &self.role
     }
 
-    /// The name of this rank's device.
+    /// Identifier of this rank's device.
     pub fn local_device(&self) -> LocalDevice {
         self.role.device
     }
 
-    /// The launcher's variables.
+    /// Environment set by the launcher.
     pub fn environment(&self) -> Environment {
         self.role.environment
     }
 
-    /// CPU threads of this rank.
+    /// Number of CPU threads of this rank.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// What moves data between ranks, such as `shm`.
+    /// Description of the transport between ranks, such as `shm`.
     pub fn transport(&self) -> &str {
         &self.transport
     }
 
-    /// The console, which is visible on rank 0 only.
+    /// Console, visible on rank 0 only.
     pub fn console(&self) -> Console {
         self.console
     }
 
     /// Prints a line on rank 0.
-    pub fn say(&self, line: &str) {
-        self.console.say(line);
+    pub fn print(&self, line: &str) {
+        self.console.print(line);
     }
 
-    /// When this process began.
+    /// Prints and returns the mean of `value` over all ranks.
+    ///
+    /// It is a collective: every rank must call it. Only rank 0 prints.
+    ///
+    /// # Errors
+    /// If the all-reduce fails.
+    pub fn log(&self, name: &str, value: f64) -> Result<f64> {
+        let mut mean = [value];
+        self.group.all_reduce(&mut mean, ReduceOp::Mean)?;
+        self.print(&format!("{name} {:.6}", mean[0]));
+        Ok(mean[0])
+    }
+
+    /// Start time of this process.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Why there are so many ranks, as their launcher explained it.
+    /// Reason for the mode and number of ranks, from the launcher if there is one.
     pub(crate) fn why(&self) -> String {
         env::var(WHY).unwrap_or_else(|_| self.role.why.clone())
     }
 
-    /// The signals that stop a run.
+    /// Handler of stop signals.
     pub(crate) fn signals(&self) -> &StopSignals {
         &self.signals
     }
 
-    /// Makes the program end with the exit code of a signal.
-    pub(crate) fn stopped_by(&self, signal: u8) {
-        self.stopped_by.store(signal, Ordering::Relaxed);
+    /// Sets the exit code of the program to that of a signal.
+    pub(crate) fn set_stop_signal(&self, signal: u8) {
+        self.stop_signal.store(signal, Ordering::Relaxed);
     }
 
-    /// A module with the same initial parameters whatever the device: `init` makes it on the CPU, whose
-    /// generator is seeded with `seed`, and it is then moved to this rank's device.
+    /// Initialises a module with the same parameters on every device.
+    ///
+    /// `init` creates it on the CPU with the random generator seeded by `seed`; it is then moved to this rank's device.
     pub fn init_module<M: Module>(&self, seed: u64, init: impl FnOnce(&Device) -> M) -> M {
         self.device.seed(seed);
         let host = Device::flex().autodiff();
         host.seed(seed);
         let module = init(&host);
-        // Before it is moved to the device, whose generator would draw them otherwise.
+        // Burn initialises parameters lazily; after the move, the device's generator would be used.
         module_state::initialize(&module);
         if is_flex(&self.device) { module } else { module.fork(&self.device) }
     }
 }
 
-/// Makes Burn build an optimizer's loaded state in host memory, from where the first step takes it to this rank's
-/// device. Burn's default is the first GPU, for every rank.
+/// Makes Burn load optimizer state into host memory.
+///
+/// Burn's default is the first GPU on every rank. The first optimizer step moves the state to this rank's device.
 fn restore_on_host() {
     if env::var_os("BURN_DEVICE").is_none() {
-        // SAFETY: no other thread has been started but the one that waits for signals.
+        // SAFETY: the only other thread waits for signals and does not access the environment.
         unsafe { env::set_var("BURN_DEVICE", "flex") };
     }
 }
 
-/// Starts the threads that compute on the CPU: Burn's CPU backend uses rayon's global pool.
+/// Starts the CPU compute threads: rayon's global pool, which Burn's CPU backend uses.
 ///
 /// # Errors
-/// If they cannot be started, or a pool exists.
+/// If the threads cannot be started or the global pool already exists.
 pub fn use_threads(threads: usize) -> Result<()> {
     keep_memory();
     rayon::ThreadPoolBuilder::new()

@@ -1,41 +1,36 @@
-//! From flags to a plan: which mode, how many ranks on which devices, and why.
+//! Choice of mode, number of ranks and devices from the flags.
 
-use super::{
-    args::ContextArgs,
-    replicas::Replicas,
-    values::{DeviceArg, ModeArg},
-};
+use super::{args::ContextArgs, replicas::Replicas, values::ModeArg};
 use crate::{
-    device::{Accelerator, Gpus, LocalDevice},
-    launch::cores,
-    nproc::Nproc,
-    world::Environment,
+    device::{Accelerator, DeviceArg, Gpus, LocalDevice},
+    launch::{cores, nproc::Nproc, world::Environment},
 };
 use anyhow::{Error, Result, anyhow, bail};
 use serde::Serialize;
 
-/// What this process does.
+/// Task of this process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// Start this many ranks of the same program and wait for them.
+    /// Start ranks of the same program and wait for them.
     Launch { ranks: usize, why: String },
-    /// Be one rank.
+    /// Run as one rank.
     Train(Role),
 }
 
-/// Who this process is in the training.
+/// Mode, rank and devices of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Role {
     pub mode: Mode,
     pub environment: Environment,
-    /// The device, or the main one of several.
+    /// Device, or main device in DP mode.
     pub device: LocalDevice,
-    /// Of `--mode dp`.
+    /// Replicas of `--mode dp`.
     pub replicas: Option<Replicas>,
+    /// Reason for the choice, for display.
     pub why: String,
 }
 
-/// How devices are used, once decided.
+/// Resolved parallelism mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -45,10 +40,12 @@ pub enum Mode {
 }
 
 impl Plan {
-    /// Decides from the flags, what a launcher said, and the GPUs found (or why there are none).
+    /// Decides from the flags, the launcher's environment and the available GPUs.
+    ///
+    /// `gpus` is the reason if there are none.
     ///
     /// # Errors
-    /// If flags contradict each other or ask for a device that is not there.
+    /// If flags contradict each other or name a missing device.
     pub fn decide(
         args: &ContextArgs,
         launched: Option<Environment>,
@@ -75,7 +72,7 @@ impl Plan {
             (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
             (DeviceArg::Auto, Some(Gpus { count, .. }), _) => format!("{count} GPU(s) found"),
             (DeviceArg::Cpu, ..) => "--device cpu".into(),
-            (DeviceArg::Auto | DeviceArg::Gpu(..), ..) => "as --device says".into(),
+            (DeviceArg::Auto | DeviceArg::Gpu(..), ..) => "set by --device".into(),
         };
         match launched {
             Some(environment) => Self::as_rank(args, environment, found, reason),
@@ -83,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// A launcher started this process.
+    /// Plans a process started by a launcher.
     fn as_rank(
         args: &ContextArgs,
         environment: Environment,
@@ -95,7 +92,7 @@ impl Plan {
             bail!("--mode single, but the launcher set WORLD_SIZE={world_size}; leave out one of them");
         }
         if let Nproc::Count(n) = args.nproc_per_node
-            // The flags of a recorded run have its world size here.
+            // The flags recorded in config.json set this flag to the world size.
             && ![local_world_size, world_size].contains(&n)
         {
             bail!(
@@ -123,7 +120,7 @@ impl Plan {
         Ok(Plan::Train(Role { mode, environment, device, replicas: None, why }))
     }
 
-    /// Several devices in this process.
+    /// Plans `--mode dp`.
     fn one_process(
         args: &ContextArgs,
         launched: Option<Environment>,
@@ -142,7 +139,7 @@ impl Plan {
         Ok(Plan::Train(Role { mode: Mode::Dp, environment, device, replicas: Some(replicas), why }))
     }
 
-    /// Nobody launched this process: it may launch others.
+    /// Plans a process without a launcher, which may launch ranks.
     fn alone(args: &ContextArgs, found: Option<Gpus>, reason: &str) -> Result<Plan> {
         let shared = args.allow_shared_gpu;
         let count = found.map(|gpus| gpus.count);
@@ -179,7 +176,7 @@ impl Plan {
     }
 }
 
-/// For ranks that would share the GPU that `--device` names.
+/// Error for several ranks on the GPU that `--device` names.
 fn one_gpu(kind: Accelerator, number: usize, ranks: usize) -> Error {
     anyhow!(
         "--device {kind}:{number} would put all {ranks} ranks on one GPU; use --device {kind}, or --allow-shared-gpu"
@@ -249,7 +246,7 @@ mod tests {
             Some(LocalDevice::Gpu(Accelerator::Cuda, 1))
         );
         assert_eq!(device_of(decide("", Some(environment), None).expect("plan")), Some(LocalDevice::Cpu));
-        // What started this machine's ranks, and what a recorded run of the same world has.
+        // The local world size, and the world size as recorded in config.json.
         for flags in ["--nproc-per-node 4", "--nproc-per-node 8"] {
             assert!(device_of(decide(flags, Some(environment), None).expect("plan")).is_some(), "{flags}");
         }
@@ -295,7 +292,7 @@ mod tests {
             ("--dp-reduce tree", None, None, "--mode dp"),
         ] {
             let error = decide(flags, launched, gpus).expect_err(flags).to_string();
-            assert!(error.contains(named), "`{flags}`: {error} should name {named}");
+            assert!(error.contains(named), "`{flags}`: {error} should contain {named}");
         }
     }
 }

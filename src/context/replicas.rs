@@ -1,76 +1,25 @@
-//! `--mode dp`: which devices of this process hold replicas, and which gathers their outputs.
+//! Devices of `--mode dp`: those that hold replicas, and the one that gathers outputs.
 
-use super::{
-    args::ContextArgs,
-    values::{DeviceArg, DpReduceArg},
-};
+use super::{args::ContextArgs, values::DpReduceArg};
 use crate::{
-    console::Console,
-    device::{Accelerator, Gpus, LocalDevice},
-    device_transport,
+    device::{Accelerator, DeviceArg, DeviceId, Gpus, transport},
+    process::console::Console,
 };
 use anyhow::{Context, Error, Result, bail};
 use collective::{
     data_parallel::{DataParallelConfig, DpReduce},
     transport::nccl::DeviceSite,
 };
-use serde::{Serialize, Serializer};
-use std::{fmt, str::FromStr, sync::Arc};
+use serde::Serialize;
+use std::{fmt, sync::Arc};
 
-/// Devices as NCCL sees them.
+/// NCCL devices.
 type Sites = Vec<Arc<dyn DeviceSite>>;
 
-/// Replicas on a machine without a GPU.
+/// Number of replicas on a machine without a GPU.
 const CPU_REPLICAS: usize = 2;
 
-/// One entry of `--device-ids`: a GPU, or one of the replicas that share the CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceId {
-    Cpu(usize),
-    Gpu(Accelerator, usize),
-}
-
-impl FromStr for DeviceId {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
-        match (kind, number.parse()) {
-            ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
-            (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
-                Ok(DeviceId::Gpu(kind.parse()?, number))
-            }
-            _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
-        }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
-            DeviceId::Gpu(kind, number) => write!(f, "{kind}:{number}"),
-        }
-    }
-}
-
-impl Serialize for DeviceId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl DeviceId {
-    /// The device itself.
-    pub fn local(self) -> LocalDevice {
-        match self {
-            DeviceId::Cpu(_) => LocalDevice::Cpu,
-            DeviceId::Gpu(kind, number) => LocalDevice::Gpu(kind, number),
-        }
-    }
-}
-
-/// The replicas of a run; the first holds the module and its optimizer.
+/// Replicas of a run; the first one holds the module and the optimizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Replicas {
     pub devices: Vec<DeviceId>,
@@ -78,10 +27,12 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// From the flags and the GPUs found, or why there are none.
+    /// Chooses devices from the flags and the available GPUs.
+    ///
+    /// `gpus` is the reason if there are none.
     ///
     /// # Errors
-    /// If a device is not there or named twice, or flags contradict each other.
+    /// If a device is missing or named twice, or flags contradict each other.
     pub fn decide(args: &ContextArgs, gpus: &Result<Gpus, String>) -> Result<Self> {
         let devices = match (&args.device_ids[..], args.device, gpus) {
             ([], DeviceArg::Gpu(kind, Some(number)), _) => bail!(
@@ -130,10 +81,10 @@ impl Replicas {
         Ok(Replicas { devices, output })
     }
 
-    /// As the engine takes it; on the CPU each replica computes with `threads` threads.
+    /// Converts to the engine's configuration; CPU replicas use `threads` threads each.
     ///
     /// # Errors
-    /// If a device is gone, or NCCL was asked for and cannot be used.
+    /// If a device is unavailable, or `--dp-reduce all-reduce` requires NCCL and it cannot be used.
     pub fn config(
         &self,
         args: &ContextArgs,
@@ -153,7 +104,7 @@ impl Replicas {
         })
     }
 
-    /// How gradients come together, and the devices as NCCL sees them if it does that.
+    /// Returns the gradient reduction, and the NCCL devices if it uses NCCL.
     fn reduce(&self, wanted: Option<DpReduceArg>, console: Console) -> Result<(DpReduce, Sites)> {
         let cuda = |id: &DeviceId| matches!(id, DeviceId::Gpu(Accelerator::Cuda, _));
         let nccl = self.devices.len() > 1 && self.devices.iter().all(cuda);
@@ -177,7 +128,7 @@ impl Replicas {
 
     fn sites(&self) -> Result<Sites, String> {
         let site = |id: &DeviceId| {
-            let site = device_transport::site(id.local())?;
+            let site = transport::site(id.local())?;
             site.library().map_err(|error| error.to_string())?;
             Ok(site)
         };

@@ -1,9 +1,8 @@
-//! The values of flags about devices and processes, and parsers of numbers.
+//! Value types of device and process flags, and number parsers.
 
-use crate::device::Accelerator;
 use clap::ValueEnum;
 
-/// `--mode`
+/// Value of `--mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeArg {
     Auto,
@@ -15,7 +14,7 @@ pub enum ModeArg {
     Ddp,
 }
 
-/// `--dp-reduce`
+/// Value of `--dp-reduce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DpReduceArg {
     /// Sum on the main device, one device after the other
@@ -26,68 +25,42 @@ pub enum DpReduceArg {
     AllReduce,
 }
 
-/// `--device`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceArg {
-    Auto,
-    Cpu,
-    Gpu(Accelerator, Option<usize>),
-}
-
-impl std::str::FromStr for DeviceArg {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "auto" => return Ok(DeviceArg::Auto),
-            "cpu" => return Ok(DeviceArg::Cpu),
-            _ => {}
-        }
-        let (kind, number) = s.split_once(':').map_or((s, None), |(kind, number)| (kind, Some(number)));
-        let number = number.map(str::parse).transpose();
-        match (kind.parse(), number) {
-            (Ok(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
-            _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu, or such as cuda:N with N a device number from 0".into()),
-        }
-    }
-}
-
-/// A whole number from 1.
+/// Parses an integer of at least 1.
+///
+/// # Errors
+/// If `s` is not such a number.
 pub fn positive(s: &str) -> Result<usize, String> {
     s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".into())
 }
 
-/// Parses a finite number that `fits`; `what` describes those that do.
+/// Parses a finite number that satisfies `fits`.
+///
+/// # Errors
+/// If `s` is not such a number. `what` describes the expected range in the error.
 pub fn bounded(s: &str, what: &str, fits: impl Fn(f64) -> bool) -> Result<f64, String> {
     s.parse().ok().filter(|&x: &f64| x.is_finite() && fits(x)).ok_or_else(|| format!("expected {what}"))
 }
 
-/// Parses a number from 0 to below 1.
+/// Parses a number in `0..1`.
+///
+/// # Errors
+/// If `s` is not such a number.
 pub fn probability(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0 to below 1", |x| (0.0..1.0).contains(&x))
 }
 
-/// Parses a number from 0.
+/// Parses a non-negative number.
+///
+/// # Errors
+/// If `s` is not such a number.
 pub fn rate(s: &str) -> Result<f64, String> {
     bounded(s, "a number from 0", |x| x >= 0.0)
 }
 
-/// Parses a duration in seconds.
+/// Parses a duration in seconds, from 0.001 to 10⁶.
+///
+/// # Errors
+/// If `s` is not such a number.
 pub fn seconds(s: &str) -> Result<f64, String> {
     bounded(s, "a number of seconds from 0.001 to 1e6", |x| (1e-3..=1e6).contains(&x))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_named_as_documented() {
-        assert_eq!("cuda:3".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, Some(3))));
-        assert_eq!("cuda".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, None)));
-        assert_eq!("vulkan:0".parse(), Ok(DeviceArg::Gpu(Accelerator::Vulkan, Some(0))));
-        for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0:1", ""] {
-            assert!(bad.parse::<DeviceArg>().is_err(), "{bad}");
-        }
-    }
 }

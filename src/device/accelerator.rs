@@ -1,47 +1,46 @@
-//! The kinds of GPU this program can compute on, each behind the cargo feature of Burn's name, and
-//! what of them is in this machine.
+//! GPU backends, each behind the cargo feature of the same name as in Burn, and their devices.
 
 use super::faults;
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 use std::fmt;
 
-/// A kind of GPU, as Burn's backends tell them apart.
+/// A GPU backend of Burn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
     Cuda,
     Rocm,
     Metal,
     Vulkan,
-    /// Whatever graphics interface there is.
+    /// Any graphics API that is available.
     Wgpu,
 }
 
-/// One device that was found.
-pub struct FoundDevice {
+/// A device of this machine.
+pub struct AvailableDevice {
     pub device: Device,
     name: Option<String>,
-    /// It only pretends to be a GPU: a driver that computes on the CPU.
+    /// Whether it is a software renderer that computes on the CPU.
     pub software: bool,
 }
 
-impl FoundDevice {
-    /// What its driver calls it. This may start the device.
+impl AvailableDevice {
+    /// Name reported by the driver. Reading it may initialise the device.
     pub fn name(&self) -> String {
         #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
-        let told = || self.device.identity().map(|identity| identity.name);
+        let identity = || self.device.identity().map(|identity| identity.name);
         #[cfg(not(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu")))]
-        let told = || None;
-        self.name.clone().or_else(told).unwrap_or_default()
+        let identity = || None;
+        self.name.clone().or_else(identity).unwrap_or_default()
     }
 }
 
 impl Accelerator {
-    /// The fastest first.
+    /// All backends, fastest first.
     pub const ALL: [Accelerator; 5] =
         [Accelerator::Cuda, Accelerator::Rocm, Accelerator::Metal, Accelerator::Vulkan, Accelerator::Wgpu];
 
-    /// As `--device`, the cargo feature and Burn name it.
+    /// Name in `--device`, of the cargo feature and in Burn.
     pub const fn name(self) -> &'static str {
         match self {
             Accelerator::Cuda => "cuda",
@@ -52,7 +51,7 @@ impl Accelerator {
         }
     }
 
-    /// Whether this program was built with it.
+    /// Whether this program was built with the backend.
     pub const fn is_built_in(self) -> bool {
         match self {
             Accelerator::Cuda => cfg!(feature = "cuda"),
@@ -63,29 +62,29 @@ impl Accelerator {
         }
     }
 
-    /// How many there are for `--device`.
+    /// Number of devices, including software renderers.
     ///
     /// # Errors
-    /// Why there is none.
+    /// If there is none. The error states the reason.
     pub fn count(self) -> Result<usize, String> {
         match self.devices()?.len() {
-            0 => Err(self.none()),
+            0 => Err(self.no_device()),
             count => Ok(count),
         }
     }
 
-    /// How many there are that are worth preferring to the CPU.
+    /// Number of hardware devices.
     ///
     /// # Errors
-    /// Why there is none.
+    /// If there is none. The error states the reason.
     pub fn count_hardware(self) -> Result<usize, String> {
         match self.devices()?.iter().filter(|found| !found.software).count() {
-            0 => Err(self.none()),
+            0 => Err(self.no_device()),
             count => Ok(count),
         }
     }
 
-    fn none(self) -> String {
+    fn no_device(self) -> String {
         match self {
             Accelerator::Cuda => "the NVIDIA driver shows no GPU".to_string(),
             Accelerator::Rocm | Accelerator::Metal | Accelerator::Vulkan | Accelerator::Wgpu => {
@@ -94,11 +93,11 @@ impl Accelerator {
         }
     }
 
-    /// All of them, numbered as `--device` numbers them.
+    /// Lists the devices in the numbering of `--device`.
     ///
     /// # Errors
-    /// If this program was built without, or a driver is missing.
-    pub fn devices(self) -> Result<Vec<FoundDevice>, String> {
+    /// If this program was built without the backend, or a driver is missing.
+    pub fn devices(self) -> Result<Vec<AvailableDevice>, String> {
         match self {
             _ if !self.is_built_in() => {
                 Err(format!("this program was built without {self}; {}", self.how_to_build()))
@@ -106,7 +105,7 @@ impl Accelerator {
             #[cfg(feature = "cuda")]
             Accelerator::Cuda => {
                 let found = collective::cuda::devices().map_err(|error| error.to_string())?;
-                let device = |gpu: collective::cuda::Gpu| FoundDevice {
+                let device = |gpu: collective::cuda::Gpu| AvailableDevice {
                     device: Device::cuda(gpu.index),
                     name: Some(gpu.name),
                     software: false,
@@ -120,7 +119,7 @@ impl Accelerator {
         }
     }
 
-    /// What to do to have it.
+    /// Instruction to build the program with this backend.
     pub fn how_to_build(self) -> String {
         match self {
             Accelerator::Cuda => "build it with the default features".into(),
@@ -128,9 +127,9 @@ impl Accelerator {
         }
     }
 
-    /// A driver that is broken may panic deep inside; that is no reason to end.
+    /// Lists the devices and converts panics of broken drivers into errors.
     #[cfg(any(feature = "rocm", feature = "metal", feature = "vulkan", feature = "wgpu"))]
-    fn enumerate(self) -> Result<Vec<FoundDevice>, String> {
+    fn enumerate(self) -> Result<Vec<AvailableDevice>, String> {
         use burn::tensor::DeviceType;
         use std::panic;
         let kind = match self {
@@ -147,7 +146,8 @@ impl Accelerator {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
         let found = panic::catch_unwind(|| {
-            let device = |device: Device| FoundDevice { name: None, software: is_software(&device), device };
+            let device =
+                |device: Device| AvailableDevice { name: None, software: is_software(&device), device };
             Device::enumerate(kind).into_vec().into_iter().map(device).collect()
         });
         panic::set_hook(hook);
@@ -156,10 +156,10 @@ impl Accelerator {
         })
     }
 
-    /// Number `index` of [`devices`](Accelerator::devices).
+    /// Device `index` of [`devices`](Accelerator::devices).
     ///
     /// # Errors
-    /// If it is not there, or does not compute.
+    /// If there is no such device, or it fails to compute.
     pub fn device(self, index: usize) -> Result<Device> {
         faults::watch(self.name());
         #[cfg(feature = "cuda")]
@@ -178,7 +178,7 @@ impl Accelerator {
     /// Verifies that a device computes.
     ///
     /// # Errors
-    /// What failed.
+    /// If the test computation fails.
     pub fn check(self, index: usize) -> Result<()> {
         match self {
             #[cfg(feature = "cuda")]
@@ -190,7 +190,7 @@ impl Accelerator {
         }
     }
 
-    /// What makes devices slower than they could be, and what to install.
+    /// Missing components that make the devices slower, with instructions to install them.
     pub fn advice(self) -> Vec<String> {
         match self {
             #[cfg(feature = "cuda")]
@@ -201,10 +201,10 @@ impl Accelerator {
         }
     }
 
-    /// Bytes that are free of a device's memory, and all of them, where its driver tells.
+    /// Free and total memory of a device in bytes; `None` if its driver does not report them.
     ///
     /// # Errors
-    /// The driver's.
+    /// If the driver call fails.
     pub fn memory(self, index: usize) -> Result<Option<(usize, usize)>> {
         match self {
             #[cfg(feature = "cuda")]
@@ -217,7 +217,7 @@ impl Accelerator {
     }
 }
 
-/// Whether it is the CPU in a GPU's clothes, such as Mesa's software Vulkan.
+/// Whether the device is a software renderer, such as Mesa's llvmpipe.
 #[cfg(any(feature = "metal", feature = "vulkan", feature = "wgpu"))]
 fn is_software(device: &Device) -> bool {
     use burn::backend::{CubeDevice, DispatchDevice, WgpuDeviceKind};

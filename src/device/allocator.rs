@@ -1,8 +1,9 @@
-//! The allocator of the programs: mimalloc, told to keep what training takes again every step.
+//! Configuration of the global allocator, mimalloc.
 
-/// Keeps freed memory from now on, unless `MIMALLOC_PURGE_DELAY` says otherwise. By itself mimalloc gives
-/// it back after 10 milliseconds: a step's buffers come and go in fifty, and the kernel would clear every
-/// page of them before the next.
+/// Makes mimalloc keep freed memory, unless `MIMALLOC_PURGE_DELAY` is set.
+///
+/// By default it returns freed pages to the kernel after 10 ms. A training step takes about 50 ms, so that the
+/// kernel would zero the pages of its buffers in every step.
 pub fn keep_memory() {
     #[cfg(feature = "mimalloc")]
     {
@@ -13,8 +14,8 @@ pub fn keep_memory() {
         unsafe extern "C" {
             fn mi_option_set_default(option: c_int, value: c_long);
         }
-        // SAFETY: the function takes any option and value. It may not run twice at a time, and only the
-        // thread that begins the program calls this.
+        // SAFETY: the function accepts any option and value. It must not run concurrently; only the main
+        // thread calls it.
         unsafe { mi_option_set_default(PURGE_DELAY, NEVER) };
     }
 }

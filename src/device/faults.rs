@@ -22,14 +22,13 @@ use std::{
 
 /// CubeCL's module that runs and drops tasks.
 const SOURCE: &str = "cubecl_common::device";
-/// Beginning of its message about a dropped task.
+/// Prefix of its message about a dropped task.
 const DROPPED: &str = "CallError(task panicked on device runner thread";
 /// CubeCL's module that logs failed launches.
 const FAILURES: &str = "cubecl_runtime::logging::server";
 /// Part of its message about a kernel that was not compiled or loaded.
 ///
-/// CubeCL does not know the outputs of such a kernel and does not mark tensors that it would have computed in
-/// place.
+/// CubeCL does not mark the outputs of such a kernel as failed, nor tensors that it would have updated in place.
 const NOT_COMPILED: &str = "An error caused the compilation to fail";
 /// Part of NVRTC's message about a missing CUDA header. Tuning leaves such kernels out, and training warns
 /// about them at the start.
@@ -42,9 +41,9 @@ static RUNNING: AtomicUsize = AtomicUsize::new(0);
 /// Kind of the watched devices, such as `cuda`.
 static KIND: OnceLock<&'static str> = OnceLock::new();
 
-/// Watches CubeCL's devices of a kind from now on.
+/// Starts watching CubeCL's devices of one kind.
 ///
-/// A logger that the program has installed is kept; dropped work is then not noticed.
+/// A logger that the program has installed is kept; dropped work is then not detected.
 pub fn watch(kind: &'static str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -91,21 +90,21 @@ impl Log for Watch {
     fn flush(&self) {}
 }
 
-/// The panic message behind a dropped task.
+/// Returns the panic message behind a dropped task.
 fn dropped(message: &str) -> Option<String> {
     let panic = message.strip_prefix(DROPPED)?;
     let panic = panic.strip_suffix(')').unwrap_or(panic).trim_start_matches(':');
     Some(cause_of_panic(panic))
 }
 
-/// The reason why a CUDA kernel was not compiled or loaded.
+/// Returns the reason why a CUDA kernel was not compiled or loaded.
 fn not_compiled(message: &str) -> Option<String> {
     let counts =
         KIND.get() == Some(&"cuda") && message.contains(NOT_COMPILED) && !message.contains(NO_HEADER);
     counts.then(|| cause(&message))
 }
 
-/// The device of a thread with a name of CubeCL's, such as `DSD-0-1`.
+/// Returns the device of a CubeCL thread from its name, such as `DSD-0-1`.
 fn device(thread: Option<&str>) -> String {
     let index = thread.filter(|name| name.starts_with("DS")).and_then(|name| name.rsplit('-').next());
     let kind = KIND.get().copied().unwrap_or("device");
@@ -115,7 +114,7 @@ fn device(thread: Option<&str>) -> String {
 /// Calls `act` and converts a panic of Burn about a failed device into an error.
 ///
 /// # Errors
-/// Those of `act`, or of the device.
+/// If `act` or the device fails.
 pub fn run<T>(device: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
     RUNNING.fetch_add(1, Ordering::Relaxed);
     let result = panic::catch_unwind(AssertUnwindSafe(act));
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_becomes_an_error_and_another_panic_goes_on() {
+    fn a_report_becomes_an_error_and_another_panic_is_resumed() {
         let report = || -> Result<()> { panic!("Failed\nCaused by:\n  status 719\nBacktrace:\nnone") };
         let error = run("cuda:1", report).expect_err("a panic").to_string();
         assert_eq!(error, "device cuda:1: status 719");

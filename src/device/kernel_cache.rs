@@ -1,8 +1,8 @@
-//! The folder in which CubeCL keeps compiled CUDA kernels and tuning results between runs.
+//! Persistent cache of compiled CUDA kernels and tuning results.
 //!
-//! CubeCL stores both in an SQLite database in WAL mode, so that several ranks may use it at once. Its keys
-//! contain the GPU's architecture and position, and neither its model nor the versions of driver and NVRTC: those
-//! are part of the folder's name here.
+//! CubeCL stores both in an SQLite database in WAL mode, so that several ranks may use it concurrently. Its keys
+//! contain the GPU's architecture and index, but neither its model nor the versions of driver and NVRTC. The
+//! folder's name contains those.
 
 use anyhow::{Context, Result};
 use collective::cuda::Toolkit;
@@ -12,10 +12,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Folder of the cache, or `off`. Default: `burn-ddp/kernels` in the user's cache folder.
+/// Environment variable with the folder of the cache, or `off`.
+///
+/// Default: `burn-ddp/kernels` in the user's cache folder.
 pub const FOLDER: &str = "BURN_DDP_KERNEL_CACHE";
 
-/// The folder of all GPUs' caches; `None` if there is no user's cache folder, or if it is switched off.
+/// Returns the folder of all caches; `None` if caching is off or the user has no cache folder.
 pub fn folder() -> Option<PathBuf> {
     match env::var_os(FOLDER) {
         Some(off) if off == "off" => None,
@@ -24,12 +26,13 @@ pub fn folder() -> Option<PathBuf> {
     }
 }
 
-/// Switches the cache on. Call it before the first use of a GPU: CubeCL reads its configuration once.
+/// Enables the cache.
 ///
-/// A `cubecl.toml` or `burn.toml` that names another folder has precedence.
+/// Call it before the first use of a GPU, because CubeCL reads its configuration once. A `cubecl.toml` or
+/// `burn.toml` that sets another folder has precedence.
 ///
 /// # Errors
-/// The driver's.
+/// If the CUDA driver or NVRTC cannot be queried.
 pub fn enable() -> Result<()> {
     let Some(folder) = folder() else { return Ok(()) };
     let folder = folder.join(environment()?);
@@ -38,32 +41,32 @@ pub fn enable() -> Result<()> {
     if matches!(config.environment.path, CacheConfig::Target) {
         config.environment.path = CacheConfig::Directory(folder);
     }
-    // False if this process has a configuration already, such as of an earlier call.
+    // Returns false if this process already has a configuration, for example from an earlier call.
     CubeClRuntimeConfig::try_set(config);
     Ok(())
 }
 
-/// What kernels and tuning results are valid for: `nvidia-h100-80gb-hbm3-driver-13.0-nvrtc-13.0`.
+/// Returns the cache key of this machine, such as `nvidia-h100-80gb-hbm3-driver-13.0-nvrtc-13.0`.
 fn environment() -> Result<String> {
     let mut names: Vec<String> =
         collective::cuda::devices()?.into_iter().map(|gpu| slug(&gpu.name)).collect();
     names.dedup();
     let toolkit = Toolkit::get()?;
-    // Tuning leaves out kernels whose headers are missing.
+    // Tuning skips kernels whose headers are missing.
     let headers = if toolkit.lost().is_empty() { "" } else { "-few-headers" };
     Ok(format!("{}-driver-{}-nvrtc-{}{headers}", names.join("+"), toolkit.driver(), toolkit.nvrtc()))
 }
 
-/// Lower-case letters and digits, with `-` for everything between.
+/// Converts to lower-case letters and digits, separated by `-`.
 fn slug(name: &str) -> String {
     let words = name.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")
 }
 
-/// Bytes of all files of the cache; 0 if there is none.
+/// Returns the size of all files in bytes; 0 if the folder does not exist.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If the folder cannot be read.
 pub fn size(folder: &Path) -> Result<u64> {
     fn of(folder: &Path) -> io::Result<u64> {
         let mut bytes = 0;

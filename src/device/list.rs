@@ -1,11 +1,11 @@
-//! `burn-ddp devices`: what this machine has to compute on, and what this program could use.
+//! `burn-ddp devices`: lists available devices and backends.
 
 use super::{Accelerator, gigabytes};
 use crate::launch::cores;
-use crate::print::print_line;
+use crate::process::console::print_line;
 use std::fs;
 
-/// Prints it.
+/// Prints the list.
 pub fn list() {
     row("cpu", &format!("{} core(s)", cores()), host_memory());
     let mut missing = Vec::new();
@@ -37,7 +37,9 @@ pub fn list() {
     }
 }
 
-/// What CUDA kernels are compiled with, if there is a GPU. Why it cannot be used is listed with the GPUs.
+/// Prints NVRTC and the CUDA headers if there is a GPU.
+///
+/// Errors are omitted here: the list of GPUs contains them.
 #[cfg(feature = "cuda")]
 fn toolkit() {
     use collective::cuda::{Toolkit, device_count};
@@ -53,13 +55,13 @@ fn toolkit() {
 
 fn row(device: &str, name: &str, memory: Option<(usize, usize)>) {
     let memory = memory.map_or_else(
-        || "memory not told".to_string(),
+        || "memory unknown".to_string(),
         |(free, total)| format!("{} of {} free", gigabytes(free), gigabytes(total)),
     );
     print_line(&format!("{device:<10} {name:<40} {memory}"));
 }
 
-/// Free and all memory of the machine, in bytes.
+/// Returns the free and total memory of the machine in bytes.
 fn host_memory() -> Option<(usize, usize)> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let field = |name: &str| {

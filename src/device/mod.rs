@@ -1,37 +1,39 @@
-//! The device a rank computes on, and how many of its kind this machine has.
+//! Devices of this machine, and the one that a rank computes on.
 
 mod accelerator;
 mod allocator;
+mod choice;
 pub mod faults;
 #[cfg(feature = "cuda")]
 pub mod kernel_cache;
 pub mod list;
+pub mod transport;
 
 pub use accelerator::Accelerator;
 pub use allocator::keep_memory;
+pub use choice::{DeviceArg, DeviceId, Gpus, gpus};
 
-use crate::context::values::DeviceArg;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// What a rank takes on a GPU before its first batch: CUDA's own part, Burn's kernels, the model.
-pub const LEAST_MEMORY: usize = 300 << 20;
+/// GPU memory in bytes that a rank uses before its first batch: CUDA context, kernels and model.
+pub const MIN_FREE_MEMORY: usize = 300 << 20;
 
-/// One device of this machine.
+/// A device of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalDevice {
     Cpu,
-    /// With its number; CUDA's is the position in `CUDA_VISIBLE_DEVICES`.
+    /// Backend and index; for CUDA, the position in `CUDA_VISIBLE_DEVICES`.
     Gpu(Accelerator, usize),
 }
 
 impl LocalDevice {
-    /// As Burn names it.
+    /// Returns Burn's device.
     ///
     /// # Errors
-    /// If it is not there, or has too little memory left.
+    /// If there is no such device, or it fails to compute.
     pub fn burn(self) -> Result<Device> {
         match self {
             LocalDevice::Cpu => Ok(Device::flex()),
@@ -39,12 +41,12 @@ impl LocalDevice {
         }
     }
 
-    /// Whether its kernels are compiled when they are first used, and kept in the kernel cache.
+    /// Whether kernels are compiled on first use and stored in the kernel cache.
     pub fn compiles_kernels(self) -> bool {
         matches!(self, LocalDevice::Gpu(Accelerator::Cuda, _))
     }
 
-    /// What makes it slower than it could be, and what to install.
+    /// Missing components that make the device slower, with instructions to install them.
     pub fn advice(self) -> Vec<String> {
         match self {
             LocalDevice::Cpu => Vec::new(),
@@ -52,33 +54,33 @@ impl LocalDevice {
         }
     }
 
-    /// How much of a GPU's memory is free, where its driver tells.
+    /// Describes the free memory of a GPU; `None` if its driver does not report it.
     ///
     /// # Errors
-    /// The driver's.
+    /// If the driver call fails.
     pub fn memory(self) -> Result<Option<String>> {
         let LocalDevice::Gpu(kind, index) = self else { return Ok(None) };
-        let told = kind.memory(index)?;
-        Ok(told.map(|(free, total)| format!("{} of {} free on {self}", gigabytes(free), gigabytes(total))))
+        let memory = kind.memory(index)?;
+        Ok(memory.map(|(free, total)| format!("{} of {} free on {self}", gigabytes(free), gigabytes(total))))
     }
 
-    /// Bytes of a GPU's memory that are free, where its driver tells.
+    /// Free memory of a GPU in bytes; `None` if its driver does not report it.
     ///
     /// # Errors
-    /// The driver's.
+    /// If the driver call fails.
     pub fn free_memory(self) -> Result<Option<usize>> {
         let LocalDevice::Gpu(kind, index) = self else { return Ok(None) };
         Ok(kind.memory(index)?.map(|(free, _)| free))
     }
 
-    /// Refuses a GPU that others have filled, or that does not compute.
+    /// Checks that a GPU has enough free memory and computes.
     ///
     /// # Errors
-    /// With how much is free, or what failed.
+    /// If less than [`MIN_FREE_MEMORY`] is free, or the test computation fails.
     pub fn check(self) -> Result<()> {
         let LocalDevice::Gpu(kind, index) = self else { return Ok(()) };
         match kind.memory(index)? {
-            Some((free, total)) if free < LEAST_MEMORY => bail!(
+            Some((free, total)) if free < MIN_FREE_MEMORY => bail!(
                 "{self} has {} of its {} free, too little to train on; other processes hold the rest (nvidia-smi shows which)",
                 gigabytes(free),
                 gigabytes(total)
@@ -88,7 +90,7 @@ impl LocalDevice {
     }
 }
 
-/// `139.8 GB`
+/// Formats bytes as gigabytes, such as `139.8 GB`.
 pub fn gigabytes(bytes: usize) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
@@ -105,34 +107,5 @@ impl fmt::Display for LocalDevice {
 impl Serialize for LocalDevice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-/// The GPUs a run may use: all of one kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gpus {
-    pub kind: Accelerator,
-    pub count: usize,
-}
-
-/// GPUs of the kind that `--device` names, or of the best kind that is there; or why there are none.
-pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
-    match wanted {
-        DeviceArg::Cpu => Err("the CPU was asked for".into()),
-        DeviceArg::Gpu(kind, _) => kind.count().map(|count| Gpus { kind, count }),
-        DeviceArg::Auto => {
-            let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());
-            let mut reasons = Vec::new();
-            for kind in built_in {
-                match kind.count_hardware() {
-                    Ok(count) => return Ok(Gpus { kind, count }),
-                    Err(reason) => reasons.push(reason),
-                }
-            }
-            if reasons.is_empty() {
-                reasons.push("this program was built without any GPU's backend".into());
-            }
-            Err(reasons.join("; "))
-        }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Finding, size};
 use crate::{
     device::kernel_cache::{self, FOLDER},
-    print::print_line,
+    process::console::print_line,
 };
 use anyhow::Result;
 

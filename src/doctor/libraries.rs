@@ -1,10 +1,7 @@
 //! The GPUs, and the libraries that use them.
 
 use super::{Finding, size};
-use crate::{
-    context::values::DeviceArg,
-    device::{Accelerator, gpus},
-};
+use crate::device::{Accelerator, DeviceArg, gpus};
 use collective::transport::nccl::Library;
 use std::{
     process::{Command, Stdio},

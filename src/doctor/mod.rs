@@ -7,7 +7,7 @@ mod libraries;
 mod machine;
 mod network;
 
-use crate::print::print_line;
+use crate::process::console::print_line;
 use anyhow::Result;
 use clap::Parser;
 use std::{fmt, process::ExitCode};

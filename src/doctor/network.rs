@@ -2,7 +2,7 @@
 //! agree.
 
 use super::Finding;
-use crate::print::print_line;
+use crate::process::console::print_line;
 use anyhow::{Context, Result};
 use collective::{
     SECRET, Secret,

@@ -1,7 +1,7 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
 use super::{limit::cores, port::MasterPort};
-use crate::exit::LAUNCHED;
+use crate::process::exit::LAUNCHED;
 use collective::{MASTER_FD, SECRET, Secret};
 use std::process::Command;
 

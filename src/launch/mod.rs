@@ -14,6 +14,7 @@ mod environment;
 mod guard;
 mod limit;
 mod nodes;
+pub mod nproc;
 mod outcome;
 mod output;
 mod port;
@@ -21,6 +22,7 @@ mod ranks;
 mod rounds;
 mod signals;
 mod supervisor;
+pub mod world;
 
 pub use environment::WHY;
 pub use limit::cores;
@@ -29,7 +31,7 @@ pub use output::Output;
 pub use ranks::Job;
 pub use rounds::LaunchConfig;
 
-use crate::world::Environment;
+use crate::launch::world::Environment;
 use anyhow::{Context, Result};
 use collective::Secret;
 use environment::Round;

@@ -1,6 +1,6 @@
 //! Outcome of a round, its message and its exit code.
 
-use crate::{exit, print::eprint_line, stop};
+use crate::process::{console::eprint_line, exit, stop};
 use serde::{Deserialize, Serialize};
 use std::{
     os::unix::process::ExitStatusExt,

@@ -9,7 +9,7 @@ use super::{
     port::MasterPort,
     signals::Signals,
 };
-use crate::print::eprint_line;
+use crate::process::console::eprint_line;
 use anyhow::{Context, Result};
 use std::{
     ffi::OsString,

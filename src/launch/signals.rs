@@ -1,6 +1,6 @@
 //! Stop signals received by the launcher.
 
-use crate::stop::{self, ECHO};
+use crate::process::stop::{self, ECHO};
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::{

@@ -8,7 +8,7 @@ use super::{
     ranks::{Job, Ranks},
     signals::Signals,
 };
-use crate::exit::OTHER_RANK_FAILED;
+use crate::process::exit::OTHER_RANK_FAILED;
 use anyhow::Result;
 use std::{
     thread,

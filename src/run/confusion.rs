@@ -1,6 +1,6 @@
-//! The confusion matrix of a classifier: a callback over the test set, joined over all ranks.
+//! Confusion matrix of a classifier: a callback over the test set, summed over all ranks.
 
-use crate::{answers::values, atomic_file};
+use crate::{process::atomic_file, run::tensor_io::values};
 use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     metric::Classification,
@@ -8,17 +8,17 @@ use collective::{
 };
 use std::path::PathBuf;
 
-/// Counts the answers to all test samples, a row for each label with a column for each answer, and writes them to a
-/// file.
+/// Callback that writes the confusion matrix of each evaluation to a CSV file.
 pub struct Confusion {
     classes: usize,
+    /// `classes` × `classes`, row by row: rows are labels, columns are predictions.
     counts: Vec<u64>,
-    /// On the rank that writes.
+    /// Output file on rank 0, `None` on other ranks.
     file: Option<PathBuf>,
 }
 
 impl Confusion {
-    /// For labels below `classes`. `file` is that of the rank that writes.
+    /// Creates the callback for labels below `classes`; `file` is the output file on rank 0.
     pub fn new(file: Option<PathBuf>, classes: usize) -> Self {
         Self { classes, counts: vec![0; classes * classes], file }
     }
@@ -28,7 +28,7 @@ impl Confusion {
         let [batch, _] = logits.dims();
         let answers = values::<i64, 1, _>(logits.argmax(1).reshape([batch]))?;
         for (label, answer) in values::<i64, 1, _>(labels)?.into_iter().zip(answers) {
-            // Labels were checked when the data was read, and there are as many answers as logits.
+            // The data set has validated its labels; predictions are below the number of logits.
             if let Some(count) = self.counts.get_mut(label as usize * self.classes + answer as usize) {
                 *count += 1;
             }
@@ -36,7 +36,7 @@ impl Confusion {
         Ok(())
     }
 
-    /// As CSV: a row for each label, a column for each answer.
+    /// Formats the matrix as CSV, with a row per label and a column per prediction.
     fn table(&self) -> String {
         let header = (0..self.classes).map(|answer| format!(",{answer}")).collect::<String>();
         let row = |(label, counts): (usize, &[u64])| {

@@ -1,7 +1,8 @@
-//! What a run leaves behind: `config.json`, `summary.json`, the model, and beside them what
-//! [`log`](super::log) and [`checkpoint`](super::checkpoint) write.
+//! Run folder with `config.json`, `summary.json` and the model.
+//!
+//! [`log`](super::log) and [`checkpoint`](super::checkpoint) write further files into it.
 
-use crate::{atomic_file, context::Mode, device::LocalDevice, trainer::Config};
+use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_file};
 use anyhow::{Context, Result, bail};
 use burn::module::Module;
 use serde::Serialize;
@@ -12,7 +13,7 @@ use std::{
 };
 use time::{OffsetDateTime, macros::format_description};
 
-/// The file that marks a folder as a run's.
+/// File that marks a run folder.
 const CONFIG: &str = "config.json";
 
 /// The folder of one run. Only rank 0 has one.
@@ -21,14 +22,19 @@ pub struct RunFolder {
     path: PathBuf,
 }
 
-/// The result of a run, as `summary.json` keeps it.
+/// Result of a run, as stored in `summary.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// 0 to 1; only of a classifier.
+    /// 0 to 1; `None` unless the model is a classifier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_accuracy: Option<f64>,
     pub test_loss: f64,
-    /// Training samples over all ranks, over the time of the training steps alone.
+    /// Last evaluation of the validation set; only with `--valid-split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_accuracy: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_loss: Option<f64>,
+    /// Training samples of all ranks per second of training steps, without evaluation.
     pub samples_per_second: f64,
     pub world_size: usize,
     pub mode: Mode,
@@ -36,21 +42,23 @@ pub struct Summary {
     pub transport: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
-    /// Epochs begun, and optimizer steps done.
+    /// Number of epochs, counting a partial one.
     pub epochs: usize,
+    /// Number of optimizer steps.
     pub steps: usize,
-    /// From the first rank's start to the end of the last evaluation.
+    /// Wall time in seconds from the start of rank 0 to the end of the last evaluation.
     pub seconds: f64,
-    /// SHA-256 over all parameters and buffers, equal on all ranks.
+    /// SHA-256 of all parameters and buffers, equal on all ranks.
     pub parameter_digest: String,
 }
 
 impl RunFolder {
-    /// Creates `path`, or a new `runs/<date-time>`, with a number behind it if another run began in the
-    /// same second.
+    /// Creates the run folder `path`, or a new `runs/<date-time>`.
+    ///
+    /// A number is appended if another run has started in the same second.
     ///
     /// # Errors
-    /// If the folder holds a run already, or cannot be written to.
+    /// If the folder already contains a run or cannot be created.
     pub fn create(path: Option<PathBuf>) -> Result<Self> {
         let Some(path) = path else { return Self::fresh(Path::new("runs"), &timestamp()?) };
         let folder = Self { path };
@@ -62,16 +70,16 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// The folder of a run that goes on, or that was started with `--resume` from the beginning.
+    /// Opens the folder of a resumed run and creates it if necessary.
     ///
     /// # Errors
-    /// If it cannot be created.
+    /// If the folder cannot be created.
     pub fn reopen(path: PathBuf) -> Result<Self> {
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path })
     }
 
-    /// A folder in `parent` that was not there before.
+    /// Creates a new folder in `parent`.
     fn fresh(parent: &Path, name: &str) -> Result<Self> {
         let failed = |path: &Path| {
             format!("cannot create the run folder {}; choose one with --run-dir", path.display())
@@ -92,32 +100,43 @@ impl RunFolder {
         Ok(Self { path })
     }
 
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether a run has begun in the folder.
+    /// Whether the folder contains a run.
     pub fn holds_run(&self) -> bool {
         self.path.join(CONFIG).exists()
     }
 
+    /// Writes `config.json`.
+    ///
+    /// # Errors
+    /// If the configuration cannot be serialised or the file cannot be written.
     pub fn write_config(&self, config: &Config) -> Result<()> {
         self.write(CONFIG, &serde_json::to_vec_pretty(config)?)
     }
 
+    /// Writes `summary.json`.
+    ///
+    /// # Errors
+    /// If the summary cannot be serialised or the file cannot be written.
     pub fn write_summary(&self, summary: &Summary) -> Result<()> {
         self.write("summary.json", &serde_json::to_vec_pretty(summary)?)
     }
 
-    /// The model as a Burn record, `model.bpk`.
+    /// Writes the model as a Burn record, `model.bpk`.
+    ///
+    /// # Errors
+    /// If the model cannot be serialised or the file cannot be written.
     pub fn write_model<M: Module>(&self, model: M) -> Result<()> {
         let bytes =
             model.into_record().into_bytes().map_err(|e| anyhow::anyhow!("cannot pack the model: {e}"))?;
         self.write("model.bpk", &bytes)
     }
 
-    /// Removes configuration and tables, and the folder if nothing else is in it. What cannot be removed
-    /// stays.
+    /// Removes configuration and tables, and the folder if it is then empty. Errors are ignored.
     pub fn remove(&self) {
         for name in [CONFIG, "steps.csv", "epochs.csv", "ranks.csv"] {
             let _ = fs::remove_file(self.path.join(name));
@@ -131,10 +150,10 @@ impl RunFolder {
     }
 }
 
-/// The time in UTC, sortable, and fit for a file name on every system.
+/// Returns the current UTC time as a sortable file name.
 ///
 /// # Errors
-/// If the clock is beyond what the format can write.
+/// If the time cannot be formatted.
 pub fn timestamp() -> Result<String> {
     let format = format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z");
     Ok(OffsetDateTime::now_utc().format(&format)?)
@@ -145,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_the_same_second_get_folders_of_their_own() -> Result<()> {
+    fn runs_of_the_same_second_get_different_folders() -> Result<()> {
         let parent = tempfile::tempdir()?;
         let folders = (0..3).map(|_| RunFolder::fresh(parent.path(), "now")).collect::<Result<Vec<_>>>()?;
         let names: Vec<_> = folders.iter().filter_map(|folder| folder.path().file_name()).collect();

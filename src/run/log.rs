@@ -1,11 +1,10 @@
-//! Follows a run: `steps.csv`, `epochs.csv` and `ranks.csv`, and what the summary and checkpoints say about it.
+//! Metrics of a run: `steps.csv`, `epochs.csv`, `ranks.csv` and the progress that checkpoints store.
 
 use super::{
-    checkpoint::Monitor,
-    evaluation::Evaluation,
+    evaluation::{EvaluatedSet, Evaluation},
     tables::{EpochRow, RankRow, StepRow},
 };
-use crate::atomic_file;
+use crate::{config::Monitor, process::atomic_file};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use serde::{Deserialize, Serialize};
@@ -17,9 +16,10 @@ use std::{
     time::Duration,
 };
 
-/// Follows a run: writes its tables, and keeps what the summary needs.
+/// Observer that writes the tables of a run and tracks its progress.
 pub struct RunLog {
     monitor: Monitor,
+    set: EvaluatedSet,
     state: Mutex<(Tables, Progress)>,
 }
 
@@ -30,34 +30,38 @@ struct Tables {
     failure: Option<csv::Error>,
 }
 
-/// Where the run is.
+/// Progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     pub epoch: usize,
     pub step: usize,
     pub samples: usize,
-    /// Sum of the steps' times.
+    /// Total duration of the training steps.
     pub training: Duration,
+    /// Last evaluation.
     pub evaluation: Evaluation,
+    /// Evaluation of the test set at the end of a run with `--valid-split`.
+    #[serde(skip)]
+    pub tested: Option<Evaluation>,
     pub digest: String,
-    /// Of the processes before this one, from start to end.
+    /// Wall time of earlier processes of a resumed run.
     pub seconds: f64,
     pub best: Option<Best>,
 }
 
-/// The best evaluation so far.
+/// Best evaluation so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// Optimizer steps done then.
+    /// Optimizer step of the evaluation.
     pub step: usize,
     pub evaluation: Evaluation,
-    /// Epochs since then.
+    /// Epochs since the evaluation.
     pub ago: usize,
 }
 
 impl Tables {
-    /// Keeps the first failure; every row reaches the file at once, so that a crash loses none.
-    fn keep(&mut self, write: impl FnOnce(&mut Self) -> csv::Result<()>) {
+    /// Runs `write` unless a write has failed before, and stores its error.
+    fn try_write(&mut self, write: impl FnOnce(&mut Self) -> csv::Result<()>) {
         if self.failure.is_none() {
             self.failure = write(self).err();
         }
@@ -65,50 +69,52 @@ impl Tables {
 }
 
 impl RunLog {
-    /// New tables in `folder`.
+    /// Creates new tables in `folder`.
     ///
     /// # Errors
-    /// If one cannot be created.
-    pub fn create(folder: &Path, monitor: Monitor) -> Result<Self> {
+    /// If a table cannot be created.
+    pub fn create(folder: &Path, monitor: Monitor, set: EvaluatedSet) -> Result<Self> {
         let open = |name: &str| {
             let path = folder.join(name);
             csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))
         };
         let tables = [open("steps.csv")?, open("epochs.csv")?, open("ranks.csv")?];
-        Ok(Self::new(tables, monitor, Progress::default()))
+        Ok(Self::new(tables, monitor, set, Progress::default()))
     }
 
-    /// The tables in `folder`, without the rows of steps after `step` and of epochs after `epoch`:
-    /// the run goes on from there, and `progress` is what it had reached.
+    /// Opens the tables of a run resumed with `progress`.
+    ///
+    /// Rows of steps after `step` and of epochs after `epoch` are removed.
     ///
     /// # Errors
-    /// If one cannot be read or written.
+    /// If a table cannot be read or written.
     pub fn resume(
         folder: &Path,
         monitor: Monitor,
+        set: EvaluatedSet,
         progress: Progress,
         step: usize,
         epoch: usize,
     ) -> Result<Self> {
-        let open = |name: &str, columns: Result<String>, last: usize| {
+        let open = |name: &str, last: usize| {
             let path = folder.join(name);
-            let table = columns.and_then(|columns| continued(&path, &columns, last));
-            table.with_context(|| format!("cannot go on with {}", path.display()))
+            reopen(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
         };
-        let tables = [
-            open("steps.csv", header::<StepRow>(), step)?,
-            open("epochs.csv", header::<EpochRow>(), epoch)?,
-            open("ranks.csv", header::<RankRow>(), epoch)?,
-        ];
-        Ok(Self::new(tables, monitor, progress))
+        let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
+        Ok(Self::new(tables, monitor, set, progress))
     }
 
-    fn new([steps, epochs, ranks]: [csv::Writer<File>; 3], monitor: Monitor, progress: Progress) -> Self {
+    fn new(
+        [steps, epochs, ranks]: [csv::Writer<File>; 3],
+        monitor: Monitor,
+        set: EvaluatedSet,
+        progress: Progress,
+    ) -> Self {
         let tables = Tables { steps, epochs, ranks, failure: None };
-        RunLog { monitor, state: Mutex::new((tables, progress)) }
+        RunLog { monitor, set, state: Mutex::new((tables, progress)) }
     }
 
-    /// Where the run is now.
+    /// Returns the current progress.
     ///
     /// # Errors
     /// If a row could not be written.
@@ -120,10 +126,10 @@ impl RunLog {
         }
     }
 
-    /// The same, once every row so far is on disk.
+    /// Syncs the tables to disk and returns the current progress.
     ///
     /// # Errors
-    /// If one could not be written.
+    /// If a row could not be written or synced.
     pub fn sync(&self) -> Result<Progress> {
         let progress = self.progress()?;
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +139,7 @@ impl RunLog {
         Ok(progress)
     }
 
-    /// Epochs since the best one, 0 if it was the last.
+    /// Number of epochs since the best evaluation.
     pub fn epochs_since_best(&self) -> usize {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.1.best.as_ref().map_or(0, |best| best.ago)
@@ -145,32 +151,18 @@ impl RunLog {
     }
 }
 
-/// The names of a table's columns, as its first line has them.
-fn header<R: Serialize + Default>() -> Result<String> {
-    let mut table = csv::Writer::from_writer(Vec::new());
-    table.serialize(R::default())?;
-    let text = String::from_utf8(table.into_inner()?)?;
-    Ok(text.split_inclusive('\n').next().unwrap_or_default().into())
-}
-
-/// The table at `path` with the rows whose first column is at most `last`, open at its end. A row that
-/// a crash cut is none. A table that an older version began gets the new columns of `columns`, empty.
-fn continued(path: &Path, columns: &str, last: usize) -> Result<csv::Writer<File>> {
+/// Opens the table at `path` for appending, without the rows whose first column is above `last` and without an
+/// incomplete last row.
+fn reopen(path: &Path, last: usize) -> Result<csv::Writer<File>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error.into()),
     };
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    let mut header = lines.next().unwrap_or_default();
-    let added = columns.strip_prefix(header.trim_end()).filter(|_| !header.is_empty()).unwrap_or_default();
-    let empty = ",".repeat(added.matches(',').count());
+    let header = lines.next().unwrap_or_default();
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse::<usize>().ok());
-    let kept = lines.filter(|line| number(line).is_some_and(|number| number <= last));
-    let kept: String = kept.map(|line| format!("{}{empty}\n", line.trim_end())).collect();
-    if !empty.is_empty() {
-        header = columns;
-    }
+    let kept: String = lines.filter(|line| number(line).is_some_and(|number| number <= last)).collect();
     atomic_file::write(path, format!("{header}{kept}").as_bytes())?;
     let file = File::options().append(true).open(path)?;
     Ok(csv::WriterBuilder::new().has_headers(header.is_empty()).from_writer(file))
@@ -190,7 +182,7 @@ impl Observer for RunLog {
                 training: progress.training + elapsed,
                 ..std::mem::take(progress)
             };
-            tables.keep(|tables| {
+            tables.try_write(|tables| {
                 let row = StepRow { step, epoch, loss, lr, samples_per_second, loss_scale, skipped };
                 tables.steps.serialize(row)?;
                 Ok(tables.steps.flush()?)
@@ -203,19 +195,23 @@ impl Observer for RunLog {
         self.update(|tables, progress| {
             progress.evaluation = evaluation;
             progress.best = match progress.best {
-                Some(best) if !self.monitor.is_better(&evaluation, &best.evaluation) => {
+                Some(best) if !evaluation.is_better(&best.evaluation, self.monitor) => {
                     Some(Best { ago: best.ago + 1, ..best })
                 }
                 Some(_) | None => Some(Best { step: progress.step, evaluation, ago: 0 }),
             };
             progress.digest.clone_from(&report.digest);
-            tables.keep(|tables| {
-                tables.epochs.serialize(EpochRow {
+            tables.try_write(|tables| {
+                let (loss, accuracy) = (Some(evaluation.loss), evaluation.accuracy);
+                let row = EpochRow {
                     epoch: report.epoch,
                     train_loss: report.train_loss,
-                    test_loss: evaluation.loss,
-                    test_accuracy: evaluation.accuracy,
                     seconds: report.elapsed.as_secs_f64(),
+                    ..EpochRow::default()
+                };
+                tables.epochs.serialize(match self.set {
+                    EvaluatedSet::Test => EpochRow { test_loss: loss, test_accuracy: accuracy, ..row },
+                    EvaluatedSet::Valid => EpochRow { valid_loss: loss, valid_accuracy: accuracy, ..row },
                 })?;
                 for (rank, time) in report.ranks.iter().enumerate() {
                     tables.ranks.serialize(RankRow {
@@ -231,6 +227,10 @@ impl Observer for RunLog {
             });
         });
     }
+
+    fn tested(&self, report: &EpochReport) {
+        self.update(|_, progress| progress.tested = Some(Evaluation::of(report)));
+    }
 }
 
 #[cfg(test)]
@@ -238,35 +238,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_goes_on_without_the_rows_after_the_checkpoint_and_without_a_cut_one() -> Result<()> {
+    fn a_resumed_table_has_no_rows_after_the_checkpoint_and_no_truncated_row() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("steps.csv");
         std::fs::write(&path, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.2\n12,0.")?;
-        let mut table = continued(&path, "step,loss\n", 10)?;
+        let mut table = reopen(&path, 10)?;
         table.write_record(["11", "0.25"])?;
         table.flush()?;
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        let columns = header::<StepRow>()?;
-        continued(&path, &columns, 0)?.serialize(StepRow::default())?;
+        reopen(&path, 0)?.serialize(StepRow::default())?;
         assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
-        Ok(())
-    }
-
-    #[test]
-    fn a_table_of_an_older_version_gets_the_new_columns() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("steps.csv");
-        std::fs::write(
-            &path,
-            "step,epoch,loss,lr,samples_per_second\n1,1,0.5,0.1,100.0\n2,1,0.4,0.1,100.0\n",
-        )?;
-        let row = StepRow { step: 2, loss_scale: Some(65536.0), skipped: Some(1), ..StepRow::default() };
-        continued(&path, &header::<StepRow>()?, 1)?.serialize(row)?;
-        let rows: Vec<StepRow> = csv::Reader::from_path(&path)?.deserialize().collect::<csv::Result<_>>()?;
-        let shown: Vec<_> = rows.iter().map(|row| (row.step, row.loss_scale, row.skipped)).collect();
-        assert_eq!(shown, [(1, None, None), (2, Some(65536.0), Some(1))]);
         Ok(())
     }
 }

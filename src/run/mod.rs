@@ -1,4 +1,4 @@
-//! What a run leaves in its folder: configuration, tables, checkpoints, TensorBoard events, report and model.
+//! Files of a run: configuration, tables, checkpoints, TensorBoard events, report and model.
 
 pub mod checkpoint;
 pub mod confusion;
@@ -9,9 +9,10 @@ mod output;
 pub mod png;
 pub mod report;
 pub mod tables;
+pub mod tensor_io;
 pub mod tensorboard;
+pub mod weights;
 
-pub use checkpoint::CheckpointArgs;
-pub use evaluation::Evaluation;
+pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFolder, timestamp};
 pub(crate) use output::Output;

@@ -1,9 +1,10 @@
-//! A line every ten seconds until the first step is done: CUDA kernels are compiled then, which takes minutes
-//! with an empty kernel cache.
+//! Progress of CUDA kernel compilation, printed every ten seconds until the first step is done.
+//!
+//! Compilation takes minutes with an empty kernel cache.
 
 use crate::{
-    console::Console,
     device::{LocalDevice, kernel_cache},
+    process::console::Console,
 };
 use collective::strategy::{Observer, StepReport};
 use std::{
@@ -15,11 +16,11 @@ use std::{
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reports the compilation of kernels until the first step is done or this is dropped.
+/// Reports kernel compilation until the first step is done or it is dropped.
 pub struct KernelProgress(Mutex<Option<mpsc::Sender<()>>>);
 
 impl KernelProgress {
-    /// For a device on which kernels are compiled, and a console that is visible.
+    /// Starts the reports; returns `None` if the device compiles no kernels or the console is hidden.
     pub fn start(device: LocalDevice, console: Console) -> Option<Self> {
         let folder = kernel_cache::folder()?;
         if !device.compiles_kernels() || !console.is_visible() {
@@ -30,7 +31,7 @@ impl KernelProgress {
             0 => "none yet: the first start compiles them, which takes minutes".to_string(),
             bytes => crate::doctor::size(bytes),
         };
-        console.say(&format!("kernels   {}: {kept}", folder.display()));
+        console.print(&format!("kernels   {}: {kept}", folder.display()));
         let (end, ended) = mpsc::channel();
         let watch = move || report(console, &folder, before, &ended);
         thread::Builder::new().name("kernel-progress".into()).spawn(watch).ok()?;
@@ -43,7 +44,7 @@ fn report(console: Console, folder: &Path, before: u64, ended: &mpsc::Receiver<(
     while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
         let new = kernel_cache::size(folder).unwrap_or(before).saturating_sub(before);
         let (seconds, new) = (began.elapsed().as_secs(), crate::doctor::size(new));
-        console.say(&format!(
+        console.print(&format!(
             "compiling kernels for the first step: {seconds} s, {new} new in the kernel cache"
         ));
     }

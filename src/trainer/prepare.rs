@@ -1,9 +1,9 @@
-//! The model and the devices of a run, as the flags say.
+//! Preparation of the model and the devices of a run.
 
-use super::{args::TrainerArgs, config::Config};
 use crate::{
+    config::{Config, TrainerArgs},
     context::Context,
-    weights::{self, Loaded},
+    run::weights::{self, Loaded},
 };
 use anyhow::{Context as _, Result, bail};
 use burn::train::LearnerModel;
@@ -11,7 +11,7 @@ use collective::{
     data_parallel::DataParallelConfig, precision::Precision, sync_batch_norm::convert_sync_batch_norm,
 };
 
-/// The model with synchronised BatchNorm and initial weights, as the flags say.
+/// Applies `--sync-bn` and `--init-from` to a model.
 pub(super) fn prepared<M: LearnerModel>(
     model: M,
     config: &Config,
@@ -19,27 +19,27 @@ pub(super) fn prepared<M: LearnerModel>(
     no_strict: bool,
 ) -> Result<M> {
     let model = match config.sync_bn {
-        // In a group of its own it never waits behind gradients.
+        // A separate group, so that its collectives do not queue behind gradient reductions.
         true => convert_sync_batch_norm(model, &context.group().split(0, 0)?)?,
         false => model,
     };
     let Some(path) = config.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };
-    let Loaded { model, fitting, complaints } = weights::load(model, path).context("--init-from")?;
-    if !no_strict && !complaints.is_empty() {
+    let Loaded { model, loaded, mismatches } = weights::load(model, path).context("--init-from")?;
+    if !no_strict && !mismatches.is_empty() {
         bail!(
             "--init-from {} does not fit the network: {}; --no-strict takes what fits",
             path.display(),
-            complaints.join("; ")
+            mismatches.join("; ")
         );
     }
-    if fitting == 0 {
+    if loaded == 0 {
         bail!("--init-from {}: nothing in it fits the network", path.display());
     }
-    complaints.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
+    mismatches.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
     Ok(model)
 }
 
-/// The devices of `--mode dp`.
+/// Returns the device configuration of `--mode dp`; `None` in other modes.
 pub(super) fn devices(
     context: &Context,
     args: &TrainerArgs,

@@ -1,8 +1,10 @@
-//! The progress of a run on the console: a bar, plain lines, or burn-train's dashboard.
+//! Progress display of a run: a bar, plain lines, or burn-train's dashboard.
 
-use super::{config::Config, values::ProgressArg};
-use crate::{console::Console, run::Evaluation};
-use anyhow::{Result, bail};
+use crate::{
+    config::{Config, values::ProgressArg},
+    process::console::Console,
+    run::{EvaluatedSet, Evaluation},
+};
 use burn::train::{
     Interrupter,
     renderer::{MetricsRenderer, default_renderer},
@@ -13,41 +15,27 @@ use collective::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
-    io::{IsTerminal, stderr, stdout},
+    io::{IsTerminal, stderr},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 /// Time between two lines of [`Style::Plain`] within an epoch.
-const PLAIN_EVERY: Duration = Duration::from_secs(10);
+pub(super) const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
-/// How progress is displayed.
+/// Type of progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Nothing: not the main rank.
+    /// No output, on ranks other than the main rank.
     Silent,
     Bar,
     Plain,
-    /// burn-train's dashboard; only the header and the result are printed here.
+    /// burn-train's dashboard; only header and result are printed as lines.
     Dashboard,
 }
 
 impl Style {
-    /// Refuses a display that this terminal or build does not have.
-    ///
-    /// # Errors
-    /// If the dashboard is not built in, or standard output is not a terminal.
-    pub fn check(progress: ProgressArg) -> Result<()> {
-        if progress == ProgressArg::Tui && !cfg!(feature = "tui") {
-            bail!("--progress tui: this program was built without the feature `tui`");
-        }
-        if progress == ProgressArg::Tui && !stdout().is_terminal() {
-            bail!("--progress tui needs a terminal as standard output");
-        }
-        Ok(())
-    }
-
-    /// The display that `--progress` chooses here.
+    /// Chooses the display from `--progress`, rank and terminal.
     pub fn choose(progress: ProgressArg, is_main: bool) -> Style {
         match progress {
             _ if !is_main => Style::Silent,
@@ -58,7 +46,7 @@ impl Style {
         }
     }
 
-    /// burn-train's renderer for this display: its dashboard, or one that draws nothing.
+    /// Returns burn-train's renderer: its dashboard, or a no-op renderer.
     pub fn renderer(self, interrupter: Interrupter) -> Box<dyn MetricsRenderer> {
         match self {
             Style::Dashboard => default_renderer(interrupter, None),
@@ -67,11 +55,24 @@ impl Style {
     }
 }
 
+/// Creates a bar for `total` samples, hidden unless the style is [`Style::Bar`].
+pub(super) fn progress_bar(style: Style, prefix: String, total: usize) -> ProgressBar {
+    let bar = match style {
+        Style::Bar => ProgressBar::new(total as u64),
+        Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
+    };
+    let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
+    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_prefix(prefix);
+    bar
+}
+
 /// An observer that displays the progress of a run.
 pub struct Progress {
     style: Style,
     console: Console,
     epochs: usize,
+    set: EvaluatedSet,
     state: Mutex<State>,
 }
 
@@ -85,11 +86,11 @@ struct State {
 }
 
 impl Progress {
-    /// The display of a run of this many epochs.
-    pub fn new(style: Style, console: Console, epochs: usize) -> Self {
+    /// Creates the display of a run of `epochs` epochs.
+    pub fn new(style: Style, console: Console, epochs: usize, set: EvaluatedSet) -> Self {
         let now = Instant::now();
         let state = State { bar: ProgressBar::hidden(), samples: 0, total: 0, began: now, printed: now };
-        Self { style, console, epochs, state: Mutex::new(state) }
+        Self { style, console, epochs, set, state: Mutex::new(state) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -97,22 +98,28 @@ impl Progress {
     }
 }
 
-/// Prints what a run is, before it begins.
+/// Prints the configuration of a run before training.
 pub fn print_header(console: Console, config: &Config, why: &str, transport: &str) {
     let Config { world_size, batch_size, lr, lr_factor, train_samples, test_samples, .. } = config;
     let mode = serde_name(&config.mode);
-    console.say(&format!("mode      {mode}, world size {world_size}: {why}"));
+    console.print(&format!("mode      {mode}, world size {world_size}: {why}"));
     let network = if *world_size > 1 { format!(", {transport} between ranks") } else { String::new() };
-    console.say(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
+    console.print(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
     let (before, after) = match &config.dataset {
         Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),
         None => (String::new(), String::new()),
     };
-    console.say(&format!("dataset   {before}{train_samples} training, {test_samples} test samples{after}"));
+    let validation = match config.valid_samples {
+        0 => String::new(),
+        samples => format!("{samples} validation, "),
+    };
+    console.print(&format!(
+        "dataset   {before}{train_samples} training, {validation}{test_samples} test samples{after}"
+    ));
     let accumulate = config.gradients.grad_accum_steps;
     let times = if accumulate > 1 { format!(", {accumulate} times a step") } else { String::new() };
     let global = batch_size * world_size * accumulate;
-    console.say(&format!("batch     {batch_size} a rank{times}, {global} in all"));
+    console.print(&format!("batch     {batch_size} a rank{times}, {global} in all"));
     let scaled = lr * lr_factor;
     let warmup = match config.rate.warmup_epochs {
         0.0 => String::new(),
@@ -123,25 +130,17 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
         curve => format!(" at most, {curve}"),
     };
     let scale = serde_name(&config.scale_lr);
-    console.say(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
+    console.print(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
 }
 
-/// An enum's name in its serialised form.
+/// Returns the serialised name of an enum value.
 fn serde_name(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(String::from)).unwrap_or_default()
 }
 
 impl Observer for Progress {
     fn epoch_started(&self, epoch: usize, _steps: usize, samples: usize) {
-        let bar = match self.style {
-            Style::Bar => ProgressBar::new(samples as u64),
-            Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
-        };
-        let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
-        bar.set_style(
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
-        bar.set_prefix(format!("epoch {epoch}/{}", self.epochs));
+        let bar = progress_bar(self.style, format!("epoch {epoch}/{}", self.epochs), samples);
         let now = Instant::now();
         *self.state() = State { bar, samples: 0, total: samples, began: now, printed: now };
     }
@@ -155,17 +154,17 @@ impl Observer for Progress {
         if self.style == Style::Plain && state.printed.elapsed() > PLAIN_EVERY {
             state.printed = Instant::now();
             let (epoch, samples, total) = (report.epoch, state.samples, state.total);
-            self.console.say(&format!("epoch {epoch}/{}  {samples}/{total}  {message}", self.epochs));
+            self.console.print(&format!("epoch {epoch}/{}  {samples}/{total}  {message}", self.epochs));
         }
         state.bar.set_message(message);
     }
 
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {
-        self.state().bar.set_message("testing");
+        self.state().bar.set_message("evaluating");
     }
 
     fn metric_logged(&self, _epoch: usize, name: &str, value: &str) {
-        self.console.say(&format!("{name} {value}"));
+        self.console.print(&format!("{name} {value}"));
     }
 
     fn warned(&self, message: &str) {
@@ -177,20 +176,19 @@ impl Observer for Progress {
         if self.style == Style::Dashboard {
             return;
         }
-        let test = Evaluation::of(report);
+        let (set, Evaluation { loss, accuracy }) = (self.set.name(), Evaluation::of(report));
         let accuracy =
-            test.accuracy.map_or(String::new(), |share| format!("  test accuracy {:.2} %", 100.0 * share));
+            accuracy.map_or(String::new(), |share| format!("  {set} accuracy {:.2} %", 100.0 * share));
         let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
         let skipped = match (report.skipped_steps, report.loss_scale) {
             (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
             _ => String::new(),
         };
-        self.console.say(&format!(
-            "epoch {}/{}  train loss {:.4}  test loss {:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
+        self.console.print(&format!(
+            "epoch {}/{}  train loss {:.4}  {set} loss {loss:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,
             report.train_loss,
-            test.loss,
             report.elapsed.as_secs_f64(),
         ));
     }

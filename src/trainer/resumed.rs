@@ -1,11 +1,11 @@
-//! Where a run begins: at its start, or at a checkpoint.
+//! Starting point of a run: the beginning or a checkpoint.
 
-use super::{args::TrainerArgs, config::Config};
 use crate::{
-    console::Console,
+    config::{Config, TrainerArgs},
+    process::console::Console,
     run::{
         Output,
-        checkpoint::{Found, Identity},
+        checkpoint::{Identity, ResumePoint},
     },
 };
 use anyhow::Result;
@@ -17,21 +17,21 @@ use collective::{
 use serde_json::{Map, Value};
 use std::time::Instant;
 
-/// What `--resume` found, on every rank.
+/// Resume state on every rank.
 pub(super) struct Resumed {
-    /// On the rank that writes.
-    found: Option<Found>,
+    /// Resume point on rank 0, `None` on other ranks.
+    found: Option<ResumePoint>,
     identity: Identity,
     pub snapshot: Option<Snapshot>,
-    /// Epochs of the whole run; 0 if it had ended early.
+    /// Epochs of the whole run; 0 if early stopping has ended it.
     pub epochs: usize,
 }
 
 impl Resumed {
-    /// Reads the checkpoint on rank 0 and sends it to all ranks. `own` are the program's settings.
+    /// Reads the checkpoint on rank 0 and broadcasts it. `own` are the program's settings.
     ///
     /// # Errors
-    /// If the checkpoint is damaged, or of another run.
+    /// If the checkpoint is damaged or was written with other settings.
     pub fn find(
         args: &TrainerArgs,
         config: &mut Config,
@@ -40,13 +40,13 @@ impl Resumed {
         console: Console,
     ) -> Result<Self> {
         let identity = Identity::new(config, own);
-        let look = || Found::look_and_say(args, config, &identity, console);
-        let mut found = group.on_rank_zero(look).transpose()?.flatten();
+        let find = || ResumePoint::find_and_report(args, config, &identity, console);
+        let mut found = group.on_rank_zero(find).transpose()?.flatten();
         let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
         let snapshot = Snapshot::share(kept, group)?;
         let mut epochs = args.epochs.begun();
         if snapshot.is_some() {
-            // The checkpoint has the weights.
+            // The checkpoint contains the weights.
             config.init_from = None;
             let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
             epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
@@ -54,16 +54,16 @@ impl Resumed {
         Ok(Self { found, identity, snapshot, epochs })
     }
 
-    /// The step after which the run ends before its last epoch does, if there is one.
-    pub fn last_step<O>(&self, config: &Config, train: &impl DistributedLoader<O>) -> Option<usize> {
+    /// Returns the last optimizer step if training ends within an epoch.
+    pub fn last_step<O>(&self, config: &Config, train: &dyn DistributedLoader<O>) -> Option<usize> {
         let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
         config.last_step(train.steps(), train.steps_left(position.done()), &position)
     }
 
-    /// The run's folder, new or resumed. `began` is when this process did.
+    /// Opens the folder of a new or resumed run; `began` is the start time of this process.
     ///
     /// # Errors
-    /// If the folder holds another run, or cannot be written to.
+    /// If the folder already contains another run or cannot be written to.
     pub fn open(&self, args: &TrainerArgs, config: &Config, began: Instant) -> Result<Output> {
         Output::open(args, config, self.found.as_ref(), self.identity.clone(), began)
     }

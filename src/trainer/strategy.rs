@@ -1,23 +1,26 @@
-//! The strategy of a run: what the flags and the program give to burn-train.
+//! Configuration of the training strategy from flags and program.
 
-use super::args::TrainerArgs;
+use crate::config::TrainerArgs;
 use crate::run::tensorboard::GradientHistograms;
 use burn::train::{LearnerModel, TrainingStrategy};
 use collective::{
+    loader::DistributedLoader,
     metric::StepOutput,
     strategy::{
         Callback, Checkpoints, ComputeBatch, Observer, ParallelStrategy, Snapshot, StopRequest,
-        TrainedOutput, ValidOutput,
+        TrainedOutput, ValidInput, ValidOutput,
     },
 };
 use std::sync::Arc;
 
-/// What a strategy is given, whichever it is.
+/// Inputs common to all training strategies.
 pub(super) struct Setup<'a, M: LearnerModel> {
     pub args: &'a TrainerArgs,
     pub observers: Vec<Arc<dyn Observer>>,
     pub callbacks: Vec<Box<dyn Callback<M>>>,
     pub histograms: Option<GradientHistograms>,
+    /// Evaluated at the end only.
+    pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
     pub checkpoints: Checkpoints,
     pub snapshot: Option<Snapshot>,
     pub max_steps: Option<usize>,
@@ -30,7 +33,7 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// The strategy as the flags say.
+    /// Configures a strategy.
     pub fn apply<C: ComputeBatch<M> + 'static>(
         self,
         strategy: ParallelStrategy<M, C>,
@@ -39,6 +42,7 @@ where
         let strategy = strategy
             .with_observer(Arc::new(self.observers))
             .with_callbacks(self.callbacks)
+            .with_test(self.test)
             .with_max_steps(self.max_steps)
             .with_resume(self.snapshot)
             .with_reducer(gradients.reducer())

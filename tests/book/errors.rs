@@ -1,6 +1,6 @@
-//! Every error that the sources can make has an entry in the book's chapter of error messages.
+//! Every error message in the sources has an entry in the book's chapter of error messages.
 //!
-//! Nothing is run: the sources are read. What follows one of [`MAKERS`] and is a string is a message.
+//! The test parses the sources: a string after one of [`MAKERS`] is a message.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a message stands behind.
+/// Code that precedes a message.
 const MAKERS: [&str; 11] = [
     "bail!(",
     "anyhow!(",
@@ -23,7 +23,7 @@ const MAKERS: [&str; 11] = [
     "eprint_line(",
 ];
 
-/// All sources below a folder.
+/// Collects all sources below a folder.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();
@@ -35,7 +35,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Those of the repository at `root`.
+/// All sources of the repository at `root`.
 fn all_sources(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for folder in ["src", "collective/src", "examples/mnist_ddp/src", "kernels/src"] {
@@ -44,7 +44,7 @@ fn all_sources(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The string that begins at the start of `code`, if one does; `None` for anything else.
+/// The string literal at the start of `code`, if there is one.
 fn string(code: &str) -> Option<String> {
     let mut characters = code.strip_prefix('"')?.chars().peekable();
     let mut text = String::new();
@@ -77,8 +77,9 @@ fn messages(source: &str) -> Vec<String> {
     found
 }
 
-/// The longest run of words of a message in which no value, no punctuation of a new part and no
-/// advice stands: what a reader searches the chapter for. `None` if no two words are left.
+/// The longest run of words of a message without values and punctuation, which must occur in the chapter.
+///
+/// `None` if no two words are left.
 fn key(message: &str) -> Option<String> {
     let message = message.split([';', '\n']).next().unwrap_or_default();
     let message = message.replace("{{", "\u{1}").replace("}}", "\u{2}");
@@ -117,7 +118,7 @@ fn every_error_is_in_the_chapter_of_error_messages() {
 }
 
 #[test]
-fn no_entry_of_the_chapter_is_stale() {
+fn every_entry_of_the_chapter_is_in_the_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let chapter = fs::read_to_string(root.join("book/src/errors.md")).expect("the chapter");
     let text = |path: &PathBuf| joined(&fs::read_to_string(path).expect("a source"));
@@ -133,7 +134,7 @@ fn no_entry_of_the_chapter_is_stale() {
     );
 }
 
-/// A source with every broken string on one line.
+/// Joins string literals that continue over several lines.
 fn joined(source: &str) -> String {
     let parts = source.split("\\\n").enumerate();
     let parts = parts.map(|(number, part)| if number == 0 { part } else { part.trim_start() });

@@ -1,4 +1,4 @@
-//! Every link and picture of the book leads somewhere, and every chapter says first what it is good for.
+//! Every link and image of the book exists, and every chapter begins with its purpose.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,23 +6,23 @@ use std::{
     path::Path,
 };
 
-/// The page without its blocks of code.
+/// The text of a page without code blocks.
 fn prose(page: &str) -> String {
     page.split("```").step_by(2).collect()
 }
 
-/// What mdbook makes of a heading to link to.
+/// The anchor that mdbook generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// Where the links of a page lead.
+/// Targets of the links of a page.
 fn links(prose: &str) -> impl Iterator<Item = &str> {
     prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
 }
 
-/// The book's pages by name.
+/// The pages of the book by name.
 fn book(folder: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(folder).expect("the book").map(|entry| entry.expect("an entry").path());
     let pages = entries.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
@@ -31,7 +31,7 @@ fn book(folder: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_link_of_the_book_leads_somewhere() {
+fn every_link_of_the_book_exists() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src");
     let pages = book(&folder);
     let anchors: BTreeMap<&str, BTreeSet<String>> = pages
@@ -56,7 +56,7 @@ fn every_link_of_the_book_leads_somewhere() {
 }
 
 #[test]
-fn every_chapter_says_first_what_it_is_good_for() {
+fn every_chapter_begins_with_its_purpose() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src");
     for (name, page) in book(&folder).iter().filter(|(name, _)| *name != "SUMMARY.md") {
         let opening: String = page.lines().filter(|line| !line.is_empty()).nth(1).unwrap_or_default().into();

@@ -1,4 +1,4 @@
-//! Checkpoints that are not what they should be, and disks that do not take them.
+//! Damaged checkpoints, and file systems that are full or read-only.
 
 use super::{SMALL, checkpointed, copy, resume};
 use crate::common::{Outcome, Run, command, finish, mnist, trained};
@@ -27,7 +27,7 @@ fn replace(path: &Path, from: &str, to: &str) {
     fs::write(path, text.replacen(from, to, 1)).expect("written");
 }
 
-/// What may have happened to a checkpoint, and what is said about it.
+/// Kinds of damage, each with a part of the error message.
 const DAMAGES: [(&str, Damage); 8] = [
     ("model.bpk has 1000 bytes", |c| edit(&c.join("model.bpk"), |bytes| bytes.truncate(1000))),
     ("optimizer.bpk does not have the checksum", |c| edit(&c.join("optimizer.bpk"), |b| b[4000] ^= 1)),
@@ -42,7 +42,7 @@ const DAMAGES: [(&str, Damage); 8] = [
 ];
 
 #[test]
-fn a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_offered_or_taken() {
+fn a_damaged_checkpoint_is_rejected_in_favour_of_the_previous_one() {
     let whole = checkpointed(FLAGS);
     for (said, damage) in DAMAGES {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -50,7 +50,7 @@ fn a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_offered_or_take
         copy(&whole.path, &path);
         damage(&path.join("checkpoints/step-000012"));
         let named = resume(&path, "checkpoints/step-000012", FLAGS);
-        named.failed_saying(&["step-000012", said, "step-000010 is whole"]);
+        named.failed_with(&["step-000012", said, "step-000010 is whole"]);
         let outcome = resume(&path, "", FLAGS).succeeded();
         for word in ["warning", "step-000012", said, "going on from", "step-000010"] {
             assert!(outcome.stderr.contains(word), "{said}: {outcome:#?}");
@@ -60,7 +60,7 @@ fn a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_offered_or_take
 }
 
 #[test]
-fn a_newer_or_mismatched_checkpoint_is_refused() {
+fn a_newer_or_mismatched_checkpoint_is_rejected() {
     let own = format!("{FLAGS} --warmup-epochs 1");
     let run = checkpointed(&own);
     for (flags, named) in [
@@ -73,20 +73,20 @@ fn a_newer_or_mismatched_checkpoint_is_refused() {
         let small = SMALL
             .replace("--train-limit 90", if flags.starts_with("--train") { "" } else { "--train-limit 90" });
         let args = format!("{small} {own} {flags} --device cpu --resume {}", run.path.display());
-        crate::common::train(&args).failed_saying(&["step-000012", named, "--init-from"]);
+        crate::common::train(&args).failed_with(&["step-000012", named, "--init-from"]);
     }
     replace(&run.path.join("checkpoints/step-000012/manifest.json"), "\"format\": 1", "\"format\": 2");
     for part in ["", "checkpoints/step-000012"] {
-        resume(&run.path, part, FLAGS).failed_saying(&["step-000012", "format 2", "up to 1"]);
+        resume(&run.path, part, FLAGS).failed_with(&["step-000012", "format 2", "up to 1"]);
     }
     for step in [2, 4, 6, 8, 10, 12] {
         fs::remove_file(run.path.join(format!("checkpoints/step-{step:06}/manifest.json"))).expect("removed");
     }
-    resume(&run.path, "", FLAGS).failed_saying(&["step-000012", "no other checkpoint that is whole"]);
+    resume(&run.path, "", FLAGS).failed_with(&["step-000012", "no other checkpoint that is whole"]);
 }
 
 #[test]
-fn a_checkpoint_cut_by_a_kill_is_never_taken_for_a_complete_one() {
+fn a_partially_written_checkpoint_is_never_loaded() {
     let whole = trained(&format!("{SMALL} {FLAGS}"));
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("run");
@@ -96,7 +96,7 @@ fn a_checkpoint_cut_by_a_kill_is_never_taken_for_a_complete_one() {
             format!("--device cpu {SMALL} {FLAGS} --save-every 1 --run-dir {} --resume", path.display());
         let args: Vec<&str> = args.split_whitespace().collect();
         let mut child = command(&mnist(), &args).spawn().expect("built");
-        // Killed the moment a checkpoint is being written, if this test is fast enough to see it.
+        // Tries to kill the run while it writes a checkpoint.
         let writing = || {
             fs::read_dir(path.join("checkpoints")).is_ok_and(|mut entries| {
                 entries.any(|e| e.is_ok_and(|e| e.file_name().to_string_lossy().starts_with(".step-")))
@@ -123,11 +123,11 @@ fn a_checkpoint_cut_by_a_kill_is_never_taken_for_a_complete_one() {
 }
 
 #[test]
-fn a_full_disk_is_an_error_that_leaves_the_old_checkpoint_whole() {
+fn a_full_disk_is_an_error_that_keeps_the_previous_checkpoint() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let small = folder.path().join("small");
     fs::create_dir(&small).expect("folder");
-    // A mount of our own, that ends with the shell. One checkpoint has 9.6 MB.
+    // A private mount that ends with the shell. One checkpoint has 9.6 MB.
     let run = |script: &str| -> Outcome {
         let script = format!("mount -t tmpfs -o size=14m none {} && {script}", small.display());
         finish(command(Path::new("unshare"), &["-m", "bash", "-c", &script]).spawn().expect("unshare"))
@@ -141,17 +141,17 @@ fn a_full_disk_is_an_error_that_leaves_the_old_checkpoint_whole() {
     let kept = folder.path().join("kept");
     let outcome =
         run(&format!("{train} --run-dir {dir}; code=$?; cp -r {dir} {}; exit $code", kept.display()));
-    outcome.failed_saying(&["step-000004", "No space left on device", "step-000002 is whole"]);
+    outcome.failed_with(&["step-000004", "No space left on device", "step-000002 is whole"]);
     let names: Vec<_> =
         fs::read_dir(kept.join("checkpoints")).expect("folder").map(|e| e.expect("e").file_name()).collect();
     assert!(names.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{names:?}");
-    // On a larger disk the run goes on, and ends as it would have.
+    // With more space, the run continues to the same result.
     resume(&kept, "", FLAGS).succeeded();
     assert_eq!(Run::at(kept).digest(), trained(&format!("{SMALL} {FLAGS}")).digest());
 }
 
 #[test]
-fn a_folder_that_may_not_be_written_is_an_error_on_the_rank_that_writes() {
+fn a_read_only_folder_is_an_error_on_the_rank_that_writes() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("run");
     fs::create_dir_all(path.join("checkpoints")).expect("folder");
@@ -163,15 +163,15 @@ fn a_folder_that_may_not_be_written_is_an_error_on_the_rank_that_writes() {
     let args = format!("--device cpu {SMALL} --nproc-per-node 2 --batch-size 8 --run-dir {}", path.display());
     let args: Vec<&str> = args.split_whitespace().collect();
     let mut command: Command = command(&mnist(), &args);
-    // SAFETY: it only asks.
+    // SAFETY: it only returns a number.
     if unsafe { libc::geteuid() } == 0 {
-        // Nothing is forbidden to root.
+        // Permissions do not apply to root.
         command.uid(65534).gid(65534);
     }
     let Ok(child) = command.spawn() else {
         eprintln!("SKIPPED: another user may not run {}", mnist().display());
         return;
     };
-    finish(child).failed_saying(&["cannot write the checkpoint", "step-000006", "Permission denied"]);
+    finish(child).failed_with(&["cannot write the checkpoint", "step-000006", "Permission denied"]);
     allow(&path.join("checkpoints"), 0o755);
 }

@@ -1,5 +1,4 @@
-//! Checkpoints of the real program: going on from them changes nothing, damaged ones are refused,
-//! and a run that is told to stop stops on all ranks together.
+//! Checkpoints of the real program: exact resume, damaged checkpoints, and graceful shutdown of all ranks.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -10,15 +9,15 @@ mod stopping;
 use common::{Outcome, Run, train, trained};
 use std::{fs, path::Path};
 
-/// Six steps an epoch at a global batch of 16, the last one short.
+/// Six steps per epoch at a global batch of 16, the last one short.
 const SMALL: &str = "--dataset digits --train-limit 90 --eval-limit 20 --lr 0.01 --epochs 2 --keep-last 100";
 
-/// `SMALL` with checkpoints after each two steps.
+/// Trains with the flags `SMALL` and a checkpoint every two steps.
 fn checkpointed(flags: &str) -> Run {
     trained(&format!("{SMALL} --save-every 2 {flags}"))
 }
 
-/// The same with `--resume` and a path in the run's folder.
+/// Runs with the flags `SMALL` and `--resume` with a path in the run's folder.
 fn resume(run: &Path, part: &str, flags: &str) -> Outcome {
     let path = run.join(part);
     train(&format!(
@@ -27,7 +26,7 @@ fn resume(run: &Path, part: &str, flags: &str) -> Outcome {
     ))
 }
 
-/// A copy of a run's folder, to be damaged.
+/// Copies a run's folder.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("folder");
     for entry in fs::read_dir(from).expect("folder") {

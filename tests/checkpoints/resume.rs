@@ -1,23 +1,23 @@
-//! Going on from a checkpoint.
+//! Resume from a checkpoint.
 
 use super::{SMALL, checkpointed, copy, resume};
 use crate::common::{Run, assert_close, finish, mnist, train, trained};
 use std::{fs, path::Path};
 
-/// Every column of both tables that does not depend on the clock.
+/// Every column of both tables that does not depend on time.
 fn tables(run: &Run) -> Vec<Vec<f64>> {
     let steps = ["step", "epoch", "loss", "lr"].map(|column| run.column("steps.csv", column));
     let epochs = ["epoch", "train_loss", "test_loss", "test_accuracy"];
     steps.into_iter().chain(epochs.map(|column| run.column("epochs.csv", column))).collect()
 }
 
-/// What only the run's own folder knows.
+/// The run, read from its folder.
 fn reopened(path: &Path) -> Run {
     Run::at(path.to_owned())
 }
 
 #[test]
-fn a_run_goes_on_with_the_bits_it_would_have_had() {
+fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
     for flags in [
         "--nproc-per-node 2 --batch-size 8 --batch-norm",
         "--nproc-per-node 2 --batch-size 4 --sync-bn --grad-accum-steps 2 --warmup-epochs 1.5 --clip-grad-norm 1",
@@ -43,7 +43,7 @@ fn a_run_goes_on_with_the_bits_it_would_have_had() {
 }
 
 #[test]
-fn another_world_size_goes_on_with_the_same_samples() {
+fn a_different_world_size_resumes_with_the_same_samples() {
     let flags = "--dropout 0 --scale-lr none --sync-bn";
     let whole = checkpointed(&format!("{flags} --nproc-per-node 2 --batch-size 8"));
     let go_on = |world: usize, batch: usize| {
@@ -68,14 +68,14 @@ fn another_world_size_goes_on_with_the_same_samples() {
 }
 
 #[test]
-fn a_longer_run_goes_on_where_a_shorter_one_ended() {
+fn a_longer_run_resumes_where_a_shorter_one_ended() {
     let flags = "--mode single --batch-size 16";
     let whole = trained(&format!("{SMALL} {flags}"));
     for end in ["--epochs 1", "--max-steps 9", "--max-steps 6"] {
         let short = SMALL.replace("--epochs 2", "");
         let epochs = if end.starts_with("--max") { "--epochs 2" } else { "" };
         let run = trained(&format!("{short} {flags} {epochs} {end}"));
-        // Nothing is left to do: nothing changes.
+        // The run is complete, so that nothing changes.
         let (before, tables_before) = (run.summary(), tables(&run));
         let again = format!("--device cpu {short} {flags} {epochs} {end} --resume {}", run.path.display());
         train(&again).succeeded();
@@ -89,16 +89,15 @@ fn a_longer_run_goes_on_where_a_shorter_one_ended() {
 }
 
 #[test]
-fn without_a_checkpoint_a_run_begins_and_says_so() {
+fn without_a_checkpoint_a_run_starts_with_a_notice() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("run");
     let flags = format!("--device cpu {SMALL} --mode single --max-steps 2");
     let run = || train(&format!("{flags} --run-dir {} --resume", path.display())).succeeded().stdout;
     assert!(run().contains("no checkpoint yet: from the beginning"));
     assert!(run().contains("after step 2"));
-    // Without --resume it is as safe as ever.
-    train(&format!("{flags} --run-dir {}", path.display()))
-        .failed_saying(&["holds a run already", "--resume"]);
+    // Without --resume the folder is protected.
+    train(&format!("{flags} --run-dir {}", path.display())).failed_with(&["holds a run already", "--resume"]);
 }
 
 #[test]
@@ -139,13 +138,13 @@ fn training_stops_early_on_all_ranks_and_stays_stopped() {
 }
 
 #[test]
-fn weights_of_another_network_are_taken_as_far_as_they_fit() {
+fn matching_weights_of_another_network_are_loaded() {
     let flags =
         "--dataset digits --train-limit 32 --eval-limit 20 --mode single --batch-size 8 --max-steps 1";
     let plain = trained(&format!("{flags} --dropout 0"));
     let from = format!("--init-from {}", plain.path.join("model.bpk").display());
     let args = format!("--device cpu {flags} --batch-norm {from}");
-    train(&args).failed_saying(&["bn1", "missing", "--no-strict"]);
+    train(&args).failed_with(&["bn1", "missing", "--no-strict"]);
     let folder = tempfile::tempdir().expect("temporary folder");
     let args = format!("{args} --no-strict --run-dir {}", folder.path().join("run").display());
     let outcome = train(&args).succeeded();
@@ -154,15 +153,15 @@ fn weights_of_another_network_are_taken_as_far_as_they_fit() {
         "{outcome:#?}"
     );
     assert!(!outcome.stderr.contains("conv1"), "{outcome:#?}");
-    // All of it fits the same network: without learning it stays as it was.
+    // A network of the same shape takes all weights; without learning they do not change.
     let same = trained(&format!("{flags} --lr 0 --momentum 0 {from}"));
     assert_eq!(same.digest(), plain.digest());
 }
 
 #[test]
-fn resuming_elsewhere_is_refused() {
+fn resuming_with_a_different_configuration_is_rejected() {
     finish(crate::common::command(&mnist(), &["--resume"]).spawn().expect("built"))
-        .failed_saying(&["--run-dir"]);
+        .failed_with(&["--run-dir"]);
     train("--device cpu --dataset digits --train-limit 9 --mode single --resume /nowhere/at/all")
-        .failed_saying(&["/nowhere/at/all", "no such folder"]);
+        .failed_with(&["/nowhere/at/all", "no such folder"]);
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the step ends everywhere, a checkpoint is kept, and all ranks leave.
+//! Graceful shutdown by Ctrl-C and SIGTERM: all ranks finish the step, write a checkpoint and exit.
 
 use super::SMALL;
 use crate::common::{Run, command, finish, mnist, processes_with, trained};
@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So many epochs that it never ends by itself.
+/// Flags of a run with more epochs than it can complete.
 fn endless() -> String {
     SMALL.replace("--epochs 2", "--epochs 2000").replace("--keep-last 100", "--keep-last 2")
 }
 
-/// Starts a run and waits until it trains.
+/// Starts a run and waits for its first step.
 fn started(marker: &str, flags: &str, run_dir: &Path) -> Child {
     let args = format!("--device cpu --progress plain {flags} --run-dir {}", run_dir.display());
     let args: Vec<&str> = args.split_whitespace().collect();
@@ -40,30 +40,30 @@ fn gone(marker: &str) {
     }
 }
 
-/// Whom a test tells to stop.
+/// Processes that a test sends a signal to.
 #[derive(Clone, Copy, Debug)]
-enum Whom {
+enum Target {
     Launcher,
-    /// As a terminal does, which reaches the ranks twice: by itself and through the launcher.
-    Everybody,
+    /// The process group, as a terminal does. The ranks receive the signal twice: directly and from the launcher.
+    ProcessGroup,
     OneRank,
 }
 
 #[test]
-fn a_signal_stops_all_ranks_together_and_nothing_is_lost() {
+fn a_signal_stops_all_ranks_after_the_same_step() {
     for (name, flags, whom, number) in [
-        ("stop-1", "--nproc-per-node 2 --batch-size 8 --batch-norm", Whom::OneRank, libc::SIGTERM),
-        ("stop-2", "--nproc-per-node 2 --batch-size 8 --batch-norm", Whom::Everybody, libc::SIGINT),
-        ("stop-3", "--nproc-per-node 3 --batch-size 5", Whom::Launcher, libc::SIGTERM),
-        ("stop-4", "--mode single --batch-size 16", Whom::Launcher, libc::SIGINT),
+        ("stop-1", "--nproc-per-node 2 --batch-size 8 --batch-norm", Target::OneRank, libc::SIGTERM),
+        ("stop-2", "--nproc-per-node 2 --batch-size 8 --batch-norm", Target::ProcessGroup, libc::SIGINT),
+        ("stop-3", "--nproc-per-node 3 --batch-size 5", Target::Launcher, libc::SIGTERM),
+        ("stop-4", "--mode single --batch-size 16", Target::Launcher, libc::SIGINT),
     ] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("run");
         let child = started(name, &format!("{} {flags}", endless()), &path);
         match whom {
-            Whom::Launcher => signal(child.id(), number),
-            Whom::Everybody => assert_eq!(unsafe { libc::kill(-(child.id() as i32), number) }, 0),
-            Whom::OneRank => {
+            Target::Launcher => signal(child.id(), number),
+            Target::ProcessGroup => assert_eq!(unsafe { libc::kill(-(child.id() as i32), number) }, 0),
+            Target::OneRank => {
                 let ranks: Vec<u32> =
                     processes_with(name).into_iter().filter(|pid| *pid != child.id()).collect();
                 signal(*ranks.last().expect("a rank"), number);
@@ -76,7 +76,7 @@ fn a_signal_stops_all_ranks_together_and_nothing_is_lost() {
         assert!(outcome.stdout.contains(said) && outcome.stdout.contains("--resume"), "{outcome:#?}");
         assert!(path.join("report.html").exists(), "{name}: it can be looked at");
         gone(name);
-        // Two more steps, with the bits of a run that was never stopped.
+        // Two more steps, bit-identical to a run that was never stopped.
         let steps = Run::at(path.clone()).losses().len();
         let flags = format!("{} {flags} --max-steps {}", endless(), steps + 2);
         let args = format!("--device cpu {flags} --resume {}", path.display());

@@ -1,4 +1,4 @@
-//! `burn-ddp launch` with a shell script as the program.
+//! Runs `burn-ddp launch` with a shell script as the program.
 
 use super::{Outcome, command, finish, program};
 use std::{
@@ -20,14 +20,14 @@ pub fn launch(flags: &str, script: &str) -> Outcome {
     finish(start(flags, script, &[]))
 }
 
-/// Lines of standard output, sorted: ranks print in any order.
+/// Lines of standard output, sorted because ranks print in any order.
 pub fn sorted(outcome: &Outcome) -> Vec<&str> {
     let mut lines: Vec<&str> = outcome.stdout.lines().collect();
     lines.sort_unstable();
     lines
 }
 
-/// Waits until `done`, or fails.
+/// Waits until `done` returns true, with a deadline.
 pub fn wait_until(what: &str, done: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {

@@ -1,4 +1,4 @@
-//! Runs the real program as a process, with a deadline around every wait.
+//! Runs the real programs as processes, with a deadline for every wait.
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod launched;
@@ -16,29 +16,30 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// No test command takes longer unless something hangs. A graphics driver in software takes minutes
-/// for the kernels of a first step.
+/// Maximum duration of a command.
+///
+/// A software graphics driver takes minutes for the kernels of a first step.
 pub const DEADLINE: Duration =
     Duration::from_secs(if cfg!(any(feature = "vulkan", feature = "wgpu")) { 1800 } else { 300 });
 
-/// The `burn-ddp` program.
+/// Path of the program `burn-ddp`.
 pub fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_burn-ddp"))
 }
 
-/// An example that cargo built beside it.
+/// Path of an example, which cargo builds into the same target folder.
 pub fn example(name: &str) -> PathBuf {
     program().parent().expect("in target/debug").join("examples").join(name)
 }
 
-/// The program of the MNIST example, which trains.
+/// Path of the MNIST example.
 pub fn mnist() -> PathBuf {
     let program = example("mnist_ddp");
     assert!(program.is_file(), "{} is missing: cargo build --example mnist_ddp", program.display());
     program
 }
 
-/// What a command did.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -47,14 +48,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The outcome, after checking that it is a success.
+    /// Returns the outcome if the command succeeded; panics otherwise.
     pub fn succeeded(self) -> Self {
         assert_eq!(self.code, Some(0), "{self:#?}");
         self
     }
 
-    /// Standard error, after checking that it says so in one or two lines and that the code is not 0.
-    pub fn failed_saying(&self, words: &[&str]) -> &str {
+    /// Returns standard error if the command failed with one or two lines that contain `words`; panics otherwise.
+    pub fn failed_with(&self, words: &[&str]) -> &str {
         assert!(self.code.is_some_and(|code| code != 0), "{self:#?}");
         let lines = self.stderr.lines().filter(|line| !line.trim().is_empty()).count();
         assert!((1..=2).contains(&lines), "one or two lines, not {lines}: {}", self.stderr);
@@ -65,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// Reads a pipe to its end on a thread, so that a full pipe never stops the program.
+/// Reads a pipe to its end on a thread, so that a full pipe never blocks the program.
 fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String> {
     thread::spawn(move || {
         let mut text = Vec::new();
@@ -76,7 +77,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String>
     })
 }
 
-/// A command without the environment of whoever runs the tests, in a process group of its own.
+/// A command with a clean environment, in its own process group.
 pub fn command(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -85,7 +86,7 @@ pub fn command(program: &Path, args: &[&str]) -> Command {
     {
         command.env_remove(name);
     }
-    // A script's background job has SIGINT ignored, and the program would keep that.
+    // A shell ignores SIGINT in background jobs, and child processes inherit that.
     // SAFETY: `signal` may be called between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -96,7 +97,7 @@ pub fn command(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Waits for a started command; kills it and all it started when the deadline passes.
+/// Waits for a started command. Kills its process group at the deadline.
 pub fn finish(mut child: Child) -> Outcome {
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let deadline = Instant::now() + DEADLINE;
@@ -115,20 +116,20 @@ pub fn finish(mut child: Child) -> Outcome {
     Outcome { code: status.code(), stdout, stderr }
 }
 
-/// Runs `mnist_ddp` with these flags, separated by blanks.
+/// Runs `mnist_ddp` with these flags, separated by spaces.
 pub fn train(flags: &str) -> Outcome {
     let args: Vec<&str> = flags.split_whitespace().collect();
     finish(command(&mnist(), &args).spawn().expect("the program was built"))
 }
 
-/// A finished run's folder.
+/// Folder of a finished run.
 pub struct Run {
     pub path: PathBuf,
-    /// Removed with it, if it is this run's own.
+    /// The temporary folder that contains it, if any, which is removed with this value.
     _folder: Option<TempDir>,
 }
 
-/// Trains on the CPU into a fresh folder and checks that it worked.
+/// Trains on the CPU into a temporary folder; panics if that fails.
 pub fn trained(flags: &str) -> Run {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("run");
@@ -137,12 +138,12 @@ pub fn trained(flags: &str) -> Run {
 }
 
 impl Run {
-    /// In a temporary folder, which is removed with it.
+    /// A run in a temporary folder, which is removed with this value.
     pub fn within(path: PathBuf, folder: TempDir) -> Self {
         Self { path, _folder: Some(folder) }
     }
 
-    /// In a folder that somebody else removes.
+    /// A run in a folder that the caller removes.
     pub fn at(path: PathBuf) -> Self {
         Self { path, _folder: None }
     }
@@ -164,7 +165,7 @@ impl Run {
         self.summary()["parameter_digest"].as_str().expect("a digest").to_owned()
     }
 
-    /// One column of one table.
+    /// A column of a table.
     pub fn column(&self, table: &str, column: &str) -> Vec<f64> {
         let mut table = csv::Reader::from_path(self.path.join(table)).expect("a table");
         let at = table.headers().expect("a header").iter().position(|h| h == column).expect("the column");
@@ -176,7 +177,7 @@ impl Run {
     }
 }
 
-/// Fails unless both are equally long and nowhere further apart than `tolerance`.
+/// Panics unless both have the same length and differ by at most `tolerance` everywhere.
 pub fn assert_close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
     assert_eq!(ours.len(), theirs.len(), "{what}: length");
     let worst = ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
@@ -184,7 +185,7 @@ pub fn assert_close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
     assert!(worst <= tolerance, "{what}: {worst} is more than {tolerance}\n{ours:?}\n{theirs:?}");
 }
 
-/// Processes whose environment holds `marker`, as `/proc` shows them.
+/// Processes whose environment contains `marker`, from `/proc`.
 pub fn processes_with(marker: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());

@@ -1,5 +1,6 @@
-//! PyTorch's reference trajectories in `tests/fixtures`: losses of training from known weights on the first
-//! images of MNIST, in the file's order. The README there describes them.
+//! PyTorch's reference trajectories in `tests/fixtures`, which the README there describes.
+//!
+//! Losses of training from known weights on the first images of MNIST, in the file's order.
 
 use rand_mt::Mt;
 use safetensors::{Dtype, serialize, tensor::TensorView};
@@ -27,7 +28,7 @@ pub struct Reference {
 
 #[derive(Deserialize)]
 pub struct Golden {
-    /// Of `torch.manual_seed`, before the network is made.
+    /// Argument of `torch.manual_seed` before the network is created.
     seed: u32,
     batch_norm: bool,
     pub global_batch: usize,
@@ -51,7 +52,7 @@ impl Reference {
         self.weights.path().join("init.safetensors")
     }
 
-    /// The flags of a run that follows the trajectory, but for mode, batch size and number of steps.
+    /// Flags of a run that follows the trajectory, without mode, batch size and number of steps.
     pub fn flags(&self) -> String {
         format!(
             "--data-dir {} --dataset mnist --init-from {} --no-shuffle --dropout 0 --scale-lr none --lr {} --momentum {}",
@@ -64,7 +65,7 @@ impl Reference {
 }
 
 impl Golden {
-    /// PyTorch's default initialisation of the network, bit for bit, with DistributedDataParallel's prefix.
+    /// Writes PyTorch's default initialisation of the network, bit for bit, with DistributedDataParallel's prefix.
     fn write_weights(&self, path: &Path) {
         let mut generator = Mt::new(self.seed);
         let mut tensors = Vec::new();

@@ -1,13 +1,14 @@
-//! What a training step asks of the driver. A step must not wait for its own work: the device would be idle
-//! until the next one is launched.
+//! Driver calls of a training step.
+//!
+//! A step must not wait for its own work, because the device would be idle until the next launch.
 
 use crate::stand_in::{Machine, SMALL};
 use std::{collections::BTreeMap, fs};
 
-/// Calls of each kind.
+/// Number of calls of each kind.
 type Counts = BTreeMap<String, f64>;
 
-/// All processes of a run of `steps` steps together.
+/// Counts of all processes of a run of `steps` steps.
 fn counts(flags: &str, steps: usize) -> Counts {
     let folder = tempfile::tempdir().expect("temporary folder");
     let machine = Machine::new(2).with("CUDA_STAND_IN_COUNTS", folder.path().join("counts").display());
@@ -23,18 +24,20 @@ fn counts(flags: &str, steps: usize) -> Counts {
     counts
 }
 
-/// Whether the calls of a step and rank are right, once everything is compiled and cached. On a busy machine CubeCL
-/// may measure the device more often in one run than in another: one right pair of runs out of three counts.
+/// Checks the calls per step and rank, once everything is compiled and cached.
+///
+/// On a loaded machine CubeCL may measure the device more often in one run than in another. One matching pair of runs
+/// out of three suffices.
 fn assert_per_step(flags: &str, ranks: usize, right: impl Fn(&dyn Fn(&str) -> f64) -> bool) {
     counts(flags, STEPS[1]);
     let pairs = (0..3).any(|_| right(&per_step(flags, ranks)));
     assert!(pairs, "{flags}: the counts of three pairs of runs are wrong");
 }
 
-/// Steps of a short and a long run.
+/// Number of steps of the short and the long run.
 const STEPS: [usize; 2] = [4, 8];
 
-/// The differences of a short and a long run, per step and rank.
+/// Differences between a short and a long run, per step and rank.
 fn per_step(flags: &str, ranks: usize) -> impl Fn(&str) -> f64 {
     let [few, many] = STEPS.map(|steps| counts(flags, steps));
     let of = |counts: &Counts, what: &str| counts.get(what).copied().unwrap_or(0.0);
@@ -46,7 +49,7 @@ fn per_step(flags: &str, ranks: usize) -> impl Fn(&str) -> f64 {
 }
 
 #[test]
-fn a_step_on_one_device_waits_for_the_one_before_only() {
+fn a_step_on_one_device_waits_only_for_the_previous_one() {
     for (flags, launches, uploads) in [
         ("--mode single", 84.0, 2.5),
         ("--mode ddp --nproc-per-node 1", 84.0, 2.5),
@@ -61,9 +64,9 @@ fn a_step_on_one_device_waits_for_the_one_before_only() {
 }
 
 #[test]
-fn clipping_accumulation_and_augmentation_do_not_wait_either() {
+fn clipping_accumulation_and_augmentation_add_no_waits() {
     let flags = "--mode single --clip-grad-norm 0.5 --grad-accum-steps 2 --augment shift,elastic";
-    // Totals and norm are copied together. Some steps wait for an earlier upload, too.
+    // Totals and norm are copied together. Some steps also wait for an earlier upload.
     assert_per_step(flags, 1, |step| {
         (step("downloads"), step("synchronisations").round(), step("drains").round()) == (2.0, 1.0, 0.0)
     });
@@ -72,7 +75,7 @@ fn clipping_accumulation_and_augmentation_do_not_wait_either() {
 #[test]
 fn ranks_with_nccl_do_not_wait_for_their_own_step() {
     let flags = "--mode ddp --nproc-per-node 2 --transport nccl --clip-grad-norm 0.5";
-    // The start of two ranks differs by a wait or two from run to run.
+    // The number of waits at the start of two ranks differs by one or two from run to run.
     assert_per_step(flags, 2, |step| {
         (step("downloads"), step("synchronisations").round(), step("drains").round()) == (2.0, 1.0, 0.0)
     });

@@ -1,4 +1,4 @@
-//! Devices that fail: every rank ends with an error, and nothing hangs.
+//! Failing devices: every rank ends with an error, and nothing hangs.
 
 use crate::{
     common::Outcome,
@@ -12,8 +12,9 @@ const WAYS: [&str; 3] = [
     "--mode dp --device-ids cuda:0,cuda:1 --batch-size 24",
 ];
 
-/// Trains once in each mode. While kernels are tuned, one that fails is not chosen and nothing else happens, so that
-/// a fault must not meet the tuning.
+/// Trains once in each mode to tune kernels.
+///
+/// During tuning a failing kernel is only skipped, so that the faults must occur after it.
 fn tune() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -23,7 +24,7 @@ fn tune() {
     });
 }
 
-/// Trains with this fault in each mode.
+/// Trains with this fault in each mode and checks the error.
 fn fails(fault: &str, at: usize, words: &[&str]) {
     tune();
     for way in WAYS {
@@ -40,7 +41,7 @@ fn with_fault(fault: &str, at: usize, way: &str) -> Outcome {
     machine.train(&format!("--device cuda {SMALL} {way} --timeout 30 --run-dir {}", folder.display()))
 }
 
-/// One or two lines a rank, of which one contains `words`, and no result.
+/// Checks that each rank prints one or two lines, one of which contains `words`, and that there is no result.
 fn check_error(outcome: &Outcome, words: &[&str]) {
     let errors: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("error: ")).collect();
     println!("{errors:?}");

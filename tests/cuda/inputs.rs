@@ -1,4 +1,4 @@
-//! Batches that the device makes: the same as the host's.
+//! Batches that are computed on the device equal those of the host.
 
 use crate::{
     common::{assert_close, trained},
@@ -8,7 +8,7 @@ use crate::{
 const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12";
 const DP: &str = "--mode dp --device-ids cuda:0,cuda:1 --batch-size 24";
 
-/// Losses on the device, with and without the images in its memory.
+/// Losses on the device, with the images on the host and in device memory.
 fn both(flags: &str) -> [Vec<f64>; 2] {
     let machine = Machine::new(2);
     ["", "--data-on-device"].map(|flag| machine.trained(&format!("{SMALL} {flags} {flag}")).losses())
@@ -22,7 +22,7 @@ fn images_in_device_memory_give_the_same_losses() {
     }
 }
 
-/// 70 images in batches of 12 a rank: the third global batch is uneven.
+/// 70 images in batches of 12 per rank: the third global batch is uneven.
 #[test]
 fn uneven_shards_and_shuffled_epochs_give_the_same_losses() {
     let [uploaded, resident] =
@@ -31,7 +31,7 @@ fn uneven_shards_and_shuffled_epochs_give_the_same_losses() {
 }
 
 #[test]
-fn images_moved_on_the_device_give_the_losses_of_the_cpu() {
+fn images_augmented_on_the_device_give_the_losses_of_the_cpu() {
     let flags = "--mode single --batch-size 24 --augment shift,rotate,zoom,elastic --max-steps 3";
     let cpu = trained(&format!("{SMALL} {flags}")).losses();
     let [uploaded, resident] = both(flags);
@@ -40,7 +40,7 @@ fn images_moved_on_the_device_give_the_losses_of_the_cpu() {
 }
 
 #[test]
-fn a_resumed_run_needs_the_flag_no_more() {
+fn a_resumed_run_does_not_need_the_flag() {
     let machine = Machine::new(1);
     let flags = format!("{SMALL} --mode single --batch-size 24");
     let whole = machine.trained(&flags);
@@ -50,9 +50,9 @@ fn a_resumed_run_needs_the_flag_no_more() {
 }
 
 #[test]
-fn images_that_do_not_fit_are_refused() {
+fn images_that_do_not_fit_are_rejected() {
     // 96 + 16 images take 88 KB.
     let machine = Machine::new(1).with("CUDA_STAND_IN_MEMORY", (300 << 20) + 40_000);
     let outcome = machine.train(&format!("--device cuda {SMALL} --mode single --data-on-device"));
-    outcome.failed_saying(&["--data-on-device", "cuda:0", "leave out the flag"]);
+    outcome.failed_with(&["--data-on-device", "cuda:0", "leave out the flag"]);
 }

@@ -1,4 +1,4 @@
-//! Compiled kernels are kept between runs.
+//! Compiled kernels are cached between runs.
 
 use crate::{
     common::Run,
@@ -18,8 +18,7 @@ fn compiled(counts: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Two ranks fill the cache at once. A kernel may be missing from it whose tuning had not ended when the first run
-/// did; the next start adds it.
+/// Two ranks write the cache concurrently.
 #[test]
 fn a_second_start_compiles_nothing() {
     let folder = tempfile::tempdir().expect("temporary folder");

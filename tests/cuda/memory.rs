@@ -1,9 +1,9 @@
-//! The stand-in for libcuda reports accesses of memory that a GPU refuses.
+//! The libcuda stand-in reports memory accesses that a GPU rejects.
 
 use crate::stand_in::folder;
 use std::{env, path::Path, process::Command};
 
-/// Each error of `memory_errors.rs`, and what is reported.
+/// Each error of `memory_errors.rs` with its report.
 const ERRORS: [(&str, &str); 10] = [
     ("host-read", "the host accesses device memory"),
     ("host-write", "the host accesses device memory"),
@@ -18,7 +18,7 @@ const ERRORS: [(&str, &str); 10] = [
 ];
 
 #[test]
-fn errors_of_memory_are_reported() {
+fn memory_errors_are_reported() {
     let library = |name: &str| format!("link-arg={}", folder().join("lib").join(name).display());
     let temporary = tempfile::tempdir().expect("temporary folder");
     let program = temporary.path().join("memory_errors");

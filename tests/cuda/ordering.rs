@@ -1,4 +1,4 @@
-//! `burn-ddp check ordering` notices a collective that does not wait for the computation before it.
+//! `burn-ddp check ordering` detects a collective that does not wait for earlier computation.
 
 use crate::stand_in::Machine;
 
@@ -6,10 +6,10 @@ const CHECK: &str =
     "check ordering --device cuda --transport nccl --ranks 2 --size 64 --milliseconds 2 --rounds 20";
 
 #[test]
-fn a_missing_wait_is_noticed() {
+fn a_missing_wait_is_detected() {
     let outcome = Machine::new(2).run(CHECK).succeeded();
     assert!(outcome.stdout.contains("\"wrong\":[]"), "{outcome:#?}");
-    // Work is executed at once if the host is slow, and a missing wait then changes nothing.
+    // On a slow host, work is executed at once, and a missing wait has no effect.
     let noticed = (1..=5).any(|seed| {
         let machine = Machine::new(2).with("CUDA_STAND_IN_IGNORE_WAITS", "stream");
         let outcome = machine.with("CUDA_STAND_IN_SEED", seed).run(CHECK);

@@ -1,6 +1,7 @@
-//! All-reduces run beside backward, and the device waits for their results. The stand-in executes streams in
-//! random order, constrained only by events, and counts the kernels that are launched between a collective and the
-//! point at which the device is made to wait for it.
+//! All-reduces overlap with backward, and the device waits for their results.
+//!
+//! The stand-in executes streams in random order, constrained only by events. It counts the kernels that are launched
+//! between a collective and the point at which the device waits for it.
 
 use crate::{
     common::Run,
@@ -10,7 +11,7 @@ use std::fs;
 
 const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12";
 
-/// Losses with one seed of the order; `None` if the run failed.
+/// Losses with one seed of the execution order; `None` if the run failed.
 fn losses(machine: &Machine, seed: u64) -> Option<Vec<f64>> {
     println!("CUDA_STAND_IN_SEED={seed}");
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -20,7 +21,7 @@ fn losses(machine: &Machine, seed: u64) -> Option<Vec<f64>> {
     (outcome.code == Some(0)).then(|| Run::within(path, folder).losses())
 }
 
-/// Each rank's number of kernels that are independent of a collective launched before them.
+/// Number of kernels per rank that are independent of a collective launched before them.
 fn independent(flags: &str) -> Vec<u64> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let machine = Machine::new(2).with("CUDA_STAND_IN_COUNTS", folder.path().join("counts").display());
@@ -38,16 +39,17 @@ fn independent(flags: &str) -> Vec<u64> {
 }
 
 #[test]
-fn backward_runs_beside_all_reduces() {
+fn all_reduces_overlap_with_backward() {
     let counts = independent("");
     assert!(counts.len() == 2 && counts.iter().all(|count| *count > 0), "{counts:?}");
     assert_eq!(independent("--no-overlap"), [0, 0]);
 }
 
-/// Without the waits that order Burn's streams and NCCL's, results are wrong. Each all-reduce takes 100 ms, so that
-/// one that is not waited for has not ended.
+/// Without the waits between Burn's streams and NCCL's, results are wrong.
+///
+/// Each all-reduce takes 100 ms, so that it has not ended when its result is used without a wait.
 #[test]
-fn missing_waits_are_noticed() {
+fn missing_waits_are_detected() {
     let machine = Machine::new(2).with("STAND_IN", "busy:0=100,busy:1=100");
     let expected = losses(&machine, 1);
     assert!(expected.is_some());

@@ -13,11 +13,12 @@ pub const SMALL: &str =
     "--dataset digits --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
     --scale-lr none --lr 0.01 --progress plain";
 
-/// What the program looks for; the stand-in for NVRTC reads none.
+/// Headers that the program requires; the NVRTC stand-in reads none.
 const HEADERS: [&str; 5] = ["cuda_runtime.h", "mma.h", "crt/mma.h", "nv/target", "cuda/barrier"];
 
-/// The folder of the stand-ins, which are built once per test program, and of the kernels that g++ has compiled
-/// for them, which are kept between runs.
+/// The folder of the stand-ins and of the kernels that g++ has compiled for them.
+///
+/// The stand-ins are built once per test program; the kernels are kept between runs.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -41,7 +42,7 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// Builds a stand-in, whose own name (`SONAME`) is its file's, as of NVIDIA's libraries.
+/// Builds a stand-in whose `SONAME` is its file name, as for NVIDIA's libraries.
 pub fn build(source: &str, library: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let name = library.file_name().and_then(|name| name.to_str()).expect("UTF-8");
@@ -54,7 +55,7 @@ pub fn build(source: &str, library: &Path) {
         .output()
         .expect("rustc");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    // Another test program may have loaded the old one.
+    // Another test program may have loaded the previous file.
     fs::rename(&new, library).expect("a library");
 }
 
@@ -65,7 +66,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// With `devices` GPUs. CubeCL's first start on it has an empty cache in `kernel_cache`, if given.
+    /// A machine with `devices` GPUs. If `kernel_cache` is set, CubeCL begins with an empty cache there.
     pub fn new(devices: usize) -> Self {
         let folder = folder();
         let path = |part: &str| folder.join(part).to_str().expect("UTF-8").to_owned();
@@ -82,7 +83,7 @@ impl Machine {
         Machine { variables: variables.map(|(name, value)| (name.into(), value)).to_vec() }
     }
 
-    /// With another value of an environment variable.
+    /// Sets an environment variable.
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.variables.retain(|(existing, _)| existing != name);
         self.variables.push((name.into(), value.to_string()));
@@ -95,12 +96,12 @@ impl Machine {
         found.map(|(_, value)| value.as_str()).expect("a variable")
     }
 
-    /// Runs `mnist_ddp` with these flags, separated by blanks.
+    /// Runs `mnist_ddp` with these flags, separated by spaces.
     pub fn train(&self, flags: &str) -> Outcome {
         self.start(&mnist(), flags)
     }
 
-    /// Runs `burn-ddp` with these arguments, separated by blanks.
+    /// Runs `burn-ddp` with these arguments, separated by spaces.
     pub fn run(&self, arguments: &str) -> Outcome {
         self.start(&program(), arguments)
     }
@@ -112,7 +113,7 @@ impl Machine {
         finish(command.spawn().expect("the program was built"))
     }
 
-    /// Trains on an emulated GPU into a folder of its own, and checks that nothing went wrong.
+    /// Trains on an emulated GPU into a temporary folder; panics if that fails.
     pub fn trained(&self, flags: &str) -> Run {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("run");
@@ -122,7 +123,7 @@ impl Machine {
     }
 }
 
-/// Fails if a thread panicked or the stand-in noticed an error, such as a copy out of bounds.
+/// Panics if a thread panicked or the stand-in reported an error, such as a copy out of bounds.
 pub fn clean(outcome: &Outcome) {
     for sign in ["panicked", "CUDA stand-in"] {
         assert!(!outcome.stderr.contains(sign) && !outcome.stdout.contains(sign), "{sign}: {outcome:#?}");

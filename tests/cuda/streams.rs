@@ -1,5 +1,7 @@
-//! The order between Burn's streams and NCCL's. The stand-in executes streams in random order, constrained only
-//! by events, so that a missing dependency changes the result.
+//! Order between Burn's streams and NCCL's.
+//!
+//! The stand-in executes streams in random order, constrained only by events, so that a missing dependency changes the
+//! result.
 
 use crate::{
     common::assert_close,
@@ -8,7 +10,7 @@ use crate::{
 
 const DDP: &str = "--mode ddp --nproc-per-node 2 --transport nccl --batch-size 12";
 
-/// Losses with one seed of the order.
+/// Losses with one seed of the execution order.
 fn losses(machine: Machine, seed: u64) -> Vec<f64> {
     println!("CUDA_STAND_IN_SEED={seed}");
     machine.with("CUDA_STAND_IN_SEED", seed).trained(&format!("{SMALL} {DDP}")).losses()
@@ -22,7 +24,7 @@ fn results_do_not_depend_on_the_order_of_streams() {
     }
 }
 
-/// What the test above is worth: without the waits for events, of one kind or the other, it fails.
+/// Verifies the test above: it fails if waits for events of either kind are ignored.
 #[test]
 fn a_missing_wait_changes_the_result() {
     let expected = losses(Machine::new(2), 1);

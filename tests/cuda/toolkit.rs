@@ -1,5 +1,4 @@
-//! What is missing or broken on a machine with a GPU is one error before training, or during it, and never a wrong
-//! result.
+//! Missing or broken CUDA components cause an error before or during training, never a wrong result.
 
 use crate::{
     common::Outcome,
@@ -9,7 +8,7 @@ use std::{fs, path::Path};
 
 const SINGLE: &str = "--mode single --batch-size 24";
 
-/// Trains, which fails with one error that has these parts.
+/// Trains; the run must fail with one error that contains `parts`.
 #[track_caller]
 fn fails(machine: &Machine, parts: &[&str]) -> Outcome {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -25,7 +24,7 @@ fn fails(machine: &Machine, parts: &[&str]) -> Outcome {
     outcome
 }
 
-/// Like [`fails`], without a panic.
+/// [`fails`] without a panic.
 #[track_caller]
 fn fails_cleanly(machine: &Machine, parts: &[&str]) {
     let outcome = fails(machine, parts);
@@ -59,7 +58,7 @@ fn a_missing_toolkit_is_named() {
 }
 
 #[test]
-fn plain_headers_are_enough_with_a_warning() {
+fn minimal_headers_suffice_with_a_warning() {
     let plain = toolkit(&["cuda_runtime.h", "mma.h"]);
     let machine = Machine::new(1).with("CUDA_PATH", text(plain.path()));
     let outcome = machine.run("devices").succeeded();
@@ -71,7 +70,7 @@ fn plain_headers_are_enough_with_a_warning() {
     assert!(!outcome.stdout.contains("not used"), "{outcome:#?}");
 }
 
-/// The stand-in for the driver alone, in a folder of its own.
+/// A folder with only the driver's stand-in.
 fn driver_alone(machine: &Machine) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("temporary folder");
     let driver = Path::new(machine.value("LD_LIBRARY_PATH")).join("libcuda.so.1");
@@ -104,18 +103,18 @@ fn nvrtc_is_found_in_a_wheel() {
         .with("CUDA_STAND_IN_NVRTC", "12.8");
     let outcome = machine.run("devices").succeeded();
     assert!(outcome.stdout.contains(&format!("NVRTC 12.8 ({}", wheel.display())), "{outcome:#?}");
-    // cudarc must find the same.
+    // cudarc must find the same library.
     machine.trained(&format!("{SMALL} {SINGLE} --max-steps 1"));
 }
 
 #[test]
-fn nvrtc_newer_than_the_driver_is_refused() {
+fn nvrtc_newer_than_the_driver_is_rejected() {
     let machine = Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_080).with("CUDA_STAND_IN_NVRTC", "12.9");
     fails_cleanly(&machine, &["NVRTC 12.9", "driver's CUDA 12.8", "nvidia-cuda-nvrtc-cu12==12.8.*"]);
 }
 
 #[test]
-fn an_old_driver_is_refused() {
+fn an_old_driver_is_rejected() {
     fails_cleanly(&Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_040), &["CUDA 12.4", "12.8", "570"]);
 }
 
@@ -130,7 +129,7 @@ fn a_failing_probe_names_its_step() {
     }
 }
 
-/// CubeCL catches it and drops the launch. The first 20 kernels measure the device, and may fail.
+/// CubeCL catches the panic and drops the launch. The first 20 kernels only measure the device.
 #[test]
 fn a_panic_in_a_device_thread_ends_training() {
     let machine = uncached().with("CUDA_STAND_IN_BAD_LOG", 45);

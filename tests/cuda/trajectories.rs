@@ -5,7 +5,7 @@ use crate::{
     stand_in::{Machine, SMALL},
 };
 
-/// Losses of PyTorch's reference trajectory `name` on one device, the first `steps`.
+/// Compares the first `steps` losses on one device with PyTorch's reference trajectory `name`.
 fn golden(name: &str, flags: &str, steps: usize, tolerance: f64) {
     let reference = Reference::read(name);
     let golden = &reference.golden;
@@ -22,13 +22,13 @@ fn the_plain_network_follows_pytorch() {
     golden("calm", "", 40, 5e-6);
 }
 
-/// PyTorch's own f32 and f64 differ by 6e-3 in this trajectory.
+/// PyTorch's f32 and f64 results differ by 6e-3 in this trajectory.
 #[test]
 fn the_batch_norm_network_follows_pytorch() {
     golden("bn", "--batch-norm", 12, 1e-2);
 }
 
-/// Flags, the number of ranks that share a batch of 24, and the tolerance of the losses.
+/// Compares losses with the CPU's for these flags; `ranks` share a batch of 24.
 fn follows_the_cpu(way: &str, ranks: usize, flags: &str, tolerance: f64) {
     let flags = format!("{SMALL} {flags}");
     let cpu = trained(&format!("{flags} --mode single --batch-size 24"));
@@ -62,8 +62,9 @@ fn accumulation_and_clipping_follow_the_cpu() {
     }
 }
 
-/// The CPU and a GPU round sums of 16-bit numbers in other places: the tolerance is two units in the last place
-/// of a loss around 2.3.
+/// The tolerance is two units in the last place of a loss around 2.3.
+///
+/// The CPU and a GPU round sums of 16-bit values at different points.
 #[test]
 fn half_precision_follows_the_cpu() {
     follows_the_cpu(SINGLE, 1, "--precision f16 --max-steps 3", 4e-3);

@@ -1,15 +1,15 @@
-//! A stand-in for libcuda (`libcuda.so.1`), for tests on machines without a GPU: CubeCL's kernels run
-//! on the CPU. [`nvrtc.rs`](nvrtc.rs) stands in for libnvrtc and compiles CubeCL's CUDA C++ with g++
-//! against `cuda_on_cpu.h`; this library loads the result.
+//! A stand-in for libcuda (`libcuda.so.1`) that runs CubeCL's kernels on the CPU.
 //!
-//! Streams are queues that one thread executes in random order, constrained only by events and
-//! synchronisation, so that a missing dependency between two streams becomes a wrong result
-//! (`stream.rs`). Device memory is inaccessible to the host, allocations end in a guard page, and freed
-//! memory is never reused (`memory.rs`). A thread block runs as fibers (`fiber.rs`). What goes wrong on
-//! request is in `settings.rs`.
+//! [`nvrtc.rs`](nvrtc.rs) replaces libnvrtc; CubeCL's CUDA C++ is compiled with g++ against `cuda_on_cpu.h`, and this
+//! library loads the result.
 //!
-//! Built by the tests with plain `rustc` as a cdylib. It implements what cudarc, CubeCL and this
-//! project call, as the CUDA driver API reference documents it.
+//! One thread executes all streams in random order, constrained only by events and synchronisation, so that a missing
+//! dependency between streams gives a wrong result (`stream.rs`). Device memory is inaccessible to the host,
+//! allocations end at a guard page, and freed memory is never reused (`memory.rs`). A thread block runs as fibers
+//! (`fiber.rs`). `settings.rs` describes the faults that can be injected.
+//!
+//! The tests build it with plain `rustc` as a cdylib. It implements the functions that cudarc, CubeCL and this project
+//! call, as documented in the CUDA driver API reference.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod event;
@@ -37,7 +37,7 @@ pub const LAUNCH_FAILED: Status = 719;
 pub const NOT_SUPPORTED: Status = 801;
 
 const MEMORY: u64 = 4 << 30;
-/// A primary context's handle is its device's number plus this.
+/// Offset of the handle of a primary context from its device's number.
 const CONTEXT: usize = 0x1000;
 
 #[unsafe(no_mangle)]
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
     SUCCESS
 }
 
-/// The attributes that CubeCL asks for, by their numbers in cuda.h; 1 for all others.
+/// The attributes that CubeCL reads, by their numbers in cuda.h; 1 for all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> Status {
     let capability = setting("COMPUTE_CAPABILITY").unwrap_or(61) as c_int;
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
         return INVALID_VALUE;
     }
     if settings::fails("FAIL_LAUNCH") {
-        // As on a GPU: from then on every call fails.
+        // As on a GPU, every later call fails.
         stream::lose();
         return LAUNCH_FAILED;
     }

@@ -1,4 +1,4 @@
-//! Events of streams and contexts. Their times are not available, unless kernels' sources are collected.
+//! Events of streams and contexts. Times are available only while kernel sources are collected.
 
 use crate::{
     INVALID_VALUE, NOT_READY, NOT_SUPPORTED, SUCCESS, Status, overlap,
@@ -17,11 +17,11 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: u32) -> Status
     SUCCESS
 }
 
-/// Waits that are queued see it as executed: the driver keeps it for them, too.
+/// Queued waits treat it as executed, as with the driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
     with(|state| match state.events.get(&event) {
-        // Not yet executed: it stays, so that whoever waits does.
+        // Not executed yet: it stays for the operations that wait for it.
         Some(found) if !found.open.is_empty() => SUCCESS,
         Some(_) => {
             state.events.remove(&event);
@@ -31,7 +31,7 @@ pub extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
     })
 }
 
-/// Records an event in some streams at once.
+/// Records an event in several streams at once.
 fn record(event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
     with(|state| {
         let (streams, queued) = (streams(state), state.queued);
@@ -103,9 +103,10 @@ pub extern "C" fn cuEventQuery(event: usize) -> Status {
     })
 }
 
-/// Device time is not available. CubeCL measures it from an event in a stream that it creates for that
-/// purpose: waiting for such an event fails. CubeCL then takes the first kernel of each kind that it
-/// would otherwise choose from by timing, the same in every run.
+/// Device time is not available.
+///
+/// CubeCL measures it with an event in a stream that it creates for that purpose; waiting for such an event fails.
+/// CubeCL then selects the first kernel of each kind instead of the fastest, which makes runs reproducible.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
     let (number, anchor, queued) = with(|state| {
@@ -126,8 +127,9 @@ pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: usize,
     unsafe { cuEventElapsedTime_v2(milliseconds, from, to) }
 }
 
-/// While sources are collected, each time is shorter than the one before, so that CubeCL tries all kernels. It gives
-/// up a group of which some bring no improvement.
+/// While sources are collected, each time is shorter than the previous one, so that CubeCL tries all kernels.
+///
+/// CubeCL skips the rest of a group if some of its kernels are not faster.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, _from: usize, _to: usize) -> Status {
     if !collects_sources() {

@@ -1,5 +1,6 @@
-//! Reports accesses that a GPU's memory protection would refuse, and integer divisions by zero in kernels, before
-//! the signal ends the process. CUDA leaves the result of such a division open; here it is an error.
+//! Reports invalid memory accesses and integer divisions by zero in kernels before the signal ends the process.
+//!
+//! In CUDA the result of such a division is undefined; here it is an error.
 
 use crate::memory;
 use std::{
@@ -11,11 +12,11 @@ use std::{
 };
 
 thread_local! {
-    /// What the device's thread executes; `None` on all other threads.
+    /// Name of the work that the device's thread executes; `None` on all other threads.
     static DOING: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Names what the calling thread executes for the device.
+/// Sets the name of the work that the calling thread executes for the device.
 pub fn doing(what: &'static str) {
     DOING.set(Some(what));
 }
@@ -40,14 +41,14 @@ const FLAGS: c_int = 0x4 | 0x0800_0000;
 const DEFAULT: Action = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
 
 type Handler = extern "C" fn(c_int, *const c_void, *const c_void);
-/// Rust's own, which reports stack overflows.
+/// The handler of Rust's runtime, which reports stack overflows.
 static mut PREVIOUS: Action = DEFAULT;
 
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let action = Action { handler: handle as *const () as usize, flags: FLAGS, ..DEFAULT };
-        // SAFETY: `handle` has the type that SA_SIGINFO asks for.
+        // SAFETY: `handle` has the type that SA_SIGINFO requires.
         unsafe {
             sigaction(SIGSEGV, &action, &raw mut PREVIOUS);
             sigaction(SIGFPE, &action, ptr::null_mut());
@@ -59,7 +60,7 @@ extern "C" fn handle(signal: c_int, info: *const c_void, context: *const c_void)
     // SAFETY: `si_addr` of x86-64 Linux.
     let address = unsafe { *info.cast::<usize>().add(2) };
     let doing = DOING.get();
-    let mut line = Line { text: [0; 400], length: 0 };
+    let mut line = LineBuffer { text: [0; 400], length: 0 };
     let start = "CUDA stand-in: ";
     let _ = match (signal, doing) {
         (SIGFPE, Some(kernel)) => writeln!(line, "{start}{kernel} divides an integer by zero"),
@@ -72,7 +73,7 @@ extern "C" fn handle(signal: c_int, info: *const c_void, context: *const c_void)
         }
         _ => Ok(()),
     };
-    // SAFETY: the buffer is as long as given. The access is repeated after the return, with the other handler.
+    // SAFETY: the buffer has this length. The access is repeated after the return, with the previous handler.
     unsafe {
         write(2, line.text.as_ptr().cast(), line.length);
         if line.length == 0 && signal == SIGSEGV && PREVIOUS.handler > 1 {
@@ -83,13 +84,13 @@ extern "C" fn handle(signal: c_int, info: *const c_void, context: *const c_void)
     }
 }
 
-/// A signal handler must not allocate.
-struct Line {
+/// A line without heap allocation, which signal handlers must not use.
+struct LineBuffer {
     text: [u8; 400],
     length: usize,
 }
 
-impl Write for Line {
+impl Write for LineBuffer {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let length = text.len().min(self.text.len() - self.length);
         self.text[self.length..self.length + length].copy_from_slice(&text.as_bytes()[..length]);

@@ -1,5 +1,6 @@
-//! The threads of a block as fibers on one thread of the CPU: each runs until it meets the others, at a
-//! barrier of the block or in an exchange of its warp. x86-64 only.
+//! The threads of a block as fibers on one CPU thread, on x86-64 only.
+//!
+//! Each runs until it reaches a barrier of the block or an exchange of its warp.
 
 use crate::kernel::{Dim, Entry};
 use std::{
@@ -12,7 +13,7 @@ const STACK: usize = 256 << 10;
 const MOST: usize = 1024;
 const WARP: usize = 32;
 
-// Saves the callee-saved registers of the System V ABI on this stack, and goes on with another.
+// Saves the callee-saved registers of the System V ABI on this stack, and switches to another.
 std::arch::global_asm!(
     ".globl cuda_stand_in_switch",
     "cuda_stand_in_switch:",
@@ -52,7 +53,7 @@ struct Fiber {
     operation: c_int,
     argument: u32,
     value: u64,
-    /// Where in the code it met its warp: lanes in other branches do not take part.
+    /// Address of its warp operation: lanes in other branches do not take part.
     place: *mut c_void,
 }
 
@@ -66,7 +67,7 @@ struct Block {
 }
 
 struct Shared(UnsafeCell<Block>);
-// SAFETY: used by the executing thread alone.
+// SAFETY: only the executing thread uses it.
 unsafe impl Sync for Shared {}
 
 const IDLE: Fiber = Fiber {
@@ -87,7 +88,7 @@ static BLOCK: Shared = Shared(UnsafeCell::new(Block {
     arguments: ptr::null(),
 }));
 
-/// What kernels call; the layout is that of `cuda_on_cpu.h`.
+/// Functions that kernels call, with the layout in `cuda_on_cpu.h`.
 #[repr(C)]
 pub struct Api {
     barrier: extern "C" fn(),
@@ -100,7 +101,7 @@ pub fn api() -> *const c_void {
     (&raw const API).cast()
 }
 
-/// Back to the scheduler, until this fiber has what it wants.
+/// Switches to the scheduler until this fiber can continue.
 unsafe fn leave(wants: Wants) {
     unsafe {
         let block = BLOCK.0.get();
@@ -135,14 +136,14 @@ extern "C" fn run_fiber() {
     unreachable!("a fiber that has ended is not run again");
 }
 
-/// The operations of `warp`, as `cuda_on_cpu.h` numbers them.
+/// The operations of `warp`, with their numbers in `cuda_on_cpu.h`.
 const INDEX: c_int = 1;
 const XOR: c_int = 2;
 const UP: c_int = 3;
 const DOWN: c_int = 4;
 const BALLOT: c_int = 5;
 
-/// Lets the lanes of a warp that wait at one place have their exchange.
+/// Performs the exchange of the lanes of a warp that wait at one address.
 fn exchange(lanes: &mut [Fiber]) {
     let Some(place) = lanes.iter().find(|lane| lane.wants == Wants::Warp).map(|lane| lane.place) else { return };
     let meets = |lane: &Fiber| lane.wants == Wants::Warp && lane.place == place;
@@ -169,10 +170,10 @@ fn exchange(lanes: &mut [Fiber]) {
     }
 }
 
-/// Runs one block of a kernel whose threads meet.
+/// Runs one block of a kernel with barriers or warp operations.
 ///
 /// # Safety
-/// `arguments` are the kernel's. Called by the executing thread alone.
+/// `arguments` are those of the kernel. Only the executing thread may call it.
 pub unsafe fn run_block(entry: &Entry, arguments: *const *const c_void, [width, height, depth]: [u32; 3]) {
     let count = (width * height * depth) as usize;
     unsafe {
@@ -182,10 +183,10 @@ pub unsafe fn run_block(entry: &Entry, arguments: *const *const c_void, [width, 
         }
         ((*block).entry, (*block).arguments) = (entry, arguments);
         for index in 0..count {
-            // Stacks that begin at the same place of a page would share cache sets.
+            // Stacks with the same offset within a page would share cache sets.
             let top = (*block).stacks as usize / 64 * 64 + (index + 1) * STACK - 64 - index * 1088 % 8192 / 64 * 64;
             let stack = top as *mut usize;
-            // Six registers, where to go on, and a return address that is never used.
+            // Six registers, the entry point, and an unused return address.
             *stack.sub(1) = 0;
             *stack.sub(2) = run_fiber as *const () as usize;
             ptr::write_bytes(stack.sub(8), 0, 6);

@@ -1,7 +1,7 @@
-//! Kernels: shared objects that the stand-in for NVRTC compiles from CUDA C++, and their launches.
+//! Kernels: shared objects compiled from the NVRTC stand-in's CUDA C++, and their launches.
 //!
-//! NVRTC's "PTX" is the name of a source file. It is compiled when one of its kernels is first
-//! executed, and kept under a name made of its contents.
+//! The stand-in's "PTX" is the name of a source file. It is compiled when one of its kernels is first executed, and
+//! cached under a hash of its contents.
 
 use crate::{
     fault, fiber,
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of shared memory a block, as `cuda_on_cpu.h` lays them out.
+/// Size in bytes of the shared memory of a block, as in `cuda_on_cpu.h`.
 pub const SHARED_MEMORY: usize = 65_536;
 
 unsafe extern "C" {
@@ -29,7 +29,7 @@ unsafe extern "C" {
 }
 const NOW: c_int = 2;
 
-/// Long enough that CubeCL does not repeat a measurement for longer ones.
+/// Duration of a measurement, long enough that CubeCL does not repeat it with more work.
 const MEASUREMENT: Duration = Duration::from_millis(25);
 
 #[repr(C)]
@@ -46,24 +46,24 @@ impl From<[u32; 3]> for Dim {
     }
 }
 
-/// What `cuda_on_cpu.h` exports.
+/// Symbols that `cuda_on_cpu.h` exports.
 pub struct Entry {
     /// Runs one thread.
     pub thread: unsafe extern "C" fn(*const *const c_void),
-    /// Runs all threads of a block, for a kernel whose threads do not meet.
+    /// Runs all threads of a block, for a kernel without barriers and warp operations.
     pub block: unsafe extern "C" fn(*const *const c_void),
-    /// Whether the threads of a block meet, at barriers or in warps.
+    /// Whether the kernel has barriers or warp operations.
     pub meets: bool,
-    /// Bytes of each parameter.
+    /// Size of each parameter in bytes.
     sizes: Vec<usize>,
     pub thread_index: *mut Dim,
     block_index: *mut Dim,
     block_size: *mut Dim,
     grid_size: *mut Dim,
 }
-// SAFETY: used by the executing thread alone.
+// SAFETY: only the executing thread uses it.
 unsafe impl Send for Entry {}
-// SAFETY: likewise.
+// SAFETY: as above.
 unsafe impl Sync for Entry {}
 
 pub struct Module {
@@ -82,7 +82,7 @@ pub struct Launch {
     function: &'static Function,
     grid: [u32; 3],
     block: [u32; 3],
-    /// The arguments, each at a multiple of 16.
+    /// The arguments, each aligned to 16 bytes.
     arguments: Vec<u128>,
 }
 
@@ -104,13 +104,13 @@ impl Module {
 }
 
 impl Function {
-    /// Whether this is the kernel with which this project verifies that the device computes.
+    /// Whether this is the kernel by which this project verifies a device.
     pub fn is_probe(&self) -> bool {
         self.name == "burn_ddp_probe"
     }
 
     /// # Safety
-    /// As of `cuLaunchKernel`.
+    /// That of `cuLaunchKernel`.
     pub unsafe fn launch(
         &'static self,
         grid: [u32; 3],
@@ -122,7 +122,7 @@ impl Function {
         for (number, size) in entry.sizes.iter().enumerate() {
             let at = arguments.len();
             arguments.resize(at + size.div_ceil(16).max(1), 0);
-            // SAFETY: the caller gives a pointer to each parameter.
+            // SAFETY: the caller passes a pointer to each parameter.
             unsafe {
                 let from = (*params.add(number)).cast::<u8>();
                 std::ptr::copy_nonoverlapping(from, arguments[at..].as_mut_ptr().cast(), *size);
@@ -151,7 +151,7 @@ fn compiled(source: &Path) -> Option<PathBuf> {
     let own = source.with_extension(format!("{}-{number}.so", process::id()));
     let flags = ["-std=c++17", "-w", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-fno-math-errno"];
     let more = ["-ffp-contract=off", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-x", "c++"];
-    // Without it every conversion of a `__half` is a call of libgcc's.
+    // Without this flag every conversion of a `__half` calls libgcc.
     let half = std::is_x86_feature_detected!("f16c").then_some("-mf16c");
     let output = Command::new("g++").args(flags).args(more).args(half).arg(source).arg("-o").arg(&own).output();
     match output {
@@ -172,7 +172,7 @@ fn compiled(source: &Path) -> Option<PathBuf> {
 
 fn load(library: &Path) -> Option<Entry> {
     let path = CString::new(library.to_str()?).ok()?;
-    // SAFETY: the library is one that the stand-in for NVRTC wrote; its symbols have these types.
+    // SAFETY: the library was compiled from the NVRTC stand-in's source; its symbols have these types.
     unsafe {
         let handle = dlopen(path.as_ptr(), NOW);
         if handle.is_null() {
@@ -199,7 +199,7 @@ fn load(library: &Path) -> Option<Entry> {
 }
 
 impl Launch {
-    /// Executes it.
+    /// Executes the launch.
     pub fn run(&self) {
         if is_measurement(&self.function.name) {
             return thread::sleep(MEASUREMENT);
@@ -214,7 +214,7 @@ impl Launch {
             at += size.div_ceil(16).max(1);
         }
         let [gx, gy, gz] = self.grid;
-        // SAFETY: the kernel's variables, used by this thread alone.
+        // SAFETY: only this thread uses the kernel's variables.
         unsafe {
             *entry.block_size = self.block.into();
             *entry.grid_size = self.grid.into();
@@ -231,8 +231,9 @@ impl Launch {
     }
 }
 
-/// Kernels with which CubeCL measures the device's speed. Nothing reads what they compute, so they take a
-/// fixed time instead.
+/// Whether this is one of the kernels with which CubeCL measures the device's speed.
+///
+/// Their results are not used, so that they only take a fixed time.
 fn is_measurement(name: &str) -> bool {
     ["_throughput_", "prime_buffer_", "launch_overhead"].iter().any(|part| name.contains(part))
 }

@@ -1,6 +1,7 @@
 //! Device memory: one range of addresses, inaccessible to the host except while the device executes.
-//! Each allocation ends at a guard page; freed pages stay inaccessible and are never reused, so that a
-//! kernel that reads them ends in a segmentation fault. New memory is filled with NaN.
+//!
+//! Each allocation ends at a guard page. Freed pages stay inaccessible and are never reused, so that an access is a
+//! segmentation fault. New memory is filled with NaN.
 
 use crate::{
     INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status, fault,
@@ -17,15 +18,15 @@ use std::{
 };
 
 const PAGE: usize = 4096;
-/// Addresses, not memory: the kernel gives pages when they are first written.
+/// Size of the reserved address range. The kernel provides pages on first write.
 const RANGE: usize = 256 << 30;
 
 struct Memory {
     start: usize,
     next: usize,
-    /// Device allocations, address to size.
+    /// Sizes of the device allocations by address.
     live: BTreeMap<usize, usize>,
-    /// Page-locked host memory, address to size.
+    /// Sizes of page-locked host memory by address.
     pinned: BTreeMap<usize, usize>,
     open: bool,
 }
@@ -60,11 +61,11 @@ impl Memory {
         if self.next + pages + PAGE > self.start + RANGE || self.used() + size > crate::total_memory() {
             return None;
         }
-        // The end is at the guard page, as far as an alignment of 512 bytes allows.
+        // The end is at the guard page, up to an alignment of 512 bytes.
         let address = self.next + (pages - size) / 512 * 512;
         let (first, open) = (self.next, self.open);
         self.next += pages + PAGE;
-        // SAFETY: pages of the range, used by nobody yet.
+        // SAFETY: unused pages of the range.
         unsafe {
             mprotect(first as *mut c_void, pages, READ_WRITE);
             let fill = if collects_sources() { 0 } else { 0xff };
@@ -89,7 +90,7 @@ impl Memory {
     fn free(&mut self, address: usize) -> bool {
         let Some(size) = self.live.remove(&address) else { return false };
         let (first, length) = Self::pages(address, size);
-        // SAFETY: pages of this allocation alone.
+        // SAFETY: only pages of this allocation.
         unsafe {
             mprotect(first as *mut c_void, length, NONE);
             madvise(first as *mut c_void, length, DONT_NEED);
@@ -102,7 +103,7 @@ impl Memory {
     }
 }
 
-/// Lets the device at its memory, or keeps the host from it again.
+/// Makes the memory accessible to the device's thread, or inaccessible.
 pub fn open(open: bool) {
     let mut memory = lock(&MEMORY);
     if memory.open == open {
@@ -112,12 +113,12 @@ pub fn open(open: bool) {
     let access = if open { READ_WRITE } else { NONE };
     for (address, size) in &memory.live {
         let (first, length) = Memory::pages(*address, *size);
-        // SAFETY: pages of this allocation alone.
+        // SAFETY: only pages of this allocation.
         unsafe { mprotect(first as *mut c_void, length, access) };
     }
 }
 
-/// Of the range of device addresses.
+/// Start of the range of device addresses.
 static START: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Whether the address is in the range of device addresses, allocated or not.
@@ -138,7 +139,7 @@ pub fn allocated() -> usize {
     lock(&MEMORY).used()
 }
 
-/// To be executed by the device: whoever was given the address may still use it in earlier operations.
+/// Frees memory. Called in stream order, because earlier operations may use the memory.
 pub fn free_now(address: usize) {
     if !lock(&MEMORY).free(address) {
         outside("a free", address, 0);
@@ -196,7 +197,7 @@ fn outside(what: &str, address: usize, length: usize) -> Status {
     INVALID_VALUE
 }
 
-/// From pageable memory the driver copies before it returns, from page-locked memory later.
+/// The driver copies from pageable memory before it returns, from page-locked memory later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: usize,
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     if is_pinned(from, length) {
         return stream::push(stream, Operation::Copy { to, from, length });
     }
-    // SAFETY: the caller gives so many bytes.
+    // SAFETY: the caller passes this number of bytes.
     let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, length) }.to_vec();
     stream::push(stream, Operation::Write { to, bytes })
 }
@@ -228,7 +229,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
         return outside("a download", from, length);
     }
     let status = stream::push(stream, Operation::Copy { to, from, length });
-    // To pageable memory the copy is complete when the call returns.
+    // A copy to pageable memory is complete when the call returns.
     if is_pinned(to, length) || status != SUCCESS { status } else { stream::synchronize(stream) }
 }
 
@@ -290,7 +291,7 @@ pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: usize) 
             return outside("a row of an upload", to, copy.width);
         }
         let status = if upload {
-            // SAFETY: the caller gives so many bytes a row.
+            // SAFETY: the caller passes this number of bytes per row.
             let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, copy.width) }.to_vec();
             stream::push(stream, Operation::Write { to, bytes })
         } else {

@@ -1,5 +1,6 @@
-//! A program that makes the error of memory which its argument names. `tests/cuda/memory.rs` builds it against the
-//! stand-ins and expects that each error is reported.
+//! A program that makes the memory error that its argument names.
+//!
+//! `tests/cuda/memory.rs` builds it against the stand-ins and expects a report of each error.
 
 use std::{
     env,
@@ -86,7 +87,7 @@ fn kernel() -> Pointer {
     function
 }
 
-/// `to[i] = from[i + by] / divisor` for 32 `i`.
+/// Computes `to[i] = from[i + by] / divisor` for 32 `i`.
 fn shift(kernel: Pointer, to: usize, from: usize, by: i32, divisor: i32) {
     let params: [*const c_void; 4] =
         [(&raw const to).cast(), (&raw const from).cast(), (&raw const by).cast(), (&raw const divisor).cast()];

@@ -1,6 +1,7 @@
-//! A stand-in for libnvrtc (`libnvrtc.so`): a program's "PTX" is the name of a file that holds the
-//! source between `cuda_on_cpu.h` and a launcher. The stand-in for libcuda compiles it with g++ when a
-//! kernel is first launched, so that kernels which are generated and never launched cost nothing.
+//! A stand-in for libnvrtc (`libnvrtc.so`), which writes a program's source to a file.
+//!
+//! The "PTX" is the name of that file, which holds the source between `cuda_on_cpu.h` and a launcher. The libcuda
+//! stand-in compiles it with g++ when a kernel is first launched, so that unused kernels are not compiled.
 //!
 //! The files are in the folder `CUDA_STAND_IN_CACHE`, named by a hash of their contents.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
@@ -18,7 +19,7 @@ use std::{
 
 const SUCCESS: c_int = 0;
 const COMPILATION: c_int = 6;
-/// The kernel that this project compiles itself, to verify that the device computes. It is always executed.
+/// The kernel by which this project verifies that the device computes. It is always executed.
 const PROBE: &str = "burn_ddp_probe";
 const HEADER: &str = include_str!("cuda_on_cpu.h");
 const HALF_HEADER: &str = include_str!("half_on_cpu.h");
@@ -103,7 +104,7 @@ fn count(kernel: &str) {
     }
 }
 
-/// Programs that were to be compiled.
+/// Number of programs that were to be compiled.
 static COMPILED: AtomicU64 = AtomicU64::new(0);
 
 fn setting(name: &str) -> Option<u64> {
@@ -117,7 +118,7 @@ fn write(source: &str) -> Result<PathBuf, String> {
     let half_header = if halves { HALF_HEADER } else { "" };
     let mut text =
         format!("{HEADER}\n{half_header}\n#line 1 \"{kernel}.cu\"\n{}\n", calls_for_atomics(&source));
-    // The block's shared memory, declared without a size: one block runs at a time.
+    // The block's shared memory, declared without a size. One block runs at a time.
     for (at, _) in source.match_indices("extern __shared__") {
         let declaration = source[at..].split('[').next().unwrap_or_default();
         let name = declaration.rsplit([' ', '*']).next().unwrap_or_default();
@@ -128,7 +129,7 @@ fn write(source: &str) -> Result<PathBuf, String> {
     keep(&text, Path::new(&folder), "cpp")
 }
 
-/// Writes the text to a file that is named by its contents.
+/// Writes the text to a file that is named by a hash of its contents.
 fn keep(text: &str, folder: &Path, extension: &str) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -144,7 +145,7 @@ fn keep(text: &str, folder: &Path, extension: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// The name before the parameters of the first kernel.
+/// Name of the first kernel.
 fn kernel_name(source: &str) -> Option<&str> {
     let mut rest = &source[source.find("__global__")?..];
     loop {
@@ -165,8 +166,9 @@ fn without_half_headers(source: &str) -> (String, bool) {
     (text, halves)
 }
 
-/// Inline PTX atomics, `asm volatile("atom.relaxed.add.u32 %0, [%1], %2;" : "=r"(a) : "l"(p), "r"(v) );`,
-/// as calls of the header's functions.
+/// Replaces inline PTX atomics by calls of the header's functions.
+///
+/// Example: `asm volatile("atom.relaxed.add.u32 %0, [%1], %2;" : "=r"(a) : "l"(p), "r"(v) );`.
 fn calls_for_atomics(source: &str) -> String {
     const START: &str = "asm volatile(\"atom.";
     let mut parts = source.split(START);

@@ -1,5 +1,7 @@
-//! Counts the kernels that are independent of collectives: those that the host launches after the work that a
-//! collective waits for, and before the device is made to wait for the collective.
+//! Counts the kernels that are independent of collectives.
+//!
+//! The host launches them after the work for which a collective waits, and before the device is made to wait for the
+//! collective.
 
 use crate::settings::{add, lock};
 use std::{collections::HashMap, sync::Mutex};
@@ -7,11 +9,11 @@ use std::{collections::HashMap, sync::Mutex};
 #[derive(Default)]
 struct Overlap {
     launches: u64,
-    /// Launches before the last record of each event, and its stream, unless it was a whole context's.
+    /// Number of launches before the last record of each event, and its stream; `None` for a context's event.
     events: HashMap<usize, (u64, Option<usize>)>,
-    /// Launches before what each stream was last made to wait for.
+    /// Number of launches before the event for which each stream was last made to wait.
     behind: HashMap<usize, u64>,
-    /// The same for the first collective on each stream that the context does not wait for.
+    /// The same for the first collective on each stream for which the context does not wait.
     collectives: HashMap<usize, u64>,
 }
 
@@ -37,7 +39,7 @@ pub fn stream_waits(stream: usize, event: usize) {
     });
 }
 
-/// A collective is put on a stream.
+/// Registers a collective that is enqueued on a stream.
 pub fn collective(stream: usize) {
     with(|overlap| {
         let behind = overlap.behind.get(&stream).copied().unwrap_or(overlap.launches);

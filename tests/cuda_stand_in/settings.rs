@@ -1,5 +1,4 @@
-//! What a test asks of the stand-in, in environment variables named `CUDA_STAND_IN_…`, and what it
-//! counts.
+//! Faults, properties and counts that a test requests in environment variables named `CUDA_STAND_IN_…`.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -15,10 +14,13 @@
 //! | `FAIL_LAUNCH` | the launch, from 1, that fails and loses the device |
 //! | `FAIL_ALLOC` | the first allocation of device memory, from 1, that fails; all later ones fail, too |
 //! | `LOST_AT` | the operation, from 1, at which the device is lost |
-//! | `IGNORE_WAITS` | `stream` or `context`: waits for events that are ignored, to show that this is noticed |
-//! | `COUNTS` | a file for the counts, written when the process exits; its process id is appended. The stand-in for NVRTC counts `programs` in a file of its own. `synchronisations` are waits for work that no earlier wait was for, `drains` those with no work queued behind it |
-//! | `SOURCES` | a folder: kernels are written there as CUDA C++, and none is compiled or executed but the probe |
-//! | `KERNELS` | a file for the time of each kernel, likewise |
+//! | `IGNORE_WAITS` | `stream` or `context`: ignores such waits for events, to show that tests detect it |
+//! | `COUNTS` | file for the counts, written at exit, with the process id appended |
+//! | `SOURCES` | folder for kernels as CUDA C++; only the probe is compiled and executed |
+//! | `KERNELS` | file for the time of each kernel, written like `COUNTS` |
+//!
+//! The NVRTC stand-in writes its count `programs` to a separate file. `synchronisations` are waits for work for which
+//! there was no earlier wait, and `drains` are those without work queued behind it.
 
 use std::{
     collections::BTreeMap,
@@ -30,8 +32,9 @@ pub fn setting(name: &str) -> Option<u64> {
     env::var(format!("CUDA_STAND_IN_{name}")).ok()?.parse().ok()
 }
 
-/// Whether kernels are collected and not executed. Timing then works, so that CubeCL generates all kernels that it
-/// chooses from, and memory is zero.
+/// Whether kernels are collected and not executed.
+///
+/// Timing then works, so that CubeCL generates all kernels among which it chooses, and memory is zero.
 pub fn collects_sources() -> bool {
     static COLLECTS: OnceLock<bool> = OnceLock::new();
     *COLLECTS.get_or_init(|| env::var_os("CUDA_STAND_IN_SOURCES").is_some())
@@ -44,12 +47,12 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts one `what`, and returns how many there were.
+/// Adds one to the count `what` and returns it.
 pub fn count(what: &str) -> u64 {
     add(what, 1)
 }
 
-/// The same for several.
+/// Adds `more` to the count `what` and returns it.
 pub fn add(what: &str, more: u64) -> u64 {
     static AT_EXIT: Once = Once::new();
     AT_EXIT.call_once(|| {
@@ -62,12 +65,12 @@ pub fn add(what: &str, more: u64) -> u64 {
     *number
 }
 
-/// Whether this call is one of those that are to fail, from the first on.
+/// Whether this call fails: the requested one and all later ones.
 pub fn fails_from(which: &str) -> bool {
     setting(which).is_some_and(|first| count(which) >= first)
 }
 
-/// Whether this call is the one that is to fail.
+/// Whether this call is the one that fails.
 pub fn fails(which: &str) -> bool {
     setting(which).is_some_and(|wanted| count(which) == wanted)
 }

@@ -1,5 +1,6 @@
-//! Streams. Work is queued; one thread executes it, always the head of a stream that no
-//! event holds back, chosen at random. The seed is `CUDA_STAND_IN_SEED`.
+//! Streams, executed by one thread in random order.
+//!
+//! The thread executes the head of a random stream that no event blocks. The seed is `CUDA_STAND_IN_SEED`.
 
 use crate::{
     CONTEXT, LAUNCH_FAILED, SUCCESS, Status, fault, kernel, memory,
@@ -15,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-/// Called with its argument until it returns 1; work that another library puts on a stream.
+/// Work that another library enqueues, called with its argument until it returns 1.
 pub type Poll = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 pub enum Operation {
@@ -24,7 +25,7 @@ pub enum Operation {
     Copy { to: usize, from: usize, length: usize },
     Write { to: usize, bytes: Vec<u8> },
     Free(usize),
-    /// One part of an event's record, of which a context's event has several.
+    /// One part of an event's record. The record of a context's event has a part for each stream.
     Record { event: usize, number: u64 },
     Wait { event: usize, number: u64 },
     External { poll: Poll, argument: usize },
@@ -39,13 +40,13 @@ pub struct Stream {
 
 #[derive(Default)]
 pub struct Event {
-    /// Of the last record that was asked for.
+    /// Number of the last requested record.
     pub number: u64,
-    /// Parts that are not executed yet, by record. Earlier waits keep waiting for their own record.
+    /// Parts that are not executed, by record. Earlier waits refer to their own record.
     pub open: BTreeMap<u64, usize>,
-    /// Pieces of work that had been queued when it was recorded last.
+    /// Number of operations that had been queued at the last record.
     pub queued: u64,
-    /// Recorded in a stream that this thread has just created and not used.
+    /// The stream in which it is recorded, if this thread has just created and not used it.
     pub anchor: Option<usize>,
 }
 
@@ -56,12 +57,12 @@ pub struct State {
     next: usize,
     executor: bool,
     random: u64,
-    /// Pieces of work that were ever queued.
+    /// Number of operations that were ever queued.
     pub queued: u64,
-    /// How many of them the host has waited for.
+    /// Number of these for which the host has waited.
     waited: u64,
     executed: u64,
-    /// What every call returns since the device was lost.
+    /// Status of every call after the device is lost.
     pub lost: Option<Status>,
 }
 
@@ -97,7 +98,7 @@ impl State {
         self.next
     }
 
-    /// Takes the next operation of a random stream that can go on.
+    /// Takes the next operation of a random stream that is not blocked.
     fn take(&mut self) -> Option<(usize, Operation)> {
         let can = |stream: &Stream| match stream.queue.front() {
             Some(Operation::Wait { event, number }) => self.is_done(*event, *number),
@@ -139,14 +140,14 @@ pub fn with<R>(act: impl FnOnce(&mut State) -> R) -> R {
     result.expect("the state is there")
 }
 
-/// Waits until `done`, or the device is lost.
+/// Waits until `done` returns true or the device is lost.
 pub fn wait_until(done: impl Fn(&State) -> bool) -> Status {
     let mut guard = state();
     loop {
         match guard.as_ref() {
             Some(State { lost: Some(status), .. }) => return *status,
             Some(state) if done(state) => {
-                // The executor closes the memory when it is out of work, which may be a moment later.
+                // The executor makes the memory inaccessible shortly after the last operation.
                 if state.streams.values().all(|stream| !stream.busy) {
                     memory::open(false);
                 }
@@ -157,12 +158,12 @@ pub fn wait_until(done: impl Fn(&State) -> bool) -> Status {
     }
 }
 
-/// Loses the device.
+/// Marks the device as lost.
 pub fn lose() {
     with(|state| state.lost = Some(LAUNCH_FAILED));
 }
 
-/// The device.
+/// Body of the executing thread.
 fn execute() {
     let lost_at = setting("LOST_AT");
     loop {
@@ -179,19 +180,19 @@ fn execute() {
         let mut again = false;
         match &mut operation {
             Operation::Launch(launch) => launch.run(),
-            // SAFETY: both were checked when the copy was asked for.
+            // SAFETY: both were checked when the copy was enqueued.
             Operation::Copy { to, from, length } => unsafe {
                 fault::doing("a copy");
                 std::ptr::copy(*from as *const u8, *to as *mut u8, *length);
             },
-            // SAFETY: likewise.
+            // SAFETY: as above.
             Operation::Write { to, bytes } => unsafe {
                 fault::doing("an upload");
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, bytes.len());
             },
             Operation::Free(address) => memory::free_now(*address),
             Operation::Nothing | Operation::Record { .. } | Operation::Wait { .. } => {}
-            // SAFETY: whoever gave them keeps them until it is done.
+            // SAFETY: the caller keeps both valid until the work has completed.
             Operation::External { poll, argument } => again = unsafe { poll(*argument as *mut c_void) } == 0,
         }
         with(|state| {
@@ -250,7 +251,7 @@ pub fn synchronize_all() -> Status {
     wait_until(|state| state.streams.keys().all(|stream| state.is_idle(*stream)))
 }
 
-/// Puts work of another library on a stream: `poll` is called on the device's thread until it returns 1.
+/// Enqueues another library's work: the device's thread calls `poll` until it returns 1.
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaStandInPush(stream: usize, poll: Poll, argument: usize) -> c_int {
     push(stream, Operation::External { poll, argument })
@@ -273,13 +274,13 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, flags: u
     unsafe { cuStreamCreate(stream, flags) }
 }
 
-/// Work that is queued is still executed.
+/// Queued work is still executed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamDestroy_v2(_stream: usize) -> Status {
     SUCCESS
 }
 
-/// Counts a wait for the first `queued` pieces of work, unless it is one of CubeCL's repeated ones without work.
+/// Counts a wait for the first `queued` operations, unless it is one of CubeCL's repeated waits without work.
 pub fn count_wait(queued: u64) {
     let (new, drains) = with(|state| {
         let new = queued > state.waited;

@@ -1,4 +1,4 @@
-//! How a job starts: how many ranks, where their output is filed, and that a start can be stopped.
+//! Start of a job: number of ranks, log folders, and interruption.
 
 use crate::common::{
     Outcome, command, example, finish,
@@ -11,7 +11,7 @@ fn run_example(name: &str, args: &[&str]) -> Outcome {
     finish(command(&example(name), args).spawn().expect("cargo built the examples"))
 }
 
-/// The folder that a launcher says it files the ranks' output in.
+/// The log folder that the launcher prints.
 fn filed_in(outcome: &Outcome) -> &Path {
     let line = outcome.stderr.lines().find_map(|line| line.strip_prefix("log files of this job: "));
     Path::new(line.unwrap_or_else(|| panic!("it should say where: {outcome:#?}")))
@@ -29,7 +29,7 @@ fn jobs_with_one_log_folder_keep_their_logs_apart() {
         }
     }
     assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 2, "a folder for each job");
-    // All ranks of a job know its name.
+    // All ranks of a job have its id.
     let outcome = launch(&flags, "echo $TORCHELASTIC_RUN_ID").succeeded();
     let logs = filed_in(&outcome);
     let name = fs::read_to_string(logs.join("rank1.stdout.log")).expect("a log");
@@ -37,22 +37,22 @@ fn jobs_with_one_log_folder_keep_their_logs_apart() {
 }
 
 #[test]
-fn more_ranks_than_a_machine_is_meant_to_run_are_refused() {
+fn too_many_ranks_for_a_machine_are_rejected() {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let limit = format!("the limit is {}", 32 * cores);
     let words = ["100000 ranks", &limit, "BURN_DDP_MAX_NPROC=100000"];
-    launch("--nproc-per-node 100000", "true").failed_saying(&words);
+    launch("--nproc-per-node 100000", "true").failed_with(&words);
     let train = ["--device", "cpu", "--nproc-per-node", "100000"];
-    finish(command(&mnist(), &train).spawn().expect("built")).failed_saying(&words);
-    run_example("spawn", &["100000"]).failed_saying(&words);
+    finish(command(&mnist(), &train).spawn().expect("built")).failed_with(&words);
+    run_example("spawn", &["100000"]).failed_with(&words);
     let lower = finish(start("--nproc-per-node 3", "true", &[("BURN_DDP_MAX_NPROC", "2")]));
-    lower.failed_saying(&["3 ranks", "the limit is 2"]);
+    lower.failed_with(&["3 ranks", "the limit is 2"]);
     let raised = finish(start("--nproc-per-node 3", "echo up", &[("BURN_DDP_MAX_NPROC", "3")]));
     assert_eq!(raised.succeeded().stdout.lines().count(), 3);
 }
 
 #[test]
-fn a_launcher_that_is_still_starting_ranks_can_be_stopped() {
+fn a_launcher_can_be_stopped_while_it_starts_ranks() {
     const RANKS: usize = 3000;
     let folder = tempfile::tempdir().expect("temporary folder");
     let script = format!(": > {}/$RANK; exec sleep 300", folder.path().display());
@@ -70,7 +70,7 @@ fn a_launcher_that_is_still_starting_ranks_can_be_stopped() {
 }
 
 #[test]
-fn examples_take_no_number_that_makes_no_world() {
+fn examples_reject_invalid_world_sizes() {
     for name in ["spawn", "custom_learner"] {
         for bad in ["0", "x", "-1"] {
             let outcome = run_example(name, &[bad]);

@@ -1,5 +1,6 @@
-//! What all fuzz targets share: a property of the engine, and a bound on the memory it may take
-//! for an input, however long the input says that it is.
+//! Common code of the fuzz targets, which check a property of the engine and its memory use.
+//!
+//! Memory is bounded by the length of the input, whatever lengths the input contains.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -9,8 +10,9 @@ use std::{
 pub use collective;
 pub use libfuzzer_sys;
 
-/// Bytes that any input may take, and how many more for each of its own. The dearest of them make
-/// a number of 8 bytes from two, and a property keeps several copies of what it has read.
+/// Maximum memory in bytes of any input, and in addition for each of its bytes.
+///
+/// Two bytes of input may become a number of 8 bytes, and a property keeps several copies.
 const ANY: usize = 256 << 10;
 const EACH: usize = 128;
 
@@ -24,7 +26,7 @@ macro_rules! target {
     };
 }
 
-/// The system's allocator, counting.
+/// The system's allocator with counters.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -33,22 +35,22 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: hands everything to `System`, which keeps the contract.
+// SAFETY: forwards to `System`, which meets the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         PEAK.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
 
-/// Checks `property` of `bytes` and how much memory that took at most, at one time.
+/// Checks `property` on `bytes`, and the peak of its memory use.
 pub fn bounded(bytes: &[u8], property: fn(&[u8])) {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

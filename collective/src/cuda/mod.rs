@@ -1,4 +1,4 @@
-//! CUDA: detection of GPUs without starting one and without panics, and NCCL on them.
+//! CUDA: detection of GPUs, without initialising one or panicking, and NCCL.
 
 mod probe;
 mod raw;
@@ -31,11 +31,11 @@ pub struct Gpu {
 /// Environment variable with the visible GPUs and their order.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Number of visible GPUs, once everything that Burn's CUDA backend needs is installed.
+/// Number of visible GPUs, if everything that Burn's CUDA backend needs is installed.
 ///
 /// # Errors
-/// If the driver was not found, with the file names tried; if `CUDA_VISIBLE_DEVICES` hides all GPUs; the
-/// driver's own error; and, if there are GPUs, those of [`Toolkit::get`].
+/// If the driver is missing, with the file names tried; if `CUDA_VISIBLE_DEVICES` hides all GPUs; if the driver
+/// fails; and, if there are GPUs, those of [`Toolkit::get`].
 pub fn device_count() -> Result<usize> {
     let count = driver_device_count()?;
     if count > 0 {
@@ -81,10 +81,10 @@ pub fn devices() -> Result<Vec<Gpu>> {
 
 /// Free and total memory of a GPU in bytes.
 ///
-/// This starts the GPU in this process, which itself takes some hundred megabytes.
+/// It initialises the GPU in this process, which takes some hundred megabytes itself.
 ///
 /// # Errors
-/// The driver's, such as insufficient memory to start.
+/// The driver's, such as insufficient memory to initialise.
 pub fn free_memory(index: usize) -> Result<(usize, usize)> {
     CudaSite::new(index)?.enter()?;
     result::mem_get_info().map_err(driver_error)
@@ -110,8 +110,9 @@ fn device(index: usize) -> Result<sys::CUdevice> {
     result::device::get(index as i32).map_err(driver_error)
 }
 
-/// Whether this value of `CUDA_VISIBLE_DEVICES` hides all GPUs: the driver ignores the first entry that is
-/// not a GPU and all later ones.
+/// Whether this value of `CUDA_VISIBLE_DEVICES` hides all GPUs.
+///
+/// The driver ignores the first entry that is not a GPU, and all later ones.
 fn names_none(visible: &str) -> bool {
     let first = visible.split(',').next().unwrap_or_default().trim();
     first.is_empty() || first.starts_with('-')

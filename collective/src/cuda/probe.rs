@@ -29,7 +29,7 @@ const BLOCKS: u32 = 4;
 const THREADS: u32 = 64;
 const ELEMENTS: usize = (BLOCKS * THREADS) as usize;
 
-/// Runs a small kernel on a GPU, once per process, and compares its output with the CPU's.
+/// Runs a small kernel on a GPU, once per process, and verifies its output.
 ///
 /// # Errors
 /// If a step fails, with NVRTC's log or the driver's error, or an element is wrong. The error names the step
@@ -70,7 +70,7 @@ fn compile(index: usize, toolkit: &Toolkit) -> Result<Vec<c_char>, String> {
             Err(error) => Err(log(program).unwrap_or_else(|| format!("{:?}", error.0))),
         }
     };
-    // SAFETY: it is not used any more. An error leaves memory behind and nothing else.
+    // SAFETY: it is not used any more. An error only leaks memory.
     let _ = unsafe { nvrtc::result::destroy_program(program) };
     compiled.map_err(failed)
 }
@@ -159,7 +159,7 @@ struct Module(sys::CUmodule);
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: nothing of it is in use any more. An error cannot be helped.
+        // SAFETY: nothing uses the module any more. An error cannot be handled.
         let _ = unsafe { result::module::unload(self.0) };
     }
 }
@@ -168,7 +168,7 @@ struct Stream(sys::CUstream);
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it. An error cannot be helped.
+        // SAFETY: nothing else uses the stream. An error cannot be handled.
         let _ = unsafe { result::stream::destroy(self.0) };
     }
 }
@@ -184,7 +184,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the kernel has ended, or the device is lost. An error cannot be helped.
+        // SAFETY: the kernel has ended, or the device is lost. An error cannot be handled.
         let _ = unsafe { result::free_sync(self.0) };
     }
 }

@@ -13,10 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Durations of `rounds` NCCL all-reduces of `count` f32, from the call to the end on the GPU.
+/// Durations of `rounds` NCCL all-reduces of `count` f32.
 ///
-/// It uses its own communicator over the ranks of `group` and no tensor or process group. Every rank must
-/// call it.
+/// Each is measured from the call to the end on the GPU. The function uses its own communicator over the ranks of
+/// `group` and no tensor or process group. Every rank must call it.
 ///
 /// # Errors
 /// NCCL's or the driver's.
@@ -47,7 +47,7 @@ pub fn raw_all_reduce(
     let once = || {
         let begun = Instant::now();
         let pointer = memory as usize as *mut std::ffi::c_void;
-        // SAFETY: the memory has so many elements and is kept until the mark is passed.
+        // SAFETY: the memory has `count` elements and is freed after the event.
         unsafe { nccl.all_reduce(&call, pointer, pointer, stream.handle()) }?;
         let event = stream.record_event()?;
         while !event.is_complete()? {

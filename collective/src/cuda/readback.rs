@@ -1,4 +1,4 @@
-//! Copies from a GPU's memory that are queued first and awaited later.
+//! Asynchronous copies from a GPU's memory.
 
 use crate::{
     Error, Result,
@@ -55,8 +55,7 @@ fn on_gpu(tensor: &Tensor<1>) -> Option<FloatTensor<Cube>> {
     matches!(tensor.client.device(), CubeDevice::Cuda(_)).then_some(tensor)
 }
 
-/// The client of a tensor's GPU, with static lifetime because CubeCL's futures borrow it. There is one for
-/// each GPU.
+/// The client of a tensor's GPU, one per GPU, leaked because CubeCL's futures borrow it.
 fn lasting(tensor: &CubeTensor) -> &'static Client {
     static CLIENTS: Mutex<Option<HashMap<CubeDevice, &'static Client>>> = Mutex::new(None);
     let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);

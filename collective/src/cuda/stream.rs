@@ -1,16 +1,19 @@
 //! A stream for collectives on a GPU that CubeCL computes on.
 //!
-//! CubeCL 0.11's streams are private: `get_resource` gives memory without its stream, and its own
-//! collectives run on a stream and a communicator that it keeps to itself. It works in the device's
-//! primary context, as this does, and since CUDA 12.5 an event can stand for all that a context has been
-//! given. A collective waits for the work that the context was given before it was started. Work that is
-//! submitted later waits for the collective from the call of [`Event::hold_device`] on, which comes before
-//! the first use of the result; kernels submitted in between run beside the collective. The watchdog
-//! holds the memory of a collective until it has ended, so that CubeCL cannot give it to those kernels.
+//! CubeCL 0.11 does not expose its streams: `get_resource` returns memory without a stream, and its collectives use
+//! a private stream and communicator. CubeCL and this module both use the device's primary context, and since CUDA
+//! 12.5 an event can cover all work submitted to a context:
+//!
+//! - A collective waits for the work that was submitted to the context before it.
+//! - Work submitted after [`Event::hold_device`], which is called before the first use of the result, waits for the
+//!   collective. Kernels submitted in between run concurrently with it.
+//! - The watchdog keeps the memory of a collective until it has ended, so that CubeCL cannot reuse it for those
+//!   kernels.
+//!
 //! With an older driver the host waits in both places.
 //!
-//! With a stream handle from CubeCL (such as `ComputeClient::stream_handle(StreamId)`), both events could
-//! be of the one stream that wrote or reads the data.
+//! With a stream handle from CubeCL (such as `ComputeClient::stream_handle(StreamId)`), both events could be limited
+//! to the stream that wrote or reads the data.
 
 use super::{device, driver_error};
 use crate::{
@@ -27,10 +30,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Environment variable that makes the host wait for collectives even if the device could.
+/// Environment variable that makes the host wait for collectives.
 pub const HOST_SYNC: &str = "BURN_DDP_HOST_SYNC";
 
-/// The first CUDA whose contexts have events.
+/// The first version of CUDA with events of contexts.
 const CONTEXT_EVENTS: i32 = 12_050;
 
 type ContextCall = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
@@ -54,7 +57,7 @@ impl ContextEvents {
         {
             return None;
         }
-        // SAFETY: the driver is loaded already, by cudarc; the types are those of cuda.h.
+        // SAFETY: cudarc has loaded the driver; the types are those of cuda.h.
         unsafe {
             let driver = libloading::Library::new("libcuda.so.1").ok()?;
             let (record, wait) =
@@ -81,10 +84,10 @@ pub struct CudaSite {
 }
 
 impl CudaSite {
-    /// The GPU at this position in `CUDA_VISIBLE_DEVICES`.
+    /// Opens the GPU at this position in `CUDA_VISIBLE_DEVICES`.
     ///
     /// # Errors
-    /// If there is none, or the driver cannot start it.
+    /// If there is none, or the driver cannot initialise it.
     pub fn new(index: usize) -> Result<Self> {
         let device = device(index)?;
         // SAFETY: the device is one that the driver has given; it is never released.
@@ -150,7 +153,7 @@ unsafe impl Sync for Made {}
 impl Drop for Made {
     fn drop(&mut self) {
         if self.site.enter().is_ok() {
-            // SAFETY: nobody else has it. The driver lets its work end first; an error cannot be helped.
+            // SAFETY: nothing else uses the stream. The driver completes its work first. An error cannot be handled.
             let _ = unsafe { stream::destroy(self.stream) };
         }
     }
@@ -235,7 +238,7 @@ impl DriverEvent {
 
 impl Drop for DriverEvent {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it; the driver keeps it while somebody waits. An error cannot be helped.
+        // SAFETY: nothing else uses the event; the driver keeps it while a stream waits. An error cannot be handled.
         let _ = unsafe { event::destroy(self.0) };
     }
 }

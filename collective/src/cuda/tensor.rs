@@ -129,7 +129,7 @@ fn pad(tensor: FloatTensor<Cube>, shape: &Shape, longest: usize) -> FloatTensor<
     Cube::float_cat(vec![tensor, Cube::float_zeros(rest, &device, dtype.into())], 0)
 }
 
-/// `rows` rows of the first dimension.
+/// The first dimension's `rows` rows from `from`.
 fn slice(tensor: &FloatTensor<Cube>, from: usize, rows: usize) -> FloatTensor<Cube> {
     let shape = tensor.shape();
     let mut slices: Vec<Slice> = shape.iter().map(|length| Slice::from(0..*length)).collect();
@@ -180,7 +180,7 @@ impl CollectiveSpec {
         let handle = compute.empty(output.num_elements() * call.dtype.size());
         let result =
             CubeTensor::new_contiguous(compute.clone(), input.device.clone(), output, handle, burn_type);
-        // CubeCL returns them after it has submitted all earlier work.
+        // CubeCL returns them after submitting all earlier work.
         let resource = |tensor: &CubeTensor| {
             compute
                 .get_resource::<Server>(tensor.handle.clone())

@@ -82,7 +82,7 @@ impl Toolkit {
         self.nvrtc
     }
 
-    /// Where NVRTC was loaded from.
+    /// The path of the loaded NVRTC.
     pub fn nvrtc_path(&self) -> &Path {
         &self.nvrtc_path
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_driver_is_refused_with_both_versions() {
+    fn an_old_driver_is_rejected_with_both_versions() {
         assert!(check_driver(OLDEST_DRIVER).is_ok());
         let error = check_driver(CudaVersion::from_number(12_040)).unwrap_err().to_string();
         for part in ["CUDA 12.4", "12.8", "570"] {

@@ -1,6 +1,7 @@
-//! An all-reduce between the replicas of a process, each in its own thread. Every replica gets the sums of
-//! all gradients, of which the main device's are used. Between NVIDIA GPUs NCCL reduces them, with a
-//! communicator for each device.
+//! All-reduce of gradients between the replicas of a process, each in its own thread.
+//!
+//! Every replica receives the sums; those of the main device are used. Between NVIDIA GPUs NCCL reduces them, with
+//! a communicator per device.
 
 use crate::{
     DevicePath, Error, Options, ProcessGroup, Result,
@@ -13,16 +14,17 @@ use std::sync::Arc;
 /// One replica's member of the exchange.
 pub(super) struct Exchange {
     group: ProcessGroup,
-    /// The group of all replicas in which SyncBatchNorm takes its statistics, if there is one.
+    /// The group of all replicas over which SyncBatchNorm synchronises its statistics, if it is enabled.
     statistics: Option<ProcessGroup>,
     site: Option<Arc<dyn DeviceSite>>,
     plan: Arc<BucketPlan>,
 }
 
 impl Exchange {
-    /// A member for each of `count` replicas of `module`; in device memory with their `sites`, if there are
-    /// any, else through the host's. `statistics` are SyncBatchNorm's groups, which go the same way; empty
-    /// without it.
+    /// Creates a member for each of `count` replicas of `module`.
+    ///
+    /// Reduction is in device memory if there are `sites`, otherwise in host memory. `statistics` are the groups of
+    /// SyncBatchNorm, which use the same memory; empty without it.
     ///
     /// # Errors
     /// If there are sites, but not one for each replica.
@@ -35,7 +37,7 @@ impl Exchange {
         if !sites.is_empty() && sites.len() != count {
             return Err(Error::Invalid(format!("{} NCCL devices for {count} replicas", sites.len())));
         }
-        // All of it in one piece: nothing overlaps with backward here.
+        // One bucket, because the reduction does not overlap with backward.
         let plan = Arc::new(BucketPlan::new(module, BucketSizes { first: usize::MAX, rest: usize::MAX }));
         let end = |(at, group)| Exchange {
             group,
@@ -46,7 +48,7 @@ impl Exchange {
         Ok(ProcessGroup::threads(count, Options::default())?.into_iter().enumerate().map(end).collect())
     }
 
-    /// Makes the communicators. Every replica must call it, on the thread on which it will compute.
+    /// Creates the communicators. Every replica must call it, on the thread on which it computes.
     ///
     /// # Errors
     /// If NCCL cannot be used.
@@ -62,8 +64,9 @@ impl Exchange {
         Ok(())
     }
 
-    /// The sums of all replicas' gradients, without those of parameters that none has one for. Every
-    /// replica must call it.
+    /// Reduces the gradients, without those of parameters for which no replica has one.
+    ///
+    /// Every replica must call it.
     ///
     /// # Errors
     /// If the group fails.
@@ -71,7 +74,7 @@ impl Exchange {
         module_gradients::all_reduce(&self.plan, &self.group, gradients, module)
     }
 
-    /// Wakes replicas that wait for one that failed.
+    /// Wakes the replicas that wait for a failed one.
     pub fn abort(&self, reason: &str) {
         [Some(&self.group), self.statistics.as_ref()]
             .into_iter()

@@ -1,5 +1,4 @@
-//! A training step that gathers the outputs of all replicas on one device, where the loss of the whole batch is
-//! computed.
+//! A training step that gathers the outputs of all replicas, and computes the loss of the batch on one device.
 
 use super::{
     Outputs, ParallelStep, Replicas, Scatter,
@@ -11,12 +10,12 @@ use burn::optim::GradientsParams;
 use burn::train::TrainOutput;
 
 impl<M: ParallelStep> Replicas<M> {
-    /// One training step of `model`, which is on the main device: its gradients, there, and what
-    /// metrics see. The gradients are those of the loss over the whole batch.
+    /// Runs one training step of `model`, which is on the main device.
+    ///
+    /// Returns the gradients of the loss over the whole batch, on the main device, and the output for metrics.
     ///
     /// # Errors
-    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps fail
-    /// with the same.
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps return the same error.
     pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
         self.seeded_step(model, batch, || None)
     }
@@ -24,7 +23,7 @@ impl<M: ParallelStep> Replicas<M> {
     /// [`step`](Self::step) with a seed for each worker's random numbers.
     ///
     /// # Errors
-    /// The same.
+    /// Those of [`step`](Self::step).
     pub(crate) fn seeded_step(
         &self,
         model: &M,
@@ -34,7 +33,7 @@ impl<M: ParallelStep> Replicas<M> {
         self.unless_failed(|| self.try_step(model, batch, seed))
     }
 
-    /// Number of workers that get a part of a batch.
+    /// Number of workers that receive a part of the batch.
     pub(crate) fn busy_workers(&self, samples: usize) -> usize {
         self.sizes(samples).len() - 1
     }
@@ -48,7 +47,7 @@ impl<M: ParallelStep> Replicas<M> {
         let sizes = self.sizes(batch.samples());
         let mut parts = batch.clone().scatter(&sizes).into_iter();
         let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
-        // A batch smaller than the number of devices leaves the last ones out.
+        // If the batch is smaller than the number of devices, the last devices are idle.
         let (busy, idle) = self.workers.split_at(sizes.len() - 1);
         let model = &self.converted(model, sizes.len())?;
         let mut forward = Vec::new();
@@ -78,7 +77,7 @@ impl<M: ParallelStep> Replicas<M> {
         let (gradients, outputs) = self.here(|| {
             let mut gradients = loss.backward();
             let outputs = gathered.gradient(&gradients);
-            // Those of parameters that the criterion itself uses.
+            // Gradients of parameters that the criterion itself uses.
             (GradientsParams::from_module(&mut gradients, model), outputs)
         })?;
         let mut outputs = outputs.scatter(&sizes).into_iter();

@@ -17,12 +17,12 @@ use burn::tensor::Tensor;
 use std::sync::Arc;
 
 impl<M: Module + 'static> Replicas<M> {
-    /// Gradients of the mean of `loss` over `batch` for `module`, which is on the main device, and the mean itself.
-    /// `net` is the copy of `module` to compute with there. `loss` returns the mean over the part it is given.
+    /// Gradients and value of the mean `loss` over `batch` for `module`, which is on the main device.
+    ///
+    /// `net` is the copy of `module` that computes on the main device. `loss` returns the mean over its part.
     ///
     /// # Errors
-    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps fail
-    /// with the same.
+    /// [`Error::Device`] for the first device whose thread failed or panicked; later steps return the same error.
     pub(crate) fn gradients<B, F>(
         &self,
         module: &M,

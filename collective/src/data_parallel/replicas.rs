@@ -17,15 +17,16 @@ use std::{
 
 /// Replicas of one module on several devices of this process.
 pub struct Replicas<M> {
-    /// The first holds the module and its optimizer.
+    /// The device that holds the module and its optimizer.
     pub(super) main: (Device, String),
     pub(super) workers: Vec<Worker<M>>,
     pub(super) output: Device,
     reduction: Reduction,
-    /// For SyncBatchNorm: the groups of as many replicas as have a part of the batch, from one. Only the
-    /// last, of all replicas, uses NCCL; a smaller one is for a batch with fewer samples than devices.
+    /// SyncBatchNorm's groups, by number of replicas from one.
+    ///
+    /// Only the last, of all replicas, uses NCCL; the smaller ones are for batches with fewer samples than devices.
     groups: Vec<Vec<ProcessGroup>>,
-    /// The first failure: some replica may be in the middle of a step then.
+    /// The first failure, after which a replica may be in the middle of a step.
     failure: Mutex<Option<Error>>,
 }
 
@@ -33,16 +34,16 @@ pub struct Replicas<M> {
 enum Reduction {
     Main,
     Tree,
-    /// With the main device's member of the exchange.
+    /// The main device's member of the exchange.
     AllReduce(Exchange),
 }
 
 impl<M: Module + 'static> Replicas<M> {
-    /// Replicas of `model`, which is on the first device, on all the others.
+    /// Creates replicas of `model`, which is on the first device, on all other devices.
     ///
     /// # Errors
-    /// If there is no device, or the output device is none of them, or a thread cannot be started, or NCCL
-    /// was to be used and cannot.
+    /// If there is no device, the output device is not among them, a thread cannot be started, or NCCL is requested
+    /// and cannot be used.
     pub fn new(model: &M, config: &DataParallelConfig) -> Result<Self> {
         let DataParallelConfig { devices, output, reduce, sites, threads, sync_batch_norm } = config;
         let Some((main, others)) = devices.split_first() else {
@@ -71,7 +72,7 @@ impl<M: Module + 'static> Replicas<M> {
         let reduction = match (reduce, exchange) {
             (DpReduce::Tree, _) => Reduction::Tree,
             (_, Some(exchange)) => {
-                // The workers do so as they start.
+                // The workers open theirs when they start.
                 exchange.open()?;
                 Reduction::AllReduce(exchange)
             }
@@ -96,12 +97,14 @@ impl<M: Module + 'static> Replicas<M> {
         shares(samples, 1 + self.workers.len())
     }
 
-    /// The group in which replica number `number` of `count` shares its statistics.
+    /// The statistics group of replica `number` of `count`.
     pub(super) fn group(&self, count: usize, number: usize) -> Option<ProcessGroup> {
         self.groups.get(count - 1).map(|groups| groups[number].clone())
     }
 
-    /// The main device's module, normalising together with `count` replicas. Its running statistics are the module's.
+    /// The main device's module with its statistics synchronised over `count` replicas.
+    ///
+    /// Its running statistics are those of `module`.
     pub(super) fn converted(&self, module: &M, count: usize) -> Result<M> {
         match self.group(count, 0) {
             Some(group) => convert_sync_batch_norm(module.clone(), &group),
@@ -109,14 +112,14 @@ impl<M: Module + 'static> Replicas<M> {
         }
     }
 
-    /// Runs a step, unless an earlier one failed: a replica may be in the middle of that.
+    /// Runs a step, unless an earlier one has failed: a replica may still be in the middle of that step.
     pub(super) fn unless_failed<R>(&self, step: impl FnOnce() -> Result<R>) -> Result<R> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = &*failure {
             return Err(Error::Poisoned(Box::new(error.clone())));
         }
         step().inspect_err(|error| {
-            // Other replicas may be waiting for this one's statistics.
+            // Other replicas may wait for this one's statistics.
             self.groups.iter().flatten().for_each(|group| group.abort(error.to_string()));
             if let Reduction::AllReduce(exchange) = &self.reduction {
                 exchange.abort(&error.to_string());
@@ -125,8 +128,9 @@ impl<M: Module + 'static> Replicas<M> {
         })
     }
 
-    /// The sum of all replicas' gradients on the main device: of its own, and of those of the busy workers, which
-    /// are `pending`. Also returns what else the workers computed.
+    /// Sums the gradients of the main device and of the busy workers, `pending`, on the main device.
+    ///
+    /// Also returns the other results of the workers.
     pub(super) fn reduce<T>(
         &self,
         model: &M,
@@ -148,7 +152,7 @@ impl<M: Module + 'static> Replicas<M> {
                     |worker: &Worker<M>| worker.run(|replica| replica.exchange(GradientsParams::new()));
                 let idle = idle.iter().map(join).collect::<Result<Vec<_>>>()?;
                 let sums = self.here(|| exchange.sums(own, model))?;
-                // The error of a failed replica is the cause of the group's.
+                // The failed replica's error is the cause of the group's.
                 let (_, others) = wait()?;
                 idle.into_iter().try_for_each(|joined| joined.wait().map(drop))?;
                 Ok((sums?, others))
@@ -164,7 +168,7 @@ impl<M: Module + 'static> Replicas<M> {
         }
     }
 
-    /// All gradients added up on the main device, in the order of the devices.
+    /// Adds all gradients up on the main device, in the order of the devices.
     fn one_after_another(
         &self,
         model: &M,
@@ -175,7 +179,7 @@ impl<M: Module + 'static> Replicas<M> {
         found.into_iter().fold(own, |sum, (other, _)| add(model, sum, other.to_device(&main, model)))
     }
 
-    /// The same in pairs of neighbours, and pairs of those.
+    /// Adds all gradients up pairwise, over a binary tree.
     fn in_pairs(
         &self,
         model: &M,
@@ -197,14 +201,14 @@ impl<M: Module + 'static> Replicas<M> {
         found.pop().map(|(sum, _)| sum).unwrap_or_default()
     }
 
-    /// What happens on the main device's thread, which is the caller's.
+    /// Runs `act` on the main device's thread, which is the caller's.
     pub(super) fn here<R>(&self, act: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(act))
             .map_err(|panic| Error::Device { device: self.main.1.clone(), reason: reason(panic) })
     }
 }
 
-/// `a + b` for every parameter that either has a gradient for.
+/// Adds `a` and `b` for every parameter for which either has a gradient.
 pub(super) fn add<M: Module>(model: &M, a: GradientsParams, b: GradientsParams) -> GradientsParams {
     let mut add = Add { a, b };
     model.visit(&mut add);

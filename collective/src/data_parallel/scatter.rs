@@ -1,21 +1,22 @@
-//! Batches that can be divided along their batch dimension, and outputs that can be gathered again.
+//! Batches that are split along the batch dimension, and outputs that are gathered again.
 
 use burn::tensor::{Bool, Device, Float, Gradients, Int, Tensor};
 
-/// The number of samples of each of `replicas`: near-equal, the first ones one more, as many parts as
-/// there are samples if those are fewer.
+/// Number of samples of each replica, near-equal; the first ones have one more.
+///
+/// If there are fewer samples than replicas, there are as many parts as samples.
 pub fn shares(samples: usize, replicas: usize) -> Vec<usize> {
     let replicas = replicas.min(samples).max(1);
     (0..replicas).map(|i| samples / replicas + usize::from(i < samples % replicas)).collect()
 }
 
-/// A mini-batch: everything in it has the samples along the first dimension.
+/// A mini-batch, whose tensors have the samples along the first dimension.
 pub trait Scatter: Sized + Clone + Send + 'static {
-    /// Samples in it.
+    /// Number of samples.
     fn samples(&self) -> usize;
-    /// `sizes[i]` samples for part i, in order; the sizes add up to [`samples`](Scatter::samples).
+    /// Splits the batch into parts of `sizes[i]` samples, which add up to [`samples`](Scatter::samples).
     fn scatter(self, sizes: &[usize]) -> Vec<Self>;
-    /// The same on another device.
+    /// Copies the batch to another device.
     fn to_device(self, device: &Device) -> Self;
 }
 
@@ -50,15 +51,15 @@ impl<A: Scatter, B: Scatter> Scatter for (A, B) {
 
 /// Outputs of a replica's forward pass: float tensors with the samples along the first dimension.
 pub trait Outputs: Scatter {
-    /// All parts after one another; they are on one device.
+    /// Concatenates the parts, which are on one device.
     fn gather(parts: Vec<Self>) -> Self;
-    /// The same values at the start of a new graph, with a gradient.
+    /// Copies the values to the start of a new graph, with gradient tracking.
     fn leaf(self) -> Self;
-    /// The same values outside any graph.
+    /// Copies the values without a graph.
     fn detach(self) -> Self;
-    /// The gradient of a leaf; zeros where there is none.
+    /// The gradient of a leaf; zeros if it has none.
     fn gradient(&self, gradients: &Gradients) -> Self;
-    /// `Σ self · weight`, `[1]`: its gradient is `weight` put through the graph behind `self`.
+    /// Computes `Σ self · weight`, `[1]`, whose backward pass propagates `weight` through the graph of `self`.
     fn weighted_sum(self, weight: Self) -> Tensor<1>;
 }
 
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_near_equal_and_lose_nothing() {
+    fn shares_are_near_equal_and_complete() {
         assert_eq!(shares(64, 3), [22, 21, 21]);
         assert_eq!(shares(2, 3), [1, 1]);
         assert_eq!(shares(0, 3), [0]);
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_dealt_out_in_order() {
+    fn a_batch_is_scattered_in_order() {
         let device = Device::flex();
         let batch = (
             Tensor::<2>::from_data([[1., 2.], [3., 4.], [5., 6.]], &device),

@@ -1,5 +1,7 @@
-//! A replica on its device, in its own thread. The thread lives as long as the replica, so
-//! that the replica's running statistics belong to one thread, and panics become errors.
+//! A replica on its device, in its own thread.
+//!
+//! The thread lives as long as the replica, so that one thread owns the replica's running statistics. Panics become
+//! errors.
 
 use super::exchange::Exchange;
 use crate::{
@@ -34,7 +36,7 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Gives a module parameters from another device.
+/// Replaces a module's parameters by those from another device.
 struct Receive<'a> {
     parameters: GradientsParams,
     device: &'a Device,
@@ -50,7 +52,7 @@ impl ModuleMapper for Receive<'_> {
     }
 }
 
-/// A replica, as its thread sees it.
+/// A replica in its thread.
 pub(super) struct Replica<M> {
     pub module: M,
     pub device: Device,
@@ -59,7 +61,10 @@ pub(super) struct Replica<M> {
 }
 
 impl<M: Module> Replica<M> {
-    /// Takes new parameters. With a group, the module's SyncBatchNorms share their statistics with it.
+    /// Replaces the parameters. With a group, SyncBatchNorm layers synchronise their statistics over it.
+    ///
+    /// # Errors
+    /// If the module contains a `burn::nn::BatchNorm` that is trained.
     pub fn update(&mut self, parameters: GradientsParams, group: Option<ProcessGroup>) -> Result<(), String> {
         self.group = group;
         let mut receive = Receive { parameters, device: &self.device };
@@ -71,7 +76,10 @@ impl<M: Module> Replica<M> {
         Ok(())
     }
 
-    /// The gradients for the main device: none where all replicas exchange them here.
+    /// Reduces the gradients over the replicas, or returns them for the main device to reduce.
+    ///
+    /// # Errors
+    /// If the all-reduce over the replicas fails.
     pub fn exchange(&self, gradients: GradientsParams) -> Result<GradientsParams, String> {
         let Some(exchange) = &self.exchange else { return Ok(gradients) };
         let sums = exchange.sums(gradients, &self.module);
@@ -85,10 +93,10 @@ impl<M: Module> Replica<M> {
     }
 }
 
-/// A job for a replica. An error is the reason why the replica cannot run jobs.
+/// A job for a replica. It receives an error if the replica cannot run jobs.
 type Job<M> = Box<dyn FnOnce(&mut Replica<M>, Result<(), String>) + Send>;
 
-/// The handle of a replica. Dropping it ends the thread after the job in progress.
+/// Handle of a replica. Dropping it ends the thread after the job in progress.
 pub(super) struct Worker<M> {
     device: Device,
     name: String,
@@ -115,8 +123,9 @@ fn ended(name: &str) -> Error {
 }
 
 impl<M: Module + 'static> Worker<M> {
-    /// A replica of `model` on `device`, which is `name` in errors. On the CPU it computes with
-    /// `threads` threads. With an exchange, it adds up gradients with the other replicas.
+    /// Starts a replica of `model` on `device`, which is `name` in errors.
+    ///
+    /// On the CPU it computes with `threads` threads. With an exchange, it reduces gradients with the other replicas.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -128,11 +137,11 @@ impl<M: Module + 'static> Worker<M> {
         exchange: Option<Exchange>,
     ) -> Result<Self> {
         let (jobs, queue) = channel::<Job<M>>();
-        // Running statistics are shared by clones; those that come back from inference are the replica's own.
+        // Clones share running statistics; a module returned from inference has its own.
         let module = model.valid().train().fork(device);
         let on = device.clone();
         let run = move || {
-            // Flex computes on the pool of the thread that calls it.
+            // Flex computes in the thread pool of the calling thread.
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
             let pool = pool.map_err(|error| format!("cannot start {threads} compute threads: {error}"));
             let opened = exchange.iter().try_for_each(Exchange::open).map_err(|error| error.to_string());
@@ -166,7 +175,7 @@ impl<M: Module + 'static> Worker<M> {
             if let Err(reason) = &result {
                 replica.abort(reason);
             }
-            // Nobody waits for it if another replica failed first.
+            // The receiver is gone if another replica failed first.
             let _ = send.send(result);
         });
         self.jobs.send(job).map_err(|_| ended(&self.name))?;

@@ -2,13 +2,22 @@
 
 use super::{
     buckets::BucketPlan,
-    host::{f32s, read},
-    step::Weights,
+    read::{f32s, read},
 };
 use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+
+/// The weights of this rank's gradients in the mean over the global batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weights {
+    /// Of this step's gradient, which is a mean over this rank's samples. 0 for padding, whose gradients are
+    /// ignored.
+    pub own: f32,
+    /// Of what was accumulated in batches that were not synchronised, a sum over samples.
+    pub accumulated: Option<f32>,
+}
 
 /// Each gradient times its samples, added up.
 #[derive(Default, Debug)]
@@ -65,9 +74,7 @@ impl AccumulatedGradients {
         module.visit(&mut fill);
         fill.failure.map_or(Ok(fill.used), Err)
     }
-}
 
-impl AccumulatedGradients {
     /// What is accumulated, row by row, for each slot of the plan; it stays on its device.
     pub fn flat<M: Module>(&self, module: &M, plan: &BucketPlan) -> Vec<Option<Tensor<1>>> {
         let mut flat = Flatten { grads: &self.grads, plan, flat: vec![None; plan.slots.len()] };

@@ -27,11 +27,11 @@ pub(crate) mod buckets;
 mod clip;
 mod device_buckets;
 mod hook;
-mod host;
+mod host_buckets;
 mod in_flight;
 pub(crate) mod module_gradients;
 mod power_sgd;
-mod reduction;
+mod read;
 mod step;
 mod top_k;
 mod watch;
@@ -174,15 +174,6 @@ impl Reducer {
     #[doc(alias = "no_sync")]
     pub fn accumulate<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
         self.accumulated.add(grads, module, samples);
-    }
-
-    /// Starts a synchronised step of `samples` on this rank, 0 for padding. `global_samples` counts all ranks, with
-    /// the accumulated batches since the last step.
-    ///
-    /// # Errors
-    /// If gradients that were accumulated cannot be read from their device.
-    pub fn step<M: Module>(&mut self, module: &M, samples: usize, global_samples: usize) -> Result<Step<'_>> {
-        Step::begin(self, module, samples, global_samples)
     }
 
     /// [`clip_by_global_norm`] of averaged gradients, which does not wait for a device. On one, all ranks take

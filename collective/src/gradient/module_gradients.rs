@@ -2,7 +2,7 @@
 
 use super::{
     buckets::BucketPlan,
-    reduction::{ReducedGradients, Reduction},
+    in_flight::{InFlightReduction, ReducedGradients},
 };
 use crate::{Error, ProcessGroup, ReduceOp, Result, tensor};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -21,7 +21,7 @@ fn became_trainable(id: ParamId) -> Error {
 /// # Errors
 /// If a gradient cannot be read, or a parameter has become trainable.
 pub(super) fn collect<M: Module>(
-    reduction: &Reduction,
+    reduction: &InFlightReduction,
     grads: &mut GradientsParams,
     module: &M,
     keep: bool,
@@ -32,7 +32,7 @@ pub(super) fn collect<M: Module>(
 }
 
 struct Collect<'a> {
-    reduction: &'a Reduction,
+    reduction: &'a InFlightReduction,
     grads: &'a mut GradientsParams,
     keep: bool,
     failure: Option<Error>,

@@ -2,11 +2,12 @@
 
 use super::{
     Reducer,
+    accumulate::Weights,
     clip::global_norm,
     device_buckets::DeviceBuckets,
-    in_flight::InFlightReduction,
+    host_buckets::HostBuckets,
+    in_flight::{Buckets, InFlightReduction, ReducedGradients},
     module_gradients::{collect, scatter},
-    reduction::{ReducedGradients, Reduction},
     timed,
     watch::watch,
 };
@@ -19,16 +20,6 @@ use std::sync::Arc;
 /// Elements of each gradient that are compared, in steps after the first, with what backward left.
 const SPOT: usize = 64;
 
-/// The weights of this rank's gradients in the mean over the global batch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Weights {
-    /// Of this step's gradient, which is a mean over this rank's samples. 0 for padding, whose gradients are
-    /// ignored.
-    pub own: f32,
-    /// Of what was accumulated in batches that were not synchronised, a sum over samples.
-    pub accumulated: Option<f32>,
-}
-
 /// A step in progress, from [`Reducer::step`]. Every rank must finish it.
 #[must_use = "the other ranks wait until it is finished"]
 pub struct Step<'a> {
@@ -38,34 +29,36 @@ pub struct Step<'a> {
     /// Whether the loss was scaled.
     scaled: bool,
     /// In a world of more than one.
-    reduction: Option<Reduction>,
+    reduction: Option<Arc<InFlightReduction>>,
 }
 
-impl<'a> Step<'a> {
-    pub(super) fn begin<M: Module>(
-        reducer: &'a mut Reducer,
-        module: &M,
-        samples: usize,
-        global_samples: usize,
-    ) -> Result<Self> {
+impl Reducer {
+    /// Starts a synchronised step of `samples` on this rank, 0 for padding. `global_samples` counts all ranks, with
+    /// the accumulated batches since the last step.
+    ///
+    /// # Errors
+    /// If gradients that were accumulated cannot be read from their device.
+    pub fn step<M: Module>(&mut self, module: &M, samples: usize, global_samples: usize) -> Result<Step<'_>> {
         // Losses, and so all gradients, are scaled.
-        let global = global_samples.max(1) as f64 * f64::from(reducer.loss_scale());
-        let accumulated = (!reducer.accumulated.is_empty()).then(|| (1.0 / global) as f32);
+        let global = global_samples.max(1) as f64 * f64::from(self.loss_scale());
+        let accumulated = (!self.accumulated.is_empty()).then(|| (1.0 / global) as f32);
         let weights = Weights { own: (samples as f64 / global) as f32, accumulated };
-        let context = BatchContext::new(samples, global_samples, reducer.loss_scale());
-        let mut step = Step { reducer, weights, context, scaled: false, reduction: None };
+        let context = BatchContext::new(samples, global_samples, self.loss_scale());
+        let mut step = Step { reducer: self, weights, context, scaled: false, reduction: None };
         step.reduction = step.start(module, true)?;
         Ok(step)
     }
+}
 
+impl Step<'_> {
     /// The copy of `module` on which to run forward and backward, once. It computes what `module`
     /// does; its gradients are [`finish`](Step::finish)ed for `module`.
     ///
     /// In the copy, [`Param::val`](burn::module::Param::val) is not a leaf of autodiff, so read a gradient of
     /// the parameter itself, not of its value.
     pub fn watch<M: Module>(&self, module: &M) -> M {
-        let reduction = self.reduction.clone().filter(|_| self.reducer.overlap);
-        watch(module, reduction, self.reducer.precision)
+        let reduction = self.reduction.as_ref().filter(|_| self.reducer.overlap);
+        watch(module, reduction.map(|reduction| (reduction, &self.reducer.anchors)), self.reducer.precision)
     }
 
     /// Runs `act`, the forward and backward pass of this step, with the weight that
@@ -146,29 +139,31 @@ impl<'a> Step<'a> {
 
     /// The reduction of this step's gradients, with what was accumulated; `None` in a world of one. With `compare`,
     /// gradients that arrive during backward are compared with what backward leaves.
-    fn start<M: Module>(&self, module: &M, compare: bool) -> Result<Option<Reduction>> {
-        let Reducer { plan, sender, anchors, accumulated, on_device, .. } = &*self.reducer;
+    fn start<M: Module>(&self, module: &M, compare: bool) -> Result<Option<Arc<InFlightReduction>>> {
+        let Reducer { plan, sender, accumulated, on_device, .. } = &*self.reducer;
         let Some(sender) = sender.clone() else { return Ok(None) };
-        let (plan, anchors) = (plan.clone(), anchors.clone());
-        if *on_device {
+        let (plan, group, weights) = (plan.clone(), sender.group.clone(), self.weights);
+        let (used, buckets) = if *on_device {
             let accumulated = accumulated.flat(module, &plan);
-            let buckets = DeviceBuckets::new(plan, sender.group, anchors, self.weights, accumulated);
-            return Ok(Some(Reduction::Device(Arc::new(buckets))));
-        }
-        let mut buffers = self.reducer.buffers();
-        let used = accumulated.fill(module, &plan, &mut buffers)?;
-        let compared = match (compare && self.reducer.overlap, self.reducer.compared) {
-            (false, _) => 0,
-            (true, false) => usize::MAX,
-            (true, true) => SPOT,
+            let used = vec![false; plan.slots.len()];
+            let buckets = DeviceBuckets::new(plan.clone(), group.clone(), weights, accumulated);
+            (used, Buckets::Device(buckets))
+        } else {
+            let mut buffers = self.reducer.buffers();
+            let used = accumulated.fill(module, &plan, &mut buffers)?;
+            let compared = match (compare && self.reducer.overlap, self.reducer.compared) {
+                (false, _) => 0,
+                (true, false) => usize::MAX,
+                (true, true) => SPOT,
+            };
+            (used, Buckets::Host(HostBuckets::new(plan.clone(), sender, weights, buffers, compared)))
         };
-        let reduction = InFlightReduction::new(plan, sender, anchors, self.weights, buffers, used, compared);
-        Ok(Some(Reduction::Host(Arc::new(reduction))))
+        Ok(Some(Arc::new(InFlightReduction::new(plan, group, used, buckets))))
     }
 
     fn reduce<M: Module>(
         &mut self,
-        reduction: &Reduction,
+        reduction: &InFlightReduction,
         grads: &mut GradientsParams,
         module: &M,
         totals: Option<Tensor<1>>,

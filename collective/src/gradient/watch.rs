@@ -17,7 +17,7 @@
 //! Every use goes through [`Param::val`], where a [`Reparameterization`] has a say. It is attached
 //! to a copy of the module for one step; the module itself never carries one.
 
-use super::{host::ReadBackend, reduction::Reduction};
+use super::{in_flight::InFlightReduction, read::ReadBackend};
 use crate::precision::Precision;
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
@@ -31,7 +31,7 @@ use burn::backend::{
 };
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, Tensor};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Levels between two uses of parameters. A convolution with its activation, pooling and dropout is
 /// 5, a linear layer 3, and each uses two parameters.
@@ -41,9 +41,13 @@ const DEPTH_PER_USE: usize = 6;
 /// first use, the last to come back, that decides when a gradient is final.
 const MAX_ANCHORS: usize = 1024;
 
-/// A copy of `module` whose parameters are used in `precision`, and whose gradients are handed to `reduction`, if
+/// A copy of `module` whose parameters are used in `precision`, and whose gradients are handed to the reduction, if
 /// there is one, when they are final.
-pub(super) fn watch<M: Module>(module: &M, reduction: Option<Reduction>, precision: Precision) -> M {
+pub(super) fn watch<M: Module>(
+    module: &M,
+    reduction: Option<(&Arc<InFlightReduction>, &Arc<DepthAnchors>)>,
+    precision: Precision,
+) -> M {
     if reduction.is_none() && precision == Precision::F32 {
         return module.clone();
     }
@@ -55,12 +59,12 @@ pub(crate) fn in_precision<M: Module>(module: &M, precision: Precision) -> M {
     watch(module, None, precision)
 }
 
-struct Install {
-    reduction: Option<Reduction>,
+struct Install<'a> {
+    reduction: Option<(&'a Arc<InFlightReduction>, &'a Arc<DepthAnchors>)>,
     precision: Precision,
 }
 
-impl Reparameterizer for Install {
+impl Reparameterizer for Install<'_> {
     type Reparam = Watcher;
 
     fn reparameterize<const D: usize>(
@@ -69,9 +73,9 @@ impl Reparameterizer for Install {
         param: Param<Tensor<D>>,
     ) -> (Param<Tensor<D>>, Option<Watcher>) {
         let trainable = param.is_require_grad();
-        let watched = self.reduction.as_ref().filter(|_| trainable).and_then(|reduction| {
+        let watched = self.reduction.filter(|_| trainable).and_then(|(reduction, anchors)| {
             let slot = reduction.slot_of(param.id)?;
-            Some(Watched { reduction: reduction.clone(), slot })
+            Some(Watched { reduction: reduction.clone(), anchors: anchors.clone(), slot })
         });
         let needed = watched.is_some() || self.precision != Precision::F32;
         (param, needed.then_some(Watcher { watched, precision: self.precision }))
@@ -90,15 +94,15 @@ struct Watcher {
 impl Watcher {
     fn watch<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let Some(watched) = &self.watched else { return base };
-        // Frozen since, or copied for validation.
-        if !base.is_require_grad() {
+        let device = base.device();
+        // Frozen since, or copied for validation; or on a second device.
+        if !base.is_require_grad() || !watched.anchors.are_on(&device) {
             return base;
         }
-        let used = watched.reduction.used(watched.slot, &base.device());
-        let Some(anchor) = used else { return base };
+        let Some(number) = watched.reduction.use_in_forward(watched.slot) else { return base };
         Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
             base.into_dispatch(),
-            anchor.into_dispatch(),
+            watched.anchors.anchor(number, &device).into_dispatch(),
             watched.clone(),
         ))
     }
@@ -114,26 +118,35 @@ impl Reparameterization for Watcher {
 
 /// The anchors, each [`DEPTH_PER_USE`] deeper than the one before.
 #[derive(Debug, Default)]
-pub(super) struct DepthAnchors(Mutex<Vec<Tensor<1>>>);
+pub(super) struct DepthAnchors {
+    device: OnceLock<Device>,
+    anchors: Mutex<Vec<Tensor<1>>>,
+}
 
 impl DepthAnchors {
-    /// The anchor of a step's use number `number`, from 0. None on another device than the first.
-    pub fn anchor(&self, number: usize, device: &Device) -> Option<Tensor<1>> {
-        let mut anchors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Whether the anchors are on `device`: the first device asked for.
+    fn are_on(&self, device: &Device) -> bool {
+        self.device.get_or_init(|| device.clone()) == device
+    }
+
+    /// The anchor of a step's use number `number`, from 0.
+    fn anchor(&self, number: usize, device: &Device) -> Tensor<1> {
+        let mut anchors = self.anchors.lock().unwrap_or_else(PoisonError::into_inner);
         let number = number.min(MAX_ANCHORS - 1);
         while anchors.len() <= number {
             let below = anchors.last().cloned().unwrap_or_else(|| Tensor::zeros([1], device));
             let dispatch = <Dispatch as WatchBackend>::deepen(below.into_dispatch(), DEPTH_PER_USE);
             anchors.push(Tensor::from_dispatch(dispatch));
         }
-        (anchors[number].device() == *device).then(|| anchors[number].clone())
+        anchors[number].clone()
     }
 }
 
 /// One parameter of one step.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    reduction: Reduction,
+    reduction: Arc<InFlightReduction>,
+    anchors: Arc<DepthAnchors>,
     slot: usize,
 }
 
@@ -180,7 +193,7 @@ impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
         let Some(parameter) = parameter else { return };
         // Added to what other uses of the parameter have brought.
         grads.register::<B>(parameter.id, grad);
-        let Watched { reduction, slot } = ops.state;
+        let Watched { reduction, slot, .. } = ops.state;
         reduction.arrived(slot, || grads.consume::<B>(&parameter), B::read, B::keep);
     }
 }

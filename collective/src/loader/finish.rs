@@ -131,8 +131,9 @@ mod tests {
     type Batch = (Vec<usize>, ThreadId, ThreadId);
 
     fn loader(workers: usize) -> FinishedLoader<usize, (Vec<usize>, ThreadId), Batch> {
-        let data = Arc::new(InMemDataset::new((0..13).collect()));
-        let host = ShardedLoader::new(data, Arc::new(Keep), World { rank: 2, size: 3 }, 4, Some(3), workers);
+        let data = InMemDataset::new((0..13).collect());
+        let host = ShardedLoader::builder(data, Keep).batch_size(4).shuffle(3).num_workers(workers);
+        let host = host.build(World { rank: 2, size: 3 });
         FinishedLoader::new(host, Arc::new(|(items, worker), _| (items, worker, thread::current().id())))
     }
 

@@ -1,6 +1,6 @@
-//! The learning rate of every optimizer step: scaling with the world size, warm-up, and schedules over a whole run.
+//! Learning rate of every optimizer step: scaling with the world size, warm-up and schedules.
 //!
-//! The global batch grows with the world size, and the rate with it (Goyal et al. 2017, arXiv 1706.02677).
+//! The global batch grows with the world size, and the learning rate with it (Goyal et al. 2017, arXiv 1706.02677).
 
 mod schedule;
 mod warmup;
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LrScaling {
-    /// × world size: keeps the expected update per sample (Goyal et al. 2017).
+    /// Factor of the world size: keeps the expected update per sample (Goyal et al. 2017).
     Linear,
-    /// × √world size: keeps the variance of the update.
+    /// Factor of √world size: keeps the variance of the update.
     Sqrt,
-    /// × 1: the same rate at every world size.
+    /// No scaling.
     None,
 }
 
 impl LrScaling {
-    /// The factor at `world_size` ranks.
+    /// The factor of the learning rate for `world_size` ranks.
     pub fn factor(self, world_size: usize) -> f64 {
         match self {
             LrScaling::Linear => world_size as f64,

@@ -1,34 +1,36 @@
-//! Learning-rate schedules of a run whose length is known, with PyTorch's formulas and names.
+//! Learning-rate schedules for runs of known length, with PyTorch's formulas and names.
 
 use super::WarmupLr;
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 use serde::{Serialize, Serializer};
 use std::{f64::consts::PI, fmt, str::FromStr};
 
-/// PyTorch's `div_factor`: one-cycle begins with its highest rate over this.
+/// PyTorch's `div_factor`: maximum rate ÷ initial rate of one-cycle.
 const FIRST: f64 = 25.0;
-/// PyTorch's `final_div_factor`: and ends with its first rate over this.
+/// PyTorch's `final_div_factor`: initial rate ÷ final rate of one-cycle.
 const LAST: f64 = 1e4;
 
-/// How the learning rate changes over a run.
+/// Schedule of the learning rate over a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum LrSchedule {
-    /// The same rate from the end of the warm-up on.
+    /// Constant after the warm-up.
     #[default]
     Constant,
-    /// Up to the highest rate over the first part of all steps, then down to nothing (Smith and Topin
-    /// 2017, arXiv 1708.07120); PyTorch's `OneCycleLR` with `cycle_momentum=False`.
+    /// Increase to the maximum rate, then decrease to almost zero (Smith and Topin 2017, arXiv 1708.07120).
+    ///
+    /// PyTorch's `OneCycleLR` with `cycle_momentum=False`.
     OneCycle {
-        /// The part over which it rises, 0 to 1.
+        /// Fraction of the run, 0 to 1, over which the rate increases.
         pct_start: f64,
     },
-    /// From the highest rate down to nothing in half a cosine, after the warm-up (Loshchilov and Hutter
-    /// 2016, arXiv 1608.03983); PyTorch's `CosineAnnealingLR`.
+    /// Decrease from the maximum rate to zero over half a cosine, after the warm-up.
+    ///
+    /// PyTorch's `CosineAnnealingLR` (Loshchilov and Hutter 2016, arXiv 1608.03983).
     Cosine,
 }
 
 impl LrSchedule {
-    /// PyTorch's default part of one-cycle's rise.
+    /// PyTorch's default `pct_start`.
     pub const PCT_START: f64 = 0.3;
 }
 
@@ -65,22 +67,24 @@ impl Serialize for LrSchedule {
     }
 }
 
-/// An [`LrSchedule`] over a whole run, as a Burn learning-rate scheduler: checkpoints carry its position.
+/// Burn learning-rate scheduler for an [`LrSchedule`], whose record contains the position.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledLr {
-    /// After the warm-up, where it leaves room for one.
+    /// The schedule after the warm-up.
     pub schedule: LrSchedule,
-    /// Its target is the highest rate.
+    /// The warm-up; its target is the maximum rate.
     pub warmup: WarmupLr,
-    /// Optimizer steps of the whole run.
+    /// Number of optimizer steps of the whole run.
     pub total_steps: usize,
-    /// Optimizer steps of an epoch; `None` where the run's length is a number of steps, whatever an epoch has.
+    /// Number of optimizer steps per epoch; `None` if the run's length is in steps.
     pub epoch_steps: Option<usize>,
     step: usize,
 }
 
 impl ScheduledLr {
-    /// A run that begins; `epoch_steps` is `None` where `total_steps` does not depend on an epoch's length.
+    /// The schedule at the start of a run.
+    ///
+    /// `epoch_steps` is `None` if `total_steps` does not depend on the length of an epoch.
     pub fn new(
         schedule: LrSchedule,
         warmup: WarmupLr,
@@ -90,7 +94,7 @@ impl ScheduledLr {
         Self { schedule, warmup, total_steps, epoch_steps, step: 0 }
     }
 
-    /// The rate of optimizer step `step`, from 1.
+    /// The rate of optimizer step `step`, counted from 1.
     pub fn at(&self, step: usize) -> f64 {
         let WarmupLr { target: highest, warmup_steps, .. } = self.warmup;
         let step = step.clamp(1, self.total_steps.max(1));
@@ -108,13 +112,13 @@ impl ScheduledLr {
     }
 }
 
-/// From one rate to another in half a cosine: where it is after `done` of `length`.
+/// Cosine interpolation between two rates, after `done` of `length` steps.
 fn anneal(from: f64, to: f64, done: f64, length: f64) -> f64 {
     let part = if length > 0.0 { done / length } else { 0.0 };
     to + (from - to) / 2.0 * (1.0 + (PI * part).cos())
 }
 
-/// `step` is from 0, as in PyTorch.
+/// The one-cycle rate of `step`, counted from 0 as in PyTorch.
 fn one_cycle(highest: f64, pct_start: f64, step: usize, total: usize) -> f64 {
     let (step, first) = (step as f64, highest / FIRST);
     let (top, end) = (pct_start * total as f64 - 1.0, total as f64 - 1.0);
@@ -136,8 +140,8 @@ impl LrScheduler for ScheduledLr {
             .with_scalar("epoch_steps", self.epoch_steps.unwrap_or(0))
     }
 
-    /// Where an epoch has another number of steps, as after a change of the world size, the schedule continues at the
-    /// same fraction of the run.
+    /// If the number of steps per epoch has changed, as after a change of the world size, the schedule continues at
+    /// the same fraction of the run.
     fn load_record(&mut self, record: LrSchedulerRecord) {
         self.step = record.scalar::<usize>("step").unwrap_or(self.step);
         match (record.scalar::<usize>("epoch_steps"), self.epoch_steps) {
@@ -167,9 +171,9 @@ mod tests {
         }
     }
 
-    /// Printed by torch 2's `OneCycleLR(optimizer, 0.4, total_steps=…, pct_start=…, cycle_momentum=False)`.
+    /// Reference values from torch 2's `OneCycleLR(optimizer, 0.4, total_steps=…, pct_start=…, cycle_momentum=False)`.
     #[test]
-    fn one_cycle_is_pytorchs() {
+    fn one_cycle_equals_pytorchs() {
         let ten = [
             0.016000000000000014,
             0.20800000000000002,
@@ -195,9 +199,9 @@ mod tests {
         assert_rates(&rates("one-cycle:0.2", 7), &seven);
     }
 
-    /// Printed by torch 2's `CosineAnnealingLR(optimizer, 10)` with a rate of 0.4.
+    /// Reference values from torch 2's `CosineAnnealingLR(optimizer, 10)` with a rate of 0.4.
     #[test]
-    fn cosine_is_pytorchs() {
+    fn cosine_equals_pytorchs() {
         let wanted = [
             0.4,
             0.39021130325903075,
@@ -220,10 +224,10 @@ mod tests {
         assert!(lr.at(24) > 0.0 && lr.at(24) < 0.01);
     }
 
-    /// Printed by torch 2.15's `SequentialLR` of `LinearLR(optimizer, start_factor=0.25, total_iters=3)` and
+    /// Reference values from torch 2.15's `SequentialLR` of `LinearLR(optimizer, start_factor=0.25, total_iters=3)` and
     /// `CosineAnnealingLR(optimizer, 7)` with a rate of 0.4 and `milestones=[3]`.
     #[test]
-    fn a_linear_warm_up_before_a_cosine_is_pytorchs() {
+    fn a_linear_warm_up_before_a_cosine_equals_pytorchs() {
         let lr = ScheduledLr::new(LrSchedule::Cosine, WarmupLr::linear(0.25, 0.4, 3), 10, Some(10));
         let wanted = [
             0.1,

@@ -2,15 +2,16 @@
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// Linear learning-rate warm-up from `base` to `target`, constant afterwards. A Burn learning-rate
-/// scheduler, so that checkpoints carry its position.
+/// Linear learning-rate warm-up from `base` to `target`, constant afterwards.
+///
+/// It is a Burn learning-rate scheduler whose record contains the position.
 #[derive(Clone, Copy, Debug)]
 pub struct WarmupLr {
-    /// The rate from which the warm-up rises.
+    /// Initial rate of the warm-up.
     pub base: f64,
-    /// The rate after the warm-up.
+    /// Rate after the warm-up.
     pub target: f64,
-    /// Optimizer steps from one to the other.
+    /// Number of optimizer steps of the warm-up.
     pub warmup_steps: usize,
     /// Steps at the rate `base` before the first rise.
     delay: usize,
@@ -21,24 +22,27 @@ impl WarmupLr {
     /// PyTorch's default `start_factor` of `LinearLR`.
     pub const START_FACTOR: f64 = 1.0 / 3.0;
 
-    /// The warm-up of Goyal et al.: step 1 is one part above `base`, step `warmup_steps` has the rate
-    /// `target`. Without warm-up steps the rate is `target` from the first step on.
+    /// The warm-up of Goyal et al.
+    ///
+    /// Step 1 is one increment above `base`, and step `warmup_steps` has the rate `target`. Without warm-up steps the
+    /// rate is always `target`.
     pub fn new(base: f64, target: f64, warmup_steps: usize) -> Self {
         Self { base, target, warmup_steps, delay: 0, step: 0 }
     }
 
-    /// PyTorch's `LinearLR(start_factor=start_factor, total_iters=warmup_steps)`: step 1 has the rate
-    /// `start_factor * target`, step `warmup_steps + 1` the rate `target`.
+    /// PyTorch's `LinearLR(start_factor=start_factor, total_iters=warmup_steps)`.
+    ///
+    /// Step 1 has the rate `start_factor * target`, and step `warmup_steps + 1` the rate `target`.
     pub fn linear(start_factor: f64, target: f64, warmup_steps: usize) -> Self {
         Self { delay: 1, ..Self::new(start_factor * target, target, warmup_steps) }
     }
 
-    /// The first step with the rate `target`, from 1.
+    /// The first step with the rate `target`, counted from 1.
     pub fn reached_at(&self) -> usize {
         (self.warmup_steps + self.delay).max(1)
     }
 
-    /// The rate of optimizer step `step`, from 1.
+    /// The rate of optimizer step `step`, counted from 1.
     pub fn at(&self, step: usize) -> f64 {
         if self.warmup_steps == 0 || step >= self.reached_at() {
             return self.target;
@@ -58,8 +62,7 @@ impl LrScheduler for WarmupLr {
         LrSchedulerRecord::new().with_scalar("step", self.step).with_scalar("warmup_steps", self.warmup_steps)
     }
 
-    /// A warm-up of another length, as after a change of the world size, continues at the same fraction of its
-    /// length.
+    /// A warm-up of another length, as after a change of the world size, continues at the same fraction.
     fn load_record(&mut self, record: LrSchedulerRecord) {
         self.step = record.scalar::<usize>("step").unwrap_or(self.step);
         match record.scalar::<usize>("warmup_steps") {
@@ -77,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warm_up_rises_in_equal_steps_and_then_stays() {
+    fn warm_up_is_linear_and_then_constant() {
         let mut lr = WarmupLr::new(0.1, 0.5, 4);
         let seen: Vec<f64> = (0..6).map(|_| lr.step()).collect();
         for (seen, wanted) in seen.iter().zip([0.2, 0.3, 0.4, 0.5, 0.5, 0.5]) {
@@ -86,10 +89,10 @@ mod tests {
         assert_eq!(WarmupLr::new(0.1, 0.5, 0).step(), 0.5);
     }
 
-    /// Printed by torch 2.15's `LinearLR(optimizer, start_factor=…, total_iters=4)` with a rate of 0.4;
+    /// Reference values from torch 2.15's `LinearLR(optimizer, start_factor=…, total_iters=4)` with a rate of 0.4;
     /// without `start_factor` in the second line.
     #[test]
-    fn a_start_factor_is_pytorchs() {
+    fn start_factor_equals_pytorchs() {
         for (factor, wanted) in [
             (
                 0.1,
@@ -125,7 +128,7 @@ mod tests {
         let mut other = WarmupLr::new(0.0, 1.0, 10);
         other.load_record(lr.to_record());
         assert_eq!(lr.step(), other.step());
-        // At twice the world size a warm-up has half the steps.
+        // At twice the world size, a warm-up has half as many steps.
         let mut half = WarmupLr::new(0.0, 1.0, 5);
         half.load_record(lr.to_record());
         assert_eq!(half.step(), 0.6);

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_a_turn_twice_is_an_error_and_not_a_deadlock() {
+    fn a_second_permit_on_the_same_thread_is_an_error() {
         let queue = CallQueue::default();
         let turn = queue.take().unwrap();
         assert!(queue.take().is_err());

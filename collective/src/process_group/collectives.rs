@@ -16,7 +16,7 @@ impl ProcessGroup {
         self.run(spec, |comm, call| comm.all_reduce(call, cast_slice_mut(buffer)))
     }
 
-    /// Reduces the buffers of all ranks in place on rank `root`; the other ranks keep theirs.
+    /// Reduces the buffers of all ranks in place on rank `root`; others are unchanged.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_stayed_behind_is_named() {
+    fn a_rank_that_is_behind_is_named() {
         let text = told(vec![
             record(0, &[(1, "barrier", true), (2, "all_reduce", false)]),
             record(1, &[(1, "barrier", true)]),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_rank_is_named() {
+    fn an_unresponsive_rank_is_named() {
         let text = told(vec![record(0, &[(1, "barrier", false)]), record(2, &[(1, "barrier", false)])]);
         assert!(
             text.contains("barrier #1 (4 x F32), which failed on ranks 0 and 2. Rank 1 leaves no record"),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn invalid_records_are_rejected() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refusal = || explain(&[file.path()]).unwrap_err().to_string();
         assert!(refusal().contains("not a flight record"));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn two_records_of_one_rank_are_refused() {
+    fn two_records_of_one_rank_are_rejected() {
         let same = || record(1, &[(1, "barrier", true)]);
         let error = together(vec![record(0, &[]), same(), same()]).unwrap_err().to_string();
         assert!(error.contains("two of the flight records are of rank 1"), "{error}");

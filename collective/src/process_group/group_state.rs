@@ -6,6 +6,7 @@ use crate::{
     communicator::{Call, Communicator, World},
     rendezvous::{
         Arbiter, Watched,
+        wait::{Callback, Report},
         wire::{PendingCall, Place, Stall},
     },
     transport::nccl::{DeviceSite, NcclWorker},
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// What a group is created from.
+/// Arguments for the creation of a group.
 pub(super) struct GroupParts {
     /// 0 for the group of all ranks.
     pub group: u64,
@@ -31,6 +32,7 @@ pub(super) struct GroupParts {
     pub arbiter: Option<Arc<dyn Arbiter>>,
     pub timeout: Duration,
     pub flight_folder: Option<PathBuf>,
+    pub report: Option<Report>,
 }
 
 /// A group's device and the NCCL communicator on it.
@@ -58,6 +60,7 @@ pub(super) struct GroupState {
     pub recorder: FlightRecorder,
     pub timeout: Duration,
     flight_folder: Option<PathBuf>,
+    report: Option<Report>,
     recorded: Once,
     /// Whether the group was destroyed on this rank.
     pub destroyed: AtomicBool,
@@ -65,7 +68,7 @@ pub(super) struct GroupState {
 
 impl GroupState {
     pub fn new(parts: GroupParts) -> Self {
-        let GroupParts { group, members, rank, comm, timeout, flight_folder, .. } = parts;
+        let GroupParts { group, members, rank, comm, timeout, flight_folder, report, .. } = parts;
         GroupState {
             world: World { rank, size: members.len() },
             group,
@@ -77,6 +80,7 @@ impl GroupState {
             recorder: FlightRecorder::default(),
             timeout,
             flight_folder,
+            report,
             recorded: Once::new(),
             destroyed: AtomicBool::new(false),
         }
@@ -114,8 +118,8 @@ impl GroupState {
         Stall { group, members, call, direct: message.is_some(), seconds, expired, urgent: false }
     }
 
-    /// Writes the flight record, once, if a folder is configured. A failure to write it is printed to
-    /// standard error, so that it does not replace the error that the record is about.
+    /// Writes the flight record, once, if a folder is configured. A failure to write it is a warning, so that it
+    /// does not replace the error that the record is about.
     pub fn write_flight_record(&self, error: &Error) {
         let Some(folder) = &self.flight_folder else { return };
         self.recorded.call_once(|| {
@@ -129,8 +133,8 @@ impl GroupState {
                 error: error.cause().to_string(),
                 calls: self.recorder.calls(),
             };
-            if let Err(error) = record.write(folder) {
-                eprintln!("rank {}: {error}", record.rank);
+            if let (Err(error), Some(Callback(report))) = (record.write(folder), &self.report) {
+                report(&error);
             }
         });
     }

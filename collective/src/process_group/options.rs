@@ -14,7 +14,7 @@ pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
 
 /// Options for [`ProcessGroup::init`](crate::ProcessGroup::init).
 ///
-/// What is not set comes from the environment or has a default.
+/// Unset options come from the environment or have a default.
 ///
 /// ```
 /// use collective::{InitMethod, Options, ProcessGroup};
@@ -91,11 +91,12 @@ impl Options {
         self
     }
 
-    /// Calls `report` about every ten seconds while `init` waits, with an [`Error::Rendezvous`].
+    /// Calls `report` for problems that do not fail a call.
     ///
-    /// On rank 0 the error names the ranks that have not joined; on the others it names rank 0 while that
-    /// cannot be reached.
-    pub fn on_wait(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+    /// While `init` waits, it is called about every ten seconds with an [`Error::Rendezvous`], which on rank 0
+    /// names the ranks that have not joined, and on the others rank 0 while that cannot be reached. It is also
+    /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
+    pub fn on_warning(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.report = Some(Callback(Arc::new(report)));
         self
     }
@@ -109,10 +110,10 @@ impl Options {
         self
     }
 
-    /// Sets a function that returns whether this process was asked to stop, for example by a signal.
+    /// Sets a function that returns whether this process was asked to stop.
     ///
-    /// While it returns true, a waiting call is checked for a deadlock at once instead of after four seconds.
-    /// It is called ten times a second on a background thread and must not block.
+    /// For example by a signal. While it returns true, a waiting call is checked for a deadlock at once instead of
+    /// after four seconds. It is called ten times a second on a background thread and must not block.
     pub fn stop_requested(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.stop = Some(Callback(Arc::new(asked)));
         self

@@ -10,7 +10,7 @@ type Setting = (String, String);
 const NOT_SET: &str = "not set";
 
 impl ProcessGroup {
-    /// Verifies that all ranks have the same settings, as pairs of a name and a value.
+    /// Verifies that all ranks have the same settings, pairs of name and value.
     ///
     /// Every rank must call it. Ranks with different settings would compute different results or wait for
     /// each other in different collectives.

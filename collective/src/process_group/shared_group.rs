@@ -1,4 +1,4 @@
-//! What all handles of a process group share, and how it makes a call: number, record, deadline, failure.
+//! State shared by all handles of a process group, and execution of a call: number, record, deadline, failure.
 
 use super::{
     call_queue::CallQueue,
@@ -29,7 +29,7 @@ pub(super) struct JobQueue {
     pub worker: Option<Worker>,
 }
 
-/// What all handles of a process group share.
+/// State shared by all handles of a process group.
 pub(super) struct SharedGroup {
     /// Dropped before the transport, so that the exit is announced before the data connections close.
     pub arbiter: Option<Arc<dyn Arbiter>>,

@@ -1,4 +1,4 @@
-//! Where a job's ranks run, and which transport a group of them uses.
+//! Placement of a job's ranks on machines, and the choice of a group's transport.
 
 use super::group_state::GroupParts;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Where the ranks of a job run; shared by all groups of one rank.
+/// Placement of the ranks of a job; shared by all groups of one rank.
 #[derive(Debug)]
 pub(super) enum Topology {
     /// A world of one.
@@ -64,8 +64,8 @@ impl Topology {
         comm: Box<dyn Communicator>,
         arbiter: Option<Arc<dyn Arbiter>>,
     ) -> GroupParts {
-        let Options { timeout, flight_folder, .. } = self.options().clone();
-        GroupParts { group, members, rank, comm, arbiter, timeout, flight_folder }
+        let Options { timeout, flight_folder, report, .. } = self.options().clone();
+        GroupParts { group, members, rank, comm, arbiter, timeout, flight_folder, report }
     }
 
     /// A group of `members`, given by world rank, in which this rank is number `rank`.
@@ -92,7 +92,7 @@ impl Topology {
 
 impl TransportBuilder<'_> {
     fn open(&self) -> Result<Box<dyn Communicator>> {
-        let machines = self.machines();
+        let machines = self.ranks_by_machine();
         let one = machines.len() == 1;
         match self.options.transport {
             Transport::Tcp => Ok(Box::new(self.tcp(0, &self.everyone()))),
@@ -120,7 +120,7 @@ impl TransportBuilder<'_> {
     }
 
     /// Ranks of the group by machine, ordered by each machine's first rank.
-    fn machines(&self) -> Vec<Vec<usize>> {
+    fn ranks_by_machine(&self) -> Vec<Vec<usize>> {
         let machine = |rank: usize| &self.control.members()[self.members[rank]].machine;
         let mut machines: Vec<Vec<usize>> = Vec::new();
         for rank in self.everyone() {

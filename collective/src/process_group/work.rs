@@ -62,7 +62,7 @@ impl<R> Work<R> {
 }
 
 impl ProcessGroup {
-    /// Runs `act` in the background, after all earlier and before all later calls of this group.
+    /// Runs `act` in the background, between all earlier and all later calls of this group.
     ///
     /// `act` may make any number of calls on the group that it receives.
     ///

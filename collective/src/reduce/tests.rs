@@ -147,7 +147,7 @@ fn a_nan_on_any_rank_is_kept() {
 fn outputs_may_be_the_inputs() {
     let (mut a, mut b) = (vec![1.5f32; 3000], vec![2.25f32; 3000]);
     let (a_ptr, b_ptr) = (a.as_mut_ptr().cast::<u8>(), b.as_mut_ptr().cast::<u8>());
-    // SAFETY: both are 12000 bytes, and nobody else knows them.
+    // SAFETY: both are 12000 bytes, and nothing else accesses them.
     unsafe { reduce_raw(DType::F32, ReduceOp::Sum, &[a_ptr, b_ptr], &[a_ptr, b_ptr], 12000) };
     assert_eq!(a, vec![3.75f32; 3000]);
     assert_eq!(b, a);

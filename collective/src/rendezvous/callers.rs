@@ -194,7 +194,7 @@ mod tests {
     use std::{sync::mpsc::channel, thread};
 
     #[test]
-    fn a_rank_waits_when_all_threads_that_make_calls_do() {
+    fn a_rank_waits_if_all_of_its_calling_threads_wait() {
         let callers = Callers::default();
         assert!(!callers.snapshot().waiting, "no thread is registered");
         let wait = callers.wait();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_shown_while_they_are_waited_for() {
+    fn awaited_keys_are_in_the_snapshot() {
         let callers = Callers::default();
         let wait = callers.wait_for_key("a");
         assert_eq!(callers.snapshot().keys, ["a"]);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_pass_both_ways_and_the_end_shows() {
+    fn messages_pass_both_ways_and_the_end_is_detected() {
         let (one, other) = pair("s", "s");
         let (one, mut other) = (one.unwrap(), other.unwrap());
         one.send(&vec![1, 2, 3]).unwrap();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn another_secret_is_refused_on_both_sides() {
+    fn another_secret_is_rejected_on_both_sides() {
         let (one, other) = pair("s", "t");
         assert!(matches!(one, Err(Error::Unauthenticated { .. })), "{one:?}");
         assert!(matches!(other, Err(Error::Unauthenticated { .. })), "{other:?}");

@@ -50,8 +50,9 @@ fn required<T>(value: Option<T>, name: &str, method: &str) -> Result<T> {
 
 /// Environment variable that holds the job's secret.
 pub const SECRET: &str = "BURN_DDP_SECRET";
-/// Environment variable with the number of a listening socket on the master port, which a launcher passes to
-/// rank 0.
+/// Environment variable with the descriptor of a listening socket on the master port.
+///
+/// A launcher passes it to rank 0.
 pub const MASTER_FD: &str = "BURN_DDP_MASTER_FD";
 
 impl RendezvousConfig {
@@ -119,7 +120,7 @@ impl RendezvousConfig {
         Ok(RendezvousConfig { rank, world, address, secret, job, inherits })
     }
 
-    /// The secret of the job: the configured one, or on loopback one derived from the address.
+    /// The job's secret: configured, or on loopback derived from the address.
     ///
     /// A job over several machines needs a configured one.
     ///

@@ -96,7 +96,7 @@ pub(crate) struct Joining<'a> {
     pub job: Option<String>,
     pub member: Member,
     pub stop: Option<StopQuery>,
-    /// The server, in rank 0's process. It knows the missing ranks.
+    /// The server, in rank 0's process. It names the missing ranks in errors.
     pub server: Option<&'a Server>,
 }
 

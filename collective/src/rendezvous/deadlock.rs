@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn two_groups_in_which_nobody_meets_are_a_mismatch_with_both_sides() {
+    fn ranks_waiting_in_different_groups_are_a_mismatch_with_both_sides() {
         let text = judge([waits(&[call(0, &[0, 1], 7)]), waits(&[call(9, &[0, 1], 3)])]).unwrap();
         assert_eq!(
             text,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_that_all_have_made_is_slow_and_not_stuck() {
+    fn a_call_that_all_ranks_have_made_is_not_a_deadlock() {
         let same = || waits(&[call(0, &[0, 1], 7)]);
         assert_eq!(judge([same(), same()]), None);
         // Rank 1 is one call ahead; its data for the previous call is in flight.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_computes_may_help() {
+    fn a_computing_rank_is_not_part_of_a_deadlock() {
         let busy = Activity::default();
         assert_eq!(judge([waits(&[call(1, &[0, 2], 1)]), waits(&[call(2, &[1, 2], 1)]), busy]), None);
         // One of rank 0's two calls can return.
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_found_and_who_hangs_on_it_is_not_blamed() {
+    fn a_cycle_is_found_and_ranks_that_wait_for_it_are_not_blamed() {
         let text = judge([
             waits(&[call(5, &[0, 1], 1)]),
             waits(&[call(6, &[1, 2], 1)]),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_nobody_can_set_is_a_mismatch() {
+    fn a_key_that_no_rank_can_set_is_a_mismatch() {
         let get = |key: &str| Activity { waiting: true, keys: vec![key.into()], ..Activity::default() };
         let text = judge([waits(&[call(0, &[0, 1], 7)]), get("lost")]).unwrap();
         assert!(text.ends_with("rank 1 called get of key \"lost\" of the store"), "{text}");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_waits_for_its_other_end_alone() {
+    fn a_message_waits_only_for_its_peer() {
         let message = |from, to, seq| PendingCall { message: Some((from, to)), ..call(0, &[0, 1], seq) };
         let sent = Activity { messages: vec![(0, 0, 1, 4)], ..waits(&[call(2, &[0, 1], 1)]) };
         assert_eq!(judge([sent.clone(), waits(&[message(0, 1, 4)])]), None, "the message is in flight");

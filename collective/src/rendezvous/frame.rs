@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_trickles_in_does_not_hold_its_reader() {
+    fn a_slow_frame_does_not_block_its_reader() {
         let (here, there) = UnixStream::pair().unwrap();
         let mut reader = FrameReader::new(Arc::new(TcpStream::from(OwnedFd::from(here))));
         let message = Event::Value { id: 1, value: Some(vec![0; 300]) };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_is_not_taken_in_time_ends_the_connection() {
+    fn a_frame_that_is_not_read_in_time_ends_the_connection() {
         let (here, there) = UnixStream::pair().unwrap();
         let (here, there) = (TcpStream::from(OwnedFd::from(here)), TcpStream::from(OwnedFd::from(there)));
         here.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_length_is_refused_before_its_bytes_come() {
+    fn a_huge_length_is_rejected_before_its_bytes_arrive() {
         let error = decode::<Request>(&[0xff, 0xff, 0xff, 0xff]).unwrap_err();
         assert!(error.to_string().contains("limit"));
     }

@@ -3,7 +3,9 @@
 use crate::{Error, Result};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// How the ranks of a job find each other, as a URL: `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
+/// Init method of a job as a URL.
+///
+/// `env://`, `tcp://host:port`, `file:///path` or `mpi://`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMethod {
     /// Rank, world size and address from `RANK`, `WORLD_SIZE`, `MASTER_ADDR` (default 127.0.0.1) and
@@ -74,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_read_and_written() {
+    fn urls_round_trip() {
         for url in ["env://", "tcp://localhost:29500", "tcp://[::1]:1", "file:///run/job", "mpi://"] {
             assert_eq!(url.parse::<InitMethod>().unwrap().to_string(), url);
         }
     }
 
     #[test]
-    fn bad_urls_name_the_url_and_the_fault() {
+    fn invalid_urls_are_errors_that_name_url_and_reason() {
         for (url, fault) in [
             ("", "unknown scheme"),
             ("http://x", "unknown scheme"),

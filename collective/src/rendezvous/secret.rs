@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_secrets_meet() {
+    fn equal_secrets_authenticate() {
         let secret = Secret::random();
         let (dialled, answered) = meet(secret.clone(), secret);
         dialled.unwrap();
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn different_secrets_are_refused_on_both_sides() {
+    fn different_secrets_are_rejected_on_both_sides() {
         let (dialled, answered) = meet(Secret::random(), Secret::random());
         assert!(dialled.unwrap_err().to_string().contains("BURN_DDP_SECRET"));
         assert!(matches!(answered, Err(Error::Unauthenticated { .. })));
     }
 
     #[test]
-    fn bytes_that_came_before_an_expired_deadline_count() {
+    fn bytes_received_before_the_deadline_are_used() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(socket.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = socket.accept().unwrap();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_does_not_show() {
+    fn secrets_are_not_displayed() {
         let secret = Secret::new("hunter2").unwrap();
         assert!(!format!("{secret:?}").contains("hunter2"));
         assert!(Secret::new("").is_err());

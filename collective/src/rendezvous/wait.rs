@@ -25,7 +25,7 @@ impl<F: ?Sized> fmt::Debug for Callback<F> {
     }
 }
 
-/// Called with the missing ranks while `init` waits.
+/// Called with problems that do not fail a call, such as ranks that are missing while `init` waits.
 pub(crate) type Report = Callback<dyn Fn(&Error) + Send + Sync>;
 /// Returns whether this process was asked to stop.
 pub(crate) type StopQuery = Callback<dyn Fn() -> bool + Send + Sync>;
@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn a_report_comes_when_it_is_due_and_names_who_is_missing() {
+    fn due_reports_name_the_missing_ranks() {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = told.clone();
         let report: Report = Callback(Arc::new(move |error: &Error| {

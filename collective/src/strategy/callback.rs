@@ -1,7 +1,7 @@
 //! Callbacks and metrics for what each rank computes. Their states are joined over ranks at the end of every
 //! evaluation, if they implement `Distributed`.
 
-use super::{EpochReport, TrainedOutput, ValidOutput, settings::RunSettings};
+use super::{EpochReport, Observer, TrainedOutput, ValidOutput};
 use crate::{Error, ProcessGroup, Result};
 use burn::data::dataloader::Progress;
 use burn::optim::GradientsParams;
@@ -11,7 +11,7 @@ use burn::train::{
     metric::{Adaptor, Metric, MetricMetadata},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A callback or burn-train [`Metric`] whose state can be gathered from every rank and joined.
 #[diagnostic::on_unimplemented(
@@ -134,17 +134,29 @@ where
 }
 
 /// The callbacks of a run.
-pub(super) type Callbacks<M> = Vec<Box<dyn Callback<M>>>;
+pub(super) struct Callbacks<M: LearnerModel>(Mutex<Vec<Box<dyn Callback<M>>>>);
 
-impl<M: LearnerModel> RunSettings<M> {
-    fn callbacks(&self) -> MutexGuard<'_, Callbacks<M>> {
-        self.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
+impl<M: LearnerModel> Default for Callbacks<M> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<M: LearnerModel> Callbacks<M> {
+    fn all(&self) -> MutexGuard<'_, Vec<Box<dyn Callback<M>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn add(&self, callbacks: Vec<Box<dyn Callback<M>>>) {
+        self.all().extend(callbacks);
     }
 
     /// Refuses callbacks that would be wrong in a world of many ranks.
-    pub fn admit_callbacks(&self) -> Result<()> {
-        let (mut callbacks, ranks) = (self.callbacks(), self.group.world_size());
-        match callbacks.iter_mut().find_map(|c| c.distributed().is_none().then(|| c.name())) {
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the callback.
+    pub fn admit(&self, ranks: usize) -> Result<()> {
+        match self.all().iter_mut().find_map(|c| c.distributed().is_none().then(|| c.name())) {
             Some(name) if ranks > 1 => Err(Error::Invalid(format!(
                 "callback {name} sees one rank's samples only, and there are {ranks} ranks: implement \
                  collective::strategy::Distributed for it and return Some(self) from its `distributed`, or \
@@ -154,25 +166,29 @@ impl<M: LearnerModel> RunSettings<M> {
         }
     }
 
-    pub fn callback_names(&self) -> Vec<String> {
-        self.callbacks().iter().map(|callback| callback.name()).collect()
+    pub fn names(&self) -> Vec<String> {
+        self.all().iter().map(|callback| callback.name()).collect()
     }
 
-    pub fn each_callback(
-        &self,
-        mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>,
-    ) -> Result<()> {
-        self.callbacks().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
+    /// Calls `act` on every callback, in the order in which they were added.
+    ///
+    /// # Errors
+    /// The first reason, as [`Error::Invalid`].
+    pub fn each(&self, mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>) -> Result<()> {
+        self.all().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
     }
 
-    /// Joins the callbacks' states of an epoch over all ranks.
-    pub fn join_callbacks(&self, report: &EpochReport) -> Result<()> {
-        for callback in self.callbacks().iter_mut() {
+    /// Joins the callbacks' states of an epoch over all ranks, and passes their values to `observer`.
+    ///
+    /// # Errors
+    /// If the group or a callback fails.
+    pub fn join(&self, report: &EpochReport, group: &ProcessGroup, observer: &dyn Observer) -> Result<()> {
+        for callback in self.all().iter_mut() {
             if let Some(join) = callback.distributed() {
-                join.join_over(&self.group)?;
+                join.join_over(group)?;
             }
             if let Some((name, value)) = callback.epoch_done(report).map_err(Error::Invalid)? {
-                self.observer.metric_logged(report.epoch, &name, &value);
+                observer.metric_logged(report.epoch, &name, &value);
             }
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! What may happen between two optimizer steps on all ranks together: taking a checkpoint, and stopping.
 
-use super::{EpochReport, Snapshot, settings::RunSettings};
-use burn::train::LearnerModel;
+use super::{EpochReport, Snapshot};
 use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
@@ -50,14 +49,12 @@ impl StopRequest {
         Some(self.agreed.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
     }
 
+    /// This rank's answer: 0 to continue.
+    pub(super) fn ask(&self) -> u8 {
+        (self.ask)()
+    }
+
     pub(super) fn agree(&self, asked: u8) {
         self.agreed.store(asked, Ordering::Relaxed);
-    }
-}
-
-impl<M: LearnerModel> RunSettings<M> {
-    /// This rank's answer: 0 to continue.
-    pub fn asked(&self) -> u8 {
-        self.stop.as_ref().map_or(0, |request| (request.ask)())
     }
 }

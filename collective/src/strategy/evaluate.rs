@@ -1,20 +1,41 @@
 //! Evaluation: every sample once, over all ranks.
 
 use super::{
-    TrainedOutput, ValidOutput,
+    EpochReport, TrainedOutput, ValidInput, ValidOutput,
     run::{Run, Stop},
-    totals::{Totals, totals_of},
 };
-use crate::{ReduceOp, metric::StepOutput, readback::Readback};
+use crate::{
+    ReduceOp, Result,
+    loader::DistributedLoader,
+    metric::{StepOutput, add_totals},
+    readback::Readback,
+    wrapper::engine::masked,
+};
 use burn::data::dataloader::Progress;
 use burn::train::{InferenceStep, LearnerEvent, LearnerModel, TrainingItem};
+
+/// Sums over the samples of an evaluation.
+#[derive(Default)]
+pub(super) struct Totals {
+    pub sums: Vec<f64>,
+    pub samples: usize,
+}
+
+impl Totals {
+    /// Adds a batch's totals, and how many samples it has.
+    fn add(&mut self, (totals, samples): (Readback, usize)) -> Result<()> {
+        add_totals(&mut self.sums, &totals.wait()?.concat());
+        self.samples += samples;
+        Ok(())
+    }
+}
 
 impl<M: LearnerModel> Run<'_, M>
 where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Every evaluation sample once, over all ranks.
+    /// Evaluates the validation set after an epoch.
     pub(super) fn evaluate(&mut self, epoch: usize) -> Result<Totals, Stop> {
         let settings = self.settings;
         settings.observer.evaluation_started(epoch, settings.valid.samples());
@@ -22,40 +43,52 @@ where
             epoch_number: epoch,
             total_items: settings.valid.samples(),
         });
+        let totals = self.totals_over(&*settings.valid, settings.test.is_none())?;
+        let item = ValidOutput::<M>::from_totals(&totals.sums, totals.samples);
+        let progress = Progress::new(totals.samples, totals.samples, Some("items".into()));
+        let step = Some(self.position.step);
+        self.valid_event(LearnerEvent::ProcessedItem(TrainingItem::new(item, progress, step, None)));
+        self.valid_event(LearnerEvent::EndSplit(epoch));
+        Ok(totals)
+    }
+
+    /// Evaluates the test set, if there is one, at the end of a run whose last epoch has this report.
+    pub(super) fn test(&mut self, last: EpochReport) -> Result<(), Stop> {
+        let settings = self.settings;
+        let Some(test) = &settings.test else { return Ok(()) };
+        settings.observer.evaluation_started(last.epoch, test.samples());
+        let Totals { sums, samples } = self.totals_over(&**test, true)?;
+        let report = EpochReport { valid_totals: sums, valid_samples: samples, ..last };
+        settings.observer.tested(&report);
+        Ok(settings.callbacks.join(&report, &settings.group, &*settings.observer)?)
+    }
+
+    /// Totals over every sample of `loader` once, over all ranks.
+    fn totals_over(
+        &self,
+        loader: &dyn DistributedLoader<ValidInput<M>>,
+        with_callbacks: bool,
+    ) -> Result<Totals, Stop> {
+        let settings = self.settings;
         let (model, mut mine) = (self.learner.model().valid(), Totals::default());
         // A batch's totals are awaited when the next one is launched.
         let mut launched = None;
-        for batch in settings.valid.epoch(1, 0, &settings.device.clone().inner()) {
+        for batch in loader.epoch(1, 0, &settings.device.clone().inner()) {
             let batch = batch.map_err(|error| self.bad_data(error))?;
             let output = InferenceStep::step(&model, batch.item);
-            let totals = Readback::start(vec![totals_of(&output, batch.samples)])?;
+            let totals = Readback::start(vec![masked(output.totals().inner(), batch.samples)])?;
             if let Some(before) = launched.replace((totals, batch.samples)) {
-                add(&mut mine, before)?;
+                mine.add(before)?;
             }
-            if batch.samples > 0 {
-                settings.each_callback(|callback| callback.evaluated(&output, batch.samples))?;
+            if batch.samples > 0 && with_callbacks {
+                settings.callbacks.each(|callback| callback.evaluated(&output, batch.samples))?;
             }
         }
-        launched.map_or(Ok(()), |last| add(&mut mine, last))?;
+        launched.map_or(Ok(()), |last| mine.add(last))?;
         let mut all = mine.sums;
         all.push(mine.samples as f64);
         settings.group.all_reduce(&mut all, ReduceOp::Sum)?;
         let samples = all.pop().unwrap_or(0.0) as usize;
-        let item = ValidOutput::<M>::from_totals(&all, samples);
-        let progress = Progress::new(samples, samples, Some("items".into()));
-        self.valid_event(LearnerEvent::ProcessedItem(TrainingItem::new(
-            item,
-            progress,
-            Some(self.position.step),
-            None,
-        )));
-        self.valid_event(LearnerEvent::EndSplit(epoch));
         Ok(Totals { sums: all, samples })
     }
-}
-
-/// Adds a batch's totals, and how many samples it has.
-fn add(to: &mut Totals, (totals, samples): (Readback, usize)) -> crate::Result<()> {
-    to.add(&totals.wait()?.concat(), samples);
-    Ok(())
 }

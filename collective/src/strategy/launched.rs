@@ -4,9 +4,13 @@
 use super::{
     StepReport, TrainedOutput, ValidOutput,
     run::{Run, Stop},
-    totals::add,
 };
-use crate::{Error, metric::StepOutput, readback::Readback, wrapper::engine::first};
+use crate::{
+    Error,
+    metric::{StepOutput, add_totals},
+    readback::Readback,
+    wrapper::engine::first,
+};
 use burn::data::dataloader::Progress;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Tensor;
@@ -81,7 +85,7 @@ where
         if let Some(norm) = values.next() {
             self.engine.check_norm(report.step, first(&norm))?;
         }
-        add(&mut self.position.totals, &totals);
+        add_totals(&mut self.position.totals, &totals);
         self.position.seconds = clock.earlier + clock.epoch.elapsed().as_secs_f64();
         report.loss = first(&totals) / report.samples.max(1) as f64;
         report.elapsed = clock.step.elapsed();

@@ -2,27 +2,25 @@
 
 mod callback;
 mod checkpoints;
+mod compute;
 mod epoch;
 mod evaluate;
 mod launched;
 mod noop_renderer;
 mod parallel;
-mod rank_time;
 mod run;
 mod settings;
 mod snapshot;
-mod totals;
 
 pub use callback::{Callback, Distributed, Join};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
+pub use compute::{ComputeBatch, OneDevice, ReplicaDevices};
 pub use noop_renderer::NoopRenderer;
-pub use parallel::{
-    ComputeBatch, DdpStrategy, DpStrategy, OneDevice, ParallelStrategy, ReplicaDevices, collective_error,
-};
-pub use rank_time::RankTime;
+pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy, collective_error};
 pub use snapshot::{Position, Snapshot};
 
 use burn::train::{InferenceStep, TrainStep};
+use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
 /// Input of a model's training step.
@@ -56,7 +54,7 @@ pub struct StepReport {
 }
 
 /// One epoch, over all ranks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EpochReport {
     /// Counted from 1.
     pub epoch: usize,
@@ -83,6 +81,22 @@ pub struct EpochReport {
     pub loss_scale: Option<f32>,
 }
 
+/// Breakdown of one rank's training time in one epoch and one process: a run that was resumed in the
+/// middle of an epoch counts only the time since.
+///
+/// The rest of [`training`](Self::training) is computation: forward, backward, the optimizer,
+/// and communication that overlaps with backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankTime {
+    /// All steps, without evaluation.
+    pub training: Duration,
+    /// Waiting for the next batch.
+    pub data: Duration,
+    /// Waiting for the gradients of all ranks after backward. Where gradients stay in the
+    /// devices' memory, the devices wait and the host does not: then it is only what the host waited.
+    pub gradients: Duration,
+}
+
 /// Observes a run. Called on every rank with the same global values; all methods have defaults.
 pub trait Observer: Send + Sync {
     /// An epoch begins, with this many optimizer steps and samples left in it.
@@ -93,6 +107,9 @@ pub trait Observer: Send + Sync {
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
     /// An epoch and its evaluation are done.
     fn epoch_done(&self, _report: &EpochReport) {}
+    /// The test set of [`with_test`](ParallelStrategy::with_test) is evaluated. The report is that of the last epoch with
+    /// the totals of the test set.
+    fn tested(&self, _report: &EpochReport) {}
     /// A [`Callback`] or a metric given to [`with_metric`](ParallelStrategy::with_metric) has a value for an epoch, over
     /// all ranks.
     fn metric_logged(&self, _epoch: usize, _name: &str, _value: &str) {}
@@ -113,6 +130,9 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
     fn epoch_done(&self, report: &EpochReport) {
         self.iter().for_each(|o| o.epoch_done(report));
+    }
+    fn tested(&self, report: &EpochReport) {
+        self.iter().for_each(|o| o.tested(report));
     }
     fn metric_logged(&self, epoch: usize, name: &str, value: &str) {
         self.iter().for_each(|o| o.metric_logged(epoch, name, value));

@@ -2,31 +2,27 @@
 //! (`DpStrategy`).
 
 use super::{
-    Callback, Checkpoints, Distributed, Observer, RankTime, Snapshot, StopRequest, TrainInput, TrainedOutput,
-    ValidInput, ValidOutput,
+    Callback, Checkpoints, ComputeBatch, Distributed, Observer, OneDevice, RankTime, ReplicaDevices,
+    Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
     callback::OfMetric,
     run::{Run, Stop},
     settings::RunSettings,
 };
 use crate::{
     Error, ProcessGroup, Result,
-    data_parallel::{DataParallelConfig, ParallelStep, Replicas, Scatter},
+    data_parallel::{DataParallelConfig, ParallelStep, Replicas},
     gradient::ReducerOptions,
     loader::DistributedLoader,
     metric::StepOutput,
-    wrapper::engine::BatchScope,
 };
 use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
 use burn::train::{
     Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
-    TrainLoader, TrainOutput, TrainStep, TrainingComponents, ValidLoader,
+    TrainLoader, TrainingComponents, ValidLoader,
     metric::{Adaptor, Metric},
 };
-use std::{
-    error::Error as _,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{error::Error as _, sync::Arc};
 
 /// Data-parallel training with a process (or thread) per device.
 ///
@@ -46,60 +42,6 @@ pub type DpStrategy<M> = ParallelStrategy<M, ReplicaDevices<M>>;
 pub struct ParallelStrategy<M: LearnerModel, C> {
     run: RunSettings<M>,
     compute: C,
-}
-
-/// How a strategy computes one batch.
-pub trait ComputeBatch<M: LearnerModel>: Send + Sync {
-    /// Forward and backward over a batch of this rank. `module` is the learner's, on the strategy's device.
-    ///
-    /// # Errors
-    /// If a replica fails.
-    fn compute(
-        &self,
-        module: &M,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>>;
-}
-
-/// Computes on this rank's device.
-pub struct OneDevice;
-
-impl<M: LearnerModel> ComputeBatch<M> for OneDevice {
-    fn compute(
-        &self,
-        module: &M,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>> {
-        Ok(scope.enter(|| TrainStep::step(module, batch)))
-    }
-}
-
-/// Computes on several devices of this process.
-pub struct ReplicaDevices<M> {
-    config: DataParallelConfig,
-    /// Made at the first step, from the learner's module.
-    replicas: Mutex<Option<Replicas<M>>>,
-}
-
-impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for ReplicaDevices<M> {
-    fn compute(
-        &self,
-        module: &M,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>> {
-        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
-        let replicas = match &mut *replicas {
-            Some(replicas) => replicas,
-            none => none.insert(Replicas::new(module, &self.config)?),
-        };
-        let seeds: Vec<_> =
-            (0..replicas.busy_workers(Scatter::samples(&batch))).map(|_| scope.draw()).collect();
-        let mut seeds = seeds.into_iter();
-        scope.enter(|| replicas.seeded_step(module, batch, || seeds.next().flatten()))
-    }
 }
 
 impl<M: LearnerModel> DdpStrategy<M> {
@@ -126,7 +68,7 @@ impl<M: LearnerModel + ParallelStep> DpStrategy<M> {
     ) -> Result<Self> {
         let Some((device, _)) = config.devices.first() else { return Err(Replicas::<M>::no_device()) };
         let run = RunSettings::new(ProcessGroup::solo(), device, train, valid);
-        Ok(Self { run, compute: ReplicaDevices { config, replicas: Mutex::default() } })
+        Ok(Self { run, compute: ReplicaDevices::new(config) })
     }
 }
 
@@ -137,16 +79,23 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
         self
     }
 
-    /// Observes what every rank computes.
-    pub fn with_callback(mut self, callback: impl Callback<M> + 'static) -> Self {
-        let callbacks = self.run.callbacks.get_mut().unwrap_or_else(PoisonError::into_inner);
-        callbacks.push(Box::new(callback));
+    /// Evaluates `test` once, at the end of a run that is not interrupted.
+    ///
+    /// The validation set alone then decides about early stopping. Callbacks see the test set instead of the
+    /// validation set, and [`Observer::tested`] gets the result.
+    pub fn with_test(mut self, test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) -> Self {
+        self.run.test = test;
         self
     }
 
+    /// Observes what every rank computes.
+    pub fn with_callback(self, callback: impl Callback<M> + 'static) -> Self {
+        self.with_callbacks(vec![Box::new(callback)])
+    }
+
     /// [`with_callback`](Self::with_callback) for several callbacks.
-    pub fn with_callbacks(mut self, callbacks: Vec<Box<dyn Callback<M>>>) -> Self {
-        self.run.callbacks.get_mut().unwrap_or_else(PoisonError::into_inner).extend(callbacks);
+    pub fn with_callbacks(self, callbacks: Vec<Box<dyn Callback<M>>>) -> Self {
+        self.run.callbacks.add(callbacks);
         self
     }
 

@@ -2,7 +2,7 @@
 //! together.
 
 use super::{
-    EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput, parallel::ComputeBatch,
+    ComputeBatch, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput,
     settings::RunSettings,
 };
 use crate::{Error, ReduceOp, metric::StepOutput, module_state, wrapper::engine::Engine};
@@ -50,6 +50,7 @@ where
     pub fn epochs(&mut self) -> Result<(), Stop> {
         self.share_model()?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
+        let mut last = EpochReport { epoch: self.position.epoch, ..EpochReport::default() };
         while self.position.epoch <= self.components.num_epochs
             && !(self.position.evaluated && self.finished())
         {
@@ -74,17 +75,21 @@ where
                 loss_scale: self.engine.reducer.scaler_state().map(|(scale, _)| scale),
             };
             self.settings.observer.epoch_done(&report);
-            self.settings.join_callbacks(&report)?;
+            if self.settings.test.is_none() {
+                self.settings.callbacks.join(&report, &self.settings.group, &*self.settings.observer)?;
+            }
             if complete {
                 self.position = Position { step, ..Position::start() };
                 self.position.epoch = epoch + 1;
             }
             self.position.evaluated = true;
-            if self.end_of_epoch(&report)? {
+            let over = self.end_of_epoch(&report)?;
+            last = report;
+            if over {
                 break;
             }
         }
-        Ok(())
+        self.test(last)
     }
 
     /// Where each rank's time went in the epoch that ends.

@@ -11,7 +11,7 @@ use crate::{
 };
 use burn::tensor::Device;
 use burn::train::{Learner, LearnerModel, TrainingComponents};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Steps whose learning rates are compared.
 const RATES: [usize; 3] = [1, 10, 100];
@@ -22,12 +22,14 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub device: Device,
     pub train: Arc<dyn DistributedLoader<TrainInput<M>>>,
     pub valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
+    /// Evaluated at the end only.
+    pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
     pub observer: Arc<dyn Observer>,
     pub options: StepOptions,
     /// Of `options`, unless burn-train's setting is to be used.
     pub grad_accum_steps: Option<usize>,
     pub max_steps: Option<usize>,
-    pub callbacks: Mutex<Callbacks<M>>,
+    pub callbacks: Callbacks<M>,
     pub checkpoints: Option<Checkpoints>,
     pub resume: Option<Snapshot>,
     pub stop: Option<Arc<StopRequest>>,
@@ -49,11 +51,12 @@ impl<M: LearnerModel> RunSettings<M> {
             device,
             train,
             valid,
+            test: None,
             observer: Arc::new(Silent),
             options: StepOptions::default(),
             grad_accum_steps: None,
             max_steps: None,
-            callbacks: Mutex::default(),
+            callbacks: Callbacks::default(),
             checkpoints: None,
             resume: None,
             stop: None,
@@ -67,7 +70,7 @@ impl<M: LearnerModel> RunSettings<M> {
         components: &TrainingComponents<M>,
         starting_epoch: usize,
     ) -> Result<(Engine, Position)> {
-        self.admit_callbacks()?;
+        self.callbacks.admit(self.group.world_size())?;
         let mut position = Position { epoch: starting_epoch, ..Position::start() };
         if let Some(snapshot) = &self.resume {
             // First, because it brings the identities of parameters with it.
@@ -84,6 +87,11 @@ impl<M: LearnerModel> RunSettings<M> {
         Ok((engine, position))
     }
 
+    /// This rank's answer to a request to stop: 0 to continue.
+    pub fn asked(&self) -> u8 {
+        self.stop.as_ref().map_or(0, |request| request.ask())
+    }
+
     /// Names and values for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings). The
     /// model is compared where it is broadcast, which names the first parameter that differs.
     pub fn settings(
@@ -96,10 +104,14 @@ impl<M: LearnerModel> RunSettings<M> {
         let mut settings = Vec::new();
         let mut add = |name: &str, value: String| settings.push((name.to_owned(), value));
         add("version of burn-ddp-collective", env!("CARGO_PKG_VERSION").into());
+        let test = self.test.iter().map(|test| ("test", (test.samples(), test.steps(), test.settings())));
         for (name, loaded) in [
             ("training", (self.train.samples(), self.train.steps(), self.train.settings())),
             ("evaluation", (self.valid.samples(), self.valid.steps(), self.valid.settings())),
-        ] {
+        ]
+        .into_iter()
+        .chain(test)
+        {
             let (samples, steps, others) = loaded;
             add(&format!("{name} samples"), samples.to_string());
             add(&format!("{name} steps"), steps.to_string());
@@ -114,7 +126,7 @@ impl<M: LearnerModel> RunSettings<M> {
             None => "after every epoch".into(),
         });
         add("checkpoints", or_none(every));
-        add("callbacks", self.callback_names().join(", "));
+        add("callbacks", self.callbacks.names().join(", "));
         add("position", format!("step {} of epoch {}", position.step, position.epoch));
         settings
     }

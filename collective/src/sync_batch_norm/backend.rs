@@ -2,10 +2,10 @@
 //! checkpointing.
 
 use super::{
-    kernel::{self, Statistics},
-    passes::BatchNormPasses,
+    kernel::{self, Settings},
+    passes::{BatchNormPasses, Statistics},
 };
-use crate::{ProcessGroup, tensor::CollectiveBackend};
+use crate::tensor::CollectiveBackend;
 use burn::backend::{
     Autodiff, AutodiffBackend, Backend, Flex,
     autodiff::{
@@ -17,17 +17,6 @@ use burn::backend::{
     backend_extension,
     tensor::FloatTensor,
 };
-
-/// How a batch is normalised.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub group: ProcessGroup,
-    pub epsilon: f64,
-    /// Whether the variance given back is the unbiased one.
-    pub unbiased: bool,
-    /// Of this rank's batch against the others'; 0 if it must not count.
-    pub weight: f64,
-}
 
 /// A Burn backend whose batches can be normalised together with other ranks'.
 #[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]

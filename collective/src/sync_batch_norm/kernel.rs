@@ -5,26 +5,21 @@
 //! Golub and LeVeque do ("Algorithms for computing the sample variance", 1983). Half types are
 //! computed in f32.
 
-use super::{
-    backend::Settings,
-    passes::{BatchNormPasses, Centred},
-};
-use crate::{ReduceOp, tensor::Exchange};
+use super::passes::{BatchNormPasses, Centred, Statistics};
+use crate::{ProcessGroup, ReduceOp, tensor::Exchange};
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};
 use std::ops::Range;
 
-/// What a batch is normalised with: the statistics of all ranks' batches, `[1, channels]` each.
+/// How a batch is normalised.
 #[derive(Clone, Debug)]
-pub struct Statistics<B: Backend> {
-    /// The mean is `anchor + offset`: one number of this precision could not hold a mean of 1e4
-    /// beside a deviation of 1e-2.
-    pub anchor: FloatTensor<B>,
-    pub offset: FloatTensor<B>,
-    /// 1 / √(variance + ε)
-    pub inv_std: FloatTensor<B>,
-    /// Values a channel over all ranks, at least 1. Shape `[1, 1]`.
-    pub count: FloatTensor<B>,
+pub struct Settings {
+    pub group: ProcessGroup,
+    pub epsilon: f64,
+    /// Whether the variance given back is the unbiased one.
+    pub unbiased: bool,
+    /// Of this rank's batch against the others'; 0 if it must not count.
+    pub weight: f64,
 }
 
 pub struct Forward<B: Backend> {

@@ -15,12 +15,13 @@ mod passes;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
-use backend::{Settings, SyncBatchNormBackend};
+use backend::SyncBatchNormBackend;
 use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::{BatchNorm, BatchNormConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use kernel::Settings;
 use kernels::host_tensor::is_host;
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,6 @@
 //!
 //! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
 
-use super::kernel::Statistics;
 use crate::tensor::CollectiveBackend;
 use burn::backend::{Backend, Flex, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::DType;
@@ -11,6 +10,19 @@ use kernels::{
     batch_norm::{self, Affine},
     host_tensor::{Host, contiguous, tensor, values as host},
 };
+
+/// What a batch is normalised with: the statistics of all ranks' batches, `[1, channels]` each.
+#[derive(Clone, Debug)]
+pub struct Statistics<B: Backend> {
+    /// The mean is `anchor + offset`: one number of this precision could not hold a mean of 1e4
+    /// beside a deviation of 1e-2.
+    pub anchor: FloatTensor<B>,
+    pub offset: FloatTensor<B>,
+    /// 1 / √(variance + ε)
+    pub inv_std: FloatTensor<B>,
+    /// Values a channel over all ranks, at least 1. Shape `[1, 1]`.
+    pub count: FloatTensor<B>,
+}
 
 /// One rank's batch about its own mean, which is `anchor + rest`.
 pub struct Centred<B: Backend> {

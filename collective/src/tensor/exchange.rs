@@ -9,10 +9,10 @@ use std::sync::Arc;
 pub(crate) enum Kind {
     AllReduce(ReduceOp),
     AllGather(Vec<usize>),
-    /// Of the sum.
+    /// Reduce-scatter of the sum.
     ReduceScatter(Vec<usize>),
     Broadcast(usize),
-    /// Of the sum; zeros on all other ranks.
+    /// Sum on the given rank; zeros on all others.
     Reduce(usize),
 }
 

@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_is_read_as_it_was_written(
+        fn headers_round_trip(
             seq: u64, count: usize, dtype in 0usize..7, reduce in 0usize..6, root in prop::option::of(0usize..1000),
         ) {
             let reduce = REDUCES.get(reduce).copied();
@@ -102,7 +102,7 @@ mod tests {
         }
 
         #[test]
-        fn rubbish_never_panics(bytes: [u8; 32], tail: [u8; 8]) {
+        fn arbitrary_bytes_never_panic(bytes: [u8; 32], tail: [u8; 8]) {
             let mut header = [0; HEADER];
             header[..32].copy_from_slice(&bytes);
             header[32..].copy_from_slice(&tail);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_method_survives_its_code() {
+    fn method_codes_round_trip() {
         for method in Method::ALL {
             assert_eq!(Method::from_code(method.code()), Some(method));
         }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_named_where_nothing_else_differs() {
+    fn methods_are_named_if_nothing_else_differs() {
         let side = |rank, call: &str, method| (rank, call.to_string(), Some(method));
         let error = mismatch(side(0, "x #1", Method::AllReduce), side(1, "x #1", Method::Barrier));
         let wanted = "rank 0 called x #1 through all_reduce, but rank 1 called x #1 through barrier";

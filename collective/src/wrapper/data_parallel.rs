@@ -17,11 +17,11 @@ use burn::optim::{ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLear
 use burn::tensor::{Device, Tensor};
 use std::{ops::Deref, sync::Arc};
 
-/// A module that is trained on several devices of this process, with a thread per device: PyTorch's `DataParallel`.
+/// A module that is trained on several devices of this process, as PyTorch's `DataParallel`.
 ///
-/// The module is on the first device. Each batch is scattered over the devices, every replica computes the loss of
-/// its part, and the gradients are added up on the first device, weighted by samples: the gradient of the mean loss
-/// over the batch.
+/// The module is on the first device. Each batch is scattered over the devices, and every replica computes the mean
+/// loss of its part in its own thread. The gradients are added up on the first device, weighted by samples, which gives
+/// the gradient of the mean loss over the batch.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -54,11 +54,11 @@ impl<M: Module + 'static> DataParallel<M> {
         Self::with_options(module, DataParallelConfig::new(devices), StepOptions::default())
     }
 
-    /// [`new`](Self::new) with `options` and with more about the devices. SyncBatchNorm is enabled in either.
+    /// Wraps `module` with replicas as `config` describes. SyncBatchNorm is enabled in either argument.
     ///
     /// # Errors
-    /// The same, and if a device does not compute in the precision, NCCL cannot be used although it was asked for, or
-    /// a `burn::nn::BatchNorm` cannot be synchronised.
+    /// Those of [`new`](Self::new), and if a device does not support the precision, NCCL is requested and cannot be
+    /// used, or a `burn::nn::BatchNorm` cannot be synchronised.
     pub fn with_options(module: M, config: DataParallelConfig, options: StepOptions) -> Result<Self> {
         let config = DataParallelConfig {
             sync_batch_norm: config.sync_batch_norm || options.sync_batch_norm,
@@ -75,12 +75,13 @@ impl<M: Module + 'static> DataParallel<M> {
         Ok(Self { inner: Wrapped { module, engine, unchecked: None }, replicas, precision })
     }
 
-    /// Runs forward and backward over a batch, a part on each device. `loss` returns the mean loss `[1]` over the
-    /// samples of its part, in any float type.
+    /// Runs forward and backward over a batch, with a part on each device.
+    ///
+    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) for the first device whose thread failed or panicked, or if the loss is
-    /// not finite: of this step on a CPU, of the step before on a GPU.
+    /// not finite: of this step on a CPU, of the previous step on a GPU.
     pub fn backward<B: Scatter>(
         &mut self,
         batch: ShardedBatch<B>,
@@ -99,7 +100,7 @@ impl<M: Module + 'static> DataParallel<M> {
     /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
     ///
     /// # Errors
-    /// None so far; a device's failure is reported where a value is read.
+    /// Currently none: device errors are returned by the call that reads a value.
     pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
@@ -120,7 +121,7 @@ impl<M: Module + 'static> DataParallel<M> {
         self.inner.module
     }
 
-    /// A copy for inference: without autodiff, dropout and batch statistics.
+    /// A copy for inference, without autodiff, dropout and batch statistics.
     pub fn valid(&self) -> M {
         self.inner.module.valid()
     }
@@ -128,7 +129,7 @@ impl<M: Module + 'static> DataParallel<M> {
     /// Waits for the last step and returns the digest of the module.
     ///
     /// # Errors
-    /// [`Error::NonFinite`](crate::Error::NonFinite) of the last step, or if the device fails.
+    /// [`Error::NonFinite`](crate::Error::NonFinite) for the last step, or if the device fails.
     pub fn synchronize(&mut self) -> Result<String> {
         self.inner.finish()?;
         module_state::digest(&self.inner.module)
@@ -139,7 +140,7 @@ impl<M: Module + 'static> DataParallel<M> {
         self.inner.state()
     }
 
-    /// Continues from the state of a checkpoint.
+    /// Restores the state from a checkpoint.
     pub fn load_state(&mut self, state: StepState) {
         self.inner.load_state(state);
     }

@@ -14,11 +14,11 @@ use burn::optim::{ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLear
 use burn::tensor::Tensor;
 use std::ops::Deref;
 
-/// A module that is trained on all ranks of a process group: PyTorch's `DistributedDataParallel`.
+/// A module that is trained on all ranks of a process group, as PyTorch's `DistributedDataParallel`.
 ///
-/// Every rank holds a replica on its own device, and computes its part of each global batch. Gradients are averaged
-/// over the global batch while backward runs, so that all replicas make the same optimizer step. A single device is
-/// [`ProcessGroup::solo`].
+/// Every rank holds a replica on its own device and computes its part of each global batch. Gradients are averaged
+/// over the global batch during backward, so that all replicas make the same optimizer step. On a single device,
+/// use [`ProcessGroup::solo`].
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -43,8 +43,9 @@ pub struct DistributedDataParallel<M> {
 }
 
 impl<M: Module> DistributedDataParallel<M> {
-    /// Wraps `module`, which is on this rank's device, with default options. Rank 0's parameters and buffers are
-    /// copied to all ranks. Every rank must call it, on the thread that trains.
+    /// Wraps `module`, which is on this rank's device, with default options.
+    ///
+    /// Copies rank 0's parameters and buffers to all ranks. Every rank must call it, on the training thread.
     ///
     /// # Errors
     /// If the ranks' modules differ in structure, or the group fails.
@@ -52,11 +53,11 @@ impl<M: Module> DistributedDataParallel<M> {
         Self::with_options(module, group, StepOptions::default())
     }
 
-    /// [`new`](Self::new) with `options`, which must be the same on all ranks.
+    /// Wraps `module` with `options`, which must be equal on all ranks.
     ///
     /// # Errors
-    /// The same, and if an option differs between ranks, the device does not compute in the precision, or a
-    /// `burn::nn::BatchNorm` cannot be synchronised.
+    /// Those of [`new`](Self::new), and if an option differs between ranks, the device does not support the precision,
+    /// or a `burn::nn::BatchNorm` cannot be synchronised.
     pub fn with_options(module: M, group: &ProcessGroup, options: StepOptions) -> Result<Self> {
         group.verify_settings(&options.settings())?;
         let device = device_of(&module);
@@ -72,16 +73,17 @@ impl<M: Module> DistributedDataParallel<M> {
         Ok(Self { inner: Wrapped { module, engine, unchecked: None } })
     }
 
-    /// Runs forward and backward over this rank's part of a global batch and averages the gradients over all ranks.
-    /// `loss` returns the mean loss `[1]` over the samples of its batch, in any float type. Every rank must call it
-    /// for each of its batches, padding included.
+    /// Runs forward and backward over this rank's part of a global batch.
     ///
-    /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; the gradients of the
-    /// others are kept.
+    /// Averages the gradients over all ranks. `loss` returns the mean loss `[1]` over the samples of its batch, in
+    /// any float type. Every rank must call it for each of its batches, including padding.
+    ///
+    /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; earlier gradients are
+    /// accumulated.
     ///
     /// # Errors
     /// If the group or the device fails, or the loss over all ranks is not finite: of this step on a CPU, of the
-    /// step before on a GPU.
+    /// previous step on a GPU.
     pub fn backward<B>(
         &mut self,
         batch: ShardedBatch<B>,
@@ -100,7 +102,7 @@ impl<M: Module> DistributedDataParallel<M> {
     /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
     ///
     /// # Errors
-    /// None so far; a device's failure is reported where a value is read.
+    /// Currently none: device errors are returned by the call that reads a value.
     pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
@@ -121,19 +123,19 @@ impl<M: Module> DistributedDataParallel<M> {
         self.inner.module
     }
 
-    /// A copy for inference: without autodiff, dropout and batch statistics.
+    /// A copy for inference, without autodiff, dropout and batch statistics.
     pub fn valid(&self) -> M {
         self.inner.module.valid()
     }
 
-    /// Waits for the last step, verifies that all ranks hold the same parameters, and copies rank 0's buffers, such
-    /// as BatchNorm's running statistics, to all. Returns the digest of the module. Every rank must call it, for
-    /// instance at the end of an epoch.
+    /// Waits for the last step and verifies that all ranks hold the same parameters.
+    ///
+    /// Copies rank 0's buffers, such as BatchNorm's running statistics, to all ranks, and returns the module's digest.
+    /// Every rank must call it, for instance at the end of an epoch.
     ///
     /// # Errors
     /// [`Error::Diverged`](crate::Error::Diverged) naming the ranks whose parameters differ,
-    /// [`Error::NonFinite`](crate::Error::NonFinite) of the last step, or if the
-    /// group or the device fails.
+    /// [`Error::NonFinite`](crate::Error::NonFinite) for the last step, or if the group or the device fails.
     pub fn synchronize(&mut self) -> Result<String> {
         self.inner.finish()?;
         let when = format!("after step {}", self.inner.engine.steps);
@@ -152,17 +154,17 @@ impl<M: Module> DistributedDataParallel<M> {
         self.inner.state()
     }
 
-    /// Continues from the state of a checkpoint.
+    /// Restores the state from a checkpoint.
     pub fn load_state(&mut self, state: StepState) {
         self.inner.load_state(state);
     }
 
-    /// Why gradients are synchronised after backward although overlap was asked for, if they are.
+    /// The reason why overlap is disabled although it was requested, if it is.
     pub fn fallback(&self) -> Option<&str> {
         self.inner.engine.reducer.fallback()
     }
 
-    /// Parameters that only some ranks used in the last step, each with the number of ranks.
+    /// Parameters that not all ranks used in the last step, with the number that did.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
         self.inner.engine.reducer.unused()
     }

@@ -1,7 +1,7 @@
-//! The training step that every level shares: random seed, gradient accumulation, synchronisation, clipping and the
-//! checks for values that are not finite.
+//! The training step of all levels: random seed, gradient accumulation, synchronisation, clipping and checks for
+//! non-finite values.
 //!
-//! It owns neither the module nor the optimizer, because burn-train's `Learner` owns both.
+//! The caller owns the module and the optimizer, because burn-train's `Learner` owns both.
 
 use super::StepOptions;
 use crate::{
@@ -19,28 +19,28 @@ use kernels::{host_tensor::is_flex, random::RandomStream};
 /// The size of one batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchSize {
-    /// Of this rank; 0 for padding.
+    /// Samples on this rank; 0 for padding.
     pub samples: usize,
-    /// Over all ranks.
+    /// Samples over all ranks.
     pub global_samples: usize,
-    /// Whether the epoch ends with this batch.
+    /// Whether this is the last batch of the epoch.
     pub last: bool,
 }
 
-/// What forward and backward over one batch give.
+/// Results of forward and backward over one batch.
 pub(crate) struct BatchOutput {
-    /// Of the mean over this rank's samples.
+    /// Gradients of the mean over this rank's samples.
     pub grads: GradientsParams,
     /// Sums over this rank's samples `[n]`, of which the first is the loss.
     pub totals: Tensor<1>,
-    /// Summed over all ranks with the gradients.
+    /// Values that are summed over all ranks together with the gradients.
     pub flags: Vec<f32>,
 }
 
 /// The context in which a batch is computed.
 pub struct BatchScope<'a> {
     context: BatchContext,
-    /// The factor for the loss.
+    /// Factor of the loss.
     pub loss_scale: f32,
     scaled: bool,
     random: Option<&'a mut RandomStream>,
@@ -52,7 +52,7 @@ impl BatchScope<'_> {
         self.enter_as(self.context, act)
     }
 
-    /// The same with another weight for the batch.
+    /// Runs `act` with another context of the batch.
     pub(crate) fn enter_as<R>(&mut self, context: BatchContext, act: impl FnOnce() -> R) -> R {
         let run = || context.scope(act);
         let (result, scaled) = match &mut self.random {
@@ -69,7 +69,7 @@ impl BatchScope<'_> {
     }
 }
 
-/// What one batch gave.
+/// Result of one batch.
 pub(crate) struct ComputedBatch {
     /// This rank's totals of the batch.
     pub own: Tensor<1>,
@@ -79,21 +79,21 @@ pub(crate) struct ComputedBatch {
 
 /// A synchronised step, whose gradients are for the optimizer.
 pub(crate) struct SynchronisedStep {
-    /// Averaged over the global batch and clipped. Empty if the step is skipped.
+    /// Gradients, averaged over the global batch and clipped. Empty if the step is skipped.
     pub grads: GradientsParams,
     /// This rank's totals.
     pub own: Tensor<1>,
     /// The totals over all ranks.
     pub totals: Tensor<1>,
-    /// Sums over all ranks.
+    /// Sums of the flags over all ranks.
     pub flags: Vec<f32>,
-    /// The norm before clipping, where it is on a device and not yet checked.
+    /// The norm before clipping, if it is on a device and not checked.
     pub norm: Option<Tensor<1>>,
-    /// Over all ranks.
+    /// Samples over all ranks.
     pub samples: usize,
-    /// Of this rank.
+    /// Batches on this rank.
     pub batches: usize,
-    /// Of f16: the factor by which the loss was scaled.
+    /// Factor by which the loss was scaled, for f16.
     pub loss_scale: Option<f32>,
     /// Whether gradients overflowed f16, so that the optimizer skips the step.
     pub skipped: bool,
@@ -111,7 +111,7 @@ struct Accumulated {
 pub(crate) struct Engine {
     pub group: ProcessGroup,
     pub reducer: Reducer,
-    /// Finished steps.
+    /// Number of finished steps.
     pub steps: usize,
     device: Device,
     options: StepOptions,
@@ -120,7 +120,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Every rank of `group` must call it, on the thread that trains.
+    /// Creates the engine. Every rank of `group` must call it, on the training thread.
     ///
     /// # Errors
     /// If the group fails.
@@ -141,7 +141,7 @@ impl Engine {
         })
     }
 
-    /// Batches in an optimizer step.
+    /// Number of batches per optimizer step.
     pub fn grad_accum_steps(&self) -> usize {
         self.options.grad_accum_steps
     }
@@ -157,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// Computes one batch with `run`, which gets the copy of `module` to use.
+    /// Computes one batch with `run`, which receives the copy of `module` to use.
     ///
     /// # Errors
     /// If `run` fails, the group fails, the device cannot be read, or a value is not finite.
@@ -192,7 +192,7 @@ impl Engine {
         let (grads, totals) = step.finish_with(output.grads, module, Some(own.clone()), &mut flags)?;
         let totals = totals.unwrap_or_else(|| own.clone());
         self.steps += 1;
-        // What is on the host is checked before the optimizer takes the gradients, the rest later.
+        // Values on the host are checked before the optimizer uses the gradients, others later.
         if is_flex(&totals.device()) {
             self.check_loss(self.steps, &own, first(&read(totals.clone())?))?;
         }
@@ -224,8 +224,9 @@ impl Engine {
         }
     }
 
-    /// Fails on every rank if the loss over all ranks is NaN or infinite. Ranks communicate only then, to
-    /// find those whose own part is.
+    /// Fails on every rank if the loss over all ranks is NaN or infinite.
+    ///
+    /// The ranks communicate only in that case, to find those whose own loss is not finite.
     ///
     /// # Errors
     /// [`Error::NonFinite`], or if the group fails.
@@ -239,7 +240,9 @@ impl Engine {
         Err(Error::NonFinite { what: "training loss".into(), value: all.to_string(), step, ranks })
     }
 
-    /// Fails on every rank if the norm of the averaged gradients, the same bits on all ranks, is not finite.
+    /// Fails on every rank if the norm of the averaged gradients is not finite.
+    ///
+    /// The norm is bit-identical on all ranks.
     ///
     /// # Errors
     /// [`Error::NonFinite`].
@@ -252,7 +255,7 @@ impl Engine {
     }
 }
 
-/// The random numbers of one replica and step.
+/// The random stream of one replica and step.
 pub(crate) fn random_stream(seed: u64) -> RandomStream {
     let mut drawn = 0;
     RandomStream::new(move || {
@@ -261,12 +264,12 @@ pub(crate) fn random_stream(seed: u64) -> RandomStream {
     })
 }
 
-/// Sums over samples, on their device; zeros for padding, whose values may be anything, even NaN.
+/// Sums over samples; zeros for padding, whose values may be NaN.
 pub(crate) fn masked(totals: Tensor<1>, samples: usize) -> Tensor<1> {
     if samples == 0 { totals.zeros_like() } else { totals }
 }
 
-/// `sum` plus the totals of another batch of the same step.
+/// Adds the totals of another batch of the same step to `sum`.
 fn add_totals(sum: Option<Tensor<1>>, totals: Tensor<1>) -> Tensor<1> {
     match sum {
         Some(sum) => sum + totals,
@@ -274,7 +277,7 @@ fn add_totals(sum: Option<Tensor<1>>, totals: Tensor<1>) -> Tensor<1> {
     }
 }
 
-/// The values of a small tensor, on the host.
+/// Copies the values of a small tensor to the host.
 fn read(tensor: Tensor<1>) -> Result<Vec<f64>> {
     Ok(Readback::start(vec![tensor])?.wait()?.concat())
 }

@@ -1,4 +1,4 @@
-//! The loss of a batch or step, read when it is asked for.
+//! The loss of a batch or step, which is read on demand.
 
 use super::engine::first;
 use crate::{Result, readback::Readback};
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The loss of a step over the samples of all ranks.
 ///
-/// On a GPU the value is copied to the host behind the step's work. Reading it one step later leaves the GPU with
-/// work at all times.
+/// On a GPU the copy to the host is queued behind the step's work. Reading the value one step later keeps the GPU
+/// busy.
 #[derive(Clone)]
 pub struct Loss {
     values: Arc<Mutex<State>>,
@@ -33,7 +33,8 @@ impl Loss {
         Ok(Self { values: Arc::new(Mutex::new(State::Pending(values))), samples, synchronised })
     }
 
-    /// Mean over the samples: of the step on all ranks, or of this rank's batch if the batch was only accumulated.
+    /// Mean over the samples of the step, or of this rank's accumulated batch.
+    ///
     /// Waits for the device. NaN without samples.
     ///
     /// # Errors
@@ -55,8 +56,9 @@ impl Loss {
         self.samples
     }
 
-    /// Whether this is the loss of a step over all ranks. Otherwise it is the loss of this rank's batch, whose
-    /// gradients are accumulated.
+    /// Whether this is the loss of a step over all ranks.
+    ///
+    /// Otherwise it is the loss of this rank's batch, whose gradients are accumulated.
     pub fn is_synchronised(&self) -> bool {
         self.synchronised
     }

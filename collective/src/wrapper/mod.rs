@@ -1,4 +1,4 @@
-//! Modules for data-parallel training in a user's own loop.
+//! Wrappers of modules for data-parallel training in a custom training loop.
 
 mod data_parallel;
 mod distributed;
@@ -19,13 +19,14 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use engine::{BatchSize, ComputedBatch, Engine, SynchronisedStep};
 use serde::{Deserialize, Serialize};
 
-/// What [`DistributedDataParallel`] and [`DataParallel`] have in common, for a loop that serves both.
+/// Common interface of [`DistributedDataParallel`] and [`DataParallel`].
 pub trait ParallelModule<M: Module> {
-    /// Runs forward and backward over a batch. `loss` returns the mean loss `[1]` over the samples it is given, in
-    /// any float type.
+    /// Runs forward and backward over a batch.
+    ///
+    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type.
     ///
     /// # Errors
-    /// If a rank, a replica, the group or a device fails, or if the loss is not finite.
+    /// If a rank, a replica, the group or a device fails, or the loss is not finite.
     fn backward<B: Scatter>(
         &mut self,
         batch: ShardedBatch<B>,
@@ -35,7 +36,7 @@ pub trait ParallelModule<M: Module> {
     /// Makes an optimizer step, unless the gradients are only accumulated.
     ///
     /// # Errors
-    /// If a device failed, or the loss of the step before was not finite.
+    /// If a device failed. The current implementations report that when a value is read.
     fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
@@ -47,7 +48,7 @@ pub trait ParallelModule<M: Module> {
     fn module(&self) -> &M;
 }
 
-/// Gradients of a step for the optimizer: averaged over all ranks, unscaled and clipped.
+/// Gradients of a step for the optimizer, averaged over all ranks, unscaled and clipped.
 #[must_use = "pass them to `step`"]
 #[derive(Debug)]
 pub struct StepGradients {
@@ -66,31 +67,31 @@ impl StepGradients {
         self.grads.is_none()
     }
 
-    /// Whether gradients overflowed f16, so that the optimizer skips the step. The loss scale is lower in the next.
+    /// Whether gradients overflowed f16, so that the step is skipped with a smaller loss scale.
     pub fn is_skipped(&self) -> bool {
         self.skipped
     }
 }
 
-/// The part of a wrapper that a checkpoint needs besides the module and the optimizer.
+/// State of a wrapper that a checkpoint needs besides the module and the optimizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepState {
-    /// Finished optimizer steps.
+    /// Number of finished optimizer steps.
     pub steps: usize,
-    /// Of f16: the loss scale, and the steps since it last changed.
+    /// Loss scale and the steps since it last changed, for f16.
     pub loss_scale: Option<(f32, u32)>,
 }
 
-/// A module with its engine: what both wrappers are.
+/// A module with its engine, which both wrappers contain.
 struct Wrapped<M> {
     module: M,
     engine: Engine,
-    /// The last step whose values are not checked yet: its number, this rank's totals, and the loss.
+    /// The last step whose values are not checked: its number, this rank's totals, and the loss.
     unchecked: Option<(usize, Tensor<1>, Loss)>,
 }
 
 impl<M: Module> Wrapped<M> {
-    /// What the user gets for a batch of `samples` on this rank.
+    /// Converts the result of a batch of `samples` on this rank.
     fn results(&mut self, computed: ComputedBatch, samples: usize) -> Result<(Loss, StepGradients)> {
         let Some(step) = computed.step else {
             let loss = Loss::start(computed.own, None, samples, false)?;
@@ -116,7 +117,7 @@ impl<M: Module> Wrapped<M> {
         }
     }
 
-    /// Waits for the values of a step on a device, and verifies that they are finite.
+    /// Waits for the values of a step and verifies that they are finite.
     fn check(&self, step: Option<(usize, Tensor<1>, Loss)>) -> Result<()> {
         let Some((step, own, loss)) = step else { return Ok(()) };
         let (sum, norm) = loss.read()?;
@@ -144,7 +145,7 @@ fn size_of<B>(batch: &ShardedBatch<B>) -> BatchSize {
     BatchSize { samples: batch.samples, global_samples: batch.global_samples, last: batch.last }
 }
 
-/// Gradients for `net` of a mean loss in f32, and the loss outside any graph.
+/// Gradients of a mean loss in f32 for `net`, and the loss without a graph.
 pub(crate) fn gradients<M: Module>(net: &M, loss: Tensor<1>) -> (GradientsParams, Tensor<1>) {
     let loss = match loss.dtype() {
         DType::F32 => loss,

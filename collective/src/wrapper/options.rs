@@ -21,17 +21,18 @@ use std::fmt::Display;
 pub struct StepOptions {
     /// Gradient buckets, overlap, communication hook and precision.
     pub reducer: ReducerOptions,
-    /// Batches in an optimizer step, of which only the last synchronises. The last step of an epoch takes the
-    /// remaining batches.
+    /// Number of batches per optimizer step, of which only the last synchronises.
+    ///
+    /// The last step of an epoch has the remaining batches.
     pub grad_accum_steps: usize,
-    /// Largest norm of all gradients together: see [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
+    /// Maximum global norm of the gradients: see [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
     pub clip_grad_norm: Option<f64>,
-    /// Whether the module's [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm)s take their statistics over all
+    /// Whether [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) layers synchronise their statistics over all
     /// ranks or replicas.
     pub sync_batch_norm: bool,
-    /// Seed of the random numbers of every step, from which each rank and step derives its own.
+    /// Seed of the random numbers, from which each rank and step derives its own.
     pub seed: Option<u64>,
-    /// Whether to continue when the loss or the norm of the gradients to clip is NaN or infinite.
+    /// Whether to continue when the loss or the gradient norm is NaN or infinite.
     pub allow_non_finite: bool,
 }
 

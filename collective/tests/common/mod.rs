@@ -1,11 +1,11 @@
-//! Worlds of threads in the test's process, each with a process group of its own over loopback.
+//! Worlds of threads in the test's process, each with its own process group over loopback.
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
-use collective::{InitMethod, Options, ProcessGroup, Secret, Transport};
+use collective::{Error, InitMethod, Options, ProcessGroup, Secret, Transport};
 use std::{net::TcpListener, sync::Mutex, thread, time::Duration};
 
-/// A port that was free a moment ago.
+/// A port that was free at the time of the call.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -17,19 +17,28 @@ pub fn options() -> Options {
         .rendezvous_timeout(Duration::from_secs(30))
 }
 
+/// Calls a collective until it fails, as a rank that was not inside one when another failed.
+pub fn first_error(group: &ProcessGroup) -> Error {
+    loop {
+        if let Err(error) = group.barrier() {
+            return error;
+        }
+    }
+}
+
 /// The ways in which the ranks of a test are connected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Tcp,
     Shm,
     Thread,
-    /// Two ranks a machine, as far as the group knows.
+    /// Two ranks per machine, according to their host ids.
     Hierarchical,
 }
 
 pub const KINDS: [Kind; 4] = [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Hierarchical];
 
-/// Runs `body` as every rank of a world and returns what each returned.
+/// Runs `body` on every rank of a world and returns the results in rank order.
 pub fn world<R: Send>(
     kind: Kind,
     size: usize,
@@ -56,7 +65,7 @@ pub fn world<R: Send>(
     })
 }
 
-/// A thread for each rank.
+/// Runs `body` on a thread per rank.
 pub fn ranks<R: Send>(size: usize, body: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let body = &body;
     thread::scope(|scope| {

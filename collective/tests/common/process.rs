@@ -1,5 +1,6 @@
-//! Ranks as real processes that meet through `env://`: the test binary starts itself again for
-//! every rank, as the test named `rank`, which says how it ended.
+//! Ranks as processes that meet through `env://`.
+//!
+//! The test binary starts itself for every rank, with the test named `rank`, which prints how the rank ended.
 
 #![allow(dead_code, reason = "not every test file uses all of it")]
 
@@ -13,14 +14,15 @@ use std::{
     time::Duration,
 };
 
-/// Tells a process that it is a rank: transport, time-out in ms, rounds. With a fourth word, `uneven`,
-/// the last rank makes half as many rounds.
+/// Environment variable that makes a process a rank: transport, time-out in ms, rounds.
+///
+/// With a fourth word, `uneven`, the last rank makes half as many rounds.
 const ROLE: &str = "COLLECTIVE_TEST_ROLE";
-/// No rank of any test lives longer; one that hangs ends here, and its test fails.
+/// Maximum lifetime of a rank. A rank that hangs is ended after it, and its test fails.
 const LONGEST: Duration = Duration::from_secs(600);
 const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
 
-/// What the test named `rank` does: the work of a rank if this process is one, else nothing.
+/// Body of the test named `rank`: the work of a rank if this process is one.
 pub fn be_a_rank() {
     let Ok(role) = env::var(ROLE) else { return };
     let mut words = role.split(' ');
@@ -61,8 +63,9 @@ extern "C" fn asked_to_stop(_signal: i32) {
     ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Steps as of a training, with a group of their own, then what ends an epoch; as many as `rounds`, but
-/// half of them on the last rank. SIGTERM asks it to stop, which it would do after a step.
+/// Training steps with their own group, then the calls at the end of an epoch; half as many steps on the last rank.
+///
+/// SIGTERM sets a flag that is checked after a step.
 fn uneven_steps(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
     // SAFETY: the handler only sets a flag.
     unsafe { libc::signal(libc::SIGTERM, asked_to_stop as extern "C" fn(i32) as libc::sighandler_t) };
@@ -80,7 +83,7 @@ fn uneven_steps(transport: &str, timeout: Duration, rounds: usize) -> Result<()>
     Ok(())
 }
 
-/// A rank, killed when dropped.
+/// A rank process, killed when dropped.
 pub struct Rank {
     pub process: Child,
     output: BufReader<ChildStdout>,
@@ -91,7 +94,7 @@ impl Rank {
         Self::start_by(Command::new(env::current_exe().unwrap()), role, variables)
     }
 
-    /// Starts it by a command that ends with this program.
+    /// Starts the rank by a command to which this program is appended.
     pub fn start_by(mut command: Command, role: &str, variables: &[(&str, String)]) -> Self {
         command.args(["--exact", "rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
         for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BURN_DDP_SECRET"] {
@@ -105,7 +108,7 @@ impl Rank {
         Rank { process, output }
     }
 
-    /// Reads up to a line that holds `word`, and returns the rest of that line.
+    /// Reads up to a line that contains `word`, and returns the rest of that line.
     pub fn expect(&mut self, word: &str) -> Option<String> {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
@@ -123,7 +126,7 @@ impl Rank {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: the process is this test's own child and not yet waited for.
+        // SAFETY: the process is a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.process.id() as i32, signal) }, 0);
     }
 }

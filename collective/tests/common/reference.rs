@@ -1,11 +1,10 @@
-//! What collectives are compared with: the same computed in one loop, in rank order, and random data
-//! for it.
+//! Serial reference for collectives, in rank order, and random data.
 
 use collective::{Element, ReduceOp};
 use half::{bf16, f16};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// How the reference computes with a type.
+/// Arithmetic of the reference for a type.
 pub trait Reference: Element + PartialEq {
     type Wide: Copy;
     fn random(rng: &mut StdRng) -> Self;
@@ -72,13 +71,13 @@ integer!(i32);
 integer!(i64);
 integer!(u8);
 
-/// What rank `rank` starts with.
+/// Input of rank `rank`.
 pub fn data<T: Reference>(seed: u64, rank: usize, count: usize) -> Vec<T> {
     let mut rng = StdRng::seed_from_u64(seed ^ (rank as u64) << 32);
     (0..count).map(|_| T::random(&mut rng)).collect()
 }
 
-/// The reduction of all ranks' values, one after the other.
+/// The reduction of all ranks' values in rank order.
 pub fn serial<T: Reference>(op: ReduceOp, all: &[Vec<T>]) -> Vec<T> {
     (0..all[0].len())
         .map(|i| {
@@ -88,7 +87,7 @@ pub fn serial<T: Reference>(op: ReduceOp, all: &[Vec<T>]) -> Vec<T> {
         .collect()
 }
 
-/// For comparing bits.
+/// The bytes of `values`, to compare bits.
 pub fn bytes<T: Element>(values: &[T]) -> &[u8] {
     bytemuck::cast_slice(values)
 }

@@ -1,4 +1,4 @@
-//! Clipping by the global norm: PyTorch's results, and right ones where PyTorch's norm overflows.
+//! Clipping by the global norm: equal to PyTorch's, and correct where PyTorch's norm overflows.
 
 use crate::{device, flat, rows, worst};
 use burn::module::{Module, Param};
@@ -6,14 +6,14 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use collective::gradient::clip_by_global_norm;
 
-/// Parameters whose gradients are given.
+/// Parameters with given gradients.
 #[derive(Module, Debug)]
 struct Pair {
     first: Param<Tensor<1>>,
     second: Param<Tensor<1>>,
 }
 
-/// Both gradients clipped, one after the other, and the norm before.
+/// Clips both gradients; returns them concatenated, and the norm before clipping.
 fn clip(first: &[f32], second: &[f32], max_norm: f64) -> (Vec<f32>, f64) {
     let plain = Device::flex();
     let [first, second] = [first, second].map(|grad| Tensor::<1>::from_floats(grad, &plain));
@@ -53,29 +53,29 @@ fn the_global_norm_is_clipped_as_pytorch_does() {
     assert!((seen - norm).abs() < 1e-6 * norm);
     let wanted: Vec<f32> = before.iter().map(|g| (f64::from(*g) * max / (norm + 1e-6)) as f32).collect();
     assert!(worst(&flat(&clipped, &net), &wanted) < 1e-7);
-    // Printed by torch 2.15's `clip_grad_norm_` of [3, 4] to 1.
+    // Reference: torch 2.15's `clip_grad_norm_` of [3, 4] to 1.
     assert_clipped(&[3.0], &[4.0], 1.0, &[0.599_999_9, 0.799_999_83], 5.0);
 }
 
-/// PyTorch's norm is infinite for these, and all gradients become 0.
+/// PyTorch's norm is infinite for these values, and its clipped gradients are 0.
 #[test]
-fn a_norm_that_overflows_f32_is_clipped_like_any_other() {
+fn gradients_whose_norm_overflows_f32_are_clipped() {
     assert_clipped(&[3e30], &[4e30], 1.0, &[0.6, 0.8], 5e30);
     assert_clipped(&[3e30, -1e-30], &[4e30], 10.0, &[6.0, 0.0, 8.0], 5e30);
     let half = 0.5f32.sqrt();
     assert_clipped(&[3e38], &[-3e38], 1.0, &[half, -half], 3e38 * 2f64.sqrt());
     // A factor below f32's smallest normal number.
     assert_clipped(&[3e38], &[-3e38], 1e-3, &[1e-3 * half, -1e-3 * half], 3e38 * 2f64.sqrt());
-    // Each square is finite, and their sum is not.
+    // Each square is finite, but their sum is not.
     let many = vec![1e18; 1 << 10];
     assert_clipped(&many, &[0.0], 32.0, &vec![1.0; 1 << 10], 32e18);
-    // Nothing is clipped below such a norm either.
+    // Gradients below such a norm are not clipped.
     assert_clipped(&[3e30], &[4e30], 6e30, &[3e30, 4e30], 5e30);
 }
 
-/// Printed by torch 2.15's `clip_grad_norm_`: 0 where the factor is, NaN where infinity is multiplied by it.
+/// Reference: torch 2.15's `clip_grad_norm_`, which gives 0 for a factor of 0 and NaN for infinity times 0.
 #[test]
-fn a_gradient_that_is_not_finite_gives_what_pytorch_gives() {
+fn non_finite_gradients_are_clipped_as_in_pytorch() {
     let (clipped, norm) = clip(&[f32::INFINITY], &[1.0], 1.0);
     assert!(norm.is_infinite() && clipped[0].is_nan() && clipped[1] == 0.0, "{norm}: {clipped:?}");
     let (clipped, norm) = clip(&[f32::NAN], &[1.0], 1.0);

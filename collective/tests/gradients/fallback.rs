@@ -1,4 +1,4 @@
-//! Steps in which gradients cannot be sent early are noticed, and end with the same sums.
+//! Steps whose gradients cannot be reduced during backward: they are detected and give the same sums.
 
 use crate::{Net, PLACES, Place, TINY, bits, device, flat, rows, with_reducer, with_reducer_at, worst};
 use burn::module::{Lora, Module};
@@ -11,8 +11,9 @@ fn choose(overlap: bool) -> ReducerOptions {
     ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() }
 }
 
-/// Three steps of `grads`, which gets the rank and the step, with and without overlap must give the same
-/// bits, and `reason` must be why.
+/// Three steps with and without overlap must be bit-identical, and `reason` must be the reason for the fallback.
+///
+/// `grads` receives the rank and the step.
 fn falls_back(grads: impl Fn(&Net, usize, usize) -> GradientsParams + Sync, reason: &str) {
     PLACES.iter().for_each(|place| falls_back_at(*place, &grads, reason));
 }
@@ -90,8 +91,8 @@ fn two_graphs_at_once() {
         }
         sum.grads()
     };
-    // Both uses are known before the first gradient comes, so that the sum is sent; but `step` added up
-    // more than autodiff did.
+    // Both uses are registered before the first gradient, so that the sum is reduced. `step` then changes it after
+    // backward.
     falls_back(twice, "changed after backward");
 }
 
@@ -117,7 +118,7 @@ fn gradients_that_the_step_changes_after_backward() {
 }
 
 #[test]
-fn a_forward_pass_that_backward_does_not_see_changes_nothing() {
+fn a_forward_pass_without_backward_has_no_effect() {
     let results = with_reducer(
         2,
         Net::new,
@@ -126,7 +127,7 @@ fn a_forward_pass_that_backward_does_not_see_changes_nothing() {
             let wanted = flat(&net.grads(rows(3, 4, &device())), &net);
             let step = reducer.step(&net, 3, 6).expect("step");
             let watched = step.watch(&net);
-            // Says that a gradient of each parameter may come, which does not.
+            // Registers a use of each parameter whose gradient never arrives.
             let _ = watched.loss(rows(2, 4, &device()));
             let grads = watched.grads(rows(3, 4, &device()));
             let ours = flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
@@ -139,7 +140,7 @@ fn a_forward_pass_that_backward_does_not_see_changes_nothing() {
     }
 }
 
-/// One layer at two places, of which forward uses the first or none.
+/// One layer in two fields; forward uses the first or neither.
 #[derive(Module, Debug)]
 struct Tied {
     net: Net,
@@ -161,7 +162,7 @@ impl Tied {
 }
 
 #[test]
-fn a_tied_parameter_that_a_step_does_not_use_changes_nothing() {
+fn an_unused_tied_parameter_has_no_effect() {
     let results = with_reducer(
         2,
         Tied::new,
@@ -183,7 +184,7 @@ fn a_tied_parameter_that_a_step_does_not_use_changes_nothing() {
 }
 
 #[test]
-fn parameters_under_a_reparameterization_of_their_own() {
+fn reparameterized_parameters() {
     let make = |device: &_| Net::new(device).apply_lora(Lora::new(2, 4.0));
     let run = |overlap| {
         with_reducer(
@@ -209,7 +210,7 @@ fn parameters_under_a_reparameterization_of_their_own() {
 }
 
 #[test]
-fn a_parameter_that_became_trainable_is_an_error_that_says_what_to_do() {
+fn a_parameter_that_became_trainable_is_an_error_with_a_remedy() {
     let make = |device: &_| Net::new(device).freeze();
     let errors = with_reducer(
         2,
@@ -226,7 +227,7 @@ fn a_parameter_that_became_trainable_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn records_and_later_copies_show_nothing_of_it() {
+fn records_and_later_copies_are_not_watched() {
     with_reducer(
         2,
         Net::new,
@@ -238,12 +239,12 @@ fn records_and_later_copies_show_nothing_of_it() {
             assert_eq!(bytes(&watched), bytes(&net));
             assert_eq!(watched.num_params(), net.num_params());
             let x = rows(3, 4, &device());
-            // Validation uses watched parameters without autodiff.
+            // Validation uses the watched parameters without autodiff.
             let valid = watched.valid().loss(x.clone().inner());
             assert_eq!(valid.into_data(), net.loss(x.clone()).inner().into_data());
             let grads = watched.grads(x.clone());
             step.finish(grads, &net, &mut vec![]).expect("finish");
-            // A copy that outlives its step works on without being watched.
+            // A copy that outlives its step works without being watched.
             assert_eq!(bits(&watched.grads(x.clone()), &net), bits(&net.grads(x), &net));
         },
     );

@@ -1,4 +1,4 @@
-//! Communication hooks: ours, and a user's.
+//! Communication hooks: built-in ones and a user's.
 
 use crate::{Net, TINY, device, flat, numbers, rows, with_reducer, worst};
 use burn::module::{Module, Param};
@@ -31,7 +31,7 @@ impl Matrix {
         }
     }
 
-    /// Gradients that are these numbers.
+    /// Gradients with these values.
     fn grads(&self, matrix: Vec<f32>, vector: Vec<f32>) -> GradientsParams {
         let device = self.matrix.val().device();
         let matrix = Tensor::<2>::from_data(TensorData::new(matrix, [20, 30]), &device);
@@ -42,8 +42,9 @@ impl Matrix {
     }
 }
 
-/// Runs `steps` steps with the same gradients, of which each rank has a part, and returns the sum of
-/// what came out, over steps, with the sum of what went in.
+/// Sums over `steps` steps of the reduced gradients and of the input gradients.
+///
+/// Every step has the same gradients, of which each rank has a part.
 fn summed(
     size: usize,
     steps: usize,
@@ -72,18 +73,18 @@ fn summed(
     (results[0].clone(), wanted)
 }
 
-/// Full-rank numbers of one rank.
+/// Full-rank values of one rank.
 fn full(rank: usize) -> Vec<f32> {
     (0..600).map(|i| ((i * i + 7 * rank) as f32 * 0.71).sin()).collect()
 }
 
-/// A product of a column and a row, the same row on every rank.
+/// Outer product of a column and a row, with the same row on every rank.
 fn outer(rank: usize) -> Vec<f32> {
     (0..600).map(|i| ((i / 30) as f32 + rank as f32) * ((i % 30) as f32 * 0.3).cos()).collect()
 }
 
 #[test]
-fn half_precision_is_as_near_as_its_digits() {
+fn half_precision_hooks_are_accurate_to_their_precision() {
     for (half, digits) in [(HalfPrecision::Bf16, 1.0 / 128.0), (HalfPrecision::Fp16, 1.0 / 1024.0)] {
         let (ours, wanted) = summed(3, 1, || choose(half), full);
         let difference = worst(&ours, &wanted);
@@ -92,12 +93,12 @@ fn half_precision_is_as_near_as_its_digits() {
 }
 
 #[test]
-fn top_k_sends_everything_sooner_or_later() {
+fn top_k_sends_every_value_eventually() {
     let everything = || choose(TopK::new(1.0).expect("a ratio"));
     let (ours, wanted) = summed(3, 1, everything, full);
     assert!(worst(&ours, &wanted) < 1e-6);
-    // One step sends a tenth: far from the truth. What is kept back comes later, so that the
-    // difference between sums does not grow with the steps.
+    // One step sends a tenth of the values. The rest is sent later, so that the difference between the sums does not
+    // grow with the number of steps.
     let tenth = || choose(TopK::new(0.1).expect("a ratio"));
     let after = |steps| {
         let (ours, wanted) = summed(2, steps, tenth, full);
@@ -122,7 +123,7 @@ fn power_sgd_is_exact_where_the_gradient_has_low_rank() {
 }
 
 #[test]
-fn power_sgd_feeds_its_error_back_and_sends_vectors_whole() {
+fn power_sgd_has_error_feedback_and_does_not_compress_vectors() {
     let low = || choose(PowerSgd::new(2).expect("a rank"));
     let after = |steps| {
         let (ours, wanted) = summed(2, steps, low, full);
@@ -137,7 +138,7 @@ fn power_sgd_feeds_its_error_back_and_sends_vectors_whole() {
     assert!(worst(&ours, &wanted) < 1e-5);
 }
 
-/// Doubles what comes out, in two halves.
+/// Doubles the result, in two halves.
 #[derive(Debug)]
 struct Mine;
 
@@ -164,7 +165,7 @@ impl CommHook for Mine {
 }
 
 #[test]
-fn a_users_hook_sees_each_parameter_and_may_call_what_it_likes() {
+fn a_users_hook_sees_each_parameter_and_may_call_any_collective() {
     let choose = || ReducerOptions { buckets: TINY, ..choose(Mine) };
     with_reducer(2, Net::new, choose, |net, mut reducer, _| {
         let wanted: Vec<f32> =
@@ -179,7 +180,7 @@ fn a_users_hook_sees_each_parameter_and_may_call_what_it_likes() {
     });
 }
 
-/// Gives up on one rank.
+/// Fails on one rank.
 #[derive(Debug)]
 struct Broken(usize);
 
@@ -197,7 +198,7 @@ impl CommHook for Broken {
 }
 
 #[test]
-fn an_error_in_a_hook_ends_the_step_on_every_rank() {
+fn an_error_in_a_hook_fails_the_step_on_every_rank() {
     for bucket in [0, 3, 5] {
         let choose = || ReducerOptions { buckets: TINY, ..choose(Broken(bucket)) };
         let errors = with_reducer(3, Net::new, choose, |net, mut reducer, _| {

@@ -1,4 +1,4 @@
-//! Ranks with less data than others.
+//! Ranks with different amounts of data.
 
 use crate::common::{Kind, options, world};
 use burn::data::{
@@ -58,12 +58,12 @@ impl DataLoader<Vec<usize>> for Own {
 }
 
 #[test]
-fn ranks_whose_data_is_used_up_keep_in_step_and_no_sample_is_lost_or_counted_twice() {
+fn ranks_without_data_yield_padding_and_every_sample_counts_once() {
     let results = world(Kind::Thread, 3, options(), |group: ProcessGroup| {
         let own = batches(group.rank()).into_iter().map(Ok);
         let shares: Vec<_> =
             join(own, Vec::len, group.clone()).map(|share| share.expect("in memory")).collect();
-        // Everybody leaves at the same time.
+        // All ranks finish in the same step.
         group.barrier().expect("in step");
         shares.into_iter().map(|s| (s.item, s.samples, s.global_samples)).collect::<Vec<_>>()
     });
@@ -71,13 +71,13 @@ fn ranks_whose_data_is_used_up_keep_in_step_and_no_sample_is_lost_or_counted_twi
         let real: Vec<_> = shares.iter().filter(|s| s.1 > 0).map(|s| s.0.clone()).collect();
         assert_eq!(real, batches(rank));
         assert_eq!(shares.iter().map(|s| s.2).collect::<Vec<_>>(), [9, 9, 6, 4, 1]);
-        // What pads is a batch that the model knows how to take.
+        // Padding is a batch that the model accepts.
         assert!(shares.iter().filter(|s| s.1 == 0).all(|s| s.0 == batches(rank)[0]));
     }
 }
 
 #[test]
-fn a_loader_of_any_length_becomes_a_distributed_one() {
+fn loaders_of_any_length_can_be_joined() {
     let results = world(Kind::Thread, 3, options(), |group: ProcessGroup| {
         let own = batches(group.rank());
         let loader =
@@ -94,7 +94,7 @@ fn a_loader_of_any_length_becomes_a_distributed_one() {
 }
 
 #[test]
-fn a_rank_without_any_batch_is_an_error_and_so_is_a_loader_that_panics() {
+fn a_rank_without_batches_and_a_panicking_loader_are_errors() {
     let errors = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let own = if group.rank() == 0 { batches(0) } else { Vec::new() };
         let last = join(own.into_iter().map(Ok), Vec::len, group.clone()).last().expect("a step");

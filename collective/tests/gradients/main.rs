@@ -1,4 +1,4 @@
-//! Gradients made one over ranks: sums, overlap with backward, hooks, and ranks with less data.
+//! Gradient synchronisation: sums, overlap with backward, hooks, and ranks with less data.
 #![cfg(feature = "burn")]
 
 #[path = "../common/mod.rs"]
@@ -29,14 +29,14 @@ use collective::{
 };
 use common::{Kind, options, world};
 
-/// Every parameter in a bucket of its own.
+/// One bucket per parameter.
 const TINY: BucketSizes = BucketSizes { first: 1, rest: 1 };
 
 fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// Numbers that differ, the same on every rank.
+/// Different values, the same on every rank.
 fn numbers(count: usize) -> Vec<f32> {
     (0..count).map(|i| (i as f32 * 0.37).sin()).collect()
 }
@@ -45,7 +45,7 @@ fn rows(count: usize, width: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers(count * width), [count, width]), device)
 }
 
-/// Two layers, and one that is not used.
+/// Two used layers and an unused one.
 #[derive(Module, Debug)]
 struct Net {
     first: Linear,
@@ -62,7 +62,7 @@ impl Net {
         }
     }
 
-    /// Mean over the batch, each sample on its own.
+    /// Mean over the batch; each sample is computed independently.
     fn loss(&self, x: Tensor<2>) -> Tensor<1> {
         self.last.forward(self.first.forward(x).tanh()).powf_scalar(2.0).mean()
     }
@@ -72,7 +72,7 @@ impl Net {
     }
 }
 
-/// All trainable gradients, flat, in field order; `None` where there is none.
+/// All trainable gradients, flat, in field order; `None` for parameters without one.
 struct Flat<'a>(&'a GradientsParams, Vec<Option<Vec<f32>>>);
 
 impl ModuleVisitor for Flat<'_> {
@@ -103,11 +103,11 @@ fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Where gradients are reduced.
+/// Memory in which gradients are reduced.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Host,
-    /// With the stand-in for NCCL.
+    /// Device memory, with the NCCL stand-in.
     #[cfg(target_os = "linux")]
     Device,
 }

@@ -1,5 +1,6 @@
-//! Buckets that stay on the device: the same gradients as through the host. The device here is a
-//! pretended one, whose tensors are in host memory all the same.
+//! Buckets in device memory give the same gradients as in host memory.
+//!
+//! The device is emulated; its tensors are in host memory.
 
 use crate::common::{Kind, options, world};
 use crate::{Net, TINY, by_parameter, device, flat, rows, site, worst};
@@ -29,7 +30,7 @@ fn on_devices<R: Send>(body: impl Fn(Net, &ProcessGroup) -> R + Sync) -> Vec<R> 
 }
 
 #[test]
-fn gradients_are_those_of_the_global_batch() {
+fn gradients_equal_those_of_the_global_batch() {
     for buckets in [BucketSizes::default(), TINY, BucketSizes { first: 1, rest: 64 }] {
         let results = on_devices(|net, group| {
             let mut reducer = reducer(group, &net, ReducerOptions { buckets, ..ReducerOptions::default() });
@@ -54,12 +55,12 @@ fn gradients_are_those_of_the_global_batch() {
 }
 
 #[test]
-fn batches_that_are_accumulated_count_too() {
+fn accumulated_batches_are_included() {
     let results = on_devices(|net, group| {
         let mut reducer = reducer(group, &net, ReducerOptions::default());
         let x = rows(12, 4, &device());
         let wanted = flat(&net.grads(x.clone()), &net);
-        // 4 samples each, 1 before and 3 with the step.
+        // 4 samples per rank, 1 accumulated and 3 with the step.
         let from = group.rank() * 4;
         let early = reducer.local(&net).grads(x.clone().slice([from..from + 1, 0..4]));
         reducer.accumulate(early, &net, 1);
@@ -74,7 +75,7 @@ fn batches_that_are_accumulated_count_too() {
 }
 
 #[test]
-fn without_overlap_one_bucket_carries_what_two_did_and_a_hook_stays_on_the_host() {
+fn without_overlap_there_is_one_bucket_and_hooks_run_on_the_host() {
     on_devices(|net, group| {
         let choose = |hook| ReducerOptions {
             buckets: BucketSizes { first: 4, rest: 1 << 20 },

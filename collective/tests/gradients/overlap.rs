@@ -1,4 +1,4 @@
-//! Communication while backward runs: the order of events, and the same bits as without.
+//! Overlap of communication with backward: order of events, and bit-identical results.
 
 use crate::common::{KINDS, Kind, options, world};
 use crate::{TINY, bits, device, rows, with_reducer};
@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-/// What happened, in order, and somebody to wait for it.
+/// Events in order, for which threads can wait.
 #[derive(Debug, Default)]
 struct Log {
     events: Mutex<Vec<String>>,
@@ -43,7 +43,7 @@ impl Log {
         self.events.lock().unwrap().clone()
     }
 
-    /// Waits for an event, not for ever.
+    /// Waits for an event, with a deadline.
     fn expect(&self, event: &str) {
         let missing = |events: &mut Vec<String>| !events.iter().any(|e| e == event);
         let events = self.events.lock().unwrap();
@@ -52,7 +52,7 @@ impl Log {
     }
 }
 
-/// Writes down which bucket is reduced.
+/// Records which bucket is reduced.
 #[derive(Debug)]
 struct Recorder(Arc<Log>);
 
@@ -68,17 +68,17 @@ impl CommHook for Recorder {
     }
 }
 
-/// What a gate waits for in backward, if anything, and what it then says.
+/// An operation that waits for an event in backward, if given, and then records another.
 #[derive(Clone, Debug)]
 struct Gate {
     log: Arc<Log>,
     waits_for: Option<&'static str>,
-    says: &'static str,
+    records: &'static str,
 }
 
 #[backend_extension(Autodiff, Flex)]
 trait GateBackend: Backend {
-    /// The same tensor, whose backward waits.
+    /// Identity whose backward pass waits.
     fn gate(x: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
 }
 
@@ -95,11 +95,11 @@ impl<B: Backend> Backward<B, 1> for GateBackward {
     type State = Gate;
 
     fn backward(self, ops: Ops<Gate, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let Gate { log, waits_for, says } = ops.state;
+        let Gate { log, waits_for, records } = ops.state;
         if let Some(event) = waits_for {
             log.expect(event);
         }
-        log.push(says);
+        log.push(records);
         unary::<B, _>(ops.parents, ops.node, grads, |grad| grad);
     }
 }
@@ -118,7 +118,7 @@ fn gate<const D: usize>(x: Tensor<D>, gate: Gate) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as GateBackend>::gate(x.into_dispatch(), gate))
 }
 
-/// Three layers; the modules are Burn's own, and nobody told them anything.
+/// Three layers of Burn's own types, unaware of the overlap.
 #[derive(Module, Debug)]
 struct Three {
     a: Linear,
@@ -134,7 +134,7 @@ impl Three {
 }
 
 #[test]
-fn buckets_are_reduced_before_backward_has_reached_the_first_layer() {
+fn buckets_are_reduced_during_backward() {
     for device in [device(), device().gradient_checkpointing()] {
         world(Kind::Thread, 2, options(), |group: ProcessGroup| {
             let log = Arc::new(Log::default());
@@ -152,7 +152,7 @@ fn buckets_are_reduced_before_backward_has_reached_the_first_layer() {
                 log.events.lock().unwrap().clear();
                 let step = reducer.step(&net, 3, 6).expect("step");
                 let watched = step.watch(&net);
-                let gated = |x, waits_for, says| gate(x, Gate { log: log.clone(), waits_for, says });
+                let gated = |x, waits_for, records| gate(x, Gate { log: log.clone(), waits_for, records });
                 let x = rows(3, 4, &device);
                 let x = gated(watched.a.forward(x).tanh(), Some("bucket 3"), "backward leaves b");
                 let x = gated(watched.b.forward(x).tanh(), Some("bucket 1"), "backward leaves c");
@@ -167,7 +167,7 @@ fn buckets_are_reduced_before_backward_has_reached_the_first_layer() {
                 assert!(at("backward leaves c") < at("bucket 2"), "{events:?}");
                 assert!(at("bucket 3") < at("backward leaves b"), "{events:?}");
                 assert!(at("backward leaves b") < at("backward is over"), "{events:?}");
-                // The last one waits for the totals.
+                // The last bucket waits for the totals.
                 assert!(at("backward is over") < at("bucket 5"), "{events:?}");
             }
             assert_eq!(reducer.fallback(), None);
@@ -176,7 +176,7 @@ fn buckets_are_reduced_before_backward_has_reached_the_first_layer() {
 }
 
 #[test]
-fn without_overlap_nothing_is_sent_before_the_end() {
+fn without_overlap_buckets_are_reduced_after_backward() {
     let log = [(); 2].map(|()| Arc::new(Log::default()));
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let log = log[group.rank()].clone();
@@ -197,9 +197,9 @@ fn without_overlap_nothing_is_sent_before_the_end() {
     });
 }
 
-/// As SyncBatchNorm does it: a collective of the training thread in the middle of backward.
+/// As in SyncBatchNorm: the training thread makes a collective call during backward.
 #[test]
-fn collectives_inside_backward_do_not_get_between_the_buckets() {
+fn collectives_inside_backward_do_not_change_the_order_of_buckets() {
     for kind in KINDS {
         world(kind, 2, options(), |group: ProcessGroup| {
             let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
@@ -215,7 +215,7 @@ fn collectives_inside_backward_do_not_get_between_the_buckets() {
             for _ in 0..5 {
                 let step = reducer.step(&net, 3, 6).expect("step");
                 let watched = step.watch(&net);
-                // Rank 1 uses c only, so that its other buckets leave at other times.
+                // Rank 1 uses only c, so that its other buckets are ready at other times.
                 let used = loss(&watched, group.rank());
                 let used = if group.rank() == 1 { used * 0.0 + watched.c.weight.val().sum() } else { used };
                 let grads = GradientsParams::from_grads(used.backward(), &watched);
@@ -228,7 +228,7 @@ fn collectives_inside_backward_do_not_get_between_the_buckets() {
 }
 
 #[test]
-fn buckets_travel_in_the_same_order_when_ranks_are_ready_in_different_ones() {
+fn buckets_are_reduced_in_the_same_order_on_every_rank() {
     let logs = [(); 2].map(|()| Arc::new(Log::default()));
     let choose = ReducerOptions::default;
     with_reducer(2, Three::new, choose, |net, _, group| {
@@ -240,7 +240,7 @@ fn buckets_travel_in_the_same_order_when_ranks_are_ready_in_different_ones() {
         let step = reducer.step(&net, 3, 6).expect("step");
         let watched = step.watch(&net);
         let x = rows(3, 4, &device());
-        // Rank 1 runs the layers backwards.
+        // Rank 1 runs the layers in reverse order.
         let y = match group.rank() {
             0 => watched.c.forward(watched.b.forward(watched.a.forward(x))),
             _ => watched.a.forward(watched.b.forward(watched.c.forward(x))),

@@ -1,4 +1,4 @@
-//! Gradients with overlap have the bits of those without, whatever layers a network has.
+//! Overlap is bit-identical to no overlap for all kinds of layers.
 
 use crate::common::{Kind, options, world};
 use crate::{TINY, bits, device, numbers};
@@ -17,8 +17,10 @@ use collective::{
     module_state,
 };
 
-/// Layers that Burn's autodiff treats differently: a convolution, one weight used twice, one value
-/// used twice, a weight that is reshaped by itself, a residual connection, an embedding, a recurrence.
+/// Layers that Burn's autodiff treats differently.
+///
+/// A convolution, a weight and a value that are used twice, a reshaped weight, a residual connection, an embedding and
+/// a recurrence.
 #[derive(Module, Debug)]
 struct Zoo {
     conv: Conv2d,
@@ -45,7 +47,7 @@ impl Zoo {
         }
     }
 
-    /// `[batch, 1, 6, 6]` to a loss `[1]`.
+    /// Maps `[batch, 1, 6, 6]` to a loss `[1]`.
     fn loss(&self, images: Tensor<4>, attend: bool) -> Tensor<1> {
         let [batch, ..] = images.dims();
         let x = self.norm.forward(self.conv.forward(images)).tanh(); // [batch, 4, 4, 4]
@@ -67,7 +69,7 @@ fn images(rank: usize, device: &Device) -> Tensor<4> {
     Tensor::from_data(TensorData::new(numbers, [3, 1, 6, 6]), device)
 }
 
-/// The gradients' bits of two steps on every rank, and whether a step fell back.
+/// Bits of the gradients of two steps on every rank, and whether a step fell back.
 fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)> {
     let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let net = Zoo::new(device);
@@ -96,7 +98,7 @@ fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)
 }
 
 #[test]
-fn overlap_changes_no_bit() {
+fn overlap_is_bit_identical() {
     for device in [device(), device().gradient_checkpointing()] {
         let plain = zoo(&device, false, false);
         assert!(plain[0].0.iter().any(|bits| *bits != 0));
@@ -105,7 +107,7 @@ fn overlap_changes_no_bit() {
 }
 
 #[test]
-fn three_uses_of_one_activation_may_be_added_up_in_another_order_but_always_the_same() {
+fn three_uses_of_one_activation_are_added_up_in_a_reproducible_order() {
     let (plain, overlapped) = (zoo(&device(), false, true), zoo(&device(), true, true));
     assert_eq!(zoo(&device(), true, true), overlapped);
     let floats = |bits: &[u32]| bits.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>();

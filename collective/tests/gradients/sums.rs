@@ -1,4 +1,4 @@
-//! What comes out: the gradients of the mean over the global batch.
+//! Reduced gradients equal those of the mean over the global batch.
 
 use crate::common::{KINDS, options, world};
 use crate::{Net, TINY, by_parameter, device, flat, rows, with_reducer, worst};
@@ -22,7 +22,7 @@ const SHARES: [std::ops::Range<usize>; 3] = [0..3, 3..7, 0..1];
 const COUNTS: [usize; 3] = [3, 4, 0];
 
 #[test]
-fn averaged_gradients_are_those_of_the_global_batch_even_if_ranks_differ_in_size() {
+fn averaged_gradients_equal_those_of_an_uneven_global_batch() {
     for choice in choices() {
         let results = with_reducer(
             3,
@@ -53,7 +53,7 @@ fn every_transport_gives_the_same_bits() {
         let results = world(kind, 2, options(), |group: ProcessGroup| {
             let device = device();
             let net = Net::new(&device);
-            // The same weights everywhere, whatever the random numbers were.
+            // The same weights on all ranks, independent of the random generator.
             let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
                 let shape = entry.data.shape().clone();
                 burn::tensor::TensorData::new(crate::numbers(shape.num_elements()), shape)
@@ -80,7 +80,7 @@ const MICRO: [[std::ops::Range<usize>; 3]; 3] =
 const MICRO_COUNTS: [[usize; 3]; 3] = [[3, 2, 3], [2, 4, 3], [1, 0, 0]];
 
 #[test]
-fn uneven_micro_batches_on_uneven_ranks_add_up_to_the_global_batch() {
+fn uneven_micro_batches_add_up_to_the_global_batch() {
     for choice in choices() {
         let results = with_reducer(
             3,
@@ -92,7 +92,7 @@ fn uneven_micro_batches_on_uneven_ranks_add_up_to_the_global_batch() {
                 let micro =
                     |net: &Net, i: usize| net.grads(x.clone().slice([MICRO[group.rank()][i].clone(), 0..4]));
                 let counts = MICRO_COUNTS[group.rank()];
-                // Twice, to see that nothing is left over.
+                // Twice, to verify that no state is left over.
                 let mut ours = Vec::new();
                 for _ in 0..2 {
                     for (i, count) in counts[..2].iter().enumerate() {
@@ -114,7 +114,7 @@ fn uneven_micro_batches_on_uneven_ranks_add_up_to_the_global_batch() {
 }
 
 #[test]
-fn a_world_of_one_accumulates_too_and_otherwise_changes_nothing() {
+fn a_world_of_one_accumulates_and_leaves_gradients_unchanged() {
     let (device, group) = (device(), ProcessGroup::solo());
     let net = Net::new(&device);
     let mut reducer = Reducer::new(&net, &group, ReducerOptions::default()).expect("a reducer");
@@ -133,7 +133,7 @@ fn a_world_of_one_accumulates_too_and_otherwise_changes_nothing() {
 }
 
 #[test]
-fn a_parameter_that_no_rank_used_has_no_gradient_and_one_that_some_used_has() {
+fn a_parameter_has_a_gradient_if_any_rank_used_it() {
     for choice in choices() {
         with_reducer(
             3,
@@ -143,7 +143,7 @@ fn a_parameter_that_no_rank_used_has_no_gradient_and_one_that_some_used_has() {
                 let x = rows(2, 4, &device());
                 let step = reducer.step(&net, 2, 6).expect("step");
                 let watched = step.watch(&net);
-                // Rank 0 leaves the first layer out.
+                // Rank 0 does not use the first layer.
                 let loss = match group.rank() {
                     0 => watched.last.forward(Tensor::<2>::ones([2, 8], &device())).mean(),
                     _ => watched.loss(x.clone()),
@@ -160,7 +160,7 @@ fn a_parameter_that_no_rank_used_has_no_gradient_and_one_that_some_used_has() {
                     by_parameter.iter().map(Option::is_some).collect::<Vec<_>>(),
                     [true, true, true, true, false, false]
                 );
-                // Two ranks of three have the same gradient, and the third adds zeros.
+                // Two of three ranks have the same gradient, and the third adds zeros.
                 let alone = crate::by_parameter(&net.grads(x), &net)[0].clone().expect("a gradient");
                 let alone: Vec<f32> = alone.iter().map(|g| g * 2.0 / 3.0).collect();
                 assert!(worst(by_parameter[0].as_ref().expect("a gradient"), &alone) < 1e-6);
@@ -170,7 +170,7 @@ fn a_parameter_that_no_rank_used_has_no_gradient_and_one_that_some_used_has() {
 }
 
 #[test]
-fn a_padding_ranks_gradients_are_not_looked_at() {
+fn gradients_of_padding_are_ignored() {
     let results = with_reducer(2, Net::new, ReducerOptions::default, |net, mut reducer, group| {
         let x = rows(2, 4, &device());
         let (x, count) = if group.rank() == 0 { (x, 2) } else { (x * f32::NAN, 0) };

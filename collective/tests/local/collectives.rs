@@ -1,4 +1,4 @@
-//! Every collective gives what a serial computation gives, bit for bit.
+//! Every collective is bit-identical to a serial reference.
 
 use crate::{DTYPES, Group, OPS, TRANSPORTS, call, on_all, threads};
 use collective::{DType, ReduceOp, communicator::Call, reduce::reduce_in_rank_order};
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a rank contributes: finite, of mixed sizes and signs, and different on every rank.
+/// Input of a rank: finite, of mixed magnitudes and signs, and different on every rank.
 fn values(dtype: DType, count: usize, seed: u64, rank: usize) -> Vec<u8> {
     let mut state = seed ^ (rank as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -30,7 +30,7 @@ fn values(dtype: DType, count: usize, seed: u64, rank: usize) -> Vec<u8> {
     bytes
 }
 
-/// One randomly chosen situation.
+/// A randomly chosen case.
 #[derive(Clone, Debug)]
 struct Case {
     dtype: DType,
@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// Runs every collective once on `group` and compares.
+/// Runs every collective once on `group` and compares the results.
 fn check(group: &Group, case: &Case, seq: &AtomicU64) {
     let world = group.len();
     let root = case.root % world;
@@ -95,7 +95,7 @@ fn check(group: &Group, case: &Case, seq: &AtomicU64) {
         communicator.scatter(&rooted(case.call(seq + 5, "scatter")), all, &mut out).unwrap();
         assert!(out == *mine, "{name}: scatter on rank {rank} of {world}: {case:?}");
 
-        // Parts must be equal: every rank's values, `world` times as many.
+        // Equal parts: every rank's values, `world` times.
         let mut buffer = mine.repeat(world);
         let call = Call { count: case.count * world, ..case.reducing(seq + 6, "reduce_scatter") };
         communicator.reduce_scatter(&call, &mut buffer).unwrap();
@@ -129,7 +129,7 @@ fn every_operation_and_type() {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    // Bytes: anything small, and around the ends of tiles, chunks, areas and pieces.
+    // Sizes in bytes: small ones, and around the ends of tiles, chunks, areas and pieces.
     let edges = prop::sample::select(vec![8 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20]);
     let bytes = prop_oneof![
         2 => 0..5000usize,
@@ -153,7 +153,7 @@ fn case() -> impl Strategy<Value = Case> {
         })
 }
 
-/// On both sides of what an outbox holds.
+/// Sizes below and above the capacity of an outbox.
 fn message_bytes() -> impl Strategy<Value = usize> {
     if cfg!(miri) {
         (1000..3000usize).boxed()
@@ -165,7 +165,7 @@ fn message_bytes() -> impl Strategy<Value = usize> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 24 }))]
 
-    /// Several calls in a row on one group, so that areas are used again.
+    /// Several calls in a row on one group, so that areas are reused.
     #[test]
     fn random_sizes(world in prop::sample::select(vec![1, 2, 3, 4, 7]), cases in prop::collection::vec(case(), if cfg!(miri) { 1..2 } else { 1..5 })) {
         for make in TRANSPORTS {
@@ -174,7 +174,7 @@ proptest! {
         }
     }
 
-    /// A rank sends to all others, then receives from all.
+    /// Every rank sends to all others, then receives from all.
     #[test]
     fn messages(world in 2..5usize, bytes in message_bytes()) {
         for make in TRANSPORTS {
@@ -200,7 +200,7 @@ proptest! {
 }
 
 #[test]
-fn small_messages_pass_both_ways_at_once_and_beside_collectives() {
+fn small_messages_can_cross_each_other_and_collectives() {
     for make in TRANSPORTS {
         let group = make(2);
         on_all(&group, |rank, communicator| {
@@ -235,8 +235,8 @@ fn sixty_four_ranks_make_a_thousand_calls() {
 }
 
 #[test]
-fn threads_reduce_where_the_data_is() {
-    // Large enough to be cut into chunks that different ranks reduce.
+fn threads_reduce_in_place() {
+    // Large enough for chunks that different ranks reduce.
     let count = if cfg!(miri) { 700 } else { 1 << 20 };
     let (group, seq) = (threads(3), AtomicU64::new(1));
     for seed in 0..if cfg!(miri) { 1 } else { 4 } {

@@ -1,4 +1,4 @@
-//! What happens when ranks disagree, stay away, leave or abort: an error on every rank, soon.
+//! Ranks that disagree, are absent, leave or abort: every rank soon returns an error.
 
 use crate::{Group, TRANSPORTS, call, on_all};
 use collective::{Communicator, DType, Error, ReduceOp, Result, communicator::Call};
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Elements of a buffer that goes through the small areas, and of one that does not.
+/// Element counts of a small and of a large call.
 const COUNTS: [usize; 2] = if cfg!(miri) { [10, 600] } else { [10, 300_000] };
 
 fn summing(seq: u64, count: usize, timeout: Duration) -> Call {
@@ -21,7 +21,7 @@ fn all_reduce(communicator: &dyn Communicator, call: &Call) -> Result<()> {
 }
 
 #[test]
-fn every_kind_of_mismatch_is_an_error_on_all_ranks_that_shows_both_sides() {
+fn every_kind_of_mismatch_is_an_error_on_all_ranks_with_both_calls() {
     let base = summing(5, 1000, Duration::from_secs(60));
     let others = [
         Call { seq: 6, ..base.clone() },
@@ -49,14 +49,14 @@ fn every_kind_of_mismatch_is_an_error_on_all_ranks_that_shows_both_sides() {
                 assert_eq!(call_a, base.to_string());
                 assert!(call_b != call_a && call_b.starts_with(other.operation), "{call_b}");
             }
-            // The group is of no use any more, and says why.
+            // The group is unusable and returns the cause.
             let again = all_reduce(group[1].as_ref(), &summing(7, 1, Duration::from_secs(60)));
             assert!(matches!(again, Err(Error::Poisoned(_))), "{again:?}");
         }
     }
 }
 
-/// What the ranks do with each other's memory follows from the method, whatever a call is named.
+/// The method determines which memory ranks access, whatever the name of the call.
 #[test]
 fn two_methods_under_one_name_are_a_mismatch_on_all_ranks() {
     type Method = fn(&dyn Communicator, &Call, Vec<u8>) -> Result<()>;
@@ -98,7 +98,7 @@ fn an_absent_rank_is_named_at_the_deadline() {
     for make in TRANSPORTS {
         for count in COUNTS {
             let group = make(4);
-            // Long enough for the ranks that do come, short enough to wait for.
+            // Long enough for the ranks that arrive, short enough for a test.
             let deadline = if cfg!(miri) { Duration::from_secs(10) } else { Duration::from_secs(1) };
             let call = summing(2, count, deadline);
             let results = on_all(&group, |rank, communicator| {
@@ -115,7 +115,7 @@ fn an_absent_rank_is_named_at_the_deadline() {
                     "{absent}"
                 );
             }
-            // The one who comes too late learns it at once.
+            // The late rank fails at once.
             let late = all_reduce(group[2].as_ref(), &call);
             assert!(matches!(late, Err(Error::PeerLost { .. })), "{late:?}");
         }
@@ -136,7 +136,7 @@ fn all_absent_ranks_are_named() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_lost_to_the_others() {
+fn a_rank_that_leaves_is_reported_as_lost() {
     for make in TRANSPORTS {
         for count in COUNTS {
             let group = make(3);
@@ -166,7 +166,7 @@ fn a_rank_that_leaves_is_lost_to_the_others() {
 }
 
 #[test]
-fn abort_wakes_the_waiting() {
+fn abort_wakes_waiting_ranks() {
     for make in TRANSPORTS {
         let group = make(3);
         let results = thread::scope(|scope| {
@@ -186,10 +186,11 @@ fn abort_wakes_the_waiting() {
     }
 }
 
-/// Ranks give up at different moments, in the midst of large calls, and free their buffers at
-/// once; Miri and address sanitizers see whether anybody still touches one.
+/// Ranks abort at different times during large calls and free their buffers at once.
+///
+/// Miri and address sanitizers detect accesses to a freed buffer.
 #[test]
-fn buffers_are_left_alone_after_a_failure() {
+fn buffers_are_not_accessed_after_a_failure() {
     let rounds = if cfg!(miri) { 4 } else { 60 };
     for make in TRANSPORTS {
         for round in 0..rounds {
@@ -218,7 +219,7 @@ fn buffers_are_left_alone_after_a_failure() {
 }
 
 #[test]
-fn a_wrong_argument_is_refused_before_anybody_waits() {
+fn invalid_arguments_are_rejected_before_any_rank_waits() {
     for make in TRANSPORTS {
         let group = make(2);
         let rank = group[0].as_ref();
@@ -239,13 +240,13 @@ fn a_wrong_argument_is_refused_before_anybody_waits() {
             let Err(Error::Invalid(text)) = &refusal else { panic!("{refusal:?}") };
             assert!(text.contains("all_reduce #1"), "{text}");
         }
-        // The group still works.
+        // The group stays usable.
         on_all(&group, |_, rank| all_reduce(rank, &call).unwrap());
     }
 }
 
 #[test]
-fn a_message_that_is_not_the_expected_one_is_a_mismatch() {
+fn an_unexpected_message_is_a_mismatch() {
     for make in TRANSPORTS {
         let group = make(2);
         let sent = Call { root: Some(0), ..call(1, "send_recv", 5) };
@@ -262,7 +263,7 @@ fn a_message_that_is_not_the_expected_one_is_a_mismatch() {
 }
 
 #[test]
-fn a_message_nobody_sends_or_takes_names_the_peer() {
+fn a_message_without_a_counterpart_names_the_peer() {
     for make in TRANSPORTS {
         let brief = Call { timeout: Duration::from_millis(100), ..call(1, "send_recv", 100_000) };
         let text = |result: Result<()>| {
@@ -277,7 +278,7 @@ fn a_message_nobody_sends_or_takes_names_the_peer() {
 }
 
 #[test]
-fn a_rank_that_unwinds_is_lost_to_the_others() {
+fn a_rank_that_panics_is_reported_as_lost() {
     for make in TRANSPORTS {
         let mut group = make(2);
         let gone = group.pop();

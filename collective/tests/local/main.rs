@@ -1,5 +1,6 @@
-//! The transports of one machine against a serial reference, and what they do when ranks fail.
-//! Ranks are threads here, also those of `shm`, each with its own mapping of the memory.
+//! The transports of one machine against a serial reference, and their behaviour when ranks fail.
+//!
+//! Ranks are threads, also those of `shm`, each with its own mapping of the memory.
 
 mod collectives;
 mod failures;
@@ -13,15 +14,15 @@ const DTYPES: [DType; 7] =
     [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8];
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
-/// Long enough for a loaded machine; nothing here waits for it to pass.
+/// Long enough for a loaded machine; no test waits for it to pass.
 const PATIENT: Duration = Duration::from_secs(120);
 
 type Group = Vec<Box<dyn Communicator>>;
 
-/// Makes a group of a given number of ranks.
+/// Creates a group with a number of ranks.
 type Make = fn(usize) -> Group;
 
-/// Every transport that this system has.
+/// All transports of this system.
 #[cfg(all(target_os = "linux", not(miri)))]
 const TRANSPORTS: [Make; 2] = [threads, shared_memory];
 #[cfg(any(not(target_os = "linux"), miri))]
@@ -46,12 +47,12 @@ fn shared_memory(world: usize) -> Group {
     })
 }
 
-/// A call that the property tests change to their needs.
+/// A call whose fields the tests modify.
 fn call(seq: u64, operation: &'static str, count: usize) -> Call {
     Call { seq, operation, dtype: DType::F32, count, reduce: None, root: None, timeout: PATIENT }
 }
 
-/// Runs `act` on every rank at once; the results in rank order.
+/// Runs `act` on every rank concurrently; returns the results in rank order.
 fn on_all<R: Send>(group: &Group, act: impl Fn(usize, &dyn Communicator) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let act = &act;

@@ -1,5 +1,6 @@
-//! Ranks as real processes over shared memory, killed and stopped. The test binary starts itself
-//! again for every rank; a rank prints how it ended.
+//! Ranks as processes over shared memory, killed and stopped.
+//!
+//! The test binary starts itself for every rank; a rank prints how it ended.
 
 use crate::call;
 use collective::{
@@ -16,12 +17,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Tells a process that it is a rank: rank, world, time-out in ms, rounds, name of the memory.
+/// Environment variable that makes a process a rank: rank, world, time-out in ms, rounds, name of the memory.
 const RANK: &str = "COLLECTIVE_TEST_RANK";
-/// Float counts of the rounds in turn: the small areas, one piece, several pieces.
+/// Element counts of the rounds in turn: small areas, one piece, several pieces.
 const COUNTS: [usize; 3] = [1_000, 100_000, 700_000];
 
-/// Not a test of its own: what a rank does.
+/// Entry point of a rank process; passes at once in the test run itself.
 #[test]
 fn rank() {
     let Ok(role) = env::var(RANK) else { return };
@@ -89,7 +90,7 @@ impl Rank {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: to a child that has not been waited for, so that its number is still its own.
+        // SAFETY: the process is a child that has not been waited for, so that its id is still valid.
         assert_eq!(unsafe { libc::kill(i32::try_from(self.process.id()).unwrap(), signal) }, 0);
     }
 }
@@ -101,8 +102,9 @@ impl Drop for Rank {
     }
 }
 
-/// Starts `world` processes that all have joined. The memory is made by this one, which takes no
-/// rank and keeps nothing of it.
+/// Starts `world` processes, and returns when all have joined.
+///
+/// This process creates the memory, takes no rank and keeps no mapping.
 fn start(world: usize, timeout: Duration, rounds: usize) -> Vec<Rank> {
     let segment = ShmSegment::create(world).unwrap();
     let mut ranks: Vec<_> =
@@ -130,8 +132,7 @@ fn processes_reduce() {
     }
 }
 
-/// Nothing can be left behind, because there is nothing but the mappings of the ranks: no file,
-/// and no descriptor that a child could inherit.
+/// Nothing can be left behind: there is no file, and no descriptor that a child could inherit.
 #[test]
 fn the_memory_has_no_name_and_no_descriptor() {
     let ranks = start(2, Duration::from_secs(60), usize::MAX);
@@ -148,9 +149,9 @@ fn the_memory_has_no_name_and_no_descriptor() {
     }
 }
 
-/// `COLLECTIVE_TEST_KILLS` rounds; 5 if not set.
+/// The number of rounds is `COLLECTIVE_TEST_KILLS`, 5 by default.
 #[test]
-fn a_killed_rank_is_noticed_by_all_within_five_seconds() {
+fn a_killed_rank_is_detected_by_all_within_five_seconds() {
     let kills = env::var("COLLECTIVE_TEST_KILLS").map_or(5, |n| n.parse().unwrap());
     let mut random = rand::rng();
     for _ in 0..kills {
@@ -181,7 +182,7 @@ fn a_stopped_rank_is_named_at_the_deadline() {
         let Some(Error::Timeout { absent, .. }) = &error else { panic!("rank {rank}: {error:?}") };
         assert!(absent.contains("rank 1") && !absent.contains(&format!("rank {rank}")), "{absent}");
     }
-    // When it goes on, it learns that the others have given up.
+    // It continues and fails, because the others have timed out.
     ranks[1].signal(libc::SIGCONT);
     let error = ranks[1].ended();
     assert!(matches!(error, Some(Error::PeerLost { .. })), "{error:?}");
@@ -196,7 +197,7 @@ fn a_rank_that_never_joins_is_named() {
 }
 
 #[test]
-fn a_rank_cannot_be_taken_twice() {
+fn two_processes_cannot_have_the_same_rank() {
     let segment = ShmSegment::create(2).unwrap();
     let twin = ShmSegment::open(segment.name(), 2).unwrap();
     let brief = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Failures on the device: they end the group on all ranks, with one cause, and NCCL with it.
+//! Failures on the device: they end the group and NCCL on all ranks, with one cause.
 
 use crate::{
     common::{Kind, options, world},
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 const SUM: Op = Op::AllReduce(ReduceOp::Sum);
 
-/// Reduces until it fails; how, and what the group says of it.
+/// Reduces until a call fails; returns its error and the group's cause.
 fn until_failure(group: &ProcessGroup) -> (Error, Error) {
     let step = |_| collective(group, &SUM, &[1.0f32; 100]).err();
     let error = (0..10).find_map(step).expect("a failure");
     (error, cause(group))
 }
 
-/// All ranks end with one cause, later calls with it too, and NCCL is aborted on all of them.
+/// Checks that all ranks fail with one cause, also in later calls, and abort NCCL.
 fn all_fail(kind: Kind, settings: &[(&str, i32, u64)], timeout: Duration) -> Error {
     let stand_in = StandIn::of(settings).unwrap();
     let begun = Instant::now();
@@ -92,12 +92,12 @@ fn an_asynchronous_error_ends_the_group() {
 }
 
 #[test]
-fn the_error_of_another_rank_ends_the_group() {
+fn an_error_on_another_rank_ends_the_group() {
     let error = all_fail(Kind::Tcp, &[("remote_error_at", 0, 4)], Duration::from_secs(60)).to_string();
     assert!(error.contains("NCCL cannot reach another rank"), "{error}");
 }
 
-/// What each rank of a world gets from the calls that it makes.
+/// Result of each rank's calls.
 fn each(
     size: usize,
     timeout: Duration,
@@ -114,7 +114,7 @@ fn each(
 }
 
 #[test]
-fn a_mismatch_is_found_before_nccl_hears_of_it() {
+fn a_mismatch_is_detected_before_nccl_is_called() {
     let (errors, log) = each(2, Duration::from_secs(60), |group| {
         collective(group, &SUM, &vec![1.0f32; 10 + group.rank()]).map(|_| ())
     });
@@ -127,7 +127,7 @@ fn a_mismatch_is_found_before_nccl_hears_of_it() {
 }
 
 #[test]
-fn device_and_host_do_not_mix() {
+fn device_and_host_memory_in_one_call_are_a_mismatch() {
     let (errors, _) = each(2, Duration::from_secs(60), |group| match group.rank() {
         0 => collective(group, &Op::Broadcast(0), &[1.0f32; 8]).map(|_| ()),
         _ => group.all_reduce(&mut [1.0f32; 8], ReduceOp::Sum),
@@ -136,7 +136,7 @@ fn device_and_host_do_not_mix() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named() {
+fn an_absent_rank_is_named() {
     let (errors, log) = each(3, Duration::from_secs(2), |group| match group.rank() {
         1 => Err(cause(group)),
         _ => collective(group, &SUM, &[1.0f32]).map(|_| ()),
@@ -148,7 +148,7 @@ fn a_rank_that_does_not_come_is_named() {
 }
 
 #[test]
-fn aborting_the_group_ends_what_is_on_the_device() {
+fn aborting_the_group_ends_work_on_the_device() {
     let stand_in = StandIn::of(&[("hang_at", -1, 1)]).unwrap();
     world(Kind::Thread, 2, options(), |group| {
         attach(&group, &stand_in);

@@ -1,4 +1,4 @@
-//! Ranks as processes, one of which dies in the middle of a call: the others end with its name.
+//! Ranks as processes, one of which dies during a call: the others fail with an error that names it.
 
 use crate::{
     common::{free_port, options},
@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rank, world size and port of a process that is one.
+/// Environment variable with a rank process's rank, world size and port.
 const ROLE: &str = "NCCL_TEST_ROLE";
 
-/// Not a test of its own: what a rank does.
+/// Entry point of a rank process; passes at once in the test run itself.
 #[test]
 fn rank() {
     let Ok(role) = env::var(ROLE) else { return };
@@ -36,7 +36,7 @@ fn rank() {
         match sum {
             Ok(sum) => assert_eq!(sum, [(round * size) as f32; 1000]),
             Err(error) => {
-                // The cause may come a moment after the call.
+                // The group may record the cause shortly after the call fails.
                 println!("ENDED {error} / {}", crate::site::cause(&group));
                 while !stand_in.calls(rank).contains(&"Abort".to_string()) {
                     thread::sleep(Duration::from_millis(1));
@@ -56,7 +56,7 @@ fn start(rank: usize, size: usize, port: u16, wrong: &str) -> Child {
     command.stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// What each rank said last, and whether it ended well.
+/// Runs the ranks; returns the last line of each, and whether it exited successfully.
 fn run(size: usize, wrong: &str) -> Vec<(String, bool)> {
     let port = free_port();
     let ranks: Vec<Child> = (0..size).map(|rank| start(rank, size, port, wrong)).collect();
@@ -70,7 +70,7 @@ fn run(size: usize, wrong: &str) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn processes_reduce_and_end() {
+fn processes_reduce_and_shut_down() {
     for size in [2, 5] {
         for (said, well) in run(size, "") {
             assert_eq!((said.as_str(), well), ("well", true));
@@ -79,7 +79,7 @@ fn processes_reduce_and_end() {
 }
 
 #[test]
-fn a_rank_that_dies_in_a_call_is_named_by_all_others() {
+fn a_rank_that_dies_during_a_call_is_named_by_all_others() {
     let begun = Instant::now();
     for (rank, (said, well)) in run(4, "die_at:2=7").into_iter().enumerate() {
         if rank == 2 {

@@ -1,5 +1,6 @@
-//! The transport `nccl` against a stand-in for the library: init, order of calls, results, errors,
-//! time-outs and aborts, for worlds of threads and of processes.
+//! The transport `nccl` with a stand-in for the library, for worlds of threads and of processes.
+//!
+//! Initialisation, order of calls, results, errors, time-outs and aborts.
 
 #![cfg(target_os = "linux")]
 
@@ -13,7 +14,7 @@ mod start;
 
 use collective::ProcessGroup;
 
-/// What a rank's threads need to come to their end before the log is looked at.
+/// Destroys the group, which waits for its threads, so that a test can read the log.
 fn leave(group: ProcessGroup) {
     group.destroy();
 }

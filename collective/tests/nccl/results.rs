@@ -1,9 +1,9 @@
-//! Every collective, for every type and world size, against what it should give.
+//! Results of every collective, for every type and world size.
 
 use crate::{
     common::{Kind, options, world},
     leave,
-    site::{Op, Site, StandIn, attach, collective, site},
+    site::{HostSite, Op, StandIn, attach, collective, site},
 };
 use collective::{
     DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, communicator::Call,
@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-/// Small whole numbers, which every type holds and adds up exactly.
+/// Small integers, which every type represents and sums exactly.
 fn value(rank: usize, i: usize) -> i32 {
     ((i * 3 + rank * 2) % 5 + 1) as i32
 }
@@ -78,14 +78,14 @@ fn collectives_equal_a_serial_reference_in_worlds_of_one_to_eight() {
 }
 
 #[test]
-fn every_control_plane_carries_it() {
+fn nccl_works_with_every_control_plane() {
     for kind in [Kind::Tcp, Kind::Shm, Kind::Thread, Kind::Hierarchical] {
         let stand_in = StandIn::new();
         world(kind, 4, options(), |group| {
             attach(&group, &stand_in);
             let sum = collective(&group, &Op::AllReduce(ReduceOp::Sum), &[group.rank() as f32]).unwrap();
             assert_eq!(sum, [6.0]);
-            // What is on the host goes on as before.
+            // Calls on host memory work as before.
             let mut host = [1i64];
             group.all_reduce(&mut host, ReduceOp::Sum).unwrap();
             assert_eq!(host, [4]);
@@ -95,14 +95,14 @@ fn every_control_plane_carries_it() {
 }
 
 #[test]
-fn split_groups_get_a_plane_of_their_own() {
+fn sub_groups_have_their_own_communicator() {
     let stand_in = StandIn::new();
     world(Kind::Shm, 4, options(), |group| {
         attach(&group, &stand_in);
         let half = group.split(group.rank() as u64 % 2, 0).unwrap();
         let sum = collective(&half, &Op::AllReduce(ReduceOp::Sum), &[group.rank() as f32]).unwrap();
         assert_eq!(sum, [if group.rank() % 2 == 0 { 2.0 } else { 4.0 }]);
-        // A group of one has nothing to exchange.
+        // A group of one rank does not use NCCL.
         let alone = group.split(group.rank() as u64, 0).unwrap();
         assert!(alone.device().is_none());
         drop(half);
@@ -114,7 +114,7 @@ fn split_groups_get_a_plane_of_their_own() {
     assert_eq!(ids, 3);
 }
 
-/// An all-reduce of no elements, which touches no memory.
+/// An all-reduce of no elements, which accesses no memory.
 fn nothing() -> DeviceCall {
     let (operation, dtype, reduce) = ("all_reduce", DType::U8, Some(ReduceOp::Sum));
     DeviceCall { operation, dtype, count: 0, reduce, root: None }
@@ -122,40 +122,40 @@ fn nothing() -> DeviceCall {
 
 fn reduce_nothing(nccl: &NcclCommunicator, call: &Call, stream: *mut c_void) -> collective::Result<()> {
     let memory = std::ptr::NonNull::<u8>::dangling().as_ptr();
-    // SAFETY: a call of no elements touches no memory.
+    // SAFETY: a call of no elements accesses no memory.
     unsafe { nccl.all_reduce(call, memory.cast_const().cast(), memory.cast(), stream) }
 }
 
 #[test]
-fn calls_are_not_waited_for_where_the_device_orders_them() {
-    // Each takes 50 ms on the device.
+fn the_host_does_not_wait_if_the_device_orders_streams() {
+    // Each call takes 50 ms on the device.
     let stand_in = StandIn::of(&[("busy", -1, 50)]).unwrap();
     world(Kind::Thread, 2, options(), |group| {
         for orders in [true, false] {
             let group = group.split(0, 0).unwrap();
-            let device = Site { orders, ..Site::new(&stand_in, group.rank().to_string()) };
+            let device = HostSite { orders, ..HostSite::new(&stand_in, group.rank().to_string()) };
             assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
             let before = std::time::Instant::now();
             let pending = group.run_on_device(nothing(), Box::new(()), reduce_nothing).unwrap();
             let returned = before.elapsed();
             pending.wait().unwrap();
             assert!(before.elapsed().as_millis() >= 50);
-            // Without an order on the device the host has waited already.
+            // If the device does not order streams, the host has waited.
             assert!(orders || returned.as_millis() >= 50);
         }
     });
 }
 
 #[test]
-fn work_in_the_background_holds_the_device_only_when_it_is_waited_for() {
+fn background_work_holds_the_device_only_when_awaited() {
     let stand_in = StandIn::new();
     world(Kind::Thread, 2, options(), |group| {
-        let device = Site::new(&stand_in, group.rank().to_string());
+        let device = HostSite::new(&stand_in, group.rank().to_string());
         let held = device.held.clone();
         assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
         let started: Vec<_> =
             (0..3).map(|_| group.start_on_device(nothing(), Box::new(()), reduce_nothing).unwrap()).collect();
-        // This comes after them, and holds the device for itself alone.
+        // A call in the foreground follows the background calls and holds the device itself.
         group.run_on_device(nothing(), Box::new(()), reduce_nothing).unwrap().wait().unwrap();
         assert_eq!(held.load(Ordering::SeqCst), 1);
         for work in started {
@@ -169,7 +169,7 @@ fn work_in_the_background_holds_the_device_only_when_it_is_waited_for() {
 }
 
 #[test]
-fn a_group_without_a_plane_says_so_and_one_has_one_only() {
+fn a_device_must_be_attached_exactly_once() {
     let stand_in = StandIn::new();
     world(Kind::Thread, 2, options(), |group| {
         let error = collective(&group, &Op::AllGather, &[1.0f32]).unwrap_err();

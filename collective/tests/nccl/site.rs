@@ -1,5 +1,6 @@
-//! A device that is host memory, and its NCCL, the stand-in: built once a run of the tests and
-//! copied for each test, because every copy is a library with settings of its own.
+//! An emulated device in host memory, and the NCCL stand-in.
+//!
+//! The stand-in is compiled once per test run and copied for each test, because every copy has its own settings.
 
 use collective::{
     DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
@@ -17,7 +18,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// One copy of the stand-in.
+/// A copy of the NCCL stand-in.
 #[derive(Debug)]
 pub struct StandIn {
     _folder: TempDir,
@@ -46,14 +47,14 @@ impl StandIn {
         Self::of(&[]).unwrap()
     }
 
-    /// With these settings, of a rank or of all (−1).
+    /// Creates a copy with these settings, each for one rank or all (−1).
     pub fn of(settings: &[(&str, i32, u64)]) -> Result<Arc<Self>> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libnccl.so.2");
         std::fs::copy(built(), &path).unwrap();
-        // SAFETY: it is the stand-in, whose initialisers do nothing.
+        // SAFETY: the library is the stand-in, whose initialisers do nothing.
         let symbols = unsafe { libloading::Library::new(&path) }.unwrap();
-        // SAFETY: the type is the stand-in's.
+        // SAFETY: the type is that of the stand-in's function.
         let set = unsafe { symbols.get::<unsafe extern "C" fn(*const c_char, c_int, u64)>(b"standInSet") };
         let set = set.unwrap();
         for (name, rank, value) in settings {
@@ -64,9 +65,9 @@ impl StandIn {
         Ok(Arc::new(StandIn { _folder: folder, library: Library::first_of(&[path])?, symbols }))
     }
 
-    /// What was called, in order.
+    /// All calls, in order.
     pub fn log(&self) -> Vec<String> {
-        // SAFETY: the type is the stand-in's.
+        // SAFETY: the type is that of the stand-in's function.
         let log =
             unsafe { self.symbols.get::<unsafe extern "C" fn() -> *mut c_char>(b"standInLog") }.unwrap();
         // SAFETY: it returns a C string, which is leaked.
@@ -84,18 +85,18 @@ impl StandIn {
     }
 }
 
-/// What a rank's device is said to be.
+/// The device of a rank.
 #[derive(Debug)]
-pub struct Site {
+pub struct HostSite {
     pub stand_in: Arc<StandIn>,
     pub identity: String,
     /// Whether the device orders streams.
     pub orders: bool,
-    /// Marks that the device was made to wait for.
+    /// Number of events that the device was made to wait for.
     pub held: Arc<AtomicI64>,
 }
 
-impl DeviceSite for Site {
+impl DeviceSite for HostSite {
     fn name(&self) -> String {
         "pretended:0".into()
     }
@@ -106,7 +107,7 @@ impl DeviceSite for Site {
         Ok(self.stand_in.library)
     }
     fn stream(&self) -> Result<Arc<dyn Stream>> {
-        // SAFETY: the type is the stand-in's.
+        // SAFETY: the type is that of the stand-in's function.
         let pending = unsafe { self.stand_in.symbols.get(b"standInPending") }.unwrap();
         let (given, handle) = (AtomicI64::new(0), Box::new(0));
         let counts = Arc::new(Counts { pending: *pending, handle, given, held: self.held.clone() });
@@ -117,7 +118,7 @@ impl DeviceSite for Site {
 #[derive(Debug)]
 struct Counts {
     pending: unsafe extern "C" fn(*mut c_void) -> i64,
-    /// Its address is the stream's.
+    /// Its address is the handle of the stream.
     handle: Box<u8>,
     given: AtomicI64,
     held: Arc<AtomicI64>,
@@ -154,7 +155,7 @@ impl Stream for HostStream {
     }
 }
 
-/// The device computes nothing.
+/// Work that is already complete, because the device computes nothing.
 #[derive(Debug)]
 struct Nothing;
 
@@ -172,7 +173,7 @@ struct HostEvent {
 
 impl Event for HostEvent {
     fn is_complete(&self) -> Result<bool> {
-        // SAFETY: it only counts.
+        // SAFETY: it only returns a number.
         let pending = unsafe { (self.counts.pending)(self.counts.handle()) };
         Ok(self.counts.given.load(Ordering::SeqCst) - pending >= self.number)
     }
@@ -182,28 +183,28 @@ impl Event for HostEvent {
     }
 }
 
-/// The site of a rank with a device of its own.
+/// A site for a rank with its own device.
 pub fn site(stand_in: &Arc<StandIn>, rank: usize) -> Result<Arc<dyn DeviceSite>, String> {
-    Ok(Arc::new(Site::new(stand_in, format!("device {rank}"))))
+    Ok(Arc::new(HostSite::new(stand_in, format!("device {rank}"))))
 }
 
-impl Site {
+impl HostSite {
     pub fn new(stand_in: &Arc<StandIn>, identity: String) -> Self {
-        Site { stand_in: stand_in.clone(), identity, orders: true, held: Arc::default() }
+        HostSite { stand_in: stand_in.clone(), identity, orders: true, held: Arc::default() }
     }
 }
 
-/// Attaches it, as must succeed.
+/// Attaches a device, which must succeed.
 pub fn attach(group: &ProcessGroup, stand_in: &Arc<StandIn>) {
     let path = group.attach(site(stand_in, group.rank())).unwrap();
     assert!(matches!(&path, DevicePath::Nccl(name) if name.contains("NCCL 2.21.5")), "{path}");
 }
 
-/// Memory that a call reads or writes while others hold it.
+/// Memory that a call accesses through pointers while others hold a reference.
 pub struct Memory<T>(UnsafeCell<Vec<T>>);
-// SAFETY: the tests look at it before and after a call only.
+// SAFETY: the tests access it only before and after a call.
 unsafe impl<T> Sync for Memory<T> {}
-// SAFETY: the same.
+// SAFETY: as above.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 pub enum Op {
@@ -212,11 +213,11 @@ pub enum Op {
     Broadcast(usize),
     AllGather,
     ReduceScatter(ReduceOp),
-    /// Around the ring.
+    /// Send and receive around a ring.
     Exchange,
 }
 
-/// One collective on `data`; what this rank receives.
+/// Runs one collective on `data` and returns the received values.
 pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Result<Vec<T>> {
     let (rank, n) = (group.rank(), group.world_size());
     let (operation, reduce, root) = match op {
@@ -238,7 +239,7 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
         DeviceCall { operation, dtype: <T as Element>::DTYPE as DType, count: data.len(), reduce, root };
     let memory = Box::new((send.clone(), recv.clone()));
     let pending = group.run_on_device(call, memory, |nccl, call, stream| {
-        // SAFETY: both are as long as the call says, and kept until the stream is through with it.
+        // SAFETY: both have the lengths of the call and are kept until the stream has completed it.
         unsafe {
             let (from, to) = ((*send.0.get()).as_ptr().cast(), (*recv.0.get()).as_mut_ptr().cast());
             match op {
@@ -252,11 +253,11 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
         }
     })?;
     pending.wait()?;
-    // SAFETY: the stream is through with it.
+    // SAFETY: the stream has completed the call.
     Ok(unsafe { (*recv.0.get()).clone() })
 }
 
-/// The first cause that a rank's failed call leaves behind; waits until the group knows.
+/// The first cause of a failed call; waits until the group has recorded it.
 pub fn cause(group: &ProcessGroup) -> Error {
     for _ in 0..10_000 {
         if let Some(error) = group.failure() {

@@ -1,9 +1,9 @@
-//! How a device transport begins and ends: the id, the order of calls, and why there is none.
+//! Start and end of a device transport: unique id, order of calls, and reasons to stay on the host.
 
 use crate::{
     common::{Kind, options, world},
     leave,
-    site::{Op, Site, StandIn, attach, collective, site},
+    site::{HostSite, Op, StandIn, attach, collective, site},
 };
 use collective::{
     DevicePath, ReduceOp,
@@ -17,7 +17,7 @@ use std::{
 };
 
 #[test]
-fn one_rank_makes_the_id_and_all_end_in_order() {
+fn rank_0_creates_the_id_and_all_ranks_shut_down_in_order() {
     for kind in [Kind::Thread, Kind::Tcp] {
         let stand_in = StandIn::new();
         world(kind, 3, options(), |group| {
@@ -36,23 +36,23 @@ fn one_rank_makes_the_id_and_all_end_in_order() {
 }
 
 #[test]
-fn dropping_a_group_ends_it_in_order_too() {
+fn dropping_a_group_shuts_it_down_in_order() {
     let stand_in = StandIn::new();
     world(Kind::Shm, 2, options(), |group| {
         attach(&group, &stand_in);
         collective(&group, &Op::AllReduce(ReduceOp::Sum), &[1.0f32]).unwrap();
     });
-    // The watchdog has done so when the drop returns: it must not call NCCL while the process exits.
+    // The watchdog has ended when the drop returns: it must not call NCCL while the process exits.
     for rank in 0..2 {
         assert_eq!(stand_in.calls(rank), ["Init", "AllReduce", "Finalize", "Destroy"]);
     }
 }
 
-/// Why all ranks of a world stay with host memory.
+/// The reason why all ranks of a world use host memory.
 fn refused(size: usize, attach: impl Fn(&collective::ProcessGroup) -> DevicePath + Sync) -> String {
     let whys = world(Kind::Shm, size, options().rendezvous_timeout(Duration::from_secs(3)), |group| {
         let path = attach(&group);
-        // The group goes on.
+        // The group stays usable.
         group.barrier().unwrap();
         match path {
             DevicePath::Host(why) => why,
@@ -64,7 +64,7 @@ fn refused(size: usize, attach: impl Fn(&collective::ProcessGroup) -> DevicePath
 }
 
 #[test]
-fn a_rank_without_a_device_keeps_all_on_the_host() {
+fn all_ranks_use_the_host_if_one_has_no_device() {
     let stand_in = StandIn::new();
     let why = refused(3, |group| {
         let mine = site(&stand_in, group.rank()).and_then(|site| match group.rank() {
@@ -78,14 +78,14 @@ fn a_rank_without_a_device_keeps_all_on_the_host() {
 }
 
 #[test]
-fn two_ranks_on_one_device_are_refused_by_name() {
+fn two_ranks_on_one_device_are_rejected_by_name() {
     let stand_in = StandIn::new();
     let why = refused(4, |group| group.attach(site(&stand_in, group.rank() % 3)).unwrap());
     assert!(why.starts_with("ranks 0 and 3 share one GPU"), "{why}");
 }
 
 #[test]
-fn ranks_with_different_versions_are_refused_by_name() {
+fn different_nccl_versions_are_rejected_by_name() {
     let (old, new) = (StandIn::of(&[("version", -1, 22_000)]).unwrap(), StandIn::new());
     let why = refused(2, |group| {
         let stand_in = if group.rank() == 0 { &old } else { &new };
@@ -95,13 +95,13 @@ fn ranks_with_different_versions_are_refused_by_name() {
 }
 
 #[test]
-fn a_version_without_a_configuration_is_refused() {
+fn a_version_without_ncclconfig_is_rejected() {
     let error = StandIn::of(&[("version", -1, 21_304)]).unwrap_err().to_string();
     assert!(error.contains("it is NCCL 2.13.4, and 2.14.0 is needed"), "{error}");
 }
 
 #[test]
-fn a_slow_init_is_waited_for() {
+fn a_slow_init_succeeds() {
     let stand_in = StandIn::of(&[("slow_init", 1, 700)]).unwrap();
     world(Kind::Shm, 2, options(), |group| {
         attach(&group, &stand_in);
@@ -110,20 +110,20 @@ fn a_slow_init_is_waited_for() {
 }
 
 #[test]
-fn an_init_that_does_not_end_is_given_up_at_its_deadline() {
+fn an_init_that_hangs_times_out() {
     let stand_in = StandIn::of(&[("no_init", 1, 1)]).unwrap();
     let begun = Instant::now();
     let why = refused(3, |group| group.attach(site(&stand_in, group.rank())).unwrap());
     assert!(why.contains("timed out after 3 s"), "{why}");
     assert!(begun.elapsed() < Duration::from_secs(60));
     for rank in 0..3 {
-        // NCCL cannot abort it.
+        // NCCL cannot abort an initialisation.
         assert_eq!(stand_in.calls(rank), ["Init"]);
     }
 }
 
 #[test]
-fn an_init_that_ends_after_its_deadline_is_undone() {
+fn an_init_that_ends_after_its_deadline_is_aborted() {
     let stand_in = StandIn::of(&[("slow_init", -1, 4000)]).unwrap();
     let why = refused(2, |group| group.attach(site(&stand_in, group.rank())).unwrap());
     assert!(why.contains("timed out after 3 s"), "{why}");
@@ -138,7 +138,7 @@ fn an_init_that_ends_after_its_deadline_is_undone() {
 }
 
 #[test]
-fn a_rank_that_does_not_leave_holds_others_for_a_bounded_time() {
+fn shutdown_waits_a_bounded_time_for_an_absent_rank() {
     let stand_in = StandIn::of(&[("no_finalize", 1, 1)]).unwrap();
     let begun = Instant::now();
     world(Kind::Thread, 2, options(), |group| {
@@ -153,9 +153,9 @@ fn a_rank_that_does_not_leave_holds_others_for_a_bounded_time() {
 }
 
 #[test]
-fn a_device_that_cannot_be_named_keeps_all_on_the_host() {
+fn all_ranks_use_the_host_if_a_device_has_no_identity() {
     #[derive(Debug)]
-    struct Broken(Site);
+    struct Broken(HostSite);
     impl collective::transport::nccl::DeviceSite for Broken {
         fn name(&self) -> String {
             self.0.name()
@@ -171,12 +171,15 @@ fn a_device_that_cannot_be_named_keeps_all_on_the_host() {
         }
     }
     let stand_in = StandIn::new();
-    let why =
-        refused(2, |group| group.attach(Ok(Arc::new(Broken(Site::new(&stand_in, String::new()))))).unwrap());
+    let why = refused(2, |group| {
+        group.attach(Ok(Arc::new(Broken(HostSite::new(&stand_in, String::new()))))).unwrap()
+    });
     assert_eq!(why, "rank 0: its driver is gone");
 }
 
-/// Names a real libnccl, such as that of the wheel `nvidia-nccl-cu13`. Without it the test does nothing.
+/// Environment variable with the path of a real libnccl, such as that of the wheel `nvidia-nccl-cu13`.
+///
+/// Without it the test is skipped.
 const REAL: &str = "BURN_DDP_TEST_NCCL";
 
 #[test]

@@ -1,6 +1,7 @@
-//! Work on a stream of the stand-in for libcuda, if that is loaded: device memory is readable on the
-//! device's thread alone, in the order of the stream. Inputs are copied to the host when the stream
-//! comes to the operation, and outputs back when the communicator's thread is through with it.
+//! NCCL operations on a stream of the libcuda stand-in, if that is loaded.
+//!
+//! Only the device's thread can access device memory, in stream order. Inputs are copied to the host when the stream
+//! reaches the operation, and outputs are copied back when the communicator's thread has completed it.
 
 use super::{Batch, Operation, Shared};
 use crate::numbers;
@@ -18,12 +19,12 @@ unsafe extern "C" {
 /// RTLD_LAZY and RTLD_NOLOAD.
 const IF_LOADED: c_int = 1 | 4;
 
-/// The stand-in's entry point for other libraries.
+/// The libcuda stand-in's entry point for other libraries.
 pub fn push() -> Option<Push> {
     static PUSH: OnceLock<Option<Push>> = OnceLock::new();
     *PUSH.get_or_init(|| {
         const DRIVER: &CStr = c"libcuda.so.1";
-        // SAFETY: the symbol has this type where it exists.
+        // SAFETY: the symbol has this type in the stand-in.
         unsafe {
             let driver = dlopen(DRIVER.as_ptr(), IF_LOADED);
             let found = if driver.is_null() { driver } else { dlsym(driver, c"cudaStandInPush".as_ptr()) };
@@ -32,13 +33,13 @@ pub fn push() -> Option<Push> {
     })
 }
 
-/// Operations on their way through a stream.
+/// Operations that are enqueued on a stream.
 struct Staged {
     comm: Shared,
     stream: usize,
-    /// As they were called, on device memory.
+    /// The operations on device memory.
     device: Vec<Operation>,
-    /// The same on these buffers: input and output of each.
+    /// Input and output buffers of each on the host.
     host: Vec<(Vec<u8>, Vec<u8>)>,
     begun: bool,
     done: &'static AtomicBool,
@@ -60,7 +61,7 @@ impl Staged {
     fn begin(&mut self) {
         for operation in &self.device {
             let (input, output) = self.sizes(operation);
-            // What an operation does not write keeps its value.
+            // Bytes that an operation does not write keep their value.
             self.host.push(unsafe { (copy(operation.send, input), copy(operation.recv, output)) });
         }
         let on_host = self.device.iter().zip(&mut self.host).map(|(operation, (input, output))| Operation {
@@ -69,7 +70,7 @@ impl Staged {
             ..operation.clone()
         });
         let batch = Batch { stream: self.stream, operations: on_host.collect(), done: Some(self.done) };
-        // A communicator that is gone never finishes; its stream is not waited for.
+        // The operations of an aborted communicator never complete.
         if let Some(queue) = self.comm.queue.lock().unwrap().as_ref() {
             let _ = queue.send(batch);
         }
@@ -82,7 +83,7 @@ impl Staged {
     }
 }
 
-/// A copy of device memory; of nothing, if there are no bytes.
+/// A copy of device memory.
 unsafe fn copy(address: usize, length: usize) -> Vec<u8> {
     if length == 0 { Vec::new() } else { unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec() }
 }
@@ -105,7 +106,7 @@ unsafe extern "C" fn poll(staged: *mut c_void) -> c_int {
     1
 }
 
-/// Puts operations on a stream of the stand-in for libcuda.
+/// Enqueues operations on a stream of the libcuda stand-in.
 pub fn stage(push: Push, comm: Shared, stream: usize, device: Vec<Operation>) -> c_int {
     let done = Box::leak(Box::new(AtomicBool::new(false)));
     let staged = Box::new(Staged { comm, stream, device, host: Vec::new(), begun: false, done });

@@ -1,8 +1,8 @@
-//! A stand-in for libnccl, for tests on machines without a GPU: the functions that the transport
-//! uses, over host memory. Ranks meet in a folder that the unique id names, so threads and processes
-//! can be ranks alike. Work runs on a thread of the communicator's own, in order, as it would on a
-//! stream. Built by the tests with plain `rustc`; each copy of the file is a library with settings of
-//! its own. It knows no more of NCCL than its documentation says of these functions.
+//! A stand-in for libnccl for tests without a GPU, with the functions that the transport uses, on host memory.
+//!
+//! Ranks, in threads or processes, meet in a folder that the unique id names. Each communicator executes its work in
+//! order on its own thread, as on a stream. The tests compile it with plain `rustc`; each copy of the file is a
+//! library with its own settings. It implements only the documented behaviour of NCCL.
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 #[path = "device.rs"]
@@ -43,17 +43,17 @@ struct Comm {
     sequence: AtomicU64,
     messages: Mutex<HashMap<(c_int, c_int), u64>>,
     queue: Mutex<Option<Sender<Batch>>>,
-    /// Whether its functions block, as its configuration says.
+    /// Whether its functions block, from its configuration.
     blocking: bool,
-    /// Calls that put work on a stream.
+    /// Number of calls that enqueued work.
     calls: AtomicU64,
 }
 
-/// Operations that were called together.
+/// Operations that were called in one group.
 struct Batch {
     stream: usize,
     operations: Vec<Operation>,
-    /// Set when they are complete, for a stream of the stand-in for libcuda.
+    /// Set when they are complete, for a stream of the libcuda stand-in.
     done: Option<&'static AtomicBool>,
 }
 
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
 pub unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, SeqCst);
-    // Copies of this library count for themselves.
+    // Every copy of this library has its own counter.
     let own = &raw const NEXT as usize;
     let folder = std::env::temp_dir().join(format!("nccl-{}-{own:x}-{number}", std::process::id()));
     let name = folder.as_os_str().as_encoded_bytes();
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
                         done.store(true, SeqCst);
                     }
                 }
-                // The device never comes past it, unless it is aborted.
+                // The device never completes it, unless it is aborted.
                 Err(None) => {}
                 Err(Some(code)) => worker.state.store(code, SeqCst),
             }
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     code
 }
 
-/// The communicator, without taking it from its owner.
+/// The communicator, without taking ownership.
 unsafe fn borrow(comm: *mut c_void) -> Shared {
     unsafe {
         Arc::increment_strong_count(comm.cast::<Comm>());
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: *mut c_void) -> c_int {
         if setting("no_finalize", comm.rank).is_some() {
             return comm.hang();
         }
-        // All must come; the name differs from an operation's.
+        // All ranks must call it; the name differs from those of operations.
         comm.put(&format!("leave-{}", comm.rank), b"bye");
         if (0..comm.size).all(|rank| comm.take(&format!("leave-{rank}")).is_some()) {
             comm.state.store(SUCCESS, SeqCst);
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn ncclCommAbort(comm: *mut c_void) -> c_int {
     SUCCESS
 }
 
-/// The last one out takes the folder with it.
+/// The last rank that leaves removes the folder.
 fn sweep(folder: &Path, size: c_int) {
     static LEAVING: Mutex<()> = Mutex::new(());
     let _one = LEAVING.lock().unwrap();

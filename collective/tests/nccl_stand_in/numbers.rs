@@ -1,8 +1,8 @@
-//! The stand-in's arithmetic: NCCL's types and reductions, on bytes in host memory, in f64 or i64.
+//! Arithmetic of the NCCL stand-in: NCCL's types and reductions, on bytes in host memory, in f64 or i64.
 
 use std::ffi::c_int;
 
-/// Bytes of one element of an `ncclDataType_t`.
+/// Size in bytes of an element of an `ncclDataType_t`.
 pub fn size(dtype: c_int) -> usize {
     match dtype {
         0 | 1 => 1,
@@ -13,7 +13,7 @@ pub fn size(dtype: c_int) -> usize {
     }
 }
 
-/// The reduction of equally long inputs, element by element.
+/// Reduces inputs of equal length element by element.
 pub fn reduce(inputs: &[Vec<u8>], dtype: c_int, op: c_int) -> Vec<u8> {
     let size = size(dtype);
     let whole = matches!(dtype, 1 | 2 | 4);
@@ -86,13 +86,13 @@ fn from_f16(bits: u16) -> f64 {
     if sign == 1 { -value } else { value }
 }
 
-/// The bits of the nearest half, found among all magnitudes, which are in the order of their bits.
+/// Bits of the nearest half-precision number, by binary search over all magnitudes.
 fn nearest(value: f64, decode: impl Fn(u16) -> f64) -> u16 {
     let (sign, size) = (u16::from(value < 0.0) << 15, value.abs());
     let (mut low, mut high) = (0u16, 0x7fffu16);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        // Above infinity there are no numbers.
+        // There are no numbers above infinity.
         if decode(middle) <= size { low = middle } else { high = middle }
     }
     let (below, above) = (size - decode(low), decode(high) - size);

@@ -1,4 +1,4 @@
-//! The functions that put work on a stream, alone or in a group.
+//! Functions of the NCCL stand-in that enqueue work, alone or in a group.
 
 use super::{Batch, INTERNAL_ERROR, INVALID_USAGE, Operation, SUCCESS, borrow, device};
 use crate::settings::{note, pending, setting};

@@ -1,24 +1,26 @@
-//! What the stand-in is told to do wrong, and what it tells of what was called.
+//! Injected faults of the NCCL stand-in, and the log of its calls.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Mutex;
 
-/// What goes wrong, and on which rank (-1: on all).
+/// Faults: name, rank (-1: all) and value.
 static SETTINGS: Mutex<Vec<(String, c_int, u64)>> = Mutex::new(Vec::new());
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static PENDING: Mutex<Option<HashMap<usize, i64>>> = Mutex::new(None);
 
-/// `slow_init` and `busy`: milliseconds; `hang_at`, `error_at`, `remote_error_at` and `die_at`: the
-/// number of the operation, from 1; `block_at`: the number of the call, from 1, that does not return until
-/// the communicator is aborted; `no_init` and `no_finalize`: never done; `version`: what it says it is.
+/// Adds a fault.
+///
+/// `slow_init` and `busy`: milliseconds. `hang_at`, `error_at`, `remote_error_at` and `die_at`: number of the
+/// operation, from 1. `block_at`: number of the call, from 1, that blocks until the communicator is aborted.
+/// `no_init` and `no_finalize`: never completed. `version`: the reported version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn standInSet(name: *const c_char, rank: c_int, value: u64) {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
     SETTINGS.lock().unwrap().push((name, rank, value));
 }
 
-/// From this process's environment: `STAND_IN="hang_at:1=3"` for rank 1, several with commas.
+/// The value of a fault on `rank`, from [`standInSet`] or the environment: `STAND_IN="hang_at:1=3"` for rank 1.
 pub fn setting(name: &str, rank: c_int) -> Option<u64> {
     let set = SETTINGS.lock().unwrap();
     let fits = |(n, r, v): &(String, c_int, u64)| (n == name && (*r == -1 || *r == rank)).then_some(*v);
@@ -33,13 +35,13 @@ pub fn note(what: String) {
     LOG.lock().unwrap().push(what);
 }
 
-/// All calls of this process so far, a line each. The caller keeps the text.
+/// All calls of this process so far, one per line. The caller owns the text.
 #[unsafe(no_mangle)]
 pub extern "C" fn standInLog() -> *mut c_char {
     CString::new(LOG.lock().unwrap().join("\n")).unwrap().into_raw()
 }
 
-/// Operations that a stream has not done yet.
+/// Number of operations that a stream has not completed.
 #[unsafe(no_mangle)]
 pub extern "C" fn standInPending(stream: *mut c_void) -> i64 {
     PENDING.lock().unwrap().get_or_insert_default().get(&(stream as usize)).copied().unwrap_or(0)

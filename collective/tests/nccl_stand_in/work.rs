@@ -1,5 +1,6 @@
-//! What a communicator's thread does: joining, and one operation after the other, through files in
-//! the folder that all ranks know.
+//! The thread of a communicator of the NCCL stand-in: joining, then one operation after the other.
+//!
+//! Ranks exchange data through files in a shared folder.
 
 use super::{Comm, IN_PROGRESS, INTERNAL_ERROR, Operation, REMOTE_ERROR};
 use crate::{numbers, settings::setting};
@@ -12,11 +13,11 @@ use std::time::Duration;
 impl Comm {
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let hidden = self.folder.join(format!(".{name}-{}", self.rank));
-        // The folder goes with the first rank that leaves.
+        // The folder is removed when the first rank leaves.
         let _ = fs::write(&hidden, bytes).and_then(|()| fs::rename(&hidden, self.folder.join(name)));
     }
 
-    /// Waits for ever, or until aborted.
+    /// Waits without a limit until the file exists, or until aborted.
     pub fn take(&self, name: &str) -> Option<Vec<u8>> {
         loop {
             if let Ok(bytes) = fs::read(self.folder.join(name)) {
@@ -29,7 +30,7 @@ impl Comm {
         }
     }
 
-    /// Waits until what is in progress has ended, or was aborted.
+    /// Waits until the operations in progress have completed or were aborted.
     pub fn settle(&self) -> c_int {
         loop {
             match self.state.load(SeqCst) {
@@ -58,7 +59,7 @@ impl Comm {
         (0..self.size).all(|rank| self.take(&format!("join-{rank}")).is_some())
     }
 
-    /// `Err(None)` if it was aborted or hangs.
+    /// Executes an operation; `Err(None)` if it was aborted or hangs.
     pub fn perform(&self, operation: &Operation) -> Result<(), Option<c_int>> {
         let sequence = self.sequence.fetch_add(1, SeqCst) + 1;
         let at = |name: &str| setting(name, self.rank) == Some(sequence);
@@ -66,7 +67,7 @@ impl Comm {
             thread::sleep(Duration::from_millis(ms));
         }
         if at("die_at") {
-            // As kill -9 does.
+            // As with kill -9.
             std::process::abort();
         }
         if at("hang_at") {
@@ -137,7 +138,7 @@ impl Comm {
             }
             other => panic!("no operation {other}"),
         }
-        // Whoever is two operations on has read what was before.
+        // A rank that is two operations ahead has read the earlier files.
         if sequence > 2 {
             let _ = fs::remove_file(self.folder.join(format!("{}-{}", sequence - 2, self.rank)));
         }

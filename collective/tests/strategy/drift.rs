@@ -1,11 +1,11 @@
-//! Replicas that come apart although the settings that are known are the same.
+//! Replicas that diverge although the compared settings are equal.
 
 use crate::{Rank, failures, fit_all};
 use collective::Error;
 
-/// The momentum is in the optimizer, where the strategy does not see it.
+/// The momentum belongs to the optimizer, which the strategy does not compare.
 #[test]
-fn a_replica_that_drifts_is_named_after_the_epoch() {
+fn a_diverged_replica_is_named_after_the_epoch() {
     for batch_norm in [false, true] {
         let rank = |rank| {
             let momentum = if rank == 2 { 0.5 } else { 0.9 };
@@ -20,7 +20,7 @@ fn a_replica_that_drifts_is_named_after_the_epoch() {
     }
 }
 
-/// Each rank's BatchNorm has seen other points; the others get rank 0's statistics.
+/// Each rank's BatchNorm has processed different samples; rank 0's statistics are copied to the others.
 #[test]
 fn batch_norm_statistics_may_differ() {
     let told = fit_all(3, |_| Rank { batch_norm: true, ..Rank::default() }, |_, ddp| ddp);

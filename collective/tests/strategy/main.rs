@@ -1,4 +1,4 @@
-//! Runs of the strategy with a model of its own, whose ranks differ in one thing.
+//! Runs of the DDP strategy in which ranks differ in one setting.
 #![cfg(feature = "burn")]
 
 #[path = "../common/mod.rs"]
@@ -31,16 +31,16 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-type Ddp = DdpStrategy<Line>;
+type Ddp = DdpStrategy<LinearModel>;
 
-/// A straight line, and BatchNorm in front of it if `norm` is there.
+/// Linear regression, with an optional BatchNorm before it.
 #[derive(Module, Debug)]
-struct Line {
+struct LinearModel {
     norm: Option<BatchNorm>,
     linear: Linear,
 }
 
-/// Points of a line; the loss is multiplied by `factor`, and has a gradient of NaN if that is 0.
+/// Points of a line. The loss is multiplied by `factor`; its gradient is NaN if the factor is 0.
 #[derive(Clone, Debug)]
 struct Points {
     x: Tensor<2>,
@@ -48,7 +48,7 @@ struct Points {
     factor: f32,
 }
 
-impl Line {
+impl LinearModel {
     fn regress(&self, points: Points) -> RegressionOutput {
         let x = match &self.norm {
             Some(norm) => norm.forward(points.x),
@@ -62,7 +62,7 @@ impl Line {
     }
 }
 
-impl TrainStep for Line {
+impl TrainStep for LinearModel {
     type Input = Points;
     type Output = RegressionOutput;
     fn step(&self, points: Points) -> TrainOutput<RegressionOutput> {
@@ -71,7 +71,7 @@ impl TrainStep for Line {
     }
 }
 
-impl InferenceStep for Line {
+impl InferenceStep for LinearModel {
     type Input = Points;
     type Output = RegressionOutput;
     fn step(&self, points: Points) -> RegressionOutput {
@@ -79,7 +79,7 @@ impl InferenceStep for Line {
     }
 }
 
-/// What one rank trains with.
+/// Training settings of one rank.
 struct Rank {
     lr: f64,
     momentum: f64,
@@ -106,7 +106,7 @@ impl Default for Rank {
     }
 }
 
-/// Makes batches in the type that the model computes with.
+/// Batches points in the model's computing type.
 struct Stack {
     precision: Precision,
     factor: fn(usize) -> f32,
@@ -125,7 +125,7 @@ impl Batcher<f32, Points> for Stack {
     }
 }
 
-/// What a run told its observer, and why it ended.
+/// Events reported to the observer, and the reason for the end of the run.
 #[derive(Default)]
 struct Told {
     steps: Vec<StepReport>,
@@ -149,26 +149,26 @@ impl Observer for Listen {
     }
 }
 
-/// 40 points over all ranks, on one rank of `group`.
+/// Trains on one rank of `group`, with 40 points over all ranks.
 fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
     let device = Device::flex().autodiff();
     let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs } = rank;
     let world = group.world();
     let load = |precision, factor| {
-        let points = Arc::new(InMemDataset::new((0..40u8).map(|i| f32::from(i) / 40.0).collect()));
-        let stack = Arc::new(Stack { precision, factor, made: AtomicUsize::new(0) });
-        Arc::new(ShardedLoader::new(points, stack, world, batch_size, Some(7), 0))
+        let points = InMemDataset::new((0..40u8).map(|i| f32::from(i) / 40.0).collect());
+        let stack = Stack { precision, factor, made: AtomicUsize::new(0) };
+        Arc::new(ShardedLoader::builder(points, stack).batch_size(batch_size).shuffle(7).build(world))
     };
-    // Evaluation is f32, as the parameters are.
+    // Evaluation uses f32, like the parameters.
     let (train, valid) = (load(precision, factor), load(Precision::F32, |_| 1.0));
     let listen = Arc::new(Listen::default());
     let ddp = Ddp::new(group, &device, train.clone(), valid.clone()).with_observer(listen.clone());
     let norm = batch_norm.then(|| BatchNormConfig::new(1).init(&device));
     let linear = LinearConfig::new(1, 1).with_initializer(Initializer::Zeros).init(&device);
-    let model = Line { norm, linear };
+    let model = LinearModel { norm, linear };
     let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
     let optimizer = SgdConfig::new().with_momentum(momentum).init();
-    let result = SupervisedTraining::<Line>::new(".", train, valid)
+    let result = SupervisedTraining::<LinearModel>::new(".", train, valid)
         .metrics((LossMetric::new(),))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
@@ -181,7 +181,7 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
     Told { failure, ..told }
 }
 
-/// The same on `size` ranks, of which each is asked for its own.
+/// Trains on `size` ranks, with settings for each.
 fn fit_all(
     size: usize,
     rank: impl Fn(usize) -> Rank + Sync,
@@ -193,13 +193,13 @@ fn fit_all(
     })
 }
 
-/// The failure of every rank, after checking that there is one.
+/// The errors of all ranks; every rank must have one.
 fn failures(told: &[Told]) -> Vec<&Error> {
     told.iter().map(|rank| rank.failure.as_ref().expect("a failure on every rank")).collect()
 }
 
 #[test]
-fn ranks_that_differ_in_nothing_train_to_the_end() {
+fn ranks_with_equal_settings_complete_the_run() {
     for batch_norm in [false, true] {
         let told = fit_all(3, |_| Rank { batch_norm, ..Rank::default() }, |_, ddp| ddp);
         assert!(told.iter().all(|rank| rank.failure.is_none() && rank.epochs.len() == 2));

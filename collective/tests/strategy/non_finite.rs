@@ -10,7 +10,7 @@ fn poisoned(rank: usize) -> Rank {
 }
 
 #[test]
-fn a_loss_that_is_nan_on_one_rank_ends_the_run_on_all() {
+fn a_nan_loss_on_one_rank_ends_the_run_on_all() {
     for size in [2, 3] {
         let told = fit_all(size, poisoned, |_, ddp| ddp);
         for error in failures(&told) {
@@ -19,7 +19,7 @@ fn a_loss_that_is_nan_on_one_rank_ends_the_run_on_all() {
         }
         assert!(told.iter().all(|rank| rank.steps.len() == 2), "the third step is not done");
     }
-    // Two batches a step: the third is in the second one.
+    // Two batches per step, so that the third is in the second step.
     let told = fit_all(2, poisoned, |_, ddp| ddp.with_accumulation(2));
     for error in failures(&told) {
         assert!(error.to_string().contains("training loss is NaN in step 2 on rank 1"), "{error}");
@@ -27,13 +27,13 @@ fn a_loss_that_is_nan_on_one_rank_ends_the_run_on_all() {
 }
 
 #[test]
-fn a_device_alone_is_rank_0() {
+fn a_single_device_is_reported_as_rank_0() {
     let told = fit_all(1, |_| Rank { factor: |_| f32::INFINITY, ..Rank::default() }, |_, ddp| ddp);
     let error = failures(&told)[0].to_string();
     assert!(error.contains("training loss is inf in step 1 on rank 0"), "{error}");
 }
 
-/// Each rank's five squares add up to less than 80, and all forty to more than 200.
+/// Each rank's five squares sum to less than 80, and all forty to more than 200.
 #[test]
 fn a_loss_that_overflows_only_in_the_sum_names_no_rank() {
     let told = fit_all(8, |_| Rank { factor: |_| 2.2e36, batch_size: 5, ..Rank::default() }, |_, ddp| ddp);
@@ -43,7 +43,7 @@ fn a_loss_that_overflows_only_in_the_sum_names_no_rank() {
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_ends_a_run_that_clips() {
+fn a_non_finite_gradient_ends_a_run_with_clipping() {
     let rank = |_| Rank { factor: |batch| if batch == 2 { 0.0 } else { 1.0 }, ..Rank::default() };
     for size in [1, 2] {
         let told = fit_all(size, rank, |_, ddp| ddp.with_clip(Some(1.0)));

@@ -1,4 +1,4 @@
-//! f16 whose gradients overflow: skipped steps are reported, and their number is bounded.
+//! Overflow of f16 gradients: skipped steps are reported, and their number is bounded.
 
 use crate::{Ddp, Rank, failures, fit_all};
 use collective::{Error, gradient::ReducerOptions, precision::Precision};
@@ -9,7 +9,7 @@ fn half(_: usize, ddp: Ddp) -> Ddp {
 
 #[test]
 fn skipped_steps_and_the_loss_scale_are_reported() {
-    // Overflows in the second batch alone.
+    // Only the second batch overflows.
     let factor = |batch| if batch == 2 { 1e30 } else { 1e-3 };
     for size in [1, 2] {
         let rank = |_| Rank { factor, precision: Precision::F16, ..Rank::default() };

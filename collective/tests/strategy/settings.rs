@@ -1,9 +1,9 @@
-//! Ranks whose settings differ, in a program of a user's own.
+//! Ranks whose settings differ, in a user's program.
 
 use crate::{Ddp, Rank, failures, fit_all};
 use collective::{Error, gradient::ReducerOptions, strategy::Checkpoints};
 
-/// Fails unless both ranks name exactly this setting, and neither took a step.
+/// Fails unless both ranks report exactly this setting, and neither made a step.
 fn assert_named(
     rank: impl Fn(usize) -> Rank + Sync,
     set: impl Fn(usize, Ddp) -> Ddp + Sync,
@@ -18,13 +18,13 @@ fn assert_named(
     assert!(told.iter().all(|rank| rank.steps.is_empty()));
 }
 
-/// The same for one that only the strategy knows.
+/// Checks a setting that only the strategy has.
 fn assert_set(wanted: &str, set: impl Fn(usize, Ddp) -> Ddp + Sync) {
     assert_named(|_| Rank::default(), set, &[wanted]);
 }
 
 #[test]
-fn what_the_strategy_is_given_is_compared() {
+fn settings_of_the_strategy_are_compared() {
     assert_set("accumulation is 1 on rank 0 and 2 on rank 1", |rank, ddp| ddp.with_accumulation(1 + rank));
     assert_set("max_steps is none on rank 0 and 7 on rank 1", |rank, ddp| {
         ddp.with_max_steps((rank == 1).then_some(7))
@@ -49,11 +49,11 @@ fn what_the_strategy_is_given_is_compared() {
 }
 
 #[test]
-fn what_the_learner_and_the_loaders_have_is_compared() {
+fn settings_of_the_learner_and_the_loaders_are_compared() {
     let lr = |rank| Rank { lr: 0.01 * (rank + 1) as f64, ..Rank::default() };
     let rates = "learning rate (steps 1, 10, 100) is 0.01, 0.01 on rank 0 and 0.02, 0.02 on rank 1";
     assert_named(lr, |_, ddp| ddp, &[rates]);
-    // Four and five points a rank are the same number of steps.
+    // Four and five points per rank give the same number of steps.
     let batch_size = |rank| Rank { batch_size: 4 + rank, epochs: 1, ..Rank::default() };
     let told = fit_all(2, batch_size, |_, ddp| ddp);
     for error in failures(&told) {
@@ -64,7 +64,7 @@ fn what_the_learner_and_the_loaders_have_is_compared() {
 }
 
 #[test]
-fn another_model_is_named_by_its_first_parameter() {
+fn a_different_model_is_named_by_its_first_parameter() {
     let told = fit_all(2, |rank| Rank { batch_norm: rank == 1, ..Rank::default() }, |_, ddp| ddp);
     for error in failures(&told) {
         let text = error.to_string();

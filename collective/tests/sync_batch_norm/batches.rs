@@ -1,4 +1,4 @@
-//! Batches that are cut into shards, and what normalising them gives.
+//! Batches that are split into shards, and the results of normalising them.
 
 use crate::common::{Kind, options, world};
 use burn::module::{Param, RunningState};
@@ -21,7 +21,7 @@ pub struct Batch {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub shape: Vec<usize>,
-    /// Rows of each rank.
+    /// Number of rows of each rank.
     pub shards: Vec<usize>,
     pub momentum: f64,
     pub eps: f64,
@@ -32,7 +32,7 @@ pub struct Case {
     pub running_variance: RunningVariance,
 }
 
-/// What one step gives: of a rank, or of all.
+/// Results of one step, of one rank or of all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub y: Vec<f64>,
@@ -43,13 +43,13 @@ pub struct Outcome {
     pub running_var: Vec<f64>,
 }
 
-/// Repeatable numbers from -1 to 1.
+/// Reproducible numbers from -1 to 1.
 pub fn numbers(seed: u64, count: usize) -> Vec<f64> {
     (0..count as u64).map(|i| mix(seed, i) as f64 / u64::MAX as f64 * 2.0 - 1.0).collect()
 }
 
 impl Case {
-    /// A case of `steps` batches of f64 numbers around 3.
+    /// A case of `steps` batches of f64 values around 3.
     pub fn random(seed: u64, shards: &[usize], rest: &[usize], steps: usize) -> Case {
         let shape = [&[shards.iter().sum()], rest].concat();
         let count = shape.iter().product();
@@ -123,15 +123,16 @@ impl Case {
         self.steps.iter().map(step).collect()
     }
 
-    /// Burn's own BatchNorm over the whole batch.
+    /// Results of Burn's BatchNorm over the whole batch.
     pub fn whole(&self) -> Vec<Outcome> {
         let device = device();
         let norm: BatchNorm = self.module(&device).into();
         self.train(&SyncBatchNorm::from(norm), 0..self.shape[0], &device)
     }
 
-    /// A rank a shard. Sums and joins what the ranks have, and proves that running statistics have
-    /// the same bits on all.
+    /// Results with one rank per shard, summed and concatenated over the ranks.
+    ///
+    /// Running statistics must be bit-identical on all ranks.
     pub fn sharded(&self, kind: Kind) -> Vec<Outcome> {
         let ranks = world(kind, self.shards.len(), options(), |group: ProcessGroup| {
             let (device, start) = (device(), self.shards[..group.rank()].iter().sum());
@@ -174,24 +175,25 @@ pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().convert::<f64>().try_into_vec().expect("f64")
 }
 
-/// The largest difference, relative to the largest number of `wanted`.
+/// The largest difference, relative to the largest value of `wanted`.
 pub fn apart(ours: &[f64], wanted: &[f64]) -> f64 {
     apart_on(1e-3, ours, wanted)
 }
 
-/// The same, relative to `scale` if that is larger.
+/// The largest difference, relative to the larger of that value and `scale`.
 fn apart_on(scale: f64, ours: &[f64], wanted: &[f64]) -> f64 {
     assert_eq!(ours.len(), wanted.len());
     let largest = |numbers: &mut dyn Iterator<Item = f64>| numbers.fold(0.0, f64::max);
     let difference = ours.iter().zip(wanted).map(|(a, b)| (a - b).abs());
-    // `max` skips what is not a number.
+    // `max` ignores NaN.
     assert!(ours.iter().all(|x| x.is_finite()), "{ours:?}");
     largest(&mut difference.into_iter()) / largest(&mut wanted.iter().map(|x| x.abs())).max(scale)
 }
 
 impl Case {
-    /// Size of the terms that a step's dx is the difference of. With two values a channel they
-    /// cancel to 1e-5 of it, and no f32 can hold what is left to five digits.
+    /// Magnitude of the terms whose difference is a step's dx.
+    ///
+    /// With two values per channel they cancel to 1e-5 of it, so that f32 cannot represent the result to five digits.
     pub fn gradient_scale(&self, step: usize) -> f64 {
         let Batch { x, dy } = &self.steps[step];
         let positions: usize = self.shape[2..].iter().product();
@@ -211,7 +213,7 @@ impl Case {
 }
 
 impl Outcome {
-    /// How far each part is off.
+    /// Error of each part.
     fn against(&self, wanted: &Outcome, gradient_scale: f64) -> [(&'static str, f64); 6] {
         [
             ("y", apart(&self.y, &wanted.y)),
@@ -223,7 +225,7 @@ impl Outcome {
         ]
     }
 
-    /// Fails if any part is off by more than `tolerance`; says how much each is off.
+    /// Fails if the error of any part exceeds `tolerance`; reports all errors.
     pub fn assert_close(&self, wanted: &Outcome, gradient_scale: f64, tolerance: f64, what: &str) {
         let apart = self.against(wanted, gradient_scale);
         println!("{what}: {}", apart.map(|(name, apart)| format!("{name} {apart:.1e}")).join(", "));

@@ -1,4 +1,4 @@
-//! `SyncBatchNorm` as a module: conversion of whole models, records, and what a model prints.
+//! `SyncBatchNorm` as a module: conversion of models, records and display.
 
 use crate::common::{Kind, options, world};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -10,7 +10,7 @@ use collective::{
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm},
 };
 
-/// The module is generic over its BatchNorm only here, to compare the two types.
+/// Generic over the BatchNorm type only in this test, to compare the two types.
 #[derive(Module, Debug)]
 struct Net<N: Module> {
     linear: Linear,
@@ -43,7 +43,7 @@ fn groups(net: &Synchronised) -> Vec<bool> {
 }
 
 #[test]
-fn every_module_in_a_model_gets_the_group_and_keeps_it() {
+fn every_layer_of_a_model_gets_the_group_and_keeps_it() {
     let device = device();
     let net = synchronised(&device);
     assert_eq!(groups(&net), [false, false]);
@@ -51,7 +51,7 @@ fn every_module_in_a_model_gets_the_group_and_keeps_it() {
     let net = convert_sync_batch_norm(net, &ProcessGroup::solo()).expect("all can be converted");
     assert_eq!(groups(&net), [true, true]);
     assert_eq!(module_state::digest(&net).expect("read"), digest);
-    // Through all that happens to a model in training.
+    // All operations on a model during training.
     let x = Tensor::<2>::random([3, 4], Distribution::Default, &device);
     let grads = net.norm.forward(net.linear.forward(x)).sum().backward();
     let grads = GradientsParams::from_grads(grads, &net);
@@ -59,7 +59,7 @@ fn every_module_in_a_model_gets_the_group_and_keeps_it() {
     let record = net.clone().into_record();
     let net = net.fork(&device).load_record(record).valid().train().to_device(&device).materialize();
     assert_eq!(groups(&net), [true, true]);
-    // A later model is not part of it.
+    // A model that is created later has no group.
     assert_eq!(groups(&synchronised(&device).map(&mut Nothing)), [false, false]);
 }
 
@@ -67,14 +67,14 @@ struct Nothing;
 impl burn::module::ModuleMapper for Nothing {}
 
 #[test]
-fn what_cannot_be_converted_is_named() {
+fn layers_that_cannot_be_converted_are_named() {
     let error = convert_sync_batch_norm(plain(&device()), &ProcessGroup::solo()).expect_err("another type");
     let error = error.to_string();
     assert!(
         error.contains("`norm`, `more.0`: burn::nn::BatchNorm") && error.contains("SyncBatchNorm"),
         "{error}"
     );
-    // A frozen one has no batch statistics.
+    // A frozen BatchNorm has no batch statistics.
     let mut net = plain(&device());
     net.norm = net.norm.freeze();
     let error = convert_sync_batch_norm(net.clone(), &ProcessGroup::solo()).expect_err("one is trained");
@@ -104,13 +104,13 @@ fn names<M: Module>(module: &M) -> Vec<String> {
 }
 
 #[test]
-fn records_are_burns_batch_norms_both_ways() {
+fn records_are_interchangeable_with_burns_batch_norm() {
     let device = device();
     let (plain, sync) = (plain(&device), synchronised(&device));
-    // To whoever walks the model, also to importers that go by a container's type.
+    // Also for importers that depend on a container's type.
     assert_eq!(names(&plain), names(&sync));
     assert_eq!(Module::num_params(&plain), Module::num_params(&sync));
-    // Something to recognise.
+    // Recognisable statistics.
     let x = Tensor::<2>::random([6, 4], Distribution::Normal(2.0, 3.0), &device);
     let _ = plain.norm.forward(x.clone());
     let _ = sync.norm.forward(x * 2.0);
@@ -129,7 +129,7 @@ fn records_are_burns_batch_norms_both_ways() {
 }
 
 #[test]
-fn a_model_prints_what_is_synchronised() {
+fn synchronised_layers_are_displayed() {
     let texts = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let norm = SyncBatchNormConfig::new(3).with_running_variance(RunningVariance::Unbiased);
         let net = norm.init(&device());

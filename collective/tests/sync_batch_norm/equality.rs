@@ -1,4 +1,4 @@
-//! Over any shards, on any transport: Burn's BatchNorm over the whole batch.
+//! Results over any shards and transport equal those of Burn's BatchNorm over the whole batch.
 
 use crate::batches::{Case, device};
 use crate::common::Kind;
@@ -40,7 +40,7 @@ fn unbiased_from_population(case: &Case, step: usize) -> Vec<f64> {
     let count = case.shape.iter().product::<usize>() / case.shape[1];
     let factor = count as f64 / (count.max(2) - 1) as f64;
     (0..=step).fold(vec![1.0; case.shape[1]], |running, step| {
-        // With momentum 1 the running variance is the batch's.
+        // With momentum 1 the running variance is that of the batch.
         let only = Case { momentum: 1.0, steps: vec![case.steps[step].clone()], ..case.clone() };
         let batch = Case { running_variance: RunningVariance::Population, ..only }.whole().remove(0);
         let new = batch.running_var.iter().map(|variance| variance * factor);
@@ -60,9 +60,9 @@ fn every_transport_gives_the_same_bits() {
     }
 }
 
-/// To the bit, but in f32 on a CPU, where ours are other sums.
+/// Bit-identical, except in f32 on a CPU, where the order of sums differs.
 #[test]
-fn a_world_of_one_is_burns_batch_norm() {
+fn a_world_of_one_equals_burns_batch_norm() {
     for rest in [&[4][..], &[3, 5], &[3, 4, 4], &[2, 3, 2, 3]] {
         for dtype in [DType::F64, DType::F32] {
             let case = Case { dtype, ..Case::random(9, &[6], rest, 3) };
@@ -83,7 +83,7 @@ fn a_world_of_one_is_burns_batch_norm() {
     }
 }
 
-/// Without any code of this project between the input and Burn's BatchNorm.
+/// Burn's BatchNorm without any code of this project.
 fn burns_own(case: &Case) -> Vec<crate::batches::Outcome> {
     use crate::batches::{Outcome, tensor, values};
     fn run<const D: usize>(case: &Case) -> Vec<Outcome> {
@@ -115,7 +115,7 @@ fn burns_own(case: &Case) -> Vec<crate::batches::Outcome> {
 }
 
 #[test]
-fn alone_the_unbiased_variance_is_the_only_difference() {
+fn on_one_rank_the_unbiased_variance_is_the_only_difference() {
     let case = Case::random(3, &[5], &[2, 3], 1);
     let unbiased = Case { running_variance: RunningVariance::Unbiased, ..case.clone() };
     let device = device();

@@ -1,4 +1,4 @@
-//! A group that fails: no panic, no wait, and the first cause is what the next call says.
+//! A failing group causes no panic and no wait; the next call returns the first cause.
 
 use crate::batches::{Case, device, values};
 use crate::common::{Kind, options, world};
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Forward and backward on a group that fails on the way. Returns what the next call says.
+/// Forward and backward on a group that fails meanwhile. Returns the error of the next call.
 fn step(group: &ProcessGroup, channels: usize) -> String {
     let device = device();
     let sync = SyncBatchNormConfig::new(channels).init(&device).with_group(group);
@@ -27,7 +27,7 @@ fn step(group: &ProcessGroup, channels: usize) -> String {
 fn a_rank_that_leaves_is_named() {
     for kind in [Kind::Thread, Kind::Tcp] {
         let errors = world(kind, 3, options(), |group: ProcessGroup| {
-            // Once all have met; some may still be in here when rank 2 leaves.
+            // All ranks have met; some may still be in the barrier when rank 2 leaves.
             let _ = group.barrier();
             if group.rank() == 2 {
                 group.abort("out of memory");
@@ -42,7 +42,7 @@ fn a_rank_that_leaves_is_named() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_when_the_deadline_passes() {
+fn an_absent_rank_is_named_when_the_deadline_passes() {
     let options = options().timeout(Duration::from_secs(1));
     let errors = world(Kind::Thread, 2, options, |group: ProcessGroup| match group.rank() {
         0 => step(&group, 4),
@@ -60,7 +60,7 @@ fn a_rank_that_does_not_come_is_named_when_the_deadline_passes() {
 }
 
 #[test]
-fn ranks_with_different_channels_are_shown_both_sides() {
+fn different_numbers_of_channels_are_a_mismatch_with_both_sides() {
     let errors = world(Kind::Thread, 2, options(), |group: ProcessGroup| step(&group, 4 + group.rank()));
     for error in errors {
         assert!(error.contains("14 x F32") && error.contains("17 x F32"), "{error}");

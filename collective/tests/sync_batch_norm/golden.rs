@@ -35,7 +35,7 @@ struct GoldenStep {
 }
 
 #[test]
-fn all_cases_of_the_reference_hold() {
+fn all_cases_equal_the_reference() {
     let name = "sync_batch_norm.json";
     let text = include_bytes!("../fixtures/sync_batch_norm.json");
     let reference: Reference = serde_json::from_slice(text).expect(name);

@@ -1,5 +1,4 @@
-//! SyncBatchNorm over ranks that are threads, against PyTorch, against Burn's BatchNorm over the
-//! whole batch, and against arithmetic in f64.
+//! SyncBatchNorm over ranks in threads, compared with PyTorch, Burn's BatchNorm over the whole batch and f64.
 #![cfg(feature = "burn")]
 
 #[path = "../common/mod.rs"]

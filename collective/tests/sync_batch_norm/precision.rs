@@ -1,10 +1,10 @@
-//! Numbers on which E[x²] − E[x]² fails.
+//! Values for which E[x²] − E[x]² is inaccurate.
 
 use crate::batches::{Batch, Case, Outcome, numbers};
 use crate::common::Kind;
 use burn::tensor::{DType, bf16, f16};
 
-/// One channel's step in f64, straight from the definition. Running statistics are the batch's.
+/// One channel's step in f64, by definition. The running statistics are those of the batch.
 fn exact(case: &Case) -> Outcome {
     let Batch { x, dy } = &case.steps[0];
     let (n, gamma, beta) = (x.len() as f64, case.gamma[0], case.beta[0]);
@@ -25,7 +25,7 @@ fn exact(case: &Case) -> Outcome {
     }
 }
 
-/// One channel of numbers that `dtype` can hold. The running statistics become the batch's.
+/// One channel of values that `dtype` can represent. The running statistics become those of the batch.
 fn one_channel(shards: &[usize], dtype: DType, x: impl Fn(usize, f64) -> f64) -> Case {
     let mut case = Case::random(1, shards, &[1], 1);
     let noise = numbers(7, case.shape[0]);
@@ -42,8 +42,8 @@ fn one_channel(shards: &[usize], dtype: DType, x: impl Fn(usize, f64) -> f64) ->
 }
 
 #[test]
-fn a_mean_of_1e4_leaves_a_deviation_of_1e_2_its_digits() {
-    // The second rank's batch lies a little higher.
+fn a_deviation_of_1e_2_around_1e4_is_accurate() {
+    // The second rank's values are a little higher.
     let x = |i: usize, noise: f64| f64::from((1e4 + 0.017 * noise + if i < 300 { 0.0 } else { 0.01 }) as f32);
     let case = one_channel(&[300, 724, 0], DType::F32, x);
     let wanted = exact(&case);
@@ -60,7 +60,7 @@ fn a_mean_of_1e4_leaves_a_deviation_of_1e_2_its_digits() {
 }
 
 #[test]
-fn one_far_off_value_spoils_nothing() {
+fn one_outlier_does_not_reduce_accuracy() {
     let x = |i: usize, noise: f64| if i.is_multiple_of(200) { 900.0 } else { noise };
     let case = one_channel(&[200, 400], DType::F32, x);
     case.sharded(Kind::Thread).remove(0).assert_close(&exact(&case), 1e-3, 1e-5, "an outlier");

@@ -1,5 +1,4 @@
-//! In a model that is trained: batches of different sizes, padding, gradient checkpointing, and
-//! how many collectives there are.
+//! SyncBatchNorm in a model: uneven batches, padding, gradient checkpointing and the number of collectives.
 
 use crate::batches::{apart, numbers, values};
 use crate::common::{Kind, options, world};
@@ -22,7 +21,7 @@ struct Net {
 }
 
 impl Net {
-    /// The same on every rank.
+    /// Constant initial weights.
     fn new(device: &Device) -> Self {
         let linear = |seed: u64, inputs: usize, outputs: usize| {
             let mut linear = LinearConfig::new(inputs, outputs).with_bias(false).init(device);
@@ -74,12 +73,12 @@ fn statistics(net: &Net) -> Vec<f64> {
 }
 
 #[test]
-fn shares_of_different_sizes_and_padding_train_like_the_whole_batch() {
+fn uneven_shares_and_padding_train_like_the_whole_batch() {
     let device = Device::flex().autodiff();
     let whole = Net::new(&device);
     let grads = GradientsParams::from_grads(whole.loss(samples(&device)).backward(), &whole);
     let (wanted, wanted_statistics) = (flat(&grads, &whole), statistics(&whole));
-    // The last rank has no sample left and repeats one.
+    // The last rank has no samples left and repeats one.
     let (rows, counts) = ([0..2, 2..7, 7..9, 0..1], [2, 5, 2, 0]);
     let results = world(Kind::Thread, 4, options(), |group: ProcessGroup| {
         let device = Device::flex().autodiff();
@@ -99,7 +98,7 @@ fn shares_of_different_sizes_and_padding_train_like_the_whole_batch() {
 }
 
 #[test]
-fn one_collective_forwards_and_one_backwards_even_under_checkpointing() {
+fn one_collective_forward_and_one_backward_even_with_checkpointing() {
     let plain = Device::flex().autodiff();
     let checkpointing = Device::flex().autodiff().gradient_checkpointing();
     let results = [plain, checkpointing].map(|device| {
@@ -124,7 +123,7 @@ fn one_collective_forwards_and_one_backwards_even_under_checkpointing() {
 }
 
 #[test]
-fn an_input_without_gradient_costs_no_collective_backwards() {
+fn an_input_without_gradient_needs_no_collective_in_backward() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let device = Device::flex().autodiff();
         let sync = SyncBatchNormConfig::new(3).init(&device).with_group(&group);

@@ -1,4 +1,4 @@
-//! What a wrapper refuses, and what it reports.
+//! Errors of the wrappers.
 
 use crate::{
     Net,
@@ -20,7 +20,7 @@ fn first_batch(world: World) -> ShardedBatch<Tensor<2>> {
 }
 
 #[test]
-fn rank_0s_parameters_are_everyones() {
+fn rank_0s_parameters_are_copied_to_all_ranks() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         device().seed(group.rank() as u64);
         let net = BatchNormConfig::new(3).init(&device());
@@ -40,7 +40,7 @@ fn rank_0s_parameters_are_everyones() {
 }
 
 #[test]
-fn options_that_differ_between_ranks_are_an_error_on_each() {
+fn different_options_are_an_error_on_every_rank() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let chosen = StepOptions { grad_accum_steps: 1 + group.rank(), ..StepOptions::default() };
         let error = DistributedDataParallel::with_options(Net::new(false), &group, chosen).map(drop);
@@ -49,7 +49,7 @@ fn options_that_differ_between_ranks_are_an_error_on_each() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_names_its_rank_before_the_optimizer_runs() {
+fn a_non_finite_loss_names_its_rank_before_the_optimizer_runs() {
     world(Kind::Thread, 2, options(), |group: ProcessGroup| {
         let mut model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
         let factor = if group.rank() == 1 { f32::NAN } else { 1.0 };

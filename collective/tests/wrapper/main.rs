@@ -1,4 +1,4 @@
-//! `DistributedDataParallel` and `DataParallel` against a bare training loop on one device.
+//! `DistributedDataParallel` and `DataParallel` compared with a plain training loop on one device.
 #![cfg(feature = "burn")]
 
 #[path = "../common/mod.rs"]
@@ -20,9 +20,8 @@ use collective::{
     precision::Precision,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
-use std::sync::Arc;
 
-/// Two layers with BatchNorm between them if `norm` is there.
+/// Two layers with an optional BatchNorm between them.
 #[derive(Module, Debug)]
 pub struct Net {
     first: Linear,
@@ -31,7 +30,7 @@ pub struct Net {
 }
 
 impl Net {
-    /// The same weights every time.
+    /// Constant initial weights.
     pub fn new(norm: bool) -> Self {
         let device = device();
         let net = Net {
@@ -66,7 +65,7 @@ pub fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// Makes a tensor `[batch, 4]` in the type that the model computes with.
+/// Batches samples into a tensor `[batch, 4]` in the model's computing type.
 pub struct Stack(pub Precision);
 
 impl Batcher<[f32; 4], Tensor<2>> for Stack {
@@ -76,21 +75,21 @@ impl Batcher<[f32; 4], Tensor<2>> for Stack {
     }
 }
 
-/// Global batches of 12 of `count` samples, in the same order at every world size.
+/// Global batches of 12 of `count` samples, in the same order for every world size.
 pub fn loader(world: World, count: usize, precision: Precision) -> ShardedLoader<[f32; 4], Tensor<2>> {
     let sample = |i: usize| {
         let [a, b, c] = [0.37, 0.91, 1.73].map(|step| (i as f32 * step).sin());
         [a, b, c, a * b - 0.5 * c]
     };
-    let samples = Arc::new(InMemDataset::new((0..count).map(sample).collect()));
-    ShardedLoader::new(samples, Arc::new(Stack(precision)), world, 12 / world.size, Some(5), 0)
+    let samples = InMemDataset::new((0..count).map(sample).collect());
+    ShardedLoader::builder(samples, Stack(precision)).batch_size(12 / world.size).shuffle(5).build(world)
 }
 
 pub fn optimizer() -> ModuleOptimizer {
     SgdConfig::new().init()
 }
 
-/// The mean losses of all steps of two epochs, and the parameters after them.
+/// The mean losses of all steps of two epochs, and the final parameters.
 pub fn train(
     mut model: impl ParallelModule<Net>,
     world: World,

@@ -1,4 +1,4 @@
-//! The wrapper against the burn-train strategy, which makes the same steps.
+//! The wrapper makes the same steps as the burn-train strategy.
 
 use crate::{
     Net,
@@ -53,7 +53,7 @@ impl Observer for Losses {
 }
 
 #[test]
-fn a_users_loop_and_burn_train_make_the_same_steps() {
+fn a_custom_loop_and_burn_train_make_the_same_steps() {
     for size in [1, 2] {
         world(Kind::Thread, size, options(), |group: ProcessGroup| {
             let (ranks, count) = (group.world(), 31);

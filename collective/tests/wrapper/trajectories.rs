@@ -1,4 +1,4 @@
-//! One trajectory on one device, on replicas and on ranks, with uneven batches.
+//! The same trajectory on one device, on replicas and on ranks, with uneven batches.
 
 use crate::{
     Net, assert_close,
@@ -15,7 +15,7 @@ use collective::{
     precision::Precision,
 };
 
-/// 3 full global batches of 12 and one of 5: with 4 ranks some have two samples and some one.
+/// 3 full global batches of 12 and one of 5: with 4 ranks one has two samples and the others one.
 const COUNT: usize = 41;
 
 type Trajectory = (Vec<f64>, Vec<f32>);
@@ -52,7 +52,7 @@ fn assert_one_trajectory(what: &str, norm: bool, chosen: &StepOptions, tolerance
 }
 
 #[test]
-fn a_single_device_is_a_bare_loop_to_the_bit() {
+fn a_single_device_equals_a_plain_loop_to_the_bit() {
     let (losses, trained) = distributed(1, false, &StepOptions::default());
     let (mut net, mut optimizer, mut wanted) = (Net::new(false), optimizer(), Vec::new());
     for epoch in 1..=2 {
@@ -77,7 +77,7 @@ fn ranks_and_replicas_follow_the_single_device() {
 }
 
 #[test]
-fn accumulated_batches_are_one_step_and_the_last_step_takes_the_rest() {
+fn accumulated_batches_are_one_step_and_the_last_step_may_have_fewer() {
     let chosen = StepOptions { grad_accum_steps: 3, ..StepOptions::default() };
     let (losses, _) = assert_one_trajectory("accumulated", false, &chosen, 1e-5);
     assert_eq!(losses.len(), 4, "of 3 and 1 batches in each epoch");
@@ -91,19 +91,19 @@ fn gradients_are_clipped_together() {
 }
 
 #[test]
-fn batch_norm_over_shards_is_batch_norm_over_the_whole_batch() {
+fn batch_norm_over_shards_equals_batch_norm_over_the_whole_batch() {
     let chosen = StepOptions { sync_batch_norm: true, grad_accum_steps: 2, ..StepOptions::default() };
     assert_one_trajectory("SyncBatchNorm", true, &chosen, 2e-5);
 }
 
 #[test]
-fn sixteen_bits_train_like_thirty_two() {
+fn mixed_precision_follows_f32() {
     let (wanted, _) = distributed(1, false, &StepOptions::default());
     for precision in [Precision::Bf16, Precision::F16] {
         let reducer = ReducerOptions { precision, ..ReducerOptions::default() };
         let chosen = StepOptions { reducer, ..StepOptions::default() };
         let (losses, _) = assert_one_trajectory(precision.name(), false, &chosen, 0.03);
-        // f16 skips its first steps, whose gradients overflow until the loss scale has fallen.
+        // f16 skips its first steps, whose gradients overflow until the loss scale has decreased.
         let compared = if precision == Precision::F16 { losses.len() - 1.. } else { 0.. };
         assert_close(precision.name(), &losses[compared.clone()], &wanted[compared], 0.03);
     }

@@ -1,6 +1,7 @@
-//! `--augment`: training images moved, turned and bent at random, anew in each epoch. What is drawn for an
-//! image depends on seed, epoch and the image's number alone, so that neither the world size nor a
-//! break in the run changes it.
+//! `--augment`: random translation, rotation, zoom and elastic distortion of training images, per epoch.
+//!
+//! The transformation of an image depends only on seed, epoch and the image's index, so that neither the world size nor
+//! a resume changes it.
 
 mod on_device;
 
@@ -12,32 +13,33 @@ use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// What is done to training images.
+/// Maximum augmentation of training images.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Augment {
-    /// Moved by up to so many pixels, across and down.
+    /// Translation in pixels along each axis.
     pub shift: f32,
-    /// Turned about the centre by up to so many degrees, either way.
+    /// Rotation about the centre in degrees, in either direction.
     pub rotate: f32,
-    /// Made larger or smaller by up to so many percent.
+    /// Enlargement or reduction in percent.
     pub zoom: f32,
-    /// Bent: the corners of squares of seven pixels go, each by itself, up to so many pixels across and
-    /// down. A coarse kind of Simard et al.'s elastic distortions (2003, "Best practices
-    /// for convolutional neural networks applied to visual document analysis", section 2).
+    /// Elastic distortion: displacement of the corners of 7 × 7 squares in pixels.
+    ///
+    /// A coarse form of Simard et al. 2003, "Best practices for convolutional neural networks applied to visual
+    /// document analysis", section 2.
     pub elastic: f32,
 }
 
-/// Where the corners of the squares of an image go, in pixels across and down.
+/// Displacements of the corners of an image's squares, in pixels across and down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bend([[[f32; 2]; Bend::CORNERS]; Bend::CORNERS]);
 
-/// One image's movement.
+/// Transformation of one image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Movement {
     bend: Option<Bend>,
     right: f32,
     down: f32,
-    /// What a step of a pixel to the right is in the image as it was: (cos, sin) / zoom.
+    /// Source vector of a step of one pixel to the right: (cos, sin) / zoom.
     step: (f32, f32),
 }
 
@@ -49,15 +51,15 @@ impl Augment {
     const ZOOM: f32 = 10.0;
     const ELASTIC: f32 = 2.0;
 
-    /// Whether images stay as they are.
+    /// Whether images are unchanged.
     pub fn is_none(&self) -> bool {
         *self == Augment::default()
     }
 
-    /// The movement of image `index` in `epoch`.
+    /// The transformation of image `index` in `epoch`.
     pub fn draw(&self, seed: u64, epoch: usize, index: usize) -> Movement {
         let mut rng = ChaCha8Rng::seed_from_u64(mix(mix(seed, epoch as u64), index as u64));
-        // Always as many draws, so that one part does not change another's; what comes last may be left out.
+        // Always the same number of draws, so that one parameter does not change another's. The last may be omitted.
         let mut within = |limit: f32| limit * (2.0 * rng.random::<f32>() - 1.0);
         let (right, down) = (within(self.shift), within(self.shift));
         let (angle, zoom) = (within(self.rotate).to_radians(), 1.0 + within(self.zoom) / 100.0);
@@ -72,11 +74,11 @@ impl Augment {
 }
 
 impl Bend {
-    /// Of a square of an image.
+    /// Side of a square in pixels.
     const SIDE: usize = 7;
     const CORNERS: usize = SIDE / Self::SIDE + 1;
 
-    /// What a pixel moves by: between the corners of its square, the nearer the more.
+    /// Displacement of a pixel, interpolated between the corners of its square.
     fn at(&self, x: usize, y: usize) -> [f32; 2] {
         let (column, row) = (x / Self::SIDE, y / Self::SIDE);
         let part = |place: usize| (place % Self::SIDE) as f32 / Self::SIDE as f32;
@@ -86,8 +88,7 @@ impl Bend {
 }
 
 impl Movement {
-    /// The image after it, each pixel 0 to 255, interpolated between the four nearest; what comes in from
-    /// outside is background.
+    /// The transformed image with pixels from 0 to 255, interpolated bilinearly, with background outside.
     pub fn of(&self, image: &[u8]) -> [f32; PIXELS] {
         let centre = (SIDE as f32 - 1.0) / 2.0;
         let (cos, sin) = self.step;
@@ -102,7 +103,7 @@ impl Movement {
     }
 }
 
-/// The image at a place between its pixels.
+/// Bilinear interpolation of the image between its pixels.
 fn between(image: &[u8], x: f32, y: f32) -> f32 {
     let (left, top) = (x.floor(), y.floor());
     let (right, down) = (x - left, y - top);
@@ -117,8 +118,9 @@ fn between(image: &[u8], x: f32, y: f32) -> f32 {
     blend((right, down), |right, down| pixel(left + right as f32, top + down as f32))
 }
 
-/// Between the four corners of a square, of which `corner(right, down)` gives each, at a place in parts of
-/// its side.
+/// Bilinear interpolation within a square; `corner(right, down)` gives its corner values.
+///
+/// The position is in fractions of the side.
 fn blend((right, down): (f32, f32), corner: impl Fn(usize, usize) -> f32) -> f32 {
     let row = |y| corner(0, y) * (1.0 - right) + corner(1, y) * right;
     row(0) * (1.0 - down) + row(1) * down
@@ -173,7 +175,7 @@ impl Serialize for Augment {
 mod tests {
     use super::*;
 
-    /// Bright at one place.
+    /// An image with one bright pixel.
     fn dot(x: usize, y: usize) -> [u8; PIXELS] {
         let mut image = [0; PIXELS];
         image[y * SIDE + x] = 200;
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn without_movement_nothing_changes() {
+    fn without_movement_images_are_unchanged() {
         let image = dot(5, 9);
         assert_eq!(movement(0.0, 0.0, 0.0, 1.0).of(&image), image.map(f32::from));
         let none = Augment::default().draw(1, 2, 3);
@@ -199,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn movements_go_where_they_say() {
+    fn movements_have_the_documented_direction() {
         let image = dot(10, 10);
         assert_eq!(movement(2.0, -3.0, 0.0, 1.0).of(&image), dot(12, 7).map(f32::from));
         let half = movement(0.5, 0.0, 0.0, 1.0).of(&image);
         assert_eq!((half[10 * SIDE + 10], half[10 * SIDE + 11]), (100.0, 100.0));
-        // A quarter turn, clockwise on the screen, about (13.5, 13.5).
+        // A quarter turn clockwise on the screen, about (13.5, 13.5).
         assert_eq!(brightest(&movement(0.0, 0.0, 90.0, 1.0).of(&image)), (17, 10));
         let larger = movement(0.0, 0.0, 0.0, 1.5).of(&dot(11, 15));
         assert!([9, 10].contains(&brightest(&larger).0) && [15, 16].contains(&brightest(&larger).1));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn corners_take_their_surroundings_along() {
+    fn elastic_distortion_displaces_neighbouring_pixels() {
         let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
         bend.0[1][2] = [2.0, -1.0];
         let bent = Movement { bend: Some(bend), ..movement(0.0, 0.0, 0.0, 1.0) };
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(bend.at(14 + 7, 7), [0.0, 0.0]);
         let half = bend.at(14, 7 + 3).map(|offset| offset * 7.0 / 4.0);
         assert!((half[0] - 2.0).abs() < 1e-6 && (half[1] + 1.0).abs() < 1e-6, "{half:?}");
-        // What is seen at the corner was up and to the left of it.
+        // The corner shows the pixel that was up and to the left of it.
         assert_eq!(bent.of(&dot(12, 8))[7 * SIDE + 14], 200.0);
         assert_eq!(bent.of(&dot(3, 20)), dot(3, 20).map(f32::from));
         let drawn: Augment = "elastic:3".parse().expect("good");
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_keep_their_limits_and_depend_on_seed_epoch_and_image() {
+    fn draws_are_bounded_and_depend_on_seed_epoch_and_image() {
         let augment: Augment = "shift:2,rotate:10".parse().expect("good");
         let of = |seed, epoch, index| augment.draw(seed, epoch, index);
         assert_eq!(of(1, 2, 3), of(1, 2, 3));

@@ -1,5 +1,4 @@
-//! Images to tensors: a Burn data set over [`Images`], the batcher that normalises them on the host, and
-//! the one that does so on a GPU.
+//! Images as tensors: a Burn data set over [`Images`], and batchers for the host and for GPUs.
 
 mod on_device;
 
@@ -19,13 +18,13 @@ use collective::precision::Precision;
 /// A batch on its device.
 #[derive(Clone, Debug)]
 pub struct MnistBatch {
-    /// `[batch, 1, 28, 28]`, normalised.
+    /// Normalised images, `[batch, 1, 28, 28]`.
     pub images: Tensor<4>,
-    /// `[batch]`, 0 to 9.
+    /// Labels from 0 to 9, `[batch]`.
     pub labels: Tensor<1, Int>,
 }
 
-/// One image, still u8 and still where the others are.
+/// One image, as u8 in the data set's memory.
 #[derive(Clone, Debug)]
 pub struct Sample {
     images: Images,
@@ -34,7 +33,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// As it is seen in `epoch`.
+    /// Applies the augmentation of `epoch`.
     pub fn moved(mut self, augment: Augment, seed: u64, epoch: usize) -> Self {
         self.movement = Some(augment.draw(seed, epoch, self.index));
         self
@@ -51,7 +50,7 @@ impl Sample {
     }
 }
 
-/// [`Images`] as a Burn data set.
+/// A Burn data set over [`Images`].
 pub struct ImageDataset(pub Images);
 
 impl Dataset<Sample> for ImageDataset {
@@ -64,7 +63,7 @@ impl Dataset<Sample> for ImageDataset {
     }
 }
 
-/// Builds [`MnistBatch`]es with images of the type that the network computes with.
+/// Builds [`MnistBatch`]es with images of the network's computing type.
 pub struct Normaliser(pub Precision);
 
 impl Batcher<Sample, MnistBatch> for Normaliser {

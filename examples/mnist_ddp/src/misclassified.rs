@@ -1,5 +1,4 @@
-//! The test images that the model is most wrong about: a callback over the test set, joined over all
-//! ranks.
+//! The test images with the largest losses: an evaluation callback, reduced over all ranks.
 
 use crate::{
     data::{Images, PIXELS, SIDE},
@@ -7,11 +6,11 @@ use crate::{
 };
 use anyhow::Context;
 use burn_ddp::{
-    answers::{softmax, values},
-    atomic_file,
+    process::atomic_file,
     run::{
         png,
         tables::{MISTAKE_COLUMNS as COLUMNS, Mistake},
+        tensor_io::{softmax, values},
         tensorboard::{EventLog, Picture},
     },
 };
@@ -26,28 +25,28 @@ use std::{
     sync::Arc,
 };
 
-/// Images that are shown.
+/// Number of images in the picture.
 pub const SHOWN: usize = 24;
-/// Side of a square of the picture in pixels: an image, three times as large, within a frame.
+/// Side of an image's square in pixels: the image enlarged three times, with a frame.
 const SQUARE: usize = ZOOM * (SIDE + 2);
 const ZOOM: usize = 3;
 const FRAME: u8 = 96;
 
-/// Finds the wrong answers with the largest loss, and leaves them as a table and a picture.
+/// Collects the misclassified images with the largest loss in a table and a picture.
 pub struct Misclassified {
-    /// The test set, which every rank has.
+    /// The test set, which every rank has completely.
     images: Images,
     world: World,
-    /// Images of this rank so far.
+    /// Number of images that this rank has evaluated.
     seen: usize,
-    /// The worst first.
+    /// The misclassified images, in descending order of loss.
     worst: Vec<Mistake>,
-    /// On the rank that writes: the run's folder.
+    /// The run folder, on the rank that writes.
     output: Option<(PathBuf, Arc<EventLog>)>,
 }
 
 impl Misclassified {
-    /// `images` must be dealt out to the ranks in their order, as evaluation does.
+    /// Creates the callback. `images` must be distributed to the ranks in order, as evaluation does.
     pub fn new(images: Images, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
         Self { images, world, seen: 0, worst: Vec::new(), output }
     }
@@ -82,7 +81,7 @@ impl Misclassified {
         worst.iter().try_for_each(|wrong| rows.serialize(wrong))?;
         atomic_file::write(&table, &rows.into_inner().context("memory")?).with_context(|| failed(&table))?;
         if worst.is_empty() {
-            // None any more, perhaps.
+            // Removes an earlier picture if there are no misclassified images.
             return match std::fs::remove_file(&picture) {
                 Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context(failed(&picture)),
                 Ok(()) | Err(_) => Ok(()),
@@ -95,7 +94,7 @@ impl Misclassified {
     }
 }
 
-/// What is wrong about an answer, if it is.
+/// The mistake of an answer, if it is wrong.
 fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let answer = logits.iter().position(|logit| *logit == largest)?;
@@ -109,7 +108,7 @@ fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     })
 }
 
-/// The images side by side, in rows of [`COLUMNS`].
+/// Renders the images in rows of [`COLUMNS`].
 fn sheet(images: &Images, worst: &[Mistake]) -> Picture {
     let (width, rows) = (COLUMNS * SQUARE, worst.len().div_ceil(COLUMNS));
     let mut pixels = vec![FRAME; width * rows * SQUARE];
@@ -164,7 +163,7 @@ mod tests {
     use crate::data::Dataset;
 
     #[test]
-    fn an_answer_is_wrong_by_what_its_label_was_given() {
+    fn a_mistakes_loss_is_that_of_its_label() {
         let logits = [0.0, 2.0_f32.ln(), 0.0];
         assert_eq!(wrong(7, 1, &logits), None);
         let found = wrong(7, 2, &logits).expect("1 is likelier");
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_all_ranks_are_kept_in_order() {
+    fn the_worst_mistakes_of_all_ranks_are_kept_in_order() {
         let images = Dataset::digits(1, 4, 1).test;
         let mut rank = Misclassified::new(images, World { rank: 0, size: 2 }, None);
         let at = |test_image: usize, label_probability| Mistake {

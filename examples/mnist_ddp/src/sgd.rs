@@ -1,9 +1,9 @@
-//! The optimizer: PyTorch's SGD, without dampening.
+//! The optimizer: PyTorch's SGD without dampening.
 
 use burn::optim::ModuleOptimizer;
 use kernels::layers;
 
-/// SGD as PyTorch has it.
+/// PyTorch's SGD as a Burn optimizer.
 pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
     layers::Sgd { momentum, nesterov, weight_decay }.into()
 }
@@ -26,10 +26,10 @@ mod tests {
         weight: Param<Tensor<1>>,
     }
 
-    /// Printed by torch 2.15's `SGD([w], lr=0.1, momentum=0.9, nesterov=…, weight_decay=0.01)` minimising
+    /// Reference values from torch 2.15's `SGD([w], lr=0.1, momentum=0.9, nesterov=…, weight_decay=0.01)` minimising
     /// the sum of w³ from w = [1, −0.5].
     #[test]
-    fn the_optimizer_is_pytorchs() {
+    fn the_optimizer_equals_pytorchs() {
         let device = Device::flex().autodiff();
         for (nesterov, wanted) in [
             (true, [[0.4281, -0.641_55], [0.079_012_97, -0.935_280_3], [-0.189_005_96, -1.585_916_8]]),
@@ -46,9 +46,9 @@ mod tests {
         }
     }
 
-    /// As torch 2.15's `cross_entropy(logits, labels, label_smoothing=0.1)`, and without.
+    /// Reference values from torch 2.15's `cross_entropy(logits, labels, label_smoothing=0.1)`, and without smoothing.
     #[test]
-    fn label_smoothing_is_pytorchs() {
+    fn label_smoothing_equals_pytorchs() {
         let device = Device::flex();
         let logits = [
             [1.0, 2.0, 0.0, -1.0, 0.5, 3.0, 0.0, 0.0, 1.0, -2.0],

@@ -1,4 +1,4 @@
-//! Training of the MNIST network, from flags to a run folder.
+//! Training of the MNIST network from command-line flags.
 
 use crate::{
     args::MnistArgs,
@@ -13,22 +13,26 @@ use burn::tensor::Device;
 use burn::train::metric::LossMetric;
 use burn_ddp::{
     Context, Trainer,
-    device::{LEAST_MEMORY, gigabytes},
+    device::{MIN_FREE_MEMORY, gigabytes},
     run::confusion::Confusion,
-    trainer::start,
+    trainer::{Loaders, start},
 };
-use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
+use collective::{
+    loader::{FinishedLoader, ShardedLoaderBuilder},
+    metric::GlobalAccuracy,
+    precision::Precision,
+};
 use std::{process::ExitCode, sync::Arc};
 
-/// Starts the ranks, or is one of them.
+/// Starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
-/// If flags are wrong, or training fails.
+/// If flags are invalid or training fails.
 pub fn run(args: &MnistArgs) -> Result<ExitCode> {
     start(&args.trainer, || args.check(), |context| train(context, args))
 }
 
-/// Trains on one rank. Everything below is the same at every world size.
+/// Trains on one rank.
 fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let data = load(context, args)?;
     let trainer = Trainer::new(context, &args.trainer)
@@ -46,7 +50,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .recorded("recipe", args.recipe)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
-    let (train, test) = loaders(&trainer, args, &data);
+    let loaders = loaders(context, &trainer, args, &data);
     let (images, world) = (data.test, context.world());
     let trainer = trainer
         .callback(|files| {
@@ -58,10 +62,10 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         });
     let config = NetConfig { batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let net = trainer.init(|device| config.init(device)).with_label_smoothing(args.label_smoothing);
-    trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), train, test)
+    trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), loaders)
 }
 
-/// Loads the data set. One rank per machine finds or downloads it first, and reports what is wrong with it.
+/// Loads the data set. One rank per machine finds or downloads it first and reports errors.
 fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
@@ -72,7 +76,7 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     };
     let load = || data::prepare(&request)?.load([args.train_limit, args.eval_limit]);
     let first = request.download.then(load).transpose()?;
-    // The others may wait here for a download.
+    // The other ranks may wait here for a download.
     context.group().barrier()?;
     let data = first.map_or_else(load, Ok)?;
     if let Some(notice) = &data.notice {
@@ -82,7 +86,7 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     Ok(data)
 }
 
-/// Refuses `--data-on-device` if the images do not fit.
+/// Rejects `--data-on-device` if the images do not fit into device memory.
 fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<()> {
     if !args.data_on_device {
         return Ok(());
@@ -90,7 +94,7 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
     let device = context.local_device();
     let Some(free) = device.free_memory()? else { return Ok(()) };
     let images = [&data.train, &data.test].map(|images| resident_bytes(images, context.device()));
-    let needed = LEAST_MEMORY + images.iter().sum::<usize>();
+    let needed = MIN_FREE_MEMORY + images.iter().sum::<usize>();
     if free < needed {
         bail!(
             "--data-on-device: training with all images in memory takes at least {}, but {device} has {} free; leave out the flag",
@@ -101,26 +105,30 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
     Ok(())
 }
 
-type Loader = Arc<FinishedLoader<Sample, HostBatch, MnistBatch>>;
-
-/// This rank's share of the training and test images.
-fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loader, Loader) {
-    let sharded = |images: &Images, seed, precision| {
+/// This rank's share of the training, validation and test images.
+fn loaders(context: &Context, trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Loaders<Net> {
+    type Samples = Arc<dyn burn::data::dataset::Dataset<Sample>>;
+    let sharded = |samples: Samples, seed, precision| {
         let batcher = HostBatcher { precision, resident: args.data_on_device };
-        trainer.sharded(ImageDataset(images.clone()), batcher, seed)
+        trainer.sharded(samples, batcher, seed)
     };
-    let finished = |loader, images: &Images, precision| {
+    let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images, precision| {
         let batcher = DeviceBatcher::new(images.clone(), precision);
         let finish = move |batch, device: &Device| batcher.finish(batch, device);
-        Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
+        Arc::new(FinishedLoader::new(loader.build(context.world()), Arc::new(finish)))
     };
-    // Evaluation is f32, as the parameters are.
-    let (precision, exact) = (args.trainer.gradients.precision, Precision::F32);
-    let mut train = sharded(&data.train, trainer.shuffle_seed(), precision);
+    // Evaluation uses f32, like the parameters.
+    let evaluated = |samples: Samples, images: &Images| {
+        finished(sharded(samples, None, Precision::F32), images, Precision::F32)
+    };
+    let (train, valid) = trainer.split(ImageDataset(data.train.clone()));
+    let precision = args.trainer.gradients.precision;
+    let mut train = sharded(Arc::new(train), trainer.shuffle_seed(), precision);
     let (augment, seed) = (args.augment, args.trainer.seed);
     if !augment.is_none() {
-        train =
-            train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
+        train = train.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
     }
-    (finished(train, &data.train, precision), finished(sharded(&data.test, None, exact), &data.test, exact))
+    let test = evaluated(Arc::new(ImageDataset(data.test.clone())), &data.test);
+    Loaders::new(finished(train, &data.train, precision), test)
+        .with_validation(valid.map(|valid| evaluated(Arc::new(valid), &data.train) as _))
 }

@@ -1,5 +1,4 @@
-//! Outputs of a convolution: tiles of some filters by some positions, kept in registers while all taps
-//! go by.
+//! Outputs of a convolution, in tiles of filters × positions that stay in registers for all taps.
 
 use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
 use crate::{
@@ -11,24 +10,25 @@ use std::mem::MaybeUninit;
 
 /// Vectors of positions in a tile.
 const VECTORS: usize = 3;
-/// Filters in a tile, if there are 32 registers and if there are 16: as many sums as fit beside one
-/// weight and the loaded positions.
+/// Filters in a tile with 32 and with 16 registers.
+///
+/// The sums leave registers for one weight and the loaded positions.
 const WIDE: usize = 8;
 const NARROW: usize = 4;
-/// The most values in a tile, with the widest vectors there are.
+/// Maximum number of values in a tile, with the widest vectors.
 const TILE: usize = WIDE * VECTORS * 16;
 
-/// What the filters of a convolution are, beside its geometry.
+/// Weights, bias and activation of a convolution.
 pub struct Filters<'a> {
-    /// The weight of a filter's tap, counted through channels, rows and columns.
+    /// Weight of a filter's tap; taps are numbered by channel, row and column.
     pub weight: &'a (dyn Fn(usize, usize) -> f32 + Sync),
-    /// One a filter, or zeros.
+    /// One bias per filter; `None` means zeros.
     pub bias: Option<&'a [f32]>,
-    /// Whether outputs below zero become zero.
+    /// Whether ReLU is applied.
     pub relu: bool,
 }
 
-/// As [`super::forward`].
+/// Implements [`super::forward`] for all kernel sizes.
 pub fn forward(geometry: Geometry, images: Whole, filters: Filters) -> Vec<f32> {
     arch().dispatch(Forward { geometry, images, filters })
 }
@@ -70,13 +70,13 @@ impl Forward<'_> {
     }
 }
 
-/// Positions from an output's first value to its last, in rows as long as the padded image's.
+/// Number of positions between an output's first and last value, in rows of the padded image.
 fn positions(geometry: &Geometry) -> usize {
     let [height, width] = geometry.output();
     (height - 1) * geometry.padded()[1] + width
 }
 
-/// Weights in the order in which the tiles take them.
+/// Weights in the order in which tiles read them.
 struct Packed {
     /// `[filters / F, taps, F]`
     weights: Vec<f32>,
@@ -102,7 +102,7 @@ impl Packed {
     }
 }
 
-/// One image's outputs.
+/// The outputs of one image.
 struct Image<'a, const F: usize> {
     geometry: &'a Geometry,
     image: &'a [f32],
@@ -121,7 +121,7 @@ impl<const F: usize> WithSimd for Image<'_, F> {
         let mut tile = [0.0; TILE];
         let mut done = 0;
         while done < total {
-            // The last tile overlaps the one before it rather than the end of the image.
+            // The last tile overlaps the one before it, so that it does not reach beyond the image.
             let start = done.min(total.saturating_sub(span));
             for (block, weights) in packed.weights.chunks_exact(taps * F).enumerate() {
                 let first = block * F;
@@ -144,11 +144,11 @@ impl<const F: usize> WithSimd for Image<'_, F> {
     }
 }
 
-/// The sums of a tile, `[F, span]`, for the positions from `image` on.
+/// Sums of a tile, `[F, span]`, for the positions from `image`.
 ///
 /// # Safety
-/// `image` must hold the farthest offset and a tile's positions after it, and `weights` `F` values for
-/// each offset.
+/// `image` must be readable up to the largest offset plus the tile's positions, and `weights` must have `F`
+/// values for each offset.
 #[inline(always)]
 unsafe fn sums<S: Simd, const F: usize>(
     simd: S,
@@ -158,8 +158,7 @@ unsafe fn sums<S: Simd, const F: usize>(
     bias: &[f32],
     tile: &mut [f32; TILE],
 ) {
-    // Plain loops and pointers: what an iterator adds must be optimised away again, and in a debug
-    // profile not all of it is.
+    // Plain loops and pointers: debug profiles do not optimise all iterator code away.
     let zero = simd.splat_f32s(0.0);
     let mut sums = [[zero; VECTORS]; F];
     for filter in 0..F {
@@ -169,11 +168,11 @@ unsafe fn sums<S: Simd, const F: usize>(
     for &offset in offsets {
         let mut values = [zero; VECTORS];
         for vector in 0..VECTORS {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             values[vector] = unsafe { load::<S>(image.add(offset + vector * S::F32_LANES)) };
         }
         for filter in 0..F {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let weight = simd.splat_f32s(unsafe { *weights.add(filter) });
             for vector in 0..VECTORS {
                 sums[filter][vector] = simd.mul_add_e_f32s(weight, values[vector], sums[filter][vector]);
@@ -191,7 +190,7 @@ unsafe fn sums<S: Simd, const F: usize>(
     }
 }
 
-/// NaN stays NaN.
+/// Replaces negative values with zero; NaN stays NaN.
 #[inline(always)]
 pub(super) fn relu(values: &mut [f32]) {
     for value in values {
@@ -199,8 +198,9 @@ pub(super) fn relu(values: &mut [f32]) {
     }
 }
 
-/// Puts the `values` of positions from `start` into their rows of `plane`, but those before `done` and
-/// those between rows.
+/// Copies the `values` of the positions from `start` to their rows of `plane`.
+///
+/// Positions before `done`, and those between rows, are skipped.
 #[inline(always)]
 fn write_rows(
     geometry: &Geometry,
@@ -217,7 +217,7 @@ fn write_rows(
     while at < end {
         let len = width.saturating_sub(column).min(end - at);
         let (from, to) = (&values[at - start..][..len], &mut plane[row * width + column.min(width)..][..len]);
-        // SAFETY: both are so long.
+        // SAFETY: both have this length.
         unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), len) };
         at += row_len - column;
         (row, column) = (row + 1, 0);

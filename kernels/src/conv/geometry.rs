@@ -1,11 +1,11 @@
-//! Where in memory the taps of a kernel meet an image.
+//! Shapes and memory offsets of a convolution.
 
 use crate::parallel;
 
 /// A convolution of stride 1 over images `[batch, channels, height, width]`.
 ///
-/// The kernels read and write memory at places that follow from these fields, so only
-/// [`Geometry::new`], which checks them, makes one:
+/// The kernels compute memory offsets from these fields. Only [`Geometry::new`], which validates them,
+/// constructs one:
 ///
 /// ```compile_fail,E0451
 /// # use kernels::conv::Geometry;
@@ -14,26 +14,27 @@ use crate::parallel;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Images.
+    /// Number of images.
     pub(super) batch: usize,
     /// Input channels.
     pub(super) channels: usize,
     /// Height and width of an image, without padding.
     pub(super) size: [usize; 2],
-    /// Zeros on each side.
+    /// Zeros on each side, by axis.
     pub(super) padding: [usize; 2],
     /// Output channels.
     pub(super) filters: usize,
     /// Height and width of the kernel.
     pub(super) kernel: [usize; 2],
-    /// Distance of two taps in each direction; 1 is a plain convolution.
+    /// Distance between taps, by axis.
     pub(super) dilation: [usize; 2],
 }
 
 impl Geometry {
-    /// From an image's shape and a weight's, `[filters, channels, height, width]`. `None` if there is
-    /// nothing to compute, the shapes do not fit, the padding is more than a kernel's reach, or a
-    /// tensor would be larger than memory can be.
+    /// Validates an image shape and a weight shape, `[filters, channels, height, width]`.
+    ///
+    /// `None` if a dimension is zero, the shapes do not match, the padding exceeds the kernel's reach, or a
+    /// tensor would not fit in the address space.
     pub fn new(
         image: [usize; 4],
         weight: [usize; 4],
@@ -54,7 +55,7 @@ impl Geometry {
             if padding[axis] > reach || padded <= reach {
                 return None;
             }
-            // The padded image of this convolution or of the transposed one, whichever is wider.
+            // The wider of the padded images of this convolution and of the transposed one.
             widest[axis] = padded.max(size[axis].checked_add(reach)?);
         }
         let [height, width] = widest;
@@ -64,8 +65,7 @@ impl Geometry {
         Some(Self { batch, channels, size, padding, filters, kernel, dilation })
     }
 
-    /// The convolution that gives the gradient of the input: over the gradient of the output, with as
-    /// much padding as a kernel's reach leaves.
+    /// The convolution of the output's gradient that gives the gradient of the input.
     pub(super) fn transposed(&self) -> Self {
         let reach = self.reach();
         Self {
@@ -77,7 +77,7 @@ impl Geometry {
         }
     }
 
-    /// From a kernel's first tap to its last.
+    /// Distance between a kernel's first and last tap, by axis.
     fn reach(&self) -> [usize; 2] {
         [self.dilation[0] * (self.kernel[0] - 1), self.dilation[1] * (self.kernel[1] - 1)]
     }
@@ -88,23 +88,23 @@ impl Geometry {
         [height - reach[0], width - reach[1]]
     }
 
-    /// `[batch, channels, height, width]` of what goes in.
+    /// Input shape, `[batch, channels, height, width]`.
     pub fn inputs(&self) -> [usize; 4] {
         [self.batch, self.channels, self.size[0], self.size[1]]
     }
 
-    /// `[batch, filters, height, width]` of what comes out.
+    /// Output shape, `[batch, filters, height, width]`.
     pub fn outputs(&self) -> [usize; 4] {
         let [height, width] = self.output();
         [self.batch, self.filters, height, width]
     }
 
-    /// `[filters, channels, height, width]` of the weights.
+    /// Weight shape, `[filters, channels, height, width]`.
     pub fn weights(&self) -> [usize; 4] {
         [self.filters, self.channels, self.kernel[0], self.kernel[1]]
     }
 
-    /// Height and width with the padding.
+    /// Height and width with padding.
     pub(super) fn padded(&self) -> [usize; 2] {
         [self.size[0] + 2 * self.padding[0], self.size[1] + 2 * self.padding[1]]
     }
@@ -113,38 +113,37 @@ impl Geometry {
         self.padding != [0, 0]
     }
 
-    /// Values of one image, without padding.
+    /// Number of values of an image, without padding.
     pub(super) fn image(&self) -> usize {
         self.channels * self.size[0] * self.size[1]
     }
 
-    /// Values of one channel of an output.
+    /// Number of values of one output channel.
     pub(super) fn output_plane(&self) -> usize {
         self.output()[0] * self.output()[1]
     }
 
-    /// Height and width of what is pooled by windows of 2 × 2.
+    /// Height and width of the output after 2 × 2 pooling.
     pub fn pooled(&self) -> [usize; 2] {
         self.output().map(|length| length / 2)
     }
 
-    /// Values of one channel of it.
+    /// Number of values of one pooled output channel.
     pub(super) fn pooled_plane(&self) -> usize {
         self.pooled()[0] * self.pooled()[1]
     }
 
-    /// Values of one output.
+    /// Number of values of one image's output.
     pub(super) fn output_image(&self) -> usize {
         self.filters * self.output_plane()
     }
 
-    /// Weights of one filter.
+    /// Number of weights of a filter.
     pub fn taps(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// Of each tap, in the order of the weights, the distance in a padded image from the value that it
-    /// meets to the first that it meets.
+    /// Offset of each tap in a padded image, relative to the first tap, in the order of the weights.
     pub(super) fn offsets(&self) -> Vec<usize> {
         let [height, width] = self.padded();
         let mut offsets = Vec::with_capacity(self.taps());

@@ -1,11 +1,12 @@
 //! Two-dimensional convolution with stride 1.
 //!
-//! No matrix of patches is built (im2col). In an image whose rows follow each other in memory, a
-//! step of the kernel is a constant distance, so that one tap of one channel meets the next 48
-//! output positions as three loads. Outputs at the end of a row, where the kernel hangs over, are
-//! computed and thrown away: 8 % of a 26 × 26 image. The gradient of the input is the same operation
-//! over the padded gradient with the kernel turned round; that of the weights runs over positions
-//! with output channels in the lanes. Kernels of 3 × 3 between many channels go another way, in `winograd`.
+//! No patch matrix (im2col) is built. A tap of one channel reads 48 consecutive output positions as three
+//! vectors, because the rows of an image follow each other in memory. Positions at which the kernel
+//! exceeds the row are computed and discarded: 8 % of a 26 × 26 image.
+//!
+//! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
+//! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
+//! 3 × 3 kernels with many channels use the algorithm in `winograd`.
 
 mod forward;
 mod geometry;
@@ -28,27 +29,29 @@ pub fn forward(geometry: Geometry, images: &[f32], filters: Filters) -> Vec<f32>
     outputs(geometry, Gradient::images(images), filters)
 }
 
-/// ReLU and max-pooling by windows of 2 × 2 at the end: the largest of zero and each window's outputs,
-/// `[batch, filters, height / 2, width / 2]`, and which of the four it is, row by row, or [`pool::NONE`] if
-/// none is above zero. Where outputs come in tiles of that size, they are never in memory.
+/// Convolution, ReLU and 2 × 2 max-pooling in one operation.
+///
+/// Returns the values, `[batch, filters, height / 2, width / 2]`, and the index of each within its window,
+/// row by row, or [`pool::NONE`] if no value is positive. The Winograd path does not store the unpooled output.
 ///
 /// # Panics
 /// If a slice is shorter than `geometry` says, or an output smaller than a window.
 pub fn forward_pooled(geometry: Geometry, images: &[f32], filters: Filters) -> (Vec<f32>, Vec<u8>) {
-    if winograd::pays(&geometry) {
+    if winograd::is_faster(&geometry) {
         winograd::forward_pooled(geometry, Gradient::images(images), filters)
     } else {
         pool::forward(&forward(geometry, images, filters), &windows(geometry.outputs()))
     }
 }
 
-/// The gradients of weights, `[filters, channels, height, width]`, and bias, `[filters]`, for `images`,
-/// `[batch, channels, height, width]`, and the `gradient` of the output.
+/// Gradients of weights, `[filters, channels, height, width]`, and bias, `[filters]`.
+///
+/// `images` is `[batch, channels, height, width]`, `gradient` that of the output.
 ///
 /// # Panics
 /// If a slice is shorter than `geometry` says.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-    if winograd::pays(&geometry) {
+    if winograd::is_faster(&geometry) {
         return winograd::gradients(geometry, images, gradient);
     }
     match gradient {
@@ -60,23 +63,24 @@ pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec
     }
 }
 
-/// The gradient of the input, `[batch, channels, height, width]`, with the weights
-/// `[filters, channels, height, width]`.
+/// Gradient of the input, `[batch, channels, height, width]`.
+///
+/// `weights` is `[filters, channels, height, width]`.
 ///
 /// # Panics
 /// If a slice is shorter than `geometry` says.
 pub fn input_gradient(geometry: Geometry, weights: &[f32], gradient: Gradient) -> Vec<f32> {
-    // Each input channel is a filter now, and each filter a channel, turned round.
+    // Input channels and filters change places, and each kernel is rotated by 180°.
     let (area, channels) = (geometry.kernel[0] * geometry.kernel[1], geometry.channels);
-    let turned = |channel: usize, tap: usize| {
+    let rotated = |channel: usize, tap: usize| {
         let (filter, at) = (tap / area, area - 1 - tap % area);
         weights[(filter * channels + channel) * area + at]
     };
-    outputs(geometry.transposed(), gradient, Filters { weight: &turned, bias: None, relu: false })
+    outputs(geometry.transposed(), gradient, Filters { weight: &rotated, bias: None, relu: false })
 }
 
 fn outputs(geometry: Geometry, from: Gradient, filters: Filters) -> Vec<f32> {
-    if winograd::pays(&geometry) {
+    if winograd::is_faster(&geometry) {
         return winograd::forward(geometry, from, filters);
     }
     match from {

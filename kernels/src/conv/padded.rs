@@ -1,20 +1,20 @@
-//! One image at a time with its padding.
+//! Padded copies of single images.
 
 use super::{geometry::Geometry, source::Whole};
 
-/// One image at a time with its padding around it.
+/// Buffer for one padded image at a time.
 pub struct PaddedImage {
     padded: Vec<f32>,
 }
 
 impl PaddedImage {
-    /// With `slack` values after the image that may be read and mean nothing.
+    /// A zeroed buffer with `slack` readable values after the image.
     pub fn new(geometry: &Geometry, slack: usize) -> Self {
         let [height, width] = geometry.padded();
         Self { padded: vec![0.0; geometry.channels * height * width + slack] }
     }
 
-    /// Puts `image` there. The border and the slack stay zero.
+    /// Copies `image` into the buffer. The border and the slack stay zero.
     pub fn fill(&mut self, geometry: &Geometry, image: Whole) -> &[f32] {
         let ([rows, columns], [top, left]) = (geometry.size, geometry.padding);
         let [height, width] = geometry.padded();

@@ -1,19 +1,19 @@
-//! What the kernels read image by image: images, gradients, and gradients of what was pooled.
+//! Inputs of the kernels: images, gradients, and gradients of pooled outputs.
 
 use super::geometry::Geometry;
 use crate::simd::copy;
 
-/// A value for each output, or images, which come the same way.
+/// Images, or a gradient with a value for each output.
 #[derive(Clone, Copy)]
 pub struct Whole<'a> {
     /// The values.
     pub values: &'a [f32],
-    /// The output, if there was a ReLU at its end: what that cut off counts as zero.
+    /// The output of a final ReLU. The gradient counts as zero where the output is zero.
     pub output: Option<&'a [f32]>,
 }
 
 impl<'a> Whole<'a> {
-    /// `len` values from `start` on.
+    /// The `len` values from `start`.
     #[inline(always)]
     pub(super) fn part(&self, start: usize, len: usize) -> Whole<'a> {
         let range = start..start + len;
@@ -25,7 +25,7 @@ impl<'a> Whole<'a> {
         match self.output {
             None => {
                 let from = &self.values[..to.len()];
-                // SAFETY: both are so long.
+                // SAFETY: both have this length.
                 unsafe { copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
             }
             Some(output) => {
@@ -37,30 +37,31 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// What a ReLU lets through backwards; of NaN everything, as Burn's does.
+/// Gradient through a ReLU; passes unchanged where the output is NaN, as in Burn.
 #[inline(always)]
 fn passed(gradient: f32, output: f32) -> f32 {
     if output <= 0.0 { 0.0 } else { gradient }
 }
 
-/// A value for each window of 2 × 2 outputs: see [`super::forward_pooled`].
+/// Gradient of a 2 × 2 pooled output; see [`super::forward_pooled`].
 #[derive(Clone, Copy)]
 pub struct Pooled<'a> {
     /// The gradients, `[batch, filters, height / 2, width / 2]`.
     pub values: &'a [f32],
-    /// Which of its window's values each belongs to.
+    /// Index of each pooled value within its window.
     pub taken: &'a [u8],
 }
 
 impl<'a> Pooled<'a> {
-    /// `len` values from `start` on.
+    /// The `len` values from `start`.
     #[inline(always)]
     pub(super) fn part(&self, start: usize, len: usize) -> Pooled<'a> {
         Pooled { values: &self.values[start..start + len], taken: &self.taken[start..start + len] }
     }
 
-    /// Puts one channel's gradients into the even and the odd columns of its padded plane, in rows of
-    /// `width` each. `scratch` has room for them.
+    /// Spreads one channel's gradients to the even and odd columns of its padded plane.
+    ///
+    /// Rows have `width` columns each. `scratch` has room for the gradients.
     #[inline(always)]
     pub(super) fn spread(
         &self,
@@ -79,7 +80,7 @@ impl<'a> Pooled<'a> {
             let half = &mut halves[column % 2];
             for (number, from) in scratch.chunks_exact(columns).enumerate() {
                 let to = &mut half[(row + 2 * number) * width + column / 2..][..columns];
-                // SAFETY: both are so long.
+                // SAFETY: both have this length.
                 unsafe { copy(from.as_ptr(), to.as_mut_ptr(), columns) };
             }
         }
@@ -89,19 +90,19 @@ impl<'a> Pooled<'a> {
 /// The gradient of an output.
 #[derive(Clone, Copy)]
 pub enum Gradient<'a> {
-    /// Value by value.
+    /// A value for each output.
     Whole(Whole<'a>),
-    /// Of each window one value; the others are zero.
+    /// A value for each window; the other values are zero.
     Pooled(Pooled<'a>),
 }
 
 impl<'a> Gradient<'a> {
-    /// Images as they are.
+    /// Wraps images without a ReLU.
     pub(super) fn images(values: &'a [f32]) -> Self {
         Gradient::Whole(Whole { values, output: None })
     }
 
-    /// The planes of one image, or of one channel, if they are all counted through.
+    /// The `planes` consecutive planes at index `number × planes`.
     #[inline(always)]
     pub(super) fn image(&self, number: usize, planes: usize, size: [usize; 2]) -> Gradient<'a> {
         match self {

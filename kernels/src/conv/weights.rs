@@ -1,5 +1,4 @@
-//! Gradients of a convolution's weights and bias: sums over images and positions, with filters in the
-//! lanes and taps side by side.
+//! Gradients of weights and bias: sums over images and positions, with filters in the vector lanes.
 
 use super::{geometry::Geometry, padded::PaddedImage, source::Whole};
 use crate::{
@@ -8,19 +7,19 @@ use crate::{
 };
 use pulp::{Simd, WithSimd};
 
-/// Images that are summed in one go. Not by threads: the sums would then depend on their number.
+/// Images per part of the sum. Independent of the number of threads, so that the sums are, too.
 const IMAGES: usize = 8;
-/// Vectors of filters in a tile, and taps, if there are 32 registers and if there are 16.
+/// Vectors of filters in a tile; taps in a tile with 32 and with 16 registers.
 pub(super) const VECTORS: usize = 2;
 const WIDE: usize = 12;
 const NARROW: usize = 6;
-/// Filters and positions that are turned at a time.
-const FEW: usize = 4;
-const TURNED: usize = 64;
-/// Positions whose gradients, of one vector pair, stay in the nearest cache with what they meet.
+/// Filters and positions that are transposed at a time.
+const FILTERS_AT_ONCE: usize = 4;
+const POSITIONS_AT_ONCE: usize = 64;
+/// Positions whose gradients, for two vectors, fit in the L1 cache together with the image's values.
 const POSITIONS: usize = 96;
 
-/// As [`super::gradients`].
+/// Implements [`super::gradients`] for all kernel sizes.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
     arch().dispatch(Gradients { geometry, images, gradient })
 }
@@ -55,13 +54,13 @@ impl Gradients<'_> {
             Sums::of_images(geometry.batch, [room, layout.stride()], new, |workspace, number, sums| {
                 let image = &images[number * geometry.image()..][..geometry.image()];
                 let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
-                let Workspace { stage, gradient: turned } = workspace;
+                let Workspace { stage, gradient: transposed } = workspace;
                 let image = match stage {
                     Some(stage) => stage.fill(&geometry, Whole { values: image, output: None }),
                     None => image,
                 };
                 let (layout, offsets) = (&layout, &offsets);
-                arch().dispatch(Image::<T> { layout, offsets, image, gradient, turned, sums });
+                arch().dispatch(Image::<T> { layout, offsets, image, gradient, transposed, sums });
             });
         let stride = layout.stride();
         let taps = geometry.taps();
@@ -88,26 +87,29 @@ impl<'a> Layout<'a> {
         self.blocks * self.lanes
     }
 
-    /// A gradient `[filters, plane]` to `[blocks, plane, lanes]`: four filters at a time, over so
-    /// many positions that all stay in the nearest cache.
+    /// Transposes a gradient `[filters, plane]` to `[blocks, plane, lanes]`.
+    ///
+    /// Four filters at a time, over as many positions as fit in the L1 cache.
     #[inline(always)]
-    pub fn turn(&self, gradient: Whole, plane: usize, to: &mut [f32]) {
+    pub fn transpose(&self, gradient: Whole, plane: usize, to: &mut [f32]) {
         let filters = self.geometry.filters;
-        let few = FEW.min(self.lanes);
-        let (mut rows, mut turned) = ([[0.0; TURNED]; FEW], [[0.0; FEW]; TURNED]);
-        for start in (0..plane).step_by(TURNED) {
-            let len = TURNED.min(plane - start);
+        let few = FILTERS_AT_ONCE.min(self.lanes);
+        let (mut rows, mut transposed) =
+            ([[0.0; POSITIONS_AT_ONCE]; FILTERS_AT_ONCE], [[0.0; FILTERS_AT_ONCE]; POSITIONS_AT_ONCE]);
+        for start in (0..plane).step_by(POSITIONS_AT_ONCE) {
+            let len = POSITIONS_AT_ONCE.min(plane - start);
             for first in (0..filters).step_by(few) {
                 let count = few.min(filters - first);
                 let row = |filter: usize| gradient.part((first + filter) * plane + start, len);
-                let at_once = gradient.output.is_none() && count == FEW && len == TURNED;
+                let at_once =
+                    gradient.output.is_none() && count == FILTERS_AT_ONCE && len == POSITIONS_AT_ONCE;
                 if !at_once {
                     for filter in 0..count {
                         row(filter).copy_to(&mut rows[filter][..len]);
                     }
                 }
                 let to = &mut to[(first / self.lanes * plane + start) * self.lanes + first % self.lanes..];
-                if count < FEW {
+                if count < FILTERS_AT_ONCE {
                     for at in 0..len {
                         for filter in 0..count {
                             to[at * self.lanes + filter] = rows[filter][at];
@@ -117,19 +119,24 @@ impl<'a> Layout<'a> {
                 }
                 let mut from = rows.each_ref();
                 if at_once {
-                    for filter in 0..FEW {
+                    for filter in 0..FILTERS_AT_ONCE {
                         from[filter] = row(filter).values.first_chunk().unwrap_or(from[filter]);
                     }
                 }
                 let [a, b, c, d] = from;
-                for at in 0..TURNED {
-                    turned[at] = [a[at], b[at], c[at], d[at]];
+                for at in 0..POSITIONS_AT_ONCE {
+                    transposed[at] = [a[at], b[at], c[at], d[at]];
                 }
-                let to = &mut to[..(len - 1) * self.lanes + FEW];
+                let to = &mut to[..(len - 1) * self.lanes + FILTERS_AT_ONCE];
                 for at in 0..len {
-                    // SAFETY: the slice was cut to hold them. Whole, because the compiler would make calls
-                    // of `memcpy` of it.
-                    unsafe { to.as_mut_ptr().add(at * self.lanes).cast::<[f32; FEW]>().write(turned[at]) };
+                    // SAFETY: the slice has room for all of them. One array write, because the compiler would call
+                    // `memcpy` for a slice.
+                    unsafe {
+                        to.as_mut_ptr()
+                            .add(at * self.lanes)
+                            .cast::<[f32; FILTERS_AT_ONCE]>()
+                            .write(transposed[at])
+                    };
                 }
             }
         }
@@ -144,7 +151,7 @@ struct Workspace {
 
 /// Sums over images.
 pub(super) struct Sums {
-    /// `[taps, stride]`, or what taps were transformed to, with room for a tile that hangs over.
+    /// `[taps, stride]`, or the transformed taps, with room for an incomplete tile.
     pub weights: Vec<f32>,
     pub bias: Vec<f32>,
 }
@@ -160,8 +167,9 @@ impl Sums {
         self
     }
 
-    /// `[room, stride]` sums of what `add(image, sums)` adds for each of `batch` images. `new` makes what a
-    /// thread works with.
+    /// Sums, `[room, stride]`, of what `add(image, sums)` adds for each of `batch` images.
+    ///
+    /// `new` creates a thread's workspace.
     pub fn of_images<W>(
         batch: usize,
         size: [usize; 2],
@@ -179,15 +187,15 @@ impl Sums {
     }
 }
 
-/// One image's part of the sums.
+/// One image's contribution to the sums.
 struct Image<'a, const T: usize> {
     layout: &'a Layout<'a>,
     offsets: &'a [usize],
-    /// Padded.
+    /// With padding.
     image: &'a [f32],
     gradient: Whole<'a>,
-    /// Room for it with filters in the lanes.
-    turned: &'a mut [f32],
+    /// Room for the gradient with filters in the lanes.
+    transposed: &'a mut [f32],
     sums: &'a mut Sums,
 }
 
@@ -196,19 +204,19 @@ impl<const T: usize> WithSimd for Image<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { layout, offsets, image, gradient, turned, sums } = self;
-        layout.turn(gradient, layout.geometry.output_plane(), turned);
+        let Self { layout, offsets, image, gradient, transposed, sums } = self;
+        layout.transpose(gradient, layout.geometry.output_plane(), transposed);
         let (lanes, stride, geometry) = (layout.lanes, layout.stride(), layout.geometry);
         let ([height, width], row_len) = (geometry.output(), geometry.padded()[1]);
         let rows_at_once = (POSITIONS / width).max(1);
         for first in (0..height).step_by(rows_at_once) {
             let rows = rows_at_once.min(height - first);
             let area = Area { rows, width, row_len };
-            for (block, gradient) in turned.chunks_exact(height * width * lanes).enumerate() {
+            for (block, gradient) in transposed.chunks_exact(height * width * lanes).enumerate() {
                 let gradient = &gradient[first * width * lanes..][..rows * width * lanes];
                 bias::<S>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
                 for tap in (0..offsets.len()).step_by(T) {
-                    // The last tile's taps beyond the end go to the room after the sums.
+                    // The last tile's surplus taps are added to the room after the sums.
                     let mut near = [0; T];
                     for at in 0..T {
                         near[at] = offsets[(tap + at).min(offsets.len() - 1)];
@@ -216,7 +224,7 @@ impl<const T: usize> WithSimd for Image<'_, T> {
                     let image = image[first * row_len..].as_ptr();
                     let sums =
                         sums.weights[tap * stride + block * lanes..][..(T - 1) * stride + lanes].as_mut_ptr();
-                    // SAFETY: the offsets are of taps that meet this image in all these rows.
+                    // SAFETY: every offset plus the area lies within the image.
                     unsafe { tile::<S, T>(simd, image, &near, gradient.as_ptr(), area, sums, stride) };
                 }
             }
@@ -224,7 +232,7 @@ impl<const T: usize> WithSimd for Image<'_, T> {
     }
 }
 
-/// Output positions: some whole rows, of images with rows of `row_len`.
+/// Some whole rows of output positions, in images with rows of `row_len`.
 #[derive(Clone, Copy)]
 struct Area {
     rows: usize,
@@ -232,7 +240,7 @@ struct Area {
     row_len: usize,
 }
 
-/// Adds up a gradient over its positions.
+/// Adds a gradient's sum over its positions.
 #[inline(always)]
 pub(super) fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
     for vector in 0..VECTORS {
@@ -250,11 +258,11 @@ pub(super) fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Adds to the sums of `T` taps, `stride` apart.
+/// Adds the products of one area to the sums of `T` taps, `stride` apart.
 ///
 /// # Safety
-/// `image` must hold every offset with the whole area after it, `gradient` two vectors for each position
-/// of the area, and `to` two vectors for each tap.
+/// `image` must be readable at every offset for the whole area, `gradient` must have two vectors for each
+/// position of the area, and `to` two vectors for each tap.
 #[inline(always)]
 unsafe fn tile<S: Simd, const T: usize>(
     simd: S,
@@ -265,7 +273,7 @@ unsafe fn tile<S: Simd, const T: usize>(
     to: *mut f32,
     stride: usize,
 ) {
-    // Plain loops and pointers, as in the other kernel.
+    // Plain loops and pointers, as in `forward`.
     let mut sums = [[simd.splat_f32s(0.0); VECTORS]; T];
     let taps: [*const f32; T] = std::array::from_fn(|tap| image.wrapping_add(offsets[tap]));
     for row in 0..area.rows {
@@ -273,11 +281,11 @@ unsafe fn tile<S: Simd, const T: usize>(
             let at = row * area.row_len + column;
             let mut values = [simd.splat_f32s(0.0); VECTORS];
             for vector in 0..VECTORS {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 values[vector] = unsafe { load::<S>(gradient.add(vector * S::F32_LANES)) };
             }
             for tap in 0..T {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's contract.
                 let met = simd.splat_f32s(unsafe { *taps[tap].add(at) });
                 for vector in 0..VECTORS {
                     sums[tap][vector] = simd.mul_add_e_f32s(met, values[vector], sums[tap][vector]);
@@ -289,7 +297,7 @@ unsafe fn tile<S: Simd, const T: usize>(
     }
     for tap in 0..T {
         for vector in 0..VECTORS {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 let to = to.add(tap * stride + vector * S::F32_LANES);
                 store::<S>(to, simd.add_f32s(load::<S>(to), sums[tap][vector]));

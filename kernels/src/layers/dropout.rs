@@ -1,4 +1,4 @@
-//! Dropout as an operation of Burn.
+//! Dropout as a Burn operation.
 
 use crate::{
     dropout::{Kept, Key},
@@ -20,9 +20,10 @@ use burn::nn::Dropout;
 use burn::tensor::{FloatDType, Shape, Tensor};
 use std::sync::Arc;
 
-/// `layer.forward(x)`. On the CPU the kernel draws from the [`RandomStream`](crate::random::RandomStream) in
-/// scope, or else from the device's generator, so that the same seed drops the same values, though not those that
-/// Burn's operation would drop.
+/// Computes `layer.forward(x)`.
+///
+/// On the CPU the kernel draws from the [`RandomStream`](crate::random::RandomStream) in scope, or else from
+/// the device's generator. The same seed drops the same values, but not those that Burn's operation drops.
 pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
     if !layer.training.is_enabled() || !x.device().is_autodiff() || layer.prob == 0.0 || !is_host(&x) {
         return layer.forward(x);
@@ -30,11 +31,10 @@ pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as DropoutBackend>::kernel_dropout(x.into_dispatch(), layer.prob))
 }
 
-/// A Burn backend with dropout of this crate.
+/// A Burn backend with the dropout of this crate.
 #[backend_extension(Autodiff, Flex)]
 pub trait DropoutBackend: Backend {
-    /// `x`, `[batch, ...]`, all f32, each value zero with probability `prob` and otherwise larger, so
-    /// that the mean stays.
+    /// Dropout of `x`, `[batch, ...]`, f32, with probability `prob`.
     fn kernel_dropout(x: FloatTensor<Self>, prob: f64) -> FloatTensor<Self>;
 }
 
@@ -53,7 +53,7 @@ fn scale(kept: &Kept, x: &Host) -> Host {
     tensor(kept.scale(values(&contiguous(x.clone()))), x.shape())
 }
 
-/// A key for ChaCha: from the stream in scope, or from the device's generator, which `Device::seed` seeds.
+/// Key for ChaCha from the stream in scope, or from the device's generator, which `Device::seed` seeds.
 fn key() -> Key {
     let mut key = [0; 32];
     if let Some(number) = random::draw() {
@@ -63,16 +63,16 @@ fn key() -> Key {
     let shape = Shape::new([16]);
     let drawn = Flex::float_random(shape, Distribution::Default, &Default::default(), FloatDType::F32);
     for (bytes, value) in key.as_chunks_mut::<2>().0.iter_mut().zip(values(&drawn)) {
-        // Of the 24 random bits in a value from 0 to 1.
+        // The value has 24 random bits.
         *bytes = ((value * 65536.0) as u16).to_le_bytes();
     }
     key
 }
 
 #[derive(Debug)]
-struct Step;
+struct DropoutBackward;
 
-impl Backward<Flex, 1> for Step {
+impl Backward<Flex, 1> for DropoutBackward {
     type State = Arc<Kept>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -86,7 +86,7 @@ impl<C: CheckpointStrategy> DropoutBackend for Autodiff<Flex, C> {
         let (x, guard) = x.into_parts();
         let kept = draw(&x, prob);
         let output = scale(&kept, &x);
-        match Step.prepare::<C>([guard]).compute_bound().stateful() {
+        match DropoutBackward.prepare::<C>([guard]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish(kept, output),
             OpsKind::UnTracked(prep) => prep.finish(output),
         }
@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn the_gradient_is_dropped_like_the_value() {
+    fn gradients_use_the_same_mask() {
         let x = Tensor::<2>::ones([20, 100], &Device::flex().autodiff()).require_grad();
         let output = dropout(&DropoutConfig::new(0.5).init(), x.clone());
         let again = dropout(&DropoutConfig::new(0.5).init(), x.clone());
         let gradient = x.grad(&output.clone().sum().backward()).expect("a gradient");
-        // Each value is 1, so that the gradient is the output.
+        // The values are 1, so that the gradient equals the output.
         assert!(read(gradient) == read(output.clone()));
         assert!(read(output) != read(again), "draws must differ");
     }

@@ -1,4 +1,4 @@
-//! Our linear layer as an operation of Burn.
+//! The linear layer as a Burn operation.
 
 use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
 use crate::linear;
@@ -16,9 +16,10 @@ use burn::backend::{
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 
-/// `layer.forward(x)`. Uses the kernel for layers with a bias.
+/// Computes `layer.forward(x)`. The kernel supports layers with a bias.
 pub fn linear(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
-    // `val` counts as a use: a weight that is taken twice gets its gradient reduced after backward only.
+    // `val` counts as a use of the parameter. The gradient of a parameter that is used twice is reduced
+    // only after backward.
     let Some(bias) = layer.bias.as_ref().filter(|_| is_host(&x)) else { return layer.forward(x) };
     let weight = layer.weight.val();
     if !is_host(&weight) {
@@ -28,10 +29,10 @@ pub fn linear(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
     Tensor::from_dispatch(<Dispatch as LinearBackend>::kernel_linear(x, weight, bias.val().into_dispatch()))
 }
 
-/// A Burn backend with a linear layer of this crate.
+/// A Burn backend with the linear layer of this crate.
 #[backend_extension(Autodiff, Flex)]
 pub trait LinearBackend: Backend {
-    /// `x`, `[batch, inputs]`, times `weight`, `[inputs, outputs]`, and `bias`, `[outputs]`: all f32.
+    /// Linear layer for `x`, `[batch, inputs]`, `weight`, `[inputs, outputs]`, and `bias`, `[outputs]`, all f32.
     fn kernel_linear(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -48,9 +49,9 @@ impl LinearBackend for Flex {
 }
 
 #[derive(Debug)]
-struct Step;
+struct LinearBackward;
 
-impl Backward<Flex, 3> for Step {
+impl Backward<Flex, 3> for LinearBackward {
     type State = [NodeId; 2];
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -83,7 +84,7 @@ impl<C: CheckpointStrategy> LinearBackend for Autodiff<Flex, C> {
         let nodes = [x.node(), weight.node(), bias.node()];
         let [input, matrix, offsets] = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
         let output = Flex::kernel_linear(input, matrix, offsets);
-        match Step.prepare::<C>(nodes).compute_bound().stateful() {
+        match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let state = [prep.checkpoint(&x), prep.checkpoint(&weight)];
                 prep.finish(state, output)

@@ -1,9 +1,8 @@
-//! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, the linear layer and
-//! SGD.
+//! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear and SGD.
 //!
-//! They are functions over Burn's layers, so that a model keeps its types, its parameters and their
-//! names. Each uses a kernel where one applies (Flex, f32, and what the function documents), and
-//! Burn's operation otherwise: `conv_relu(&self.conv, x)` is `relu(self.conv.forward(x))`.
+//! They are functions over Burn's layers, so that a model keeps its types, parameters and parameter names:
+//! `conv_relu(&self.conv, x)` computes `relu(self.conv.forward(x))`. Each function uses a kernel where one
+//! applies (Flex, f32, and the conditions in its documentation) and Burn's operation otherwise.
 
 mod conv;
 mod dropout;

@@ -1,4 +1,4 @@
-//! ReLU and max-pooling in one pass as an operation of Burn.
+//! ReLU and max-pooling in one pass, as a Burn operation.
 
 use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
 use crate::pool::{self, Windows};
@@ -16,8 +16,9 @@ use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
 use std::sync::Arc;
 
-/// `layer.forward(relu(x))`. Uses the kernel if windows lie side by side: stride as large as the kernel, no
-/// padding, no dilation.
+/// Computes `layer.forward(relu(x))`.
+///
+/// The kernel supports windows with a stride equal to their size, without padding and dilation.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     let fits = side_by_side(layer) && is_host(&x);
     match fits.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten() {
@@ -29,7 +30,7 @@ pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     }
 }
 
-/// Whether each value is in one window at most.
+/// Whether windows do not overlap, so that each value is in at most one.
 pub(super) fn side_by_side(layer: &MaxPool2d) -> bool {
     layer.stride == layer.kernel_size
         && layer.padding == PaddingConfig2d::Valid
@@ -37,10 +38,10 @@ pub(super) fn side_by_side(layer: &MaxPool2d) -> bool {
         && !layer.ceil_mode
 }
 
-/// A Burn backend with ReLU and max-pooling of this crate.
+/// A Burn backend with the ReLU and max-pooling of this crate.
 #[backend_extension(Autodiff, Flex)]
 pub trait PoolBackend: Backend {
-    /// `x`, all f32, pooled by `windows`.
+    /// ReLU and max-pooling of `x`, f32, by `windows`.
     fn kernel_relu_max_pool2d(x: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self>;
 }
 
@@ -51,9 +52,9 @@ impl PoolBackend for Flex {
 }
 
 #[derive(Debug)]
-struct Step;
+struct PoolBackward;
 
-impl Backward<Flex, 1> for Step {
+impl Backward<Flex, 1> for PoolBackward {
     type State = (Arc<Vec<u8>>, Windows);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -70,7 +71,7 @@ impl<C: CheckpointStrategy> PoolBackend for Autodiff<Flex, C> {
         let (x, guard) = x.into_parts();
         let (output, taken) = pool::forward(values(&contiguous(x)), &windows);
         let output = tensor(output, windows.output());
-        match Step.prepare::<C>([guard]).compute_bound().stateful() {
+        match PoolBackward.prepare::<C>([guard]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish((Arc::new(taken), windows), output),
             OpsKind::UnTracked(prep) => prep.finish(output),
         }
@@ -104,7 +105,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
         #[test]
-        fn values_and_gradients_are_those_of_burn(
+        fn values_and_gradients_equal_those_of_burn(
             planes in [1..4usize, 1..4],
             kernel in [1..4usize, 1..4],
             more in [0..9usize, 0..9],
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn other_windows_take_burns_operation() {
+    fn unsupported_windows_use_burns_operation() {
         let device = Device::flex().autodiff();
         let x = Tensor::random([2, 3, 9, 9], Distribution::Normal(0.0, 1.0), &device);
         let layer = layer([3, 3], [2, 2]);
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_passed_on() {
+    fn nan_is_propagated() {
         let device = Device::flex();
         let x = Tensor::full([1, 1, 4, 4], f32::NAN, &device);
         assert!(read(relu_max_pool(&layer([2, 2], [2, 2]), x)).iter().all(|value| value.is_nan()));

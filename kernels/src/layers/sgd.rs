@@ -1,4 +1,4 @@
-//! SGD as an optimizer of Burn, on the CPU in one pass.
+//! SGD as a Burn optimizer, in one pass on the CPU.
 
 use crate::host_tensor::{Host, contiguous, is_host, tensor, values, values_mut};
 use crate::sgd;
@@ -6,28 +6,30 @@ use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension, 
 use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource, join_path};
 use burn::tensor::{Device, Tensor};
 
-/// PyTorch's SGD, without dampening. Its results are those of Burn's to the bit, and so is its record.
+/// PyTorch's SGD without dampening.
+///
+/// Results are bit-identical to those of Burn's SGD, and records are interchangeable.
 #[derive(Clone, Copy, Debug)]
 pub struct Sgd {
-    /// What is left of the velocity at each step; 0 to have none.
+    /// Momentum factor; 0 disables momentum.
     pub momentum: f64,
-    /// Nesterov's momentum.
+    /// Whether Nesterov momentum is used.
     pub nesterov: bool,
     /// Weight decay (L2).
     pub weight_decay: f64,
 }
 
-/// What is kept of a parameter from step to step.
+/// Optimizer state of a parameter.
 #[derive(Clone)]
 pub struct SgdState<const D: usize> {
     velocity: Option<Tensor<D>>,
 }
 
-/// Where Burn's `SgdState` has the velocity in a record.
+/// Key of the velocity in the record of Burn's `SgdState`.
 const MOMENTUM: &str = "momentum";
 const VELOCITY: &str = "velocity";
 
-// By hand, because Burn's derive is for crates of Burn's only.
+// Implemented by hand, because Burn's derive only works inside Burn's crates.
 impl<const D: usize> RecordState for SgdState<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         if let Some(velocity) = &self.velocity {
@@ -93,10 +95,10 @@ impl Sgd {
     }
 }
 
-/// A Burn backend with a step of this crate.
+/// A Burn backend with the SGD step of this crate.
 #[backend_extension(Flex)]
 pub trait SgdBackend: Backend {
-    /// Parameter and velocity after a step, all f32 and of one shape.
+    /// Parameter and velocity after a step; all are f32 and have the same shape.
     fn kernel_sgd(
         parameter: FloatTensor<Self>,
         velocity: FloatTensor<Self>,
@@ -107,8 +109,8 @@ pub trait SgdBackend: Backend {
 
 impl SgdBackend for Flex {
     fn kernel_sgd(parameter: Host, mut velocity: Host, gradient: Host, with: sgd::Sgd) -> (Host, Host) {
-        // The gradient is mostly a part of a bucket. The parameter is not changed where it is, because
-        // burn-train's `Learner` keeps the network while the optimizer makes the next.
+        // The gradient is usually a view of a bucket. The parameter is not changed in place, because
+        // burn-train's `Learner` keeps the model while the optimizer creates the next one.
         let (parameter, gradient) = (contiguous(parameter), contiguous(gradient));
         let moved = with.step(values(&parameter), values_mut(&mut velocity), values(&gradient));
         (tensor(moved, parameter.shape()), velocity)
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_those_of_burns_sgd_to_the_bit() {
+    fn steps_equal_those_of_burns_sgd_to_the_bit() {
         for case in CASES {
             let (net, x) = network();
             let [a, b] =
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_burns_sgd_goes_on_in_ours() {
+    fn records_of_burns_sgd_can_be_loaded() {
         let device = Device::flex();
         let [parameter, first, second] =
             [(); 3].map(|()| Tensor::<2>::random([4, 7], Distribution::Default, &device));
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_was_kept_does_not_change() {
+    fn a_step_does_not_change_other_copies_of_the_model() {
         let (net, x) = network();
         let mut optimizer = ours((0.9, false, 0.0));
         let kept = steps(net, &mut optimizer, &x);

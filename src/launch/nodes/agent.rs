@@ -5,7 +5,7 @@ use super::{
     super::{outcome::Outcome, signals::Signals},
     FromCoordinator, Join, ToCoordinator,
 };
-use crate::print::eprint_line;
+use crate::process::console::eprint_line;
 use anyhow::{Context, Result, bail};
 use collective::{
     Error, Secret,

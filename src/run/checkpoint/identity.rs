@@ -1,24 +1,26 @@
-//! What must not change between a checkpoint and the run that goes on from it.
+//! Settings that a resumed run must share with its checkpoint.
 
-use crate::trainer::Config;
+use crate::config::Config;
 use collective::lr::LrSchedule;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Everything that decides a run's trajectory at a given world size, by flag. The world size, the
-/// batch size and, at a constant learning rate, the length of the run may change.
+/// Settings that determine a run's trajectory at a given world size, by flag.
+///
+/// World size, batch size and, with a constant learning rate, the length of the run may change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Identity(BTreeMap<String, Value>);
 
 impl Identity {
-    /// Of the run with this configuration; `own` are the program's settings, by flag.
+    /// Collects the settings of `config` and `own`, the program's settings by flag.
     pub fn new(config: &Config, own: Map<String, Value>) -> Self {
         let (gradients, rate) = (&config.gradients, &config.rate);
         let entries = [
             ("--sync-bn", json!(config.sync_bn)),
             ("--train-limit", json!(config.train_samples)),
+            ("--valid-split", json!(config.valid_split)),
             ("--no-shuffle", json!(!config.shuffle)),
             ("--seed", json!(config.seed)),
             ("--lr", json!(config.lr)),
@@ -33,7 +35,7 @@ impl Identity {
         ];
         let mut entries: BTreeMap<_, _> =
             entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).chain(own).collect();
-        // Such a curve is one over the whole run.
+        // Other schedules depend on the length of the run.
         if rate.lr_schedule != LrSchedule::Constant {
             entries.insert("--epochs".into(), json!(config.epochs));
             entries.insert("--max-steps".into(), json!(config.max_steps));
@@ -41,7 +43,7 @@ impl Identity {
         Self(entries)
     }
 
-    /// What differs: `--seed 42, not 43`, this run's value last.
+    /// Describes the settings in which `now` differs, such as `--seed 42, not 43`, with its value last.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let none = Value::Null;
         let flags: std::collections::BTreeSet<&String> = self.0.keys().chain(now.0.keys()).collect();

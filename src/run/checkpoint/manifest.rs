@@ -1,4 +1,4 @@
-//! `manifest.json`: what a checkpoint holds, and how a damaged, foreign or newer one is told.
+//! `manifest.json`: metadata and checksums of a checkpoint.
 
 use super::Identity;
 use crate::run::log::Progress;
@@ -12,42 +12,45 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The format that this program writes, and the newest one it reads.
+/// Checkpoint format version that this program writes, and the newest one it reads.
 pub const FORMAT: u64 = 1;
 
-/// Its name in a checkpoint's folder.
+/// File name in the checkpoint folder.
 pub(super) const NAME: &str = "manifest.json";
 
-/// Everything about a checkpoint but the tensors.
+/// Metadata of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Of burn-ddp.
+    /// Version of burn-ddp that wrote the checkpoint.
     pub version: String,
     pub position: Position,
     pub world_size: usize,
-    /// Samples a rank and batch.
+    /// Samples per rank and batch.
     pub batch_size: usize,
     pub identity: Identity,
     pub progress: Progress,
-    /// The other files, by name.
-    pub files: BTreeMap<String, Sum>,
+    /// Size and checksum of the other files, by name.
+    pub files: BTreeMap<String, FileDigest>,
 }
 
-/// What a file must be.
+/// Expected size and checksum of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sum {
+pub struct FileDigest {
     pub bytes: u64,
-    /// In hex.
+    /// SHA-256 in lower-case hexadecimal.
     pub sha256: String,
 }
 
-/// Why a checkpoint is not read.
+/// Error of reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum CheckpointError {
+    /// The folder is not a checkpoint.
     #[error("{path} is no checkpoint: {reason}")]
     Foreign { path: PathBuf, reason: String },
+    /// A file is missing, unreadable or has a wrong checksum.
     #[error("{path} is damaged: {reason}")]
     Damaged { path: PathBuf, reason: String },
+    /// A newer version wrote the checkpoint.
     #[error(
         "{path} was written by burn-ddp {version} in format {format}, but this is {} and reads formats up to {FORMAT}; \
          use that version or a newer one", env!("CARGO_PKG_VERSION")
@@ -55,14 +58,14 @@ pub enum Refusal {
     Newer { path: PathBuf, version: String, format: u64 },
 }
 
-impl Sum {
+impl FileDigest {
     fn of(bytes: &[u8]) -> Self {
         let sha256 = hex::encode(Sha256::digest(bytes));
         Self { bytes: bytes.len() as u64, sha256 }
     }
 }
 
-/// The files that hold a snapshot's parts.
+/// Returns file names and contents of a snapshot's parts.
 pub(super) fn parts(snapshot: &Snapshot) -> [(&'static str, &[u8]); 3] {
     [
         ("model.bpk", &snapshot.model),
@@ -72,28 +75,30 @@ pub(super) fn parts(snapshot: &Snapshot) -> [(&'static str, &[u8]); 3] {
 }
 
 impl Manifest {
-    /// Notes what the files of `snapshot` are.
+    /// Sets the position and file digests of `snapshot`.
     pub(super) fn describe(mut self, snapshot: &Snapshot) -> Self {
         self.position = snapshot.position.clone();
-        self.files =
-            parts(snapshot).into_iter().map(|(name, bytes)| (name.to_owned(), Sum::of(bytes))).collect();
+        self.files = parts(snapshot)
+            .into_iter()
+            .map(|(name, bytes)| (name.to_owned(), FileDigest::of(bytes)))
+            .collect();
         self
     }
 
-    /// With the format, and a checksum of its own.
+    /// Serialises the manifest with its format version and checksum.
     pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let manifest = serde_json::to_value(self)?;
-        let sha256 = Sum::of(&serde_json::to_vec(&manifest)?).sha256;
+        let sha256 = FileDigest::of(&serde_json::to_vec(&manifest)?).sha256;
         serde_json::to_vec_pretty(&json!({ "format": FORMAT, "sha256": sha256, "manifest": manifest }))
     }
 
-    /// Of the checkpoint in the folder `path`, checked against its own checksum.
+    /// Reads the manifest of the checkpoint folder `path` and verifies its checksum.
     ///
     /// # Errors
-    /// Why it is refused.
-    pub fn read(path: &Path) -> Result<Self, Refusal> {
-        let foreign = |reason: String| Refusal::Foreign { path: path.to_owned(), reason };
-        let damaged = |reason: String| Refusal::Damaged { path: path.to_owned(), reason };
+    /// If the folder is not a checkpoint, is damaged, or has a newer format.
+    pub fn read(path: &Path) -> Result<Self, CheckpointError> {
+        let foreign = |reason: String| CheckpointError::Foreign { path: path.to_owned(), reason };
+        let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
         let text = match fs::read(path.join(NAME)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -107,21 +112,21 @@ impl Manifest {
         };
         if format > FORMAT {
             let version = whole["manifest"]["version"].as_str().unwrap_or("of an unknown version").into();
-            return Err(Refusal::Newer { path: path.to_owned(), version, format });
+            return Err(CheckpointError::Newer { path: path.to_owned(), version, format });
         }
         let packed = serde_json::to_vec(&whole["manifest"]).map_err(|e| damaged(e.to_string()))?;
-        if whole["sha256"] != Sum::of(&packed).sha256 {
+        if whole["sha256"] != FileDigest::of(&packed).sha256 {
             return Err(damaged(format!("{NAME} does not have the checksum it should have")));
         }
         serde_json::from_slice(&packed).map_err(|e| damaged(format!("{NAME}: {e}")))
     }
 
-    /// The checkpoint's tensors, each file checked against its length and checksum.
+    /// Loads the tensors and verifies the size and checksum of each file.
     ///
     /// # Errors
-    /// The first file that is not what it was.
-    pub fn load(&self, path: &Path) -> Result<Snapshot, Refusal> {
-        let damaged = |reason: String| Refusal::Damaged { path: path.to_owned(), reason };
+    /// If a file is missing, unreadable or has a wrong size or checksum.
+    pub fn load(&self, path: &Path) -> Result<Snapshot, CheckpointError> {
+        let damaged = |reason: String| CheckpointError::Damaged { path: path.to_owned(), reason };
         let load = |name: &str| {
             let wanted =
                 self.files.get(name).ok_or_else(|| damaged(format!("{NAME} does not name {name}")))?;
@@ -130,7 +135,7 @@ impl Manifest {
             if found != wanted.bytes {
                 return Err(damaged(format!("{name} has {found} bytes, not {}", wanted.bytes)));
             }
-            if Sum::of(&bytes) != *wanted {
+            if FileDigest::of(&bytes) != *wanted {
                 return Err(damaged(format!("{name} does not have the checksum it had when it was written")));
             }
             Ok(bytes)

@@ -1,20 +1,18 @@
-//! Checkpoints: what is in one, where they are kept, and how a run goes on from one.
+//! Checkpoints: format, storage and resume.
 //!
 //! ```text
 //! RUN_DIR/checkpoints/step-000120/   manifest.json, model.bpk, optimizer.bpk, scheduler.bpk
 //! RUN_DIR/checkpoints/last, best     links to two of them
 //! ```
 
-mod args;
 mod identity;
-mod keeper;
 mod manifest;
 mod resume;
 mod store;
+mod writer;
 
-pub use args::{CheckpointArgs, Monitor};
 pub use identity::Identity;
-pub use keeper::FolderKeeper;
-pub use manifest::{FORMAT, Manifest, Refusal};
-pub use resume::Found;
-pub use store::Store;
+pub use manifest::{CheckpointError, FORMAT, Manifest};
+pub use resume::ResumePoint;
+pub use store::CheckpointStore;
+pub use writer::CheckpointWriter;

@@ -1,25 +1,25 @@
-//! `--resume`: which checkpoint a run goes on from.
+//! `--resume`: selection of the checkpoint to resume from.
 
-use super::{CheckpointArgs, Identity, Manifest, Refusal, Store};
+use super::{CheckpointError, CheckpointStore, Identity, Manifest};
 use crate::{
-    console::Console,
-    trainer::{Config, TrainerArgs},
+    config::{CheckpointArgs, Config, TrainerArgs},
+    process::console::Console,
 };
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::Snapshot;
 use std::path::{Path, PathBuf};
 
-/// What `--resume` found.
-pub struct Found {
-    /// The run's folder.
+/// Run and checkpoint selected by `--resume`.
+pub struct ResumePoint {
+    /// Run folder.
     pub run: PathBuf,
-    /// The checkpoint to go on from, if there is one yet.
+    /// Checkpoint to resume from; `None` if the run has no checkpoint yet.
     pub checkpoint: Option<Checkpoint>,
-    /// What was passed over, and why.
+    /// Damaged checkpoints that were skipped, with reasons.
     pub warnings: Vec<String>,
 }
 
-/// A checkpoint that is whole.
+/// A verified checkpoint.
 pub struct Checkpoint {
     pub path: PathBuf,
     pub manifest: Manifest,
@@ -27,7 +27,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// What the user should know about going on from here.
+    /// Describes the position in the run, for the console.
     pub fn line(&self) -> String {
         let position = &self.manifest.position;
         let (step, epoch, samples) = (position.step, position.epoch, position.samples);
@@ -35,7 +35,7 @@ impl Checkpoint {
         format!("resume    {path}: after step {step}, {samples} samples into epoch {epoch}")
     }
 
-    /// What will not be as it would have been without the break.
+    /// Describes differences from an uninterrupted run, for warnings.
     pub fn changes(&self, config: &Config) -> Vec<String> {
         let mut changes = Vec::new();
         let [then, now] =
@@ -53,63 +53,64 @@ impl Checkpoint {
         changes
     }
 
-    /// Its tensors, which need not stay here.
+    /// Takes the tensors out, to free memory when they are loaded.
     pub fn take_snapshot(&mut self) -> Snapshot {
         let empty = Snapshot { position: self.manifest.position.clone(), ..Snapshot::default() };
         std::mem::replace(&mut self.snapshot, empty)
     }
 }
 
-impl Found {
-    /// Whether the run had been patient enough already.
+impl ResumePoint {
+    /// Whether early stopping with `patience` has ended the run.
     pub fn stopped_early(&self, patience: Option<usize>) -> bool {
         let best = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.manifest.progress.best);
         patience.zip(best).is_some_and(|(patience, best)| best.ago >= patience)
     }
 
-    /// Follows `--resume`, and says what comes of it.
+    /// Selects the checkpoint as [`find`](Self::find) does and prints the result.
     ///
     /// # Errors
-    /// As [`look`](Self::look).
-    pub fn look_and_say(
+    /// As for [`find`](Self::find).
+    pub fn find_and_report(
         args: &TrainerArgs,
         config: &Config,
         identity: &Identity,
         console: Console,
     ) -> Result<Option<Self>> {
-        let found = Self::look(&args.checkpoints, args.run_dir.as_deref(), identity)?;
-        let Some(Found { run, checkpoint, warnings }) = &found else { return Ok(None) };
+        let found = Self::find(&args.checkpoints, args.run_dir.as_deref(), identity)?;
+        let Some(ResumePoint { run, checkpoint, warnings }) = &found else { return Ok(None) };
         warnings.iter().for_each(|warning| console.warn(warning));
         match checkpoint {
             Some(checkpoint) => {
-                console.say(&checkpoint.line());
+                console.print(&checkpoint.line());
                 checkpoint.changes(config).iter().for_each(|change| console.warn(change));
             }
             None => {
                 let run = run.display();
-                console.say(&format!("resume    {run} has no checkpoint yet: from the beginning"));
+                console.print(&format!("resume    {run} has no checkpoint yet: from the beginning"));
             }
         }
         Ok(found)
     }
 
-    /// Follows `--resume`; `None` without it. In a run's folder, damaged checkpoints are passed over
-    /// for the newest good one; a checkpoint that is named must be good itself.
+    /// Selects the checkpoint that `--resume` names; returns `None` without `--resume`.
+    ///
+    /// For a run folder, it is the newest intact checkpoint. For a checkpoint folder, it is that one.
     ///
     /// # Errors
-    /// If there is nothing to go on from at the place that is named, or what is there is refused.
-    pub fn look(args: &CheckpointArgs, run_dir: Option<&Path>, identity: &Identity) -> Result<Option<Self>> {
+    /// If the path has no intact checkpoint, or the checkpoint belongs to a run with other settings.
+    pub fn find(args: &CheckpointArgs, run_dir: Option<&Path>, identity: &Identity) -> Result<Option<Self>> {
         let Some(path) = &args.resume else { return Ok(None) };
         let found = match (path, run_dir) {
-            // Checked when the program began.
+            // `CheckpointArgs::check` has rejected this case.
             (None, None) => return Ok(None),
             (None, Some(run)) => Self::newest(run)?,
-            (Some(path), _) if is_checkpoint(path) => Self::exactly(path)?,
+            (Some(path), _) if is_checkpoint(path) => Self::single(path)?,
             (Some(path), _) if !is_run(path) => {
                 bail!("--resume {}: neither a run's folder nor a checkpoint", path.display())
             }
             (Some(path), _) => match Self::newest(path)? {
-                Found { checkpoint: None, .. } => {
+                ResumePoint { checkpoint: None, .. } => {
                     bail!("--resume {}: this run has no checkpoint", path.display())
                 }
                 found => found,
@@ -133,29 +134,29 @@ impl Found {
         Ok(Some(found))
     }
 
-    /// The newest checkpoint of a run that is whole.
+    /// Selects the newest intact checkpoint of a run.
     fn newest(run: &Path) -> Result<Self> {
-        let (mut warnings, mut refusals) = (Vec::new(), Vec::new());
-        for (_, path) in Store::of(run).list()? {
+        let (mut warnings, mut errors) = (Vec::new(), Vec::new());
+        for (_, path) in CheckpointStore::of(run).list()? {
             match open(&path) {
                 Ok(checkpoint) => {
-                    let instead = |refusal| format!("{refusal}; going on from {}", checkpoint.path.display());
-                    warnings.extend(refusals.into_iter().map(instead));
+                    let instead = |error| format!("{error}; going on from {}", checkpoint.path.display());
+                    warnings.extend(errors.into_iter().map(instead));
                     return Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings });
                 }
-                // An older one may be readable, but a newer program's work would be lost.
-                Err(refusal @ Refusal::Newer { .. }) => return Err(refusal.into()),
-                Err(refusal) => refusals.push(refusal),
+                // Resuming from an older checkpoint would discard the progress of a newer version.
+                Err(error @ CheckpointError::Newer { .. }) => return Err(error.into()),
+                Err(error) => errors.push(error),
             }
         }
-        match refusals.into_iter().next() {
-            Some(refusal) => Err(anyhow!("{refusal}; the run has no other checkpoint that is whole")),
+        match errors.into_iter().next() {
+            Some(error) => Err(anyhow!("{error}; the run has no other checkpoint that is whole")),
             None => Ok(Self { run: run.into(), checkpoint: None, warnings }),
         }
     }
 
-    /// The checkpoint in `path`, and no other.
-    fn exactly(path: &Path) -> Result<Self> {
+    /// Selects the checkpoint in `path`.
+    fn single(path: &Path) -> Result<Self> {
         // `last` and `best` are links.
         let path = path.canonicalize().unwrap_or_else(|_| path.into());
         let Some(run) = path.parent().and_then(Path::parent) else {
@@ -165,26 +166,26 @@ impl Found {
             Ok(checkpoint) => {
                 Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings: Vec::new() })
             }
-            Err(refusal) => {
-                let others = Store::of(run).list().unwrap_or_default();
+            Err(error) => {
+                let others = CheckpointStore::of(run).list().unwrap_or_default();
                 let good = others.into_iter().find(|(_, other)| *other != path && open(other).is_ok());
                 let offer = good.map_or_else(
                     || "; the run has no other checkpoint that is whole".to_owned(),
                     |(_, good)| format!("; {} is whole: --resume that", good.display()),
                 );
-                bail!("--resume: {refusal}{offer}")
+                bail!("--resume: {error}{offer}")
             }
         }
     }
 }
 
-fn open(path: &Path) -> Result<Checkpoint, Refusal> {
+fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let manifest = Manifest::read(path)?;
     let snapshot = manifest.load(path)?;
     Ok(Checkpoint { path: path.into(), manifest, snapshot })
 }
 
-/// By place or by content; a damaged one may have lost its manifest.
+/// Whether `path` is a checkpoint by content, or by location if its manifest is missing.
 fn is_checkpoint(path: &Path) -> bool {
     let among = |path: &Path| path.parent().is_some_and(|parent| parent.ends_with("checkpoints"));
     path.is_dir()

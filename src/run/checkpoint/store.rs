@@ -1,8 +1,7 @@
-//! The folder of a run's checkpoints: one is there completely or not at all, and old ones go when
-//! new ones are safe.
+//! Checkpoint folder of a run: atomic writes and removal of old checkpoints.
 
 use super::manifest::{self, Manifest};
-use crate::atomic_file;
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
 use collective::strategy::Snapshot;
 use std::{
@@ -11,36 +10,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Ending of a checkpoint that is being replaced by one of the same step.
+/// Extension of a checkpoint while one of the same step replaces it.
 const PREVIOUS: &str = "previous";
-/// Ending of one that a resumed run has gone back behind.
+/// Extension of a checkpoint of a later step than the one that a run was resumed from.
 const ASIDE: &str = "aside";
 
-/// `RUN_DIR/checkpoints`.
+/// The folder `RUN_DIR/checkpoints`.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct CheckpointStore {
     folder: PathBuf,
 }
 
-/// Which checkpoints a run keeps.
+/// Checkpoints to keep.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Keep {
-    /// The newest so many.
+pub(super) struct Retention {
+    /// Number of newest checkpoints.
     pub newest: usize,
-    /// The step of the best one.
+    /// Step of the best checkpoint.
     pub best: Option<usize>,
 }
 
-impl Store {
-    /// Of the run in `run`; it need not exist yet.
+impl CheckpointStore {
+    /// Returns the store of a run folder, which need not exist yet.
     pub fn of(run: &Path) -> Self {
         Self { folder: run.join("checkpoints") }
     }
 
-    /// Step and folder of every checkpoint, the newest first. Whether they are whole is not checked.
+    /// Lists step and folder of every checkpoint, newest first, without verifying them.
     ///
     /// # Errors
-    /// If the folder is there and cannot be read.
+    /// If the folder exists and cannot be read.
     pub fn list(&self) -> Result<Vec<(usize, PathBuf)>> {
         let failed = || format!("cannot read {}", self.folder.display());
         let entries = match fs::read_dir(&self.folder) {
@@ -52,32 +51,35 @@ impl Store {
             let path = entry.with_context(failed)?.path();
             found.extend(step_of(&path).map(|step| (step, path)));
         }
-        // A replaced one, with its longer name, comes behind the one that replaces it.
+        // A replaced checkpoint has a longer name and sorts behind its replacement.
         found.sort_unstable_by_key(|(step, path)| (std::cmp::Reverse(*step), path.clone()));
         Ok(found)
     }
 
-    /// Writes a checkpoint, then points `last` at it, and `best` if it is, and removes what is not to
-    /// be kept. Until the new one is complete and synced, the old ones stay as they are.
+    /// Writes a checkpoint, updates the links `last` and `best`, and removes old checkpoints.
+    ///
+    /// Old checkpoints are unchanged until the new one is complete and synced.
     ///
     /// # Errors
-    /// If anything cannot be written; what was begun is removed.
-    pub(super) fn write(&self, manifest: Manifest, snapshot: &Snapshot, keep: Keep) -> Result<()> {
+    /// If a file operation fails. An incomplete checkpoint is removed.
+    pub(super) fn write(&self, manifest: Manifest, snapshot: &Snapshot, keep: Retention) -> Result<()> {
         let step = snapshot.position.step;
         let path = self.folder.join(name(step));
         let temporary = self.folder.join(format!(".{}.tmp", name(step)));
         let written = fs::create_dir_all(&self.folder).map_err(Into::into).and_then(|()| {
             self.fill(&temporary, &manifest.describe(snapshot), snapshot)?;
-            self.put(&temporary, &path)
+            self.publish(&temporary, &path)
         });
         if written.is_err() {
             let _ = fs::remove_dir_all(&temporary);
         }
-        written.with_context(|| format!("cannot write the checkpoint {}{}", path.display(), self.safe()))?;
-        self.tidy(step, keep).with_context(|| format!("cannot tidy {}", self.folder.display()))
+        written.with_context(|| {
+            format!("cannot write the checkpoint {}{}", path.display(), self.newest_hint())
+        })?;
+        self.prune(step, keep).with_context(|| format!("cannot tidy {}", self.folder.display()))
     }
 
-    /// Everything of a checkpoint under a name that no one reads.
+    /// Writes all files of a checkpoint to a temporary folder.
     fn fill(&self, temporary: &Path, manifest: &Manifest, snapshot: &Snapshot) -> Result<()> {
         remove(temporary)?;
         fs::create_dir(temporary)?;
@@ -89,9 +91,10 @@ impl Store {
         Ok(atomic_file::sync_folder(temporary)?)
     }
 
-    /// Gives it its name. A checkpoint of the same step, from before its evaluation, makes place, but
-    /// counts until the new one is there.
-    fn put(&self, temporary: &Path, path: &Path) -> Result<()> {
+    /// Renames a complete checkpoint to its final name.
+    ///
+    /// A checkpoint of the same step, written before its evaluation, remains valid until then.
+    fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         if path.exists() {
             let previous = path.with_extension(PREVIOUS);
             remove(&previous)?;
@@ -101,20 +104,20 @@ impl Store {
         Ok(atomic_file::sync_folder(&self.folder)?)
     }
 
-    fn tidy(&self, step: usize, keep: Keep) -> Result<()> {
+    fn prune(&self, step: usize, keep: Retention) -> Result<()> {
         self.link("last", step)?;
         if keep.best == Some(step) {
             self.link("best", step)?;
         }
-        self.sweep()?;
+        self.remove_leftovers()?;
         for (_, path) in self.list()?.iter().skip(keep.newest).filter(|(step, _)| keep.best != Some(*step)) {
             remove(path)?;
         }
         Ok(atomic_file::sync_folder(&self.folder)?)
     }
 
-    /// Removes what a killed run began, and what a resumed one set aside.
-    fn sweep(&self) -> Result<()> {
+    /// Removes incomplete checkpoints of killed runs and those set aside by a resumed run.
+    fn remove_leftovers(&self) -> Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|e| e == "tmp" || e == ASIDE || e == PREVIOUS) {
@@ -124,7 +127,7 @@ impl Store {
         Ok(())
     }
 
-    /// Points the link `to` at the checkpoint of `step`, without a moment at which it is not there.
+    /// Atomically points the link `to` at the checkpoint of `step`.
     fn link(&self, to: &str, step: usize) -> io::Result<()> {
         let temporary = self.folder.join(format!(".{to}.tmp"));
         remove(&temporary)?;
@@ -132,11 +135,12 @@ impl Store {
         fs::rename(temporary, self.folder.join(to))
     }
 
-    /// Takes checkpoints after `step` out of the list: a run that goes on from `step` will write its
-    /// own. They are removed once it has written one.
+    /// Sets aside the checkpoints after `step`, which a run resumed from `step` will write again.
+    ///
+    /// They are removed when the run writes its next checkpoint.
     ///
     /// # Errors
-    /// If one cannot be renamed.
+    /// If a checkpoint cannot be renamed.
     pub fn set_aside_after(&self, step: usize) -> Result<()> {
         for (_, path) in self.list()?.iter().take_while(|(later, _)| *later > step) {
             let aside = path.with_extension(ASIDE);
@@ -147,8 +151,8 @@ impl Store {
         Ok(())
     }
 
-    /// For an error: what is still there.
-    fn safe(&self) -> String {
+    /// Names the newest remaining checkpoint, for error messages.
+    fn newest_hint(&self) -> String {
         let newest = self.list().ok().and_then(|list| list.first().map(|(_, path)| path.clone()));
         newest.map_or_else(String::new, |path| format!(" ({} is whole)", path.display()))
     }
@@ -158,13 +162,13 @@ fn name(step: usize) -> String {
     format!("step-{step:06}")
 }
 
-/// The step of a checkpoint's folder, from its name.
+/// Parses the step from the name of a checkpoint folder.
 fn step_of(path: &Path) -> Option<usize> {
     let name = path.file_name()?.to_str()?.strip_prefix("step-")?;
     name.strip_suffix(&format!(".{PREVIOUS}")).unwrap_or(name).parse().ok()
 }
 
-/// Removes a file, link or folder that may not be there.
+/// Removes a file, link or folder if it exists.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),

@@ -1,4 +1,4 @@
-//! Curves as SVG, readable at the width of a phone.
+//! SVG line charts, legible at the width of a phone.
 
 use super::{
     page::escape,
@@ -6,13 +6,14 @@ use super::{
 };
 use std::fmt::Write;
 
-/// The colours of series, which most people with colour blindness can tell apart, on white and on
-/// black (Okabe and Ito 2008, without black and yellow).
+/// Colours of series, distinguishable with colour blindness on white and on black.
+///
+/// They are the palette of Okabe and Ito 2008 without black and yellow.
 pub const COLOURS: [&str; 6] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
 
-/// Points of a curve; longer ones are drawn as means of so many parts.
-const PARTS: usize = 160;
-/// Of the drawing, in its own units.
+/// Maximum number of points of a curve; longer series are averaged over neighbouring points.
+const MAX_POINTS: usize = 160;
+/// Size of the drawing and margins of the plot area, in SVG units.
 const WIDTH: f64 = 480.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 54.0;
@@ -20,34 +21,35 @@ const RIGHT: f64 = 462.0;
 const TOP: f64 = 56.0;
 const BOTTOM: f64 = 256.0;
 
-/// Some series over one axis, which begins at 0.
+/// Line chart with one or more series.
 pub struct Chart {
     pub title: &'static str,
-    /// What the lower axis counts.
-    pub along: &'static str,
+    /// Label of the x-axis.
+    pub x_label: &'static str,
+    /// Type of the y-axis.
     pub axis: Axis,
-    /// Whether the drawing says which series is which.
+    /// Whether a legend is drawn.
     pub legend: bool,
     pub series: Vec<Series>,
 }
 
-/// A series of points, from left to right.
+/// Series of points, from left to right.
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Number of its colour.
+    /// Index of the colour.
     pub colour: usize,
-    /// Whether each point is seen, and the last one's value written.
+    /// Draws a marker at each point and labels the last one with this format.
     pub marked: Option<fn(f64) -> String>,
 }
 
 impl Chart {
-    /// As part of a page, in its colour of text.
+    /// Renders SVG for a page, in the page's text colour.
     pub fn inline(&self) -> String {
         self.draw("", "")
     }
 
-    /// As a file of its own.
+    /// Renders a standalone SVG file.
     pub fn file(&self) -> String {
         let ground = format!(r##"<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>"##);
         self.draw(r##" xmlns="http://www.w3.org/2000/svg" color="#222222""##, &ground)
@@ -57,7 +59,7 @@ impl Chart {
         let series: Vec<Drawn> = self.series.iter().map(Drawn::new).collect();
         let points = || series.iter().flat_map(|series| &series.parts);
         let x = Scale::along(points().map(|part| part.x).chain([0.0]), 5);
-        // On a logarithmic axis a single low value would take all the room.
+        // On a logarithmic axis, a single low value would dominate the range.
         let log = self.axis == Axis::Logarithmic;
         let reach = |part: &Part| if log { [part.mean; 2] } else { [part.low, part.high] };
         let y = Scale::over(points().flat_map(reach), 5, self.axis);
@@ -72,7 +74,7 @@ impl Chart {
         }
         if points().next().is_none() {
             let middle = (LEFT + RIGHT) / 2.0;
-            let _ = write!(svg, r#"<text x="{middle}" y="160" text-anchor="middle">nothing yet</text>"#);
+            let _ = write!(svg, r#"<text x="{middle}" y="160" text-anchor="middle">no data yet</text>"#);
         }
         let _ = self.legend(&mut svg);
         svg + "</svg>\n"
@@ -101,11 +103,10 @@ impl Chart {
             r#"<path d="M{LEFT} {BOTTOM}H{RIGHT}" stroke="currentColor" stroke-opacity="0.5"/><text x="{}" y="{}" text-anchor="middle" fill-opacity="0.7">{}</text>"#,
             (LEFT + RIGHT) / 2.0,
             BOTTOM + 38.0,
-            escape(self.along)
+            escape(self.x_label)
         )
     }
 
-    /// What is which.
     fn legend(&self, svg: &mut String) -> std::fmt::Result {
         let mut left = 12.0;
         for series in self.series.iter().filter(|_| self.legend) {
@@ -122,12 +123,12 @@ impl Chart {
     }
 }
 
-/// The colour of a series.
+/// Returns the colour of a series.
 pub fn colour(number: usize) -> &'static str {
     COLOURS[number % COLOURS.len()]
 }
 
-/// Whether another series has had the colour already, so that this one is drawn in dashes.
+/// Whether the series is dashed because another one has the same colour.
 pub fn dashed(number: usize) -> bool {
     !(number / COLOURS.len()).is_multiple_of(2)
 }
@@ -140,7 +141,7 @@ fn down(y: &Scale, value: f64) -> f64 {
     BOTTOM - (BOTTOM - TOP) * y.place(value)
 }
 
-/// Some neighbouring points of a series.
+/// Average and range of neighbouring points of a series.
 struct Part {
     x: f64,
     mean: f64,
@@ -148,18 +149,18 @@ struct Part {
     high: f64,
 }
 
-/// A series, short enough to be drawn.
+/// Downsampled series.
 struct Drawn<'a> {
     series: &'a Series,
     parts: Vec<Part>,
 }
 
 impl<'a> Drawn<'a> {
-    /// What is no finite number has no place on paper.
+    /// Downsamples a series. Values that are not finite are skipped.
     fn new(series: &'a Series) -> Self {
         let finite: Vec<(f64, f64)> =
             series.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
-        let size = if series.marked.is_some() { 1 } else { finite.len().div_ceil(PARTS).max(1) };
+        let size = if series.marked.is_some() { 1 } else { finite.len().div_ceil(MAX_POINTS).max(1) };
         let part = |points: &[(f64, f64)]| {
             let count = points.len() as f64;
             Part {
@@ -217,7 +218,7 @@ mod tests {
         let other = Series { name: "other".into(), points: vec![(1.0, 0.0)], colour: 1, marked: None };
         Chart {
             title: "Loss",
-            along: "step",
+            x_label: "step",
             axis: Axis::FromZero,
             legend: true,
             series: vec![series, other],
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_where_their_values_say() {
+    fn points_are_placed_by_value() {
         let svg = chart(vec![(1.0, 0.0), (2.0, 5.0), (3.0, 10.0)], None);
         assert!(svg.contains(r#"<path d="M190.0 256.0L326.0 156.0L462.0 56.0" fill="none""#), "{svg}");
         assert!(svg.contains("a &lt; b") && !svg.contains("a < b"), "{svg}");
@@ -245,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_left_out_and_nothing_is_a_chart_too() {
+    fn non_finite_values_are_skipped_and_an_empty_chart_is_drawn() {
         let svg = chart(vec![(1.0, f64::NAN), (2.0, 3.0), (3.0, f64::INFINITY)], Some(|y| format!("{y:.1}")));
         assert!(svg.contains(">3.0</text>") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         let empty =
-            Chart { title: "Loss", along: "step", axis: Axis::FromZero, legend: true, series: Vec::new() };
-        assert!(empty.inline().contains("nothing yet"));
+            Chart { title: "Loss", x_label: "step", axis: Axis::FromZero, legend: true, series: Vec::new() };
+        assert!(empty.inline().contains("no data yet"));
     }
 }

@@ -1,4 +1,4 @@
-//! `burn-ddp compare`: several runs on one page.
+//! `burn-ddp compare`: a page that compares several runs.
 
 use super::{
     chart::{Chart, Series, colour, dashed},
@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// `burn-ddp compare`
+/// Arguments of `burn-ddp compare`.
 #[derive(Args, Clone, Debug)]
 pub struct CompareArgs {
     /// Run folders
@@ -26,7 +26,7 @@ pub struct CompareArgs {
 /// Writes the page.
 ///
 /// # Errors
-/// If a folder is no run's or given twice, a file in it is damaged, or the page cannot be written.
+/// If a folder is not a run or is given twice, a file in it is damaged, or the page cannot be written.
 pub fn compare(args: &CompareArgs) -> Result<()> {
     let runs = args.runs.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>>>()?;
     let mut seen = BTreeSet::new();
@@ -39,12 +39,12 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
         legend(&names),
         format!("<div class=\"charts\">{charts}</div>\n"),
         format!("<h2>Results</h2>\n{}", results(&runs, &names)),
-        format!("<h2>What differs in their configurations</h2>\n{}", differences(&runs, &names)),
+        format!("<h2>Configuration differences</h2>\n{}", differences(&runs, &names)),
     ];
     save(&args.output, &page(&format!("{} runs compared", runs.len()), &parts))
 }
 
-/// Folders' names, or whole paths where two have the same name.
+/// Returns folder names, or full paths if two folders have the same name.
 fn names(runs: &[Run]) -> Vec<String> {
     let short: Vec<String> = runs.iter().map(Run::name).collect();
     let unique = short.iter().collect::<BTreeSet<_>>().len() == short.len();
@@ -64,7 +64,7 @@ fn legend(names: &[String]) -> String {
 }
 
 fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
-    let chart = |title, along, axis, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
+    let chart = |title, x_label, axis, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
         let series = |(colour, (run, name)): (usize, (&Run, &String))| Series {
             name: name.clone(),
             points: points(run),
@@ -72,18 +72,20 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
             marked: marks.then_some(|_| String::new()),
         };
         let series = runs.iter().zip(names).enumerate().map(series).collect();
-        Chart { title, along, axis, legend: false, series }
+        Chart { title, x_label, axis, legend: false, series }
     };
-    let (steps, accuracy) = ("optimizer step", |row: &EpochRow| Some(100.0 * row.test_accuracy?));
+    let (steps, accuracy) = ("optimizer step", |row: &EpochRow| Some(100.0 * row.accuracy()?));
     [
         chart("Training loss", steps, Axis::Logarithmic, false, &|run| run.by_step(|row| row.loss)),
-        chart("Test loss", steps, Axis::Logarithmic, true, &|run| {
-            run.by_evaluation(|row| Some(row.test_loss))
+        chart("Loss of the evaluation", steps, Axis::Logarithmic, true, &|run| {
+            run.by_evaluation(EpochRow::loss)
         }),
-        chart("Test accuracy in %, by step", steps, Axis::Percent, true, &|run| run.by_evaluation(accuracy)),
+        chart("Accuracy of the evaluation in %, by step", steps, Axis::Percent, true, &|run| {
+            run.by_evaluation(accuracy)
+        }),
         chart(
-            "Test accuracy in %, by time",
-            "seconds of training and testing",
+            "Accuracy of the evaluation in %, by time",
+            "seconds of training and evaluation",
             Axis::Percent,
             true,
             &|run| {
@@ -101,16 +103,16 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
 }
 
 fn results(runs: &[Run], names: &[String]) -> String {
-    let header = ["", "test accuracy", "best", "test loss", "samples per second", "steps", "in all"];
+    let header = ["", "accuracy", "best", "loss", "samples per second", "steps", "in all"];
     let row = |(run, name): (&Run, &String)| {
         let none = || "–".to_owned();
         let last = run.epochs.last();
-        let best = run.epochs.iter().filter_map(|row| row.test_accuracy).reduce(f64::max);
+        let best = run.epochs.iter().filter_map(EpochRow::accuracy).reduce(f64::max);
         vec![
             name.clone(),
-            last.and_then(|row| row.test_accuracy).map_or_else(none, percent),
+            last.and_then(EpochRow::accuracy).map_or_else(none, percent),
             best.map_or_else(none, percent),
-            last.map_or_else(none, |row| format!("{:.4}", row.test_loss)),
+            last.and_then(EpochRow::loss).map_or_else(none, |loss| format!("{loss:.4}")),
             run.samples_per_second().map_or_else(none, |rate| format!("{rate:.0}")),
             run.steps.last().map_or_else(none, |row| row.step.to_string()),
             duration(run.seconds()),
@@ -119,7 +121,7 @@ fn results(runs: &[Run], names: &[String]) -> String {
     table(&header.map(String::from), &runs.iter().zip(names).map(row).collect::<Vec<_>>())
 }
 
-/// A row for every setting that is not the same in all runs.
+/// Renders a table of the settings that differ between runs.
 fn differences(runs: &[Run], names: &[String]) -> String {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.config.keys()).collect();
     let differ = |key: &&&String| runs.iter().any(|run| run.config.get(**key) != runs[0].config.get(**key));
@@ -129,7 +131,7 @@ fn differences(runs: &[Run], names: &[String]) -> String {
     };
     let rows: Vec<Vec<String>> = keys.iter().filter(differ).map(|key| row(key)).collect();
     if rows.is_empty() {
-        return "<p>Nothing: they are repetitions of one configuration.</p>\n".into();
+        return "<p>None: all runs have the same configuration.</p>\n".into();
     }
     let header: Vec<String> = [String::new()].into_iter().chain(names.iter().cloned()).collect();
     table(&header, &rows)

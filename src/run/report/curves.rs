@@ -1,4 +1,4 @@
-//! The curves of one run.
+//! Charts of one run.
 
 use super::{
     chart::{Chart, Series},
@@ -6,32 +6,33 @@ use super::{
     run::Run,
     scale::Axis,
 };
+use crate::run::tables::{EpochRow, StepRow};
 
-/// The charts with the names of their files. A model that is not a classifier has no accuracy.
+/// Returns the charts with their file names; accuracy only for a classifier.
 pub fn curves(run: &Run) -> Vec<(&'static str, Chart)> {
-    let steps = |value: fn(&crate::run::tables::StepRow) -> f64| run.by_step(value);
+    let steps = |value: fn(&StepRow) -> f64| run.by_step(value);
     let line = |name: &str, points| Series { name: name.into(), points, colour: 0, marked: None };
-    let along = "optimizer step";
+    let x_label = "optimizer step";
     let accuracy = Series {
-        name: "test accuracy".into(),
-        points: run.by_evaluation(|row| Some(100.0 * row.test_accuracy?)),
+        name: format!("{} accuracy", run.evaluated()),
+        points: run.by_evaluation(|row| Some(100.0 * row.accuracy()?)),
         colour: 1,
         marked: Some(|accuracy| percent(accuracy / 100.0)),
     };
-    let test_loss = Series {
-        name: "test, after each epoch".into(),
-        points: run.by_evaluation(|row| Some(row.test_loss)),
+    let evaluated = Series {
+        name: format!("{}, after each epoch", run.evaluated()),
+        points: run.by_evaluation(EpochRow::loss),
         colour: 1,
         marked: Some(|loss| format!("{loss:.4}")),
     };
-    let loss = vec![line("training, each step", steps(|row| row.loss)), test_loss];
+    let loss = vec![line("training, each step", steps(|row| row.loss)), evaluated];
     let mut charts = vec![
-        ("loss", Chart { title: "Loss", along, axis: Axis::Logarithmic, legend: true, series: loss }),
+        ("loss", Chart { title: "Loss", x_label, axis: Axis::Logarithmic, legend: true, series: loss }),
         (
             "accuracy",
             Chart {
-                title: "Test accuracy in %",
-                along,
+                title: "Accuracy in %",
+                x_label,
                 axis: Axis::Percent,
                 legend: false,
                 series: vec![accuracy],
@@ -41,7 +42,7 @@ pub fn curves(run: &Run) -> Vec<(&'static str, Chart)> {
             "throughput",
             Chart {
                 title: "Samples per second, all ranks",
-                along,
+                x_label,
                 axis: Axis::FromZero,
                 legend: false,
                 series: vec![line("samples per second", steps(|row| row.samples_per_second))],
@@ -51,7 +52,7 @@ pub fn curves(run: &Run) -> Vec<(&'static str, Chart)> {
             "learning_rate",
             Chart {
                 title: "Learning rate",
-                along,
+                x_label,
                 axis: Axis::FromZero,
                 legend: false,
                 series: vec![line("learning rate", steps(|row| row.lr))],

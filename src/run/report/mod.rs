@@ -1,8 +1,9 @@
-//! Pictures of runs: a page and curves for one, and a page that compares several. Each is one file
-//! that opens without a network.
+//! HTML reports: charts and tables of one run, and a comparison of several runs.
+//!
+//! Each page is a self-contained file.
 
-mod answers;
 mod chart;
+mod classification;
 mod compare;
 mod curves;
 mod page;
@@ -13,7 +14,7 @@ mod scale;
 pub use compare::{CompareArgs, compare};
 pub use run::Run;
 
-use crate::atomic_file;
+use crate::{process::atomic_file, run::tables::EpochRow};
 use anyhow::{Context, Result};
 use clap::Args;
 use page::{duration, escape, page, percent, tiles};
@@ -22,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// `burn-ddp report`
+/// Arguments of `burn-ddp report`.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     /// Run folder
@@ -30,10 +31,10 @@ pub struct ReportArgs {
     pub run: PathBuf,
 }
 
-/// Writes `report.html` and the folder `curves` of the run in `folder`; where the page is.
+/// Writes `report.html` and the folder `curves` of a run, and returns the path of the page.
 ///
 /// # Errors
-/// If it is no run's folder, a file in it is damaged, or the page cannot be written.
+/// If `folder` is not a run, a file in it is damaged, or the page cannot be written.
 pub fn write(folder: &Path) -> Result<PathBuf> {
     let run = Run::read(folder)?;
     let curves_folder = folder.join("curves");
@@ -49,8 +50,8 @@ pub fn write(folder: &Path) -> Result<PathBuf> {
         tiles(&figures(&run)),
         format!("<div class=\"charts\">{charts}</div>\n"),
         ranks::section(&run),
-        answers::confusion(&run),
-        answers::worst(&run),
+        classification::confusion(&run),
+        classification::worst(&run),
         settings(&run),
     ];
     let path = folder.join("report.html");
@@ -62,14 +63,18 @@ fn save(path: &Path, text: &str) -> Result<()> {
     atomic_file::write(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What was trained on what.
+/// Describes mode, devices and data.
 fn subtitle(run: &Run) -> String {
     let setting = |key| run.setting(key);
+    let validation = match setting("valid_samples").as_str() {
+        "0" | "" => String::new(),
+        samples => format!(", {samples} validation"),
+    };
     let transport = run.end.as_ref().map_or_else(String::new, |end| format!(" over {}", end.transport));
     let dataset =
         run.config.get("dataset").map_or_else(String::new, |name| format!(" of {}", run::show(name)));
     format!(
-        "{} with {} rank(s){transport}, device {}, {} training and {} test samples{dataset}",
+        "{} with {} rank(s){transport}, device {}, {} training{validation} and {} test samples{dataset}",
         setting("mode"),
         setting("world_size"),
         setting("device"),
@@ -78,18 +83,26 @@ fn subtitle(run: &Run) -> String {
     )
 }
 
-/// The result, as far as there is one.
-fn figures(run: &Run) -> Vec<(&'static str, String)> {
-    let last = run.epochs.last();
-    let none = || "–".to_owned();
-    let accuracy = last.and_then(|row| row.test_accuracy).map(|share| ("test accuracy", percent(share)));
-    let others = [
-        ("test loss", last.map_or_else(none, |row| format!("{:.4}", row.test_loss))),
-        ("samples per second", run.samples_per_second().map_or_else(none, |rate| format!("{rate:.0}"))),
-        ("optimizer steps", run.steps.last().map_or_else(none, |row| row.step.to_string())),
-        ("in all", duration(run.seconds())),
-    ];
-    accuracy.into_iter().chain(others).collect()
+/// Returns the key results, with a dash for missing ones.
+fn figures(run: &Run) -> Vec<(String, String)> {
+    let (last, set) = (run.epochs.last(), run.evaluated());
+    let text = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+    let loss = |value: Option<f64>| value.map(|loss| format!("{loss:.4}"));
+    let mut figures = Vec::new();
+    let mut evaluation = |set: &str, accuracy: Option<f64>, mean: Option<f64>| {
+        figures.extend(accuracy.map(|share| (format!("{set} accuracy"), percent(share))));
+        figures.push((format!("{set} loss"), text(loss(mean))));
+    };
+    if let (Some(end), "validation") = (&run.end, set) {
+        evaluation("test", end.test_accuracy, end.test_loss);
+    }
+    evaluation(set, last.and_then(EpochRow::accuracy), last.and_then(EpochRow::loss));
+    figures.extend([
+        ("samples per second".into(), text(run.samples_per_second().map(|rate| format!("{rate:.0}")))),
+        ("optimizer steps".into(), text(run.steps.last().map(|row| row.step.to_string()))),
+        ("in all".into(), duration(run.seconds())),
+    ]);
+    figures
 }
 
 fn settings(run: &Run) -> String {

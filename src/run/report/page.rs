@@ -1,11 +1,11 @@
-//! A page that needs nothing but itself.
+//! Building blocks of a self-contained HTML page.
 
-/// What HTML and SVG would take for markup, written so that they do not.
+/// Escapes text for HTML and SVG.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The page with this title over these parts.
+/// Renders the page with a title and parts in HTML.
 pub fn page(title: &str, parts: &[String]) -> String {
     let (title, style, version) = (escape(title), include_str!("style.css"), env!("CARGO_PKG_VERSION"));
     format!(
@@ -18,15 +18,15 @@ pub fn page(title: &str, parts: &[String]) -> String {
     )
 }
 
-/// Figures that are read first.
-pub fn tiles(tiles: &[(&str, String)]) -> String {
-    let tile = |(what, value): &(&str, String)| {
+/// Renders labelled key figures.
+pub fn tiles(tiles: &[(String, String)]) -> String {
+    let tile = |(what, value): &(String, String)| {
         format!("<div class=\"tile\"><b>{}</b><span>{}</span></div>", escape(value), escape(what))
     };
     format!("<div class=\"tiles\">{}</div>\n", tiles.iter().map(tile).collect::<String>())
 }
 
-/// A table; the first cell of each row is its name.
+/// Renders a table whose first column contains row headers.
 pub fn table(header: &[String], rows: &[Vec<String>]) -> String {
     let cells = |tag: &str, cells: &[String]| {
         cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect::<String>()
@@ -39,12 +39,12 @@ pub fn table(header: &[String], rows: &[Vec<String>]) -> String {
     format!("<div class=\"wide\"><table><tr>{}</tr>\n{rows}</table></div>\n", cells("th", header))
 }
 
-/// 0 to 1 as a percentage.
+/// Formats a fraction as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-/// A time as people say it.
+/// Formats a duration in the unit that fits.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_no_markup() {
+    fn names_are_escaped() {
         let page = page("<script>", &[table(&["a&b".into()], &[vec!["\"x\"".into(), "1".into()]])]);
         assert!(page.contains("<title>&lt;script&gt;</title>") && !page.contains("<script>"));
         assert!(page.contains("<th>a&amp;b</th>") && page.contains("<th>&quot;x&quot;</th><td>1</td>"));
     }
 
     #[test]
-    fn times_are_said_in_the_unit_that_fits() {
-        let said = [1.25, 42.4, 321.2, 3600.0, 7290.0].map(duration);
-        assert_eq!(said, ["1.2 s", "42 s", "5 min 21 s", "1 h 0 min", "2 h 1 min"]);
+    fn durations_use_the_unit_that_fits() {
+        let texts = [1.25, 42.4, 321.2, 3600.0, 7290.0].map(duration);
+        assert_eq!(texts, ["1.2 s", "42 s", "5 min 21 s", "1 h 0 min", "2 h 1 min"]);
     }
 }

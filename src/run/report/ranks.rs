@@ -1,9 +1,9 @@
-//! Where each rank's training time went.
+//! Breakdown of the training time by rank.
 
 use super::{chart::colour, page::table, run::Run};
 use std::collections::BTreeMap;
 
-/// Seconds of one rank.
+/// Training time of one rank in seconds.
 #[derive(Clone, Copy, Default)]
 struct Time {
     all: f64,
@@ -12,16 +12,16 @@ struct Time {
 }
 
 impl Time {
-    /// Its own work, and what it waited for.
+    /// Splits the time as in [`PARTS`].
     fn parts(self) -> [f64; 3] {
         [(self.all - self.data - self.gradients).max(0.0), self.gradients, self.data]
     }
 }
 
-/// What the parts are called.
-const PARTS: [&str; 3] = ["own work", "waiting for gradients", "waiting for batches"];
+/// Names of the parts.
+const PARTS: [&str; 3] = ["compute", "waiting for gradients", "waiting for batches"];
 
-/// A bar and a row for each rank; nothing if no one measured.
+/// Renders a bar and a table row per rank; empty if no times were recorded.
 pub fn section(run: &Run) -> String {
     let mut ranks: BTreeMap<usize, Time> = BTreeMap::new();
     for row in &run.ranks {
@@ -56,7 +56,7 @@ pub fn section(run: &Run) -> String {
         cells
     };
     format!(
-        "<h2>Where the ranks' time went</h2>\n<p>{}</p>\n<div class=\"legend\">{}</div>\n{}{}",
+        "<h2>Time per rank</h2>\n<p>{}</p>\n<div class=\"legend\">{}</div>\n{}{}",
         note(run),
         legend.collect::<String>(),
         bars.collect::<String>(),
@@ -64,20 +64,18 @@ pub fn section(run: &Run) -> String {
     )
 }
 
-/// What the figures are, and are not.
+/// Explains how the times were measured.
 fn note(run: &Run) -> &'static str {
     match (run.setting("world_size").as_str(), run.setting("device").as_str()) {
-        ("1", _) => {
-            "By the host's clock, in training steps. A world of one waits for no other rank's gradients."
-        }
+        ("1", _) => "Host time of training steps. A single rank does not wait for gradients of other ranks.",
         (_, "cpu") => {
-            "By each host's clock, in training steps. A rank waits for gradients from the end of its backward pass \
-             until those of all ranks are averaged: for slower ranks, and for the communication that does not overlap \
-             with backward. Communication that does overlap is part of its own work."
+            "Host time of training steps. A rank waits for gradients from the end of its backward pass until the \
+             gradients of all ranks are averaged: for slower ranks, and for communication that does not overlap with \
+             backward. Communication that overlaps is part of compute."
         }
         (..) => {
-            "By each host's clock, in training steps. A GPU works behind its host: what the host waits for is not all \
-             that the GPU waits for."
+            "Host time of training steps. A GPU executes asynchronously: the host's waiting time does not include \
+             all of the GPU's."
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A run as its folder tells it, while it goes on, after its end, or after it was killed.
+//! Data of a running, finished or interrupted run, read from its folder.
 
 use crate::run::tables::{EpochRow, Mistake, RankRow, StepRow};
 use anyhow::{Context, Result, anyhow, bail};
@@ -10,32 +10,37 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a page needs of a run.
+/// Data of a run for a report.
 pub struct Run {
     pub path: PathBuf,
     pub config: Map<String, Value>,
     pub steps: Vec<StepRow>,
     pub epochs: Vec<EpochRow>,
-    /// Empty for a run of a version that did not measure it.
+    /// Empty for a run of an older version without these measurements.
     pub ranks: Vec<RankRow>,
-    /// For each label, how often each answer was given; empty before the first evaluation.
+    /// Number of predictions by label and predicted class; empty before the first evaluation.
     pub confusion: Vec<Vec<u64>>,
+    /// Worst misclassified images.
     pub worst: Vec<Mistake>,
-    /// Their picture, a PNG.
+    /// PNG of the images in `worst`.
     pub picture: Option<Vec<u8>>,
-    /// Of the run that ended with the last of `steps`.
+    /// Summary, if it belongs to the last of `steps`.
     pub end: Option<End>,
 }
 
-/// A configuration without the flags that gave it.
-fn decided(mut config: Map<String, Value>) -> Map<String, Value> {
+/// Removes the recorded flags from a configuration.
+fn without_flags(mut config: Map<String, Value>) -> Map<String, Value> {
     config.remove("flags");
     config
 }
 
-/// What `summary.json` knows and the tables do not.
+/// Entries of `summary.json` that the tables do not contain.
 #[derive(Clone, Debug, Deserialize)]
 pub struct End {
+    #[serde(default)]
+    pub test_loss: Option<f64>,
+    #[serde(default)]
+    pub test_accuracy: Option<f64>,
     pub steps: usize,
     pub samples_per_second: f64,
     pub seconds: f64,
@@ -43,10 +48,10 @@ pub struct End {
 }
 
 impl Run {
-    /// Reads the folder `path`.
+    /// Reads the run folder `path`.
     ///
     /// # Errors
-    /// If it is no run's, or a file in it is damaged.
+    /// If the folder is not a run, or a file in it is damaged.
     pub fn read(path: &Path) -> Result<Self> {
         if !path.join("config.json").is_file() {
             bail!(
@@ -60,7 +65,7 @@ impl Run {
         let last = steps.last().map_or(0, |row| row.step);
         Ok(Self {
             path: path.into(),
-            config: decided(json(&path.join("config.json"))?.unwrap_or_default()),
+            config: without_flags(json(&path.join("config.json"))?.unwrap_or_default()),
             epochs: table(&path.join("epochs.csv"))?,
             ranks: table(&path.join("ranks.csv"))?,
             confusion: confusion(&path.join("confusion_matrix.csv"))?,
@@ -71,24 +76,30 @@ impl Run {
         })
     }
 
-    /// The folder's name.
+    /// Name of the folder.
     pub fn name(&self) -> String {
         let whole = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
         whole.file_name().map_or_else(|| whole.display().to_string(), |name| name.to_string_lossy().into())
     }
 
-    /// One value of each step, by its number.
+    /// Returns a value of each step, with the step number.
     pub fn by_step(&self, value: impl Fn(&StepRow) -> f64) -> Vec<(f64, f64)> {
         self.steps.iter().map(|row| (row.step as f64, value(row))).collect()
     }
 
-    /// One value of each evaluation, by the number of steps before it.
+    /// The set that is evaluated after every epoch.
+    pub fn evaluated(&self) -> &'static str {
+        let has_validation = self.epochs.iter().any(|row| row.valid_loss.is_some());
+        if has_validation { "validation" } else { "test" }
+    }
+
+    /// Returns a value of each evaluation, with the number of steps before it.
     pub fn by_evaluation(&self, value: impl Fn(&EpochRow) -> Option<f64>) -> Vec<(f64, f64)> {
         let steps = |epoch| self.steps.iter().rfind(|row| row.epoch == epoch).map(|row| row.step as f64);
         self.epochs.iter().filter_map(|row| Some((steps(row.epoch)?, value(row)?))).collect()
     }
 
-    /// Training samples over all ranks, over the time of the training steps; `None` before the first.
+    /// Training samples of all ranks per second of training steps; `None` before the first step.
     pub fn samples_per_second(&self) -> Option<f64> {
         let of_steps = || {
             let time: f64 = self.steps.iter().map(|row| 1.0 / row.samples_per_second).sum();
@@ -97,18 +108,18 @@ impl Run {
         self.end.as_ref().map(|end| end.samples_per_second).or_else(of_steps)
     }
 
-    /// Seconds of the whole run if it has ended, or else of its epochs.
+    /// Duration in seconds: of the whole run if it has finished, otherwise of its epochs.
     pub fn seconds(&self) -> f64 {
         self.end.as_ref().map_or_else(|| self.epochs.iter().map(|row| row.seconds).sum(), |end| end.seconds)
     }
 
-    /// A value of the configuration, as people read it.
+    /// Formats a value of the configuration.
     pub fn setting(&self, key: &str) -> String {
         self.config.get(key).map_or_else(String::new, show)
     }
 }
 
-/// A value of JSON without its quotes and brackets.
+/// Formats a JSON value without quotes and brackets.
 pub fn show(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
@@ -118,7 +129,7 @@ pub fn show(value: &Value) -> String {
     }
 }
 
-/// The bytes of a file that need not be there.
+/// Reads a file; `None` if it does not exist.
 fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -133,15 +144,16 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     value.map(Some).map_err(|error| damaged(path, error.line(), &error.to_string()))
 }
 
-/// The rows of a table; none if there is no such file. A last line that does not end is being
-/// written, or was cut by a crash, and is none.
+/// Reads header and rows of a table; empty if the file does not exist.
+///
+/// A last line without a line end is ignored: it is being written or was truncated by a crash.
 fn records(path: &Path) -> Result<(csv::ByteRecord, Vec<csv::ByteRecord>)> {
     let bytes = bytes(path)?.unwrap_or_default();
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let mut reader = csv::Reader::from_reader(&bytes[..whole]);
     let failed = |error: csv::Error| {
         let line = error.position().map_or(1, |position| position.line() as usize);
-        damaged(path, line, "it has not as many columns as the first line, or is no text")
+        damaged(path, line, "the number of columns differs from the first line, or it is not text")
     };
     let header = reader.byte_headers().map_err(failed)?.clone();
     Ok((header, reader.byte_records().collect::<csv::Result<_>>().map_err(failed)?))
@@ -165,7 +177,7 @@ fn confusion(path: &Path) -> Result<Vec<Vec<u64>>> {
     rows.iter().map(read).collect()
 }
 
-/// A row that is not what its header says.
+/// Error of a row that cannot be deserialised, naming cell and column.
 fn misread(
     path: &Path,
     header: &csv::ByteRecord,
@@ -211,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_goes_on_is_read_as_far_as_it_is() {
+    fn a_running_run_is_read_up_to_its_last_complete_row() {
         let folder = folder(&format!("{STEPS}3,1,1."));
         let run = Run::read(folder.path()).expect("a run");
         assert_eq!(run.by_step(|row| row.loss), [(1.0, 2.5), (2.0, 1.5)]);
@@ -223,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_counts_only_if_the_run_ended_with_it() {
+    fn a_summary_is_ignored_if_the_run_was_resumed_later() {
         let folder = folder(STEPS);
         let summary = |steps| {
             let text = format!(
@@ -237,16 +249,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_named_with_its_line() {
+    fn damage_is_reported_with_file_and_line() {
         assert!(error(Path::new("/nowhere")).contains("/nowhere is no run's folder"));
-        for (steps, line, said) in [
+        for (steps, line, part) in [
             (format!("{STEPS}3,1,what,0.1,100\n"), 4, "`what` in column loss"),
             (format!("{STEPS}3,1\n"), 4, "columns"),
             ("step,epoch,lr,samples_per_second\n1,1,0.1,5\n".into(), 2, "missing field `loss`"),
         ] {
             let error = error(folder(&steps).path());
             assert!(error.contains(&format!("steps.csv, line {line}: ")), "{error}");
-            assert!(error.contains(said), "{error} should say {said}");
+            assert!(error.contains(part), "{error} should contain {part}");
         }
         let folder = folder(STEPS);
         fs::write(folder.path().join("config.json"), "{\n  \"seed\": }").expect("written");

@@ -1,28 +1,29 @@
-//! Axes: round numbers over a range of values, and how they are written.
+//! Axes: ranges with round tick values and their labels.
 
-/// Where an axis begins, and how it goes on.
+/// Range and type of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
+    /// Linear, including 0.
     FromZero,
-    /// No further than the values do.
+    /// Linear, over the range of the values.
     Around,
-    /// The same for percentages: never below 0 or above 100.
+    /// Linear, over the range of the values but within 0 to 100.
     Percent,
-    /// In powers of ten, if the values are above 0 and span one; or else from 0.
+    /// Logarithmic if the values are positive and span a power of ten, otherwise linear from 0.
     Logarithmic,
 }
 
-/// A range of values with round numbers in it.
+/// Range of an axis with round tick values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
     pub from: f64,
     pub to: f64,
-    /// Distance of the marks; `None` on an axis in powers of ten.
+    /// Distance of the ticks; `None` on a logarithmic axis.
     step: Option<f64>,
 }
 
 impl Scale {
-    /// Over `values`, with about `marks` marks.
+    /// Creates a scale over `values` with about `marks` ticks.
     pub fn over(values: impl Iterator<Item = f64> + Clone, marks: usize, axis: Axis) -> Self {
         let from_zero = match axis {
             Axis::FromZero => true,
@@ -31,7 +32,7 @@ impl Scale {
                 let least = values.clone().fold(f64::INFINITY, f64::min);
                 let most = values.clone().fold(f64::NEG_INFINITY, f64::max);
                 if least > 0.0 && most / least >= 10.0 {
-                    // Round numbers around them: the next of 1, 2 and 5.
+                    // Rounded outwards to 1, 2 or 5 times a power of ten.
                     let from = 1.0 / round_step(1.0 / least);
                     return Self { from, to: round_step(most), step: None };
                 }
@@ -44,7 +45,7 @@ impl Scale {
             (from, to) = (0.0, 1.0);
         }
         if from == to {
-            // A single value has room on both sides.
+            // A single value gets margins on both sides.
             let room = if from == 0.0 { 1.0 } else { from.abs() * 0.1 };
             (from, to) = (if from_zero && from == 0.0 { 0.0 } else { from - room }, to + room);
         }
@@ -55,7 +56,7 @@ impl Scale {
         Self { from: (from / step).floor() * step, to: (to / step).ceil() * step, step: Some(step) }
     }
 
-    /// Exactly from the first to the last of `values`, for the axis along which time goes.
+    /// Creates a scale from exactly the smallest to the largest value, for an x-axis.
     pub fn along(values: impl Iterator<Item = f64>, marks: usize) -> Self {
         let (from, to) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), x| (a.min(x), b.max(x)));
         match from < to {
@@ -64,7 +65,7 @@ impl Scale {
         }
     }
 
-    /// Where a value lies: 0 at the lower end or below it, 1 at the upper or above.
+    /// Returns the position of a value, from 0 at the lower end to 1 at the upper end, clamped.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.step {
             Some(_) => (value - self.from) / (self.to - self.from),
@@ -73,17 +74,17 @@ impl Scale {
         place.clamp(0.0, 1.0)
     }
 
-    /// The marks with what is written at them.
+    /// Returns the ticks with their labels.
     pub fn marks(&self) -> Vec<(f64, String)> {
         let Some(step) = self.step else { return self.powers() };
         let first = (self.from / step - 1e-9).ceil() as i64;
         let last = (self.to / step + 1e-9).floor() as i64;
-        // Not more than fit, whatever the numbers.
+        // Bounded in case of extreme values.
         let marks = (first..=last).take(40).map(|number| number as f64 * step);
         marks.map(|value| (value, self.write(value, step))).collect()
     }
 
-    /// 1, 2 and 5 times the powers of ten, or the powers alone where there are many.
+    /// Returns ticks at 1, 2 and 5 times powers of ten, or at powers of ten over a wide range.
     fn powers(&self) -> Vec<(f64, String)> {
         let (first, last) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
         let rounds: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -92,7 +93,7 @@ impl Scale {
         seen.map(|value| (value, self.write(value, value))).collect()
     }
 
-    /// As few digits as tell apart marks at a distance of `step`.
+    /// Formats a tick with the fewest digits that distinguish ticks at a distance of `step`.
     fn write(&self, value: f64, step: f64) -> String {
         let decimals = (-(step * 1.001).log10().floor()).max(0.0) as usize;
         let largest = self.from.abs().max(self.to.abs());
@@ -110,7 +111,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not less than `step`.
+/// Rounds `step` up to 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.max(f64::MIN_POSITIVE).log10().floor());
     let round = [1.0, 2.0, 5.0, 10.0].into_iter().find(|round| round * power >= step * (1.0 - 1e-9));
@@ -144,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_ten_are_for_values_that_span_one() {
+    fn a_logarithmic_axis_needs_values_that_span_a_power_of_ten() {
         let loss = Scale::over([0.024, 2.31].into_iter(), 5, Axis::Logarithmic);
         assert_eq!(written(&loss), ["0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"]);
-        assert!((loss.place(0.02 * 250_f64.sqrt()) - 0.5).abs() < 1e-9, "half way is the root");
-        assert_eq!((loss.place(0.0), loss.place(9.0)), (0.0, 1.0), "what is beyond stays on paper");
+        assert!((loss.place(0.02 * 250_f64.sqrt()) - 0.5).abs() < 1e-9, "the middle is the geometric mean");
+        assert_eq!((loss.place(0.0), loss.place(9.0)), (0.0, 1.0), "values outside the range are clamped");
         let long = Scale::over([1e-6, 3.0].into_iter(), 5, Axis::Logarithmic);
         assert_eq!(written(&long), ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]);
         let flat = [0.5, 2.0].into_iter();
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_value_or_none_has_a_scale_too() {
+    fn one_value_or_none_gives_a_valid_scale() {
         for scale in [
             Scale::over([].into_iter(), 5, Axis::Around),
             Scale::over([97.5].into_iter(), 5, Axis::Around),

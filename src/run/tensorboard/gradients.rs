@@ -1,7 +1,7 @@
-//! `--histograms`: how the averaged gradients, and the parameters they are of, are distributed.
+//! `--histograms`: distributions of parameters and averaged gradients.
 
 use super::{EventLog, Histogram};
-use crate::answers;
+use crate::run::tensor_io;
 use burn::module::{ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
@@ -9,16 +9,17 @@ use burn::train::LearnerModel;
 use collective::strategy::{Callback, Distributed, Join};
 use std::sync::Arc;
 
-/// Writes histograms of every parameter and its gradient. They are the same on every rank, so
-/// rank 0's are those of the world.
+/// Callback that writes histograms of every parameter and its gradient.
+///
+/// Parameters and averaged gradients are equal on all ranks; rank 0 writes them.
 pub struct GradientHistograms {
     every: usize,
-    /// On the rank that writes.
+    /// Event log on rank 0, `None` on other ranks.
     log: Option<Arc<EventLog>>,
 }
 
 impl GradientHistograms {
-    /// In step 1 and in every step that `every` divides.
+    /// Creates a callback for step 1 and every multiple of `every`.
     pub fn new(every: usize, log: Option<Arc<EventLog>>) -> Self {
         Self { every, log }
     }
@@ -40,7 +41,7 @@ impl<M: LearnerModel> Callback<M> for GradientHistograms {
     }
 }
 
-/// Nothing is joined: every rank has seen the same.
+/// The state is empty, because all ranks have the same values.
 impl Distributed for GradientHistograms {
     type State = ();
 
@@ -60,7 +61,7 @@ struct Write<'a> {
 impl Write<'_> {
     fn write<const D: usize>(&mut self, kind: &str, values: Tensor<D>) {
         let name = format!("{kind}/{}", self.path.join("."));
-        match answers::values::<f32, D, _>(values) {
+        match tensor_io::values::<f32, D, _>(values) {
             Ok(values) => {
                 if let Some(values) = Histogram::of(&values) {
                     self.log.histogram(name, self.step, values);

@@ -1,12 +1,15 @@
-//! How values are distributed, in buckets that grow with the distance from 0 as TensorFlow's do
-//! (tensorflow/core/lib/histogram/histogram.cc), so that small gradients are told apart, too.
+//! Histograms with TensorFlow's exponential buckets (tensorflow/core/lib/histogram/histogram.cc).
+//!
+//! Bucket widths grow with the distance from 0, so that small gradients are resolved.
 
-/// Ends of the first bucket above 0, and of the last one; a bucket is a tenth wider than the one before.
+/// Upper limit of the first bucket above 0.
 const SMALLEST: f64 = 1e-12;
+/// Bound of the finite bucket limits.
 const LARGEST: f64 = 1e20;
+/// Ratio of consecutive limits.
 const GROWTH: f64 = 1.1;
 
-/// The distribution of some finite values.
+/// Histogram of finite values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     pub min: f64,
@@ -14,15 +17,14 @@ pub struct Histogram {
     pub count: u64,
     pub sum: f64,
     pub sum_squares: f64,
-    /// Upper ends of the buckets, each beginning where the one before ends; the first and the last
-    /// bucket are not empty.
+    /// Upper limits of the buckets. The first and the last bucket are not empty.
     pub limits: Vec<f64>,
-    /// Values in each bucket.
+    /// Number of values in each bucket.
     pub counts: Vec<u64>,
 }
 
 impl Histogram {
-    /// Of those of `values` that are finite; `None` if there are none.
+    /// Counts the finite values; returns `None` if there are none.
     pub fn of(values: &[f32]) -> Option<Self> {
         let limits = limits();
         let mut counts = vec![0_u64; limits.len()];
@@ -40,7 +42,7 @@ impl Histogram {
             all.count += 1;
             all.sum += value;
             all.sum_squares += value * value;
-            // The last bucket takes what is beyond all.
+            // The last bucket includes `f64::MAX`.
             let bucket = limits.partition_point(|limit| *limit <= value).min(counts.len() - 1);
             counts[bucket] += 1;
         }
@@ -52,7 +54,7 @@ impl Histogram {
     }
 }
 
-/// Upper ends of all buckets, rising.
+/// Returns the upper limits of all buckets in ascending order.
 fn limits() -> Vec<f64> {
     let above = std::iter::successors(Some(SMALLEST), |limit| Some(limit * GROWTH));
     let above: Vec<f64> = above.take_while(|limit| *limit < LARGEST).chain([f64::MAX]).collect();

@@ -1,17 +1,19 @@
-//! What TensorBoard shows of a run: event files in `RUN/tensorboard`, written by rank 0.
+//! TensorBoard event files in `RUN/tensorboard`, written by rank 0.
 //!
-//! The crates that write such files have not been kept up for years, and the format is small.
+//! The format is small, and the existing crates for it are unmaintained.
 
 mod event;
 mod gradients;
 mod histogram;
+mod metric_logger;
 mod record;
 
 pub use event::Picture;
 pub use gradients::GradientHistograms;
 pub use histogram::Histogram;
+pub use metric_logger::TensorBoardLogger;
 
-use crate::run::evaluation::Evaluation;
+use crate::run::evaluation::{EvaluatedSet, Evaluation};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use event::{Event, What};
@@ -23,42 +25,47 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// A reader sees new values at least so often.
+/// Maximum time before new values are flushed.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
 
-/// The event file of this process.
+/// Event file of this process.
 pub struct EventLog {
     path: PathBuf,
+    set: EvaluatedSet,
     state: Mutex<State>,
 }
 
 struct State {
     file: RecordFile,
-    /// Optimizer steps done.
+    /// Number of optimizer steps.
     step: usize,
     flushed: Instant,
-    /// The first one.
+    /// First write error.
     failure: Option<io::Error>,
 }
 
 impl EventLog {
-    /// The folder of a run's event files.
+    /// Folder of a run's event files.
     pub fn folder(run: &Path) -> PathBuf {
         run.join("tensorboard")
     }
 
-    /// A new file for the run in `run`, which goes on after `step` steps: what is there of later steps
-    /// counts no more.
+    /// Creates an event file for the run folder `run`, starting after `step` steps.
+    ///
+    /// TensorBoard discards later steps of earlier files.
     ///
     /// # Errors
-    /// If it cannot be created.
-    pub fn create(run: &Path, step: usize) -> Result<Self> {
+    /// If the file cannot be created.
+    pub fn create(run: &Path, step: usize, set: EvaluatedSet) -> Result<Self> {
         let folder = Self::folder(run);
         let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
         fs::create_dir_all(&folder).with_context(failed)?;
         let (path, file) = fresh(&folder).with_context(failed)?;
-        let log =
-            Self { path, state: Mutex::new(State { file, step, flushed: Instant::now(), failure: None }) };
+        let log = Self {
+            path,
+            set,
+            state: Mutex::new(State { file, step, flushed: Instant::now(), failure: None }),
+        };
         log.write(|state| {
             state.add(0, What::Version)?;
             state.add(step + 1, What::Start)?;
@@ -68,10 +75,10 @@ impl EventLog {
         Ok(log)
     }
 
-    /// Writes all that is kept in memory.
+    /// Flushes buffered events.
     ///
     /// # Errors
-    /// If anything could not be written since the last call.
+    /// If a write has failed since the last call.
     pub fn flush(&self) -> Result<()> {
         self.write(State::flush);
         let failure = self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.take();
@@ -80,13 +87,13 @@ impl EventLog {
         })
     }
 
-    /// Removes the file, and its folder if no other file is there. What cannot be removed stays.
+    /// Removes the file, and its folder if it is then empty. Errors are ignored.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
 
-    /// A picture of where the run is now.
+    /// Writes an image at the current step.
     pub fn image(&self, tag: &'static str, picture: Picture) {
         self.write(|state| {
             state.add(state.step, What::Image { tag, picture })?;
@@ -94,12 +101,30 @@ impl EventLog {
         });
     }
 
-    /// A distribution in step `step`.
+    /// Writes a scalar at `step`.
+    pub fn scalar(&self, tag: String, step: usize, value: f64) {
+        self.write(|state| state.add(step, What::Scalar { tag: tag.into(), value }));
+    }
+
+    /// Writes a histogram at `step`.
     pub fn histogram(&self, tag: String, step: usize, values: Histogram) {
         self.write(|state| state.add(step, What::Histogram { tag, values }));
     }
 
-    /// Keeps the first failure, which [`flush`](Self::flush) tells.
+    fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
+        let Evaluation { loss, accuracy } = Evaluation::of(report);
+        let [loss_tag, accuracy_tag] = match set {
+            EvaluatedSet::Test => ["test/loss", "test/accuracy"],
+            EvaluatedSet::Valid => ["valid/loss", "valid/accuracy"],
+        };
+        self.write(|state| {
+            state.scalars([(loss_tag, loss)])?;
+            state.scalars(accuracy.map(|accuracy| (accuracy_tag, accuracy)))?;
+            state.flush()
+        });
+    }
+
+    /// Runs `write` unless a write has failed; [`flush`](Self::flush) returns the error.
     fn write(&self, write: impl FnOnce(&mut State) -> io::Result<()>) {
         let state = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.failure.is_none() {
@@ -108,7 +133,7 @@ impl EventLog {
     }
 }
 
-/// A file of a name that sorts behind those of the folder, as TensorBoard reads them.
+/// Creates a file whose name sorts behind the others, because TensorBoard reads files in that order.
 fn fresh(folder: &Path) -> io::Result<(PathBuf, RecordFile)> {
     let before = fs::read_dir(folder)?.count();
     for number in before.. {
@@ -121,7 +146,7 @@ fn fresh(folder: &Path) -> io::Result<(PathBuf, RecordFile)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Seconds since 1970.
+/// Seconds since the Unix epoch.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
@@ -133,7 +158,9 @@ impl State {
     }
 
     fn scalars(&mut self, scalars: impl IntoIterator<Item = (&'static str, f64)>) -> io::Result<()> {
-        scalars.into_iter().try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag, value }))
+        scalars
+            .into_iter()
+            .try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag: tag.into(), value }))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -161,11 +188,10 @@ impl Observer for EventLog {
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        let Evaluation { loss, accuracy } = Evaluation::of(report);
-        self.write(|state| {
-            state.scalars([("test/loss", loss)])?;
-            state.scalars(accuracy.map(|accuracy| ("test/accuracy", accuracy)))?;
-            state.flush()
-        });
+        self.evaluated(self.set, report);
+    }
+
+    fn tested(&self, report: &EpochReport) {
+        self.evaluated(EvaluatedSet::Test, report);
     }
 }

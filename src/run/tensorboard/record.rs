@@ -1,5 +1,6 @@
-//! A file of records as TensorFlow frames them (TFRecord): length, its checksum, the bytes, their
-//! checksum. Format: tensorflow/core/lib/io/record_writer.h.
+//! TFRecord files: each record is its length, the length's CRC, the data and the data's CRC.
+//!
+//! The format is defined in tensorflow/core/lib/io/record_writer.h.
 
 use std::{
     fs::File,
@@ -7,44 +8,44 @@ use std::{
     path::Path,
 };
 
-/// CRC-32C, turned and moved so that a checksum of bytes that hold checksums stays a good one.
+/// Computes TFRecord's masked CRC-32C, which stays effective for data that contains CRCs.
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8)
 }
 
-/// One record with its frame.
+/// Frames one record.
 pub fn frame(bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u64).to_le_bytes();
     let crc = |bytes| masked_crc(bytes).to_le_bytes();
     [&length[..], &crc(&length), bytes, &crc(bytes)].concat()
 }
 
-/// A file of records that is being written.
+/// Buffered writer of a TFRecord file.
 pub struct RecordFile {
     file: BufWriter<File>,
 }
 
 impl RecordFile {
-    /// A new file at `path`, where there is none yet.
+    /// Creates a new file at `path`.
     ///
     /// # Errors
-    /// If there is one, or it cannot be created.
+    /// If the file exists or cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         Ok(Self { file: BufWriter::new(File::create_new(path)?) })
     }
 
-    /// Appends one record, to memory at first.
+    /// Appends a record to the buffer.
     ///
     /// # Errors
-    /// If a full buffer cannot be written.
+    /// If the buffer is full and cannot be written.
     pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
         self.file.write_all(&frame(record))
     }
 
-    /// Writes what is in memory, for readers to see.
+    /// Writes the buffer to the file.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
     }
@@ -56,8 +57,7 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_the_castagnoli_polynomial() {
-        // Of the nine digits, as every catalogue of checksums has it, and of 32 zeros and 32 ones
-        // as RFC 3720 (B.4) has them.
+        // The standard check value of CRC-32C, and the vectors of 32 zeros and 32 ones in RFC 3720 (B.4).
         for (bytes, crc) in
             [(&b"123456789"[..], 0xE306_9283_u32), (&[0; 32], 0x8A91_36AA), (&[0xFF; 32], 0x62A8_AB43)]
         {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_what_tensorflow_writes() {
-        // The bytes of TensorBoard's own RecordWriter for b"foo".
+        // Written by TensorBoard's RecordWriter for b"foo".
         let known = [3, 0, 0, 0, 0, 0, 0, 0, 176, 153, 73, 14, 102, 111, 111, 97, 138, 190, 254];
         assert_eq!(frame(b"foo"), known);
     }

@@ -1,4 +1,4 @@
-//! A curve through points, trained as the flags say: what a program outside this repository needs to begin.
+//! A minimal program outside this repository: fits a curve through points with the trainer.
 
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
@@ -63,7 +63,7 @@ impl InferenceStep for Curve {
     }
 }
 
-/// Makes tensors of points.
+/// Batches points into tensors.
 struct Stack;
 impl Batcher<[f32; 2], Points> for Stack {
     fn batch(&self, points: Vec<[f32; 2]>, device: &Device) -> Points {
@@ -74,7 +74,7 @@ impl Batcher<[f32; 2], Points> for Stack {
     }
 }
 
-/// `count` points of a sine.
+/// `count` points of a sine curve.
 fn points(count: u16) -> InMemDataset<[f32; 2]> {
     let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
     InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect())
@@ -82,9 +82,9 @@ fn points(count: u16) -> InMemDataset<[f32; 2]> {
 
 fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
     let trainer = Trainer::new(context, &args.trainer).setting("hidden", args.hidden);
-    let (train, test) = (trainer.train_loader(points(1000), Stack), trainer.test_loader(points(301), Stack));
+    let loaders = trainer.loaders(points(1000), points(301), Stack);
     let model = trainer.init(|device| Curve::new(args.hidden, device));
-    trainer.fit(model, AdamConfig::new().init(), train, test)
+    trainer.fit(model, AdamConfig::new().init(), loaders)
 }
 
 fn main() -> ExitCode {

@@ -11,8 +11,7 @@ use std::{
 const VARIABLE: &str = "CUDA_PATH";
 /// A header that every package of headers contains.
 const REQUIRED: &str = "cuda_runtime.h";
-/// The folders in which CubeCL looks without the variable: a path whose existence decides, and the toolkit's
-/// folder.
+/// Folders that CubeCL tries without the variable: a path that must exist, and the toolkit's folder.
 const FOLDERS: [(&str, &str); 3] =
     [("/usr/local/cuda", "/usr/local/cuda"), ("/opt/cuda", "/opt/cuda"), ("/usr/bin/nvcc", "/usr")];
 /// Toolkits in a Python environment: wheels below `site-packages`, then conda's below the prefix.
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_headers_are_named() {
         assert!(error(None, &[]).contains("CUDA_PATH is not set"));
         assert!(error(None, &["/opt/cuda"]).starts_with("/opt/cuda has no include/cuda_runtime.h"));
         assert!(error(Some(""), &["/opt/cuda"]).starts_with("CUDA_PATH is empty"));

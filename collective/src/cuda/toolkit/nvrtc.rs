@@ -1,7 +1,7 @@
 //! Finds and loads NVRTC, CUDA's run-time compiler, before CubeCL does.
 //!
-//! CubeCL loads it through cudarc, by name, and panics if there is none. A library that is loaded already is found
-//! by its own name (`SONAME`), so loading one from a Python wheel here makes it available there.
+//! CubeCL loads it through cudarc, by name, and panics if there is none. The linker finds a loaded library by its
+//! `SONAME`, so that a library from a Python wheel that is loaded here is available to cudarc.
 
 use super::CudaVersion;
 use crate::{Error, Result, python};
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_without_the_function_is_refused() {
+    fn a_library_without_the_function_is_rejected() {
         let error = open(Path::new("libc.so.6")).err().unwrap();
         assert!(error.contains("nvrtcVersion"), "{error}");
     }

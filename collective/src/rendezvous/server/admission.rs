@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_or_byte_order_is_refused_and_both_are_named() {
+    fn another_version_or_byte_order_is_rejected_with_both_values() {
         let other = if ByteOrder::NATIVE == ByteOrder::Little { ByteOrder::Big } else { ByteOrder::Little };
         for (hello, words) in [
             (
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn another_job_is_refused_without_harm() {
+    fn another_job_is_rejected() {
         let (server, address) = serving(Some("blue".into()));
         assert_eq!(answer(address, Hello::new(1, Some("blue".into()))), None, "it may join");
         let red = answer(address, Hello::new(1, Some("red".into())));

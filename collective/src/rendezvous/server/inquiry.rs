@@ -24,7 +24,7 @@ const INQUIRY: Duration = Duration::from_secs(1);
 const INQUIRY_PAUSE: Duration = Duration::from_millis(400);
 
 impl Shared {
-    /// Starts an inquiry about a waiting call, unless one is in progress or was made recently.
+    /// Starts an inquiry about a waiting call, unless one is in progress or recent.
     pub fn stalled(self: Arc<Self>, rank: usize, stall: Stall) {
         let state = self.lock();
         let asked = (stall.group, stall.call.seq);

@@ -81,7 +81,7 @@ impl ServerState {
         }
     }
 
-    /// Rank 0 last, because its process may end once it has been told.
+    /// Rank 0 last, because its process may end once it is notified.
     pub fn tell_all(&self, event: &Event) {
         for rank in (0..self.slots.len()).rev() {
             self.tell(rank, event);

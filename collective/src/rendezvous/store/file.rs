@@ -134,7 +134,7 @@ mod tests {
     use std::{os::unix::fs::PermissionsExt, time::Duration};
 
     #[test]
-    fn keys_are_files_of_this_user_alone() {
+    fn keys_are_files_that_only_this_user_can_access() {
         let folder = tempfile::tempdir().unwrap();
         let store = FileStore::new(folder.path());
         for key in ["job", "a/b", "..", "", "%2F", "."] {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn links_pipes_and_folders_are_refused() {
+    fn links_pipes_and_folders_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let store = FileStore::new(folder.path());
         let path = |name: &str| folder.path().join(name);

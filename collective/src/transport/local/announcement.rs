@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn describes_rubbish_without_panicking() {
+    fn describes_arbitrary_bits_without_panicking() {
         for words in [[u64::MAX; WORDS], [0; WORDS]] {
             let rubbish = Announced(words);
             assert!(rubbish.describe().contains("cannot be read") && rubbish.method().is_none());

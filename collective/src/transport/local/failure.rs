@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn survives_the_word() {
+    fn failures_round_trip_through_the_word() {
         for failure in [
             Failure::TimedOut { by: 0 },
             Failure::Aborted { by: 7 },

@@ -52,7 +52,7 @@ impl<M: Memory> Member<M> {
     pub fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (parity, rank) = (session.parity(), self.world().rank);
-        // SAFETY: this rank's area, which nobody reads now, see the module's text.
+        // SAFETY: this rank's area, which no rank reads now, see the module documentation.
         stages.fill(0, unsafe { writable(self.region().small(rank, parity), SMALL) });
         session.enter()?;
         // SAFETY: all ranks have filled their areas, and fill them again only after this call.
@@ -70,7 +70,7 @@ impl<M: Memory> Member<M> {
         let mut session = self.begin(call)?;
         let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
         let portion = portion(region.world());
-        // SAFETY: this rank's area, which nobody reads now, see the module's text.
+        // SAFETY: this rank's area, which no rank reads now, see the module documentation.
         stages.fill(0, unsafe { writable(region.input(rank, 0), PIECE) });
         let mut filled = session.arrive(GateId::Entry);
         for piece in 0..pieces {
@@ -86,7 +86,7 @@ impl<M: Memory> Member<M> {
                 session.agree()?;
             }
             // SAFETY: all ranks have filled these areas and write them again only after all have
-            // arrived at the output gate below; nobody reads this rank's output area before that.
+            // arrived at the output gate below; no rank reads this rank's output area before that.
             let inputs = |peer| unsafe { readable(region.input(peer, parity), PIECE) };
             let output = unsafe { writable(region.output(rank, parity), portion) };
             stages.work(piece, &Areas { of: &inputs }, output);
@@ -103,14 +103,14 @@ impl<M: Memory> Member<M> {
 }
 
 /// # Safety
-/// `area` is valid for `len` bytes, and nobody writes to it during `'a`.
+/// `area` is valid for `len` bytes, and nothing writes to it during `'a`.
 unsafe fn readable<'a>(area: *const u8, len: usize) -> &'a [u8] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts(area, len) }
 }
 
 /// # Safety
-/// `area` is valid for `len` bytes, and nobody else reads or writes it during `'a`.
+/// `area` is valid for `len` bytes, and nothing else reads or writes it during `'a`.
 unsafe fn writable<'a>(area: *mut u8, len: usize) -> &'a mut [u8] {
     // SAFETY: the caller's contract.
     unsafe { std::slice::from_raw_parts_mut(area, len) }

@@ -63,7 +63,7 @@ pub(super) fn run(
     let mut tries = 0u32;
     loop {
         let mut done = 0;
-        // SAFETY: the request is the one that `begin` filled in and nobody else knows; the status
+        // SAFETY: the request is the one that `begin` filled in and nothing else uses; the status
         // is not wanted.
         let code = unsafe { ffi::MPI_Test(&mut request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
         check(&what(), code).inspect_err(|_| Library::abandon())?;

@@ -170,8 +170,7 @@ impl NcclCommunicator {
         }
     }
 
-    /// Destroys the communicator after its work is done; aborts it after `timeout`, as when other ranks are
-    /// gone.
+    /// Destroys the communicator after its work is done, or aborts it after `timeout`.
     pub fn destroy(self: &Arc<Self>, stream: &Arc<dyn Stream>, timeout: Duration) {
         let (communicator, stream) = (self.clone(), stream.clone());
         let (sender, receiver) = mpsc::channel();
@@ -200,7 +199,7 @@ impl NcclCommunicator {
         // SAFETY: the handle is alive until it is aborted, which ends this.
         self.call("finish", |comm| unsafe { (self.library.api.comm_finalize)(comm) })?;
         if let Some(Handle(comm)) = lock(&self.handle).take() {
-            // SAFETY: taken out, so that nobody uses it afterwards.
+            // SAFETY: taken out, so that nothing uses it afterwards.
             unsafe { (self.library.api.comm_destroy)(comm) };
         }
         Ok(())

@@ -139,9 +139,9 @@ pub(super) struct Watchdog {
 }
 
 /// Notifies waiting threads of the watchdog's end, also after a panic.
-struct End(Arc<WorkerShared>);
+struct EndNotifier(Arc<WorkerShared>);
 
-impl Drop for End {
+impl Drop for EndNotifier {
     fn drop(&mut self) {
         self.0.lock().ended = true;
         self.0.notify();
@@ -150,7 +150,7 @@ impl Drop for End {
 
 impl Watchdog {
     pub fn run(self) {
-        let _end = End(self.shared.clone());
+        let _end = EndNotifier(self.shared.clone());
         // If the device is gone, the first event reports it.
         let _ = self.stream.enter();
         loop {

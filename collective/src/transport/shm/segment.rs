@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_opened() {
+    fn other_names_are_rejected() {
         let made = ShmSegment::create(2).unwrap();
         let name = made.name().to_string();
         let refusal = |name: &str, world| ShmSegment::open(name, world).unwrap_err().to_string();

@@ -15,7 +15,7 @@ use std::{thread, time::Duration};
 const PATIENT: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_failure_while_ranks_join_is_what_the_others_report() {
+fn a_failure_while_ranks_join_is_reported_by_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rendezvous");
     let cause = thread::scope(|scope| {

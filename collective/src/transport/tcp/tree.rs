@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rank_has_one_parent_and_its_run_below() {
+    fn every_rank_has_one_parent_and_a_contiguous_subtree() {
         for size in 1..70 {
             let mut reached = vec![0; size];
             for v in 0..size {

@@ -66,7 +66,7 @@ impl ThreadCommunicator {
             let mut start = range.start;
             while start < range.end {
                 let end = range.end.min((start / part + 1) * part);
-                // SAFETY: the owner is in its call, see the module's text, and these bytes are
+                // SAFETY: the owner is in its call, see the module documentation, and these bytes are
                 // within the buffers, which are of equal length because the ranks agree.
                 let at = |rank| unsafe { peers.buffer(rank).add(start) };
                 let inputs: Vec<*const u8> = (0..world).map(|rank| at(rank).cast_const()).collect();
@@ -124,8 +124,8 @@ impl Communicator for ThreadCommunicator {
         let (mine, len) = (buffer.as_mut_ptr(), buffer.len());
         let work = |peers: &PeerBuffers<'_>| {
             if rank != root {
-                // SAFETY: the root is in its call and only reads its buffer; nobody but this rank
-                // touches its own.
+                // SAFETY: the root is in its call and only reads its buffer; only this rank
+                // accesses its own.
                 unsafe { peers.copy(peers.buffer(root), mine, len) };
             }
         };

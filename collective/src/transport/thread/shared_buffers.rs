@@ -121,7 +121,7 @@ impl ThreadCommunicator {
     }
 }
 
-/// While it exists, peers may know this rank's buffer. After its drop, none of them is inside.
+/// While it exists, peers may access this rank's buffer. After its drop, none of them is inside.
 struct Publication<'a> {
     buffers: &'a [PublishedBuffer],
     /// Removed by a successful call.
@@ -228,7 +228,7 @@ mod tests {
                     working.store(true, Ordering::SeqCst);
                     wait_until(|| may_end.load(Ordering::SeqCst));
                 };
-                // SAFETY: nobody touches the buffer.
+                // SAFETY: nothing accesses the buffer.
                 let result =
                     unsafe { group[1].with_peers(Method::Barrier.of(&call()), ptr::null_mut(), &work) };
                 assert!(result.is_err(), "{result:?}");
@@ -243,7 +243,7 @@ mod tests {
             });
             wait_until(|| working.load(Ordering::SeqCst));
             group[0].abort();
-            // Enough for the waiting rank to notice, and to return if it were to.
+            // Long enough for the waiting rank to return if it did not wait.
             thread::sleep(Duration::from_millis(200));
             assert!(!returned.load(Ordering::SeqCst));
             may_end.store(true, Ordering::SeqCst);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_or_told_that_all_is_done_after_a_failure() {
+    fn after_a_failure_no_rank_enters_or_completes() {
         let group = ThreadGroup::create(2).unwrap_or_default();
         thread::scope(|scope| {
             for rank in &group {
@@ -260,7 +260,7 @@ mod tests {
                     let work = |peers: &PeerBuffers<'_>| {
                         wait_until(|| !peers.may_continue());
                     };
-                    // SAFETY: nobody touches the buffer.
+                    // SAFETY: nothing accesses the buffer.
                     let result =
                         unsafe { rank.with_peers(Method::Barrier.of(&call()), ptr::null_mut(), &work) };
                     assert!(result.is_err(), "all ranks left early, and one thinks the work done");

@@ -1,18 +1,19 @@
-//! `--augment` on a GPU: movements are drawn on the host, and images are interpolated where they are.
+//! `--augment` on a GPU: parameters are drawn on the host, images are interpolated on the device.
 
 use super::{Bend, Movement, SIDE};
 use crate::data::PIXELS;
 use burn::tensor::{Device, Int, Tensor, TensorData, ops::GridSampleOptions};
 
-/// Half an image's side: coordinates count from the centre.
+/// Centre of an image, from which coordinates are measured.
 const CENTRE: f32 = (SIDE as f32 - 1.0) / 2.0;
-/// Parameters of a movement without its bend.
+/// Number of parameters without the elastic distortion.
 const RIGID: usize = 4;
 const CORNERS: usize = Bend::CORNERS * Bend::CORNERS;
 
 impl Movement {
-    /// Appends what [`Mover`] needs: right, down, the step's cosine and sine, then where each corner of the
-    /// bend goes across, and where it goes down.
+    /// Appends the parameters for [`Mover`].
+    ///
+    /// Translation right and down, cosine and sine of the step, then the displacement of each corner across and down.
     pub fn extend_parameters(&self, parameters: &mut Vec<f32>) {
         parameters.extend([self.right, self.down, self.step.0, self.step.1]);
         if let Some(bend) = &self.bend {
@@ -22,17 +23,16 @@ impl Movement {
     }
 }
 
-/// Moves batches of images on one device. It holds what is the same in every batch.
+/// Transforms batches of images on one device, and keeps the tensors that all batches share.
 pub struct Mover {
-    /// Each pixel's distance from the centre, across and down, `[1, PIXELS]`.
+    /// Distance of each pixel from the centre, across and down, `[1, PIXELS]`.
     from_centre: [Tensor<2>; 2],
-    /// The four corners of each pixel's square of the bend: their numbers, `[PIXELS]`, and weights,
-    /// `[1, PIXELS]`.
+    /// The four corners of each pixel's square: indices, `[PIXELS]`, and weights, `[1, PIXELS]`.
     corners: [(Tensor<1, Int>, Tensor<2>); 4],
 }
 
 impl Mover {
-    /// For images on `device`.
+    /// A mover for images on `device`.
     pub fn new(device: &Device) -> Self {
         let row = |value: &dyn Fn(usize, usize) -> f32| {
             let values: Vec<f32> = (0..PIXELS).map(|at| value(at % SIDE, at / SIDE)).collect();
@@ -55,8 +55,9 @@ impl Mover {
         }
     }
 
-    /// The images `[n, PIXELS]`, each after its movement, as [`Movement::of`] computes them. The parameters
-    /// `[n, k]` are those of [`Movement::extend_parameters`].
+    /// Transforms the images `[n, PIXELS]` as [`Movement::of`] does.
+    ///
+    /// `parameters`, `[n, k]`, are those of [`Movement::extend_parameters`].
     pub fn moved(&self, images: Tensor<2>, parameters: Tensor<2>) -> Tensor<2> {
         let [n, count] = parameters.dims();
         let parameter = |index: usize| parameters.clone().slice([0..n, index..index + 1]);
@@ -67,16 +68,16 @@ impl Mover {
         let ([x, y], [cos, sin]) = ([shifted(0), shifted(1)], [parameter(2), parameter(3)]);
         let from_x = cos.clone() * x.clone() + sin.clone() * y.clone();
         let from_y = cos * y - sin * x;
-        // From distances in pixels to a grid sample's -1 to 1.
+        // From pixels to a grid sample's coordinates, -1 to 1.
         let grid = Tensor::stack::<3>(vec![from_x, from_y], 2).div_scalar(CENTRE);
-        // By default bilinear, with background outside.
+        // The defaults are bilinear interpolation and background outside.
         let options = GridSampleOptions::default().with_align_corners(true);
         let moved =
             images.reshape([n, 1, SIDE, SIDE]).grid_sample_2d(grid.reshape([n, SIDE, SIDE, 2]), options);
         moved.reshape([n, PIXELS])
     }
 
-    /// What each pixel moves by along an axis, `[n, PIXELS]`.
+    /// Displacement of each pixel along an axis, `[n, PIXELS]`.
     fn bent(&self, parameters: &Tensor<2>, axis: usize) -> Tensor<2> {
         let n = parameters.dims()[0];
         let first = RIGID + axis * CORNERS;
@@ -94,13 +95,13 @@ mod tests {
     use super::*;
     use crate::augment::Augment;
 
-    /// The worst case for interpolation: neighbours differ as much as they can.
+    /// The worst case for interpolation: neighbouring pixels differ as much as possible.
     fn noise(index: usize) -> [u8; PIXELS] {
         std::array::from_fn(|at| if (at * 7919 + index * 104_729) % 13 < 6 { 255 } else { 0 })
     }
 
     #[test]
-    fn images_move_as_on_the_host() {
+    fn images_move_like_on_the_host() {
         let device = Device::flex();
         let mover = Mover::new(&device);
         for flags in ["shift:3", "rotate:30", "zoom:20", "elastic:3", "shift,rotate,zoom,elastic"] {
@@ -116,7 +117,7 @@ mod tests {
             let moved = mover.moved(images, parameters).into_data().try_into_vec::<f32>().expect("f32");
             let expected = movements.iter().enumerate().flat_map(|(index, m)| m.of(&noise(index)));
             let worst = moved.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // In the units of normalised pixels.
+            // In units of normalised pixels.
             assert!(worst / 255.0 / crate::data::STD <= 1e-5, "{flags}: {worst} of 255");
         }
     }

@@ -1,5 +1,6 @@
-//! Batches that a GPU makes: bytes are uploaded, or gathered from images that stay in its memory, and
-//! normalised, moved and cast there.
+//! Batches that a GPU computes from uploaded bytes, or from images that stay in its memory.
+//!
+//! Normalisation, augmentation and casts run on the device.
 
 use super::{MnistBatch, Normaliser, Sample};
 use crate::{
@@ -12,20 +13,20 @@ use collective::precision::Precision;
 use kernels::host_tensor::is_flex;
 use std::sync::{Mutex, PoisonError};
 
-/// What a data worker prepares of a batch.
+/// The part of a batch that a data worker prepares.
 pub enum HostBatch {
-    /// Nothing is left to do: the device is the CPU.
+    /// A complete batch, for the CPU.
     Ready(Box<MnistBatch>),
-    /// To be uploaded.
+    /// Bytes to be uploaded.
     Bytes { pixels: Vec<u8>, labels: Vec<i32>, movements: Vec<f32> },
-    /// Positions in images that are on the device.
+    /// Indices of images that are on the device.
     Rows { rows: Vec<i32>, movements: Vec<f32> },
 }
 
 /// Prepares [`HostBatch`]es.
 pub struct HostBatcher {
     pub precision: Precision,
-    /// Whether the images are on the device.
+    /// Whether the images are in device memory.
     pub resident: bool,
 }
 
@@ -51,33 +52,33 @@ impl Batcher<Sample, HostBatch> for HostBatcher {
     }
 }
 
-/// Whether batches are better made on `device` than on the host.
+/// Whether batches are computed on `device` rather than on the host.
 fn computes_on_bytes(device: &Device) -> bool {
     !is_flex(device) && device.supports_dtype(DType::U8)
 }
 
-/// Makes [`MnistBatch`]es of [`HostBatch`]es.
+/// Computes [`MnistBatch`]es from [`HostBatch`]es.
 pub struct DeviceBatcher {
     images: Images,
     precision: Precision,
     on_device: Mutex<Option<OnDevice>>,
 }
 
-/// What stays on a device from batch to batch.
+/// Tensors that stay on a device between batches.
 struct OnDevice {
     device: Device,
-    /// All pixels, `[images, PIXELS]`, and labels, `[images]`.
+    /// Pixels of all images, `[images, PIXELS]`, and labels, `[images]`.
     images: Option<(Tensor<2, Int>, Tensor<1, Int>)>,
     mover: Option<Mover>,
 }
 
 impl DeviceBatcher {
-    /// For batches of `images`, of the type that the network computes with.
+    /// A batcher for `images` with the network's computing type.
     pub fn new(images: Images, precision: Precision) -> Self {
         Self { images, precision, on_device: Mutex::new(None) }
     }
 
-    /// The batch on `device`.
+    /// Computes the batch on `device`.
     pub fn finish(&self, batch: HostBatch, device: &Device) -> MnistBatch {
         let (pixels, labels, movements) = match batch {
             HostBatch::Ready(batch) => return *batch,
@@ -104,17 +105,17 @@ impl DeviceBatcher {
                 here.mover.get_or_insert_with(|| Mover::new(&inner(device))).moved(pixels, movements)
             });
         }
-        // The operations of `data::normalise`, in its order.
+        // The operations of `data::normalise`, in the same order.
         let images = pixels.div_scalar(255.0).sub_scalar(MEAN).div_scalar(STD);
         let images = images.cast(self.precision.dtype()).reshape([count, 1, SIDE, SIDE]);
-        // Both belong to the graph where the device has one.
+        // On a device with autodiff, tensors belong to the graph.
         match device.is_autodiff() {
             true => MnistBatch { images: Tensor::from_inner(images), labels: Tensor::from_inner(labels) },
             false => MnistBatch { images, labels },
         }
     }
 
-    /// With what stays on `device`; only the last device is remembered.
+    /// Calls `act` with the tensors on `device`. Only those of the last device are kept.
     fn with<R>(&self, device: &Device, act: impl FnOnce(&mut OnDevice) -> R) -> R {
         let mut on_device = self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = inner(device);
@@ -131,13 +132,14 @@ fn inner(device: &Device) -> Device {
     device.clone().without_autodiff()
 }
 
-/// The type of bytes on a device.
+/// The integer type for bytes on a device.
 fn byte(device: &Device) -> DType {
     if device.supports_dtype(DType::U8) { DType::U8 } else { DType::I32 }
 }
 
-/// Pixels `[count, PIXELS]` and labels `[count]` on a device. A tensor of one dimension is copied in one piece,
-/// one of several row by row.
+/// Uploads pixels, `[count, PIXELS]`, and labels, `[count]`.
+///
+/// The pixels are uploaded as one dimension, because a tensor with several is copied row by row.
 fn uploaded(pixels: Vec<u8>, labels: Vec<i32>, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     let (device, count) = (inner(device), labels.len());
     let pixels = TensorData::new(pixels, [count * PIXELS]);
@@ -146,7 +148,7 @@ fn uploaded(pixels: Vec<u8>, labels: Vec<i32>, device: &Device) -> (Tensor<2, In
     (pixels.reshape([count, PIXELS]), labels)
 }
 
-/// All images on a device.
+/// Uploads all images.
 fn resident(images: &Images, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     uploaded(
         images.pixels().to_vec(),
@@ -155,7 +157,7 @@ fn resident(images: &Images, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>
     )
 }
 
-/// Bytes that [`DeviceBatcher`] keeps on `device` for images that stay there.
+/// Bytes of device memory for images that stay on `device`.
 pub fn resident_bytes(images: &Images, device: &Device) -> usize {
     let labels = size_of::<i32>();
     images.len() * (PIXELS * if byte(device) == DType::U8 { 1 } else { size_of::<i32>() } + labels)
@@ -189,7 +191,7 @@ mod tests {
         [11, 3, 3, 29, 0].map(|index| moved(sample(index))).into()
     }
 
-    /// As a worker prepares it for a GPU.
+    /// The batch that a data worker prepares for a GPU.
     fn bytes(samples: &[Sample]) -> HostBatch {
         let pixels = samples.iter().flat_map(|sample| sample.images.image(sample.index)).copied().collect();
         let labels = samples.iter().map(|sample| i32::from(sample.images.label(sample.index))).collect();
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_become_the_batch_that_the_table_gives() {
+    fn bytes_give_the_same_batch_as_the_host() {
         let images = data::Dataset::digits(30, 0, 1).train;
         for device in [Device::flex(), Device::flex().autodiff()] {
             let host = HostBatcher { precision: Precision::F32, resident: false };

@@ -1,4 +1,4 @@
-//! `mnist_ddp bench`: the speed of training the MNIST network.
+//! `mnist_ddp bench`: training speed of the MNIST network.
 
 mod operations;
 mod overlap;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
 
-/// What can be measured.
+/// The benchmarks.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Bench {
     /// Fraction of a slow link's time that backward hides
@@ -20,7 +20,7 @@ pub enum Bench {
     Wrapper(wrapper::Wrapper),
 }
 
-/// Runs the benchmark, starting the ranks if no launcher did.
+/// Runs the benchmark and starts the ranks if no launcher did.
 ///
 /// # Errors
 /// If a rank cannot be started, or a result is wrong.

@@ -1,5 +1,4 @@
-//! `mnist_ddp bench overlap`: the MNIST network's training step over an artificial slow link, with and
-//! without overlap.
+//! `mnist_ddp bench overlap`: the training step over an artificially slow link, with and without overlap.
 
 use crate::{
     batch::MnistBatch,
@@ -10,10 +9,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use burn_ddp::{
     bench::{median, timed},
-    context::use_threads,
+    context::{use_threads, world_args::WorldArgs},
     launch,
-    print::print_line,
-    world_args::WorldArgs,
+    process::console::print_line,
 };
 use clap::Args;
 use collective::{
@@ -63,24 +61,25 @@ fn ratio(text: &str) -> Result<f64, String> {
     burn_ddp::context::values::bounded(text, "a number from 0.01 to 100", |x| (0.01..=100.0).contains(&x))
 }
 
-/// One line of the table; times are medians of the rank that is slowest in each step.
+/// One line of the table; times are medians over steps of the slowest rank's.
 #[derive(Serialize)]
 struct Row {
     ratio: f64,
-    /// Forward and backward alone.
+    /// Time of forward and backward without communication.
     compute_ms: f64,
-    /// The time of the buckets on the link, one after the other.
+    /// Time of all buckets on the link in sequence.
     communication_ms: f64,
     after_backward_ms: f64,
     overlapped_ms: f64,
-    /// The overlapped step over the longer of the two.
+    /// Ratio of the overlapped step to the longer of the two.
     over_longer: f64,
-    /// The overlapped step over their sum.
+    /// Ratio of the overlapped step to their sum.
     over_sum: f64,
 }
 
-/// A link of so many nanoseconds a byte, in front of the real one. A rank that sleeps computes: as with
-/// a network card that does the sending.
+/// A hook that simulates a link by sleeping a number of nanoseconds per byte.
+///
+/// Backward continues meanwhile, as with a network card.
 #[derive(Debug, Default)]
 struct SlowLink {
     picoseconds_a_byte: AtomicU64,
@@ -113,13 +112,13 @@ pub fn run(bench: &Overlap) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A model with a batch, and the two ways to make its gradients one.
+/// A model with a batch and reducers.
 struct Rig<'a> {
     group: &'a ProcessGroup,
     net: Net,
     batch: MnistBatch,
     link: Arc<SlowLink>,
-    /// With overlap, and without.
+    /// Reducers with and without overlap.
     reducers: [Reducer; 2],
 }
 
@@ -170,7 +169,7 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     Ok(())
 }
 
-/// Noise in the shape of a batch.
+/// A batch of noise.
 fn batch(size: usize, device: &Device) -> MnistBatch {
     let pixels: Vec<f32> = (0..size * 784).map(|i| ((i * i % 1013) as f32 * 0.37).sin()).collect();
     let labels: Vec<i32> = (0..size).map(|i| (i % 10) as i32).collect();
@@ -182,7 +181,7 @@ fn batch(size: usize, device: &Device) -> MnistBatch {
 
 impl Rig<'_> {
     fn row(&mut self, bench: &Overlap, ratio: f64) -> Result<Row> {
-        // How slow the link must be for this ratio, as rank 0 finds it.
+        // Rank 0 measures how slow the link must be for this ratio.
         let mut alone = Vec::new();
         for _ in 0..5 {
             alone.push(self.alone()?);
@@ -196,7 +195,7 @@ impl Rig<'_> {
         for round in 0..=bench.rounds {
             let times = [self.alone()?, self.synchronised(0)?, self.synchronised(1)?];
             let link = std::mem::take(&mut *self.link.spent.lock().unwrap_or_else(PoisonError::into_inner));
-            // The slowest rank decides.
+            // The slowest rank determines the time of a step.
             let mut worst = [times[0], times[1], times[2], link.as_secs_f64() / 2.0];
             self.group.all_reduce(&mut worst, ReduceOp::Max)?;
             // The first round compares gradients bit for bit.
@@ -220,14 +219,14 @@ impl Rig<'_> {
         })
     }
 
-    /// Seconds of a step that tells nobody.
+    /// Seconds of a step without synchronisation.
     fn alone(&self) -> Result<f64> {
         self.group.barrier()?;
         let (_, time) = timed(|| Ok(TrainStep::step(&self.net, self.batch.clone())))?;
         Ok(time.as_secs_f64())
     }
 
-    /// Seconds of a step with the gradients of all ranks.
+    /// Seconds of a step with gradient synchronisation.
     fn synchronised(&mut self, reducer: usize) -> Result<f64> {
         self.group.barrier()?;
         let [samples, _, _, _] = self.batch.images.dims();

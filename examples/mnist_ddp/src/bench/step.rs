@@ -1,5 +1,4 @@
-//! `mnist_ddp bench step`: what a training step of the MNIST network costs, stage by stage, alone or
-//! with other ranks.
+//! `mnist_ddp bench step`: time of a training step by stage, on one or more ranks.
 
 use super::operations;
 use crate::{
@@ -14,10 +13,9 @@ use burn::tensor::Device;
 use burn::train::TrainOutput;
 use burn_ddp::{
     bench::{median, processor_seconds, timed},
-    context::use_threads,
+    context::{use_threads, world_args::WorldArgs},
     launch,
-    print::print_line,
-    world_args::WorldArgs,
+    process::console::print_line,
 };
 use clap::Args;
 use collective::{
@@ -29,7 +27,7 @@ use collective::{
     sync_batch_norm::convert_sync_batch_norm,
 };
 use serde::Serialize;
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 #[derive(Args, Clone, Debug)]
 pub struct Step {
@@ -67,7 +65,7 @@ pub struct Step {
 const RATE: f64 = 0.01;
 const WARM: usize = 10;
 
-/// Medians of a rank's steps, of the rank that is slowest.
+/// Medians over steps of the slowest rank's times.
 #[derive(Serialize)]
 struct Report {
     ranks: usize,
@@ -76,7 +74,7 @@ struct Report {
     batch_norm: bool,
     sync_bn: bool,
     images_per_second: f64,
-    /// Of one rank's processor time, which other programs do not change much.
+    /// Images per second of one rank's processor time, which is less sensitive to other load.
     images_per_cpu_second: f64,
     step_ms: f64,
     data_ms: f64,
@@ -126,7 +124,7 @@ fn say(bench: &Step, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Steps as the trainer makes them, with a clock between the stages.
+/// Measures the trainer's steps by stage.
 fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let device = Device::flex().autodiff();
     let batch_norm = bench.batch_norm || bench.sync_bn;
@@ -137,9 +135,11 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let mut reducer = Reducer::new(&net, group, ReducerOptions::default())?;
     let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
-    let images = Arc::new(ImageDataset(Dataset::digits(samples, 0, 1).train));
-    let loader =
-        ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, bench.batch, Some(1), 0);
+    let images = ImageDataset(Dataset::digits(samples, 0, 1).train);
+    let loader = ShardedLoader::builder(images, Normaliser(Precision::F32))
+        .batch_size(bench.batch)
+        .shuffle(1)
+        .build(world);
     let mut shares = loader.epoch(1, 0, &device);
 
     let mut times: [Vec<f64>; 7] = Default::default();
@@ -195,7 +195,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     })
 }
 
-/// The gradients, and the time forwards and backwards.
+/// Computes gradients; also returns the times of forward and backward.
 fn forward_backward(net: &Net, batch: MnistBatch) -> Result<(GradientsParams, Duration, Duration)> {
     let (loss, forward) = timed(|| Ok(net.judge(net.forward(batch.images), batch.labels).0))?;
     let (grads, back) = timed(|| Ok(TrainOutput::new(net, backward(&loss), ()).grads))?;

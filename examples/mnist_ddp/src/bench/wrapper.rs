@@ -1,5 +1,4 @@
-//! `mnist_ddp bench wrapper`: the same training as a bare Burn loop and through
-//! `DdpStrategy` in a world of one.
+//! `mnist_ddp bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
 
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser, Sample},
@@ -16,7 +15,7 @@ use burn::train::{
 use burn_ddp::{
     bench::{median, processor_seconds},
     context::use_threads,
-    print::print_line,
+    process::console::print_line,
 };
 use clap::Args;
 use collective::{
@@ -50,6 +49,7 @@ pub struct Wrapper {
 }
 
 const RATE: f64 = 0.05;
+const ALONE: World = World { rank: 0, size: 1 };
 
 pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     use_threads(bench.threads)?;
@@ -57,15 +57,11 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     let images = Arc::new(ImageDataset(Dataset::digits(bench.batch_size * (bench.steps + 1), 0, 1).train));
     let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5] }.init(&device);
     let loader = || {
-        let world = World { rank: 0, size: 1 };
-        Arc::new(ShardedLoader::new(
-            images.clone(),
-            Arc::new(Normaliser(Precision::F32)),
-            world,
-            bench.batch_size,
-            Some(1),
-            1,
-        ))
+        let loader = ShardedLoader::builder(images.clone(), Normaliser(Precision::F32))
+            .batch_size(bench.batch_size)
+            .shuffle(1)
+            .num_workers(1);
+        Arc::new(loader.build(ALONE))
     };
     let (batch, threads, steps) = (bench.batch_size, bench.threads, bench.steps);
     print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps a run, median ms a step"));
@@ -75,7 +71,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     for round in 1..=bench.rounds {
         let bare = || bare_loop(net.clone(), &loader(), steps, &device);
         let ddp = || through_ddp(net.clone(), loader(), steps, &device);
-        // In turn, so that neither always comes first.
+        // Alternating, so that neither is always first.
         let (bare, ddp) = if round % 2 == 0 {
             let bare = bare()?;
             (bare, ddp()?)
@@ -91,7 +87,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Times in seconds, ratios as they are.
+/// Prints times in seconds, and ratios.
 fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64; 6]) {
     let group = |a: f64, b: f64, ratio: f64| format!("{:>9.2} {:>9.2} {ratio:>9.4}", 1e3 * a, 1e3 * b);
     print_line(&format!("{name:>9} {} {}", group(bare, ddp, ratio), group(bare_cpu, ddp_cpu, cpu_ratio)));
@@ -99,10 +95,10 @@ fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64;
 
 type Loader = ShardedLoader<Sample, MnistBatch>;
 
-/// Seconds on the clock, and of processor time.
+/// Wall-clock time and processor time in seconds.
 type Seconds = [f64; 2];
 
-/// Takes the time of every step.
+/// Records the time of every step.
 struct Clock(Mutex<(Instant, f64, [Vec<f64>; 2])>);
 
 impl Clock {
@@ -131,7 +127,7 @@ impl Observer for Clock {
     }
 }
 
-/// A step of what a Burn user writes by hand.
+/// Seconds per step of a plain Burn loop.
 fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Result<Seconds> {
     let (mut optimizer, clock) = (sgd(0.9, false, 0.0), Clock::start());
     for share in loader.epoch(1, 0, device).take(steps + 1) {
@@ -142,13 +138,12 @@ fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Re
     Ok(clock.medians())
 }
 
-/// A step of what the trainer does on one device.
+/// Seconds per step of the strategy on one device.
 fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
     let clock = Arc::new(Clock::start());
     let test = {
-        let world = World { rank: 0, size: 1 };
-        let images = Arc::new(ImageDataset(Dataset::digits(1, 1, 1).test));
-        Arc::new(ShardedLoader::new(images, Arc::new(Normaliser(Precision::F32)), world, 1, None, 0))
+        let images = ImageDataset(Dataset::digits(1, 1, 1).test);
+        Arc::new(ShardedLoader::builder(images, Normaliser(Precision::F32)).build(ALONE))
     };
     let ddp = DdpStrategy::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())

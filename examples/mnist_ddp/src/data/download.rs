@@ -1,5 +1,7 @@
-//! Fetches MNIST into a folder: one program at a time, checked by SHA-256 before a file gets its
-//! name, so that whatever is killed when, a file in the folder is either whole or not there.
+//! Download of MNIST into a folder.
+//!
+//! One program at a time downloads, and a file gets its name only after its SHA-256 is verified, so that an interrupted
+//! download leaves no incomplete file.
 
 use super::{
     DataError,
@@ -16,10 +18,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long each step may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// To find and to reach a mirror, each: short, so that a machine without internet knows soon.
+    /// Limit of name resolution and of the connection.
+    ///
+    /// Short, so that a machine without internet fails soon.
     pub connect: Duration,
     /// Without a byte from a mirror.
     pub silence: Duration,
@@ -35,17 +39,16 @@ impl Default for Patience {
             connect: Duration::from_secs(5),
             silence: Duration::from_secs(20),
             total: Duration::from_secs(600),
-            // Longer than a whole download, so that the other one has ended first.
+            // Longer than a whole download, so that the other program has ended.
             lock: Duration::from_secs(660),
         }
     }
 }
 
-/// Bytes by which a gzip file may be longer than its content.
+/// Maximum overhead of a gzip file over its content in bytes.
 const GZIP_MARGIN: u64 = 1 << 20;
 
-/// Brings what is missing of the four files into `folder` and returns their paths. A second call
-/// finds them and fetches nothing.
+/// Downloads the missing files into `folder` and returns the paths of all four.
 pub fn fetch(
     folder: &Path,
     places: &Places,
@@ -61,7 +64,7 @@ pub fn fetch(
         Download { folder, mirrors: mirrors(places, patience), ends: Instant::now() + patience.total };
     let mut done = 0;
     for file in &places.originals {
-        // Another program may have brought it while this one waited.
+        // Another program may have downloaded it while this one waited.
         if locate::find_one(folder, file.name).is_err() {
             download.file(file, &bar)?;
         }
@@ -82,7 +85,7 @@ fn bar(originals: &[Original]) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// An address and the client for it.
+/// An address and its HTTP client.
 struct Mirror {
     address: String,
     agent: ureq::Agent,
@@ -95,7 +98,7 @@ fn mirrors(places: &Places, patience: Patience) -> Vec<Mirror> {
             .timeout_connect(Some(patience.connect))
             .timeout_per_read(Some(patience.silence))
             .timeout_recv_response(Some(patience.silence));
-        // A proxy is for what lies beyond this machine.
+        // A proxy is not used for this machine.
         if ["http://127.0.0.1", "http://localhost"].iter().any(|local| address.starts_with(local)) {
             config = config.proxy(None);
         }
@@ -104,7 +107,7 @@ fn mirrors(places: &Places, patience: Patience) -> Vec<Mirror> {
     places.mirrors.iter().map(mirror).collect()
 }
 
-/// A download that is under way.
+/// A download in progress.
 struct Download<'a> {
     folder: &'a Path,
     mirrors: Vec<Mirror>,
@@ -112,7 +115,7 @@ struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Asks one mirror after the other; the first that delivers is asked first for the next file.
+    /// Tries the mirrors in turn. The first that succeeds is first for the next file.
     fn file(&mut self, file: &Original, bar: &ProgressBar) -> Result<(), DataError> {
         let before = bar.position();
         let mut attempts = vec![];

@@ -1,5 +1,4 @@
-//! What the tests of this module share: a small data set in MNIST's format, and a web server on
-//! this machine that hands it out, well or badly.
+//! Test fixtures: a small data set in MNIST's format, and a web server that serves it with or without faults.
 
 use super::{PIXELS, SIDE, locate::Original};
 use flate2::{Compression, write::GzEncoder};
@@ -17,12 +16,12 @@ use std::{
     time::Duration,
 };
 
-/// Images for training in the small data set.
+/// Number of training images in the small data set.
 pub const TRAIN: usize = 30;
-/// Images for testing.
+/// Number of test images.
 pub const TEST: usize = 20;
 
-/// An IDX file.
+/// Encodes an IDX file.
 pub fn idx(magic: u32, dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     let mut bytes = magic.to_be_bytes().to_vec();
     dimensions.iter().for_each(|dimension| bytes.extend(dimension.to_be_bytes()));
@@ -42,20 +41,20 @@ pub fn labels(count: usize) -> Vec<u8> {
     idx(0x0801, &[count as u32], &(0..count).map(|i| (i % 10) as u8).collect::<Vec<_>>())
 }
 
-/// As `gzip` does it.
+/// Compresses bytes as `gzip` does.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(vec![], Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-/// The small data set by MNIST's names.
+/// Files of the small data set, by MNIST's names.
 pub fn files() -> [(&'static str, Vec<u8>); 4] {
     let [a, b, c, d] = super::locate::MNIST.map(|file| file.name);
     [(a, images(TRAIN)), (b, labels(TRAIN)), (c, images(TEST)), (d, labels(TEST))]
 }
 
-/// What the small data set's files must be.
+/// Properties that a download of the small data set must have.
 pub fn originals() -> [Original; 4] {
     static SUMS: LazyLock<[String; 4]> =
         LazyLock::new(|| files().map(|(_, bytes)| hex::encode(Sha256::digest(&bytes))));
@@ -72,7 +71,7 @@ pub fn write(folder: &Path) {
     }
 }
 
-/// What a mirror sends for a file: status, announced length, content; `None` never answers.
+/// A mirror's response: status, announced length, content; `None` for no response.
 pub type Answer = Option<(u16, usize, Vec<u8>)>;
 
 /// A web server that ends with the test.
@@ -83,12 +82,12 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Serves the small data set as it is.
+    /// Serves the small data set unchanged.
     pub fn good() -> Self {
         Self::serving(|_, file| Some((200, file.len(), file)))
     }
 
-    /// Serves what `answer` makes of a file's name and its gzipped content.
+    /// Serves the result of `answer` for a file's name and its gzipped content.
     pub fn serving(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mirror = Mirror {
@@ -103,19 +102,19 @@ impl Mirror {
                     break;
                 }
                 requests.fetch_add(1, Ordering::SeqCst);
-                // A client may have left; the next one has not.
+                // A client may have disconnected.
                 let _ = stream.and_then(|stream| serve(stream, &answer));
             }
         });
         mirror
     }
 
-    /// As `MNIST_MIRROR` would name it.
+    /// The address as in `MNIST_MIRROR`.
     pub fn address(&self) -> String {
         format!("http://{}/mnist/", self.address)
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
@@ -124,7 +123,7 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.done.store(true, Ordering::SeqCst);
-        // Wakes the server, which then sees that it is done.
+        // Wakes the server, which then ends.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -140,7 +139,7 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&str, Vec<u8>) -> Answer) -> st
         Some((name, bytes)) => match answer(name, gzip(&bytes)) {
             Some(answer) => answer,
             None => {
-                // Until the client gives up.
+                // Blocks until the client disconnects.
                 let _ = lines.next();
                 return Ok(());
             }

@@ -1,9 +1,10 @@
-//! The IDX format of MNIST's files, read defensively: nothing that a file says is believed before
-//! it is checked, and no header makes this program allocate what the file does not hold.
+//! Reader of IDX files, the format of MNIST.
 //!
-//! An IDX file is a big-endian magic number (two zero bytes, the element type, the number of
-//! dimensions), each dimension as a big-endian `u32`, then the elements. Described in the source of
-//! the format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
+//! All values in a file are validated before use, and no header causes an allocation beyond the file's content.
+//!
+//! An IDX file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
+//! dimension as a big-endian `u32`, then the elements. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of
+//! handwritten digits".
 
 use super::{CLASSES, DataError, Images, PIXELS, SIDE};
 use flate2::bufread::MultiGzDecoder;
@@ -13,12 +14,12 @@ use std::{
     path::Path,
 };
 
-/// More images than any known drop-in has (the largest, MNIST8M, has 8,100,000).
+/// Maximum number of images; the largest known drop-in, MNIST8M, has 8,100,000.
 const MOST_ITEMS: u32 = 10_000_000;
-/// Memory reserved at most on a header's word; what comes beyond it grows with what is read.
+/// Maximum number of bytes reserved from a header; further memory grows with the bytes read.
 const RESERVE: u64 = 64 << 20;
 
-/// Reads a file of images and the file of their labels, each plain or gzipped whatever its name.
+/// Reads a file of images and the file of their labels, each plain or gzipped.
 pub fn read(images: &Path, labels: &Path) -> Result<Images, DataError> {
     let pixels = Idx::open(images)?.images()?;
     let classes = Idx::open(labels)?.labels()?;
@@ -33,28 +34,28 @@ pub fn read(images: &Path, labels: &Path) -> Result<Images, DataError> {
     Ok(Images::new(pixels, classes))
 }
 
-/// A reader of the plain bytes behind `reader`, which are gzipped if they begin as gzip does.
+/// Decompresses `reader` if it begins with gzip's magic number.
 pub fn decompressed<'a>(mut reader: impl BufRead + 'a) -> io::Result<(Box<dyn Read + 'a>, Encoding)> {
     match reader.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-        // All members up to the end of the file, so that bytes after the last are noticed.
+        // All members up to the end of the file, so that bytes after the last are detected.
         true => Ok((Box::new(MultiGzDecoder::new(reader)), Encoding::Gzip)),
         false => Ok((Box::new(reader), Encoding::Plain)),
     }
 }
 
-/// How the bytes of a file or of an answer are stored.
+/// Encoding of a file or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Plain,
     Gzip,
 }
 
-/// An IDX file that is being read.
+/// An IDX file being read.
 struct Idx<'a> {
     path: &'a Path,
     reader: Box<dyn Read>,
     encoding: Encoding,
-    /// Plain bytes read so far.
+    /// Uncompressed bytes read so far.
     offset: u64,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Idx<'a> {
         }
     }
 
-    /// The dimensions, of which the first is checked: it is the number of items.
+    /// Reads the dimensions and validates the first, which is the number of items.
     fn header<const N: usize>(&mut self, expected: u32, kind: &'static str) -> Result<[u32; N], DataError> {
         let [found] = self.words("magic number")?;
         if found != expected {
@@ -103,11 +104,11 @@ impl<'a> Idx<'a> {
         Ok(std::array::from_fn(|i| u32::from_be_bytes(words[i])))
     }
 
-    /// The last field: the file must end with it.
+    /// Reads the last field, after which the file must end.
     fn body(&mut self, field: &'static str, length: u64) -> Result<Vec<u8>, DataError> {
         let bytes = self.bytes(field, length)?;
         let expected = self.offset;
-        // Reading to the end is also what makes gzip check its sum.
+        // Reading to the end also verifies gzip's checksum.
         let rest = io::copy(&mut self.reader.by_ref().take(1 << 30), &mut io::sink());
         match rest.map_err(|error| self.failed(error))? {
             0 => Ok(bytes),
@@ -146,7 +147,7 @@ mod tests {
     };
     use std::fs;
 
-    /// Reads these as the files `images` and `labels`.
+    /// Writes and reads these files.
     fn reading(images: &[u8], labels: &[u8]) -> Result<Images, DataError> {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["images", "labels"].map(|name| folder.path().join(name));
@@ -155,7 +156,7 @@ mod tests {
         read(&paths[0], &paths[1])
     }
 
-    /// The error, without the folder, when the images are these.
+    /// The error for a file of images, without the folder.
     fn images_error(bytes: &[u8]) -> String {
         let error = reading(bytes, &labels(3)).unwrap_err().to_string();
         error[error.find("images").unwrap()..].to_string()
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(plain.pixels(), &pixels[16..]);
         assert_eq!(plain.labels(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]);
         assert_eq!(plain, reading(&gzip(&pixels), &classes).unwrap());
-        // A gzip file may consist of several members.
+        // A gzip file may have several members.
         let (head, tail) = pixels.split_at(5000);
         assert_eq!(plain, reading(&[gzip(head), gzip(tail)].concat(), &gzip(&classes)).unwrap());
     }
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(images_error(&huge), expected);
         assert_eq!(images_error(&gzip(&huge)), expected);
         assert!(images_error(&idx(0x0803, &[0, 28, 28], &[])).contains("number of items is 0"));
-        // The most that is allowed, 7.8 GB, is not reserved before it is there.
+        // The maximum of 7.8 GB is not reserved in advance.
         let most = idx(0x0803, &[MOST_ITEMS, 28, 28], &[1; 100]);
         assert!(images_error(&most).contains("pixel data has 100 bytes, expected 7840000000"));
     }
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn images_and_labels_must_be_as_many() {
+    fn numbers_of_images_and_labels_must_match() {
         let error = reading(&images(3), &labels(4)).unwrap_err();
         assert!(matches!(error, DataError::Mismatch { images: 3, labels: 4, .. }), "{error}");
         assert!(error.to_string().contains("images holds 3 images, but "), "{error}");
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_damage_is_an_error_wherever_it_is() {
+    fn gzip_damage_is_an_error_at_every_position() {
         let whole = gzip(&images(3));
         for length in [2, 9, whole.len() / 2, whole.len() - 1] {
             let error = images_error(&whole[..length]);
@@ -266,7 +267,7 @@ mod tests {
         );
         let rubbish = [&whole[..], b"rubbish at the end"].concat();
         assert!(images_error(&rubbish).starts_with("images: gzip data damaged after 2368 "));
-        // Every single damaged byte of the content is noticed.
+        // Damage of any byte of the content is detected.
         for at in (10..whole.len()).step_by(7) {
             let mut bad = whole.clone();
             bad[at] ^= 0x55;

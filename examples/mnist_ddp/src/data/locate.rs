@@ -1,4 +1,4 @@
-//! Where MNIST may lie: its files and their names, the folders that are searched, the mirrors.
+//! Search for MNIST: file names, folders and mirrors.
 
 use super::DataError;
 use std::{
@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One of MNIST's files, as the originals are, uncompressed.
+/// Properties of one of MNIST's original files, uncompressed.
 #[derive(Clone, Copy, Debug)]
 pub struct Original {
     /// Name without `.gz`.
     pub name: &'static str,
-    /// Length.
+    /// Length in bytes.
     pub bytes: u64,
     /// SHA-256, lower-case hexadecimal.
     pub sha256: &'static str,
@@ -45,25 +45,25 @@ pub const MNIST: [Original; 4] = [
     ),
 ];
 
-/// Public copies of MNIST, in the order in which they are tried.
+/// Public mirrors of MNIST, in the order in which they are tried.
 const MIRRORS: [&str; 2] =
     ["https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"];
 
-/// What this process may search besides `--data-dir`.
+/// Places that this process searches besides `--data-dir`.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// `$MNIST_DIR`, if set.
     pub mnist_dir: Option<PathBuf>,
-    /// Folder of downloads, in the user's cache; none for a user without a home.
+    /// Download folder in the user's cache; `None` for a user without a home.
     pub cache: Option<PathBuf>,
-    /// Addresses that end in a slash.
+    /// Addresses, each with a final slash.
     pub mirrors: Vec<String>,
-    /// What a download must be.
+    /// Properties of a correct download.
     pub originals: [Original; 4],
 }
 
 impl Places {
-    /// As the environment of this process says.
+    /// The places from this process's environment.
     pub fn of_process() -> Result<Self, DataError> {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let mirrors = match variable("MNIST_MIRROR") {
@@ -79,7 +79,7 @@ impl Places {
     }
 }
 
-/// Checks the address of a mirror, with or without its last slash.
+/// Validates the address of a mirror, and adds a final slash.
 fn mirror(value: &str) -> Result<String, DataError> {
     match value.starts_with("http://") || value.starts_with("https://") {
         true => Ok(format!("{}/", value.trim_end_matches('/'))),
@@ -87,7 +87,7 @@ fn mirror(value: &str) -> Result<String, DataError> {
     }
 }
 
-/// The four files in `folder`, in the order of [`MNIST`], or in words what is missing.
+/// The four files in `folder` in the order of [`MNIST`], or the missing ones.
 pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     if !folder.is_dir() {
         return Err("there is no such folder".into());
@@ -96,7 +96,9 @@ pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     Ok([a?, b?, c?, d?])
 }
 
-/// One file in `folder`: plain before gzipped, with the usual dash or with a dot in its name.
+/// Finds one file in `folder`, preferably plain, under one of its names.
+///
+/// Names have a dash or a dot.
 pub fn find_one(folder: &Path, name: &str) -> Result<PathBuf, String> {
     let dotted = name.replacen("-idx", ".idx", 1);
     for candidate in [name, dotted.as_str()].into_iter().flat_map(|name| [name.into(), format!("{name}.gz")])
@@ -131,13 +133,13 @@ mod tests {
             fs::write(folder.path().join(name), "").unwrap();
         }
         assert_eq!(find(folder.path()).unwrap(), names.map(|name| folder.path().join(name)));
-        // A plain file is preferred: it loads faster.
+        // A plain file is preferred because it loads faster.
         fs::write(folder.path().join(MNIST[0].name), "").unwrap();
         assert_eq!(find(folder.path()).unwrap()[0], folder.path().join(MNIST[0].name));
     }
 
     #[test]
-    fn a_missing_folder_and_a_folder_in_place_of_a_file_are_said() {
+    fn a_missing_folder_and_a_folder_in_place_of_a_file_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(find(&folder.path().join("none")).unwrap_err(), "there is no such folder");
         fs::create_dir(folder.path().join(MNIST[0].name)).unwrap();
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pinned_sums_are_sums() {
+    fn pinned_checksums_are_valid_hexadecimal() {
         for file in MNIST {
             assert_eq!(file.sha256.len(), 64);
             assert!(file.sha256.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c)));

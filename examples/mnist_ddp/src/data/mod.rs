@@ -1,9 +1,7 @@
-//! The data set: MNIST from this machine or from the internet, drop-ins in its format, or digits
-//! generated here.
+//! The data set: MNIST from this machine or the internet, drop-ins in its format, or generated digits.
 //!
-//! The rank of each machine that downloads calls [`prepare`] with `download` set, and loads what it
-//! returns, while the others wait at a barrier; after it they call [`prepare`] too, which then only
-//! looks. Nothing here prints but the progress bar.
+//! On each machine one rank calls [`prepare`] with `download` set and loads the result, while the others wait at a
+//! barrier. They then call [`prepare`], which only searches. The module prints nothing but the progress bar.
 
 mod digits;
 mod download;
@@ -22,12 +20,12 @@ use digits::Split;
 use sha2::{Digest, Sha256};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Images generated for training, as many as MNIST has.
+/// Number of generated training images, equal to MNIST's.
 pub const TRAIN_DIGITS: usize = 60_000;
-/// Images generated for testing, as many as MNIST has.
+/// Number of generated test images, equal to MNIST's.
 pub const TEST_DIGITS: usize = 10_000;
 
-/// Which data set to train on.
+/// The data set to train on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DatasetKind {
     /// MNIST, or generated digits where it can neither be found nor downloaded
@@ -67,39 +65,41 @@ impl FromStr for DatasetKind {
     }
 }
 
-/// What a run wants.
+/// The requested data set.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Which data set.
     pub kind: DatasetKind,
-    /// The user's own folder. It is then the only place, also for [`DatasetKind::Auto`].
+    /// The user's folder, which is then the only place, also for [`DatasetKind::Auto`].
     pub data_dir: Option<PathBuf>,
-    /// Of the generated digits.
+    /// Seed of the generated digits.
     pub seed: u64,
-    /// Whether this rank is the one on its machine that downloads.
+    /// Whether this rank downloads for its machine.
     pub download: bool,
-    /// Whether to draw a progress bar (standard error) while downloading.
+    /// Whether to draw a progress bar on standard error.
     pub progress: bool,
 }
 
 /// Training and test images, in memory.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// For training.
+    /// Training images.
     pub train: Images,
-    /// For evaluation.
+    /// Evaluation images.
     pub test: Images,
     /// `"mnist"` or `"digits"`.
     pub name: &'static str,
-    /// The folder of the files, or how the digits were generated.
+    /// The folder of the files, or a description of the generated digits.
     pub source: String,
-    /// One line that the user must see: this is not the data that was hoped for.
+    /// A line for the user if this is not the preferred data.
     pub notice: Option<String>,
 }
 
 impl Dataset {
-    /// Generated digits. The same seed gives the same images on every machine, and the first n
-    /// images of a split do not depend on how many are generated.
+    /// Generates digits.
+    ///
+    /// The same seed gives the same images on every machine, and the first n images of a split do not depend on their
+    /// number.
     pub fn digits(train: usize, test: usize, seed: u64) -> Self {
         Dataset {
             train: digits::generate(train, Split::Train, seed),
@@ -110,8 +110,9 @@ impl Dataset {
         }
     }
 
-    /// SHA-256 over all images and labels, in hexadecimal. Ranks that train together must agree
-    /// on it; with `auto` two machines may not.
+    /// SHA-256 over all images and labels, in hexadecimal.
+    ///
+    /// It must be equal on all ranks; with `auto`, machines may have different data.
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
         for images in [&self.train, &self.test] {
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for kind in DatasetKind::ALL {
             assert_eq!(kind.to_string().parse::<DatasetKind>().unwrap(), kind);
             let value = clap::ValueEnum::to_possible_value(&kind).unwrap();
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_tells_data_sets_apart() {
+    fn different_data_sets_have_different_digests() {
         let digits = Dataset::digits(20, 10, 1);
         assert_eq!(digits.digest(), Dataset::digits(20, 10, 1).digest());
         assert_ne!(digits.digest(), Dataset::digits(20, 10, 2).digest());

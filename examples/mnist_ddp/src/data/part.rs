@@ -1,8 +1,7 @@
-//! Files that are not yet what they will be: a download under its temporary name, and the lock
-//! that keeps a second program from the same work.
+//! Temporary files of downloads, and the lock that prevents concurrent downloads.
 
 use super::DataError;
-use burn_ddp::atomic_file;
+use burn_ddp::process::atomic_file;
 use std::{
     fs::{self, File, TryLockError},
     io::Write,
@@ -11,24 +10,25 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Ending of temporary names.
+/// Suffix of temporary names.
 const ENDING: &str = ".part";
-/// Age at which a temporary file is an orphan: no download takes as long.
+/// Age at which a temporary file is orphaned, longer than any download.
 const ORPHAN: Duration = Duration::from_secs(3600);
-/// How often a waiting program looks at the lock.
+/// Interval between attempts to take the lock.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// An advisory lock on a folder, held until dropped or until the process ends, however it ends.
-/// Without effect on file systems that know no locks: there two programs do the same work, each
-/// under its own temporary names.
+/// An advisory lock on a folder, held until dropped or until the process ends.
+///
+/// On file systems without locks it has no effect, and two programs do the same work under different temporary names.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Waits for the lock until `patience` has passed; calls `waiting` once if it has to wait.
-    /// Leftovers of programs that were killed are swept out.
+    /// Waits for the lock for at most `patience`, and removes orphaned files.
+    ///
+    /// Calls `waiting` once if it has to wait.
     pub fn acquire(folder: &Path, patience: Duration, waiting: impl FnOnce()) -> Result<Self, DataError> {
         let path = folder.join(".lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -57,19 +57,19 @@ impl Lock {
     }
 }
 
-/// Removes what killed programs left behind.
+/// Removes orphaned files.
 fn sweep(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let written = entry.metadata().and_then(|metadata| metadata.modified());
         let old = written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ORPHAN));
         if old && entry.file_name().to_string_lossy().ends_with(ENDING) {
-            // What cannot be removed does no harm.
+            // A file that cannot be removed is harmless.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// A file under a temporary name, removed again unless it is kept.
+/// A file with a temporary name, removed when dropped unless it is kept.
 #[derive(Debug)]
 pub struct Part {
     file: File,
@@ -79,9 +79,9 @@ pub struct Part {
 }
 
 impl Part {
-    /// Begins what will be `name` in `folder`.
+    /// Creates the temporary file for `name` in `folder`.
     pub fn create(folder: &Path, name: &str) -> Result<Self, DataError> {
-        // Two machines that share the folder may have the same process number.
+        // Process ids are not unique if several machines share the folder.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let path = folder.join(format!(".{name}.{}.{now}{ENDING}", process::id()));
         let file = File::options()
@@ -92,17 +92,17 @@ impl Part {
         Ok(Part { file, path, target: folder.join(name), kept: false })
     }
 
-    /// Appends.
+    /// Appends bytes.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
         self.file.write_all(bytes).map_err(DataError::io("write", &self.path))
     }
 
-    /// Gives the file its name, once its bytes are on the disk.
+    /// Syncs the file to disk and renames it to its final name.
     pub fn keep(mut self) -> Result<(), DataError> {
         self.file.sync_all().map_err(DataError::io("sync", &self.path))?;
         fs::rename(&self.path, &self.target).map_err(DataError::io("rename to", &self.target))?;
         self.kept = true;
-        // The name too should outlive a power cut; not every system can sync a folder.
+        // Syncs the folder so that the name survives a power failure. Some systems do not support it.
         if let Some(folder) = self.target.parent() {
             let _ = atomic_file::sync_folder(folder);
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_has_one_holder_a_deadline_and_a_broom() {
+    fn the_lock_is_exclusive_has_a_deadline_and_removes_orphans() {
         let folder = tempfile::tempdir().unwrap();
         let orphan = File::create(folder.path().join(".train.1.part")).unwrap();
         orphan.set_modified(SystemTime::now() - 2 * ORPHAN).unwrap();

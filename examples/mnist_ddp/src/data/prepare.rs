@@ -1,5 +1,4 @@
-//! Decides where the images come from: the user's folder, `$MNIST_DIR`, the cache, the internet, or
-//! the generator.
+//! Choice of the source of images: the user's folder, `$MNIST_DIR`, the cache, the internet, or the generator.
 
 use super::{
     DataError, Dataset, DatasetKind, Request, TEST_DIGITS, TRAIN_DIGITS,
@@ -9,12 +8,12 @@ use super::{
 };
 use std::path::PathBuf;
 
-/// What [`prepare`] decided to load.
+/// The source that [`prepare`] has chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prepared {
     /// The four files: training images and labels, test images and labels.
     Files { folder: PathBuf, files: [PathBuf; 4] },
-    /// Generated digits, and why if that is not what was hoped for.
+    /// Generated digits, and the reason if MNIST was preferred.
     Digits { seed: u64, notice: Option<String> },
 }
 
@@ -40,14 +39,15 @@ impl Prepared {
     }
 }
 
-/// Finds the data set; downloads MNIST if it is wanted, missing, and this rank's task. Calling it
-/// again finds what the first call brought. Two programs at once are safe: one downloads, the other
-/// waits for it.
+/// Finds the data set, and downloads MNIST if necessary.
+///
+/// Only ranks with [`Request::download`] download. A second call finds the result of the first. Concurrent programs
+/// are safe: one downloads, the others wait.
 pub fn prepare(request: &Request) -> Result<Prepared, DataError> {
     prepare_in(request, &Places::of_process()?, Patience::default())
 }
 
-/// [`prepare`] and [`Prepared::load`] in one.
+/// Calls [`prepare`] and [`Prepared::load`].
 pub fn load(request: &Request) -> Result<Dataset, DataError> {
     prepare(request)?.load([None, None])
 }
@@ -74,8 +74,7 @@ fn prepare_in(request: &Request, places: &Places, patience: Patience) -> Result<
     }
 }
 
-/// Looks in `$MNIST_DIR`, then in the cache, then on the internet; else every place tried, and
-/// what was wrong with it.
+/// Searches `$MNIST_DIR`, the cache and the internet. The error lists every place with its problem.
 fn search(request: &Request, places: &Places, patience: Patience) -> Result<Prepared, Vec<String>> {
     let mut tried = vec![];
     for (name, folder) in [("MNIST_DIR", &places.mnist_dir), ("the cache folder", &places.cache)] {
@@ -108,7 +107,7 @@ mod tests {
     };
     use std::{fs, path::Path};
 
-    /// The environment of a user without anything: an empty cache folder, and mirrors.
+    /// The environment of a new user: an empty cache folder, and mirrors.
     fn places(cache: &Path, mirrors: &[&Mirror]) -> Places {
         Places {
             mnist_dir: None,
@@ -164,7 +163,7 @@ mod tests {
             };
             folder
         };
-        // A variable that names an incomplete folder is passed over.
+        // A variable that names an incomplete folder is skipped.
         let variable = folder.path().join("variable");
         places.mnist_dir = Some(variable.clone());
         assert_eq!(found(&places, &request(DatasetKind::Auto)), cache);
@@ -181,10 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn without_internet_auto_generates_and_mnist_says_what_was_tried() {
+    fn without_internet_auto_generates_digits_and_mnist_lists_the_attempts() {
         let folder = tempfile::tempdir().unwrap();
         let mut places = places(folder.path(), &[]);
-        // Nobody listens on a port that was just given back.
+        // No process listens on a port that was just released.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         places.mirrors = vec![format!("http://127.0.0.1:{port}/")];
         places.mnist_dir = Some(folder.path().join("variable"));
@@ -221,7 +220,7 @@ mod tests {
         assert_eq!(dataset.test.labels()[..10], [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]);
         let sum = |images: &Images| images.pixels().iter().map(|&pixel| u64::from(pixel)).sum::<u64>();
         assert_eq!((sum(&dataset.train), sum(&dataset.test)), (157_703_741, 48_335_026));
-        // The constant is that of all 60,000 images.
+        // The constant refers to all 60,000 images.
         let mean = sum(&dataset.train) as f64 / 255.0 / dataset.train.pixels().len() as f64;
         assert!((mean - f64::from(MEAN)).abs() < 1e-3, "{mean}");
     }

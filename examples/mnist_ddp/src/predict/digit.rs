@@ -1,32 +1,34 @@
-//! A picture as MNIST would have it: the ink bright on black, fitted into 20×20 pixels, its centre of
-//! mass in the middle of 28×28 (LeCun, Cortes and Burges, "The MNIST database").
+//! Conversion of an image to MNIST's format.
+//!
+//! The ink is bright on black, fitted into 20×20 pixels, with its centre of mass in the middle of 28×28 (LeCun, Cortes
+//! and Burges, "The MNIST database").
 
 use super::{lighting, picture::Picture, sample::Plane};
 use crate::data::{PIXELS, SIDE};
 use thiserror::Error;
 
-/// The longer side of a digit.
+/// Longer side of a digit in pixels.
 const FIT: f32 = 20.0;
-/// What is fainter than this part of the ink is paper, however even it is.
+/// Values below this fraction of the ink are paper.
 const FAINT: f32 = 0.02;
-/// Where the paper's texture is more than this part of the ink, there is no ink, but noise.
+/// Texture of the paper, as a fraction of the ink, above which there is only noise.
 const TEXTURE: f32 = 0.4;
-/// Ink and paper differ by this at least, of black to white.
+/// Minimum difference between ink and paper, as a fraction of that between black and white.
 const CONTRAST: f32 = 0.08;
-/// Strokes thinner than this, in the digit's final size, are thickened to it; MNIST's pens made more.
+/// Minimum width of strokes in the final image, in pixels; thinner ones are thickened.
 const PEN: f32 = 2.0;
-/// A speck with less than this part of the largest one's ink is dirt.
+/// Specks with less than this fraction of the largest one's ink are dirt.
 const DIRT: f32 = 0.05;
 
-/// Why there is no digit on a picture.
+/// The reason why an image contains no digit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotADigit {
-    /// All of one shade, or of nothing but the paper's texture.
+    /// Only one shade, or only the paper's texture.
     #[error("nothing is drawn on this picture, or it is fainter than the paper's texture")]
     Empty,
 }
 
-/// 28×28 pixels, 0 background, as MNIST's.
+/// Converts an image to 28×28 pixels with 0 for background.
 ///
 /// # Errors
 /// If nothing is drawn.
@@ -42,12 +44,12 @@ pub fn digit(picture: &Picture) -> Result<[u8; PIXELS], NotADigit> {
     Ok(centred(&ink.map(|value| value / most)))
 }
 
-/// How much of each pixel is ink, whatever the colours: 0 to 1.
+/// Amount of ink in each pixel, 0 to 1, independent of colours.
 fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
     let pixels = luma.values().len() as f32;
     let opaque: f32 = alpha.values().iter().sum::<f32>() / pixels;
     if opaque < 0.5 {
-        // Drawn on nothing: what is there at all is the ink.
+        // Drawn on a transparent background: all opaque pixels are ink.
         let most = alpha.values().iter().copied().fold(0.0, f32::max);
         return if most < CONTRAST {
             Err(NotADigit::Empty)
@@ -59,7 +61,7 @@ fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
     let shown = luma.values().iter().zip(alpha.values()).map(|(l, a)| l * a + paper * (1.0 - a));
     let shown = Plane::new(luma.width(), shown.collect());
     let threshold = otsu(&shown);
-    // What is along the border is paper.
+    // The border is paper.
     let (right, bottom) = (shown.width() - 1, shown.height() - 1);
     let sides = (0..=bottom).flat_map(|y| [shown.at(0, y), shown.at(right, y)]);
     let ends = (0..=right).flat_map(|x| [shown.at(x, 0), shown.at(x, bottom)]);
@@ -69,11 +71,11 @@ fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
     let threshold = otsu(&lit);
     let paper = median(lit.values().iter().copied().filter(|value| *value <= threshold));
     let ink = median(lit.values().iter().copied().filter(|value| *value > threshold));
-    // NaN if there is no paper or no ink.
+    // NaN without paper or ink.
     if (ink - paper).is_nan() || ink - paper < CONTRAST {
         return Err(NotADigit::Empty);
     }
-    // The paper's texture and the camera's noise are on both sides of it, the ink on one.
+    // Texture and noise are on both sides of the paper's shade, ink only on one.
     let below = lit.values().iter().copied().filter(|value| *value < paper).map(|value| paper - value);
     let noise = quantile(below, 0.99).max(0.0) / (ink - paper);
     if noise > TEXTURE {
@@ -83,11 +85,11 @@ fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
     Ok(cleaned(&inked, (1.5 * noise).max(FAINT)))
 }
 
-/// Without what is fainter than `faint`, and without dirt.
+/// Removes values below `faint`, and dirt.
 fn cleaned(ink: &Plane, faint: f32) -> Plane {
     let width = ink.width();
     let mut values: Vec<f32> = ink.values().iter().map(|v| if *v < faint { 0.0 } else { *v }).collect();
-    // Specks: what hangs together, also across corners.
+    // Specks: connected pixels, including diagonal neighbours.
     let mut specks: Vec<(f32, Vec<usize>)> = Vec::new();
     let mut seen: Vec<bool> = values.iter().map(|value| *value == 0.0).collect();
     for start in 0..values.len() {
@@ -115,7 +117,7 @@ fn cleaned(ink: &Plane, faint: f32) -> Plane {
     Plane::new(width, values)
 }
 
-/// Left upper corner and size of what is not 0.
+/// Upper left corner and size of the non-zero region.
 fn bounds(ink: &Plane) -> Option<([usize; 2], [usize; 2])> {
     let inked = || ink.values().iter().enumerate().filter(|(_, value)| **value > 0.0).map(|(at, _)| at);
     let (columns, rows) = (|| inked().map(|at| at % ink.width()), || inked().map(|at| at / ink.width()));
@@ -123,7 +125,7 @@ fn bounds(ink: &Plane) -> Option<([usize; 2], [usize; 2])> {
     Some(([left, top], [columns().max()? + 1 - left, rows().max()? + 1 - top]))
 }
 
-/// With strokes that are still seen at `scale` times the size.
+/// Thickens strokes that would be too thin at `scale` times the size.
 fn with_pen(ink: Plane, scale: f32) -> Plane {
     let (width, height) = (ink.width(), ink.height());
     let is_ink = |x: usize, y: usize| x < width && y < height && ink.at(x, y) > 0.5;
@@ -142,7 +144,7 @@ fn with_pen(ink: Plane, scale: f32) -> Plane {
     if radius < 1.0 { ink } else { ink.framed(radius as usize).thickened(radius as usize) }
 }
 
-/// In the middle of 28×28 by its centre of mass, as far as it fits.
+/// Centres the ink in 28×28 by its centre of mass, as far as it fits.
 fn centred(ink: &Plane) -> [u8; PIXELS] {
     let mass: f32 = ink.values().iter().sum();
     let (mut x, mut y) = (0.0, 0.0);
@@ -151,7 +153,7 @@ fn centred(ink: &Plane) -> [u8; PIXELS] {
         y += value * ((at / ink.width()) as f32 + 0.5);
     }
     let start = |sum: f32, length: usize| {
-        // In 9,999 of MNIST's 10,000 test images it is in the pixel right and below of the middle.
+        // In 9,999 of MNIST's 10,000 test images it is in the pixel to the lower right of the middle.
         let wanted = (SIDE as f32 / 2.0 + 0.5 - sum / mass.max(f32::MIN_POSITIVE)).round();
         wanted.clamp(0.0, SIDE.saturating_sub(length) as f32) as usize
     };
@@ -170,7 +172,7 @@ fn median(values: impl Iterator<Item = f32>) -> f32 {
     quantile(values, 0.5)
 }
 
-/// What `part` of the values are below; NaN if there is none.
+/// Quantile of the values at the fraction `part`; NaN if there are none.
 fn quantile(values: impl Iterator<Item = f32>, part: f32) -> f32 {
     let mut values: Vec<f32> = values.collect();
     if values.is_empty() {
@@ -181,8 +183,9 @@ fn quantile(values: impl Iterator<Item = f32>, part: f32) -> f32 {
     *values.select_nth_unstable_by(at, f32::total_cmp).1
 }
 
-/// The shade that parts the bright from the dark best (Otsu, "A Threshold Selection Method from
-/// Gray-Level Histograms", 1979).
+/// Threshold that best separates bright from dark.
+///
+/// Source: Otsu, "A Threshold Selection Method from Gray-Level Histograms", 1979.
 fn otsu(plane: &Plane) -> f32 {
     let mut counts = [0.0_f64; 256];
     plane.values().iter().for_each(|value| counts[(value.clamp(0.0, 1.0) * 255.0) as usize] += 1.0);
@@ -209,7 +212,7 @@ fn otsu(plane: &Plane) -> f32 {
 mod tests {
     use super::*;
 
-    /// A bent stroke, of ink 1 on paper 0, and what makes grey of it.
+    /// A curved stroke with ink 1 on paper 0, converted to grey by `shade`.
     fn bent(shade: impl Fn(f32, usize) -> f32) -> Picture {
         let on = |x: usize, y: usize| {
             (x / 6 == 5 && (12..90).contains(&y)) || (y / 6 == 14 && (30..70).contains(&x))
@@ -219,13 +222,13 @@ mod tests {
         Picture { alpha: luma.map(|_| 1.0), luma }
     }
 
-    /// Without any pattern to speak of, −0.5 to 0.5.
+    /// Pseudo-random numbers, −0.5 to 0.5.
     fn noise(at: usize) -> f32 {
         ((at as u32).wrapping_mul(2_654_435_761) >> 16 & 0xff) as f32 / 255.0 - 0.5
     }
 
     #[test]
-    fn a_digit_is_20_pixels_high_in_its_middle_and_as_bright_as_can_be() {
+    fn a_digit_is_20_pixels_high_centred_and_of_full_brightness() {
         let pixels = digit(&bent(|ink, _| 0.9 - 0.6 * ink)).expect("a digit");
         let rows: Vec<usize> =
             (0..SIDE).filter(|y| pixels[y * SIDE..][..SIDE].iter().any(|p| *p > 0)).collect();
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_light_and_texture_do_not_matter() {
+    fn colours_lighting_and_texture_do_not_change_the_digit() {
         let plain = digit(&bent(|ink, _| 1.0 - ink)).expect("a digit");
         let light = |at: usize| 0.3 * (at % 120 + at / 120) as f32 / 220.0;
         let looks: [(&str, Picture); 4] = [
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn paper_alone_is_no_digit() {
+    fn paper_without_ink_is_rejected() {
         assert_eq!(digit(&bent(|_, _| 0.8)), Err(NotADigit::Empty));
         assert_eq!(digit(&bent(|_, at| 0.5 + 0.4 * noise(at))), Err(NotADigit::Empty));
         assert_eq!(digit(&bent(|_, at| 0.2 + (at % 120) as f32 / 200.0)), Err(NotADigit::Empty));

@@ -1,4 +1,4 @@
-//! A picture from a file, as shades of grey and opacity.
+//! Image files as luminance and opacity.
 
 use super::{exif, sample::Plane};
 use anyhow::{Context, Result, anyhow, bail};
@@ -7,23 +7,23 @@ use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOpt
 use zune_jpeg::JpegDecoder;
 use zune_png::PngDecoder;
 
-/// Larger pictures are made smaller first.
+/// Maximum side; larger images are reduced.
 const LARGEST: usize = 1024;
 
-/// What was drawn, photographed or scanned.
+/// A drawn, photographed or scanned image.
 #[derive(Clone, Debug)]
 pub struct Picture {
-    /// 0 black, 1 white.
+    /// Luminance, from 0 (black) to 1 (white).
     pub(super) luma: Plane,
-    /// 0 transparent, 1 opaque.
+    /// Opacity, from 0 (transparent) to 1 (opaque).
     pub(super) alpha: Plane,
 }
 
 impl Picture {
-    /// From a PNG or JPEG file, told by what is in it.
+    /// Reads a PNG or JPEG file, whose type is detected from its content.
     ///
     /// # Errors
-    /// If the file cannot be read, or is no whole picture of these kinds; it is named.
+    /// If the file cannot be read or is not a complete image of these types. The error names the file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::decode(&bytes).with_context(|| path.display().to_string())
@@ -63,17 +63,17 @@ impl Picture {
         let info = decoder.info().context("a JPEG without a size")?;
         let picture = Self::of(&pixels, [usize::from(info.width), usize::from(info.height)], 3, false)?;
         let turn = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
-        Ok(Self { luma: picture.luma.turned(turn), alpha: picture.alpha.turned(turn) })
+        Ok(Self { luma: picture.luma.upright(turn), alpha: picture.alpha.upright(turn) })
     }
 
-    /// From rows of pixels of `colours` bytes, 1 or 3, and perhaps opacity.
+    /// Converts rows of pixels with 1 or 3 colours and, with `has_alpha`, opacity.
     fn of(pixels: &[u8], [width, height]: [usize; 2], colours: usize, has_alpha: bool) -> Result<Self> {
         let bytes = colours + usize::from(has_alpha);
         if width == 0 || height == 0 || pixels.len() != width * height * bytes {
             bail!("{} bytes of pixels for {width}x{height}", pixels.len());
         }
         let shade = |pixel: &[u8]| match pixel {
-            // Rec. 601.
+            // Luma of ITU-R BT.601.
             [r, g, b, ..] => (0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)) / 255.0,
             [grey, ..] => f32::from(*grey) / 255.0,
             [] => 0.0,
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_says_so() {
+    fn invalid_images_are_rejected() {
         for (bytes, words) in [
             (&b"GIF89a"[..], "neither a PNG nor a JPEG"),
             (b"", "neither a PNG nor a JPEG"),

@@ -1,8 +1,8 @@
-//! A plane of numbers and how it is made smaller, larger, thicker or upright.
+//! A plane of numbers with scaling, thickening and rotation.
 
-use super::exif::Turn;
+use super::exif::Orientation;
 
-/// Rows of equal length.
+/// Numbers in rows of equal length.
 #[derive(Clone, Debug)]
 pub(super) struct Plane {
     width: usize,
@@ -10,7 +10,7 @@ pub(super) struct Plane {
 }
 
 impl Plane {
-    /// `values` are whole rows.
+    /// A plane of `values`, which must be whole rows.
     pub fn new(width: usize, values: Vec<f32>) -> Self {
         debug_assert!(width > 0 && values.len().is_multiple_of(width));
         Self { width, values }
@@ -32,25 +32,25 @@ impl Plane {
         self.values[y * self.width + x]
     }
 
-    /// Each number changed.
+    /// Applies `change` to each number.
     pub fn map(&self, change: impl Fn(f32) -> f32) -> Self {
         Self { width: self.width, values: self.values.iter().map(|value| change(*value)).collect() }
     }
 
-    /// The part from column `x` and row `y` on.
+    /// The rectangle that starts at column `x` and row `y`.
     pub fn part(&self, [x, y]: [usize; 2], [width, height]: [usize; 2]) -> Self {
         let rows = self.values.chunks(self.width).skip(y).take(height);
         Self::new(width, rows.flat_map(|row| &row[x..x + width]).copied().collect())
     }
 
-    /// Rows as columns.
+    /// Exchanges rows and columns.
     fn transposed(&self) -> Self {
         let columns = (0..self.width).flat_map(|x| self.values[x..].iter().step_by(self.width));
         Self { width: self.height(), values: columns.copied().collect() }
     }
 
-    /// Upright.
-    pub fn turned(self, Turn { transposed, mirrored, flipped }: Turn) -> Self {
+    /// Makes the plane upright.
+    pub fn upright(self, Orientation { transposed, mirrored, flipped }: Orientation) -> Self {
         let mut plane = if transposed { self.transposed() } else { self };
         if mirrored {
             plane.values.chunks_mut(plane.width).for_each(<[f32]>::reverse);
@@ -61,13 +61,13 @@ impl Plane {
         plane
     }
 
-    /// Both sides times `scale`, at least 1.
+    /// Scales both sides by `scale`; they stay at least 1.
     pub fn scaled(&self, scale: f32) -> Self {
         let side = |length: usize| ((length as f32 * scale).round() as usize).max(1);
         self.resized([side(self.width), side(self.height())])
     }
 
-    /// Of another size: each new number is the mean of what it covers of the old ones.
+    /// Resizes by area averaging.
     pub fn resized(&self, [width, height]: [usize; 2]) -> Self {
         if [width, height] == [self.width, self.height()] {
             return self.clone();
@@ -77,7 +77,7 @@ impl Plane {
 
     fn rows_resized(&self, width: usize) -> Self {
         let scale = self.width as f32 / width as f32;
-        // Which old columns a new one covers, and how much of each.
+        // The old columns that a new one covers, with weights.
         let cover = |new: usize| {
             let (from, to) = (new as f32 * scale, (new + 1) as f32 * scale);
             let (first, last) = (from.floor() as usize, (to.ceil() as usize).min(self.width));
@@ -92,7 +92,7 @@ impl Plane {
         Self { width, values: rows.flat_map(|row| columns.iter().map(|c| mean(row, c))).collect() }
     }
 
-    /// Each number becomes the largest within `radius` of it, to the sides, up and down.
+    /// Replaces each number by the maximum within `radius`, horizontally and vertically.
     pub fn thickened(&self, radius: usize) -> Self {
         self.rows_thickened(radius).transposed().rows_thickened(radius).transposed()
     }
@@ -106,7 +106,7 @@ impl Plane {
         Self { width: self.width, values: values.collect() }
     }
 
-    /// With this many columns and rows of 0 on every side.
+    /// Adds `margin` columns and rows of 0 on every side.
     pub fn framed(&self, margin: usize) -> Self {
         let width = self.width + 2 * margin;
         let mut values = vec![0.0; width * (self.height() + 2 * margin)];
@@ -138,19 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn a_plane_is_turned_as_exif_says() {
+    fn a_plane_is_rotated_by_exif_orientation() {
         let plane = Plane::new(2, vec![1.0, 2.0, 3.0, 4.0]);
         let turn = |transposed, mirrored, flipped| {
-            plane.clone().turned(Turn { transposed, mirrored, flipped }).values
+            plane.clone().upright(Orientation { transposed, mirrored, flipped }).values
         };
         assert_eq!(turn(false, true, true), [4.0, 3.0, 2.0, 1.0]);
-        // 6: the camera was held a quarter turn to the left, so the picture goes one to the right.
+        // 6: the camera was rotated 90° counterclockwise, so that the image is rotated clockwise.
         assert_eq!(turn(true, true, false), [3.0, 1.0, 4.0, 2.0]);
         assert_eq!(turn(true, false, true), [2.0, 4.0, 1.0, 3.0]);
     }
 
     #[test]
-    fn a_dot_thickens_on_all_sides() {
+    fn a_dot_is_thickened_on_all_sides() {
         let dot = Plane::new(1, vec![1.0]).framed(2);
         assert_eq!((dot.width(), dot.height(), dot.at(2, 2)), (5, 5, 1.0));
         assert_eq!(dot.thickened(1).values().iter().sum::<f32>(), 9.0);

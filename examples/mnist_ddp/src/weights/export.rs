@@ -1,14 +1,13 @@
-//! `mnist_ddp weights export`: a network's weights as PyTorch would name and lay them out.
+//! `mnist_ddp weights export`: weights with PyTorch's names and layouts.
 
 use crate::weights::open;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, bail};
 use burn::module::Module;
-use burn::store::{BurnToPyTorchAdapter, ModuleSnapshot, SafetensorsStore};
+use burn::store::ModuleSnapshot;
 use burn::tensor::Device;
-use burn_ddp::{atomic_file, print::print_line};
+use burn_ddp::{process::console::print_line, run::weights::save};
 use clap::Subcommand;
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -29,7 +28,7 @@ pub enum WeightsCommand {
     },
 }
 
-/// Does it, and says what was written.
+/// Exports the weights and prints the file.
 ///
 /// # Errors
 /// If the weights cannot be read, or the file exists or cannot be written.
@@ -48,17 +47,7 @@ fn export(from: &Path, to: &Path, module_prefix: bool) -> Result<()> {
         bail!("{} is there already; name another file, or remove it", to.display());
     }
     let net = open(from, &Device::flex())?;
-    let failed = || format!("cannot write {}", to.display());
-    let pattern = if module_prefix { ("^", "module.") } else { ("^", "") };
-    let store = SafetensorsStore::from_bytes(None).with_to_adapter(BurnToPyTorchAdapter);
-    // What Hugging Face's libraries want to see before they hand the tensors to PyTorch.
-    let mut store = store.metadata("format", "pt").with_key_remapping(pattern.0, pattern.1);
-    net.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
-    let bytes = store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?;
-    if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder).with_context(failed)?;
-    }
-    atomic_file::write(to, &bytes).with_context(failed)?;
+    save(&net, to, if module_prefix { "module." } else { "" })?;
     let tensors = net.collect(None, None, false).len();
     print_line(&format!("{}: {tensors} tensors, {} parameters", to.display(), net.num_params()));
     Ok(())

@@ -1,4 +1,4 @@
-//! Weights of the MNIST network: read from a run or file, and exported for PyTorch.
+//! Weights of the MNIST network: reading from a run or file, and export for PyTorch.
 
 mod export;
 
@@ -7,25 +7,26 @@ pub use export::{WeightsCommand, run};
 use crate::model::{Net, NetConfig};
 use anyhow::{Result, bail};
 use burn::tensor::Device;
-use burn_ddp::weights::load;
+use burn_ddp::run::weights::load;
 use std::path::Path;
 
-/// The network of a run or file, with or without BatchNorm as the file has it, to compute with on
-/// `device`.
+/// Loads the network of a run or file onto `device`.
+///
+/// It has BatchNorm if the file has.
 ///
 /// # Errors
-/// If the file cannot be read, or does not hold exactly such a network.
+/// If the file cannot be read, or does not contain exactly such a network.
 pub fn open(path: &Path, device: &Device) -> Result<Net> {
     let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
     let mut nearest = load(false)?;
-    if !nearest.complaints.is_empty() {
+    if !nearest.mismatches.is_empty() {
         let other = load(true)?;
-        if other.complaints.len() < nearest.complaints.len() {
+        if other.mismatches.len() < nearest.mismatches.len() {
             nearest = other;
         }
     }
-    match &nearest.complaints[..] {
+    match &nearest.mismatches[..] {
         [] => Ok(nearest.model),
-        complaints => bail!("{} is not of the MNIST network: {}", path.display(), complaints.join("; ")),
+        mismatches => bail!("{} is not of the MNIST network: {}", path.display(), mismatches.join("; ")),
     }
 }

@@ -1,4 +1,4 @@
-//! A convolution's outputs, whole or pooled.
+//! Outputs of a convolution, unpooled or pooled.
 
 use super::{
     MIDDLE, POINTS, Tiles,
@@ -14,12 +14,12 @@ use crate::{
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
-/// As [`super::super::forward`].
+/// Implements [`super::super::forward`] for 3 × 3 kernels.
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
     arch().dispatch(Outputs(Forward { geometry, images, filters }))
 }
 
-/// As [`super::super::forward_pooled`].
+/// Implements [`super::super::forward_pooled`] for 3 × 3 kernels.
 pub fn forward_pooled(geometry: Geometry, images: Gradient, filters: Filters) -> (Vec<f32>, Vec<u8>) {
     arch().dispatch(PooledOutputs(Forward { geometry, images, filters }))
 }
@@ -44,13 +44,13 @@ impl WithSimd for Outputs<'_> {
 impl Outputs<'_> {
     #[inline(always)]
     fn run<S: Simd, const F: usize>(self, simd: S) -> Vec<f32> {
-        let plan = Plan::<F>::new(simd, self.0);
+        let shared = SharedState::<F>::new(simd, self.0);
         let one = |workspace: &mut Workspace, number: usize, out: &mut [MaybeUninit<f32>]| {
-            arch().dispatch(Image { plan: &plan, number, workspace, out: Out::Whole(out) });
+            arch().dispatch(Image { shared: &shared, number, workspace, out: Out::Whole(out) });
         };
-        let Geometry { batch, .. } = plan.geometry;
+        let Geometry { batch, .. } = shared.geometry;
         // SAFETY: every filter's plane is written.
-        unsafe { parallel::build(batch, plan.geometry.output_image(), || plan.workspace(simd), one) }
+        unsafe { parallel::build(batch, shared.geometry.output_image(), || shared.workspace(simd), one) }
     }
 }
 
@@ -68,29 +68,29 @@ impl WithSimd for PooledOutputs<'_> {
 impl PooledOutputs<'_> {
     #[inline(always)]
     fn run<S: Simd, const F: usize>(self, simd: S) -> (Vec<f32>, Vec<u8>) {
-        let plan = Plan::<F>::new(simd, self.0);
+        let shared = SharedState::<F>::new(simd, self.0);
         let one = |workspace: &mut Workspace,
                    number: usize,
                    values: &mut [MaybeUninit<f32>],
                    taken: &mut [MaybeUninit<u8>]| {
-            arch().dispatch(Image { plan: &plan, number, workspace, out: Out::Pooled { values, taken } });
+            arch().dispatch(Image { shared: &shared, number, workspace, out: Out::Pooled { values, taken } });
         };
-        let Geometry { batch, filters, .. } = plan.geometry;
-        let len = filters * plan.geometry.pooled_plane();
+        let Geometry { batch, filters, .. } = shared.geometry;
+        let len = filters * shared.geometry.pooled_plane();
         // SAFETY: every filter's pooled plane is written.
-        unsafe { parallel::build_two(batch, [len; 2], || plan.workspace(simd), one) }
+        unsafe { parallel::build_two(batch, [len; 2], || shared.workspace(simd), one) }
     }
 }
 
-/// What all images have in common.
-struct Plan<'a, const F: usize> {
+/// State that all images share.
+struct SharedState<'a, const F: usize> {
     geometry: Geometry,
     images: Gradient<'a>,
     tiles: Tiles,
     packed: Packed,
 }
 
-impl<'a, const F: usize> Plan<'a, F> {
+impl<'a, const F: usize> SharedState<'a, F> {
     #[inline(always)]
     fn new<S: Simd>(_: S, Forward { geometry, images, filters }: Forward<'a>) -> Self {
         let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
@@ -111,13 +111,13 @@ impl<'a, const F: usize> Plan<'a, F> {
 
 struct Workspace {
     input: Input,
-    /// Of some filters and tiles, `[F, points, SPAN]`.
+    /// `[F, points, SPAN]` for some filters and tiles.
     products: Vec<f32>,
-    /// Of some filters, `[F, 2 × 2, room]`.
+    /// `[F, 2 × 2, room]` for some filters.
     outputs: Vec<f32>,
-    /// One filter's in rows, the even rows and the odd.
+    /// One filter's even and odd rows.
     lines: [Vec<[f32; 2]>; 2],
-    /// The same pooled, and which was taken.
+    /// One filter's pooled values and their indices within the windows.
     pooled: (Vec<f32>, Vec<u32>),
 }
 
@@ -126,9 +126,9 @@ enum Out<'a> {
     Pooled { values: &'a mut [MaybeUninit<f32>], taken: &'a mut [MaybeUninit<u8>] },
 }
 
-/// One image's outputs.
+/// The outputs of one image.
 struct Image<'a, const F: usize> {
-    plan: &'a Plan<'a, F>,
+    shared: &'a SharedState<'a, F>,
     number: usize,
     workspace: &'a mut Workspace,
     out: Out<'a>,
@@ -139,8 +139,8 @@ impl<const F: usize> WithSimd for Image<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { plan, number, workspace, mut out } = self;
-        let Plan { geometry, images, tiles, packed } = plan;
+        let Self { shared, number, workspace, mut out } = self;
+        let SharedState { geometry, images, tiles, packed } = shared;
         let Workspace { input, products, outputs, lines, pooled } = workspace;
         input.fill(simd, geometry, tiles, images.image(number, geometry.channels, geometry.size));
         for (block, filters) in packed.points.chunks_exact(POINTS * geometry.channels * F).enumerate() {
@@ -153,7 +153,7 @@ impl<const F: usize> WithSimd for Image<'_, F> {
                     let image = &input.point(tiles, at, point)[..geometry.channels * span];
                     let bias = if point == MIDDLE { *bias } else { [0.0; F] };
                     let to = &mut products[point * SPAN..][..(F - 1) * POINTS * SPAN + SPAN];
-                    // SAFETY: both hold that many vectors in each row.
+                    // SAFETY: both have this many vectors in each row.
                     unsafe {
                         let (image, to) = (image.as_ptr(), to.as_mut_ptr());
                         match span / S::F32_LANES {

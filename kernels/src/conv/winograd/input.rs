@@ -1,5 +1,4 @@
-//! The transform of images: each tile's 4 × 4 values to as many sums and differences, a vector of tiles
-//! at a time.
+//! Transform of images: each tile's 4 × 4 values, for one vector of tiles at a time.
 
 use super::{POINTS, Tiles};
 use crate::{
@@ -8,15 +7,15 @@ use crate::{
 };
 use pulp::Simd;
 
-/// One image at a time, transformed.
+/// Transformed image, one at a time.
 pub struct Input {
-    /// A channel with its padding, in rows of whole tiles.
+    /// A padded channel, in rows of whole tiles.
     plane: Vec<f32>,
-    /// Its even columns and its odd ones.
+    /// The channel's even and odd columns.
     halves: [Vec<f32>; 2],
-    /// Transformed along its rows, `[4, even and odd, rows, columns]`.
+    /// The channel transformed along rows, `[4, even and odd, rows, columns]`.
     lines: Vec<f32>,
-    /// `[spans, points, channels, tiles]`: see [`Tiles`].
+    /// `[spans, points, channels, tiles]`; see [`Tiles`].
     points: Aligned,
 }
 
@@ -28,7 +27,7 @@ impl Input {
         Self { plane: vec![0.0; 2 * half], halves, lines: vec![0.0; 8 * line::<S>(tiles)], points }
     }
 
-    /// One point of the tiles from `at` on, at which a span begins: `[channels, tiles]`.
+    /// One point of the span that begins at tile `at`: `[channels, tiles]`.
     #[inline(always)]
     pub fn point(&self, tiles: &Tiles, at: usize, point: usize) -> &[f32] {
         &self.points.values()[(at / tiles.span * POINTS + point) * tiles.stride..][..tiles.stride]
@@ -44,13 +43,13 @@ impl Input {
                 }
             }
             let [even, odd] = &self.halves;
-            // SAFETY: the halves are as long as they were made.
+            // SAFETY: the halves have the length that `new` gave them.
             unsafe { along_rows::<S>(simd, [even.as_ptr(), odd.as_ptr()], tiles, &mut self.lines) };
             along_columns::<S>(simd, &self.lines, tiles, channel, self.points.values_mut());
         }
     }
 
-    /// A channel to its even columns and its odd ones.
+    /// Splits a channel into its even and odd columns.
     #[inline(always)]
     fn split(&mut self, geometry: &Geometry, tiles: &Tiles, image: Whole) {
         let ([rows, columns], [top, left]) = (geometry.size, geometry.padding);
@@ -59,7 +58,7 @@ impl Input {
         let plane = if whole {
             image.values
         } else {
-            // What lies around the image stays zero.
+            // The padding stays zero.
             for row in 0..rows {
                 let to = &mut self.plane[(top + row) * width + left..][..columns];
                 image.part(row * columns, columns).copy_to(to);
@@ -75,16 +74,16 @@ impl Input {
     }
 }
 
-/// Values of the even or the odd lines, with room after them.
+/// Length of the even or odd lines, with slack.
 fn line<S: Simd>(tiles: &Tiles) -> usize {
     (tiles.rows + 1) * tiles.columns + 2 * S::F32_LANES
 }
 
-/// The rows of a channel.
+/// Transforms the rows of a channel.
 ///
 /// # Safety
-/// `halves` must hold two rows more than the tiles have, each a value longer than a row of tiles, and two
-/// vectors.
+/// `halves` must have two rows more than the tiles, each one value longer than a row of tiles, plus two
+/// vectors of slack.
 #[inline(always)]
 unsafe fn along_rows<S: Simd>(simd: S, [even, odd]: [*const f32; 2], tiles: &Tiles, lines: &mut [f32]) {
     let (lanes, line) = (S::F32_LANES, line::<S>(tiles));
@@ -92,12 +91,12 @@ unsafe fn along_rows<S: Simd>(simd: S, [even, odd]: [*const f32; 2], tiles: &Til
     for row in 0..2 * tiles.rows + 2 {
         let mut done = 0;
         while done < tiles.columns {
-            // The last vector overlaps the one before it; a row shorter than a vector hangs over into the
-            // next, which is written after it.
+            // The last vector overlaps the one before it. A row shorter than a vector overwrites the beginning
+            // of the next, which is written after it.
             let column = done.min(tiles.columns.saturating_sub(lanes));
             let from = row * (tiles.columns + 1) + column;
             let to = row % 2 * line + row / 2 * tiles.columns + column;
-            // SAFETY: the caller's promise, and that of the assertion.
+            // SAFETY: the caller's contract and the assertion.
             unsafe {
                 let (d0, d1) = (load::<S>(even.add(from)), load::<S>(odd.add(from)));
                 let (d2, d3) = (load::<S>(even.add(from + 1)), load::<S>(odd.add(from + 1)));
@@ -112,7 +111,7 @@ unsafe fn along_rows<S: Simd>(simd: S, [even, odd]: [*const f32; 2], tiles: &Til
     }
 }
 
-/// The columns, where tiles follow each other from row to row.
+/// Transforms the columns, for which the tiles of all rows are contiguous.
 #[inline(always)]
 fn along_columns<S: Simd>(simd: S, lines: &[f32], tiles: &Tiles, channel: usize, points: &mut [f32]) {
     let line = line::<S>(tiles);
@@ -123,7 +122,7 @@ fn along_columns<S: Simd>(simd: S, lines: &[f32], tiles: &Tiles, channel: usize,
         let to = &mut points[to..][..(POINTS - 1) * tiles.stride + S::F32_LANES];
         for point in 0..4 {
             let from = &lines[2 * point * line + at..][..line + tiles.columns + S::F32_LANES];
-            // SAFETY: the slices hold the last vector that is read and written.
+            // SAFETY: the slices include the last vector that is accessed.
             unsafe {
                 let (even, odd) = (from.as_ptr(), from.as_ptr().add(line));
                 let (d0, d1) = (load::<S>(even), load::<S>(odd));

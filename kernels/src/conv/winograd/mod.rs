@@ -1,22 +1,21 @@
-//! Convolution with kernels of 3 × 3 by Winograd's minimal filtering, F(2 × 2, 3 × 3), after Lavin and
-//! Gray, "Fast Algorithms for Convolutional Neural Networks" (arXiv:1509.09308): sixteen
-//! multiplications for four outputs in place of 36.
+//! 3 × 3 convolution by Winograd's minimal filtering F(2 × 2, 3 × 3).
 //!
-//! An output is cut into tiles of 2 × 2, each of which sees 4 × 4 values of the image. Image, kernel and
-//! output are transformed by sums and differences, along columns and along rows alike (`d` the image, `g`
-//! the kernel, `m` their products, `y` the output):
+//! It takes 16 multiplications for four outputs instead of 36. Source: Lavin and Gray, "Fast Algorithms
+//! for Convolutional Neural Networks" (arXiv:1509.09308).
+//!
+//! Outputs are computed in tiles of 2 × 2, each from 4 × 4 values of the image. Image, kernel and output
+//! are transformed along columns and rows (`d` image, `g` kernel, `m` products, `y` output):
 //!
 //! ```text
 //! m0 = (d0 - d2) g0      m1 = (d1 + d2) (g0 + g1 + g2) / 2      y0 = m0 + m1 + m2
 //! m3 = (d3 - d1) g2      m2 = (d2 - d1) (g0 - g1 + g2) / 2      y1 = m1 - m2 + m3
 //! ```
 //!
-//! Between the transforms stand sixteen products of matrices: of all filters with all tiles, summed over
-//! the channels. The gradient of the input is such a convolution itself; that of the weights goes the
-//! transposed way, [`gradients`].
+//! The products are sixteen matrix products, filters × tiles, summed over channels. The gradient of the
+//! input is another such convolution; the gradient of the weights uses the transposed form, [`gradients`].
 //!
-//! The factors are 1 and a half, so that results are as exact as those of plain sums. But what is not a
-//! number makes the whole tile not a number.
+//! The factors are 1 and 1/2, so that the results are as precise as those of direct convolution. A NaN or
+//! infinite input value makes the whole tile NaN.
 
 mod forward;
 mod input;
@@ -30,22 +29,27 @@ pub use weights::gradients;
 
 use super::Geometry;
 
-/// Values of a transformed tile.
+/// Number of values of a transformed tile.
 const POINTS: usize = 16;
-/// The one that counts in all outputs of a tile with a factor of one: a bias goes in there, and its gradient
-/// comes out.
+/// Point that contributes to all outputs of a tile with factor one.
+///
+/// The bias is added to it, and the gradient of the bias is read from it.
 const MIDDLE: usize = 5;
 
-/// Values of a transformed image, or of all transformed filters, above which memory takes what fewer
-/// multiplications save: 8 MiB.
-const MOST: usize = 1 << 21;
+/// Maximum number of values (8 MiB) of a transformed image or of all transformed filters.
+///
+/// Above it, memory accesses cost more than the saved multiplications.
+const MAX_VALUES: usize = 1 << 21;
 
-/// Whether this way is taken: for kernels of 3 × 3 with so many channels and filters that the products
-/// outweigh the transforms, outputs larger than a tile, and images and filters that stay near.
-pub fn pays(geometry: &Geometry) -> bool {
+/// Whether this algorithm is faster than direct convolution.
+///
+/// It is for 3 × 3 kernels, enough channels and filters to outweigh the transforms, outputs larger than a
+/// tile, and transformed data that fits in the cache.
+pub fn is_faster(geometry: &Geometry) -> bool {
     let Geometry { channels, filters, kernel, dilation, .. } = *geometry;
     let tiles: usize = geometry.output().iter().map(|length| length.div_ceil(2)).product();
-    let near = [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MOST);
+    let near =
+        [channels * tiles, filters * tiles, channels * filters].map(|pairs| pairs * POINTS <= MAX_VALUES);
     kernel == [3, 3]
         && dilation == [1, 1]
         && channels.min(filters) >= 16
@@ -59,18 +63,18 @@ pub fn pays(geometry: &Geometry) -> bool {
 struct Tiles {
     rows: usize,
     columns: usize,
-    /// All of them, rounded up to whole vectors.
+    /// Number of tiles, rounded up to whole vectors.
     room: usize,
-    /// Tiles that are together in a transformed image, `[spans, points, channels, tiles]`. The last span
-    /// may have fewer.
+    /// Tiles per span of a transformed image, `[spans, points, channels, tiles]`; the last may have fewer.
     span: usize,
-    /// Values from one point's to the next. A vector more than needed, lest all points meet in the same
-    /// lines of the cache.
+    /// Distance between points in values.
+    ///
+    /// One vector longer than needed, so that the points do not map to the same cache lines.
     stride: usize,
 }
 
 impl Tiles {
-    /// With `vectors` of tiles in a span, or all of them.
+    /// Spans of `vectors` vectors of tiles, or one span of all tiles.
     fn new(geometry: &Geometry, lanes: usize, vectors: Option<usize>) -> Self {
         let [rows, columns] = geometry.output().map(|length| length.div_ceil(2));
         let room = (rows * columns).next_multiple_of(lanes);

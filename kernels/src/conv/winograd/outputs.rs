@@ -1,4 +1,4 @@
-//! Outputs from products: transformed back, and put in their places or pooled.
+//! Inverse transform of the products, and storing or pooling of the outputs.
 
 use super::{POINTS, Tiles, products::SPAN};
 use crate::{
@@ -9,13 +9,13 @@ use crate::{
 use pulp::Simd;
 use std::mem::MaybeUninit;
 
-/// Transforms `span` of one filter's `products`, `[points, SPAN]`, to its outputs, `[2 × 2, room]`.
+/// Transforms `span` of one filter's `products`, `[points, SPAN]`, to `outputs`, `[2 × 2, room]`.
 #[inline(always)]
 pub fn sums<S: Simd>(simd: S, products: &[f32], room: usize, span: usize, outputs: &mut [f32]) {
     assert!(span <= SPAN && products.len() >= POINTS * SPAN && outputs.len() >= 3 * room + span);
     for at in (0..span).step_by(S::F32_LANES) {
         let mut lines = [[simd.splat_f32s(0.0); 2]; 4];
-        // SAFETY: all points have so many products, and all outputs so much room.
+        // SAFETY: each point has `span` products, and each output has room for them.
         unsafe {
             for line in 0..4 {
                 let from = products.as_ptr().add(line * 4 * SPAN + at);
@@ -34,14 +34,15 @@ pub fn sums<S: Simd>(simd: S, products: &[f32], room: usize, span: usize, output
     }
 }
 
-/// Two outputs of four products.
+/// Computes two outputs from four products.
 #[inline(always)]
 fn pair<S: Simd>(simd: S, [m0, m1, m2, m3]: [S::f32s; 4]) -> [S::f32s; 2] {
     [simd.add_f32s(simd.add_f32s(m0, m1), m2), simd.add_f32s(simd.sub_f32s(m1, m2), m3)]
 }
 
-/// Puts a filter's outputs, `[2 × 2, room]`, where they are in its plane. `lines` is room for them in
-/// rows, the even rows and the odd.
+/// Copies a filter's outputs, `[2 × 2, room]`, to their places in its plane.
+///
+/// `lines` has room for the even and the odd rows.
 #[inline(always)]
 pub fn place(
     geometry: &Geometry,
@@ -61,12 +62,12 @@ pub fn place(
     for row in 0..height {
         let from = &lines[row % 2][row / 2 * tiles.columns..][..tiles.columns].as_flattened()[..width];
         let to = &mut plane[row * width..][..width];
-        // SAFETY: both are so long.
+        // SAFETY: both have this length.
         unsafe { copy(from.as_ptr(), to.as_mut_ptr().cast(), width) };
     }
 }
 
-/// The largest of zero and a filter's outputs in each whole tile, and which of them it is: see `pool`.
+/// Pools a filter's outputs in each whole tile, with ReLU; see [`crate::pool`].
 #[inline(always)]
 pub fn pool<S: Simd>(
     simd: S,
@@ -84,7 +85,7 @@ pub fn pool<S: Simd>(
         for corner in 0..4 {
             // SAFETY: each corner has room for all tiles.
             let value = unsafe { load::<S>(outputs.as_ptr().add(corner * tiles.room + at)) };
-            // NaN is passed on.
+            // NaN is propagated.
             let number = simd.equal_f32s(value, value);
             let better = simd.or_m32s(simd.less_than_f32s(most, value), simd.not_m32s(number));
             most = simd.select_f32s(better, value, most);
@@ -96,7 +97,7 @@ pub fn pool<S: Simd>(
             which.as_mut_ptr().add(at).cast::<S::u32s>().write_unaligned(from);
         }
     }
-    // Without half tiles all rows are one.
+    // Without incomplete tiles, all rows are contiguous.
     let [height, width] = geometry.pooled();
     let [rows, columns] = if width == tiles.columns { [1, height * width] } else { [height, width] };
     for row in 0..rows {

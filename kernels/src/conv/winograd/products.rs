@@ -9,13 +9,13 @@ use pulp::Simd;
 
 /// Vectors of tiles whose sums are in registers at a time.
 pub const VECTORS: usize = 3;
-/// As many tiles, with the widest vectors there are.
+/// Number of tiles in these vectors, with the widest ones.
 pub const SPAN: usize = VECTORS * 16;
-/// Filters at a time, if there are 32 registers and if there are 16.
+/// Filters at a time with 32 and with 16 registers.
 pub const WIDE: usize = 8;
 pub const NARROW: usize = 4;
 
-/// Transformed filters in the order in which they are taken.
+/// Transformed filters in the order in which [`multiply`] reads them.
 pub struct Packed {
     /// `[filters / F, points, channels, F]`
     pub points: Vec<f32>,
@@ -44,7 +44,7 @@ impl Packed {
     }
 }
 
-/// Of a kernel of 3 × 3.
+/// Transforms a 3 × 3 kernel.
 fn transformed(weights: [f32; 9]) -> [f32; POINTS] {
     let line = |[a, b, c]: [f32; 3]| [a, (a + b + c) / 2.0, (a - b + c) / 2.0, c];
     let columns = [0, 1, 2].map(|row| line([0, 1, 2].map(|column| weights[row * 3 + column])));
@@ -52,10 +52,12 @@ fn transformed(weights: [f32; 9]) -> [f32; POINTS] {
     std::array::from_fn(|point| lines[point % 4][point / 4])
 }
 
-/// One point's products of `filters`, `[channels, F]`, and `V` vectors of tiles of `image`, with `bias`.
+/// Multiplies `filters`, `[channels, F]`, with `V` vectors of tiles of `image` at one point.
+///
+/// `bias` is added.
 ///
 /// # Safety
-/// `image` must hold `V` vectors for each channel, and `to` for each filter, `POINTS * SPAN` apart.
+/// `image` must have `V` vectors for each channel, and `to` for each filter, `POINTS * SPAN` apart.
 #[inline(always)]
 pub unsafe fn multiply<S: Simd, const F: usize, const V: usize>(
     simd: S,
@@ -64,7 +66,7 @@ pub unsafe fn multiply<S: Simd, const F: usize, const V: usize>(
     bias: [f32; F],
     to: *mut f32,
 ) {
-    // Plain loops and pointers, as in the plain kernel.
+    // Plain loops and pointers, as in direct convolution.
     let mut sums = [[simd.splat_f32s(0.0); V]; F];
     for filter in 0..F {
         sums[filter] = [simd.splat_f32s(bias[filter]); V];
@@ -73,7 +75,7 @@ pub unsafe fn multiply<S: Simd, const F: usize, const V: usize>(
     for _ in 0..filters.len() / F {
         let mut values = [simd.splat_f32s(0.0); V];
         for vector in 0..V {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             values[vector] = unsafe { load::<S>(image.add(vector * S::F32_LANES)) };
         }
         for filter in 0..F {
@@ -87,7 +89,7 @@ pub unsafe fn multiply<S: Simd, const F: usize, const V: usize>(
     }
     for filter in 0..F {
         for vector in 0..V {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 store::<S>(to.add(filter * POINTS * SPAN + vector * S::F32_LANES), sums[filter][vector])
             };

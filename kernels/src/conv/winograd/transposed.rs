@@ -1,5 +1,4 @@
-//! The transform of gradients: each tile's 2 × 2 values to 4 × 4 sums and differences, with filters in the
-//! lanes.
+//! Transform of gradients: each tile's 2 × 2 values to 4 × 4, with filters in the vector lanes.
 
 use super::Tiles;
 use crate::{
@@ -15,8 +14,7 @@ use pulp::Simd;
 #[derive(Default)]
 pub struct Transposed {
     values: Vec<f32>,
-    /// Of what was pooled, which of a window's values each belongs to; as numbers of the same width, so that
-    /// they compare in the same lanes.
+    /// Index of each pooled value within its window, as f32, so that it is compared in the same lanes.
     taken: Vec<f32>,
     scratch: Vec<f32>,
 }
@@ -27,7 +25,7 @@ impl Transposed {
         match gradient {
             Gradient::Whole(gradient) => {
                 self.values.resize(layout.stride() * layout.geometry.output_plane(), 0.0);
-                layout.turn(gradient, layout.geometry.output_plane(), &mut self.values);
+                layout.transpose(gradient, layout.geometry.output_plane(), &mut self.values);
             }
             Gradient::Pooled(gradient) => {
                 let plane = layout.geometry.pooled_plane();
@@ -35,14 +33,15 @@ impl Transposed {
                 self.taken.resize(layout.stride() * plane, 0.0);
                 self.scratch.clear();
                 self.scratch.extend(gradient.taken.iter().map(|&taken| f32::from(taken)));
-                layout.turn(Whole { values: gradient.values, output: None }, plane, &mut self.values);
-                layout.turn(Whole { values: &self.scratch, output: None }, plane, &mut self.taken);
+                layout.transpose(Whole { values: gradient.values, output: None }, plane, &mut self.values);
+                layout.transpose(Whole { values: &self.scratch, output: None }, plane, &mut self.taken);
             }
         }
     }
 
-    /// One point of a block, `[tiles, lanes]`. The points come one by one, so that one of them and what it is
-    /// multiplied with are in the nearest cache together.
+    /// Transforms one point of a block, `[tiles, lanes]`.
+    ///
+    /// One point at a time fits in the L1 cache together with the values it is multiplied with.
     #[inline(always)]
     pub fn transform<S: Simd>(
         &self,
@@ -72,7 +71,7 @@ trait Corners {
     fn of<S: Simd>(&self, simd: S, row: usize, column: usize, vector: usize) -> [S::f32s; 4];
 }
 
-/// Of whole planes; zero where a tile hangs over the end.
+/// Gradients of unpooled outputs; zero where a tile exceeds the output.
 struct WholeTiles<'a> {
     values: &'a [f32],
     size: [usize; 2],
@@ -86,7 +85,7 @@ impl Corners for WholeTiles<'_> {
         let [below, beside] = [row + 1 < height, column + 1 < width];
         let mut values = [simd.splat_f32s(0.0); 4];
         let from = self.values[(row * width + column) * lanes + vector * S::F32_LANES..].as_ptr();
-        // SAFETY: a position is read only where there is one, and it has all lanes.
+        // SAFETY: only existing positions are read, each of which has all lanes.
         unsafe {
             values[0] = load::<S>(from);
             if beside {
@@ -103,7 +102,7 @@ impl Corners for WholeTiles<'_> {
     }
 }
 
-/// Of what was pooled: all of them zero but one.
+/// Gradients of pooled outputs: all but one of a tile's four are zero.
 struct PooledTiles<'a> {
     values: &'a [f32],
     taken: &'a [f32],
@@ -161,7 +160,7 @@ fn transform_to<S: Simd, C: Corners, const POINT: usize>(simd: S, tiles: &Tiles,
     }
 }
 
-/// What two gradients count in four products.
+/// The contributions of two gradients to four products.
 #[inline(always)]
 fn four<S: Simd>(simd: S, [a, b]: [S::f32s; 2]) -> [S::f32s; 4] {
     [a, simd.add_f32s(a, b), simd.sub_f32s(a, b), b]

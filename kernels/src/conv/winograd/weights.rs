@@ -1,5 +1,7 @@
-//! Gradients of weights and bias: sums over images and tiles of products of transformed gradients, with
-//! filters in the lanes, and transformed images, then transformed back.
+//! Gradients of weights and bias.
+//!
+//! Products of transformed gradients, with filters in the vector lanes, and transformed images are summed
+//! over images and tiles, then transformed back.
 
 use super::{MIDDLE, POINTS, Tiles, input::Input, transposed::Transposed};
 use crate::{
@@ -11,12 +13,11 @@ use crate::{
 };
 use pulp::{Simd, WithSimd};
 
-/// Channels whose sums are in registers at a time, beside two vectors of filters each, if there are 32
-/// registers and if there are 16.
+/// Channels whose sums, two vectors of filters each, fit in 32 and in 16 registers.
 const WIDE: usize = 8;
 const NARROW: usize = 4;
 
-/// As [`super::super::gradients`].
+/// Implements [`super::super::gradients`] for 3 × 3 kernels.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
     arch().dispatch(Gradients { geometry, images, gradient })
 }
@@ -65,7 +66,7 @@ impl Gradients<'_> {
     }
 }
 
-/// The gradient of a kernel of 3 × 3 from that of what it was transformed to.
+/// Transforms the gradient of a kernel back.
 fn back(points: [f32; POINTS]) -> [f32; 9] {
     let line = |[a, b, c, d]: [f32; 4]| [a + (b + c) / 2.0, (b - c) / 2.0, (b + c) / 2.0 + d];
     let columns = [0, 1, 2, 3].map(|row| line([0, 1, 2, 3].map(|column| points[row * 4 + column])));
@@ -75,22 +76,22 @@ fn back(points: [f32; POINTS]) -> [f32; 9] {
 
 struct Workspace {
     input: Input,
-    /// An image's gradient.
+    /// One image's gradient.
     transposed: Transposed,
-    /// One point of a block of it transformed, `[tiles, lanes]`.
+    /// One transformed point of a block, `[tiles, lanes]`.
     point: Aligned,
 }
 
-/// One image's part of the sums.
+/// One image's contribution to the sums.
 struct Image<'a, const C: usize> {
     layout: &'a Layout<'a>,
     tiles: &'a Tiles,
-    /// Channels in the sums.
+    /// Number of channels in the sums.
     room: usize,
     image: &'a [f32],
     gradient: Gradient<'a>,
     workspace: &'a mut Workspace,
-    /// `[points, channels, stride]`, with room for a block of channels that hangs over.
+    /// `[points, channels, stride]`, with room for an incomplete block of channels.
     sums: &'a mut Sums,
 }
 
@@ -114,7 +115,7 @@ impl<const C: usize> WithSimd for Image<'_, C> {
                 }
                 let image = input.point(tiles, 0, number);
                 for channel in (0..geometry.channels).step_by(C) {
-                    // Channels beyond the end go to the room after the sums.
+                    // The surplus channels of the last block are added to the room after the sums.
                     let mut near = [image.as_ptr(); C];
                     for at in 0..C {
                         near[at] = image[(channel + at).min(geometry.channels - 1) * tiles.room..].as_ptr();
@@ -129,11 +130,12 @@ impl<const C: usize> WithSimd for Image<'_, C> {
     }
 }
 
-/// Adds one point's products of `gradient`, `[tiles, lanes]`, and `C` channels of an image to sums that
-/// are `stride` apart.
+/// Adds one point's products of `gradient`, `[tiles, lanes]`, and `C` channels of an image to `to`.
+///
+/// The sums are `stride` apart.
 ///
 /// # Safety
-/// `image` must each hold as many values as `gradient` has tiles, and `to` two vectors for each channel.
+/// Each `image` must have as many values as `gradient` has tiles, and `to` two vectors for each channel.
 #[inline(always)]
 unsafe fn multiply<S: Simd, const C: usize>(
     simd: S,
@@ -142,7 +144,7 @@ unsafe fn multiply<S: Simd, const C: usize>(
     to: *mut f32,
     stride: usize,
 ) {
-    // Plain loops and pointers, as in the plain kernel.
+    // Plain loops and pointers, as in direct convolution.
     let mut sums = [[simd.splat_f32s(0.0); VECTORS]; C];
     let mut from = gradient.as_ptr();
     for tile in 0..gradient.len() / (VECTORS * S::F32_LANES) {
@@ -152,7 +154,7 @@ unsafe fn multiply<S: Simd, const C: usize>(
             values[vector] = unsafe { load::<S>(from.add(vector * S::F32_LANES)) };
         }
         for channel in 0..C {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             let met = simd.splat_f32s(unsafe { *image[channel].add(tile) });
             for vector in 0..VECTORS {
                 sums[channel][vector] = simd.mul_add_e_f32s(met, values[vector], sums[channel][vector]);
@@ -162,7 +164,7 @@ unsafe fn multiply<S: Simd, const C: usize>(
     }
     for channel in 0..C {
         for vector in 0..VECTORS {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's contract.
             unsafe {
                 let to = to.add(channel * stride + vector * S::F32_LANES);
                 store::<S>(to, simd.add_f32s(load::<S>(to), sums[channel][vector]));

@@ -1,4 +1,4 @@
-//! The convolution as an operation of Burn's Flex backend, and its gradients.
+//! Convolution and its gradients as an operation of Burn's Flex backend.
 
 use super::{Epilogue, Settings};
 use crate::conv::{self, Filters, Gradient, Pooled, Whole};
@@ -16,11 +16,12 @@ use burn::backend::{
 };
 use std::sync::Arc;
 
-/// A Burn backend with a convolution of this crate.
+/// A Burn backend with the convolution of this crate.
 #[backend_extension(Autodiff, Flex)]
 pub trait ConvBackend: Backend {
-    /// `x`, `[batch, channels, height, width]`, with `weight`, `[filters, channels, height, width]`,
-    /// and `bias`, `[filters]`: all f32 and as `settings` say.
+    /// Convolution of `x`, `[batch, channels, height, width]`, as `settings` describe.
+    ///
+    /// `weight` is `[filters, channels, height, width]` and `bias` is `[filters]`; all are f32.
     fn kernel_conv2d(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -35,14 +36,14 @@ impl ConvBackend for Flex {
     }
 }
 
-/// What backward needs to know of the output.
+/// The part of the output that backward needs.
 #[derive(Clone, Debug)]
 enum Passed {
-    /// All of it let gradients through.
+    /// Nothing: every output passes its gradient on.
     All,
-    /// Where it is above zero.
+    /// The output of a ReLU.
     Positive(Host),
-    /// Of each window the value that was taken.
+    /// Index of each pooled value within its window.
     Taken(Arc<Vec<u8>>),
 }
 
@@ -67,22 +68,22 @@ fn forward(parts: [Host; 3], Settings { geometry, epilogue }: Settings) -> (Host
 }
 
 #[derive(Debug)]
-struct Step;
+struct ConvBackward;
 
 #[derive(Clone, Debug)]
-struct State {
+struct ConvState {
     x: NodeId,
     weight: NodeId,
     passed: Passed,
     settings: Settings,
 }
 
-impl Backward<Flex, 3> for Step {
-    type State = State;
+impl Backward<Flex, 3> for ConvBackward {
+    type State = ConvState;
 
-    fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<ConvState, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node, bias_node] = ops.parents;
-        let State { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
+        let ConvState { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
         let grad = contiguous(grads.consume::<Flex>(&ops.node));
         let [x, weight] = [x, weight].map(|node| contiguous(checkpointer.retrieve_node_output::<Host>(node)));
         let (x, weight, grad) = (values(&x), values(&weight), values(&grad));
@@ -118,10 +119,10 @@ impl<C: CheckpointStrategy> ConvBackend for Autodiff<Flex, C> {
         let nodes = [x.node(), weight.node(), bias.node()];
         let primitives = [&x, &weight, &bias].map(|tensor| tensor.clone().into_primitive());
         let (output, passed) = forward(primitives, settings);
-        match Step.prepare::<C>(nodes).compute_bound().stateful() {
+        match ConvBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let (x, weight) = (prep.checkpoint(&x), prep.checkpoint(&weight));
-                prep.finish(State { x, weight, passed, settings }, output)
+                prep.finish(ConvState { x, weight, passed, settings }, output)
             }
             OpsKind::UnTracked(prep) => prep.finish(output),
         }

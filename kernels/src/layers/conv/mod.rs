@@ -1,4 +1,4 @@
-//! Convolution, with or without the ReLU and the max-pooling after it, as an operation of Burn.
+//! Convolution as a Burn operation, optionally with ReLU and max-pooling.
 
 mod backend;
 #[cfg(test)]
@@ -12,7 +12,9 @@ use burn::backend::Dispatch;
 use burn::nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
 
-/// `layer.forward(x)`. Uses the kernel for stride 1, one group and the same padding on both sides, up to
+/// Computes `layer.forward(x)`.
+///
+/// The kernel supports stride 1, one group and equal padding on both sides, up to
 /// `dilation × (kernel − 1)`.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
@@ -21,7 +23,7 @@ pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     }
 }
 
-/// `relu(layer.forward(x))`, likewise.
+/// Computes `relu(layer.forward(x))`; see [`conv`].
 pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
         Some(geometry) => run(layer, x, Settings { geometry, epilogue: Epilogue::Relu }),
@@ -29,7 +31,9 @@ pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     }
 }
 
-/// `pool.forward(relu(layer.forward(x)))`, likewise, in one operation if windows are 2 × 2, side by side.
+/// Computes `pool.forward(relu(layer.forward(x)))`; see [`conv`].
+///
+/// It is one operation if the windows are 2 × 2 with stride 2.
 pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     let both = (pool.kernel_size == [2, 2] && side_by_side(pool))
         .then(|| covered(layer, &x))
@@ -47,12 +51,12 @@ struct Settings {
     epilogue: Epilogue,
 }
 
-/// What comes after the convolution.
+/// Operations after the convolution.
 #[derive(Clone, Copy, Debug)]
 enum Epilogue {
     Nothing,
     Relu,
-    /// ReLU and max-pooling by 2 × 2.
+    /// ReLU and 2 × 2 max-pooling.
     Pooled,
 }
 
@@ -69,7 +73,7 @@ fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
     ))
 }
 
-/// The geometry, if our kernels know it.
+/// The geometry, if the kernel supports it.
 fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Geometry> {
     let padding = match layer.padding {
         PaddingConfig2d::Valid => [0, 0],

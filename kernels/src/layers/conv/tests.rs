@@ -1,4 +1,4 @@
-//! The kernel against Burn's convolution, over shapes, paddings and dilations.
+//! Comparison of the kernel with Burn's convolution over shapes, paddings and dilations.
 
 use super::*;
 use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
@@ -16,7 +16,7 @@ struct Case {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    // Many of them as most networks have them, which goes another way.
+    // Many 3 × 3 kernels, because they use the Winograd path.
     let kernel = prop_oneof![Just([3, 3]), [1..=4usize, 1..=4]];
     let dilation = prop_oneof![Just([1, 1]), [1..=2usize, 1..=3]];
     let sides = prop_oneof![(1..=5usize, 1..=40usize), (16..=36usize, 32..=40usize)];
@@ -41,7 +41,7 @@ fn cases() -> impl Strategy<Value = Case> {
 fn run(layer: &Conv2d, x: &Tensor<4>, operation: impl Fn(Tensor<4>) -> Tensor<4>) -> Vec<Vec<f32>> {
     let x = x.clone().require_grad();
     let output = operation(x.clone());
-    // Gradients that differ from value to value.
+    // A different gradient for every value.
     let loss = (output.clone() * output.clone().detach().sin()).sum();
     let gradients = loss.backward();
     let mut results = vec![read(output), read(x.grad(&gradients).expect("of x"))];
@@ -67,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn output_and_gradients_are_those_of_burn(case in cases(), with_relu in any::<bool>()) {
+    fn output_and_gradients_equal_those_of_burn(case in cases(), with_relu in any::<bool>()) {
         let device = Device::flex().autodiff();
         let layer = layer(case, &device);
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
@@ -87,9 +87,9 @@ proptest! {
         }
     }
 
-    /// To the bit, so that the one can take the other's place.
+    /// Bit-identical, so that either path can be used.
     #[test]
-    fn pooling_at_once_is_pooling_afterwards(case in cases(), kernel in prop_oneof![Just([2, 2]), Just([3, 1])]) {
+    fn fused_pooling_equals_separate_pooling(case in cases(), kernel in prop_oneof![Just([2, 2]), Just([3, 1])]) {
         let device = Device::flex().autodiff();
         let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
@@ -100,9 +100,9 @@ proptest! {
     }
 }
 
-/// The same bits with one thread and with three.
+/// Bit-identical with one thread and with three.
 #[test]
-fn threads_do_not_change_a_bit() {
+fn results_are_bit_identical_for_every_number_of_threads() {
     for channels in [3, 32] {
         let device = Device::flex().autodiff();
         let case = Case {
@@ -124,9 +124,8 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
-/// What is not covered is Burn's operation, not an error.
 #[test]
-fn other_shapes_take_burns_operation() {
+fn unsupported_shapes_use_burns_operation() {
     let device = Device::flex().autodiff();
     let x = Tensor::<4>::random([2, 4, 9, 9], Distribution::Normal(0.0, 1.0), &device);
     let base = || Conv2dConfig::new([4, 6], [3, 3]);
@@ -145,9 +144,9 @@ fn other_shapes_take_burns_operation() {
     }
 }
 
-/// NaN must not become a zero that hides it.
+/// A zero in place of NaN would hide a divergence.
 #[test]
-fn relu_passes_nan_on() {
+fn relu_propagates_nan() {
     let device = Device::flex().autodiff();
     let case = Case {
         image: [1, 1, 5, 5],

@@ -20,8 +20,12 @@ use std::ops::Range;
 /// Two cache lines, which processors fetch together; a multiple of every element's size.
 const LINE: usize = 128;
 
-/// The collectives of [`Communicator`](crate::Communicator), with its errors.
+/// The collectives of [`Communicator`](crate::Communicator).
 impl<M: Memory> Member<M> {
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn barrier(&self, call: &Call) -> Result<()> {
         let mut session = self.begin(Method::Barrier.of(call))?;
         session.enter()?;
@@ -29,10 +33,18 @@ impl<M: Memory> Member<M> {
         Ok(())
     }
 
+    /// Reduces the buffers of all ranks in place, on every rank.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         self.reduce_for(Method::AllReduce.of(call), buffer, true)
     }
 
+    /// Reduces the buffers of all ranks in place on the root.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
         self.reduce_for(Method::Reduce.of(call), buffer, root == self.world().rank)
@@ -48,6 +60,10 @@ impl<M: Memory> Member<M> {
         self.stream(call, pieces.count, &mut ReduceShares { fold, wants, pieces, buffer })
     }
 
+    /// Reduces this rank's part of the buffers of all ranks in place.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let fold = Fold::of(call, self)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
@@ -61,6 +77,10 @@ impl<M: Memory> Member<M> {
         self.stream(call, pieces.count, &mut ReduceParts { fold, area, pieces, buffer })
     }
 
+    /// Copies the root's buffer to all ranks.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
@@ -70,10 +90,18 @@ impl<M: Memory> Member<M> {
         self.exchange_or_stream(Method::Broadcast.of(call), pieces, area, &mut stages)
     }
 
+    /// Writes every rank's `mine` in rank order into `out`.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         self.gather_for(Method::AllGather.of(call), mine, out, true)
     }
 
+    /// Writes every rank's `mine` in rank order into the root's `out`.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
         self.gather_for(Method::Gather.of(call), mine, out, root == self.world().rank)
@@ -90,6 +118,10 @@ impl<M: Memory> Member<M> {
         self.exchange_or_stream(call, pieces, area, &mut stages)
     }
 
+    /// Writes this rank's part of the root's `all` into `mine`.
+    ///
+    /// # Errors
+    /// Those of [`Communicator`](crate::Communicator).
     pub fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
         let (root, world) = (self.root(call)?, self.world());
         expect_len(call, "output", mine.len(), 1)?;

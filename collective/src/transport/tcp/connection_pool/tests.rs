@@ -3,7 +3,7 @@
 use super::*;
 use std::{io::Write, net::Ipv4Addr};
 
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any operation in these tests takes on a loaded machine.
 const PATIENT: Duration = Duration::from_secs(60);
 const GROUP: u64 = 7;
 
@@ -21,14 +21,14 @@ fn within(limit: Duration) -> impl FnMut() -> Result<()> {
     move || if begun.elapsed() < limit { Ok(()) } else { Err(Error::Aborted) }
 }
 
-/// A connection of rank 1 to rank 0 that has proved the secret.
-fn proven(listener: &ConnectionPool) -> TcpStream {
+/// An authenticated connection from rank 1 to rank 0.
+fn authenticated(listener: &ConnectionPool) -> TcpStream {
     let mut stream = TcpStream::connect(listener.address()).unwrap();
     job().dial(&mut stream, Instant::now() + PATIENT).unwrap();
     stream
 }
 
-/// Says which connection it is, and waits until it is accepted.
+/// Sends the greeting and waits until it is accepted.
 fn greet(stream: &mut TcpStream) {
     stream.write_all(&GROUP.to_le_bytes()).unwrap();
     stream.write_all(&[1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
@@ -37,11 +37,11 @@ fn greet(stream: &mut TcpStream) {
     assert_eq!(answer, [ACCEPTED]);
 }
 
-/// Has `zero` and `one` connect, and looks whether what one sends the other receives.
+/// Connects `zero` and `one` and transfers one byte.
 fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
     let (mut ours, mut theirs) = thread::scope(|scope| {
         let waiting = scope.spawn(|| zero.connect(GROUP, 1, one.address(), within(PATIENT)).unwrap());
-        // So that `zero` is offered what lies there first.
+        // Gives `zero` time to take an existing connection first.
         thread::sleep(Duration::from_millis(200));
         let dialled = one.connect(GROUP, 0, zero.address(), within(PATIENT)).unwrap();
         (waiting.join().unwrap(), dialled)
@@ -56,7 +56,7 @@ fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
 #[test]
 fn an_abandoned_connection_is_not_used() {
     let (zero, one) = (pool(0), pool(1));
-    let mut abandoned = proven(&zero);
+    let mut abandoned = authenticated(&zero);
     greet(&mut abandoned);
     drop(abandoned);
     passes_a_byte(&zero, &one);
@@ -65,7 +65,7 @@ fn an_abandoned_connection_is_not_used() {
 #[test]
 fn an_abandoned_connection_does_not_replace_the_one_in_use() {
     let (zero, one) = (pool(0), pool(1));
-    let mut late = proven(&zero);
+    let mut late = authenticated(&zero);
     let mut theirs = one.connect(GROUP, 0, zero.address(), within(PATIENT)).unwrap();
     greet(&mut late);
     let mut ours = zero.connect(GROUP, 1, one.address(), within(PATIENT)).unwrap();
@@ -78,9 +78,9 @@ fn an_abandoned_connection_does_not_replace_the_one_in_use() {
 }
 
 #[test]
-fn a_connection_that_was_closed_unused_is_not_handed_out() {
+fn a_closed_unused_connection_is_not_returned() {
     let (zero, one) = (pool(0), pool(1));
-    let mut closed = proven(&zero);
+    let mut closed = authenticated(&zero);
     greet(&mut closed);
     closed.write_all(&[CONFIRMED]).unwrap();
     while zero.shared.lock().is_empty() {
@@ -91,9 +91,9 @@ fn a_connection_that_was_closed_unused_is_not_handed_out() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_handed_out() {
+fn data_sent_before_the_end_is_received() {
     let zero = pool(0);
-    let mut sent = proven(&zero);
+    let mut sent = authenticated(&zero);
     greet(&mut sent);
     sent.write_all(&[CONFIRMED, b'x']).unwrap();
     drop(sent);
@@ -106,7 +106,7 @@ fn what_was_sent_before_the_end_is_handed_out() {
 
 #[test]
 fn dialling_ends_with_the_call() {
-    // The system completes the connection; nobody ever answers.
+    // The system completes the connection, but no process answers.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let one = pool(1);
     let begun = Instant::now();

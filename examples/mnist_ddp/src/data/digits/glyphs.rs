@@ -1,12 +1,12 @@
-//! How each digit is written: the pen's path as control points, in several styles a digit.
+//! Handwriting styles of each digit, as control points of the pen's path.
 //!
-//! Units: a digit is 10 high, `x` grows to the right and `y` downwards. A smooth curve is drawn
-//! through the points of a stroke; a point given twice in a row is a corner.
+//! Units: a digit is 10 high, `x` points right and `y` down. A smooth curve is drawn through the points of a stroke; a
+//! point that is repeated is a corner.
 
 /// A control point (x, y).
 pub type Point = [f32; 2];
 
-/// One way of writing a digit: how common it is among the styles of its digit, and the strokes.
+/// A handwriting style: its weight among the styles of its digit, and its strokes.
 pub struct Style {
     pub weight: u32,
     pub strokes: &'static [&'static [Point]],

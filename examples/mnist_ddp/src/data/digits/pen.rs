@@ -1,19 +1,20 @@
-//! The pen: smooth curves through control points, and their anti-aliased picture.
+//! Smooth curves through control points, and their anti-aliased rendering.
 
 use super::{PIXELS, Rng, SIDE, glyphs::Point};
 
-/// A point that the pen passes, in pixels once it is drawn: position and half the stroke's width.
+/// A point of the pen's path: position and half of the stroke's width.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub at: Point,
     pub radius: f32,
 }
 
-/// Pieces into which the curve between two control points is cut.
+/// Number of segments of the curve between two control points.
 const PIECES: usize = 5;
 
-/// Appends the curve through `points` (Catmull–Rom), cut into straight pieces; a point given twice
-/// in a row is a corner. Radii are left to the caller.
+/// Appends the Catmull–Rom curve through `points` as straight segments.
+///
+/// A point that is repeated is a corner. The caller sets the radii.
 pub fn curve(points: &[Point], out: &mut Vec<Sample>) {
     let mut push = |at| out.push(Sample { at, radius: 1.0 });
     let mut rest = points;
@@ -21,7 +22,7 @@ pub fn curve(points: &[Point], out: &mut Vec<Sample>) {
         let run = rest.windows(2).position(|pair| pair[0] == pair[1]).map_or(rest.len(), |i| i + 1);
         push(first);
         for i in 1..run {
-            // Beyond the ends the curve goes on as it came.
+            // Beyond the ends, the curve is mirrored.
             let before = if i >= 2 { rest[i - 2] } else { mirrored(rest[1], rest[0]) };
             let after = if i + 1 < run { rest[i + 1] } else { mirrored(rest[i - 1], rest[i]) };
             for piece in 1..=PIECES {
@@ -46,7 +47,7 @@ fn between(a: Point, b: Point, c: Point, d: Point, t: f32) -> Point {
     })
 }
 
-/// What the paper and the scanner add.
+/// Properties of the paper and the scanner.
 pub struct Ink {
     /// Width of the grey edge, in pixels.
     pub softness: f32,
@@ -56,7 +57,7 @@ pub struct Ink {
     pub brightness: f32,
 }
 
-/// A sheet of 28×28 pixels that keeps, for each pixel, how deep it lies inside the ink.
+/// A canvas of 28×28 pixels that stores each pixel's depth inside the ink.
 pub struct Sheet {
     depth: [f32; PIXELS],
 }
@@ -66,13 +67,13 @@ impl Sheet {
         Sheet { depth: [f32::NEG_INFINITY; PIXELS] }
     }
 
-    /// Inks the straight piece from `a` to `b`, whose width changes evenly between its ends.
+    /// Draws the segment from `a` to `b`, whose width changes linearly.
     pub fn line(&mut self, a: Sample, b: Sample) {
         let reach = a.radius.max(b.radius) + 1.5;
         let span = |k: usize| {
             let low = (a.at[k].min(b.at[k]) - reach).ceil().max(0.0) as usize;
             let high = (a.at[k].max(b.at[k]) + reach).floor().min(SIDE as f32 - 1.0);
-            // A negative end becomes an empty range.
+            // A negative end gives an empty range.
             low..(high + 1.0).max(0.0) as usize
         };
         let [dx, dy] = [b.at[0] - a.at[0], b.at[1] - a.at[1]];
@@ -90,7 +91,7 @@ impl Sheet {
         }
     }
 
-    /// Writes the picture, white on black.
+    /// Renders the image, white on black.
     pub fn expose(&self, ink: &Ink, rng: &mut Rng, out: &mut [u8]) {
         let scale = 1.0 / ink.softness;
         for (pixel, &depth) in out.iter_mut().zip(&self.depth) {

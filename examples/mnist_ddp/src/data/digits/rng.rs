@@ -1,4 +1,4 @@
-//! Random numbers that are the same on every machine and in every version of this program.
+//! Random numbers that are equal on every machine and in every version of this program.
 
 use super::Split;
 use collective::sampler::mix;
@@ -36,11 +36,11 @@ impl Rng {
         low + (high - low) * (self.next() >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Mean 0, variance 1, close to normal: the sum of four uniforms, 16 bits each.
+    /// Approximately normal with mean 0 and variance 1: the sum of four 16-bit uniforms.
     pub fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
-        // Four uniforms on 0..65536 sum to 131070 on average, with a deviation of 65536/√3.
+        // Four uniforms on 0..65536 have a mean sum of 131070 and a deviation of 65536/√3.
         (sum as f32 - 131_070.0) * (1.732_050_8 / 65_536.0)
     }
 }

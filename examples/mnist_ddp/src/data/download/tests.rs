@@ -1,4 +1,4 @@
-//! Downloads from servers of this process that behave and that do not.
+//! Downloads from correct and faulty servers in this process.
 use super::super::fixture::{self, Answer, Mirror};
 use super::*;
 use std::thread;
@@ -19,7 +19,7 @@ fn places(mirrors: &[&Mirror]) -> Places {
     }
 }
 
-/// The error of the only mirror, after which nothing of the file may lie in the folder.
+/// The error of the only mirror, after which the folder must not contain the file.
 fn error(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> DataError {
     let folder = tempfile::tempdir().unwrap();
     let mirror = Mirror::serving(answer);
@@ -68,7 +68,7 @@ fn a_mirror_may_send_the_file_unpacked() {
 }
 
 #[test]
-fn the_next_mirror_helps_out_and_then_comes_first() {
+fn the_next_mirror_is_used_and_then_tried_first() {
     let folder = tempfile::tempdir().unwrap();
     let (bad, good) = (Mirror::serving(|_, _| Some((404, 0, vec![]))), Mirror::good());
     fetch(folder.path(), &places(&[&bad, &good]), QUICK, false).unwrap();
@@ -77,7 +77,7 @@ fn the_next_mirror_helps_out_and_then_comes_first() {
 }
 
 #[test]
-fn what_is_not_the_file_is_refused() {
+fn wrong_files_are_rejected() {
     let reason = |error| match error {
         DataError::Download { reason, .. } => reason,
         other => panic!("{other}"),
@@ -85,14 +85,14 @@ fn what_is_not_the_file_is_refused() {
     assert!(reason(error(|_, _| Some((404, 0, vec![])))).contains("404"));
     // The connection ends early.
     reason(error(|_, file| Some((200, file.len(), file[..file.len() / 2].to_vec()))));
-    // The mirror's own copy ends early.
+    // The mirror's file is truncated.
     reason(error(|_, file| Some((200, file.len() / 2, file[..file.len() / 2].to_vec()))));
     let page = b"<html>Please log in to this network</html>".to_vec();
     assert_eq!(
         reason(error(move |_, _| Some((200, page.len(), page.clone())))),
         "only 42 bytes of content, expected 23536"
     );
-    // A small answer that unpacks to far more than the file.
+    // A small response that decompresses to far more than the file.
     let bomb = fixture::gzip(&vec![0; 1 << 24]);
     let reason = reason(error(move |_, _| Some((200, bomb.len(), bomb.clone()))));
     let words: Vec<_> = reason.split(' ').collect();
@@ -108,13 +108,13 @@ fn what_is_not_the_file_is_refused() {
 }
 
 #[test]
-fn a_silent_mirror_is_given_up() {
+fn a_silent_mirror_times_out() {
     let error = error(|_, _| None);
     assert!(matches!(&error, DataError::Download { reason, .. } if reason.contains("timeout")), "{error}");
 }
 
 #[test]
-fn programs_at_once_download_once() {
+fn concurrent_programs_download_once() {
     let folder = tempfile::tempdir().unwrap();
     let mirror = Mirror::serving(|_, file| {
         thread::sleep(Duration::from_millis(50));
@@ -130,7 +130,7 @@ fn programs_at_once_download_once() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_named() {
+fn a_folder_that_cannot_be_created_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();

@@ -1,0 +1,90 @@
+//! The builder of a sharded loader, in the manner of Burn's `DataLoaderBuilder`.
+
+use super::sharded::{ShardedLoader, Transform};
+use crate::{World, sampler::DistributedSampler};
+use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
+use burn::tensor::Device;
+use std::sync::{Arc, atomic::AtomicUsize};
+
+/// Builds a [`ShardedLoader`]: see [`ShardedLoader::builder`].
+pub struct ShardedLoaderBuilder<I, O> {
+    dataset: Arc<dyn Dataset<I>>,
+    batcher: Arc<dyn Batcher<I, O>>,
+    batch_size: usize,
+    seed: Option<u64>,
+    workers: usize,
+    transform: Option<Transform<I>>,
+}
+
+impl<I, O> ShardedLoader<I, O> {
+    /// Starts a builder of a loader over `dataset`, which may be an `Arc`.
+    ///
+    /// ```
+    /// use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+    /// use burn::tensor::{Device, Tensor};
+    /// use collective::{World, loader::{DistributedLoader, ShardedLoader}};
+    ///
+    /// struct Stack;
+    /// impl Batcher<f32, Tensor<1>> for Stack {
+    ///     fn batch(&self, samples: Vec<f32>, device: &Device) -> Tensor<1> {
+    ///         Tensor::from_data(samples.as_slice(), device)
+    ///     }
+    /// }
+    ///
+    /// let samples = InMemDataset::new(vec![0.5; 100]);
+    /// let world = World { rank: 0, size: 2 };
+    /// let loader = ShardedLoader::builder(samples, Stack).batch_size(16).shuffle(7).num_workers(2).build(world);
+    /// assert_eq!(loader.epoch(1, 0, &Device::flex()).count(), 4);
+    /// ```
+    pub fn builder(
+        dataset: impl Dataset<I> + 'static,
+        batcher: impl Batcher<I, O> + 'static,
+    ) -> ShardedLoaderBuilder<I, O> {
+        ShardedLoaderBuilder {
+            dataset: Arc::new(dataset),
+            batcher: Arc::new(batcher),
+            batch_size: 1,
+            seed: None,
+            workers: 0,
+            transform: None,
+        }
+    }
+}
+
+impl<I, O> ShardedLoaderBuilder<I, O> {
+    /// Sets the number of samples of a rank's batch. Default: 1, which 0 stands for, too.
+    pub fn batch_size(mut self, batch_size: usize) -> Self {
+        self.batch_size = batch_size.max(1);
+        self
+    }
+
+    /// Shuffles the samples of all ranks together, in an order that depends on `seed` and the epoch.
+    ///
+    /// Default: the order of the data set.
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Sets the number of threads that build batches ahead. Default: 0, the calling thread builds them.
+    pub fn num_workers(mut self, num_workers: usize) -> Self {
+        self.workers = num_workers;
+        self
+    }
+
+    /// Puts every sample through `transform`, together with its epoch (from 1), on the threads that build batches.
+    ///
+    /// For the same epochs to give the same samples, it must depend on nothing else than its arguments.
+    pub fn transform(mut self, transform: impl Fn(usize, I) -> I + Send + Sync + 'static) -> Self {
+        self.transform = Some(Arc::new(transform));
+        self
+    }
+
+    /// Builds the loader of the rank that `world` names.
+    pub fn build(self, world: World) -> ShardedLoader<I, O> {
+        let Self { dataset, batcher, batch_size, seed, workers, transform } = self;
+        let sampler = DistributedSampler::new(dataset.len(), world, seed);
+        let (device, next_epoch) = (Device::default(), AtomicUsize::new(1));
+        ShardedLoader { dataset, batcher, sampler, batch_size, workers, device, transform, next_epoch }
+    }
+}

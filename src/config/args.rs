@@ -1,0 +1,196 @@
+//! Command-line flags of a training program.
+//!
+//! [`context`](crate::context) and [`Config`](super::Config) resolve them for this machine.
+
+use super::{
+    checkpoints::CheckpointArgs,
+    config_file::ExplicitFlags,
+    gradients::GradientArgs,
+    learning_rate::{Epochs, RateArgs},
+    values::{ProgressArg, ScaleArg},
+};
+use crate::context::{
+    ContextArgs,
+    values::{positive, probability, rate},
+};
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Flags shared by all training programs.
+///
+/// Flatten it as the first field of the program's arguments: it records the flags given on the command line.
+///
+/// ```
+/// use burn_ddp::TrainerArgs;
+/// use clap::Parser;
+///
+/// #[derive(Parser)]
+/// struct Args {
+///     #[command(flatten)]
+///     trainer: TrainerArgs,
+///     /// Units of the hidden layer
+///     #[arg(long, default_value_t = 32)]
+///     hidden: usize,
+/// }
+///
+/// let args = Args::parse_from(["program", "--epochs", "3", "--hidden", "64"]);
+/// assert_eq!((args.trainer.batch_size, args.hidden), (64, 64));
+/// ```
+#[derive(Args, Clone, Debug)]
+pub struct TrainerArgs {
+    // Must be first: the fields after it remove their values from the parsed matches.
+    #[command(flatten)]
+    pub(crate) explicit: ExplicitFlags,
+
+    #[command(flatten)]
+    pub context: ContextArgs,
+
+    /// Keep the file's order instead of shuffling every epoch
+    #[arg(long, hide_short_help = true, help_heading = "Data")]
+    pub no_shuffle: bool,
+    /// Fraction of the training set held out for validation; the test set is then evaluated once, at the end
+    ///
+    /// Early stopping and the best checkpoint then depend on validation. Which samples are held out depends on
+    /// --seed only. Without it, the test set is evaluated after every epoch.
+    #[arg(
+        long, default_value_t = 0.0, value_name = "FRACTION", value_parser = probability, hide_short_help = true,
+        help_heading = "Data"
+    )]
+    pub valid_split: f64,
+    /// Data loader threads; 0 builds batches between steps
+    #[arg(long, default_value_t = 1, value_name = "N", hide_short_help = true, help_heading = "Data")]
+    pub workers: usize,
+
+    /// Compute BatchNorm statistics over all ranks
+    #[arg(long, hide_short_help = true, help_heading = "Model")]
+    pub sync_bn: bool,
+    /// Initial weights: a run folder, .bpk, .pt, .pth or .safetensors
+    ///
+    /// .pt, .pth and .safetensors have PyTorch's key names.
+    #[arg(
+        long,
+        visible_alias = "weights",
+        value_name = "FILE",
+        hide_short_help = true,
+        help_heading = "Model"
+    )]
+    pub init_from: Option<PathBuf>,
+    /// Ignore parameters of --init-from that do not match, with a warning
+    #[arg(long, requires = "init_from", hide_short_help = true, help_heading = "Model")]
+    pub no_strict: bool,
+
+    /// Number of epochs; 0.5 is half an epoch
+    #[arg(long, default_value = "1", value_name = "N", help_heading = "Training")]
+    pub epochs: Epochs,
+    /// Samples per rank and step; in dp mode, samples per step over all devices
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = positive, help_heading = "Training")]
+    pub batch_size: usize,
+    /// Learning rate of one rank
+    #[arg(long, default_value_t = 0.05, value_name = "RATE", value_parser = rate, help_heading = "Training")]
+    pub lr: f64,
+    /// Scaling of the learning rate with the world size
+    #[arg(
+        long, value_enum, default_value_t = ScaleArg::Linear, hide_short_help = true, help_heading = "Training"
+    )]
+    pub scale_lr: ScaleArg,
+    /// Seed of weights, data order, dropout and augmentation
+    #[arg(
+        long,
+        default_value_t = 42,
+        value_name = "SEED",
+        hide_short_help = true,
+        help_heading = "Training"
+    )]
+    pub seed: u64,
+    /// Number of optimizer steps after which training ends with an evaluation
+    #[arg(
+        long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Training"
+    )]
+    pub max_steps: Option<usize>,
+    #[command(flatten)]
+    pub rate: RateArgs,
+    /// Continue when the training loss is NaN or infinite
+    #[arg(long, hide_short_help = true)]
+    pub allow_nan: bool,
+
+    #[command(flatten)]
+    pub gradients: GradientArgs,
+
+    #[command(flatten)]
+    pub checkpoints: CheckpointArgs,
+
+    /// Run folder [default: runs/DATE-TIME]
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub run_dir: Option<PathBuf>,
+    /// Write TensorBoard histograms of parameters and gradients every N steps
+    #[arg(
+        long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
+        value_parser = positive, hide_short_help = true, help_heading = "Output"
+    )]
+    pub histograms: Option<usize>,
+    /// Progress display: auto is bar on a terminal and plain elsewhere; tui is a dashboard
+    #[arg(
+        long, value_enum, default_value_t = ProgressArg::Auto, hide_short_help = true, help_heading = "Output"
+    )]
+    pub progress: ProgressArg,
+    /// Read flags from a TOML file, a config.json or a run folder
+    ///
+    /// Flags of the command line override those of the file.
+    #[arg(long, value_name = "FILE|RUN", help_heading = "Configuration")]
+    pub config: Option<PathBuf>,
+    /// Print the resolved configuration as JSON and exit
+    #[arg(long, hide_short_help = true, help_heading = "Configuration")]
+    pub print_config: bool,
+}
+
+impl TrainerArgs {
+    /// Validates the flags that do not depend on devices or data.
+    ///
+    /// # Errors
+    /// If a flag is invalid or flags contradict each other. The error names them.
+    pub fn check(&self) -> Result<()> {
+        self.checkpoints.check(self.run_dir.as_deref())?;
+        self.rate.check()?;
+        self.progress.check()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use clap::{CommandFactory, Parser};
+
+    /// A program with additional flags.
+    #[derive(Parser, Debug)]
+    pub struct Program {
+        #[command(flatten)]
+        pub trainer: TrainerArgs,
+        /// Dropout probability
+        #[arg(long, hide_short_help = true)]
+        pub dropout: Option<f64>,
+        /// Add BatchNorm
+        #[arg(long, hide_short_help = true)]
+        pub batch_norm: bool,
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Program::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for bad in [
+            ["--lr", "NaN"],
+            ["--batch-size", "0"],
+            ["--grad-accum-steps", "0"],
+            ["--clip-grad-norm", "0"],
+            ["--bucket-cap-mb", "-1"],
+            ["--grad-compression", "topk:2"],
+        ] {
+            let args = [&["program"][..], &bad].concat();
+            assert!(Program::try_parse_from(args).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Flags for checkpoints and early stopping.
+
+use crate::context::values::positive;
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Checkpoints")]
+pub struct CheckpointArgs {
+    /// Optimizer steps between checkpoints, besides those at the end of an epoch
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub save_every: Option<usize>,
+    /// Number of newest checkpoints to keep, besides the best one
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive, hide_short_help = true)]
+    pub keep_last: usize,
+    /// Resume from a checkpoint or from the newest one of a run folder [default: --run-dir]
+    ///
+    /// Without PATH, training starts from the beginning if --run-dir has no checkpoint yet.
+    #[arg(long, value_name = "PATH")]
+    #[serde(skip)]
+    pub resume: Option<Option<PathBuf>>,
+    /// Stop after PATIENCE epochs in a row without improvement
+    #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true)]
+    pub early_stop: Option<usize>,
+    /// Evaluation metric that selects the best epoch
+    #[arg(long, value_enum, default_value_t = Monitor::Loss, hide_short_help = true)]
+    pub monitor: Monitor,
+}
+
+impl CheckpointArgs {
+    /// Validates `--resume`.
+    ///
+    /// # Errors
+    /// If `--resume` names no run and `--run-dir` is missing, or its path is not a folder.
+    pub fn check(&self, run_dir: Option<&Path>) -> Result<()> {
+        match &self.resume {
+            Some(None) if run_dir.is_none() => {
+                bail!("--resume needs to know of which run: add --run-dir DIR, or --resume PATH")
+            }
+            Some(Some(path)) if !path.is_dir() => {
+                bail!("--resume {}: there is no such folder", path.display())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+/// Value of `--monitor`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Monitor {
+    Loss,
+    Accuracy,
+}

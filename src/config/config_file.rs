@@ -1,0 +1,185 @@
+//! `--config FILE`: flags from a file.
+//!
+//! They are inserted before those of the command line, so that clap validates both and the command line has
+//! precedence. The file is TOML, or JSON such as a run's `config.json`, whose `flags` reproduce the run.
+
+mod entries;
+mod explicit;
+
+pub use explicit::{ExplicitFlags, Flags};
+
+use anyhow::{Context, Result, bail};
+use clap::{
+    Arg, ArgAction, Command, Error, Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+    value_parser,
+};
+use entries::{Entry, Value};
+use std::{ffi::OsString, fs, path::Path};
+
+/// The flag that names the file.
+const CONFIG: &str = "--config";
+
+/// A flag whose value expands to a set of other flags, such as `--recipe`.
+#[derive(Clone, Copy)]
+pub struct Preset {
+    /// Name of the flag, with leading dashes.
+    pub flag: &'static str,
+    /// Expands a value; returns `None` for an invalid value.
+    pub flags: fn(&str) -> Option<Vec<String>>,
+}
+
+/// Parses the command line, including the files that `--config` names.
+///
+/// Like clap's `parse`, exits with a message if the command line is invalid.
+///
+/// # Errors
+/// If a file cannot be read or contains an invalid flag. The error names file, line and flag.
+pub fn parse<P: Parser>() -> Result<P> {
+    parse_with(None)
+}
+
+/// Parses the command line as [`parse`] does, with a preset. Flags of files override those of the preset.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_with<P: Parser>(preset: Option<Preset>) -> Result<P> {
+    let args = expand(&command::<P>(), std::env::args_os().collect(), preset)?;
+    Ok(parsed(args).unwrap_or_else(|error: Error| error.exit()))
+}
+
+/// Parses expanded `args`. Help is printed for the declared command, whose switches take no value.
+fn parsed<P: Parser>(mut args: Vec<OsString>) -> Result<P, Error> {
+    match command::<P>().try_get_matches_from(&args) {
+        Ok(matches) => P::from_arg_matches(&matches),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            let with_value = |text: &str| text.ends_with("=true") || text.ends_with("=false");
+            args.retain(|arg| !arg.to_str().is_some_and(with_value));
+            P::try_parse_from(args)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the command of `P`; a later flag overrides an earlier one.
+fn command<P: Parser>() -> Command {
+    switchable(P::command().args_override_self(true))
+}
+
+/// Inserts the flags of files before the others. Subcommands are unchanged.
+fn expand(command: &Command, mut args: Vec<OsString>, preset: Option<Preset>) -> Result<Vec<OsString>> {
+    let first = args.get(1).and_then(|arg| arg.to_str());
+    if args.is_empty() || first.is_some_and(|first| command.find_subcommand(first).is_some()) {
+        return Ok(args);
+    }
+    let typed = &args[1..];
+    let mut flags = Vec::new();
+    for path in named(CONFIG, typed) {
+        flags.extend(read(command, Path::new(&path))?.into_iter().map(OsString::from));
+    }
+    // The last one has precedence; clap reports an invalid value.
+    let chosen = preset.and_then(|preset| {
+        let value = named(preset.flag, typed).pop().or_else(|| named(preset.flag, &flags).pop())?;
+        (preset.flags)(value.to_str()?)
+    });
+    flags.splice(0..0, chosen.unwrap_or_default().into_iter().map(OsString::from));
+    args.splice(1..1, flags);
+    Ok(args)
+}
+
+/// Returns the values of `--flag VALUE` and `--flag=VALUE`, in order.
+fn named(flag: &str, args: &[OsString]) -> Vec<OsString> {
+    let mut values = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some(text) if text == flag => values.extend(args.next().cloned()),
+            Some(text) => values
+                .extend(text.strip_prefix(flag).and_then(|rest| rest.strip_prefix('=')).map(OsString::from)),
+            None => {}
+        }
+    }
+    values
+}
+
+/// Reads the flags of a file in command-line form.
+fn read(command: &Command, path: &Path) -> Result<Vec<String>> {
+    let path = &if path.is_dir() { path.join("config.json") } else { path.into() };
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {CONFIG} {}", path.display()))?;
+    let json = path.extension().is_some_and(|extension| extension == "json");
+    let entries = if json { entries::of_json(&text) } else { entries::of_toml(&text) };
+    let entries = entries.map_err(|(line, what)| anyhow::anyhow!("{}: {what}", place(path, line)))?;
+    let mut flags = Vec::new();
+    for (at, entry) in entries.iter().enumerate() {
+        let place = place(path, entry.line);
+        if entries[..at].iter().any(|earlier| earlier.name == entry.name) {
+            bail!("{place}: `{}` is there twice", entry.name);
+        }
+        let Some(flag) = typed(command, entry) else { continue };
+        check(command, &flag, &entry.name).with_context(|| place)?;
+        flags.push(flag);
+    }
+    Ok(flags)
+}
+
+fn place(path: &Path, line: usize) -> String {
+    format!("{}, line {line}", path.display())
+}
+
+/// Converts an entry to a command-line flag; returns `None` for `false`, unless the flag is a switch.
+fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String> {
+    let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
+    let stands_alone = arg.and_then(Arg::get_num_args).is_some_and(|values| values.min_values() == 0);
+    match value {
+        // A preset may have switched it on.
+        Value::Switch(false) if arg.is_some_and(is_switch) => Some(format!("--{name}=false")),
+        Value::Switch(on) if stands_alone => on.then(|| format!("--{name}")),
+        Value::Switch(on) => Some(format!("--{name}={on}")),
+        Value::Text(text) => Some(format!("--{name}={text}")),
+    }
+}
+
+/// Validates one flag alone. Conflicts with other flags are checked later.
+fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
+    if name == "config" {
+        bail!("a configuration file cannot name another one");
+    }
+    let Err(error) = command.clone().try_get_matches_from(["program", flag]) else { return Ok(()) };
+    match error.kind() {
+        ErrorKind::MissingRequiredArgument => Ok(()),
+        ErrorKind::UnknownArgument => match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(near)) => {
+                bail!("there is no flag `{name}`; did you mean `{}`?", near.trim_start_matches('-'))
+            }
+            Some(_) | None => bail!("there is no flag `{name}`; `--help` lists all"),
+        },
+        _ => {
+            let text = error.to_string();
+            let said = text.lines().map(str::trim).take_while(|line| !line.is_empty());
+            bail!("{}", said.collect::<Vec<_>>().join(" ").trim_start_matches("error: "))
+        }
+    }
+}
+
+/// Whether [`switchable`] has changed this argument.
+fn is_switch(arg: &Arg) -> bool {
+    arg.get_default_values() == ["false"]
+}
+
+/// Makes switches accept a value, so that `--batch-norm=false` overrides a file.
+fn switchable(command: Command) -> Command {
+    command.mut_args(|arg| match arg.get_action() {
+        ArgAction::SetTrue => arg
+            .action(ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_value("false")
+            .default_missing_value("true")
+            .value_parser(value_parser!(bool)),
+        _ => arg,
+    })
+}
+
+#[cfg(test)]
+mod tests;

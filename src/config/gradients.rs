@@ -1,0 +1,150 @@
+//! Flags for gradient accumulation, clipping and synchronisation.
+
+use clap::Args;
+use collective::{
+    gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
+    precision::Precision,
+};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr, sync::Arc};
+
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Gradients")]
+pub struct GradientArgs {
+    /// Batches per optimizer step; only the last one synchronises
+    #[arg(
+        long, default_value_t = 1, value_name = "N", value_parser = crate::context::values::positive, hide_short_help = true
+    )]
+    pub grad_accum_steps: usize,
+    /// Maximum norm of the averaged gradients
+    #[arg(long, value_name = "NORM", value_parser = above_zero, hide_short_help = true)]
+    pub clip_grad_norm: Option<f64>,
+    /// Gradient compression: none, bf16, fp16, topk:RATIO or powersgd:RANK
+    #[arg(long, default_value = "none", value_name = "HOOK", hide_short_help = true)]
+    pub grad_compression: Compression,
+    /// Precision of forward and backward: f32, bf16 or f16
+    ///
+    /// Parameters and optimizer state stay f32.
+    #[arg(long, default_value = "f32", value_name = "TYPE", hide_short_help = true)]
+    pub precision: Precision,
+    /// Gradient bucket size in MiB
+    #[arg(
+        long, default_value_t = 25.0, value_name = "MIB", value_parser = above_zero, hide_short_help = true
+    )]
+    pub bucket_cap_mb: f64,
+    /// First gradient bucket size in MiB
+    #[arg(long, default_value_t = 1.0, value_name = "MIB", value_parser = above_zero, hide_short_help = true)]
+    pub first_bucket_mb: f64,
+    /// Disable the overlap of gradient synchronisation with backward
+    #[arg(long, hide_short_help = true)]
+    pub no_overlap: bool,
+}
+
+impl GradientArgs {
+    /// Converts the flags to reducer options.
+    pub fn reducer(&self) -> ReducerOptions {
+        // As in PyTorch, a bucket's MB is 2^20 bytes.
+        let bytes = |mb: f64| (mb * f64::from(1 << 20)) as usize;
+        ReducerOptions {
+            buckets: BucketSizes { first: bytes(self.first_bucket_mb), rest: bytes(self.bucket_cap_mb) },
+            overlap: !self.no_overlap,
+            hook: self.grad_compression.hook(),
+            precision: self.precision,
+        }
+    }
+}
+
+/// Value of `--grad-compression`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Compression {
+    None,
+    Half(HalfPrecision),
+    TopK(f64),
+    PowerSgd(usize),
+}
+
+impl Compression {
+    fn hook(self) -> Option<Arc<dyn CommHook>> {
+        match self {
+            Compression::None => None,
+            Compression::Half(half) => Some(Arc::new(half)),
+            // The parser of the flag has validated the value.
+            Compression::TopK(ratio) => TopK::new(ratio).ok().map(|hook| Arc::new(hook) as _),
+            Compression::PowerSgd(rank) => PowerSgd::new(rank).ok().map(|hook| Arc::new(hook) as _),
+        }
+    }
+}
+
+impl Compression {
+    /// Whether the hook keeps error-feedback state between steps.
+    pub fn has_memory(self) -> bool {
+        match self {
+            Compression::None | Compression::Half(_) => false,
+            Compression::TopK(_) | Compression::PowerSgd(_) => true,
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once(':').map_or((text, None), |(name, value)| (name, Some(value)));
+        let unknown = || "expected none, bf16, fp16, topk, topk:RATIO, powersgd or powersgd:RANK".to_string();
+        match (name, value) {
+            ("none", None) => Ok(Compression::None),
+            ("bf16", None) => Ok(Compression::Half(HalfPrecision::Bf16)),
+            ("fp16", None) => Ok(Compression::Half(HalfPrecision::Fp16)),
+            ("topk", value) => {
+                let ratio = value.map_or(Ok(TopK::RATIO), |value| value.parse().map_err(|_| unknown()))?;
+                TopK::new(ratio).map(|_| Compression::TopK(ratio)).map_err(|error| error.to_string())
+            }
+            ("powersgd", value) => {
+                let rank = value.map_or(Ok(PowerSgd::RANK), |value| value.parse().map_err(|_| unknown()))?;
+                PowerSgd::new(rank).map(|_| Compression::PowerSgd(rank)).map_err(|error| error.to_string())
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Compression::None => f.write_str("none"),
+            Compression::Half(half) => f.write_str(half.name()),
+            Compression::TopK(ratio) => write!(f, "topk:{ratio}"),
+            Compression::PowerSgd(rank) => write!(f, "powersgd:{rank}"),
+        }
+    }
+}
+
+impl Serialize for Compression {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn above_zero(text: &str) -> Result<f64, String> {
+    crate::context::values::bounded(text, "a number above 0", |x| x > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressions_are_named_as_documented() {
+        assert_eq!("none".parse(), Ok(Compression::None));
+        assert_eq!("fp16".parse(), Ok(Compression::Half(HalfPrecision::Fp16)));
+        assert_eq!("topk".parse(), Ok(Compression::TopK(0.01)));
+        assert_eq!("topk:0.25".parse(), Ok(Compression::TopK(0.25)));
+        assert_eq!("powersgd:2".parse(), Ok(Compression::PowerSgd(2)));
+        for bad in ["", "zip", "bf16:2", "topk:0", "topk:x", "powersgd:0", "powersgd:1.5", "none:1"] {
+            assert!(bad.parse::<Compression>().is_err(), "{bad}");
+        }
+        for good in ["none", "bf16", "fp16", "topk:0.25", "powersgd:3"] {
+            assert_eq!(good.parse::<Compression>().expect(good).to_string(), good);
+        }
+    }
+}

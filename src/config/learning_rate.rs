@@ -1,0 +1,117 @@
+//! Flags for training length and learning rate.
+
+use crate::context::values::{bounded, rate};
+use anyhow::{Result, bail};
+use clap::Args;
+use collective::lr::LrSchedule;
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// Learning-rate warm-up and schedule flags.
+#[derive(Args, Clone, Copy, Debug, Serialize)]
+#[command(next_help_heading = "Training")]
+pub struct RateArgs {
+    /// Epochs of learning-rate warm-up; --warmup-start-factor sets its first rate
+    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = rate, hide_short_help = true)]
+    pub warmup_epochs: f64,
+    /// Warm-up start, relative to the learning rate, as in PyTorch's LinearLR
+    ///
+    /// By default the warm-up starts from --lr if --scale-lr raises the rate, otherwise from 1/3.
+    #[arg(long, value_name = "F", value_parser = start_factor, hide_short_help = true)]
+    pub warmup_start_factor: Option<f64>,
+    /// Learning-rate schedule: constant, one-cycle:PCT_START or cosine
+    ///
+    /// one-cycle rises over PCT_START of the run (0.3 by default) and falls over the rest.
+    #[arg(long, default_value = "constant", value_name = "CURVE", hide_short_help = true)]
+    pub lr_schedule: LrSchedule,
+}
+
+impl RateArgs {
+    /// Validates combinations of flags.
+    ///
+    /// # Errors
+    /// If a flag would have no effect.
+    pub fn check(&self) -> Result<()> {
+        let warmup_epochs = self.warmup_epochs;
+        match self.lr_schedule {
+            LrSchedule::OneCycle { .. } if warmup_epochs > 0.0 => bail!(
+                "--warmup-epochs {warmup_epochs}: --lr-schedule one-cycle has a rise of its own; give its length as one-cycle:PCT_START"
+            ),
+            LrSchedule::OneCycle { .. } | LrSchedule::Constant | LrSchedule::Cosine => {}
+        }
+        if self.warmup_start_factor.is_some() && warmup_epochs == 0.0 {
+            bail!("--warmup-start-factor needs --warmup-epochs above 0");
+        }
+        Ok(())
+    }
+}
+
+/// Parses a start factor that PyTorch's `LinearLR` accepts.
+fn start_factor(text: &str) -> Result<f64, String> {
+    bounded(text, "a number above 0 and at most 1", |factor| factor > 0.0 && factor <= 1.0)
+}
+
+/// Value of `--epochs`: a number of epochs, possibly fractional.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Epochs(f64);
+
+impl Epochs {
+    /// Number of epochs, counting a partial one.
+    pub fn begun(self) -> usize {
+        self.0.ceil() as usize
+    }
+
+    /// Number of optimizer steps for epochs of `epoch_steps` steps; at least one.
+    pub fn steps(self, epoch_steps: usize) -> usize {
+        ((self.0 * epoch_steps as f64).round() as usize).max(1)
+    }
+
+    /// Whether the last epoch is partial.
+    pub fn is_fraction(self) -> bool {
+        self.0.fract() != 0.0
+    }
+}
+
+impl FromStr for Epochs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let what = "a number above 0, such as 3 or 0.5";
+        bounded(text, what, |epochs| epochs > 0.0 && epochs <= 1e9).map(Epochs)
+    }
+}
+
+impl fmt::Display for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Epochs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_fraction() {
+            serializer.serialize_f64(self.0)
+        } else {
+            serializer.serialize_u64(self.0 as u64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_are_whole_or_in_part() {
+        let epochs = |text: &str| text.parse::<Epochs>();
+        let half = epochs("2.5").expect("good");
+        assert_eq!((half.begun(), half.steps(11), half.is_fraction()), (3, 28, true));
+        let whole = epochs("3").expect("good");
+        assert_eq!((whole.begun(), whole.steps(11), whole.is_fraction()), (3, 33, false));
+        assert_eq!(serde_json::json!([half, whole]).to_string(), "[2.5,3]");
+        assert_eq!(epochs("0.001").expect("good").steps(10), 1);
+        for bad in ["0", "-1", "NaN", "inf", "two", ""] {
+            assert!(epochs(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Configuration of a run, resolved once from flags, machine and data, and stored in `config.json`.
+
+pub mod args;
+mod checkpoints;
+pub mod config_file;
+pub mod gradients;
+pub mod learning_rate;
+pub mod values;
+
+pub use args::TrainerArgs;
+pub use checkpoints::{CheckpointArgs, Monitor};
+
+use crate::{
+    context::{Context, Mode, replicas::Replicas},
+    device::LocalDevice,
+};
+use anyhow::Result;
+use collective::{
+    lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
+    strategy::Position,
+};
+use config_file::Flags;
+use gradients::GradientArgs;
+use learning_rate::{Epochs, RateArgs};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+
+/// Settings that may differ between ranks: devices, threads, and those that only rank 0 uses.
+const RANK_LOCAL: [&str; 9] =
+    ["device", "replicas", "threads", "workers", "no_overlap", "init_from", "keep_last", "recipe", "flags"];
+
+/// All settings that determine the result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Config {
+    pub mode: Mode,
+    pub world_size: usize,
+    pub device: LocalDevice,
+    pub replicas: Option<Replicas>,
+    pub threads: usize,
+    #[serde(flatten)]
+    pub dataset: Option<DatasetName>,
+    pub train_samples: usize,
+    /// 0 without `--valid-split`.
+    pub valid_samples: usize,
+    pub test_samples: usize,
+    pub valid_split: f64,
+    pub shuffle: bool,
+    pub workers: usize,
+    pub sync_bn: bool,
+    pub init_from: Option<PathBuf>,
+    pub epochs: Epochs,
+    pub batch_size: usize,
+    pub lr: f64,
+    pub scale_lr: LrScaling,
+    pub lr_factor: f64,
+    #[serde(flatten)]
+    pub rate: RateArgs,
+    pub allow_nan: bool,
+    #[serde(flatten)]
+    pub gradients: GradientArgs,
+    #[serde(flatten)]
+    pub checkpoints: CheckpointArgs,
+    pub seed: u64,
+    pub max_steps: Option<usize>,
+    /// Settings that the program adds.
+    #[serde(flatten)]
+    pub own: Map<String, Value>,
+    pub version: &'static str,
+    /// Flags that reproduce the run, for `--config`.
+    pub flags: Flags,
+}
+
+/// Name and source of a data set, for display.
+#[derive(Clone, Debug, Serialize)]
+pub struct DatasetName {
+    #[serde(rename = "dataset")]
+    pub name: String,
+    /// Folder or generator of the data.
+    #[serde(skip)]
+    pub source: String,
+}
+
+/// Inputs of a configuration besides flags and machine.
+#[derive(Clone, Debug, Default)]
+pub struct Resolved {
+    pub dataset: Option<DatasetName>,
+    pub train_samples: usize,
+    pub valid_samples: usize,
+    pub test_samples: usize,
+    /// Settings that the program adds, by their names in `config.json`.
+    pub own: Map<String, Value>,
+    /// Resolved values of the program's flags.
+    pub decided: Map<String, Value>,
+}
+
+impl Config {
+    /// Resolves the configuration of a run of `context`.
+    pub fn resolve(args: &TrainerArgs, context: &Context, resolved: Resolved) -> Self {
+        let Resolved { dataset, train_samples, valid_samples, test_samples, own, decided } = resolved;
+        let (role, threads) = (context.role(), context.threads());
+        let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
+        let scale_lr = LrScaling::from(args.scale_lr);
+        let mut flags = args.explicit.flags();
+        flags.pin(mode, world_size, device, role.replicas.as_ref(), threads);
+        decided.into_iter().for_each(|(name, value)| flags.set(&name, value));
+        Self {
+            mode,
+            world_size,
+            device,
+            replicas: role.replicas.clone(),
+            threads,
+            dataset,
+            train_samples,
+            valid_samples,
+            test_samples,
+            valid_split: args.valid_split,
+            shuffle: !args.no_shuffle,
+            workers: args.workers,
+            sync_bn: args.sync_bn,
+            init_from: args.init_from.clone(),
+            epochs: args.epochs,
+            batch_size: args.batch_size,
+            lr: args.lr,
+            scale_lr,
+            lr_factor: scale_lr.factor(world_size),
+            rate: args.rate,
+            allow_nan: args.allow_nan,
+            gradients: args.gradients.clone(),
+            checkpoints: args.checkpoints.clone(),
+            seed: args.seed,
+            max_steps: args.max_steps,
+            own,
+            version: env!("CARGO_PKG_VERSION"),
+            flags,
+        }
+    }
+
+    /// Returns the settings that must be equal on all ranks, by their names in `config.json`.
+    ///
+    /// # Errors
+    /// If the configuration cannot be serialised as JSON.
+    pub fn settings(&self) -> Result<Vec<(String, String)>> {
+        let Value::Object(all) = serde_json::to_value(self)? else { return Ok(Vec::new()) };
+        let shared = all.into_iter().filter(|(name, _)| !RANK_LOCAL.contains(&name.as_str()));
+        let text = |value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Ok(shared.map(|(name, value)| (name, text(value))).collect())
+    }
+
+    /// Number of optimizer steps in an epoch of `batches` batches per rank.
+    fn epoch_steps(&self, batches: usize) -> usize {
+        batches.div_ceil(self.gradients.grad_accum_steps)
+    }
+
+    /// Returns the last optimizer step if training ends within an epoch.
+    ///
+    /// An epoch has `batches` batches per rank; `left` of them remain in the epoch of `position`.
+    pub fn last_step(&self, batches: usize, left: usize, position: &Position) -> Option<usize> {
+        let epoch = self.epoch_steps(batches);
+        // Computed from the epoch, because a previous world size would give another step count.
+        let done = position.epoch * epoch - self.epoch_steps(left);
+        let end = || position.step + self.epochs.steps(epoch).saturating_sub(done);
+        let ends = [self.max_steps, self.epochs.is_fraction().then(end)];
+        ends.into_iter().flatten().min()
+    }
+
+    /// Returns the learning-rate warm-up over `steps` steps.
+    ///
+    /// If the rate grows with the world size, it starts from the unscaled rate, as in Goyal et al. 2017.
+    /// Otherwise, or with an explicit start factor, it is PyTorch's `LinearLR`.
+    pub fn warmup(&self, steps: usize) -> WarmupLr {
+        let target = self.lr * self.lr_factor;
+        match self.rate.warmup_start_factor {
+            Some(factor) => WarmupLr::linear(factor, target, steps),
+            None if self.lr_factor > 1.0 => WarmupLr::new(self.lr, target, steps),
+            None => WarmupLr::linear(WarmupLr::START_FACTOR, target, steps),
+        }
+    }
+
+    /// Returns the warm-up and the number of training steps if training ends during warm-up.
+    pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
+        let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
+        let steps = self.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
+    }
+
+    /// Returns the learning-rate schedule for epochs of `batches` batches per rank.
+    pub fn schedule(&self, batches: usize) -> ScheduledLr {
+        let (curve, epoch) = (self.rate.lr_schedule, self.epoch_steps(batches));
+        let warmup = self.warmup((self.rate.warmup_epochs * epoch as f64).round() as usize);
+        let whole = self.epochs.steps(epoch);
+        match self.max_steps {
+            Some(max) if max < whole && curve != LrSchedule::Constant => {
+                ScheduledLr::new(curve, warmup, max, None)
+            }
+            Some(_) | None => ScheduledLr::new(curve, warmup, whole, Some(epoch)),
+        }
+    }
+}

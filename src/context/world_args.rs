@@ -1,0 +1,136 @@
+//! Flags for rank, world size and rendezvous, like the arguments of PyTorch's `init_process_group`.
+
+use crate::{
+    context::values::positive,
+    launch::world::Environment,
+    process::{console::eprint_line, exit, stop},
+};
+use anyhow::{Result, bail};
+use collective::{InitMethod, Options, ProcessGroup, Transport};
+use std::time::Duration;
+
+/// Rank, world size and init method, for processes without a launcher.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct WorldArgs {
+    /// Rendezvous: env://, tcp://HOST:PORT, file:///PATH or mpi:// [default: the launcher's]
+    #[arg(long, alias = "init_method", value_name = "URL", hide_short_help = true, help_heading = "World")]
+    pub init_method: Option<InitMethod>,
+    /// Rank of this process [default: the launcher's]
+    #[arg(long, value_name = "R", requires = "world_size", hide_short_help = true, help_heading = "World")]
+    pub rank: Option<usize>,
+    /// Number of processes [default: the launcher's]
+    #[arg(
+        long, alias = "world_size", value_name = "N", requires = "rank", value_parser = positive,
+        hide_short_help = true, help_heading = "World"
+    )]
+    pub world_size: Option<usize>,
+    /// Job id; processes of other jobs at the same address are refused [default: the launcher's]
+    #[arg(long, alias = "job_id", value_name = "ID", hide_short_help = true, help_heading = "World")]
+    pub job_id: Option<String>,
+    /// Time limit of the rendezvous in seconds [default: 300]
+    #[arg(
+        long, value_name = "SECONDS", value_parser = crate::context::values::seconds, hide_short_help = true,
+        help_heading = "World"
+    )]
+    pub rendezvous_timeout: Option<f64>,
+}
+
+impl WorldArgs {
+    /// Reads rank and world size from these flags or the launcher's environment variables.
+    ///
+    /// Returns `None` if neither is set.
+    ///
+    /// # Errors
+    /// If a flag or variable is missing or out of range. The error names it.
+    pub fn environment(&self) -> Result<Option<Environment>> {
+        if let (Some(rank), Some(world_size)) = (self.rank, self.world_size) {
+            if rank >= world_size {
+                bail!("--rank {rank} must be below --world-size {world_size}; ranks count from 0");
+            }
+            exit::set_rank(rank);
+        }
+        let own = |name: &str| match name {
+            "RANK" => self.rank,
+            "WORLD_SIZE" => self.world_size,
+            _ => None,
+        };
+        Environment::from_lookup(|name| {
+            own(name).map(|value| value.to_string()).or_else(|| std::env::var(name).ok())
+        })
+    }
+
+    /// Initialises the process group of all ranks.
+    ///
+    /// # Errors
+    /// If the address of rank 0 is unknown, or [`ProcessGroup::init`] fails.
+    pub fn connect(
+        &self,
+        environment: Environment,
+        transport: Transport,
+        options: Options,
+    ) -> Result<ProcessGroup> {
+        let Environment { rank, world_size, .. } = environment;
+        if world_size == 1 {
+            return Ok(ProcessGroup::solo());
+        }
+        let options = options.transport(transport).rank(rank).world_size(world_size);
+        let method = self.init_method.clone().map_or_else(|| environment.init_method(transport), Ok)?;
+        Ok(ProcessGroup::init(method, self.options(rank, options))?)
+    }
+
+    /// Adds these flags, stop signals and waiting messages to `options`.
+    fn options(&self, rank: usize, options: Options) -> Options {
+        let options = options
+            .stop_requested(|| stop::requested() > 0)
+            .on_warning(move |warning| eprint_line(&format!("rank {rank}: {warning}")));
+        let options = match self.rendezvous_timeout {
+            Some(seconds) => options.rendezvous_timeout(Duration::from_secs_f64(seconds)),
+            None => options,
+        };
+        match &self.job_id {
+            Some(job) => options.group_name(job),
+            None => options,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        world: WorldArgs,
+    }
+
+    fn parsed(flags: &str) -> Result<WorldArgs> {
+        Ok(Flags::try_parse_from(["x"].into_iter().chain(flags.split_whitespace()))?.world)
+    }
+
+    #[test]
+    fn flags_stand_for_a_launchers_variables() {
+        let flags = parsed("--init-method file:///tmp/job --rank 1 --world-size 3").expect("good flags");
+        let environment = flags.environment().expect("a rank").expect("a launched rank");
+        assert_eq!((environment.rank, environment.world_size), (1, 3));
+        assert_eq!(flags.init_method.map(|method| method.to_string()).as_deref(), Some("file:///tmp/job"));
+    }
+
+    #[test]
+    fn contradictions_name_the_flag() {
+        for (flags, named) in [
+            ("--rank 1", "--world-size"),
+            ("--world-size 2", "--rank"),
+            ("--rank 0 --world-size 0", "--world-size"),
+            ("--init-method tcp://nowhere", "the port is missing"),
+            ("--rendezvous-timeout 0", "--rendezvous-timeout"),
+        ] {
+            let error = parsed(flags).map(drop).expect_err(flags).to_string();
+            assert!(error.contains(named), "`{flags}`: {error} should contain {named}");
+        }
+        let flags = parsed("--rank 2 --world-size 2").expect("known when they are used");
+        let error = flags.environment().expect_err("no such rank").to_string();
+        assert!(error.contains("--rank 2") && error.contains("--world-size 2"), "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Device flags, and the GPUs available to them.
+
+use super::{Accelerator, LocalDevice};
+use serde::{Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// Value of `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceArg {
+    Auto,
+    Cpu,
+    Gpu(Accelerator, Option<usize>),
+}
+
+impl FromStr for DeviceArg {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "auto" => return Ok(DeviceArg::Auto),
+            "cpu" => return Ok(DeviceArg::Cpu),
+            _ => {}
+        }
+        let (kind, number) = s.split_once(':').map_or((s, None), |(kind, number)| (kind, Some(number)));
+        let number = number.map(str::parse).transpose();
+        match (kind.parse(), number) {
+            (Ok(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
+            _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu, or such as cuda:N with N a device number from 0".into()),
+        }
+    }
+}
+
+/// Entry of `--device-ids`: a GPU, or one of several replicas on the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceId {
+    Cpu(usize),
+    Gpu(Accelerator, usize),
+}
+
+impl FromStr for DeviceId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
+        match (kind, number.parse()) {
+            ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
+            (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
+                Ok(DeviceId::Gpu(kind.parse()?, number))
+            }
+            _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
+            DeviceId::Gpu(kind, number) => write!(f, "{kind}:{number}"),
+        }
+    }
+}
+
+impl Serialize for DeviceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl DeviceId {
+    /// Device that holds the replica.
+    pub fn local(self) -> LocalDevice {
+        match self {
+            DeviceId::Cpu(_) => LocalDevice::Cpu,
+            DeviceId::Gpu(kind, number) => LocalDevice::Gpu(kind, number),
+        }
+    }
+}
+
+/// GPUs of one backend that a run may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpus {
+    pub kind: Accelerator,
+    pub count: usize,
+}
+
+/// Finds the GPUs of the backend that `--device` names, or of the fastest one available.
+///
+/// # Errors
+/// If there are none, or `wanted` is the CPU. The error states the reason.
+pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
+    match wanted {
+        DeviceArg::Cpu => Err("the CPU was asked for".into()),
+        DeviceArg::Gpu(kind, _) => kind.count().map(|count| Gpus { kind, count }),
+        DeviceArg::Auto => {
+            let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());
+            let mut reasons = Vec::new();
+            for kind in built_in {
+                match kind.count_hardware() {
+                    Ok(count) => return Ok(Gpus { kind, count }),
+                    Err(reason) => reasons.push(reason),
+                }
+            }
+            if reasons.is_empty() {
+                reasons.push("this program was built without any GPU's backend".into());
+            }
+            Err(reasons.join("; "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_documented() {
+        assert_eq!("cuda:3".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, Some(3))));
+        assert_eq!("cuda".parse(), Ok(DeviceArg::Gpu(Accelerator::Cuda, None)));
+        assert_eq!("vulkan:0".parse(), Ok(DeviceArg::Gpu(Accelerator::Vulkan, Some(0))));
+        for bad in ["gpu", "cuda:", "cuda:-1", "cuda:x", "cpu:0:1", ""] {
+            assert!(bad.parse::<DeviceArg>().is_err(), "{bad}");
+        }
+    }
+}

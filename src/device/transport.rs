@@ -1,0 +1,78 @@
+//! Choice of NCCL or host memory for collectives on tensors.
+
+use crate::device::{Accelerator, LocalDevice};
+use anyhow::{Result, bail};
+use collective::{DevicePath, ProcessGroup, Transport, transport::nccl::DeviceSite};
+use std::sync::Arc;
+
+/// Attaches the group's devices to NCCL if possible, and returns a description of the transport.
+///
+/// It is a collective: every rank must call it. A group of one rank is attached only with `even_alone`. If CUDA
+/// devices use host memory, rank 0 prints a warning with the reason.
+///
+/// # Errors
+/// If a collective fails, or `wanted` is NCCL and it cannot be used.
+pub fn attach(
+    wanted: Transport,
+    device: LocalDevice,
+    group: &ProcessGroup,
+    even_alone: bool,
+    warn: &dyn Fn(&str),
+) -> Result<String> {
+    let host = group.transport();
+    if group.world_size() == 1 && !even_alone {
+        return Ok(host.into());
+    }
+    let devices: Vec<String> = group.all_gather_object(&device.to_string())?;
+    let kind = |device: &String| device.split(':').next().unwrap_or_default().to_string();
+    if let Some(rank) = (1..devices.len()).find(|rank| kind(&devices[*rank]) != kind(&devices[0])) {
+        warn(&format!(
+            "this world mixes devices (rank 0 has {}, rank {rank} {}): the mathematics is the same, but every step waits for the slowest rank",
+            devices[0], devices[rank]
+        ));
+    }
+    let cuda = Accelerator::Cuda.name();
+    let some = devices.iter().any(|device| kind(device) == cuda);
+    match wanted {
+        Transport::Nccl => match group.attach(site(device))? {
+            DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
+            DevicePath::Host(why) => {
+                bail!("--transport nccl: {why}. Leave the flag out to go through host memory")
+            }
+        },
+        Transport::Auto if some => match group.attach(site(device))? {
+            DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
+            DevicePath::Host(why) => {
+                warn(&format!(
+                    "gradients go through host memory over {host}, not NCCL: {why}. Each step then copies all gradients to the host and back, and the GPUs wait meanwhile"
+                ));
+                Ok(format!("{host}, staged through host memory"))
+            }
+        },
+        _ => Ok(host.into()),
+    }
+}
+
+/// Returns the NCCL interface of a device.
+///
+/// # Errors
+/// If the device is not an NVIDIA GPU or cannot be initialised.
+#[cfg(feature = "cuda")]
+pub fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
+    match device {
+        LocalDevice::Gpu(Accelerator::Cuda, index) => {
+            let site = collective::cuda::CudaSite::new(index).map_err(|error| error.to_string())?;
+            Ok(Arc::new(site))
+        }
+        other => Err(format!("its device is {other}, and NCCL is for NVIDIA GPUs")),
+    }
+}
+
+/// Returns the NCCL interface of a device.
+///
+/// # Errors
+/// Always, because this program was built without CUDA.
+#[cfg(not(feature = "cuda"))]
+pub fn site(_: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
+    Err(Accelerator::Cuda.devices().err().unwrap_or_default())
+}

@@ -1,0 +1,41 @@
+//! Atomic writes of files.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+/// Writes a file atomically: to a temporary name, synced, then renamed.
+///
+/// # Errors
+/// If a file operation fails. An existing file is then unchanged.
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.tmp"));
+    let renamed = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
+    if renamed.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    renamed?;
+    sync_folder(path.parent().unwrap_or(Path::new(".")))
+}
+
+/// Writes and syncs a file without renaming, for files in a folder that is renamed later.
+///
+/// # Errors
+/// If a file operation fails.
+pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Syncs a folder, so that creations, renames and removals in it survive a power failure.
+///
+/// # Errors
+/// If the folder cannot be opened or synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,90 @@
+//! Exit codes and error reporting.
+
+use crate::process::{console::eprint_line, stop};
+use collective::{Error, health};
+use std::{
+    process::ExitCode,
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Exit code of a process that failed by itself.
+pub const FAILED: u8 = 1;
+/// Exit code of a rank that failed because of another rank: `EX_TEMPFAIL` of sysexits.h.
+pub const OTHER_RANK_FAILED: u8 = 75;
+
+/// Exit code of a rank that exited cleanly after a stop signal: 128 + signal, as in a shell.
+pub fn signal_code(signal: u8) -> u8 {
+    signal.saturating_add(128)
+}
+
+/// Returns the stop signal of an exit code, the inverse of [`signal_code`].
+pub fn asked_by(code: i32) -> Option<i32> {
+    let signal = code - 128;
+    [libc::SIGINT, libc::SIGTERM].contains(&signal).then_some(signal)
+}
+
+/// Environment variable set by this crate's launcher, which reports the first failing rank itself.
+pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
+
+/// Time for the rank that failed first to report its error, and for the launcher to detect it.
+const ROOT_CAUSE_GRACE: Duration = Duration::from_secs(2);
+
+/// Rank set by `--rank`.
+static RANK: OnceLock<usize> = OnceLock::new();
+
+/// Sets the rank in error messages of this process, for processes without a launcher.
+pub(crate) fn set_rank(rank: usize) {
+    // The command line is parsed once.
+    let _ = RANK.set(rank);
+}
+
+fn own_rank() -> Option<String> {
+    RANK.get().map(usize::to_string).or_else(|| std::env::var("RANK").ok())
+}
+
+/// Converts a program's result into its exit code and prints an error to standard error.
+///
+/// Under this crate's launcher, a rank that failed because of another rank waits before it prints. The launcher
+/// terminates it if another rank reports the root cause. Otherwise, for example after a network failure, this
+/// rank's error is printed.
+pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
+    // A device may have dropped work whose result was never read.
+    let error = match result.and_then(|code| Ok(health::check().map(|()| code)?)) {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    let consequence = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(is_consequence);
+    let until = Instant::now() + ROOT_CAUSE_GRACE;
+    while consequence && std::env::var_os(LAUNCHED).is_some() && Instant::now() < until {
+        if stop::requested() > 0 {
+            return ExitCode::from(OTHER_RANK_FAILED);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let who = own_rank().map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    eprint_line(&format!("error: {who}{error:#}"));
+    ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
+}
+
+/// Whether `error` is only a consequence of another rank's failure.
+fn is_consequence(error: &Error) -> bool {
+    match error {
+        Error::PeerLost { .. } => true,
+        Error::Poisoned(first) => is_consequence(first),
+        // That rank reports the error.
+        Error::Remote { rank, .. } => other_rank(*rank),
+        // All ranks fail with the same error; rank 0 reports it.
+        Error::SettingsDiffer { .. }
+        | Error::Diverged { .. }
+        | Error::NonFinite { .. }
+        | Error::LossScale { .. } => other_rank(0),
+        _ => false,
+    }
+}
+
+/// Whether the rank of this process is known and differs from `rank`.
+fn other_rank(rank: usize) -> bool {
+    own_rank().is_some_and(|own| own != rank.to_string())
+}

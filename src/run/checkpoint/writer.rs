@@ -1,0 +1,67 @@
+//! Checkpoint sink of a run folder, used on rank 0.
+
+use super::{
+    super::{log::RunLog, tensorboard::EventLog},
+    CheckpointStore, Identity, Manifest,
+    store::Retention,
+};
+use crate::config::{CheckpointArgs, Config};
+use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
+
+/// Checkpoint sink that writes to a run folder and decides when to stop early.
+pub struct CheckpointWriter {
+    store: CheckpointStore,
+    log: Arc<RunLog>,
+    events: Arc<EventLog>,
+    args: CheckpointArgs,
+    identity: Identity,
+    world_size: usize,
+    batch_size: usize,
+    began: Instant,
+}
+
+impl CheckpointWriter {
+    /// Creates a writer for the run folder `run`; `began` is the start time of the process.
+    pub fn new(
+        run: &Path,
+        log: Arc<RunLog>,
+        events: Arc<EventLog>,
+        config: &Config,
+        identity: Identity,
+        began: Instant,
+    ) -> Self {
+        let Config { world_size, batch_size, checkpoints: args, .. } = config.clone();
+        Self { store: CheckpointStore::of(run), log, events, args, identity, world_size, batch_size, began }
+    }
+
+    fn write(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
+        // A run resumed from this checkpoint keeps these rows, so they must be on disk first.
+        let mut progress = self.log.sync()?;
+        self.events.flush()?;
+        progress.seconds += self.began.elapsed().as_secs_f64();
+        let keep =
+            Retention { newest: self.args.keep_last, best: progress.best.as_ref().map(|best| best.step) };
+        let manifest = Manifest {
+            version: env!("CARGO_PKG_VERSION").into(),
+            position: snapshot.position.clone(),
+            world_size: self.world_size,
+            batch_size: self.batch_size,
+            identity: self.identity.clone(),
+            progress,
+            files: BTreeMap::new(),
+        };
+        self.store.write(manifest, snapshot, keep)
+    }
+}
+
+impl CheckpointSink for CheckpointWriter {
+    fn keep(&self, snapshot: &Snapshot) -> Result<(), String> {
+        self.write(snapshot).map_err(|error| format!("{error:#}"))
+    }
+
+    fn is_over(&self, _report: &EpochReport) -> bool {
+        // The log observes the report first. `keep` reports its write errors.
+        self.args.early_stop.is_some_and(|patience| self.log.epochs_since_best() >= patience)
+    }
+}

@@ -1,0 +1,161 @@
+//! Model weights in files: Burn records, PyTorch `.pt`, and safetensors with PyTorch's key names and layouts.
+
+use crate::{context::Context, process::atomic_file};
+use anyhow::{Context as _, Result, anyhow, bail};
+use burn::module::{ModuleMapper, Param};
+use burn::store::{
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, BurnpackStore, KeyRemapper, ModuleSnapshot,
+    PyTorchToBurnAdapter, PytorchStore, SafetensorsStore, pytorch_reader::PytorchReader,
+};
+use burn::tensor::{DType, FloatDType, Tensor};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A module with weights loaded from a file.
+pub struct Loaded<M> {
+    pub model: M,
+    /// Number of tensors that were loaded.
+    pub loaded: usize,
+    /// Tensors that are missing, unused or incompatible, with reasons.
+    pub mismatches: Vec<String>,
+}
+
+/// Resolves `path` to a weights file: itself, or the model of a run or checkpoint folder.
+///
+/// # Errors
+/// If there is no such file or the folder contains no model.
+pub fn find(path: &Path) -> Result<PathBuf> {
+    if path.is_dir() {
+        // An unfinished run has a model only in its checkpoints.
+        let places = ["model.bpk", "checkpoints/last/model.bpk"].map(|place| path.join(place));
+        let found = places.into_iter().find(|place| place.is_file());
+        return found.ok_or_else(|| anyhow!("{}: there is no model in this folder", path.display()));
+    }
+    if !path.is_file() {
+        bail!("{}: no such file", path.display());
+    }
+    Ok(path.into())
+}
+
+/// Loads the tensors of a run or file that `model` also has.
+///
+/// Keys may have DDP's `module.` prefix. Any float type is converted to f32.
+///
+/// # Errors
+/// If the file cannot be read or has an unknown extension.
+pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
+    let path = find(path)?;
+    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
+    let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(&e))?;
+    let result = match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
+        "safetensors" => {
+            let store = SafetensorsStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
+            let mut store = store.remap(prefix).allow_partial(true).validate(false);
+            model.load_from(&mut store).map_err(|e| failed(&e))?
+        }
+        "bpk" => {
+            let mut store = BurnpackStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
+            model.load_from(&mut store).map_err(|e| failed(&e))?
+        }
+        "pt" | "pth" => {
+            let mut store = PytorchStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
+            if let Some(key) = state_dict_key(&model, &path) {
+                store = store.with_top_level_key(key);
+            }
+            model.load_from(&mut store).map_err(|e| failed(&e))?
+        }
+        other => bail!(failed(&format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors"))),
+    };
+    Ok(Loaded { model: model.map(&mut ToF32), loaded: result.applied.len(), mismatches: mismatches(&result) })
+}
+
+impl Context {
+    /// Writes a module's weights on rank 0 as [`save`] does; other ranks do nothing.
+    ///
+    /// # Errors
+    /// As for [`save`].
+    pub fn save<M: ModuleSnapshot>(&self, module: &M, path: impl AsRef<Path>) -> Result<()> {
+        if self.is_main() { save(module, path.as_ref(), "") } else { Ok(()) }
+    }
+}
+
+/// Writes a module's weights atomically to a `.safetensors` or `.bpk` file.
+///
+/// safetensors files have PyTorch's key names and layouts, with `prefix` before every key.
+///
+/// # Errors
+/// If the file has another extension or cannot be written.
+pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<()> {
+    let failed = || format!("cannot write {}", path.display());
+    let bytes = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("safetensors") => {
+            let store = SafetensorsStore::from_bytes(None).with_to_adapter(BurnToPyTorchAdapter);
+            // Hugging Face's libraries require this entry for PyTorch tensors.
+            let mut store = store.metadata("format", "pt").with_key_remapping("^", prefix);
+            module.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
+            store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?
+        }
+        Some("bpk") => {
+            let record = module.clone().into_record().into_bytes();
+            record.map_err(|error| anyhow!("{}: {error}", failed()))?.to_vec()
+        }
+        _ => bail!("{}: the file to write must end in .safetensors or .bpk", path.display()),
+    };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    atomic_file::write(path, &bytes).with_context(failed)
+}
+
+/// Returns the key of the state dict in a PyTorch checkpoint, if it is nested.
+fn state_dict_key<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
+    let first = model.collect(None, None, true).into_iter().next()?.name;
+    // Read errors are reported when the file is loaded.
+    let keys = PytorchReader::new(path).ok()?.keys();
+    let before = keys.iter().find_map(|key| key.strip_suffix(&first))?;
+    let key = before.trim_end_matches("module.").trim_end_matches('.');
+    (!key.is_empty()).then(|| key.to_owned())
+}
+
+/// Describes tensors that are missing, unused or incompatible.
+fn mismatches(result: &ApplyResult) -> Vec<String> {
+    let mut mismatches: Vec<String> = result.errors.iter().map(mismatch).collect();
+    mismatches.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
+    // PyTorch stores `num_batches_tracked` for cumulative averages, which Burn's BatchNorm does not support.
+    let extra = result.unused.iter().filter(|name| !name.ends_with("num_batches_tracked"));
+    mismatches
+        .extend(extra.map(|name| format!("`{name}` is not in the network (is --batch-norm set as it was?)")));
+    mismatches
+}
+
+fn mismatch(error: &ApplyError) -> String {
+    match error {
+        ApplyError::ShapeMismatch { path, expected, found } => {
+            format!("`{path}` has the shape {found} in the file, and {expected} in the network")
+        }
+        ApplyError::DTypeMismatch { path, expected, found } => {
+            format!("`{path}` is of {found:?} in the file, and {expected:?} in the network")
+        }
+        ApplyError::AdapterError { path, message } | ApplyError::LoadError { path, message } => {
+            format!("`{path}` cannot be read: {message}")
+        }
+    }
+}
+
+/// Converts loaded parameters, which keep the float type of the file, to f32.
+struct ToF32;
+
+impl ModuleMapper for ToF32 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if param.val().dtype() == DType::F32 {
+            return param;
+        }
+        param.map(|old| {
+            let trained = old.is_require_grad();
+            // A parameter must be a leaf of the graph, so it is detached from the cast.
+            old.cast(FloatDType::F32).detach().set_require_grad(trained)
+        })
+    }
+}

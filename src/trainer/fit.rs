@@ -1,0 +1,148 @@
+//! `Trainer::fit`: runs training and evaluation.
+
+#[cfg(feature = "cuda")]
+use super::kernel_progress::KernelProgress;
+use super::{
+    Loaders, RunFiles, Trainer,
+    prepare::{devices, prepared},
+    progress::{Progress, Style, print_header},
+    resumed::Resumed,
+    strategy::Setup,
+};
+use crate::{
+    config::{Config, Monitor},
+    process::stop,
+    run::{EvaluatedSet, tensorboard::GradientHistograms},
+};
+use anyhow::{Result, bail};
+use burn::optim::ModuleOptimizer;
+use burn::train::{Learner, LearnerModel, SupervisedTraining, logger::InMemoryMetricLogger};
+use collective::{
+    metric::StepOutput,
+    strategy::{
+        Checkpoints, DdpStrategy, Observer, StopRequest, TrainedOutput, ValidOutput, collective_error,
+    },
+};
+use std::sync::Arc;
+
+impl<M> Trainer<'_, M>
+where
+    M: LearnerModel,
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Trains and evaluates for the configured epochs and steps, and writes the run folder.
+    ///
+    /// # Errors
+    /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
+    /// data loader or another rank fails, or the loss is not finite.
+    pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
+        let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, data_parallel } =
+            self;
+        let (console, group, device) = (context.console(), context.group(), context.device());
+        (resolved.train_samples, resolved.test_samples) = (loaders.train.samples(), loaders.test.samples());
+        resolved.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
+        let mut config = Config::resolve(args, context, resolved);
+        if args.print_config {
+            console.print(&serde_json::to_string_pretty(&config)?);
+            return Ok(());
+        }
+        if config.valid_split > 0.0 && config.valid_samples == 0 {
+            bail!("--valid-split {}: this program has no validation set", config.valid_split);
+        }
+        group.verify_settings(&config.settings()?)?;
+        let digests = group.all_gather_object(&data_digest)?;
+        if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
+            bail!("rank {rank} does not have the data that rank 0 has; give all ranks the same data set");
+        }
+        if config.checkpoints.monitor == Monitor::Accuracy && !ValidOutput::<M>::names().contains(&"accuracy")
+        {
+            bail!("--monitor accuracy: this model is not a classifier; use --monitor loss");
+        }
+
+        let resumed = Resumed::find(args, &mut config, identity, group, console)?;
+        args.gradients.precision.check(device)?;
+        let model = prepared(model, &config, context, args.no_strict)?;
+        let devices = devices(context, args, data_parallel.is_some())?;
+        let memory = context.local_device().memory()?;
+
+        // Nothing is written before every rank has passed its checks.
+        group.barrier()?;
+        let output = context.is_main().then(|| resumed.open(args, &config, context.began())).transpose()?;
+        print_header(console, &config, &context.why(), context.transport());
+        if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
+            console.warn(&format!(
+                "--warmup-epochs {}: the run ends after {steps} steps, before the warm-up of {}: the rate reaches {:.6} and not {:.6}",
+                config.rate.warmup_epochs, warmup.warmup_steps, warmup.at(steps), warmup.target
+            ));
+        }
+        context.local_device().advice().iter().for_each(|advice| console.warn(advice));
+        if let Some(memory) = memory {
+            console.print(&format!("memory    {memory}"));
+        }
+        if let Some(output) = &output {
+            output.print_tensorboard_hint(console);
+        }
+        let style = Style::choose(args.progress, context.is_main());
+        let mut observers: Vec<Arc<dyn Observer>> =
+            vec![Arc::new(Progress::new(style, console, config.epochs.begun(), EvaluatedSet::of(&config)))];
+        #[cfg(feature = "cuda")]
+        if let Some(progress) = KernelProgress::start(context.local_device(), console) {
+            observers.push(Arc::new(progress));
+        }
+        if let Some(output) = &output {
+            observers.extend([output.log.clone() as Arc<dyn Observer>, output.events.clone()]);
+        }
+
+        let files = output
+            .as_ref()
+            .map(|output| RunFiles { folder: output.folder.path().into(), events: output.events.clone() });
+        let stop = Arc::new(StopRequest::new(stop::requested));
+        let setup = Setup {
+            observers,
+            max_steps: resumed.last_step(&config, &*loaders.train),
+            snapshot: resumed.snapshot,
+            stop: stop.clone(),
+            callbacks: callbacks.into_iter().map(|make| make(files.as_ref())).collect(),
+            histograms: args
+                .histograms
+                .map(|every| GradientHistograms::new(every, files.map(|files| files.events))),
+            test: loaders.valid.is_some().then(|| loaders.test.clone()),
+            checkpoints: Checkpoints {
+                every: args.checkpoints.save_every,
+                sink: output.as_ref().map(|output| output.checkpoints.clone()),
+            },
+            args,
+        };
+        let (train, evaluated) = (loaders.train.clone(), loaders.evaluated());
+        let strategy = match data_parallel.zip(devices) {
+            Some((make, devices)) => make(devices, &loaders, setup)?,
+            None => setup.apply(DdpStrategy::new(group.clone(), device, train.clone(), evaluated.clone())),
+        };
+
+        let schedule = config.schedule(train.steps());
+        let training = SupervisedTraining::<M>::new(".", train, evaluated)
+            .with_metric_logger(InMemoryMetricLogger::default())
+            .with_application_logger(None)
+            .num_epochs(resumed.epochs);
+        let training = metrics.into_iter().fold(training, |training, add| add(training));
+        let renderer = style.renderer(training.interrupter());
+        let learner = Learner::new(model, optimizer.into(), schedule);
+        let graceful_shutdown = context.signals().enable_graceful_shutdown();
+        let result = training.renderer(renderer).with_training_strategy(strategy).launch(learner);
+        drop(graceful_shutdown);
+
+        if let Some(failure) = collective_error(&result) {
+            return Err(failure.clone().into());
+        }
+        if let Some(error) = result.error {
+            bail!("training stopped: {error}");
+        }
+        if let Some(signal) = stop.agreed() {
+            context.set_stop_signal(signal);
+            return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
+        }
+        let transport = context.transport();
+        output.map_or(Ok(()), |output| output.finish(result.model, &config, transport, console))
+    }
+}
