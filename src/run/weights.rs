@@ -97,7 +97,10 @@ pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<
             module.save_into(&mut store).map_err(|error| anyhow!("{}: {error}", failed()))?;
             store.get_bytes().map_err(|error| anyhow!("{}: {error}", failed()))?
         }
-        Some("bpk") => module.clone().into_record().into_bytes().map_err(|e| anyhow!("{}: {e}", failed()))?,
+        Some("bpk") => {
+            let record = module.clone().into_record().into_bytes();
+            record.map_err(|error| anyhow!("{}: {error}", failed()))?.to_vec()
+        }
         _ => bail!("{}: the file to write must end in .safetensors or .bpk", path.display()),
     };
     if let Some(folder) = path.parent() {
