@@ -1,10 +1,11 @@
-//! `--augment`: training images moved, turned and bent at random, anew in each epoch. What is drawn for an
-//! image depends on seed, epoch and the image's number alone, so that neither the world size nor a
-//! break in the run changes it.
+//! `--augment`: random affine and elastic transforms of training images.
+//!
+//! The transform of an image depends only on seed, epoch and index, so that it is the same at every world size and
+//! after a resume.
 
 mod on_device;
 
-pub use on_device::Mover;
+pub use on_device::DeviceTransform;
 
 use crate::data::{PIXELS, SIDE};
 use collective::sampler::mix;
@@ -12,32 +13,35 @@ use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// What is done to training images.
+/// Limits of the random transforms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Augment {
-    /// Moved by up to so many pixels, across and down.
+    /// Maximum translation along each axis, in pixels.
     pub shift: f32,
-    /// Turned about the centre by up to so many degrees, either way.
+    /// Maximum rotation about the centre, in degrees.
     pub rotate: f32,
-    /// Made larger or smaller by up to so many percent.
+    /// Maximum change of scale, in percent.
     pub zoom: f32,
-    /// Bent: the corners of squares of seven pixels go, each by itself, up to so many pixels across and
-    /// down. A coarse kind of Simard et al.'s elastic distortions (2003, "Best practices
-    /// for convolutional neural networks applied to visual document analysis", section 2).
+    /// Maximum displacement of the nodes of the elastic grid along each axis, in pixels.
+    ///
+    /// A coarse version of the elastic distortions of Simard et al. 2003 ("Best practices for convolutional neural
+    /// networks applied to visual document analysis", section 2).
     pub elastic: f32,
 }
 
-/// Where the corners of the squares of an image go, in pixels across and down.
+/// Displacements (x, y) in pixels of the nodes of a grid over the image.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Bend([[[f32; 2]; Bend::CORNERS]; Bend::CORNERS]);
+struct ElasticGrid([[[f32; 2]; ElasticGrid::NODES]; ElasticGrid::NODES]);
 
-/// One image's movement.
+/// Transform of one image.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Movement {
-    bend: Option<Bend>,
+pub struct Transform {
+    grid: Option<ElasticGrid>,
+    /// Translation to the right, in pixels.
     right: f32,
+    /// Translation downwards, in pixels.
     down: f32,
-    /// What a step of a pixel to the right is in the image as it was: (cos, sin) / zoom.
+    /// Source offset of one pixel to the right: (cos, sin) / zoom.
     step: (f32, f32),
 }
 
@@ -49,34 +53,35 @@ impl Augment {
     const ZOOM: f32 = 10.0;
     const ELASTIC: f32 = 2.0;
 
-    /// Whether images stay as they are.
+    /// Whether images are unchanged.
     pub fn is_none(&self) -> bool {
         *self == Augment::default()
     }
 
-    /// The movement of image `index` in `epoch`.
-    pub fn draw(&self, seed: u64, epoch: usize, index: usize) -> Movement {
+    /// Samples the transform of image `index` in `epoch`.
+    pub fn sample(&self, seed: u64, epoch: usize, index: usize) -> Transform {
         let mut rng = ChaCha8Rng::seed_from_u64(mix(mix(seed, epoch as u64), index as u64));
-        // Always as many draws, so that one part does not change another's; what comes last may be left out.
+        // Translation, rotation and scale are always drawn, so that one limit does not affect the other values.
         let mut within = |limit: f32| limit * (2.0 * rng.random::<f32>() - 1.0);
         let (right, down) = (within(self.shift), within(self.shift));
         let (angle, zoom) = (within(self.rotate).to_radians(), 1.0 + within(self.zoom) / 100.0);
         let step = (angle.cos() / zoom, angle.sin() / zoom);
-        let bend = (self.elastic > 0.0).then(|| {
-            let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
-            bend.0.iter_mut().flatten().flatten().for_each(|offset| *offset = within(self.elastic));
-            bend
+        let grid = (self.elastic > 0.0).then(|| {
+            let mut grid = ElasticGrid([[[0.0; 2]; ElasticGrid::NODES]; ElasticGrid::NODES]);
+            grid.0.iter_mut().flatten().flatten().for_each(|offset| *offset = within(self.elastic));
+            grid
         });
-        Movement { bend, right, down, step }
+        Transform { grid, right, down, step }
     }
 }
 
-impl Bend {
-    /// Of a square of an image.
+impl ElasticGrid {
+    /// Side of a grid cell, in pixels.
     const SIDE: usize = 7;
-    const CORNERS: usize = SIDE / Self::SIDE + 1;
+    /// Number of grid nodes per axis.
+    const NODES: usize = SIDE / Self::SIDE + 1;
 
-    /// What a pixel moves by: between the corners of its square, the nearer the more.
+    /// Displacement of a pixel, interpolated bilinearly between the nodes of its cell.
     fn at(&self, x: usize, y: usize) -> [f32; 2] {
         let (column, row) = (x / Self::SIDE, y / Self::SIDE);
         let part = |place: usize| (place % Self::SIDE) as f32 / Self::SIDE as f32;
@@ -85,25 +90,24 @@ impl Bend {
     }
 }
 
-impl Movement {
-    /// The image after it, each pixel 0 to 255, interpolated between the four nearest; what comes in from
-    /// outside is background.
-    pub fn of(&self, image: &[u8]) -> [f32; PIXELS] {
+impl Transform {
+    /// Transforms an image with bilinear interpolation; pixels are 0 to 255, 0 outside the image.
+    pub fn apply(&self, image: &[u8]) -> [f32; PIXELS] {
         let centre = (SIDE as f32 - 1.0) / 2.0;
         let (cos, sin) = self.step;
-        let mut moved = [0.0; PIXELS];
-        for (at, pixel) in moved.iter_mut().enumerate() {
-            let bent = self.bend.map_or([0.0; 2], |bend| bend.at(at % SIDE, at / SIDE));
-            let x = (at % SIDE) as f32 - centre - self.right - bent[0];
-            let y = (at / SIDE) as f32 - centre - self.down - bent[1];
-            *pixel = between(image, cos * x + sin * y + centre, cos * y - sin * x + centre);
+        let mut transformed = [0.0; PIXELS];
+        for (at, pixel) in transformed.iter_mut().enumerate() {
+            let displacement = self.grid.map_or([0.0; 2], |grid| grid.at(at % SIDE, at / SIDE));
+            let x = (at % SIDE) as f32 - centre - self.right - displacement[0];
+            let y = (at / SIDE) as f32 - centre - self.down - displacement[1];
+            *pixel = interpolate(image, cos * x + sin * y + centre, cos * y - sin * x + centre);
         }
-        moved
+        transformed
     }
 }
 
-/// The image at a place between its pixels.
-fn between(image: &[u8], x: f32, y: f32) -> f32 {
+/// Interpolates the image at (x, y).
+fn interpolate(image: &[u8], x: f32, y: f32) -> f32 {
     let (left, top) = (x.floor(), y.floor());
     let (right, down) = (x - left, y - top);
     let pixel = |x: f32, y: f32| {
@@ -117,8 +121,9 @@ fn between(image: &[u8], x: f32, y: f32) -> f32 {
     blend((right, down), |right, down| pixel(left + right as f32, top + down as f32))
 }
 
-/// Between the four corners of a square, of which `corner(right, down)` gives each, at a place in parts of
-/// its side.
+/// Interpolates bilinearly between the corners `corner(right, down)` of a cell.
+///
+/// The position is relative to the side of the cell.
 fn blend((right, down): (f32, f32), corner: impl Fn(usize, usize) -> f32) -> f32 {
     let row = |y| corner(0, y) * (1.0 - right) + corner(1, y) * right;
     row(0) * (1.0 - down) + row(1) * down
@@ -173,16 +178,16 @@ impl Serialize for Augment {
 mod tests {
     use super::*;
 
-    /// Bright at one place.
+    /// Image with one bright pixel.
     fn dot(x: usize, y: usize) -> [u8; PIXELS] {
         let mut image = [0; PIXELS];
         image[y * SIDE + x] = 200;
         image
     }
 
-    fn movement(right: f32, down: f32, degrees: f32, zoom: f32) -> Movement {
+    fn transform(right: f32, down: f32, degrees: f32, zoom: f32) -> Transform {
         let (sin, cos) = degrees.to_radians().sin_cos();
-        Movement { bend: None, right, down, step: (cos / zoom, sin / zoom) }
+        Transform { grid: None, right, down, step: (cos / zoom, sin / zoom) }
     }
 
     fn brightest(image: &[f32]) -> (usize, usize) {
@@ -191,57 +196,59 @@ mod tests {
     }
 
     #[test]
-    fn without_movement_nothing_changes() {
+    fn the_identity_transform_changes_nothing() {
         let image = dot(5, 9);
-        assert_eq!(movement(0.0, 0.0, 0.0, 1.0).of(&image), image.map(f32::from));
-        let none = Augment::default().draw(1, 2, 3);
-        assert_eq!(none.of(&image), image.map(f32::from));
+        assert_eq!(transform(0.0, 0.0, 0.0, 1.0).apply(&image), image.map(f32::from));
+        let none = Augment::default().sample(1, 2, 3);
+        assert_eq!(none.apply(&image), image.map(f32::from));
     }
 
     #[test]
-    fn movements_go_where_they_say() {
+    fn affine_transforms_move_pixels_as_expected() {
         let image = dot(10, 10);
-        assert_eq!(movement(2.0, -3.0, 0.0, 1.0).of(&image), dot(12, 7).map(f32::from));
-        let half = movement(0.5, 0.0, 0.0, 1.0).of(&image);
+        assert_eq!(transform(2.0, -3.0, 0.0, 1.0).apply(&image), dot(12, 7).map(f32::from));
+        let half = transform(0.5, 0.0, 0.0, 1.0).apply(&image);
         assert_eq!((half[10 * SIDE + 10], half[10 * SIDE + 11]), (100.0, 100.0));
-        // A quarter turn, clockwise on the screen, about (13.5, 13.5).
-        assert_eq!(brightest(&movement(0.0, 0.0, 90.0, 1.0).of(&image)), (17, 10));
-        let larger = movement(0.0, 0.0, 0.0, 1.5).of(&dot(11, 15));
+        // Rotated clockwise by 90 degrees, about (13.5, 13.5).
+        assert_eq!(brightest(&transform(0.0, 0.0, 90.0, 1.0).apply(&image)), (17, 10));
+        let larger = transform(0.0, 0.0, 0.0, 1.5).apply(&dot(11, 15));
         assert!([9, 10].contains(&brightest(&larger).0) && [15, 16].contains(&brightest(&larger).1));
-        assert_eq!(movement(28.0, 0.0, 0.0, 1.0).of(&image), [0.0; PIXELS]);
+        assert_eq!(transform(28.0, 0.0, 0.0, 1.0).apply(&image), [0.0; PIXELS]);
     }
 
     #[test]
-    fn corners_take_their_surroundings_along() {
-        let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
-        bend.0[1][2] = [2.0, -1.0];
-        let bent = Movement { bend: Some(bend), ..movement(0.0, 0.0, 0.0, 1.0) };
-        assert_eq!(bend.at(14, 7), [2.0, -1.0]);
-        assert_eq!(bend.at(14 + 7, 7), [0.0, 0.0]);
-        let half = bend.at(14, 7 + 3).map(|offset| offset * 7.0 / 4.0);
+    fn displaced_nodes_move_their_surroundings() {
+        let mut grid = ElasticGrid([[[0.0; 2]; ElasticGrid::NODES]; ElasticGrid::NODES]);
+        grid.0[1][2] = [2.0, -1.0];
+        let displaced = Transform { grid: Some(grid), ..transform(0.0, 0.0, 0.0, 1.0) };
+        assert_eq!(grid.at(14, 7), [2.0, -1.0]);
+        assert_eq!(grid.at(14 + 7, 7), [0.0, 0.0]);
+        let half = grid.at(14, 7 + 3).map(|offset| offset * 7.0 / 4.0);
         assert!((half[0] - 2.0).abs() < 1e-6 && (half[1] + 1.0).abs() < 1e-6, "{half:?}");
-        // What is seen at the corner was up and to the left of it.
-        assert_eq!(bent.of(&dot(12, 8))[7 * SIDE + 14], 200.0);
-        assert_eq!(bent.of(&dot(3, 20)), dot(3, 20).map(f32::from));
+        // The source of the pixel at the node is above and to the left of it.
+        assert_eq!(displaced.apply(&dot(12, 8))[7 * SIDE + 14], 200.0);
+        assert_eq!(displaced.apply(&dot(3, 20)), dot(3, 20).map(f32::from));
         let drawn: Augment = "elastic:3".parse().expect("good");
         let all: Vec<f32> = (0..100)
-            .flat_map(|index| drawn.draw(1, 1, index).bend.expect("a bend").0.into_iter().flatten().flatten())
+            .flat_map(|index| {
+                drawn.sample(1, 1, index).grid.expect("a grid").0.into_iter().flatten().flatten()
+            })
             .collect();
         let widest = all.iter().fold(0f32, |widest, offset| widest.max(offset.abs()));
         assert!((2.9..=3.0).contains(&widest), "{widest}");
     }
 
     #[test]
-    fn draws_keep_their_limits_and_depend_on_seed_epoch_and_image() {
+    fn samples_keep_their_limits_and_depend_on_seed_epoch_and_image() {
         let augment: Augment = "shift:2,rotate:10".parse().expect("good");
-        let of = |seed, epoch, index| augment.draw(seed, epoch, index);
+        let of = |seed, epoch, index| augment.sample(seed, epoch, index);
         assert_eq!(of(1, 2, 3), of(1, 2, 3));
         for other in [of(2, 2, 3), of(1, 3, 3), of(1, 2, 4), of(1, 3, 2)] {
             assert_ne!(of(1, 2, 3), other);
         }
-        let all: Vec<Movement> = (0..1000).map(|index| of(7, 1, index)).collect();
+        let all: Vec<Transform> = (0..1000).map(|index| of(7, 1, index)).collect();
         let widest =
-            |value: fn(&Movement) -> f32| all.iter().map(value).fold(0.0, |a: f32, b| a.max(b.abs()));
+            |value: fn(&Transform) -> f32| all.iter().map(value).fold(0.0, |a: f32, b| a.max(b.abs()));
         assert!((1.9..=2.0).contains(&widest(|m| m.right)) && (1.9..=2.0).contains(&widest(|m| m.down)));
         let sine = 10f32.to_radians().sin();
         assert!((0.97 * sine..=sine * 1.0001).contains(&widest(|m| m.step.1)));

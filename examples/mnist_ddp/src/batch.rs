@@ -1,12 +1,11 @@
-//! Images to tensors: a Burn data set over [`Images`], the batcher that normalises them on the host, and
-//! the one that does so on a GPU.
+//! Conversion of images to tensors: a Burn data set over [`Images`], and batchers for host and GPU.
 
 mod on_device;
 
 pub use on_device::{DeviceBatcher, HostBatch, HostBatcher, resident_bytes};
 
 use crate::{
-    augment::{Augment, Movement},
+    augment::{Augment, Transform},
     data::{Images, PIXELS, normalise},
 };
 use burn::data::{
@@ -25,27 +24,27 @@ pub struct MnistBatch {
     pub labels: Tensor<1, Int>,
 }
 
-/// One image, still u8 and still where the others are.
+/// Reference to one image of a data set, with its transform.
 #[derive(Clone, Debug)]
 pub struct Sample {
     images: Images,
     index: usize,
-    movement: Option<Movement>,
+    transform: Option<Transform>,
 }
 
 impl Sample {
-    /// As it is seen in `epoch`.
-    pub fn moved(mut self, augment: Augment, seed: u64, epoch: usize) -> Self {
-        self.movement = Some(augment.draw(seed, epoch, self.index));
+    /// Sets the random transform of this image in `epoch`.
+    pub fn augmented(mut self, augment: Augment, seed: u64, epoch: usize) -> Self {
+        self.transform = Some(augment.sample(seed, epoch, self.index));
         self
     }
 
     /// Appends the normalised pixels to a batch.
     fn extend(&self, batch: &mut Vec<f32>) {
-        match self.movement {
+        match self.transform {
             None => self.images.extend_normalised(self.index, batch),
-            Some(movement) => {
-                batch.extend(movement.of(self.images.image(self.index)).map(normalise));
+            Some(transform) => {
+                batch.extend(transform.apply(self.images.image(self.index)).map(normalise));
             }
         }
     }
@@ -56,7 +55,7 @@ pub struct ImageDataset(pub Images);
 
 impl Dataset<Sample> for ImageDataset {
     fn get(&self, index: usize) -> Result<Sample, DatasetError> {
-        Ok(Sample { images: self.0.clone(), index, movement: None })
+        Ok(Sample { images: self.0.clone(), index, transform: None })
     }
 
     fn len(&self) -> usize {
@@ -64,7 +63,7 @@ impl Dataset<Sample> for ImageDataset {
     }
 }
 
-/// Builds [`MnistBatch`]es with images of the type that the network computes with.
+/// Host batcher with images in the precision of the network.
 pub struct Normaliser(pub Precision);
 
 impl Batcher<Sample, MnistBatch> for Normaliser {

@@ -1,4 +1,4 @@
-//! Training of the MNIST network, from flags to a run folder.
+//! Training of the MNIST network.
 
 use crate::{
     args::MnistArgs,
@@ -20,15 +20,15 @@ use burn_ddp::{
 use collective::{loader::FinishedLoader, metric::GlobalAccuracy, precision::Precision};
 use std::{process::ExitCode, sync::Arc};
 
-/// Starts the ranks, or is one of them.
+/// Launches the ranks, or trains if this process is a rank.
 ///
 /// # Errors
-/// If flags are wrong, or training fails.
+/// If flags are invalid or training fails.
 pub fn run(args: &MnistArgs) -> Result<ExitCode> {
     start(&args.trainer, || args.check(), |context| train(context, args))
 }
 
-/// Trains on one rank. Everything below is the same at every world size.
+/// Trains on one rank; the code is the same for every world size.
 fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let data = load(context, args)?;
     let trainer = Trainer::new(context, &args.trainer)
@@ -61,7 +61,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), train, test)
 }
 
-/// Loads the data set. One rank per machine finds or downloads it first, and reports what is wrong with it.
+/// Loads the data set. One rank per machine finds or downloads it first and reports errors.
 fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
@@ -82,7 +82,7 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     Ok(data)
 }
 
-/// Refuses `--data-on-device` if the images do not fit.
+/// Checks that the images of `--data-on-device` fit into device memory.
 fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<()> {
     if !args.data_on_device {
         return Ok(());
@@ -103,7 +103,7 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
 
 type Loader = Arc<FinishedLoader<Sample, HostBatch, MnistBatch>>;
 
-/// This rank's share of the training and test images.
+/// Creates the loaders of this rank's training and test images.
 fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loader, Loader) {
     let sharded = |images: &Images, seed, precision| {
         let batcher = HostBatcher { precision, resident: args.data_on_device };
@@ -114,13 +114,13 @@ fn loaders(trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> (Loa
         let finish = move |batch, device: &Device| batcher.finish(batch, device);
         Arc::new(FinishedLoader::new(loader, Arc::new(finish)))
     };
-    // Evaluation is f32, as the parameters are.
+    // Evaluation computes in f32, the type of the parameters.
     let (precision, exact) = (args.trainer.gradients.precision, Precision::F32);
     let mut train = sharded(&data.train, trainer.shuffle_seed(), precision);
     let (augment, seed) = (args.augment, args.trainer.seed);
     if !augment.is_none() {
-        train =
-            train.with_transform(Arc::new(move |epoch, sample: Sample| sample.moved(augment, seed, epoch)));
+        train = train
+            .with_transform(Arc::new(move |epoch, sample: Sample| sample.augmented(augment, seed, epoch)));
     }
     (finished(train, &data.train, precision), finished(sharded(&data.test, None, exact), &data.test, exact))
 }

@@ -1,49 +1,52 @@
-//! `--augment` on a GPU: movements are drawn on the host, and images are interpolated where they are.
+//! `--augment` on a GPU: transforms are sampled on the host and applied on the device.
 
-use super::{Bend, Movement, SIDE};
+use super::{ElasticGrid, SIDE, Transform};
 use crate::data::PIXELS;
 use burn::tensor::{Device, Int, Tensor, TensorData, ops::GridSampleOptions};
 
-/// Half an image's side: coordinates count from the centre.
+/// Coordinate of the image's centre.
 const CENTRE: f32 = (SIDE as f32 - 1.0) / 2.0;
-/// Parameters of a movement without its bend.
-const RIGID: usize = 4;
-const CORNERS: usize = Bend::CORNERS * Bend::CORNERS;
+/// Number of affine parameters.
+const AFFINE: usize = 4;
+const NODES: usize = ElasticGrid::NODES * ElasticGrid::NODES;
 
-impl Movement {
-    /// Appends what [`Mover`] needs: right, down, the step's cosine and sine, then where each corner of the
-    /// bend goes across, and where it goes down.
+impl Transform {
+    /// Appends the parameters that [`DeviceTransform`] takes.
+    ///
+    /// They are the translation, the step's cosine and sine, then the x and the y displacements of all grid nodes.
     pub fn extend_parameters(&self, parameters: &mut Vec<f32>) {
         parameters.extend([self.right, self.down, self.step.0, self.step.1]);
-        if let Some(bend) = &self.bend {
-            let corners = || bend.0.iter().flatten();
+        if let Some(grid) = &self.grid {
+            let corners = || grid.0.iter().flatten();
             parameters.extend(corners().map(|offset| offset[0]).chain(corners().map(|offset| offset[1])));
         }
     }
 }
 
-/// Moves batches of images on one device. It holds what is the same in every batch.
-pub struct Mover {
-    /// Each pixel's distance from the centre, across and down, `[1, PIXELS]`.
+/// Transforms batches of images on a device, with tensors that are the same for every batch.
+pub struct DeviceTransform {
+    /// Offset of each pixel from the centre, x and y, `[1, PIXELS]`.
     from_centre: [Tensor<2>; 2],
-    /// The four corners of each pixel's square of the bend: their numbers, `[PIXELS]`, and weights,
-    /// `[1, PIXELS]`.
+    /// The four grid nodes around each pixel: indices `[PIXELS]` and weights `[1, PIXELS]`.
     corners: [(Tensor<1, Int>, Tensor<2>); 4],
 }
 
-impl Mover {
-    /// For images on `device`.
+impl DeviceTransform {
+    /// Creates the tensors on `device`.
     pub fn new(device: &Device) -> Self {
         let row = |value: &dyn Fn(usize, usize) -> f32| {
             let values: Vec<f32> = (0..PIXELS).map(|at| value(at % SIDE, at / SIDE)).collect();
             Tensor::<2>::from_data(TensorData::new(values, [1, PIXELS]), device)
         };
         let corner = |right: usize, down: usize| {
-            let number =
-                |at: usize| (at / SIDE / Bend::SIDE + down) * Bend::CORNERS + at % SIDE / Bend::SIDE + right;
+            let number = |at: usize| {
+                (at / SIDE / ElasticGrid::SIDE + down) * ElasticGrid::NODES
+                    + at % SIDE / ElasticGrid::SIDE
+                    + right
+            };
             let numbers: Vec<i32> = (0..PIXELS).map(|at| number(at) as i32).collect();
             let part = |place: usize, far: usize| {
-                let part = (place % Bend::SIDE) as f32 / Bend::SIDE as f32;
+                let part = (place % ElasticGrid::SIDE) as f32 / ElasticGrid::SIDE as f32;
                 if far == 1 { part } else { 1.0 - part }
             };
             let weights = row(&|x, y| part(x, right) * part(y, down));
@@ -55,32 +58,33 @@ impl Mover {
         }
     }
 
-    /// The images `[n, PIXELS]`, each after its movement, as [`Movement::of`] computes them. The parameters
-    /// `[n, k]` are those of [`Movement::extend_parameters`].
-    pub fn moved(&self, images: Tensor<2>, parameters: Tensor<2>) -> Tensor<2> {
+    /// Transforms the images `[n, PIXELS]` like [`Transform::apply`].
+    ///
+    /// The parameters `[n, k]` are those of [`Transform::extend_parameters`].
+    pub fn apply(&self, images: Tensor<2>, parameters: Tensor<2>) -> Tensor<2> {
         let [n, count] = parameters.dims();
         let parameter = |index: usize| parameters.clone().slice([0..n, index..index + 1]);
         let shifted = |axis: usize| {
             let place = self.from_centre[axis].clone() - parameter(axis);
-            if count == RIGID { place } else { place - self.bent(&parameters, axis) }
+            if count == AFFINE { place } else { place - self.displacement(&parameters, axis) }
         };
         let ([x, y], [cos, sin]) = ([shifted(0), shifted(1)], [parameter(2), parameter(3)]);
         let from_x = cos.clone() * x.clone() + sin.clone() * y.clone();
         let from_y = cos * y - sin * x;
-        // From distances in pixels to a grid sample's -1 to 1.
+        // grid_sample_2d takes coordinates from -1 to 1.
         let grid = Tensor::stack::<3>(vec![from_x, from_y], 2).div_scalar(CENTRE);
-        // By default bilinear, with background outside.
+        // The defaults are bilinear interpolation and zero padding.
         let options = GridSampleOptions::default().with_align_corners(true);
-        let moved =
+        let transformed =
             images.reshape([n, 1, SIDE, SIDE]).grid_sample_2d(grid.reshape([n, SIDE, SIDE, 2]), options);
-        moved.reshape([n, PIXELS])
+        transformed.reshape([n, PIXELS])
     }
 
-    /// What each pixel moves by along an axis, `[n, PIXELS]`.
-    fn bent(&self, parameters: &Tensor<2>, axis: usize) -> Tensor<2> {
+    /// Displacement of each pixel along an axis, `[n, PIXELS]`.
+    fn displacement(&self, parameters: &Tensor<2>, axis: usize) -> Tensor<2> {
         let n = parameters.dims()[0];
-        let first = RIGID + axis * CORNERS;
-        let offsets = parameters.clone().slice([0..n, first..first + CORNERS]);
+        let first = AFFINE + axis * NODES;
+        let offsets = parameters.clone().slice([0..n, first..first + NODES]);
         let parts = self
             .corners
             .iter()
@@ -94,28 +98,29 @@ mod tests {
     use super::*;
     use crate::augment::Augment;
 
-    /// The worst case for interpolation: neighbours differ as much as they can.
+    /// The worst case for interpolation: neighbouring pixels differ as much as possible.
     fn noise(index: usize) -> [u8; PIXELS] {
         std::array::from_fn(|at| if (at * 7919 + index * 104_729) % 13 < 6 { 255 } else { 0 })
     }
 
     #[test]
-    fn images_move_as_on_the_host() {
+    fn device_transforms_equal_those_of_the_host() {
         let device = Device::flex();
-        let mover = Mover::new(&device);
+        let device_transform = DeviceTransform::new(&device);
         for flags in ["shift:3", "rotate:30", "zoom:20", "elastic:3", "shift,rotate,zoom,elastic"] {
             let augment: Augment = flags.parse().expect("a list of changes");
             let n = 20;
-            let movements: Vec<Movement> = (0..n).map(|index| augment.draw(7, 1, index)).collect();
+            let transforms: Vec<Transform> = (0..n).map(|index| augment.sample(7, 1, index)).collect();
             let images: Vec<f32> = (0..n).flat_map(noise).map(f32::from).collect();
             let mut parameters = Vec::new();
-            movements.iter().for_each(|movement| movement.extend_parameters(&mut parameters));
+            transforms.iter().for_each(|transform| transform.extend_parameters(&mut parameters));
             let count = parameters.len() / n;
             let images = Tensor::from_data(TensorData::new(images, [n, PIXELS]), &device);
             let parameters = Tensor::from_data(TensorData::new(parameters, [n, count]), &device);
-            let moved = mover.moved(images, parameters).into_data().try_into_vec::<f32>().expect("f32");
-            let expected = movements.iter().enumerate().flat_map(|(index, m)| m.of(&noise(index)));
-            let worst = moved.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let transformed =
+                device_transform.apply(images, parameters).into_data().try_into_vec::<f32>().expect("f32");
+            let expected = transforms.iter().enumerate().flat_map(|(index, m)| m.apply(&noise(index)));
+            let worst = transformed.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             // In the units of normalised pixels.
             assert!(worst / 255.0 / crate::data::STD <= 1e-5, "{flags}: {worst} of 255");
         }

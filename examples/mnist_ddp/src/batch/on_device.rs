@@ -1,9 +1,8 @@
-//! Batches that a GPU makes: bytes are uploaded, or gathered from images that stay in its memory, and
-//! normalised, moved and cast there.
+//! Batching on a GPU: bytes are uploaded or gathered from resident images, then transformed, normalised and cast.
 
 use super::{MnistBatch, Normaliser, Sample};
 use crate::{
-    augment::Mover,
+    augment::DeviceTransform,
     data::{Images, MEAN, PIXELS, SIDE, STD},
 };
 use burn::data::dataloader::batcher::Batcher;
@@ -12,34 +11,34 @@ use collective::precision::Precision;
 use kernels::host_tensor::is_flex;
 use std::sync::{Mutex, PoisonError};
 
-/// What a data worker prepares of a batch.
+/// Part of a batch that a data loader thread prepares.
 pub enum HostBatch {
-    /// Nothing is left to do: the device is the CPU.
+    /// Complete batch, for the CPU.
     Ready(Box<MnistBatch>),
-    /// To be uploaded.
-    Bytes { pixels: Vec<u8>, labels: Vec<i32>, movements: Vec<f32> },
-    /// Positions in images that are on the device.
-    Rows { rows: Vec<i32>, movements: Vec<f32> },
+    /// Bytes to upload, with transform parameters.
+    Bytes { pixels: Vec<u8>, labels: Vec<i32>, transforms: Vec<f32> },
+    /// Indices of images on the device, with transform parameters.
+    Rows { rows: Vec<i32>, transforms: Vec<f32> },
 }
 
-/// Prepares [`HostBatch`]es.
+/// Batcher of [`HostBatch`]es.
 pub struct HostBatcher {
     pub precision: Precision,
-    /// Whether the images are on the device.
+    /// Whether all images are in device memory.
     pub resident: bool,
 }
 
 impl Batcher<Sample, HostBatch> for HostBatcher {
     fn batch(&self, samples: Vec<Sample>, device: &Device) -> HostBatch {
-        let movements = || {
+        let transforms = || {
             let mut parameters = Vec::new();
-            let drawn = samples.iter().filter_map(|sample| sample.movement.as_ref());
-            drawn.for_each(|movement| movement.extend_parameters(&mut parameters));
+            let drawn = samples.iter().filter_map(|sample| sample.transform.as_ref());
+            drawn.for_each(|transform| transform.extend_parameters(&mut parameters));
             parameters
         };
         if self.resident {
             let rows = samples.iter().map(|sample| sample.index as i32).collect();
-            return HostBatch::Rows { rows, movements: movements() };
+            return HostBatch::Rows { rows, transforms: transforms() };
         }
         if !computes_on_bytes(device) {
             return HostBatch::Ready(Box::new(Normaliser(self.precision).batch(samples, device)));
@@ -47,97 +46,100 @@ impl Batcher<Sample, HostBatch> for HostBatcher {
         let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
         samples.iter().for_each(|sample| pixels.extend_from_slice(sample.images.image(sample.index)));
         let labels = samples.iter().map(|sample| i32::from(sample.images.label(sample.index))).collect();
-        HostBatch::Bytes { pixels, labels, movements: movements() }
+        HostBatch::Bytes { pixels, labels, transforms: transforms() }
     }
 }
 
-/// Whether batches are better made on `device` than on the host.
+/// Whether batches are normalised on `device` instead of the host.
 fn computes_on_bytes(device: &Device) -> bool {
     !is_flex(device) && device.supports_dtype(DType::U8)
 }
 
-/// Makes [`MnistBatch`]es of [`HostBatch`]es.
+/// Converter of [`HostBatch`]es to [`MnistBatch`]es.
 pub struct DeviceBatcher {
     images: Images,
     precision: Precision,
     on_device: Mutex<Option<OnDevice>>,
 }
 
-/// What stays on a device from batch to batch.
+/// Tensors kept on a device between batches.
 struct OnDevice {
     device: Device,
-    /// All pixels, `[images, PIXELS]`, and labels, `[images]`.
+    /// All pixels `[images, PIXELS]` and labels `[images]`.
     images: Option<(Tensor<2, Int>, Tensor<1, Int>)>,
-    mover: Option<Mover>,
+    device_transform: Option<DeviceTransform>,
 }
 
 impl DeviceBatcher {
-    /// For batches of `images`, of the type that the network computes with.
+    /// Creates a converter for batches of `images` in `precision`.
     pub fn new(images: Images, precision: Precision) -> Self {
         Self { images, precision, on_device: Mutex::new(None) }
     }
 
-    /// The batch on `device`.
+    /// Completes a batch on `device`.
     pub fn finish(&self, batch: HostBatch, device: &Device) -> MnistBatch {
-        let (pixels, labels, movements) = match batch {
+        let (pixels, labels, transforms) = match batch {
             HostBatch::Ready(batch) => return *batch,
-            HostBatch::Bytes { pixels, labels, movements } => {
+            HostBatch::Bytes { pixels, labels, transforms } => {
                 let (pixels, labels) = uploaded(pixels, labels, device);
-                (pixels, labels, movements)
+                (pixels, labels, transforms)
             }
-            HostBatch::Rows { rows, movements } => {
+            HostBatch::Rows { rows, transforms } => {
                 let count = rows.len();
                 let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [count]), &inner(device));
                 let (pixels, labels) = self.with(device, |here| {
                     let (pixels, labels) = here.images.get_or_insert_with(|| resident(&self.images, device));
                     (pixels.clone().select(0, rows.clone()), labels.clone().select(0, rows))
                 });
-                (pixels, labels, movements)
+                (pixels, labels, transforms)
             }
         };
         let count = labels.dims()[0];
         let mut pixels = pixels.cast(FloatDType::F32);
-        if !movements.is_empty() {
-            let each = movements.len() / count;
-            let movements = Tensor::from_data(TensorData::new(movements, [count, each]), &inner(device));
+        if !transforms.is_empty() {
+            let each = transforms.len() / count;
+            let transforms = Tensor::from_data(TensorData::new(transforms, [count, each]), &inner(device));
             pixels = self.with(device, |here| {
-                here.mover.get_or_insert_with(|| Mover::new(&inner(device))).moved(pixels, movements)
+                here.device_transform
+                    .get_or_insert_with(|| DeviceTransform::new(&inner(device)))
+                    .apply(pixels, transforms)
             });
         }
-        // The operations of `data::normalise`, in its order.
+        // The same operations as `data::normalise`, in the same order.
         let images = pixels.div_scalar(255.0).sub_scalar(MEAN).div_scalar(STD);
         let images = images.cast(self.precision.dtype()).reshape([count, 1, SIDE, SIDE]);
-        // Both belong to the graph where the device has one.
+        // On an autodiff device, inputs must be autodiff tensors.
         match device.is_autodiff() {
             true => MnistBatch { images: Tensor::from_inner(images), labels: Tensor::from_inner(labels) },
             false => MnistBatch { images, labels },
         }
     }
 
-    /// With what stays on `device`; only the last device is remembered.
+    /// Calls `act` with the tensors kept on `device`; only those of the last device are kept.
     fn with<R>(&self, device: &Device, act: impl FnOnce(&mut OnDevice) -> R) -> R {
         let mut on_device = self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = inner(device);
         let here = match &mut *on_device {
             Some(here) if here.device == device => here,
-            other => other.insert(OnDevice { device, images: None, mover: None }),
+            other => other.insert(OnDevice { device, images: None, device_transform: None }),
         };
         act(here)
     }
 }
 
-/// `device` without autodiff.
+/// Returns `device` without autodiff.
 fn inner(device: &Device) -> Device {
     device.clone().without_autodiff()
 }
 
-/// The type of bytes on a device.
+/// Returns the integer type that stores bytes on a device.
 fn byte(device: &Device) -> DType {
     if device.supports_dtype(DType::U8) { DType::U8 } else { DType::I32 }
 }
 
-/// Pixels `[count, PIXELS]` and labels `[count]` on a device. A tensor of one dimension is copied in one piece,
-/// one of several row by row.
+/// Uploads pixels `[count, PIXELS]` and labels `[count]` to a device.
+///
+/// Pixels are uploaded with one dimension, because Burn copies tensors of more dimensions row by row.
 fn uploaded(pixels: Vec<u8>, labels: Vec<i32>, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     let (device, count) = (inner(device), labels.len());
     let pixels = TensorData::new(pixels, [count * PIXELS]);
@@ -146,7 +148,7 @@ fn uploaded(pixels: Vec<u8>, labels: Vec<i32>, device: &Device) -> (Tensor<2, In
     (pixels.reshape([count, PIXELS]), labels)
 }
 
-/// All images on a device.
+/// Uploads all images to a device.
 fn resident(images: &Images, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
     uploaded(
         images.pixels().to_vec(),
@@ -155,7 +157,7 @@ fn resident(images: &Images, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>
     )
 }
 
-/// Bytes that [`DeviceBatcher`] keeps on `device` for images that stay there.
+/// Returns the device memory in bytes that resident images take.
 pub fn resident_bytes(images: &Images, device: &Device) -> usize {
     let labels = size_of::<i32>();
     images.len() * (PIXELS * if byte(device) == DType::U8 { 1 } else { size_of::<i32>() } + labels)
@@ -181,23 +183,23 @@ mod tests {
     }
 
     fn samples(images: &Images, augment: Option<Augment>) -> Vec<Sample> {
-        let sample = |index| Sample { images: images.clone(), index, movement: None };
+        let sample = |index| Sample { images: images.clone(), index, transform: None };
         let moved = |sample: Sample| match augment {
-            Some(augment) => sample.moved(augment, 5, 2),
+            Some(augment) => sample.augmented(augment, 5, 2),
             None => sample,
         };
         [11, 3, 3, 29, 0].map(|index| moved(sample(index))).into()
     }
 
-    /// As a worker prepares it for a GPU.
+    /// Builds the batch that a data loader thread prepares for a GPU.
     fn bytes(samples: &[Sample]) -> HostBatch {
         let pixels = samples.iter().flat_map(|sample| sample.images.image(sample.index)).copied().collect();
         let labels = samples.iter().map(|sample| i32::from(sample.images.label(sample.index))).collect();
-        HostBatch::Bytes { pixels, labels, movements: Vec::new() }
+        HostBatch::Bytes { pixels, labels, transforms: Vec::new() }
     }
 
     #[test]
-    fn bytes_become_the_batch_that_the_table_gives() {
+    fn batches_of_bytes_equal_those_of_the_host() {
         let images = data::Dataset::digits(30, 0, 1).train;
         for device in [Device::flex(), Device::flex().autodiff()] {
             let host = HostBatcher { precision: Precision::F32, resident: false };
