@@ -1,10 +1,9 @@
 //! Generated handwritten digits in MNIST's format, for machines that cannot download MNIST.
 //!
-//! Each image is drawn from its own random stream, which depends on the seed, the split and the
-//! image's number alone. Only `+ − × ÷ √` on `f32` are used, which IEEE 754 defines to the last
-//! bit: every machine generates the same bytes, so that ranks need not exchange them.
+//! Each image has a random stream that depends only on seed, split and index. Only `+ − × ÷ √` on `f32` are used,
+//! whose results IEEE 754 defines exactly. Every machine therefore generates the same bytes.
 
-// A table: one stroke after the other reads better than one number a line.
+// rustfmt would put each number of the table on its own line.
 #[rustfmt::skip]
 mod glyphs;
 mod pen;
@@ -15,7 +14,7 @@ use glyphs::{GLYPHS, Point, Style};
 use pen::{Ink, Sample, Sheet};
 use rng::Rng;
 
-/// Which of a data set's two parts to generate; each has random streams of its own.
+/// Split of a data set. Each split has separate random streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     Train,
@@ -36,12 +35,12 @@ pub fn generate(count: usize, split: Split, seed: u64) -> Images {
     Images::new(pixels, labels)
 }
 
-/// Draws one digit after the other; keeps its buffers.
+/// Renderer of digits that reuses its buffers.
 #[derive(Default)]
 struct Writer {
     points: Vec<Point>,
     samples: Vec<Sample>,
-    /// Where in `samples` each stroke ends.
+    /// End of each stroke in `samples`.
     ends: Vec<usize>,
 }
 
@@ -51,7 +50,7 @@ impl Writer {
         self.slant(digit, rng);
         self.frame(rng);
         let mut sheet = Sheet::blank();
-        for pair in self.pieces() {
+        for pair in self.segments() {
             sheet.line(pair[0], pair[1]);
         }
         let ink = Ink {
@@ -62,25 +61,25 @@ impl Writer {
         sheet.expose(&ink, rng, image);
     }
 
-    /// The straight pieces that were drawn, without the pen's way from stroke to stroke.
-    fn pieces(&self) -> impl Iterator<Item = &[Sample]> {
+    /// Returns the line segments of all strokes.
+    fn segments(&self) -> impl Iterator<Item = &[Sample]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).flat_map(|(start, &end)| self.samples[start..end].windows(2))
     }
 
-    /// The pen's path: the style's control points, each a little off, under an elastic distortion
-    /// (Simard, Steinkraus and Platt 2003) of the plane.
+    /// Traces the strokes through jittered control points, under an elastic distortion of the plane
+    /// (Simard, Steinkraus and Platt 2003).
     fn trace(&mut self, style: &Style, rng: &mut Rng) {
         let elastic = Elastic::random(rng.between(0.3, 1.8), rng);
         let sloppiness = rng.between(0.05, 0.28);
-        // Where the digit's middle lies: some writers make the upper half large, some the lower.
+        // Position of the digit's middle: handwriting varies in the proportion of upper and lower half.
         let waist = 0.7 * rng.normal();
         self.samples.clear();
         self.ends.clear();
         for stroke in style.strokes {
             self.points.clear();
             for (i, &point) in stroke.iter().enumerate() {
-                // Both copies of a corner must stay one point.
+                // A corner is a repeated point; both copies must remain equal.
                 let moved = if i > 0 && stroke[i - 1] == point {
                     self.points[i - 1]
                 } else {
@@ -91,7 +90,7 @@ impl Writer {
             }
             let start = self.samples.len();
             pen::curve(&self.points, &mut self.samples);
-            // The pressure of the pen changes evenly along a stroke.
+            // Pen pressure, and thus width, changes linearly along a stroke.
             let (from, to) = (rng.between(0.8, 1.2), rng.between(0.8, 1.2));
             let last = (self.samples.len() - start - 1).max(1) as f32;
             for (i, sample) in self.samples[start..].iter_mut().enumerate() {
@@ -102,13 +101,13 @@ impl Writer {
         }
     }
 
-    /// Random width, slant and rotation.
+    /// Applies random width, slant and rotation.
     fn slant(&mut self, digit: usize, rng: &mut Rng) {
-        // A wide 1 does not exist, but a steep or leaning one is common.
+        // The slant of handwritten ones varies more than that of other digits.
         let lean = if digit == 1 { 0.28 } else { 0.2 };
         let width = 1.1 + 0.24 * rng.normal();
         let shear = -0.12 + lean * rng.normal();
-        // cos and sin from the tangent of the half angle: exact arithmetic on every machine.
+        // cos and sin are computed from the tangent of the half angle, which is exact on every machine.
         let half = (0.055 * rng.normal()).clamp(-0.15, 0.15);
         let (cos, sin) = ((1.0 - half * half) / (1.0 + half * half), 2.0 * half / (1.0 + half * half));
         for sample in &mut self.samples {
@@ -118,7 +117,7 @@ impl Writer {
         }
     }
 
-    /// MNIST's framing: fitted into 20×20 pixels, the centre of mass in the middle of 28×28.
+    /// Frames as in MNIST: fits into 20×20 pixels with the centre of mass in the middle of 28×28.
     fn frame(&mut self, rng: &mut Rng) {
         let radius = rng.between(0.9, 1.8);
         let (mut low, mut high) = ([f32::INFINITY; 2], [f32::NEG_INFINITY; 2]);
@@ -131,18 +130,18 @@ impl Writer {
         let size = rng.between(18.5, 20.5) - 2.0 * radius;
         let scale = size / (high[0] - low[0]).max(high[1] - low[1]).max(1.0);
         let (mut mass, mut moment) = (1e-6, [0.0; 2]);
-        for pair in self.pieces() {
+        for pair in self.segments() {
             let [dx, dy] = [pair[1].at[0] - pair[0].at[0], pair[1].at[1] - pair[0].at[1]];
             let weight = (dx * dx + dy * dy).sqrt();
             mass += weight;
             moment[0] += weight * 0.5 * (pair[0].at[0] + pair[1].at[0]);
             moment[1] += weight * 0.5 * (pair[0].at[1] + pair[1].at[1]);
         }
-        // Counted from 0, as MNIST's own centres of mass are.
+        // In MNIST, the centre of mass is at pixel index 14, counted from 0.
         let middle = SIDE as f32 / 2.0;
         let shift: Point = std::array::from_fn(|k| {
             let centred = middle + 0.3 * rng.normal() - scale * moment[k] / mass;
-            // All ink stays a pixel away from the edge, at the cost of the centring.
+            // Ink keeps a margin of one pixel, which has precedence over centring.
             let ink = 1.2 * radius;
             centred.clamp(1.0 + ink - scale * low[k], SIDE as f32 - 2.0 - ink - scale * high[k])
         });
@@ -166,16 +165,18 @@ fn pick<'a>(styles: &'a [Style], rng: &mut Rng) -> &'a Style {
         .unwrap_or(&styles[0])
 }
 
-/// A smooth random displacement of the plane: a coarse grid of random vectors, blended by the
-/// uniform cubic B-spline, whose shape is close to the Gaussian of the paper.
+/// Smooth random displacement field of the plane.
+///
+/// A coarse grid of random vectors is interpolated with the uniform cubic B-spline, which approximates the Gaussian
+/// of the paper.
 struct Elastic {
     grid: [[Point; Self::KNOTS]; Self::KNOTS],
 }
 
 impl Elastic {
-    /// Grid points a side; the spline needs one more than the cells at either end.
+    /// Number of grid points per axis, including the spline's margin of one at each end.
     const KNOTS: usize = 6;
-    /// Distance of grid points, in glyph units.
+    /// Distance of grid points in glyph units.
     const CELL: f32 = 4.0;
 
     fn random(strength: f32, rng: &mut Rng) -> Self {
@@ -197,7 +198,7 @@ impl Elastic {
         moved
     }
 
-    /// First of the four grid lines around a coordinate, and their weights.
+    /// Returns the first of the four grid lines around a coordinate, and their weights.
     fn weights(x: f32) -> (usize, [f32; 4]) {
         let x = (x / Self::CELL).clamp(0.0, (Self::KNOTS - 4) as f32 + 0.999);
         let cell = x as usize;
@@ -225,13 +226,13 @@ mod tests {
 
     #[test]
     fn every_machine_generates_the_same_bytes() {
-        // Whoever changes how digits look must change these,.
+        // Changes of the rendering change these digests.
         assert_eq!(sum(&generate(500, Split::Train, 0)), "74d553db80cd7767");
         assert_eq!(sum(&generate(500, Split::Test, 0)), "8e5abc69bd2333e5");
     }
 
     #[test]
-    fn seeds_and_splits_have_streams_of_their_own() {
+    fn seeds_and_splits_have_separate_streams() {
         let train = generate(40, Split::Train, 1);
         assert_eq!(train.pixels()[..20 * PIXELS], *generate(20, Split::Train, 1).pixels());
         for other in [generate(40, Split::Test, 1), generate(40, Split::Train, 2)] {
@@ -247,7 +248,7 @@ mod tests {
         let count = values().count() as f64;
         let mean = values().sum::<f64>() / count;
         let deviation = (values().map(|value| value * value).sum::<f64>() / count - mean * mean).sqrt();
-        // MNIST: 0.1307 and 0.3081, which the normalisation takes for granted.
+        // MNIST's values, 0.1307 and 0.3081, are constants of the normalisation.
         assert!((mean - 0.1307).abs() < 0.01, "{mean}");
         assert!((deviation - 0.3081).abs() < 0.015, "{deviation}");
         for digit in 0..10 {
@@ -274,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Learnable, and not trivial: the nearest of 3000 images tells the digit nearly always.
+    /// The digits are learnable but not trivial: nearest-neighbour classification is mostly correct.
     #[test]
     fn the_nearest_image_mostly_has_the_same_label() {
         let (known, asked) = (generate(3000, Split::Train, 5), generate(300, Split::Test, 5));

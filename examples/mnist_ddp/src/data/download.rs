@@ -1,11 +1,13 @@
-//! Fetches MNIST into a folder: one program at a time, checked by SHA-256 before a file gets its
-//! name, so that whatever is killed when, a file in the folder is either whole or not there.
+//! Download of MNIST into a folder.
+//!
+//! One process downloads at a time. A file is verified by SHA-256 and renamed when it is complete, so that an
+//! interrupted download leaves no partial file under its final name.
 
 use super::{
     DataError,
     idx::decompressed,
     locate::{self, Original, Places},
-    part::{Lock, Part},
+    part::{Lock, PartialFile},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
@@ -16,52 +18,54 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long each step may take.
+/// Time limits of a download.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// To find and to reach a mirror, each: short, so that a machine without internet knows soon.
+pub struct Timeouts {
+    /// Limit of DNS resolution and of connecting; short, so that a machine without internet fails soon.
     pub connect: Duration,
-    /// Without a byte from a mirror.
-    pub silence: Duration,
-    /// For all files.
+    /// Limit of waiting for a response or for more data.
+    pub read: Duration,
+    /// Limit for all files.
     pub total: Duration,
-    /// For another program on this machine that is downloading.
+    /// Limit of waiting for another process that is downloading.
     pub lock: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        Patience {
+        Timeouts {
             connect: Duration::from_secs(5),
-            silence: Duration::from_secs(20),
+            read: Duration::from_secs(20),
             total: Duration::from_secs(600),
-            // Longer than a whole download, so that the other one has ended first.
+            // Longer than `total`, so that the other download ends first.
             lock: Duration::from_secs(660),
         }
     }
 }
 
-/// Bytes by which a gzip file may be longer than its content.
+/// Maximum size of a gzip file beyond that of its content, in bytes.
 const GZIP_MARGIN: u64 = 1 << 20;
 
-/// Brings what is missing of the four files into `folder` and returns their paths. A second call
-/// finds them and fetches nothing.
+/// Downloads missing files of MNIST into `folder` and returns the paths of all four.
+///
+/// # Errors
+/// If another process holds the lock for too long, no mirror delivers a file, or a file cannot be written.
 pub fn fetch(
     folder: &Path,
     places: &Places,
-    patience: Patience,
+    timeouts: Timeouts,
     progress: bool,
 ) -> Result<[PathBuf; 4], DataError> {
     fs::create_dir_all(folder).map_err(DataError::io("create folder", folder))?;
     let bar = if progress { bar(&places.originals) } else { ProgressBar::hidden() };
     let waiting = || bar.set_message("Waiting for another program's download of MNIST");
-    let _lock = Lock::acquire(folder, patience.lock, waiting)?;
+    let _lock = Lock::acquire(folder, timeouts.lock, waiting)?;
     bar.set_message("Downloading MNIST");
     let mut download =
-        Download { folder, mirrors: mirrors(places, patience), ends: Instant::now() + patience.total };
+        Download { folder, mirrors: mirrors(places, timeouts), ends: Instant::now() + timeouts.total };
     let mut done = 0;
     for file in &places.originals {
-        // Another program may have brought it while this one waited.
+        // Another process may have downloaded it while this one waited.
         if locate::find_one(folder, file.name).is_err() {
             download.file(file, &bar)?;
         }
@@ -82,20 +86,20 @@ fn bar(originals: &[Original]) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// An address and the client for it.
+/// A mirror with its HTTP client.
 struct Mirror {
     address: String,
     agent: ureq::Agent,
 }
 
-fn mirrors(places: &Places, patience: Patience) -> Vec<Mirror> {
+fn mirrors(places: &Places, timeouts: Timeouts) -> Vec<Mirror> {
     let mirror = |address: &String| {
         let mut config = ureq::Agent::config_builder()
-            .timeout_resolve(Some(patience.connect))
-            .timeout_connect(Some(patience.connect))
-            .timeout_per_read(Some(patience.silence))
-            .timeout_recv_response(Some(patience.silence));
-        // A proxy is for what lies beyond this machine.
+            .timeout_resolve(Some(timeouts.connect))
+            .timeout_connect(Some(timeouts.connect))
+            .timeout_per_read(Some(timeouts.read))
+            .timeout_recv_response(Some(timeouts.read));
+        // Local mirrors are reached without a proxy.
         if ["http://127.0.0.1", "http://localhost"].iter().any(|local| address.starts_with(local)) {
             config = config.proxy(None);
         }
@@ -104,7 +108,7 @@ fn mirrors(places: &Places, patience: Patience) -> Vec<Mirror> {
     places.mirrors.iter().map(mirror).collect()
 }
 
-/// A download that is under way.
+/// A download in progress.
 struct Download<'a> {
     folder: &'a Path,
     mirrors: Vec<Mirror>,
@@ -112,7 +116,7 @@ struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Asks one mirror after the other; the first that delivers is asked first for the next file.
+    /// Downloads a file from the first mirror that succeeds, which becomes the first for the next file.
     fn file(&mut self, file: &Original, bar: &ProgressBar) -> Result<(), DataError> {
         let before = bar.position();
         let mut attempts = vec![];
@@ -139,7 +143,7 @@ impl Download<'_> {
         let (mut content, _) =
             decompressed(BufReader::new(limited)).map_err(|error| failed(error.to_string()))?;
 
-        let mut part = Part::create(self.folder, file.name)?;
+        let mut part = PartialFile::create(self.folder, file.name)?;
         let mut hash = Sha256::new();
         let mut length = 0;
         let mut buffer = vec![0; 1 << 16];
@@ -161,7 +165,7 @@ impl Download<'_> {
         if found != file.sha256 {
             return Err(DataError::Checksum { url, expected: file.sha256, found });
         }
-        part.keep()
+        part.persist()
     }
 }
 

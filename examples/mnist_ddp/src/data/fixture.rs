@@ -1,5 +1,4 @@
-//! What the tests of this module share: a small data set in MNIST's format, and a web server on
-//! this machine that hands it out, well or badly.
+//! Test fixtures: a small data set in MNIST's format, and a local HTTP server for it.
 
 use super::{PIXELS, SIDE, locate::Original};
 use flate2::{Compression, write::GzEncoder};
@@ -17,12 +16,12 @@ use std::{
     time::Duration,
 };
 
-/// Images for training in the small data set.
+/// Number of training images.
 pub const TRAIN: usize = 30;
-/// Images for testing.
+/// Number of test images.
 pub const TEST: usize = 20;
 
-/// An IDX file.
+/// Builds an IDX file.
 pub fn idx(magic: u32, dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     let mut bytes = magic.to_be_bytes().to_vec();
     dimensions.iter().for_each(|dimension| bytes.extend(dimension.to_be_bytes()));
@@ -30,32 +29,32 @@ pub fn idx(magic: u32, dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `count` images of incompressible noise, so that a truncated download lacks pixels.
+/// Builds `count` images of incompressible noise, so that a truncated download lacks pixels.
 pub fn images(count: usize) -> Vec<u8> {
     let noise: Vec<u8> =
         (0..(count * PIXELS) as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     idx(0x0803, &[count as u32, SIDE as u32, SIDE as u32], &noise)
 }
 
-/// `count` labels.
+/// Builds `count` labels.
 pub fn labels(count: usize) -> Vec<u8> {
     idx(0x0801, &[count as u32], &(0..count).map(|i| (i % 10) as u8).collect::<Vec<_>>())
 }
 
-/// As `gzip` does it.
+/// Compresses with gzip.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(vec![], Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
 }
 
-/// The small data set by MNIST's names.
+/// Returns the small data set with MNIST's file names.
 pub fn files() -> [(&'static str, Vec<u8>); 4] {
     let [a, b, c, d] = super::locate::MNIST.map(|file| file.name);
     [(a, images(TRAIN)), (b, labels(TRAIN)), (c, images(TEST)), (d, labels(TEST))]
 }
 
-/// What the small data set's files must be.
+/// Returns sizes and checksums of the small data set.
 pub fn originals() -> [Original; 4] {
     static SUMS: LazyLock<[String; 4]> =
         LazyLock::new(|| files().map(|(_, bytes)| hex::encode(Sha256::digest(&bytes))));
@@ -72,10 +71,10 @@ pub fn write(folder: &Path) {
     }
 }
 
-/// What a mirror sends for a file: status, announced length, content; `None` never answers.
+/// Response of a mirror: status, content length and content; `None` never responds.
 pub type Answer = Option<(u16, usize, Vec<u8>)>;
 
-/// A web server that ends with the test.
+/// HTTP server that stops when it is dropped.
 pub struct Mirror {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,
@@ -83,12 +82,12 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Serves the small data set as it is.
+    /// Serves the small data set.
     pub fn good() -> Self {
         Self::serving(|_, file| Some((200, file.len(), file)))
     }
 
-    /// Serves what `answer` makes of a file's name and its gzipped content.
+    /// Serves the responses that `answer` returns for a file name and its gzipped content.
     pub fn serving(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mirror = Mirror {
@@ -103,19 +102,19 @@ impl Mirror {
                     break;
                 }
                 requests.fetch_add(1, Ordering::SeqCst);
-                // A client may have left; the next one has not.
+                // A client may have disconnected; serve the next one.
                 let _ = stream.and_then(|stream| serve(stream, &answer));
             }
         });
         mirror
     }
 
-    /// As `MNIST_MIRROR` would name it.
+    /// Address in the format of `MNIST_MIRROR`.
     pub fn address(&self) -> String {
         format!("http://{}/mnist/", self.address)
     }
 
-    /// Requests so far.
+    /// Number of requests so far.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
@@ -124,7 +123,7 @@ impl Mirror {
 impl Drop for Mirror {
     fn drop(&mut self) {
         self.done.store(true, Ordering::SeqCst);
-        // Wakes the server, which then sees that it is done.
+        // Wakes the server thread, which then exits.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -140,7 +139,7 @@ fn serve(mut stream: TcpStream, answer: &impl Fn(&str, Vec<u8>) -> Answer) -> st
         Some((name, bytes)) => match answer(name, gzip(&bytes)) {
             Some(answer) => answer,
             None => {
-                // Until the client gives up.
+                // Blocks until the client disconnects.
                 let _ = lines.next();
                 return Ok(());
             }

@@ -1,9 +1,10 @@
-//! The IDX format of MNIST's files, read defensively: nothing that a file says is believed before
-//! it is checked, and no header makes this program allocate what the file does not hold.
+//! Defensive reader of the IDX format of MNIST's files.
+//!
+//! All header fields are validated, and memory is allocated as data is read, not as the header declares.
 //!
 //! An IDX file is a big-endian magic number (two zero bytes, the element type, the number of
-//! dimensions), each dimension as a big-endian `u32`, then the elements. Described in the source of
-//! the format: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
+//! dimensions), each dimension as a big-endian `u32`, then the elements. Source: Y. LeCun, C. Cortes, C. Burges,
+//! "The MNIST database of handwritten digits".
 
 use super::{CLASSES, DataError, Images, PIXELS, SIDE};
 use flate2::bufread::MultiGzDecoder;
@@ -13,12 +14,15 @@ use std::{
     path::Path,
 };
 
-/// More images than any known drop-in has (the largest, MNIST8M, has 8,100,000).
-const MOST_ITEMS: u32 = 10_000_000;
-/// Memory reserved at most on a header's word; what comes beyond it grows with what is read.
-const RESERVE: u64 = 64 << 20;
+/// Maximum number of items; the largest known data set in this format, MNIST8M, has 8,100,000.
+const MAX_ITEMS: u32 = 10_000_000;
+/// Maximum memory in bytes that is reserved before data is read.
+const MAX_RESERVE: u64 = 64 << 20;
 
-/// Reads a file of images and the file of their labels, each plain or gzipped whatever its name.
+/// Reads a file of images and the file of their labels, each plain or gzipped regardless of its name.
+///
+/// # Errors
+/// If a file cannot be read or is invalid, or the numbers of images and labels differ.
 pub fn read(images: &Path, labels: &Path) -> Result<Images, DataError> {
     let pixels = Idx::open(images)?.images()?;
     let classes = Idx::open(labels)?.labels()?;
@@ -33,28 +37,31 @@ pub fn read(images: &Path, labels: &Path) -> Result<Images, DataError> {
     Ok(Images::new(pixels, classes))
 }
 
-/// A reader of the plain bytes behind `reader`, which are gzipped if they begin as gzip does.
+/// Wraps a reader with gzip decompression if its data is gzipped.
+///
+/// # Errors
+/// If the first bytes cannot be read.
 pub fn decompressed<'a>(mut reader: impl BufRead + 'a) -> io::Result<(Box<dyn Read + 'a>, Encoding)> {
     match reader.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-        // All members up to the end of the file, so that bytes after the last are noticed.
+        // Decodes all members, so that bytes after the last one are detected.
         true => Ok((Box::new(MultiGzDecoder::new(reader)), Encoding::Gzip)),
         false => Ok((Box::new(reader), Encoding::Plain)),
     }
 }
 
-/// How the bytes of a file or of an answer are stored.
+/// Encoding of a file or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Plain,
     Gzip,
 }
 
-/// An IDX file that is being read.
+/// Reader of an IDX file.
 struct Idx<'a> {
     path: &'a Path,
     reader: Box<dyn Read>,
     encoding: Encoding,
-    /// Plain bytes read so far.
+    /// Number of decompressed bytes read.
     offset: u64,
 }
 
@@ -84,7 +91,7 @@ impl<'a> Idx<'a> {
         }
     }
 
-    /// The dimensions, of which the first is checked: it is the number of items.
+    /// Reads the dimensions and validates the first one, the number of items.
     fn header<const N: usize>(&mut self, expected: u32, kind: &'static str) -> Result<[u32; N], DataError> {
         let [found] = self.words("magic number")?;
         if found != expected {
@@ -92,8 +99,8 @@ impl<'a> Idx<'a> {
         }
         let dimensions: [u32; N] = self.words("dimensions")?;
         match dimensions[0] {
-            1..=MOST_ITEMS => Ok(dimensions),
-            found => Err(DataError::Count { path: self.path.into(), found, limit: MOST_ITEMS }),
+            1..=MAX_ITEMS => Ok(dimensions),
+            found => Err(DataError::Count { path: self.path.into(), found, limit: MAX_ITEMS }),
         }
     }
 
@@ -103,11 +110,11 @@ impl<'a> Idx<'a> {
         Ok(std::array::from_fn(|i| u32::from_be_bytes(words[i])))
     }
 
-    /// The last field: the file must end with it.
+    /// Reads the last field and checks that the file ends with it.
     fn body(&mut self, field: &'static str, length: u64) -> Result<Vec<u8>, DataError> {
         let bytes = self.bytes(field, length)?;
         let expected = self.offset;
-        // Reading to the end is also what makes gzip check its sum.
+        // The gzip decoder verifies the checksum when it reaches the end.
         let rest = io::copy(&mut self.reader.by_ref().take(1 << 30), &mut io::sink());
         match rest.map_err(|error| self.failed(error))? {
             0 => Ok(bytes),
@@ -116,7 +123,7 @@ impl<'a> Idx<'a> {
     }
 
     fn bytes(&mut self, field: &'static str, expected: u64) -> Result<Vec<u8>, DataError> {
-        let mut bytes = Vec::with_capacity(expected.min(RESERVE) as usize);
+        let mut bytes = Vec::with_capacity(expected.min(MAX_RESERVE) as usize);
         let result = self.reader.by_ref().take(expected).read_to_end(&mut bytes);
         let found = bytes.len() as u64;
         self.offset += found;
@@ -146,7 +153,7 @@ mod tests {
     };
     use std::fs;
 
-    /// Reads these as the files `images` and `labels`.
+    /// Reads the given contents as the files `images` and `labels`.
     fn reading(images: &[u8], labels: &[u8]) -> Result<Images, DataError> {
         let folder = tempfile::tempdir().unwrap();
         let paths = ["images", "labels"].map(|name| folder.path().join(name));
@@ -155,7 +162,7 @@ mod tests {
         read(&paths[0], &paths[1])
     }
 
-    /// The error, without the folder, when the images are these.
+    /// Returns the error of reading the given images, without the folder.
     fn images_error(bytes: &[u8]) -> String {
         let error = reading(bytes, &labels(3)).unwrap_err().to_string();
         error[error.find("images").unwrap()..].to_string()
@@ -221,8 +228,8 @@ mod tests {
         assert_eq!(images_error(&huge), expected);
         assert_eq!(images_error(&gzip(&huge)), expected);
         assert!(images_error(&idx(0x0803, &[0, 28, 28], &[])).contains("number of items is 0"));
-        // The most that is allowed, 7.8 GB, is not reserved before it is there.
-        let most = idx(0x0803, &[MOST_ITEMS, 28, 28], &[1; 100]);
+        // The allowed maximum, 7.8 GB, is not reserved in advance.
+        let most = idx(0x0803, &[MAX_ITEMS, 28, 28], &[1; 100]);
         assert!(images_error(&most).contains("pixel data has 100 bytes, expected 7840000000"));
     }
 
@@ -266,7 +273,7 @@ mod tests {
         );
         let rubbish = [&whole[..], b"rubbish at the end"].concat();
         assert!(images_error(&rubbish).starts_with("images: gzip data damaged after 2368 "));
-        // Every single damaged byte of the content is noticed.
+        // Damage of any single byte of the content is detected.
         for at in (10..whole.len()).step_by(7) {
             let mut bad = whole.clone();
             bad[at] ^= 0x55;

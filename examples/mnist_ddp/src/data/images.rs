@@ -1,20 +1,20 @@
-//! Images with their labels, as bytes in memory, and the normalisation of a pixel.
+//! Images and labels as bytes in memory, and pixel normalisation.
 
 use std::{fmt, sync::Arc};
 
-/// Pixels a side.
+/// Width and height of an image in pixels.
 pub const SIDE: usize = 28;
-/// Pixels of an image.
+/// Number of pixels of an image.
 pub const PIXELS: usize = SIDE * SIDE;
-/// Labels are 0 to `CLASSES` − 1.
+/// Number of classes; labels are 0 to `CLASSES` − 1.
 pub const CLASSES: usize = 10;
 
-/// Mean of MNIST's training pixels, 0 to 1, as pytorch/examples' MNIST has it.
+/// Mean of MNIST's training pixels scaled to 0..=1, as in pytorch/examples.
 pub const MEAN: f32 = 0.1307;
-/// Their standard deviation, from the same place.
+/// Standard deviation of the same pixels.
 pub const STD: f32 = 0.3081;
 
-/// What the network sees of a pixel: (pixel/255 − [`MEAN`]) / [`STD`], in `f32` throughout.
+/// Normalises a pixel: (pixel/255 − [`MEAN`]) / [`STD`], in `f32`.
 pub const fn normalise(pixel: f32) -> f32 {
     (pixel / 255.0 - MEAN) / STD
 }
@@ -37,13 +37,13 @@ pub struct Images {
 }
 
 impl Images {
-    /// The caller has checked that the lengths agree and that labels are below [`CLASSES`].
+    /// Creates images; the caller has validated lengths and labels.
     pub(super) fn new(pixels: Vec<u8>, labels: Vec<u8>) -> Self {
         debug_assert_eq!(pixels.len(), labels.len() * PIXELS);
         Images { pixels: pixels.into(), labels: labels.into() }
     }
 
-    /// The first `count` images, or all if there are fewer.
+    /// Returns the first `count` images, or all if there are fewer.
     pub(super) fn first(self, count: usize) -> Self {
         if count >= self.len() {
             return self;
@@ -61,13 +61,18 @@ impl Images {
         self.labels.is_empty()
     }
 
-    /// Pixels of image `index`, row by row from the top, 0 is background. Panics if there is no
-    /// such image, as indexing does.
+    /// Pixels of image `index`, row by row from the top; 0 is background.
+    ///
+    /// # Panics
+    /// If `index` is out of range.
     pub fn image(&self, index: usize) -> &[u8] {
         &self.pixels[index * PIXELS..(index + 1) * PIXELS]
     }
 
-    /// Label of image `index`, 0 to 9. Panics if there is no such image, as indexing does.
+    /// Label of image `index`, 0 to 9.
+    ///
+    /// # Panics
+    /// If `index` is out of range.
     pub fn label(&self, index: usize) -> u8 {
         self.labels[index]
     }
@@ -127,7 +132,7 @@ mod tests {
 
     #[test]
     fn normalisation_follows_pytorch() {
-        // As torchvision's ToTensor and Normalize print these two.
+        // Values of torchvision's ToTensor and Normalize.
         assert!((normalise(0.0) - -0.424_212_93).abs() < 1e-7);
         assert!((normalise(255.0) - 2.821_486_7).abs() < 1e-6);
         let mut batch = vec![];

@@ -1,4 +1,4 @@
-//! Where MNIST may lie: its files and their names, the folders that are searched, the mirrors.
+//! Locations of MNIST: file names, searched folders and mirrors.
 
 use super::DataError;
 use std::{
@@ -6,12 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One of MNIST's files, as the originals are, uncompressed.
+/// Name, size and checksum of an uncompressed file of MNIST.
 #[derive(Clone, Copy, Debug)]
 pub struct Original {
     /// Name without `.gz`.
     pub name: &'static str,
-    /// Length.
+    /// Size in bytes.
     pub bytes: u64,
     /// SHA-256, lower-case hexadecimal.
     pub sha256: &'static str,
@@ -21,7 +21,7 @@ const fn original(name: &'static str, bytes: u64, sha256: &'static str) -> Origi
     Original { name, bytes, sha256 }
 }
 
-/// The four files: images and labels for training, images and labels for testing.
+/// The four files: training images and labels, test images and labels.
 pub const MNIST: [Original; 4] = [
     original(
         "train-images-idx3-ubyte",
@@ -45,25 +45,28 @@ pub const MNIST: [Original; 4] = [
     ),
 ];
 
-/// Public copies of MNIST, in the order in which they are tried.
+/// Public mirrors of MNIST, in the order of use.
 const MIRRORS: [&str; 2] =
     ["https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"];
 
-/// What this process may search besides `--data-dir`.
+/// Locations to search besides `--data-dir`.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// `$MNIST_DIR`, if set.
     pub mnist_dir: Option<PathBuf>,
-    /// Folder of downloads, in the user's cache; none for a user without a home.
+    /// Download folder in the user's cache folder; `None` for a user without a home folder.
     pub cache: Option<PathBuf>,
-    /// Addresses that end in a slash.
+    /// URLs that end in a slash.
     pub mirrors: Vec<String>,
-    /// What a download must be.
+    /// Expected sizes and checksums of downloads.
     pub originals: [Original; 4],
 }
 
 impl Places {
-    /// As the environment of this process says.
+    /// Reads the locations from the environment variables of this process.
+    ///
+    /// # Errors
+    /// If `MNIST_MIRROR` is not a URL.
     pub fn of_process() -> Result<Self, DataError> {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let mirrors = match variable("MNIST_MIRROR") {
@@ -79,7 +82,7 @@ impl Places {
     }
 }
 
-/// Checks the address of a mirror, with or without its last slash.
+/// Validates the URL of a mirror and adds a missing last slash.
 fn mirror(value: &str) -> Result<String, DataError> {
     match value.starts_with("http://") || value.starts_with("https://") {
         true => Ok(format!("{}/", value.trim_end_matches('/'))),
@@ -87,7 +90,10 @@ fn mirror(value: &str) -> Result<String, DataError> {
     }
 }
 
-/// The four files in `folder`, in the order of [`MNIST`], or in words what is missing.
+/// Finds the four files in `folder`, in the order of [`MNIST`].
+///
+/// # Errors
+/// If a file is missing. The error describes it.
 pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     if !folder.is_dir() {
         return Err("there is no such folder".into());
@@ -96,7 +102,10 @@ pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     Ok([a?, b?, c?, d?])
 }
 
-/// One file in `folder`: plain before gzipped, with the usual dash or with a dot in its name.
+/// Finds one file in `folder`, plain or gzipped, with a dash or a dot in its name.
+///
+/// # Errors
+/// If the file is missing or not readable. The error describes it.
 pub fn find_one(folder: &Path, name: &str) -> Result<PathBuf, String> {
     let dotted = name.replacen("-idx", ".idx", 1);
     for candidate in [name, dotted.as_str()].into_iter().flat_map(|name| [name.into(), format!("{name}.gz")])
@@ -137,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_and_a_folder_in_place_of_a_file_are_said() {
+    fn a_missing_folder_and_a_folder_in_place_of_a_file_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(find(&folder.path().join("none")).unwrap_err(), "there is no such folder");
         fs::create_dir(folder.path().join(MNIST[0].name)).unwrap();
@@ -152,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pinned_sums_are_sums() {
+    fn pinned_checksums_are_well_formed() {
         for file in MNIST {
             assert_eq!(file.sha256.len(), 64);
             assert!(file.sha256.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c)));

@@ -1,9 +1,7 @@
-//! The data set: MNIST from this machine or from the internet, drop-ins in its format, or digits
-//! generated here.
+//! Data sets: MNIST from this machine or the internet, others in its format, or generated digits.
 //!
-//! The rank of each machine that downloads calls [`prepare`] with `download` set, and loads what it
-//! returns, while the others wait at a barrier; after it they call [`prepare`] too, which then only
-//! looks. Nothing here prints but the progress bar.
+//! One rank per machine calls [`prepare`] with `download` set and loads the result, while the others wait at a
+//! barrier. The others then call [`prepare`] without `download`. Only the progress bar is printed.
 
 mod digits;
 mod download;
@@ -22,9 +20,9 @@ use digits::Split;
 use sha2::{Digest, Sha256};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Images generated for training, as many as MNIST has.
+/// Number of generated training images, as in MNIST.
 pub const TRAIN_DIGITS: usize = 60_000;
-/// Images generated for testing, as many as MNIST has.
+/// Number of generated test images, as in MNIST.
 pub const TEST_DIGITS: usize = 10_000;
 
 /// Which data set to train on.
@@ -67,18 +65,17 @@ impl FromStr for DatasetKind {
     }
 }
 
-/// What a run wants.
+/// Request for a data set.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Which data set.
     pub kind: DatasetKind,
-    /// The user's own folder. It is then the only place, also for [`DatasetKind::Auto`].
+    /// Folder of the files; no other location is searched if it is set.
     pub data_dir: Option<PathBuf>,
-    /// Of the generated digits.
+    /// Seed of generated digits.
     pub seed: u64,
-    /// Whether this rank is the one on its machine that downloads.
+    /// Whether this rank downloads for its machine.
     pub download: bool,
-    /// Whether to draw a progress bar (standard error) while downloading.
+    /// Whether to draw a progress bar on standard error while downloading.
     pub progress: bool,
 }
 
@@ -93,13 +90,14 @@ pub struct Dataset {
     pub name: &'static str,
     /// The folder of the files, or how the digits were generated.
     pub source: String,
-    /// One line that the user must see: this is not the data that was hoped for.
+    /// Warning to print if generated digits replace MNIST.
     pub notice: Option<String>,
 }
 
 impl Dataset {
-    /// Generated digits. The same seed gives the same images on every machine, and the first n
-    /// images of a split do not depend on how many are generated.
+    /// Generates digits.
+    ///
+    /// The same seed gives the same images on every machine. The first n images of a split do not depend on the count.
     pub fn digits(train: usize, test: usize, seed: u64) -> Self {
         Dataset {
             train: digits::generate(train, Split::Train, seed),
@@ -110,8 +108,9 @@ impl Dataset {
         }
     }
 
-    /// SHA-256 over all images and labels, in hexadecimal. Ranks that train together must agree
-    /// on it; with `auto` two machines may not.
+    /// SHA-256 of all images and labels in hexadecimal.
+    ///
+    /// It must be equal on all ranks; with [`DatasetKind::Auto`], machines may load different data.
     pub fn digest(&self) -> String {
         let mut hash = Sha256::new();
         for images in [&self.train, &self.test] {
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for kind in DatasetKind::ALL {
             assert_eq!(kind.to_string().parse::<DatasetKind>().unwrap(), kind);
             let value = clap::ValueEnum::to_possible_value(&kind).unwrap();

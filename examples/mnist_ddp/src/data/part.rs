@@ -1,5 +1,4 @@
-//! Files that are not yet what they will be: a download under its temporary name, and the lock
-//! that keeps a second program from the same work.
+//! Partial files of a download, and the lock against concurrent downloads.
 
 use super::DataError;
 use burn_ddp::process::atomic_file;
@@ -11,44 +10,47 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Ending of temporary names.
-const ENDING: &str = ".part";
-/// Age at which a temporary file is an orphan: no download takes as long.
-const ORPHAN: Duration = Duration::from_secs(3600);
-/// How often a waiting program looks at the lock.
-const LOOK: Duration = Duration::from_millis(50);
+/// Extension of temporary files.
+const EXTENSION: &str = ".part";
+/// Age after which a temporary file is orphaned, longer than any download.
+const ORPHAN_AGE: Duration = Duration::from_secs(3600);
+/// Polling interval of the lock.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// An advisory lock on a folder, held until dropped or until the process ends, however it ends.
-/// Without effect on file systems that know no locks: there two programs do the same work, each
-/// under its own temporary names.
+/// Advisory lock on a folder, released when it is dropped or the process ends.
+///
+/// It has no effect on file systems without locks. Concurrent processes then download the same files under different
+/// temporary names.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Waits for the lock until `patience` has passed; calls `waiting` once if it has to wait.
-    /// Leftovers of programs that were killed are swept out.
-    pub fn acquire(folder: &Path, patience: Duration, waiting: impl FnOnce()) -> Result<Self, DataError> {
+    /// Acquires the lock and removes orphaned temporary files. Calls `waiting` once if it has to wait.
+    ///
+    /// # Errors
+    /// If the lock is not free within `timeout`, or its file cannot be created.
+    pub fn acquire(folder: &Path, timeout: Duration, waiting: impl FnOnce()) -> Result<Self, DataError> {
         let path = folder.join(".lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(DataError::io("create", &path))?;
-        let ends = Instant::now() + patience;
+        let ends = Instant::now() + timeout;
         let mut waiting = Some(waiting);
         loop {
             match file.try_lock() {
                 Ok(()) => {
-                    sweep(folder);
+                    remove_orphans(folder);
                     break;
                 }
                 Err(TryLockError::WouldBlock) if Instant::now() >= ends => {
-                    return Err(DataError::Locked { path, seconds: patience.as_secs() });
+                    return Err(DataError::Locked { path, seconds: timeout.as_secs() });
                 }
                 Err(TryLockError::WouldBlock) => {
-                    if let Some(say) = waiting.take() {
-                        say();
+                    if let Some(waiting) = waiting.take() {
+                        waiting();
                     }
-                    thread::sleep(LOOK);
+                    thread::sleep(POLL_INTERVAL);
                 }
                 Err(TryLockError::Error(_)) => break,
             }
@@ -57,52 +59,61 @@ impl Lock {
     }
 }
 
-/// Removes what killed programs left behind.
-fn sweep(folder: &Path) {
+/// Removes temporary files of killed processes.
+fn remove_orphans(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let written = entry.metadata().and_then(|metadata| metadata.modified());
-        let old = written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ORPHAN));
-        if old && entry.file_name().to_string_lossy().ends_with(ENDING) {
-            // What cannot be removed does no harm.
+        let old = written.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ORPHAN_AGE));
+        if old && entry.file_name().to_string_lossy().ends_with(EXTENSION) {
+            // Files that cannot be removed are harmless.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// A file under a temporary name, removed again unless it is kept.
+/// File under a temporary name, removed on drop unless it is persisted.
 #[derive(Debug)]
-pub struct Part {
+pub struct PartialFile {
     file: File,
     path: PathBuf,
     target: PathBuf,
-    kept: bool,
+    persisted: bool,
 }
 
-impl Part {
-    /// Begins what will be `name` in `folder`.
+impl PartialFile {
+    /// Creates the temporary file of `name` in `folder`.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
     pub fn create(folder: &Path, name: &str) -> Result<Self, DataError> {
-        // Two machines that share the folder may have the same process number.
+        // Machines that share the folder may use the same process id.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = folder.join(format!(".{name}.{}.{now}{ENDING}", process::id()));
+        let path = folder.join(format!(".{name}.{}.{now}{EXTENSION}", process::id()));
         let file = File::options()
             .write(true)
             .create_new(true)
             .open(&path)
             .map_err(DataError::io("create", &path))?;
-        Ok(Part { file, path, target: folder.join(name), kept: false })
+        Ok(PartialFile { file, path, target: folder.join(name), persisted: false })
     }
 
-    /// Appends.
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
         self.file.write_all(bytes).map_err(DataError::io("write", &self.path))
     }
 
-    /// Gives the file its name, once its bytes are on the disk.
-    pub fn keep(mut self) -> Result<(), DataError> {
+    /// Syncs the file and renames it to its final name.
+    ///
+    /// # Errors
+    /// If the file cannot be synced or renamed.
+    pub fn persist(mut self) -> Result<(), DataError> {
         self.file.sync_all().map_err(DataError::io("sync", &self.path))?;
         fs::rename(&self.path, &self.target).map_err(DataError::io("rename to", &self.target))?;
-        self.kept = true;
-        // The name too should outlive a power cut; not every system can sync a folder.
+        self.persisted = true;
+        // Makes the rename durable; ignored on systems that cannot sync folders.
         if let Some(folder) = self.target.parent() {
             let _ = atomic_file::sync_folder(folder);
         }
@@ -110,9 +121,9 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.persisted {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -130,23 +141,23 @@ mod tests {
     }
 
     #[test]
-    fn a_part_gets_its_name_only_when_kept() {
+    fn a_partial_file_gets_its_name_when_persisted() {
         let folder = tempfile::tempdir().unwrap();
-        let mut part = Part::create(folder.path(), "a").unwrap();
+        let mut part = PartialFile::create(folder.path(), "a").unwrap();
         part.write(b"on").unwrap();
         part.write(b"e").unwrap();
         assert!(!folder.path().join("a").exists());
-        part.keep().unwrap();
+        part.persist().unwrap();
         assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"one");
-        Part::create(folder.path(), "b").unwrap().write(b"lost").unwrap();
+        PartialFile::create(folder.path(), "b").unwrap().write(b"lost").unwrap();
         assert_eq!(names(folder.path()), ["a"]);
     }
 
     #[test]
-    fn the_lock_has_one_holder_a_deadline_and_a_broom() {
+    fn the_lock_is_exclusive_times_out_and_removes_orphans() {
         let folder = tempfile::tempdir().unwrap();
         let orphan = File::create(folder.path().join(".train.1.part")).unwrap();
-        orphan.set_modified(SystemTime::now() - 2 * ORPHAN).unwrap();
+        orphan.set_modified(SystemTime::now() - 2 * ORPHAN_AGE).unwrap();
         fs::write(folder.path().join(".train.2.part"), "under way on another machine").unwrap();
         fs::write(folder.path().join("train"), "whole").unwrap();
         let held = Lock::acquire(folder.path(), Duration::ZERO, || panic!("nobody holds it")).unwrap();

@@ -1,25 +1,27 @@
-//! Decides where the images come from: the user's folder, `$MNIST_DIR`, the cache, the internet, or
-//! the generator.
+//! Selection of the data source: the user's folder, `$MNIST_DIR`, the cache, the internet, or the generator.
 
 use super::{
     DataError, Dataset, DatasetKind, Request, TEST_DIGITS, TRAIN_DIGITS,
-    download::{self, Patience},
+    download::{self, Timeouts},
     idx,
     locate::{self, Places},
 };
 use std::path::PathBuf;
 
-/// What [`prepare`] decided to load.
+/// Data source selected by [`prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// The four files: training images and labels, test images and labels.
+    /// Files of training images and labels, and of test images and labels.
     Files { folder: PathBuf, files: [PathBuf; 4] },
-    /// Generated digits, and why if that is not what was hoped for.
+    /// Generated digits, with a warning if they replace MNIST.
     Digits { seed: u64, notice: Option<String> },
 }
 
 impl Prepared {
-    /// Reads or generates the images: all, or the first `limits` of training and test images.
+    /// Reads or generates the images, limited to the first `limits` training and test images.
+    ///
+    /// # Errors
+    /// If a file cannot be read or is invalid.
     pub fn load(&self, limits: [Option<usize>; 2]) -> Result<Dataset, DataError> {
         let [train, test] = limits.map(|limit| limit.unwrap_or(usize::MAX));
         match self {
@@ -40,19 +42,25 @@ impl Prepared {
     }
 }
 
-/// Finds the data set; downloads MNIST if it is wanted, missing, and this rank's task. Calling it
-/// again finds what the first call brought. Two programs at once are safe: one downloads, the other
-/// waits for it.
+/// Finds the data set, and downloads MNIST if it is missing and `request.download` is set.
+///
+/// Concurrent calls are safe: one process downloads and the others wait.
+///
+/// # Errors
+/// If the requested data set is not found or incomplete, or `MNIST_MIRROR` is not a URL.
 pub fn prepare(request: &Request) -> Result<Prepared, DataError> {
-    prepare_in(request, &Places::of_process()?, Patience::default())
+    prepare_in(request, &Places::of_process()?, Timeouts::default())
 }
 
-/// [`prepare`] and [`Prepared::load`] in one.
+/// Finds and loads all images of a data set.
+///
+/// # Errors
+/// As for [`prepare`] and [`Prepared::load`].
 pub fn load(request: &Request) -> Result<Dataset, DataError> {
     prepare(request)?.load([None, None])
 }
 
-fn prepare_in(request: &Request, places: &Places, patience: Patience) -> Result<Prepared, DataError> {
+fn prepare_in(request: &Request, places: &Places, timeouts: Timeouts) -> Result<Prepared, DataError> {
     match (request.kind, &request.data_dir) {
         (DatasetKind::Digits, Some(folder)) => Err(DataError::UnusedFolder(folder.clone())),
         (DatasetKind::Digits, None) => Ok(Prepared::Digits { seed: request.seed, notice: None }),
@@ -60,7 +68,7 @@ fn prepare_in(request: &Request, places: &Places, patience: Patience) -> Result<
             Ok(files) => Ok(Prepared::Files { folder: folder.clone(), files }),
             Err(missing) => Err(DataError::Incomplete { what: "--data-dir", folder: folder.clone(), missing }),
         },
-        (DatasetKind::Auto, None) => search(request, places, patience).or_else(|tried| {
+        (DatasetKind::Auto, None) => search(request, places, timeouts).or_else(|tried| {
             let notice = format!(
                 "NOT MNIST but generated digits: accuracies do not compare with MNIST's. Name MNIST's folder with \
                  --data-dir or MNIST_DIR; tried {}",
@@ -69,14 +77,16 @@ fn prepare_in(request: &Request, places: &Places, patience: Patience) -> Result<
             Ok(Prepared::Digits { seed: request.seed, notice: Some(notice) })
         }),
         (DatasetKind::Mnist, None) => {
-            search(request, places, patience).map_err(|tried| DataError::NotFound { tried })
+            search(request, places, timeouts).map_err(|tried| DataError::NotFound { tried })
         }
     }
 }
 
-/// Looks in `$MNIST_DIR`, then in the cache, then on the internet; else every place tried, and
-/// what was wrong with it.
-fn search(request: &Request, places: &Places, patience: Patience) -> Result<Prepared, Vec<String>> {
+/// Searches `$MNIST_DIR`, the cache and the internet, in this order.
+///
+/// # Errors
+/// If MNIST is not found. The error lists every location with its problem.
+fn search(request: &Request, places: &Places, timeouts: Timeouts) -> Result<Prepared, Vec<String>> {
     let mut tried = vec![];
     for (name, folder) in [("MNIST_DIR", &places.mnist_dir), ("the cache folder", &places.cache)] {
         let Some(folder) = folder else { continue };
@@ -86,7 +96,7 @@ fn search(request: &Request, places: &Places, patience: Patience) -> Result<Prep
         }
     }
     match &places.cache {
-        Some(folder) if request.download => match download::fetch(folder, places, patience, request.progress)
+        Some(folder) if request.download => match download::fetch(folder, places, timeouts, request.progress)
         {
             Ok(files) => return Ok(Prepared::Files { folder: folder.clone(), files }),
             Err(error) => tried.push(error.to_string()),
@@ -108,7 +118,7 @@ mod tests {
     };
     use std::{fs, path::Path};
 
-    /// The environment of a user without anything: an empty cache folder, and mirrors.
+    /// Locations with an empty cache folder and mirrors.
     fn places(cache: &Path, mirrors: &[&Mirror]) -> Places {
         Places {
             mnist_dir: None,
@@ -123,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_own_folder_is_the_only_place() {
+    fn only_the_users_folder_is_searched() {
         let folder = tempfile::tempdir().unwrap();
         let mirror = Mirror::good();
         let places = places(folder.path(), &[&mirror]);
@@ -131,7 +141,7 @@ mod tests {
         fs::create_dir(&own).unwrap();
         for kind in [DatasetKind::Auto, DatasetKind::Mnist] {
             let request = Request { data_dir: Some(own.clone()), ..request(kind) };
-            let error = prepare_in(&request, &places, Patience::default()).unwrap_err().to_string();
+            let error = prepare_in(&request, &places, Timeouts::default()).unwrap_err().to_string();
             assert!(error.starts_with(&format!("--data-dir {}: ", own.display())), "{error}");
             assert!(
                 error.contains("train-images-idx3-ubyte or train-images-idx3-ubyte.gz is missing"),
@@ -142,12 +152,12 @@ mod tests {
 
         fixture::write(&own);
         let request = Request { data_dir: Some(own.clone()), ..request(DatasetKind::Auto) };
-        let dataset = prepare_in(&request, &places, Patience::default()).unwrap().load([None, None]).unwrap();
+        let dataset = prepare_in(&request, &places, Timeouts::default()).unwrap().load([None, None]).unwrap();
         assert_eq!((dataset.name, dataset.source), ("mnist", own.display().to_string()));
         assert_eq!((dataset.train.len(), dataset.test.len()), (fixture::TRAIN, fixture::TEST));
 
         let request = Request { kind: DatasetKind::Digits, ..request };
-        let error = prepare_in(&request, &places, Patience::default()).unwrap_err().to_string();
+        let error = prepare_in(&request, &places, Timeouts::default()).unwrap_err().to_string();
         assert!(error.starts_with("--dataset digits reads no files"), "{error}");
     }
 
@@ -158,18 +168,18 @@ mod tests {
         let mut places = places(folder.path(), &[&mirror]);
         let cache = folder.path().join("cache");
         let found = |places: &Places, request: &Request| {
-            let Prepared::Files { folder, .. } = prepare_in(request, places, Patience::default()).unwrap()
+            let Prepared::Files { folder, .. } = prepare_in(request, places, Timeouts::default()).unwrap()
             else {
                 panic!("generated digits")
             };
             folder
         };
-        // A variable that names an incomplete folder is passed over.
+        // A variable that names an incomplete folder is skipped.
         let variable = folder.path().join("variable");
         places.mnist_dir = Some(variable.clone());
         assert_eq!(found(&places, &request(DatasetKind::Auto)), cache);
         assert_eq!(mirror.requests(), 4);
-        let dataset = prepare_in(&request(DatasetKind::Mnist), &places, Patience::default())
+        let dataset = prepare_in(&request(DatasetKind::Mnist), &places, Timeouts::default())
             .unwrap()
             .load([None, None])
             .unwrap();
@@ -181,19 +191,19 @@ mod tests {
     }
 
     #[test]
-    fn without_internet_auto_generates_and_mnist_says_what_was_tried() {
+    fn without_internet_auto_generates_and_mnist_lists_the_locations() {
         let folder = tempfile::tempdir().unwrap();
         let mut places = places(folder.path(), &[]);
-        // Nobody listens on a port that was just given back.
+        // Nothing listens on a port that was just released.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         places.mirrors = vec![format!("http://127.0.0.1:{port}/")];
         places.mnist_dir = Some(folder.path().join("variable"));
-        let prepared = prepare_in(&request(DatasetKind::Auto), &places, Patience::default()).unwrap();
+        let prepared = prepare_in(&request(DatasetKind::Auto), &places, Timeouts::default()).unwrap();
         let Prepared::Digits { seed: 5, notice: Some(notice) } = prepared else { panic!("{prepared:?}") };
         assert!(notice.starts_with("NOT MNIST but generated digits") && !notice.contains('\n'), "{notice}");
 
         let error =
-            prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap_err().to_string();
+            prepare_in(&request(DatasetKind::Mnist), &places, Timeouts::default()).unwrap_err().to_string();
         assert_eq!(error.lines().count(), 2, "{error}");
         let cache = folder.path().join("cache").display().to_string();
         let url = format!("http://127.0.0.1:{port}/train-images-idx3-ubyte.gz");
@@ -204,11 +214,11 @@ mod tests {
         }
 
         let silent = Request { download: false, ..request(DatasetKind::Mnist) };
-        let error = prepare_in(&silent, &places, Patience::default()).unwrap_err().to_string();
+        let error = prepare_in(&silent, &places, Timeouts::default()).unwrap_err().to_string();
         assert!(error.contains("left to the first rank of each machine"), "{error}");
         places.cache = None;
         let error =
-            prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap_err().to_string();
+            prepare_in(&request(DatasetKind::Mnist), &places, Timeouts::default()).unwrap_err().to_string();
         assert!(error.contains("for want of a home folder"), "{error}");
     }
 
@@ -221,7 +231,7 @@ mod tests {
         assert_eq!(dataset.test.labels()[..10], [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]);
         let sum = |images: &Images| images.pixels().iter().map(|&pixel| u64::from(pixel)).sum::<u64>();
         assert_eq!((sum(&dataset.train), sum(&dataset.test)), (157_703_741, 48_335_026));
-        // The constant is that of all 60,000 images.
+        // The constant is the mean of all 60,000 images.
         let mean = sum(&dataset.train) as f64 / 255.0 / dataset.train.pixels().len() as f64;
         assert!((mean - f64::from(MEAN)).abs() < 1e-3, "{mean}");
     }

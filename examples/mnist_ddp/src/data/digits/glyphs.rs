@@ -1,13 +1,14 @@
-//! How each digit is written: the pen's path as control points, in several styles a digit.
+//! Strokes of each digit as control points, in several styles per digit.
 //!
-//! Units: a digit is 10 high, `x` grows to the right and `y` downwards. A smooth curve is drawn
-//! through the points of a stroke; a point given twice in a row is a corner.
+//! Units: a digit is 10 high; `x` increases to the right and `y` downwards. A smooth curve is drawn
+//! through the points of a stroke. A point repeated in a row is a corner.
 
 /// A control point (x, y).
 pub type Point = [f32; 2];
 
-/// One way of writing a digit: how common it is among the styles of its digit, and the strokes.
+/// One style of writing a digit.
 pub struct Style {
+    /// Relative frequency among the styles of the digit.
     pub weight: u32,
     pub strokes: &'static [&'static [Point]],
 }
@@ -16,7 +17,7 @@ const fn style(weight: u32, strokes: &'static [&'static [Point]]) -> Style {
     Style { weight, strokes }
 }
 
-/// The styles of each digit, by digit.
+/// Styles by digit.
 pub static GLYPHS: [&[Style]; 10] = [ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT, NINE];
 
 const ZERO: &[Style] = &[

@@ -1,19 +1,22 @@
-//! The pen: smooth curves through control points, and their anti-aliased picture.
+//! Pen model: smooth curves through control points, and their anti-aliased rendering.
 
 use super::{PIXELS, Rng, SIDE, glyphs::Point};
 
-/// A point that the pen passes, in pixels once it is drawn: position and half the stroke's width.
+/// Point of a stroke.
 #[derive(Clone, Copy)]
 pub struct Sample {
+    /// Position; in pixels when it is rendered.
     pub at: Point,
+    /// Half of the stroke's width.
     pub radius: f32,
 }
 
-/// Pieces into which the curve between two control points is cut.
+/// Number of line segments between two control points.
 const PIECES: usize = 5;
 
-/// Appends the curve through `points` (Catmull–Rom), cut into straight pieces; a point given twice
-/// in a row is a corner. Radii are left to the caller.
+/// Appends the Catmull–Rom curve through `points` as line segments.
+///
+/// A point repeated in a row is a corner. Radii are set by the caller.
 pub fn curve(points: &[Point], out: &mut Vec<Sample>) {
     let mut push = |at| out.push(Sample { at, radius: 1.0 });
     let mut rest = points;
@@ -21,7 +24,7 @@ pub fn curve(points: &[Point], out: &mut Vec<Sample>) {
         let run = rest.windows(2).position(|pair| pair[0] == pair[1]).map_or(rest.len(), |i| i + 1);
         push(first);
         for i in 1..run {
-            // Beyond the ends the curve goes on as it came.
+            // The first and last points are extrapolated by reflection.
             let before = if i >= 2 { rest[i - 2] } else { mirrored(rest[1], rest[0]) };
             let after = if i + 1 < run { rest[i + 1] } else { mirrored(rest[i - 1], rest[i]) };
             for piece in 1..=PIECES {
@@ -36,7 +39,7 @@ fn mirrored(point: Point, centre: Point) -> Point {
     [2.0 * centre[0] - point[0], 2.0 * centre[1] - point[1]]
 }
 
-/// Point at `t` in 0..=1 on the Catmull–Rom curve from `b` to `c`.
+/// Returns the point at `t` in 0..=1 on the Catmull–Rom curve from `b` to `c`.
 fn between(a: Point, b: Point, c: Point, d: Point, t: f32) -> Point {
     std::array::from_fn(|k| {
         let linear = c[k] - a[k];
@@ -46,17 +49,17 @@ fn between(a: Point, b: Point, c: Point, d: Point, t: f32) -> Point {
     })
 }
 
-/// What the paper and the scanner add.
+/// Appearance of the ink after scanning.
 pub struct Ink {
-    /// Width of the grey edge, in pixels.
+    /// Width of the grey edge in pixels.
     pub softness: f32,
-    /// Roughness of the edge, in pixels.
+    /// Roughness of the edge in pixels.
     pub roughness: f32,
-    /// Brightest value, 0..=255.
+    /// Largest pixel value, 0..=255.
     pub brightness: f32,
 }
 
-/// A sheet of 28×28 pixels that keeps, for each pixel, how deep it lies inside the ink.
+/// Canvas of 28×28 pixels that stores the signed depth of each pixel inside the ink.
 pub struct Sheet {
     depth: [f32; PIXELS],
 }
@@ -66,7 +69,7 @@ impl Sheet {
         Sheet { depth: [f32::NEG_INFINITY; PIXELS] }
     }
 
-    /// Inks the straight piece from `a` to `b`, whose width changes evenly between its ends.
+    /// Draws the line segment from `a` to `b`, whose width changes linearly.
     pub fn line(&mut self, a: Sample, b: Sample) {
         let reach = a.radius.max(b.radius) + 1.5;
         let span = |k: usize| {
@@ -90,7 +93,7 @@ impl Sheet {
         }
     }
 
-    /// Writes the picture, white on black.
+    /// Renders the image, white on black.
     pub fn expose(&self, ink: &Ink, rng: &mut Rng, out: &mut [u8]) {
         let scale = 1.0 / ink.softness;
         for (pixel, &depth) in out.iter_mut().zip(&self.depth) {

@@ -1,16 +1,16 @@
-//! Random numbers that are the same on every machine and in every version of this program.
+//! Random numbers that are equal on every machine and in every version of this program.
 
 use super::Split;
 use collective::sampler::mix;
 
-/// A SplitMix64 stream, which does not depend on the version of a library.
+/// A SplitMix64 stream, independent of library versions.
 pub struct Rng {
     seed: u64,
     drawn: u64,
 }
 
 impl Rng {
-    /// The stream of one image.
+    /// Creates the stream of one image.
     pub fn stream(seed: u64, split: Split, index: u64) -> Self {
         let part = match split {
             Split::Train => 1,
@@ -26,21 +26,21 @@ impl Rng {
         value
     }
 
-    /// Uniform in 0..limit.
+    /// Returns a uniform integer in 0..limit.
     pub fn below(&mut self, limit: u32) -> u32 {
         (((self.next() >> 32) * u64::from(limit)) >> 32) as u32
     }
 
-    /// Uniform in low..high.
+    /// Returns a uniform number in low..high.
     pub fn between(&mut self, low: f32, high: f32) -> f32 {
         low + (high - low) * (self.next() >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Mean 0, variance 1, close to normal: the sum of four uniforms, 16 bits each.
+    /// Returns a nearly normal number with mean 0 and variance 1: the sum of four 16-bit uniforms.
     pub fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
-        // Four uniforms on 0..65536 sum to 131070 on average, with a deviation of 65536/√3.
+        // The sum of four uniforms on 0..65536 has mean 131070 and standard deviation 65536/√3.
         (sum as f32 - 131_070.0) * (1.732_050_8 / 65_536.0)
     }
 }

@@ -1,11 +1,11 @@
-//! Downloads from servers of this process that behave and that do not.
+//! Downloads from correct and faulty mirrors within this process.
 use super::super::fixture::{self, Answer, Mirror};
 use super::*;
 use std::thread;
 
-const QUICK: Patience = Patience {
+const QUICK: Timeouts = Timeouts {
     connect: Duration::from_secs(5),
-    silence: Duration::from_millis(300),
+    read: Duration::from_millis(300),
     total: Duration::from_secs(60),
     lock: Duration::from_secs(60),
 };
@@ -19,7 +19,7 @@ fn places(mirrors: &[&Mirror]) -> Places {
     }
 }
 
-/// The error of the only mirror, after which nothing of the file may lie in the folder.
+/// Returns the error of the only mirror and checks that no partial file remains.
 fn error(answer: impl Fn(&str, Vec<u8>) -> Answer + Send + 'static) -> DataError {
     let folder = tempfile::tempdir().unwrap();
     let mirror = Mirror::serving(answer);
@@ -68,7 +68,7 @@ fn a_mirror_may_send_the_file_unpacked() {
 }
 
 #[test]
-fn the_next_mirror_helps_out_and_then_comes_first() {
+fn the_first_mirror_that_succeeds_is_used_first_afterwards() {
     let folder = tempfile::tempdir().unwrap();
     let (bad, good) = (Mirror::serving(|_, _| Some((404, 0, vec![]))), Mirror::good());
     fetch(folder.path(), &places(&[&bad, &good]), QUICK, false).unwrap();
@@ -77,7 +77,7 @@ fn the_next_mirror_helps_out_and_then_comes_first() {
 }
 
 #[test]
-fn what_is_not_the_file_is_refused() {
+fn wrong_content_is_rejected() {
     let reason = |error| match error {
         DataError::Download { reason, .. } => reason,
         other => panic!("{other}"),
@@ -85,7 +85,7 @@ fn what_is_not_the_file_is_refused() {
     assert!(reason(error(|_, _| Some((404, 0, vec![])))).contains("404"));
     // The connection ends early.
     reason(error(|_, file| Some((200, file.len(), file[..file.len() / 2].to_vec()))));
-    // The mirror's own copy ends early.
+    // The mirror's copy is truncated.
     reason(error(|_, file| Some((200, file.len() / 2, file[..file.len() / 2].to_vec()))));
     let page = b"<html>Please log in to this network</html>".to_vec();
     assert_eq!(
@@ -108,13 +108,13 @@ fn what_is_not_the_file_is_refused() {
 }
 
 #[test]
-fn a_silent_mirror_is_given_up() {
+fn a_silent_mirror_times_out() {
     let error = error(|_, _| None);
     assert!(matches!(&error, DataError::Download { reason, .. } if reason.contains("timeout")), "{error}");
 }
 
 #[test]
-fn programs_at_once_download_once() {
+fn concurrent_processes_download_once() {
     let folder = tempfile::tempdir().unwrap();
     let mirror = Mirror::serving(|_, file| {
         thread::sleep(Duration::from_millis(50));
