@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use std::process::ExitCode;
 
-/// What can be measured.
+/// Benchmarks of the MNIST network.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Bench {
     /// Fraction of a slow link's time that backward hides
@@ -20,10 +20,10 @@ pub enum Bench {
     Wrapper(wrapper::Wrapper),
 }
 
-/// Runs the benchmark, starting the ranks if no launcher did.
+/// Runs a benchmark and launches its ranks if no launcher has started them.
 ///
 /// # Errors
-/// If a rank cannot be started, or a result is wrong.
+/// If a rank cannot be started or the benchmark fails.
 pub fn run(bench: &Bench) -> Result<ExitCode> {
     match bench {
         Bench::Overlap(bench) => overlap::run(bench),

@@ -1,4 +1,4 @@
-//! The operations of the MNIST network by themselves, ours ([`layers`]) beside Burn's.
+//! Single operations of the MNIST network: this workspace's ([`layers`]) compared with Burn's.
 
 use anyhow::Result;
 use burn::nn::{DropoutConfig, LinearConfig, conv::Conv2dConfig, pool::MaxPool2dConfig};
@@ -10,7 +10,7 @@ use burn_ddp::{
 use kernels::layers;
 use serde::Serialize;
 
-/// Times each operation is run.
+/// Number of measurements per operation.
 const ROUNDS: usize = 11;
 
 #[derive(Serialize)]
@@ -20,7 +20,7 @@ struct Row {
     burn: Cost,
 }
 
-/// Medians of processor time; backwards with all gradients that training takes of it.
+/// Median processor time; backward computes all gradients that training needs.
 #[derive(Clone, Copy, Serialize)]
 struct Cost {
     forward_ms: f64,
@@ -51,7 +51,7 @@ fn rows(batch: usize) -> Vec<Row> {
     let dropout = DropoutConfig::new(0.25).init();
     let linear = [[9216, 128], [128, 10]].map(|[from, to]| LinearConfig::new(from, to).init(&device));
     let noise = |shape| Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device);
-    // The images themselves need no gradient.
+    // Input images do not require gradients.
     let images = noise([batch, 1, 28, 28]);
     let [first, second, pooled] = [[batch, 32, 26, 26], [batch, 64, 24, 24], [batch, 64, 12, 12]]
         .map(|shape| noise(shape).require_grad());
@@ -104,7 +104,7 @@ fn cost<const D: usize>(operation: impl Fn() -> Tensor<D>) -> Cost {
         let begun = processor_seconds();
         let output = operation();
         let between = processor_seconds();
-        // From ones in the shape of the output, so that nothing but the operation counts.
+        // Without a loss, backward starts from ones, so that only the operation is measured.
         drop(output.backward());
         if round > 0 {
             forwards.push(1e3 * (between - begun));

@@ -1,5 +1,4 @@
-//! `mnist_ddp bench overlap`: the MNIST network's training step over an artificial slow link, with and
-//! without overlap.
+//! `mnist_ddp bench overlap`: training step over a simulated slow link, with and without overlap.
 
 use crate::{
     batch::MnistBatch,
@@ -62,28 +61,31 @@ fn ratio(text: &str) -> Result<f64, String> {
     burn_ddp::context::values::bounded(text, "a number from 0.01 to 100", |x| (0.01..=100.0).contains(&x))
 }
 
-/// One line of the table; times are medians of the rank that is slowest in each step.
+/// One line of the table: medians over steps of the slowest rank's time.
 #[derive(Serialize)]
 struct Row {
     ratio: f64,
-    /// Forward and backward alone.
+    /// Forward and backward without synchronisation.
     compute_ms: f64,
-    /// The time of the buckets on the link, one after the other.
+    /// Total time of the buckets on the link.
     communication_ms: f64,
+    /// Step with synchronisation after backward.
     after_backward_ms: f64,
+    /// Step with overlapping synchronisation.
     overlapped_ms: f64,
-    /// The overlapped step over the longer of the two.
+    /// Overlapped step relative to the longer of compute and communication.
     over_longer: f64,
-    /// The overlapped step over their sum.
+    /// Overlapped step relative to the sum of compute and communication.
     over_sum: f64,
 }
 
-/// A link of so many nanoseconds a byte, in front of the real one. A rank that sleeps computes: as with
-/// a network card that does the sending.
+/// Communication hook that simulates a slow link in front of the transport.
+///
+/// It sleeps, so that compute threads can run meanwhile, as with a network card that sends by DMA.
 #[derive(Debug, Default)]
 struct SlowLink {
     picoseconds_a_byte: AtomicU64,
-    /// Time spent in this step.
+    /// Time on the link in this step.
     spent: Mutex<Duration>,
 }
 
@@ -112,13 +114,13 @@ pub fn run(bench: &Overlap) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A model with a batch, and the two ways to make its gradients one.
+/// Model, batch and reducers of the benchmark.
 struct Rig<'a> {
     group: &'a ProcessGroup,
     net: Net,
     batch: MnistBatch,
     link: Arc<SlowLink>,
-    /// With overlap, and without.
+    /// With overlap and without.
     reducers: [Reducer; 2],
 }
 
@@ -169,7 +171,7 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     Ok(())
 }
 
-/// Noise in the shape of a batch.
+/// Creates a batch of noise.
 fn batch(size: usize, device: &Device) -> MnistBatch {
     let pixels: Vec<f32> = (0..size * 784).map(|i| ((i * i % 1013) as f32 * 0.37).sin()).collect();
     let labels: Vec<i32> = (0..size).map(|i| (i % 10) as i32).collect();
@@ -181,7 +183,7 @@ fn batch(size: usize, device: &Device) -> MnistBatch {
 
 impl Rig<'_> {
     fn row(&mut self, bench: &Overlap, ratio: f64) -> Result<Row> {
-        // How slow the link must be for this ratio, as rank 0 finds it.
+        // Rank 0 calibrates the link to this ratio.
         let mut alone = Vec::new();
         for _ in 0..5 {
             alone.push(self.alone()?);
@@ -195,10 +197,10 @@ impl Rig<'_> {
         for round in 0..=bench.rounds {
             let times = [self.alone()?, self.synchronised(0)?, self.synchronised(1)?];
             let link = std::mem::take(&mut *self.link.spent.lock().unwrap_or_else(PoisonError::into_inner));
-            // The slowest rank decides.
+            // A step takes as long as its slowest rank.
             let mut worst = [times[0], times[1], times[2], link.as_secs_f64() / 2.0];
             self.group.all_reduce(&mut worst, ReduceOp::Max)?;
-            // The first round compares gradients bit for bit.
+            // In its first step, a reducer also compares every gradient with the one that backward left.
             if round > 0 {
                 alone.push(worst[0]);
                 overlapped.push(worst[1]);
@@ -219,14 +221,14 @@ impl Rig<'_> {
         })
     }
 
-    /// Seconds of a step that tells nobody.
+    /// Measures a step without synchronisation, in seconds.
     fn alone(&self) -> Result<f64> {
         self.group.barrier()?;
         let (_, time) = timed(|| Ok(TrainStep::step(&self.net, self.batch.clone())))?;
         Ok(time.as_secs_f64())
     }
 
-    /// Seconds of a step with the gradients of all ranks.
+    /// Measures a step with gradient synchronisation, in seconds.
     fn synchronised(&mut self, reducer: usize) -> Result<f64> {
         self.group.barrier()?;
         let [samples, _, _, _] = self.batch.images.dims();

@@ -1,5 +1,4 @@
-//! `mnist_ddp bench step`: what a training step of the MNIST network costs, stage by stage, alone or
-//! with other ranks.
+//! `mnist_ddp bench step`: time of a training step by stage, on one or several ranks.
 
 use super::operations;
 use crate::{
@@ -66,7 +65,7 @@ pub struct Step {
 const RATE: f64 = 0.01;
 const WARM: usize = 10;
 
-/// Medians of a rank's steps, of the rank that is slowest.
+/// Median step times of the slowest rank.
 #[derive(Serialize)]
 struct Report {
     ranks: usize,
@@ -75,7 +74,7 @@ struct Report {
     batch_norm: bool,
     sync_bn: bool,
     images_per_second: f64,
-    /// Of one rank's processor time, which other programs do not change much.
+    /// Images per second of one rank's processor time, which other processes hardly affect.
     images_per_cpu_second: f64,
     step_ms: f64,
     data_ms: f64,
@@ -94,7 +93,7 @@ pub fn run(bench: &Step) -> Result<ExitCode> {
     use_threads(bench.threads)?;
     let report = measure(bench, &group)?;
     if group.rank() == 0 {
-        say(bench, &report)?;
+        print(bench, &report)?;
     }
     if bench.ops {
         operations::measure(bench.batch, bench.json)?;
@@ -102,7 +101,7 @@ pub fn run(bench: &Step) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(bench: &Step, report: &Report) -> Result<()> {
+fn print(bench: &Step, report: &Report) -> Result<()> {
     if bench.json {
         print_line(&serde_json::to_string(report)?);
         return Ok(());
@@ -125,7 +124,7 @@ fn say(bench: &Step, report: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Steps as the trainer makes them, with a clock between the stages.
+/// Runs the trainer's steps and measures their stages.
 fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let device = Device::flex().autodiff();
     let batch_norm = bench.batch_norm || bench.sync_bn;
@@ -194,9 +193,9 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     })
 }
 
-/// The gradients, and the time forwards and backwards.
+/// Computes gradients and measures forward and backward.
 fn forward_backward(net: &Net, batch: MnistBatch) -> Result<(GradientsParams, Duration, Duration)> {
-    let (loss, forward) = timed(|| Ok(net.judge(net.forward(batch.images), batch.labels).0))?;
+    let (loss, forward) = timed(|| Ok(net.training_loss(net.forward(batch.images), batch.labels).0))?;
     let (grads, back) = timed(|| Ok(TrainOutput::new(net, backward(&loss), ()).grads))?;
     Ok((grads, forward, back))
 }

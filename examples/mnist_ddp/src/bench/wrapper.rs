@@ -1,5 +1,4 @@
-//! `mnist_ddp bench wrapper`: the same training as a bare Burn loop and through
-//! `DdpStrategy` in a world of one.
+//! `mnist_ddp bench wrapper`: overhead of `DdpStrategy` with one rank over a plain Burn loop.
 
 use crate::{
     batch::{ImageDataset, MnistBatch, Normaliser, Sample},
@@ -75,7 +74,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     for round in 1..=bench.rounds {
         let bare = || bare_loop(net.clone(), &loader(), steps, &device);
         let ddp = || through_ddp(net.clone(), loader(), steps, &device);
-        // In turn, so that neither always comes first.
+        // The order alternates to cancel its influence.
         let (bare, ddp) = if round % 2 == 0 {
             let bare = bare()?;
             (bare, ddp()?)
@@ -91,7 +90,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Times in seconds, ratios as they are.
+/// Prints times in milliseconds and ratios; times are passed in seconds.
 fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64; 6]) {
     let group = |a: f64, b: f64, ratio: f64| format!("{:>9.2} {:>9.2} {ratio:>9.4}", 1e3 * a, 1e3 * b);
     print_line(&format!("{name:>9} {} {}", group(bare, ddp, ratio), group(bare_cpu, ddp_cpu, cpu_ratio)));
@@ -99,10 +98,10 @@ fn print_row(name: &str, [bare, ddp, ratio, bare_cpu, ddp_cpu, cpu_ratio]: [f64;
 
 type Loader = ShardedLoader<Sample, MnistBatch>;
 
-/// Seconds on the clock, and of processor time.
+/// Wall time and processor time in seconds.
 type Seconds = [f64; 2];
 
-/// Takes the time of every step.
+/// Observer that measures the time of every step.
 struct Clock(Mutex<(Instant, f64, [Vec<f64>; 2])>);
 
 impl Clock {
@@ -118,7 +117,7 @@ impl Clock {
         (*last, *last_processor) = (now, processor);
     }
 
-    /// Medians over all steps but the first.
+    /// Returns medians over all steps except the first.
     fn medians(&self) -> Seconds {
         let times = &self.0.lock().unwrap_or_else(PoisonError::into_inner).2;
         times.each_ref().map(|times| median(times.iter().skip(1).copied().collect()))
@@ -131,7 +130,7 @@ impl Observer for Clock {
     }
 }
 
-/// A step of what a Burn user writes by hand.
+/// Measures a hand-written Burn training loop.
 fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Result<Seconds> {
     let (mut optimizer, clock) = (sgd(0.9, false, 0.0), Clock::start());
     for share in loader.epoch(1, 0, device).take(steps + 1) {
@@ -142,7 +141,7 @@ fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Re
     Ok(clock.medians())
 }
 
-/// A step of what the trainer does on one device.
+/// Measures training through `DdpStrategy` with one rank.
 fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
     let clock = Arc::new(Clock::start());
     let test = {
