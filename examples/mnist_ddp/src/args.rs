@@ -1,4 +1,4 @@
-//! The flags of the MNIST example.
+//! Command-line flags of the MNIST example.
 
 use crate::{augment::Augment, data::DatasetKind, recipe::Recipe};
 use anyhow::{Result, bail};
@@ -78,13 +78,13 @@ pub struct MnistArgs {
 }
 
 impl MnistArgs {
-    /// `--recipe`, for the parser of the command line.
+    /// Preset of `--recipe` for the command-line parser.
     pub const RECIPE: Preset = Preset {
         flag: "--recipe",
         flags: |name| Some(Recipe::from_str(name, false).ok()?.flags().map(String::from).collect()),
     };
 
-    /// Checks what can be checked before any rank is started.
+    /// Validates combinations of flags.
     ///
     /// # Errors
     /// If a flag would have no effect.
@@ -100,7 +100,7 @@ impl MnistArgs {
         self.batch_norm || self.trainer.sync_bn
     }
 
-    /// The probabilities of the two dropouts.
+    /// Probabilities of the two dropout layers.
     pub fn dropouts(&self) -> [f64; 2] {
         self.dropout.map_or([0.25, 0.5], |p| [p, p])
     }

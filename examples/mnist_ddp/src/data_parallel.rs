@@ -1,4 +1,4 @@
-//! How a batch and a training step of the network are split over the devices of `--mode dp`.
+//! Splitting of batches and training steps over the devices of `--mode dp`.
 
 use crate::{batch::MnistBatch, model::Net};
 use burn::tensor::{Device, Tensor};
@@ -31,6 +31,6 @@ impl ParallelStep for Net {
     }
 
     fn criterion(&self, logits: Tensor<2>, batch: MnistBatch) -> (Tensor<1>, Classification) {
-        self.judge(logits, batch.labels)
+        self.training_loss(logits, batch.labels)
     }
 }

@@ -1,4 +1,4 @@
-//! The MNIST example: pytorch/examples' network, MNIST or generated digits, augmentation, recipes, and prediction of
+//! MNIST example: pytorch/examples' network, MNIST or generated digits, augmentation, recipes, and classification of
 //! handwritten digits.
 
 pub mod args;

@@ -1,5 +1,4 @@
-//! The test images that the model is most wrong about: a callback over the test set, joined over all
-//! ranks.
+//! Worst misclassified test images: a callback over the test set, merged over all ranks.
 
 use crate::{
     data::{Images, PIXELS, SIDE},
@@ -26,33 +25,35 @@ use std::{
     sync::Arc,
 };
 
-/// Images that are shown.
+/// Number of images that are shown.
 pub const SHOWN: usize = 24;
-/// Side of a square of the picture in pixels: an image, three times as large, within a frame.
+/// Side of a magnified image with its frame, in pixels.
 const SQUARE: usize = ZOOM * (SIDE + 2);
+/// Magnification of the images.
 const ZOOM: usize = 3;
+/// Grey value of the frame.
 const FRAME: u8 = 96;
 
-/// Finds the wrong answers with the largest loss, and leaves them as a table and a picture.
+/// Callback that writes the misclassified images with the largest loss as a table and a picture.
 pub struct Misclassified {
-    /// The test set, which every rank has.
+    /// Whole test set.
     images: Images,
     world: World,
-    /// Images of this rank so far.
+    /// Number of images that this rank has evaluated.
     seen: usize,
-    /// The worst first.
+    /// Worst first.
     worst: Vec<Mistake>,
-    /// On the rank that writes: the run's folder.
+    /// Run folder and event log on rank 0, `None` on other ranks.
     output: Option<(PathBuf, Arc<EventLog>)>,
 }
 
 impl Misclassified {
-    /// `images` must be dealt out to the ranks in their order, as evaluation does.
+    /// Creates the callback. Image `i` must be evaluated by rank `i % world size`, in order.
     pub fn new(images: Images, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
         Self { images, world, seen: 0, worst: Vec::new(), output }
     }
 
-    fn look(&mut self, output: &Classification) -> Result<(), String> {
+    fn collect(&mut self, output: &Classification) -> Result<(), String> {
         let Some((logits, labels)) = output.answers() else { return Ok(()) };
         let [_, classes] = logits.dims();
         for (logits, label) in values(logits)?.chunks(classes).zip(values::<i64, 1, _>(labels)?) {
@@ -82,7 +83,7 @@ impl Misclassified {
         worst.iter().try_for_each(|wrong| rows.serialize(wrong))?;
         atomic_file::write(&table, &rows.into_inner().context("memory")?).with_context(|| failed(&table))?;
         if worst.is_empty() {
-            // None any more, perhaps.
+            // A picture of an earlier epoch may exist.
             return match std::fs::remove_file(&picture) {
                 Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context(failed(&picture)),
                 Ok(()) | Err(_) => Ok(()),
@@ -95,7 +96,7 @@ impl Misclassified {
     }
 }
 
-/// What is wrong about an answer, if it is.
+/// Returns the mistake if the image is misclassified.
 fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let answer = logits.iter().position(|logit| *logit == largest)?;
@@ -109,7 +110,7 @@ fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     })
 }
 
-/// The images side by side, in rows of [`COLUMNS`].
+/// Draws the images in rows of [`COLUMNS`].
 fn sheet(images: &Images, worst: &[Mistake]) -> Picture {
     let (width, rows) = (COLUMNS * SQUARE, worst.len().div_ceil(COLUMNS));
     let mut pixels = vec![FRAME; width * rows * SQUARE];
@@ -141,7 +142,7 @@ impl Distributed for Misclassified {
 
 impl Callback<Net> for Misclassified {
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
-        self.look(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
+        self.collect(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
@@ -164,10 +165,10 @@ mod tests {
     use crate::data::Dataset;
 
     #[test]
-    fn an_answer_is_wrong_by_what_its_label_was_given() {
+    fn a_mistake_has_the_probabilities_of_label_and_prediction() {
         let logits = [0.0, 2.0_f32.ln(), 0.0];
         assert_eq!(wrong(7, 1, &logits), None);
-        let found = wrong(7, 2, &logits).expect("1 is likelier");
+        let found = wrong(7, 2, &logits).expect("a mistake");
         assert_eq!((found.test_image, found.label, found.answer), (7, 2, 1));
         assert!((found.label_probability - 0.25).abs() < 1e-6, "{found:?}");
         assert!((found.answer_probability - 0.5).abs() < 1e-6, "{found:?}");

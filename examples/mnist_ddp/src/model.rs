@@ -1,4 +1,4 @@
-//! The MNIST network of pytorch/examples, with PyTorch's parameter names.
+//! MNIST network of pytorch/examples, with PyTorch's parameter names.
 
 use crate::batch::MnistBatch;
 use burn::module::Module;
@@ -17,12 +17,12 @@ use collective::{
 };
 use kernels::layers;
 
-/// What can be chosen about the network.
+/// Configuration of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetConfig {
-    /// BatchNorm after each convolution; of each rank by itself until it is converted.
+    /// Adds BatchNorm after each convolution, with statistics per rank until it is converted.
     pub batch_norm: bool,
-    /// Probabilities of the two dropouts; pytorch/examples takes 0.25 and 0.5.
+    /// Probabilities of the two dropout layers; pytorch/examples uses 0.25 and 0.5.
     pub dropout: [f64; 2],
 }
 
@@ -40,12 +40,12 @@ pub struct Net {
     fc2: Linear,
     relu: Relu,
     loss: CrossEntropyLoss,
-    /// What training minimises: the same with smoothed labels, if they are.
+    /// Training loss: `loss`, with label smoothing if it is enabled.
     training_loss: CrossEntropyLoss,
 }
 
 impl NetConfig {
-    /// A network with Burn's default initialisation, which `device.seed` decides.
+    /// Creates a network with Burn's default initialisation, seeded by `device.seed`.
     pub fn init(&self, device: &Device) -> Net {
         let conv =
             |channels| Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Valid).init(device);
@@ -68,14 +68,16 @@ impl NetConfig {
 }
 
 impl Net {
-    /// Trains towards labels of which `smoothing` is shared out evenly over all classes (Szegedy et al.
-    /// 2015, arXiv 1512.00567), as PyTorch's `label_smoothing`; the test's loss stays as it is.
+    /// Sets label smoothing of the training loss, as PyTorch's `label_smoothing` (Szegedy et al. 2015, arXiv
+    /// 1512.00567).
+    ///
+    /// The test loss is unchanged.
     pub fn with_label_smoothing(mut self, smoothing: f64) -> Self {
         self.training_loss.smoothing = (smoothing > 0.0).then_some(smoothing as f32);
         self
     }
 
-    /// Images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
+    /// Computes logits `[batch, 10]` from images `[batch, 1, 28, 28]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = match &self.bn1 {
             Some(norm) => self.relu.forward(norm.forward(layers::conv(&self.conv1, images))),
@@ -90,15 +92,20 @@ impl Net {
         layers::linear(&self.fc2, layers::dropout(&self.dropout2, x)) // [batch, 10]
     }
 
-    /// The mean loss `[1]` that training minimises, from logits `[batch, 10]` and labels `[batch]`, and the
-    /// output that metrics see; the loss is f32 whatever the network computes with.
-    pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-        judge(&self.training_loss, logits, labels)
+    /// Computes the mean training loss `[1]` and the metrics' input from logits `[batch, 10]` and labels `[batch]`.
+    ///
+    /// The loss is f32 in every precision.
+    pub fn training_loss(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
+        mean_loss(&self.training_loss, logits, labels)
     }
 }
 
-/// The mean loss `[1]` over the batch, and the output that metrics see.
-fn judge(loss: &CrossEntropyLoss, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
+/// Computes the mean loss `[1]` over the batch and the metrics' input.
+fn mean_loss(
+    loss: &CrossEntropyLoss,
+    logits: Tensor<2>,
+    labels: Tensor<1, Int>,
+) -> (Tensor<1>, Classification) {
     let logits = match logits.dtype() {
         DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
         _ => logits,
@@ -112,7 +119,7 @@ impl TrainStep for Net {
     type Output = Classification;
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<Classification> {
-        let (loss, output) = self.judge(self.forward(batch.images), batch.labels);
+        let (loss, output) = self.training_loss(self.forward(batch.images), batch.labels);
         TrainOutput::new(self, precision::backward(&loss), output)
     }
 }
@@ -122,6 +129,6 @@ impl InferenceStep for Net {
     type Output = Classification;
 
     fn step(&self, batch: MnistBatch) -> Classification {
-        judge(&self.loss, self.forward(batch.images), batch.labels).1
+        mean_loss(&self.loss, self.forward(batch.images), batch.labels).1
     }
 }

@@ -1,4 +1,4 @@
-//! `mnist_ddp predict`: the digits on pictures of handwriting.
+//! `mnist_ddp predict`: classifies images of handwritten digits.
 
 mod digit;
 mod exif;
@@ -46,20 +46,20 @@ pub struct PredictArgs {
     pub images: Vec<PathBuf>,
 }
 
-/// What the network makes of one picture.
+/// Classification of one image.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
-    /// The picture.
+    /// Image file.
     pub file: PathBuf,
-    /// 0 to 9.
+    /// Most probable digit, 0 to 9.
     pub digit: usize,
-    /// Of each digit; they add up to 1.
+    /// Probability of each digit; their sum is 1.
     pub probabilities: Vec<f64>,
-    /// What the network says, before the softmax.
+    /// Outputs of the network before the softmax.
     pub logits: Vec<f32>,
 }
 
-/// Prints what is on each picture. What is wrong with one does not keep the others from being read.
+/// Classifies and prints each image. The exit code is 1 if an image cannot be classified.
 ///
 /// # Errors
 /// If the model cannot be read.
@@ -75,9 +75,13 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode> {
         match seen {
             Ok((prediction, digit)) => {
                 if args.show {
-                    print_line(&drawn(&digit));
+                    print_line(&ascii_art(&digit));
                 }
-                print_line(&if args.json { serde_json::to_string(&prediction)? } else { said(&prediction) });
+                print_line(&if args.json {
+                    serde_json::to_string(&prediction)?
+                } else {
+                    summary(&prediction)
+                });
             }
             Err(error) => {
                 eprint_line(&format!("error: {error:#}"));
@@ -88,7 +92,7 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// What `net` makes of 28×28 pixels, 0 background.
+/// Classifies 28×28 pixels; 0 is background.
 fn predict(net: &Net, pixels: &[u8; PIXELS], file: &Path, device: &Device) -> Result<Prediction> {
     let pixels = pixels.iter().map(|pixel| normalise(f32::from(*pixel))).collect::<Vec<f32>>();
     let images = Tensor::<4>::from_data(TensorData::new(pixels, [1, 1, SIDE, SIDE]), device);
@@ -99,8 +103,8 @@ fn predict(net: &Net, pixels: &[u8; PIXELS], file: &Path, device: &Device) -> Re
     Ok(Prediction { file: file.into(), digit, probabilities, logits })
 }
 
-/// The digit, and those that it might be instead.
-fn said(Prediction { file, digit, probabilities, .. }: &Prediction) -> String {
+/// Formats the digit and the most probable alternatives.
+fn summary(Prediction { file, digit, probabilities, .. }: &Prediction) -> String {
     let percent = |digit: usize| format!("{:.1} %", 100.0 * probabilities[digit]);
     let mut others: Vec<usize> = (0..probabilities.len()).filter(|other| other != digit).collect();
     others.sort_by(|a, b| probabilities[*b].total_cmp(&probabilities[*a]));
@@ -110,8 +114,8 @@ fn said(Prediction { file, digit, probabilities, .. }: &Prediction) -> String {
     format!("{}   {digit}   {}{others}", file.display(), percent(*digit))
 }
 
-/// As text, two rows a line.
-fn drawn(pixels: &[u8; PIXELS]) -> String {
+/// Draws an image as text, with two rows of pixels per line.
+fn ascii_art(pixels: &[u8; PIXELS]) -> String {
     const SHADES: [char; 8] = [' ', '.', ':', '-', '+', '*', '#', '@'];
     let line = |rows: &[u8]| {
         let (upper, lower) = rows.split_at(SIDE);

@@ -1,10 +1,12 @@
-//! `--recipe`: sets of flags that reach an accuracy on MNIST. They are put before all others, so that a
-//! configuration file and the command line win. `scripts/choose-recipe` chooses them.
+//! `--recipe`: presets of flags that reach a given accuracy on MNIST.
+//!
+//! They are inserted before all others, so that a configuration file and the command line have precedence.
+//! `scripts/choose-recipe` selects them.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// A set of flags by name.
+/// A named preset of flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recipe {
@@ -14,7 +16,7 @@ pub enum Recipe {
     Best,
 }
 
-/// The flags of both.
+/// Flags of all recipes.
 const COMMON: [&str; 6] = [
     "--batch-size=32",
     "--lr-schedule=one-cycle:0.2",
@@ -25,7 +27,7 @@ const COMMON: [&str; 6] = [
 ];
 
 impl Recipe {
-    /// Its flags, as they would be typed.
+    /// Returns the flags in command-line form.
     pub fn flags(self) -> impl Iterator<Item = &'static str> {
         let own: &[&str] = match self {
             Recipe::Fast => &["--epochs=1.2", "--lr=0.03", "--dropout=0"],

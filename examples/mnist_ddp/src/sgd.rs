@@ -1,9 +1,9 @@
-//! The optimizer: PyTorch's SGD, without dampening.
+//! Optimizer: PyTorch's SGD without dampening.
 
 use burn::optim::ModuleOptimizer;
 use kernels::layers;
 
-/// SGD as PyTorch has it.
+/// Creates PyTorch's SGD optimizer.
 pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
     layers::Sgd { momentum, nesterov, weight_decay }.into()
 }
@@ -26,7 +26,7 @@ mod tests {
         weight: Param<Tensor<1>>,
     }
 
-    /// Printed by torch 2.15's `SGD([w], lr=0.1, momentum=0.9, nesterov=…, weight_decay=0.01)` minimising
+    /// Expected values from torch 2.15's `SGD([w], lr=0.1, momentum=0.9, nesterov=…, weight_decay=0.01)`, minimising
     /// the sum of w³ from w = [1, −0.5].
     #[test]
     fn the_optimizer_is_pytorchs() {
@@ -46,7 +46,7 @@ mod tests {
         }
     }
 
-    /// As torch 2.15's `cross_entropy(logits, labels, label_smoothing=0.1)`, and without.
+    /// Expected values from torch 2.15's `cross_entropy(logits, labels)`, with and without `label_smoothing=0.1`.
     #[test]
     fn label_smoothing_is_pytorchs() {
         let device = Device::flex();
@@ -59,7 +59,7 @@ mod tests {
         for (smoothing, loss) in [(0.1, 1.201_021_9), (0.0, 0.956_021_9)] {
             let net = NetConfig { batch_norm: false, dropout: [0.0; 2] }.init(&device);
             let net = net.with_label_smoothing(smoothing);
-            assert_close(&net.judge(logits.clone(), labels.clone()).0, &[loss]);
+            assert_close(&net.training_loss(logits.clone(), labels.clone()).0, &[loss]);
         }
     }
 }

@@ -1,22 +1,22 @@
-//! How a camera was held: the orientation that a JPEG's Exif data has (Exif 2.32, tag 0x0112).
+//! Orientation of a JPEG from its Exif data (Exif 2.32, tag 0x0112).
 
-/// How a picture's rows and columns must be put to be upright.
+/// Operations that make a picture upright, applied in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turn {
-    /// Rows are columns.
+pub(super) struct Orientation {
+    /// Swaps rows and columns.
     pub transposed: bool,
-    /// Right is left, after that.
+    /// Swaps left and right.
     pub mirrored: bool,
-    /// Top is bottom, after that.
+    /// Swaps top and bottom.
     pub flipped: bool,
 }
 
-/// From Exif data, a TIFF header and its first directory; upright where they do not say.
-pub(super) fn orientation(exif: &[u8]) -> Turn {
-    tag(exif, 0x0112).map_or_else(Turn::default, of_number)
+/// Reads the orientation from a TIFF header and its first directory; upright if it is missing.
+pub(super) fn orientation(exif: &[u8]) -> Orientation {
+    tag(exif, 0x0112).map_or_else(Orientation::default, of_number)
 }
 
-fn of_number(number: u16) -> Turn {
+fn of_number(number: u16) -> Orientation {
     let (transposed, mirrored, flipped) = match number {
         2 => (false, true, false),
         3 => (false, true, true),
@@ -27,10 +27,10 @@ fn of_number(number: u16) -> Turn {
         8 => (true, false, true),
         _ => (false, false, false),
     };
-    Turn { transposed, mirrored, flipped }
+    Orientation { transposed, mirrored, flipped }
 }
 
-/// The value of a tag that holds one short number.
+/// Returns the value of a tag of type SHORT.
 fn tag(exif: &[u8], wanted: u16) -> Option<u16> {
     let little = match exif.get(..2)? {
         b"II" => true,
@@ -47,7 +47,7 @@ fn tag(exif: &[u8], wanted: u16) -> Option<u16> {
     };
     let directory = long(4)? as usize;
     let entries = short(directory)?;
-    // Each has tag, type, count and value, in twelve bytes.
+    // An entry has tag, type, count and value, in twelve bytes.
     (0..usize::from(entries)).map(|entry| directory + 2 + 12 * entry).find_map(|entry| {
         (short(entry)? == wanted && short(entry + 2)? == 3).then(|| short(entry + 8)).flatten()
     })
@@ -66,7 +66,7 @@ mod tests {
         for cut in 0..little.len() - 3 {
             let _ = orientation(&little[..cut]);
         }
-        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), Turn::default());
-        assert_eq!(orientation(b""), Turn::default());
+        assert_eq!(orientation(b"II*\0\xff\xff\xff\xff"), Orientation::default());
+        assert_eq!(orientation(b""), Orientation::default());
     }
 }

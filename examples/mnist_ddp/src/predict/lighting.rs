@@ -1,16 +1,16 @@
-//! Takes the light out of a photograph: paper is brighter on one side, or in the middle.
+//! Correction of uneven lighting in photographs.
 
 use super::sample::Plane;
 
-/// Terms of the surface that is fitted to the paper: 1, x, y, x², xy, y².
+/// Number of terms of the background surface: 1, x, y, x², xy, y².
 const TERMS: usize = 6;
-/// Fits, each without what the one before found to be ink.
+/// Number of fits; each one excludes the pixels that the previous one classified as ink.
 const ROUNDS: usize = 6;
-/// The surface is fitted to a smaller picture than this.
+/// Maximum side of the downscaled picture to which the surface is fitted.
 const SIDE: usize = 64;
 
-/// Bright ink on dark paper, less the surface of the second degree that fits the paper best.
-pub(super) fn evened(plane: &Plane) -> Plane {
+/// Subtracts the quadratic surface fitted to the paper from a picture of bright ink on dark paper.
+pub(super) fn flattened(plane: &Plane) -> Plane {
     let small = plane.scaled((SIDE as f32 / plane.width().max(plane.height()) as f32).min(1.0));
     let mut is_paper = vec![true; small.values().len()];
     let mut surface = [0.0; TERMS];
@@ -23,14 +23,14 @@ pub(super) fn evened(plane: &Plane) -> Plane {
             || apart.iter().zip(&is_paper).filter(|(_, is_paper)| **is_paper).map(|(apart, _)| apart);
         let count = papers().count().max(1) as f32;
         let spread = (papers().map(|apart| apart * apart).sum::<f32>() / count).sqrt();
-        // Ink is brighter than the paper. A flat picture has only rounding errors.
+        // Ink is brighter than the paper. The minimum tolerates rounding errors of a flat picture.
         is_paper = apart.iter().map(|apart| *apart < (1.5 * spread).max(0.01)).collect();
     }
     let values = places(plane).zip(plane.values()).map(|(at, value)| value - height(&surface, at));
     Plane::new(plane.width(), values.collect())
 }
 
-/// Where each number is, from −1 to 1.
+/// Returns the coordinates of each pixel, from −1 to 1.
 fn places(plane: &Plane) -> impl Iterator<Item = [f32; 2]> {
     let (width, height) = (plane.width(), plane.height());
     let middle = |at: usize, length: usize| (2 * at + 1) as f32 / length as f32 - 1.0;
@@ -45,9 +45,9 @@ fn height(surface: &[f64; TERMS], at: [f32; 2]) -> f32 {
     terms(at).iter().zip(surface).map(|(term, factor)| f64::from(*term) * factor).sum::<f64>() as f32
 }
 
-/// Least squares. `None` where the paper does not decide it.
+/// Fits the surface by least squares; returns `None` if it is underdetermined.
 fn fit(plane: &Plane, is_paper: &[bool]) -> Option<[f64; TERMS]> {
-    // The normal equations, with their right side as the last column.
+    // Normal equations, with the right-hand side as the last column.
     let mut rows = [[0.0_f64; TERMS + 1]; TERMS];
     for ((at, value), _) in places(plane).zip(plane.values()).zip(is_paper).filter(|(_, paper)| **paper) {
         let terms = terms(at).map(f64::from);
@@ -56,7 +56,7 @@ fn fit(plane: &Plane, is_paper: &[bool]) -> Option<[f64; TERMS]> {
             row[TERMS] += left * f64::from(*value);
         }
     }
-    // Gauss and Jordan; the matrix is symmetric and not negative, so that it needs no other pivots.
+    // Gauss-Jordan elimination; the matrix is positive semidefinite, so that no pivoting is needed.
     for pivot in 0..TERMS {
         let scale = rows[pivot][pivot];
         if scale < 1e-6 {
@@ -77,19 +77,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slanting_light_is_taken_out_and_ink_stays() {
+    fn a_lighting_gradient_is_removed_and_ink_is_preserved() {
         let mut values: Vec<f32> =
             (0..50 * 40).map(|at| 0.2 + 0.006 * (at % 50) as f32 + 0.004 * (at / 50) as f32).collect();
         for y in 10..30 {
             (20..24).for_each(|x| values[y * 50 + x] += 0.4);
         }
-        let evened = evened(&Plane::new(50, values));
-        assert!(evened.at(0, 0).abs() < 0.01 && evened.at(49, 39).abs() < 0.01, "{}", evened.at(49, 39));
-        assert!((evened.at(21, 20) - 0.4).abs() < 0.01, "{}", evened.at(21, 20));
+        let flat = flattened(&Plane::new(50, values));
+        assert!(flat.at(0, 0).abs() < 0.01 && flat.at(49, 39).abs() < 0.01, "{}", flat.at(49, 39));
+        assert!((flat.at(21, 20) - 0.4).abs() < 0.01, "{}", flat.at(21, 20));
     }
 
     #[test]
-    fn too_small_a_picture_stays_as_it_is() {
-        assert_eq!(evened(&Plane::new(1, vec![0.5])).values(), [0.5]);
+    fn too_small_a_picture_is_unchanged() {
+        assert_eq!(flattened(&Plane::new(1, vec![0.5])).values(), [0.5]);
     }
 }

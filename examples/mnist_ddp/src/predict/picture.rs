@@ -1,4 +1,4 @@
-//! A picture from a file, as shades of grey and opacity.
+//! Pictures read from files, as luma and alpha planes.
 
 use super::{exif, sample::Plane};
 use anyhow::{Context, Result, anyhow, bail};
@@ -7,10 +7,10 @@ use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOpt
 use zune_jpeg::JpegDecoder;
 use zune_png::PngDecoder;
 
-/// Larger pictures are made smaller first.
-const LARGEST: usize = 1024;
+/// Maximum side in pixels; larger pictures are downscaled.
+const MAX_SIDE: usize = 1024;
 
-/// What was drawn, photographed or scanned.
+/// A drawing, photograph or scan.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// 0 black, 1 white.
@@ -20,10 +20,10 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// From a PNG or JPEG file, told by what is in it.
+    /// Reads a PNG or JPEG file, recognised by its content.
     ///
     /// # Errors
-    /// If the file cannot be read, or is no whole picture of these kinds; it is named.
+    /// If the file cannot be read or decoded. The error names it.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::decode(&bytes).with_context(|| path.display().to_string())
@@ -62,18 +62,18 @@ impl Picture {
         let pixels = decoder.decode().map_err(|error| anyhow!("not a whole JPEG picture: {error}"))?;
         let info = decoder.info().context("a JPEG without a size")?;
         let picture = Self::of(&pixels, [usize::from(info.width), usize::from(info.height)], 3, false)?;
-        let turn = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
-        Ok(Self { luma: picture.luma.turned(turn), alpha: picture.alpha.turned(turn) })
+        let orientation = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
+        Ok(Self { luma: picture.luma.oriented(orientation), alpha: picture.alpha.oriented(orientation) })
     }
 
-    /// From rows of pixels of `colours` bytes, 1 or 3, and perhaps opacity.
+    /// Converts rows of pixels with `colours` (1 or 3) bytes and an optional alpha byte.
     fn of(pixels: &[u8], [width, height]: [usize; 2], colours: usize, has_alpha: bool) -> Result<Self> {
         let bytes = colours + usize::from(has_alpha);
         if width == 0 || height == 0 || pixels.len() != width * height * bytes {
             bail!("{} bytes of pixels for {width}x{height}", pixels.len());
         }
         let shade = |pixel: &[u8]| match pixel {
-            // Rec. 601.
+            // Luma of Rec. 601.
             [r, g, b, ..] => (0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)) / 255.0,
             [grey, ..] => f32::from(*grey) / 255.0,
             [] => 0.0,
@@ -84,7 +84,7 @@ impl Picture {
         };
         let luma = Plane::new(width, pixels.chunks(bytes).map(shade).collect());
         let alpha = Plane::new(width, pixels.chunks(bytes).map(opacity).collect());
-        let scale = (LARGEST as f32 / width.max(height) as f32).min(1.0);
+        let scale = (MAX_SIDE as f32 / width.max(height) as f32).min(1.0);
         Ok(Self { luma: luma.scaled(scale), alpha: alpha.scaled(scale) })
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_says_so() {
+    fn files_that_are_not_pictures_are_rejected() {
         for (bytes, words) in [
             (&b"GIF89a"[..], "neither a PNG nor a JPEG"),
             (b"", "neither a PNG nor a JPEG"),

@@ -1,8 +1,8 @@
-//! A plane of numbers and how it is made smaller, larger, thicker or upright.
+//! Planes of numbers, with resampling, dilation and rotation.
 
-use super::exif::Turn;
+use super::exif::Orientation;
 
-/// Rows of equal length.
+/// A plane of numbers, stored row by row.
 #[derive(Clone, Debug)]
 pub(super) struct Plane {
     width: usize,
@@ -10,7 +10,7 @@ pub(super) struct Plane {
 }
 
 impl Plane {
-    /// `values` are whole rows.
+    /// Creates a plane from whole rows.
     pub fn new(width: usize, values: Vec<f32>) -> Self {
         debug_assert!(width > 0 && values.len().is_multiple_of(width));
         Self { width, values }
@@ -32,25 +32,25 @@ impl Plane {
         self.values[y * self.width + x]
     }
 
-    /// Each number changed.
+    /// Applies a function to each number.
     pub fn map(&self, change: impl Fn(f32) -> f32) -> Self {
         Self { width: self.width, values: self.values.iter().map(|value| change(*value)).collect() }
     }
 
-    /// The part from column `x` and row `y` on.
+    /// Crops to the given size, starting at column `x` and row `y`.
     pub fn part(&self, [x, y]: [usize; 2], [width, height]: [usize; 2]) -> Self {
         let rows = self.values.chunks(self.width).skip(y).take(height);
         Self::new(width, rows.flat_map(|row| &row[x..x + width]).copied().collect())
     }
 
-    /// Rows as columns.
+    /// Swaps rows and columns.
     fn transposed(&self) -> Self {
         let columns = (0..self.width).flat_map(|x| self.values[x..].iter().step_by(self.width));
         Self { width: self.height(), values: columns.copied().collect() }
     }
 
-    /// Upright.
-    pub fn turned(self, Turn { transposed, mirrored, flipped }: Turn) -> Self {
+    /// Applies an orientation.
+    pub fn oriented(self, Orientation { transposed, mirrored, flipped }: Orientation) -> Self {
         let mut plane = if transposed { self.transposed() } else { self };
         if mirrored {
             plane.values.chunks_mut(plane.width).for_each(<[f32]>::reverse);
@@ -61,13 +61,13 @@ impl Plane {
         plane
     }
 
-    /// Both sides times `scale`, at least 1.
+    /// Scales both sides, to at least 1.
     pub fn scaled(&self, scale: f32) -> Self {
         let side = |length: usize| ((length as f32 * scale).round() as usize).max(1);
         self.resized([side(self.width), side(self.height())])
     }
 
-    /// Of another size: each new number is the mean of what it covers of the old ones.
+    /// Resamples to another size; each new number is the mean of the area that it covers.
     pub fn resized(&self, [width, height]: [usize; 2]) -> Self {
         if [width, height] == [self.width, self.height()] {
             return self.clone();
@@ -77,7 +77,7 @@ impl Plane {
 
     fn rows_resized(&self, width: usize) -> Self {
         let scale = self.width as f32 / width as f32;
-        // Which old columns a new one covers, and how much of each.
+        // First source column of each new column, and the weights of the source columns.
         let cover = |new: usize| {
             let (from, to) = (new as f32 * scale, (new + 1) as f32 * scale);
             let (first, last) = (from.floor() as usize, (to.ceil() as usize).min(self.width));
@@ -92,7 +92,7 @@ impl Plane {
         Self { width, values: rows.flat_map(|row| columns.iter().map(|c| mean(row, c))).collect() }
     }
 
-    /// Each number becomes the largest within `radius` of it, to the sides, up and down.
+    /// Dilates with a square: each number becomes the largest within `radius` along both axes.
     pub fn thickened(&self, radius: usize) -> Self {
         self.rows_thickened(radius).transposed().rows_thickened(radius).transposed()
     }
@@ -106,7 +106,7 @@ impl Plane {
         Self { width: self.width, values: values.collect() }
     }
 
-    /// With this many columns and rows of 0 on every side.
+    /// Adds a margin of zeros on every side.
     pub fn framed(&self, margin: usize) -> Self {
         let width = self.width + 2 * margin;
         let mut values = vec![0.0; width * (self.height() + 2 * margin)];
@@ -138,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plane_is_turned_as_exif_says() {
+    fn a_plane_is_oriented_as_exif_defines() {
         let plane = Plane::new(2, vec![1.0, 2.0, 3.0, 4.0]);
         let turn = |transposed, mirrored, flipped| {
-            plane.clone().turned(Turn { transposed, mirrored, flipped }).values
+            plane.clone().oriented(Orientation { transposed, mirrored, flipped }).values
         };
         assert_eq!(turn(false, true, true), [4.0, 3.0, 2.0, 1.0]);
-        // 6: the camera was held a quarter turn to the left, so the picture goes one to the right.
+        // Orientation 6: the picture must be rotated clockwise by 90 degrees.
         assert_eq!(turn(true, true, false), [3.0, 1.0, 4.0, 2.0]);
         assert_eq!(turn(true, false, true), [2.0, 4.0, 1.0, 3.0]);
     }

@@ -1,4 +1,4 @@
-//! `mnist_ddp weights export`: a network's weights as PyTorch would name and lay them out.
+//! `mnist_ddp weights export`: weights with PyTorch's names and layouts.
 
 use crate::weights::open;
 use anyhow::{Result, bail};
@@ -28,10 +28,10 @@ pub enum WeightsCommand {
     },
 }
 
-/// Runs the command and prints what was written.
+/// Exports weights and prints a summary.
 ///
 /// # Errors
-/// If the weights cannot be read, or the file exists or cannot be written.
+/// If the weights cannot be read, or the output file exists or cannot be written.
 pub fn run(command: &WeightsCommand) -> Result<ExitCode> {
     match command {
         WeightsCommand::Export { from, to, module_prefix } => export(from, to, *module_prefix)?,

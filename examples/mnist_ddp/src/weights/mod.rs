@@ -10,11 +10,10 @@ use burn::tensor::Device;
 use burn_ddp::run::weights::load;
 use std::path::Path;
 
-/// The network of a run or file, with or without BatchNorm as the file has it, to compute with on
-/// `device`.
+/// Loads the network of a run or file on `device`, with BatchNorm if the file has it.
 ///
 /// # Errors
-/// If the file cannot be read, or does not hold exactly such a network.
+/// If the file cannot be read, or its tensors do not match the network.
 pub fn open(path: &Path, device: &Device) -> Result<Net> {
     let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
     let mut nearest = load(false)?;
