@@ -1,4 +1,4 @@
-//! Conversion of images to tensors: a Burn data set over [`Images`], and batchers for host and GPU.
+//! Conversion of images to tensors: a Burn data set and batchers for host and GPU.
 
 mod on_device;
 

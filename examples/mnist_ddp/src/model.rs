@@ -68,10 +68,9 @@ impl NetConfig {
 }
 
 impl Net {
-    /// Sets label smoothing of the training loss, as PyTorch's `label_smoothing` (Szegedy et al. 2015, arXiv
-    /// 1512.00567).
+    /// Sets label smoothing of the training loss, as PyTorch's `label_smoothing`.
     ///
-    /// The test loss is unchanged.
+    /// The test loss is unchanged. Source: Szegedy et al. 2015, arXiv 1512.00567.
     pub fn with_label_smoothing(mut self, smoothing: f64) -> Self {
         self.training_loss.smoothing = (smoothing > 0.0).then_some(smoothing as f32);
         self
@@ -92,9 +91,9 @@ impl Net {
         layers::linear(&self.fc2, layers::dropout(&self.dropout2, x)) // [batch, 10]
     }
 
-    /// Computes the mean training loss `[1]` and the metrics' input from logits `[batch, 10]` and labels `[batch]`.
+    /// Computes the mean training loss `[1]` and the input of metrics.
     ///
-    /// The loss is f32 in every precision.
+    /// Logits are `[batch, 10]`, labels `[batch]`. The loss is f32 in every precision.
     pub fn training_loss(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
         mean_loss(&self.training_loss, logits, labels)
     }

@@ -23,7 +23,7 @@ impl Transform {
     }
 }
 
-/// Transforms batches of images on a device, with tensors that are the same for every batch.
+/// Transforms of image batches on a device, with tensors shared by all batches.
 pub struct DeviceTransform {
     /// Offset of each pixel from the centre, x and y, `[1, PIXELS]`.
     from_centre: [Tensor<2>; 2],

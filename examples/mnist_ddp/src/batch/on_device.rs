@@ -1,4 +1,6 @@
-//! Batching on a GPU: bytes are uploaded or gathered from resident images, then transformed, normalised and cast.
+//! Batching on a GPU.
+//!
+//! Bytes are uploaded or gathered from resident images, then transformed, normalised and cast.
 
 use super::{MnistBatch, Normaliser, Sample};
 use crate::{
@@ -115,7 +117,7 @@ impl DeviceBatcher {
         }
     }
 
-    /// Calls `act` with the tensors kept on `device`; only those of the last device are kept.
+    /// Calls `act` with the tensors kept on `device`. Tensors of other devices are dropped.
     fn with<R>(&self, device: &Device, act: impl FnOnce(&mut OnDevice) -> R) -> R {
         let mut on_device = self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
         let device = inner(device);

@@ -67,8 +67,9 @@ impl Writer {
         starts.zip(&self.ends).flat_map(|(start, &end)| self.samples[start..end].windows(2))
     }
 
-    /// Traces the strokes through jittered control points, under an elastic distortion of the plane
-    /// (Simard, Steinkraus and Platt 2003).
+    /// Traces the strokes through jittered and elastically distorted control points.
+    ///
+    /// The distortion follows Simard, Steinkraus and Platt 2003.
     fn trace(&mut self, style: &Style, rng: &mut Rng) {
         let elastic = Elastic::random(rng.between(0.3, 1.8), rng);
         let sloppiness = rng.between(0.05, 0.28);
@@ -117,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Frames as in MNIST: fits into 20×20 pixels with the centre of mass in the middle of 28×28.
+    /// Fits the digit into 20×20 pixels and centres its mass in 28×28, as in MNIST.
     fn frame(&mut self, rng: &mut Rng) {
         let radius = rng.between(0.9, 1.8);
         let (mut low, mut high) = ([f32::INFINITY; 2], [f32::NEG_INFINITY; 2]);

@@ -21,7 +21,7 @@ use std::{
 /// Time limits of a download.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Limit of DNS resolution and of connecting; short, so that a machine without internet fails soon.
+    /// Limit of DNS resolution and of connecting. It is short, so that a machine without internet fails soon.
     pub connect: Duration,
     /// Limit of waiting for a response or for more data.
     pub read: Duration,
@@ -116,7 +116,7 @@ struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Downloads a file from the first mirror that succeeds, which becomes the first for the next file.
+    /// Downloads a file from the first mirror that succeeds. It is tried first for the next file.
     fn file(&mut self, file: &Original, bar: &ProgressBar) -> Result<(), DataError> {
         let before = bar.position();
         let mut attempts = vec![];

@@ -19,7 +19,9 @@ const MAX_ITEMS: u32 = 10_000_000;
 /// Maximum memory in bytes that is reserved before data is read.
 const MAX_RESERVE: u64 = 64 << 20;
 
-/// Reads a file of images and the file of their labels, each plain or gzipped regardless of its name.
+/// Reads a file of images and the file of their labels.
+///
+/// Each may be plain or gzipped, regardless of its name.
 ///
 /// # Errors
 /// If a file cannot be read or is invalid, or the numbers of images and labels differ.

@@ -102,7 +102,9 @@ pub fn find(folder: &Path) -> Result<[PathBuf; 4], String> {
     Ok([a?, b?, c?, d?])
 }
 
-/// Finds one file in `folder`, plain or gzipped, with a dash or a dot in its name.
+/// Finds one file in `folder`.
+///
+/// It may be plain or gzipped, with a dash or a dot in its name.
 ///
 /// # Errors
 /// If the file is missing or not readable. The error describes it.

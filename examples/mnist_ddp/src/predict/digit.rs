@@ -144,7 +144,7 @@ fn thicken_strokes(ink: Plane, scale: f32) -> Plane {
     if radius < 1.0 { ink } else { ink.framed(radius as usize).thickened(radius as usize) }
 }
 
-/// Places the ink in 28×28 pixels with its centre of mass in the middle, as far as it fits.
+/// Centres the ink's mass in 28×28 pixels, as far as it fits.
 fn centred(ink: &Plane) -> [u8; PIXELS] {
     let mass: f32 = ink.values().iter().sum();
     let (mut x, mut y) = (0.0, 0.0);

@@ -9,7 +9,7 @@ const ROUNDS: usize = 6;
 /// Maximum side of the downscaled picture to which the surface is fitted.
 const SIDE: usize = 64;
 
-/// Subtracts the quadratic surface fitted to the paper from a picture of bright ink on dark paper.
+/// Subtracts a quadratic surface fitted to the paper. Ink is bright on dark paper.
 pub(super) fn flattened(plane: &Plane) -> Plane {
     let small = plane.scaled((SIDE as f32 / plane.width().max(plane.height()) as f32).min(1.0));
     let mut is_paper = vec![true; small.values().len()];

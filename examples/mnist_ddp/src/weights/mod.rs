@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use burn_ddp::run::weights::load;
 use std::path::Path;
 
-/// Loads the network of a run or file on `device`, with BatchNorm if the file has it.
+/// Loads the network of a run or file, with BatchNorm if the file has it.
 ///
 /// # Errors
 /// If the file cannot be read, or its tensors do not match the network.

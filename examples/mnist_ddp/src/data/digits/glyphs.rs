@@ -21,21 +21,21 @@ const fn style(weight: u32, strokes: &'static [&'static [Point]]) -> Style {
 pub static GLYPHS: [&[Style]; 10] = [ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT, NINE];
 
 const ZERO: &[Style] = &[
-    // A closed oval, begun at the top.
+    // A closed oval, started at the top.
     style(5, &[
         &[
             [3.6, 0.0], [1.2, 1.1], [0.0, 5.0], [0.9, 8.5], [3.1, 10.0], [5.3, 8.3], [6.2, 5.0],
             [5.4, 1.6], [3.6, 0.0], [2.9, 0.3],
         ],
     ]),
-    // Begun at the upper right; the ends overlap or leave a gap.
+    // Started at the upper right; the ends overlap or leave a gap.
     style(3, &[
         &[
             [4.9, 1.0], [2.9, 0.3], [0.7, 2.6], [0.2, 6.2], [1.7, 9.5], [4.3, 9.3], [6.1, 6.1], [5.8, 2.6],
             [4.0, 0.4],
         ],
     ]),
-    // Begun at the upper left, round.
+    // Started at the upper left, round.
     style(2, &[
         &[
             [2.0, 1.0], [0.5, 3.4], [0.4, 7.0], [2.6, 9.8], [5.2, 8.8], [6.4, 5.4], [5.2, 1.6], [2.6, 0.0],
@@ -241,7 +241,7 @@ const EIGHT: &[Style] = &[
             [2.4, 4.8],
         ],
     ]),
-    // Begun at the right, left open at the top.
+    // Started at the right, left open at the top.
     style(3, &[
         &[
             [5.6, 0.9], [3.6, 0.2], [1.4, 0.9], [1.2, 2.6], [3.0, 4.2], [4.6, 6.0], [4.4, 8.8],

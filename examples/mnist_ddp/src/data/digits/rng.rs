@@ -36,7 +36,7 @@ impl Rng {
         low + (high - low) * (self.next() >> 40) as f32 / (1 << 24) as f32
     }
 
-    /// Returns a nearly normal number with mean 0 and variance 1: the sum of four 16-bit uniforms.
+    /// Returns a nearly standard normal number, from the sum of four 16-bit uniforms.
     pub fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
