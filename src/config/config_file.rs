@@ -127,7 +127,9 @@ fn place(path: &Path, line: usize) -> String {
     format!("{}, line {line}", path.display())
 }
 
-/// Converts an entry to a command-line flag; returns `None` for `false`, unless the flag is a switch.
+/// Converts an entry to a command-line flag.
+///
+/// Returns `None` for `false`, unless the flag is a switch.
 fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String> {
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
     let stands_alone = arg.and_then(Arg::get_num_args).is_some_and(|values| values.min_values() == 0);

@@ -1,4 +1,6 @@
-//! GPU backends, each behind the cargo feature of the same name as in Burn, and their devices.
+//! GPU backends and their devices.
+//!
+//! Each backend has a cargo feature of the same name as in Burn.
 
 use super::faults;
 use anyhow::{Context, Result};
@@ -201,7 +203,9 @@ impl Accelerator {
         }
     }
 
-    /// Free and total memory of a device in bytes; `None` if its driver does not report them.
+    /// Free and total memory of a device in bytes.
+    ///
+    /// Returns `None` if the driver does not report them.
     ///
     /// # Errors
     /// If the driver call fails.

@@ -17,7 +17,9 @@ use std::{
 /// Default: `burn-ddp/kernels` in the user's cache folder.
 pub const FOLDER: &str = "BURN_DDP_KERNEL_CACHE";
 
-/// Returns the folder of all caches; `None` if caching is off or the user has no cache folder.
+/// Returns the folder of all caches.
+///
+/// Returns `None` if caching is off or the user has no cache folder.
 pub fn folder() -> Option<PathBuf> {
     match env::var_os(FOLDER) {
         Some(off) if off == "off" => None,

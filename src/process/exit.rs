@@ -14,7 +14,7 @@ pub const FAILED: u8 = 1;
 /// Exit code of a rank that failed because of another rank: `EX_TEMPFAIL` of sysexits.h.
 pub const OTHER_RANK_FAILED: u8 = 75;
 
-/// Exit code of a rank that exited cleanly after a stop signal: 128 + signal, as in a shell.
+/// Exit code of a clean exit after a stop signal: 128 + signal, as in a shell.
 pub fn signal_code(signal: u8) -> u8 {
     signal.saturating_add(128)
 }
@@ -28,7 +28,7 @@ pub fn asked_by(code: i32) -> Option<i32> {
 /// Environment variable set by this crate's launcher, which reports the first failing rank itself.
 pub const LAUNCHED: &str = "BURN_DDP_LAUNCHED";
 
-/// Time for the rank that failed first to report its error, and for the launcher to detect it.
+/// Time for the first failed rank to report and for the launcher to detect it.
 const ROOT_CAUSE_GRACE: Duration = Duration::from_secs(2);
 
 /// Rank set by `--rank`.

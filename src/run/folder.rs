@@ -46,7 +46,7 @@ pub struct Summary {
     pub epochs: usize,
     /// Number of optimizer steps.
     pub steps: usize,
-    /// Wall time in seconds from the start of rank 0 to the end of the last evaluation.
+    /// Seconds from the start of rank 0 to the end of the last evaluation.
     pub seconds: f64,
     /// SHA-256 of all parameters and buffers, equal on all ranks.
     pub parameter_digest: String,

@@ -29,7 +29,9 @@ pub struct Output {
 }
 
 impl Output {
-    /// Opens the folder of a new or resumed run; `began` is the start time of this process.
+    /// Opens the folder of a new or resumed run.
+    ///
+    /// `began` is the start time of this process.
     ///
     /// # Errors
     /// If the folder already contains another run or cannot be written to.
@@ -145,7 +147,9 @@ impl Output {
 }
 
 impl Drop for Output {
-    /// Removes the files of a new run that failed before its first step, so that it can be started again.
+    /// Removes the files of a new run that failed before its first step.
+    ///
+    /// The run can then be started again with the same folder.
     fn drop(&mut self) {
         if self.is_new && self.log.progress().is_ok_and(|progress| progress.step == 0) {
             self.events.remove();

@@ -60,7 +60,9 @@ impl Resumed {
         config.last_step(train.steps(), train.steps_left(position.done()), &position)
     }
 
-    /// Opens the folder of a new or resumed run; `began` is the start time of this process.
+    /// Opens the folder of a new or resumed run.
+    ///
+    /// `began` is the start time of this process.
     ///
     /// # Errors
     /// If the folder already contains another run or cannot be written to.

@@ -43,7 +43,7 @@ impl Identity {
         Self(entries)
     }
 
-    /// Describes the settings in which `now` differs, such as `--seed 42, not 43`, with its value last.
+    /// Describes the settings that differ, such as `--seed 42, not 43`. The value of `now` is last.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let none = Value::Null;
         let flags: std::collections::BTreeSet<&String> = self.0.keys().chain(now.0.keys()).collect();

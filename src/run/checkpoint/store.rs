@@ -12,7 +12,7 @@ use std::{
 
 /// Extension of a checkpoint while one of the same step replaces it.
 const PREVIOUS: &str = "previous";
-/// Extension of a checkpoint of a later step than the one that a run was resumed from.
+/// Extension of checkpoints after the step that a run was resumed from.
 const ASIDE: &str = "aside";
 
 /// The folder `RUN_DIR/checkpoints`.

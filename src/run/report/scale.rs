@@ -65,7 +65,7 @@ impl Scale {
         }
     }
 
-    /// Returns the position of a value, from 0 at the lower end to 1 at the upper end, clamped.
+    /// Returns the position of a value on the axis, clamped to 0..=1.
     pub fn place(&self, value: f64) -> f64 {
         let place = match self.step {
             Some(_) => (value - self.from) / (self.to - self.from),
@@ -84,7 +84,7 @@ impl Scale {
         marks.map(|value| (value, self.write(value, step))).collect()
     }
 
-    /// Returns ticks at 1, 2 and 5 times powers of ten, or at powers of ten over a wide range.
+    /// Returns logarithmic ticks: 1, 2 and 5 times powers of ten, or powers of ten over a wide range.
     fn powers(&self) -> Vec<(f64, String)> {
         let (first, last) = (self.from.log10().floor() as i32, self.to.log10().ceil() as i32);
         let rounds: &[f64] = if last - first > 3 { &[1.0] } else { &[1.0, 2.0, 5.0] };
