@@ -12,8 +12,6 @@ mod object;
 mod options;
 mod settings;
 mod shared_group;
-mod split;
-mod store;
 mod topology;
 mod work;
 
@@ -24,9 +22,9 @@ pub use options::{JOB_ID, Options, RENDEZVOUS_TIMEOUT};
 pub use work::Work;
 
 use crate::{
-    Error, Result, World,
+    Error, Result, Store, World,
     communicator::{Call, Communicator},
-    rendezvous::Watched,
+    rendezvous::{Watched, control::Control},
 };
 use group_state::GroupParts;
 use shared_group::{CallSpec, SharedGroup};
@@ -87,6 +85,31 @@ impl ProcessGroup {
     /// Name of the transport, as `--transport` spells it, or `solo`.
     pub fn transport(&self) -> &'static str {
         self.shared.state.comm.name()
+    }
+
+    /// The key-value store that all ranks of the job share, as PyTorch's `TCPStore`.
+    ///
+    /// All groups of the job have the same store. A key and its value may have 512 KiB together. A
+    /// [`Store::get`] fails as a mismatch before its time-out if no rank can set the key any more, because
+    /// all others wait in collectives. [`Store::try_get`] does not wait.
+    ///
+    /// ```
+    /// # use collective::{Options, ProcessGroup};
+    /// # use std::time::Duration;
+    /// for group in ProcessGroup::threads(2, Options::default())? {
+    ///     match group.rank() {
+    ///         0 => group.store().set("port", b"8080")?,
+    ///         _ => assert_eq!(group.store().get("port", Duration::from_secs(5))?, b"8080"),
+    ///     }
+    /// }
+    /// # Ok::<(), collective::Error>(())
+    /// ```
+    pub fn store(&self) -> Arc<dyn Store> {
+        match self.shared.topology.as_ref() {
+            Topology::Solo { store, .. } => store.clone(),
+            Topology::Threads { member, .. } => member.clone(),
+            Topology::Processes { control, .. } => Arc::<Control>::clone(control),
+        }
     }
 
     /// The first cause of failure, if the group has failed.
