@@ -31,10 +31,8 @@ impl Batcher<[f32; 3], Tensor<2>> for Stack {
 fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::Result<()> {
     let inputs = (0..500u16).map(|i| f32::from(i) / 250.0 - 1.0);
     let samples = InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect());
-    let loader = ShardedLoader::builder(samples, Stack)
-        .batch_size(48 / context.world_size())
-        .shuffle(7)
-        .build(context.world());
+    let loader = ShardedLoader::builder(samples, Stack).batch_size(48 / context.world_size()).shuffle(7);
+    let loader = loader.build(context.world());
     let mut optimizer = SgdConfig::new().init();
     for epoch in 1..=10 {
         let mut sum = 0.0;
@@ -46,7 +44,7 @@ fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::R
             model.step(&mut optimizer, 0.2, gradients)?;
             sum += loss.sum()?;
         }
-        context.print(&format!("epoch {epoch}  train loss {:.6}", sum / 500.0));
+        context.log(&format!("epoch {epoch}  train loss"), sum / 500.0)?;
     }
     Ok(())
 }

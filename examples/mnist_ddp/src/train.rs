@@ -2,7 +2,7 @@
 
 use crate::{
     args::MnistArgs,
-    batch::{DeviceBatcher, HostBatch, HostBatcher, ImageDataset, MnistBatch, Sample, resident_bytes},
+    batch::{DeviceBatcher, HostBatcher, ImageDataset, Sample, resident_bytes},
     data::{self, Dataset, Images},
     misclassified::Misclassified,
     model::{Net, NetConfig},
