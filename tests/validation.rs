@@ -69,7 +69,7 @@ fn a_resumed_run_keeps_its_split() {
         train(&format!("--device cpu --progress plain --resume {} --epochs 2 {flags}", part.path.display()))
     };
     let other = RUN.replace("0.2", "0.3");
-    resume(&format!("{other} --mode single --batch-size 32")).failed_saying(&["--valid-split"]);
+    resume(&format!("{other} --mode single --batch-size 32")).failed_with(&["--valid-split"]);
     resume(&flags).succeeded();
     assert_eq!(part.digest(), whole.digest());
     assert_eq!(part.summary()["test_loss"], whole.summary()["test_loss"]);
@@ -78,6 +78,6 @@ fn a_resumed_run_keeps_its_split() {
 #[test]
 fn a_fraction_outside_its_range_is_rejected() {
     for bad in ["1", "-0.1", "half"] {
-        train(&format!("--valid-split {bad}")).failed_saying(&["--valid-split", "from 0 to below 1"]);
+        train(&format!("--valid-split {bad}")).failed_with(&["--valid-split", "from 0 to below 1"]);
     }
 }

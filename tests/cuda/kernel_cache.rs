@@ -14,7 +14,7 @@ fn compiled(counts: &Path) -> Vec<String> {
     let texts = files.map(|path| fs::read_to_string(path).expect("counts"));
     texts
         .flat_map(|text| text.lines().map(String::from).collect::<Vec<_>>())
-        .filter_map(|line| line.strip_prefix("kernel ").map(String::from))
+        .filter_map(|line| Some(line.strip_prefix("kernel:")?.split_once(' ')?.0.to_owned()))
         .collect()
 }
 

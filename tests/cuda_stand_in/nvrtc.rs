@@ -100,7 +100,7 @@ fn count(kernel: &str) {
     if let Ok(path) = env::var("CUDA_STAND_IN_COUNTS") {
         let path = format!("{path}.{}.nvrtc", process::id());
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(format!("programs 1\nkernel {kernel}\n").as_bytes()));
+        let _ = file.and_then(|mut file| file.write_all(format!("programs 1\nkernel:{kernel} 1\n").as_bytes()));
     }
 }
 
