@@ -167,8 +167,12 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut usize, size: usize, _stre
 /// Waits for the device, as the driver does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: usize) -> Status {
-    let status = stream::synchronize_all();
-    if lock(&MEMORY).free(address) { status } else { outside("a free", address, 0) }
+    match stream::synchronize_all() {
+        SUCCESS if lock(&MEMORY).free(address) => SUCCESS,
+        SUCCESS => outside("a free", address, 0),
+        // The work of a lost device may still be in progress.
+        lost => lost,
+    }
 }
 
 #[unsafe(no_mangle)]
