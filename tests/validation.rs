@@ -78,6 +78,6 @@ fn a_resumed_run_keeps_its_split() {
 #[test]
 fn a_fraction_outside_its_range_is_rejected() {
     for bad in ["1", "-0.1", "half"] {
-        train(&format!("--valid-split {bad}")).failed_with(&["--valid-split", "from 0 to below 1"]);
+        train(&format!("--valid-split={bad}")).failed_with(&["--valid-split", "from 0 to below 1"]);
     }
 }
