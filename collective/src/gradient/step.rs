@@ -167,7 +167,7 @@ impl Step<'_> {
         grads: &mut GradientsParams,
         module: &M,
         totals: Option<Tensor<1>>,
-        flags: &mut Vec<f32>,
+        flags: &mut [f32],
     ) -> Result<ReducedGradients> {
         // With overlap they may be needed again.
         let keep = self.reducer.overlap;
