@@ -43,7 +43,8 @@ fn the_test_set_is_evaluated_at_the_end_only() {
 fn the_split_and_its_losses_are_the_same_at_any_world_size() {
     let run = |flags: &str| trained(&format!("{RUN} --epochs 2 {flags}"));
     let single = run("--mode single --batch-size 32");
-    for flags in ["--nproc-per-node 2 --batch-size 16", "--mode dp --device-ids cpu:0,cpu:1 --batch-size 32"] {
+    for flags in ["--nproc-per-node 2 --batch-size 16", "--mode dp --device-ids cpu:0,cpu:1 --batch-size 32"]
+    {
         let other = run(flags);
         let losses = |run: &Run| run.column("epochs.csv", "valid_loss");
         assert_close(&format!("validation losses with {flags}"), &losses(&other), &losses(&single), 1e-5);

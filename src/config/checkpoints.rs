@@ -37,7 +37,7 @@ impl CheckpointArgs {
     pub fn check(&self, run_dir: Option<&Path>) -> Result<()> {
         match &self.resume {
             Some(None) if run_dir.is_none() => {
-                bail!("--resume needs to know of which run: add --run-dir DIR, or --resume PATH")
+                bail!("--resume requires a run: add --run-dir DIR, or --resume PATH")
             }
             Some(Some(path)) if !path.is_dir() => {
                 bail!("--resume {}: there is no such folder", path.display())

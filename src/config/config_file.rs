@@ -114,7 +114,7 @@ fn read(command: &Command, path: &Path) -> Result<Vec<String>> {
     for (at, entry) in entries.iter().enumerate() {
         let place = place(path, entry.line);
         if entries[..at].iter().any(|earlier| earlier.name == entry.name) {
-            bail!("{place}: `{}` is there twice", entry.name);
+            bail!("{place}: duplicate entry `{}`", entry.name);
         }
         let Some(flag) = typed(command, entry) else { continue };
         check(command, &flag, &entry.name).with_context(|| place)?;

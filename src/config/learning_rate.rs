@@ -35,7 +35,7 @@ impl RateArgs {
         let warmup_epochs = self.warmup_epochs;
         match self.lr_schedule {
             LrSchedule::OneCycle { .. } if warmup_epochs > 0.0 => bail!(
-                "--warmup-epochs {warmup_epochs}: --lr-schedule one-cycle has a rise of its own; give its length as one-cycle:PCT_START"
+                "--warmup-epochs {warmup_epochs}: --lr-schedule one-cycle includes a warm-up; give its length as one-cycle:PCT_START"
             ),
             LrSchedule::OneCycle { .. } | LrSchedule::Constant | LrSchedule::Cosine => {}
         }

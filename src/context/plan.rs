@@ -64,7 +64,7 @@ impl Plan {
             (DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(gpus)) => Some(*gpus),
             (DeviceArg::Gpu(kind, _), Err(reason)) => bail!("--device {kind}: {reason}"),
             (DeviceArg::Gpu(kind, Some(n)), Ok(gpus)) if n >= gpus.count => {
-                bail!("--device {kind}:{n}: there are {} GPUs here, numbered from 0", gpus.count)
+                bail!("--device {kind}:{n}: this machine has {} GPUs, numbered from 0", gpus.count)
             }
             (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => Some(Gpus { kind, count: 1 }),
         };

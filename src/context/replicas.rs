@@ -64,7 +64,7 @@ impl Replicas {
                         bail!("--device-ids {id}: add --device {kind}, without a number")
                     }
                     Ok(Gpus { count, .. }) if number >= count => {
-                        bail!("--device-ids {id}: there are {count} GPUs here, numbered from 0")
+                        bail!("--device-ids {id}: this machine has {count} GPUs, numbered from 0")
                     }
                     Ok(_) => {}
                 }
@@ -111,7 +111,7 @@ impl Replicas {
         Ok(match wanted {
             Some(DpReduceArg::Tree) => (DpReduce::Tree, Sites::new()),
             Some(DpReduceArg::AllReduce) if nccl => {
-                let why = "--dp-reduce all-reduce: main and tree go without NCCL";
+                let why = "--dp-reduce all-reduce: main and tree do not need NCCL";
                 (DpReduce::AllReduce, self.sites().map_err(Error::msg).context(why)?)
             }
             Some(DpReduceArg::AllReduce) => (DpReduce::AllReduce, Sites::new()),
@@ -182,7 +182,7 @@ mod tests {
     fn errors_name_the_flag() {
         for (flags, gpus, part) in [
             ("--device-ids 0,0", Some(2), "cuda:0 twice"),
-            ("--device-ids 0,2", Some(2), "cuda:2: there are 2 GPUs"),
+            ("--device-ids 0,2", Some(2), "cuda:2: this machine has 2 GPUs"),
             ("--device-ids 0,1", None, "libcuda.so not found"),
             ("--device-ids cpu:0,cuda:0", Some(1), "mixes"),
             ("--device-ids cpu:0,cpu:1 --output-device cpu:2", None, "--output-device cpu:2"),

@@ -172,7 +172,7 @@ impl Accelerator {
         let count = found.len();
         let found = found.into_iter().nth(index);
         let found =
-            found.with_context(|| format!("{self}:{index}: there are {count} here, numbered from 0"))?;
+            found.with_context(|| format!("{self}:{index}: this machine has {count}, numbered from 0"))?;
         self.check(index)?;
         Ok(found.device)
     }

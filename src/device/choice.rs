@@ -90,7 +90,7 @@ pub struct Gpus {
 /// If there are none, or `wanted` is the CPU. The error states the reason.
 pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
     match wanted {
-        DeviceArg::Cpu => Err("the CPU was asked for".into()),
+        DeviceArg::Cpu => Err("the CPU was requested".into()),
         DeviceArg::Gpu(kind, _) => kind.count().map(|count| Gpus { kind, count }),
         DeviceArg::Auto => {
             let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());

@@ -27,7 +27,7 @@ pub fn attach(
     let kind = |device: &String| device.split(':').next().unwrap_or_default().to_string();
     if let Some(rank) = (1..devices.len()).find(|rank| kind(&devices[*rank]) != kind(&devices[0])) {
         warn(&format!(
-            "this world mixes devices (rank 0 has {}, rank {rank} {}): the mathematics is the same, but every step waits for the slowest rank",
+            "this world mixes devices (rank 0 has {}, rank {rank} {}): results are unaffected, but every step waits for the slowest rank",
             devices[0], devices[rank]
         ));
     }
@@ -44,7 +44,7 @@ pub fn attach(
             DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
             DevicePath::Host(why) => {
                 warn(&format!(
-                    "gradients go through host memory over {host}, not NCCL: {why}. Each step then copies all gradients to the host and back, and the GPUs wait meanwhile"
+                    "gradients go through host memory over {host}, not NCCL: {why}. Each step then copies all gradients to the host and back, and the GPUs are idle meanwhile"
                 ));
                 Ok(format!("{host}, staged through host memory"))
             }

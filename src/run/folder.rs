@@ -64,7 +64,7 @@ impl RunFolder {
         let folder = Self { path };
         let path = folder.path.display();
         if folder.holds_run() {
-            bail!("--run-dir {path} holds a run already; name another folder, remove it, or add --resume");
+            bail!("--run-dir {path} already contains a run; name another folder, remove it, or add --resume");
         }
         fs::create_dir_all(&folder.path).with_context(|| format!("cannot create --run-dir {path}"))?;
         Ok(folder)

@@ -98,7 +98,7 @@ impl RunLog {
     ) -> Result<Self> {
         let open = |name: &str, last: usize| {
             let path = folder.join(name);
-            reopen(&path, last).with_context(|| format!("cannot go on with {}", path.display()))
+            reopen(&path, last).with_context(|| format!("cannot append to {}", path.display()))
         };
         let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
         Ok(Self::new(tables, monitor, set, progress))

@@ -28,7 +28,7 @@ impl KernelProgress {
         }
         let before = kernel_cache::size(&folder).unwrap_or(0);
         let kept = match before {
-            0 => "none yet: the first start compiles them, which takes minutes".to_string(),
+            0 => "empty; the first run compiles kernels, which takes minutes".to_string(),
             bytes => crate::doctor::size(bytes),
         };
         console.print(&format!("kernels   {}: {kept}", folder.display()));

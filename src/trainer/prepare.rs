@@ -27,13 +27,13 @@ pub(super) fn prepared<M: LearnerModel>(
     let Loaded { model, loaded, mismatches } = weights::load(model, path).context("--init-from")?;
     if !no_strict && !mismatches.is_empty() {
         bail!(
-            "--init-from {} does not fit the network: {}; --no-strict takes what fits",
+            "--init-from {} does not fit the network: {}; --no-strict loads matching tensors",
             path.display(),
             mismatches.join("; ")
         );
     }
     if loaded == 0 {
-        bail!("--init-from {}: nothing in it fits the network", path.display());
+        bail!("--init-from {}: no tensor matches the network", path.display());
     }
     mismatches.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
     Ok(model)

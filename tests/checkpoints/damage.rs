@@ -34,10 +34,10 @@ const DAMAGES: [(&str, Damage); 8] = [
     ("scheduler.bpk: No such file", |c| fs::remove_file(c.join("scheduler.bpk")).expect("removed")),
     ("it has no manifest.json", |c| fs::remove_file(c.join("manifest.json")).expect("removed")),
     ("manifest.json: EOF", |c| edit(&c.join("manifest.json"), |bytes| bytes.truncate(200))),
-    ("manifest.json does not have the checksum", |c| {
+    ("manifest.json has a wrong checksum", |c| {
         replace(&c.join("manifest.json"), "\"step\": 12", "\"step\": 13")
     }),
-    ("manifest.json names no format", |c| fs::write(c.join("manifest.json"), "{}").expect("written")),
+    ("manifest.json has no format version", |c| fs::write(c.join("manifest.json"), "{}").expect("written")),
     ("model.bpk has 0 bytes", |c| fs::write(c.join("model.bpk"), "").expect("written")),
 ];
 
@@ -50,9 +50,9 @@ fn a_damaged_checkpoint_is_rejected_in_favour_of_the_previous_one() {
         copy(&whole.path, &path);
         damage(&path.join("checkpoints/step-000012"));
         let named = resume(&path, "checkpoints/step-000012", FLAGS);
-        named.failed_with(&["step-000012", said, "step-000010 is whole"]);
+        named.failed_with(&["step-000012", said, "step-000010 is intact"]);
         let outcome = resume(&path, "", FLAGS).succeeded();
-        for word in ["warning", "step-000012", said, "going on from", "step-000010"] {
+        for word in ["warning", "step-000012", said, "resuming from", "step-000010"] {
             assert!(outcome.stderr.contains(word), "{said}: {outcome:#?}");
         }
         assert_eq!(Run::at(path).digest(), whole.digest(), "{said}");
@@ -82,7 +82,7 @@ fn a_newer_or_mismatched_checkpoint_is_rejected() {
     for step in [2, 4, 6, 8, 10, 12] {
         fs::remove_file(run.path.join(format!("checkpoints/step-{step:06}/manifest.json"))).expect("removed");
     }
-    resume(&run.path, "", FLAGS).failed_with(&["step-000012", "no other checkpoint that is whole"]);
+    resume(&run.path, "", FLAGS).failed_with(&["step-000012", "no other intact checkpoint"]);
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_full_disk_is_an_error_that_keeps_the_previous_checkpoint() {
     let kept = folder.path().join("kept");
     let outcome =
         run(&format!("{train} --run-dir {dir}; code=$?; cp -r {dir} {}; exit $code", kept.display()));
-    outcome.failed_with(&["step-000004", "No space left on device", "step-000002 is whole"]);
+    outcome.failed_with(&["step-000004", "No space left on device", "step-000002 is intact"]);
     let names: Vec<_> =
         fs::read_dir(kept.join("checkpoints")).expect("folder").map(|e| e.expect("e").file_name()).collect();
     assert!(names.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{names:?}");

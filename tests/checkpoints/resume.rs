@@ -94,10 +94,11 @@ fn without_a_checkpoint_a_run_starts_with_a_notice() {
     let path = folder.path().join("run");
     let flags = format!("--device cpu {SMALL} --mode single --max-steps 2");
     let run = || train(&format!("{flags} --run-dir {} --resume", path.display())).succeeded().stdout;
-    assert!(run().contains("no checkpoint yet: from the beginning"));
+    assert!(run().contains("no checkpoint yet: starting from the beginning"));
     assert!(run().contains("after step 2"));
     // Without --resume the folder is protected.
-    train(&format!("{flags} --run-dir {}", path.display())).failed_with(&["holds a run already", "--resume"]);
+    train(&format!("{flags} --run-dir {}", path.display()))
+        .failed_with(&["already contains a run", "--resume"]);
 }
 
 #[test]

@@ -105,7 +105,7 @@ pub fn driver_version() -> Result<i32> {
 fn device(index: usize) -> Result<sys::CUdevice> {
     let count = device_count()?;
     if index >= count {
-        return Err(Error::Invalid(format!("cuda:{index}: there are {count} GPUs here, numbered from 0")));
+        return Err(Error::Invalid(format!("cuda:{index}: this machine has {count} GPUs, numbered from 0")));
     }
     result::device::get(index as i32).map_err(driver_error)
 }

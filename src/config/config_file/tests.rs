@@ -69,7 +69,7 @@ fn errors_name_line_flag_and_what_was_meant() {
         ("a.toml", "lr = false\n", &["line 1", "--lr", "'false'"]),
         ("a.toml", "\n[training]\nlr = 1\n", &["line 2", "`training`", "table"]),
         ("a.toml", "lr = 1\nlr = = 2\n", &["line 2"]),
-        ("a.toml", "batch-size = 1\nbatch_size = 2\n", &["line 2", "`batch-size`", "twice"]),
+        ("a.toml", "batch-size = 1\nbatch_size = 2\n", &["line 2", "`batch-size`", "duplicate entry"]),
         ("a.toml", "config = \"b.toml\"\n", &["line 1", "cannot name another"]),
         ("a.json", "{\n \"flags\": {\n  \"epoch\": 3\n }\n}", &["a.json, line 3", "`epochs`"]),
         ("a.json", "{\n \"lr\": }\n", &["a.json, line 2"]),

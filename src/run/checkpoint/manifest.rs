@@ -45,7 +45,7 @@ pub struct FileDigest {
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The folder is not a checkpoint.
-    #[error("{path} is no checkpoint: {reason}")]
+    #[error("{path} is not a checkpoint: {reason}")]
     Foreign { path: PathBuf, reason: String },
     /// A file is missing, unreadable or has a wrong checksum.
     #[error("{path} is damaged: {reason}")]
@@ -108,7 +108,7 @@ impl Manifest {
         };
         let whole: Value = serde_json::from_slice(&text).map_err(|e| damaged(format!("{NAME}: {e}")))?;
         let Some(format) = whole["format"].as_u64() else {
-            return Err(foreign(format!("its {NAME} names no format")));
+            return Err(foreign(format!("its {NAME} has no format version")));
         };
         if format > FORMAT {
             let version = whole["manifest"]["version"].as_str().unwrap_or("of an unknown version").into();
@@ -116,7 +116,7 @@ impl Manifest {
         }
         let packed = serde_json::to_vec(&whole["manifest"]).map_err(|e| damaged(e.to_string()))?;
         if whole["sha256"] != FileDigest::of(&packed).sha256 {
-            return Err(damaged(format!("{NAME} does not have the checksum it should have")));
+            return Err(damaged(format!("{NAME} has a wrong checksum")));
         }
         serde_json::from_slice(&packed).map_err(|e| damaged(format!("{NAME}: {e}")))
     }

@@ -87,7 +87,7 @@ impl ResumePoint {
             }
             None => {
                 let run = run.display();
-                console.print(&format!("resume    {run} has no checkpoint yet: from the beginning"));
+                console.print(&format!("resume    {run} has no checkpoint yet: starting from the beginning"));
             }
         }
         Ok(found)
@@ -107,7 +107,7 @@ impl ResumePoint {
             (None, Some(run)) => Self::newest(run)?,
             (Some(path), _) if is_checkpoint(path) => Self::single(path)?,
             (Some(path), _) if !is_run(path) => {
-                bail!("--resume {}: neither a run's folder nor a checkpoint", path.display())
+                bail!("--resume {}: neither a run folder nor a checkpoint", path.display())
             }
             (Some(path), _) => match Self::newest(path)? {
                 ResumePoint { checkpoint: None, .. } => {
@@ -118,7 +118,7 @@ impl ResumePoint {
         };
         let elsewhere = run_dir.is_some_and(|dir| dir.canonicalize().ok() != found.run.canonicalize().ok());
         if path.is_some() && elsewhere {
-            bail!("--resume goes on in the same run folder, {}; leave out --run-dir", found.run.display());
+            bail!("--resume continues in the same run folder, {}; leave out --run-dir", found.run.display());
         }
         if let Some(Checkpoint { path, manifest, .. }) = &found.checkpoint {
             let differences = manifest.identity.differences(identity);
@@ -140,7 +140,7 @@ impl ResumePoint {
         for (_, path) in CheckpointStore::of(run).list()? {
             match open(&path) {
                 Ok(checkpoint) => {
-                    let instead = |error| format!("{error}; going on from {}", checkpoint.path.display());
+                    let instead = |error| format!("{error}; resuming from {}", checkpoint.path.display());
                     warnings.extend(errors.into_iter().map(instead));
                     return Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings });
                 }
@@ -150,7 +150,7 @@ impl ResumePoint {
             }
         }
         match errors.into_iter().next() {
-            Some(error) => Err(anyhow!("{error}; the run has no other checkpoint that is whole")),
+            Some(error) => Err(anyhow!("{error}; the run has no other intact checkpoint")),
             None => Ok(Self { run: run.into(), checkpoint: None, warnings }),
         }
     }
@@ -170,8 +170,8 @@ impl ResumePoint {
                 let others = CheckpointStore::of(run).list().unwrap_or_default();
                 let good = others.into_iter().find(|(_, other)| *other != path && open(other).is_ok());
                 let offer = good.map_or_else(
-                    || "; the run has no other checkpoint that is whole".to_owned(),
-                    |(_, good)| format!("; {} is whole: --resume that", good.display()),
+                    || "; the run has no other intact checkpoint".to_owned(),
+                    |(_, good)| format!("; {} is intact: --resume that", good.display()),
                 );
                 bail!("--resume: {error}{offer}")
             }

@@ -76,7 +76,8 @@ impl CheckpointStore {
         written.with_context(|| {
             format!("cannot write the checkpoint {}{}", path.display(), self.newest_hint())
         })?;
-        self.prune(step, keep).with_context(|| format!("cannot tidy {}", self.folder.display()))
+        self.prune(step, keep)
+            .with_context(|| format!("cannot remove old checkpoints in {}", self.folder.display()))
     }
 
     /// Writes all files of a checkpoint to a temporary folder.
@@ -154,7 +155,7 @@ impl CheckpointStore {
     /// Names the newest remaining checkpoint, for error messages.
     fn newest_hint(&self) -> String {
         let newest = self.list().ok().and_then(|list| list.first().map(|(_, path)| path.clone()));
-        newest.map_or_else(String::new, |path| format!(" ({} is whole)", path.display()))
+        newest.map_or_else(String::new, |path| format!(" ({} is intact)", path.display()))
     }
 }
 

@@ -55,7 +55,7 @@ impl Run {
     pub fn read(path: &Path) -> Result<Self> {
         if !path.join("config.json").is_file() {
             bail!(
-                "{} is no run's folder: there is no config.json in it; name a folder that training has left, such \
+                "{} is not a run folder: there is no config.json in it; name a folder that training has left, such \
                  as one in runs/",
                 path.display()
             );
@@ -197,10 +197,7 @@ fn misread(
 }
 
 fn damaged(path: &Path, line: usize, reason: &str) -> anyhow::Error {
-    anyhow!(
-        "{}, line {line}: {reason}; repair the line, or move the file away to do without it",
-        path.display()
-    )
+    anyhow!("{}, line {line}: {reason}; repair the line, or remove the file to ignore it", path.display())
 }
 
 #[cfg(test)]
@@ -250,7 +247,7 @@ mod tests {
 
     #[test]
     fn damage_is_reported_with_file_and_line() {
-        assert!(error(Path::new("/nowhere")).contains("/nowhere is no run's folder"));
+        assert!(error(Path::new("/nowhere")).contains("/nowhere is not a run folder"));
         for (steps, line, part) in [
             (format!("{STEPS}3,1,what,0.1,100\n"), 4, "`what` in column loss"),
             (format!("{STEPS}3,1\n"), 4, "columns"),

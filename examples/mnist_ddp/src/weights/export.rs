@@ -44,7 +44,7 @@ fn export(from: &Path, to: &Path, module_prefix: bool) -> Result<()> {
         bail!("{}: the file to write must end in .safetensors", to.display());
     }
     if to.exists() {
-        bail!("{} is there already; name another file, or remove it", to.display());
+        bail!("{} already exists; name another file, or remove it", to.display());
     }
     let net = open(from, &Device::flex())?;
     save(&net, to, if module_prefix { "module." } else { "" })?;
