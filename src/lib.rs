@@ -88,6 +88,7 @@ pub mod run;
 pub mod trainer;
 
 pub use collective;
+pub use kernels;
 #[cfg(feature = "mimalloc")]
 pub use mimalloc;
 

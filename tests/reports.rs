@@ -165,7 +165,7 @@ fn invalid_and_damaged_runs_are_named_with_the_position() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let output = folder.path().join("page.html");
     let compare = |other: &str| burn_ddp(&["compare", first, other, "--output", name(&output)]);
-    compare(name(folder.path())).failed_with(&[name(folder.path()), "no run's folder", "config.json"]);
+    compare(name(folder.path())).failed_with(&[name(folder.path()), "not a run folder", "config.json"]);
     compare(first).failed_with(&["given twice"]);
     let epochs = text(&runs[1].path.join("epochs.csv"));
     fs::write(runs[1].path.join("epochs.csv"), epochs + "2,0.5,what,0.5,,,1\n").expect("written");
