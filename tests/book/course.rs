@@ -1,6 +1,6 @@
 //! The claims of the course's experiments.
 
-use crate::common::{Outcome, assert_close, command, example, finish};
+use crate::common::{Outcome, assert_close, command, example, finish, train};
 
 fn run(name: &str, flags: &str) -> Outcome {
     let flags: Vec<&str> = flags.split_whitespace().collect();
@@ -64,4 +64,21 @@ fn the_ring_sends_the_least_possible() {
         let expected = format!("-> {sums:?}, {} of {ranks} parts sent", 2 * (ranks - 1));
         assert_eq!(outcome.stdout.matches(&expected).count(), ranks, "{expected}: {outcome:#?}");
     }
+}
+
+/// Chance is 10 %. A loss that overflows is an error.
+#[test]
+fn linear_scaling_without_warm_up_diverges_at_a_high_rate() {
+    let accuracy = |scaling: &str| {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let outcome = train(&format!(
+            "--device cpu --dataset digits --train-limit 8000 --eval-limit 300 --epochs 2 --seed 1 --dropout 0 \
+             --threads 1 --nproc-per-node 4 --lr 0.1 --progress plain --scale-lr {scaling} --run-dir {}",
+            folder.path().join("run").display()
+        ));
+        let line = outcome.stdout.lines().find_map(|line| line.strip_prefix("test accuracy "));
+        line.map_or(0.0, |text| text.trim_end_matches(" %").parse::<f64>().expect("a number"))
+    };
+    assert!(accuracy("none") > 80.0);
+    assert!(accuracy("linear") < 40.0);
 }
