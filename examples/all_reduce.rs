@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     exit::report(spawn(3, |_environment| {
+        // ANCHOR: collectives
         let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
         let (rank, size) = (group.rank(), group.world_size());
 
@@ -19,18 +20,19 @@ fn main() -> ExitCode {
         group.all_reduce(&mut numbers, ReduceOp::Sum)?;
         let names = group.all_gather_object(&format!("rank {rank}"))?;
         let chosen = group.broadcast_object(&names[rank], size - 1)?;
+        // ANCHOR_END: collectives
 
         let device = Device::flex().autodiff();
         let x = Tensor::<1>::from_data([rank as f32 + 1.0], &device).require_grad();
         let mean = tensor::all_reduce(x.clone() * x.clone(), &group, ReduceOp::Mean)?;
-        let slope = x.grad(&mean.clone().backward());
+        let gradient = x.grad(&mean.clone().backward());
 
         if rank == 0 {
-            println!("{numbers:?} from {names:?}; {chosen} speaks");
+            println!("sum {numbers:?} over {names:?}; broadcast from rank {}: {chosen}", size - 1);
             println!(
-                "mean of squares {}, its slope here {:?}",
+                "mean of squares {}, gradient on rank 0 {:?}",
                 mean.into_scalar::<f32>(),
-                slope.map(|s| s.into_scalar::<f32>())
+                gradient.map(|g| g.into_scalar::<f32>())
             );
         }
         group.destroy();

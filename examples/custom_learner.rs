@@ -107,6 +107,7 @@ fn main() -> ExitCode {
             Arc::new(ShardedLoader::builder(points, Stack).batch_size(batch_size).shuffle(7).build(world))
         };
         let (train, test) = (load(1000), load(301));
+        // ANCHOR: learner
         let ddp = DdpStrategy::new(group.clone(), &device, train.clone(), test.clone());
         let learner = Learner::new(model, AdamConfig::new().init(), 0.02);
         let training = SupervisedTraining::<Curve>::new(".", train, test)
@@ -122,6 +123,7 @@ fn main() -> ExitCode {
         };
         let result = training.launch(learner);
         collective_error(&result).cloned().map_or(Ok(()), Err)?;
+        // ANCHOR_END: learner
         group.destroy();
         Ok(ExitCode::SUCCESS)
     }))

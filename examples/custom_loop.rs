@@ -28,6 +28,7 @@ impl Batcher<[f32; 3], Tensor<2>> for Stack {
     }
 }
 
+// ANCHOR: modes
 fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::Result<()> {
     let inputs = (0..500u16).map(|i| f32::from(i) / 250.0 - 1.0);
     let samples = InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect());
@@ -58,3 +59,4 @@ fn main() -> ExitCode {
         }
     })
 }
+// ANCHOR_END: modes

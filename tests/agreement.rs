@@ -37,7 +37,11 @@ fn ranks_with_different_flags_fail_before_the_first_step() {
         assert_eq!(outcome.code, Some(1), "{flags}: {outcome:#?}");
         let wanted = format!("error: rank 0: the ranks have different settings: {difference}");
         assert!(outcome.stderr.contains(&wanted), "{flags} should say `{wanted}`: {}", outcome.stderr);
-        assert!(!outcome.stderr.contains("error: rank 1"), "one rank speaks: {}", outcome.stderr);
+        assert!(
+            !outcome.stderr.contains("error: rank 1"),
+            "only one rank reports the error: {}",
+            outcome.stderr
+        );
         assert!(began.elapsed().as_secs() < 60, "{flags}: only after {:?}", began.elapsed());
         assert!(!folder.path().join("run").exists(), "{flags}: a run that did not begin leaves no folder");
     }

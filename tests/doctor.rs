@@ -68,9 +68,9 @@ fn two_doctors_measure_the_network_between_them() {
     for words in ["ok    peer          127.0.0.1:", " MB/s", "ok    clock skew"] {
         assert!(outcome.stdout.contains(words), "should say `{words}`: {}", outcome.stdout);
     }
-    let stranger = ask("another");
-    assert_eq!(stranger.code, Some(1));
-    assert!(stranger.stdout.contains("secret"), "{}", stranger.stdout);
+    let other_secret = ask("another");
+    assert_eq!(other_secret.code, Some(1));
+    assert!(other_secret.stdout.contains("secret"), "{}", other_secret.stdout);
     // An unauthenticated peer does not end it.
     ask("s").succeeded();
 }

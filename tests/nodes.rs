@@ -103,8 +103,8 @@ fn incompatible_nodes_are_reported() {
     // A launcher with another secret is rejected, and the first keeps waiting.
     let first = node("2", 0, port, "--join-timeout 3", "true");
     let flags = format!("--nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port {port}");
-    let stranger = finish(start(&flags, "true", &[("BURN_DDP_SECRET", "another")]));
-    stranger.failed_with(&["secret"]);
+    let other_secret = finish(start(&flags, "true", &[("BURN_DDP_SECRET", "another")]));
+    other_secret.failed_with(&["secret"]);
     assert_eq!(finish(first).code, Some(1));
 }
 

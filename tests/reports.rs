@@ -121,9 +121,9 @@ fn killed_and_resumed_runs_have_a_report() {
     let first = text(&run.path.join("curves/loss.svg"));
     let resume = format!("--resume {} --epochs 2", run.path.join("checkpoints/step-000002").display());
     common::train(&format!("--device cpu --progress plain {RUN} --mode single {resume}")).succeeded();
-    assert_ne!(text(&run.path.join("curves/loss.svg")), first, "drawn anew");
+    assert_ne!(text(&run.path.join("curves/loss.svg")), first, "redrawn");
     let page = text(&run.path.join("report.html"));
-    assert!(page.contains("<b>16</b><span>optimizer steps</span>"), "it goes on after step 2");
+    assert!(page.contains("<b>16</b><span>optimizer steps</span>"), "training continues after step 2");
     // A killed run has no summary, and an incomplete row.
     fs::remove_file(run.path.join("summary.json")).expect("it was there");
     let steps = text(&run.path.join("steps.csv"));

@@ -47,7 +47,7 @@ fn a_job_that_loses_a_rank_ends_with_identical_parameters() {
         signal(rank_of(marker, victim).expect("the rank runs"), number);
         let outcome = finish(job).succeeded();
         assert!(outcome.stderr.contains("restart 1 of 1"), "{outcome:#?}");
-        assert!(outcome.stdout.contains("resume "), "it did not go on from a checkpoint: {outcome:#?}");
+        assert!(outcome.stdout.contains("resume "), "it did not resume from a checkpoint: {outcome:#?}");
         let text = fs::read(run.join("summary.json")).expect("a summary");
         let summary: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         assert_eq!(summary["parameter_digest"], undisturbed, "after {number} to rank {victim}");

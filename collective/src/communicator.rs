@@ -58,7 +58,7 @@ impl Call {
     /// # Errors
     /// [`Error::Invalid`] if it has none.
     pub(crate) fn reduction(&self) -> Result<ReduceOp> {
-        self.reduce.ok_or_else(|| Error::Invalid(format!("{self} does not say how to reduce")))
+        self.reduce.ok_or_else(|| Error::Invalid(format!("{self} has no reduce operation")))
     }
 }
 

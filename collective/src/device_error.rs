@@ -59,7 +59,7 @@ fn is_backtrace(line: &str) -> bool {
     frame || ["Backtrace", "No backtrace", "Asked at"].iter().any(|start| line.starts_with(start))
 }
 
-/// A panic's message, if it has one.
+/// Message of a panic, if any.
 pub fn panic_text(payload: &(dyn Any + Send)) -> Option<&str> {
     payload.downcast_ref::<String>().map(String::as_str).or_else(|| payload.downcast_ref::<&str>().copied())
 }

@@ -72,7 +72,7 @@ pub enum Error {
     },
     /// A loss or gradient is NaN or infinite.
     #[error(
-        "the {what} is {value} in step {step}{}; lower the learning rate or clip gradients, or train on with \
+        "the {what} is {value} in step {step}{}; lower the learning rate or clip gradients, or continue with \
          --allow-nan (allow_non_finite_loss)", at(.ranks)
     )]
     NonFinite {
@@ -94,8 +94,8 @@ pub enum Error {
         /// The smallest loss scale.
         scale: f32,
     },
-    /// A peer did not prove the job's secret.
-    #[error("{peer} did not prove the job's secret: {reason}")]
+    /// A peer did not authenticate with the job's secret.
+    #[error("{peer} did not authenticate with the job's secret: {reason}")]
     Unauthenticated {
         /// Address or rank of the peer.
         peer: String,

@@ -142,8 +142,8 @@ pub fn handshake(bytes: &[u8]) {
     let Some((play, bytes)) = bytes.split_first() else { return };
     let bytes = &bytes[..bytes.len().min(4096)];
     match play % 4 {
-        0 => stranger(bytes, 72, |stream| secret().answer(stream, soon())),
-        1 => stranger(bytes, 64, |stream| secret().dial(stream, soon())),
+        0 => unauthenticated_peer(bytes, 72, |stream| secret().answer(stream, soon())),
+        1 => unauthenticated_peer(bytes, 64, |stream| secret().dial(stream, soon())),
         2 => relay(bytes),
         _ => greeting(bytes),
     }
@@ -164,7 +164,7 @@ fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// A peer without the secret is rejected, after at most `most` of its bytes are read.
-fn stranger(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStream) -> Result<()>) {
+fn unauthenticated_peer(bytes: &[u8], most: usize, meet: impl FnOnce(&mut TcpStream) -> Result<()>) {
     let (mut here, mut there) = pair();
     there.write_all(bytes).expect("room for the bytes");
     there.shutdown(Shutdown::Write).expect("an open socket");

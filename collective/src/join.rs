@@ -65,7 +65,7 @@ pub fn join<O: Clone>(
             over = true;
             let rank = group.rank();
             return Some(Err(DatasetError::new(Error::Invalid(format!(
-                "rank {rank} has no batch at all, and needs one to keep in step with the others"
+                "rank {rank} has no batches; every rank needs at least one"
             )))));
         };
         Some(Ok(ShardedBatch { item, samples: count, global_samples: all[0] as usize, last }))

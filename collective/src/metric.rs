@@ -74,6 +74,7 @@ impl StepOutput for Classification {
     }
 }
 
+// ANCHOR: regression
 /// The output of burn-train's regression step, whose loss is the mean over the batch.
 ///
 /// An output that represents all ranks has only the loss, which is all that burn-train's metrics read.
@@ -90,6 +91,7 @@ impl StepOutput for RegressionOutput {
         Self { loss: Tensor::from_data([mean], &device), output: none.clone(), targets: none }
     }
 }
+// ANCHOR_END: regression
 
 impl ItemLazy for Classification {
     fn sync(self) -> Result<Self, ExecutionError> {

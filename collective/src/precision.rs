@@ -55,7 +55,7 @@ impl Precision {
         if device.supports_dtype(DType::from(self.dtype())) {
             return Ok(());
         }
-        Err(Error::Invalid(format!("precision {self}: device {device:?} does not compute with it; use f32")))
+        Err(Error::Invalid(format!("precision {self}: device {device:?} does not support it; use f32")))
     }
 
     /// Casts to this precision, which must not be f32.
@@ -78,8 +78,7 @@ impl FromStr for Precision {
 
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|precision| precision.name() == text);
-        found
-            .ok_or_else(|| Error::Invalid(format!("no precision is called \"{text}\": use f32, bf16 or f16")))
+        found.ok_or_else(|| Error::Invalid(format!("unknown precision \"{text}\": use f32, bf16 or f16")))
     }
 }
 

@@ -105,7 +105,7 @@ pub(crate) fn reduce_from<'a>(
     unsafe { reduce_pointers(dtype, op, world, &pointer, &[out.as_mut_ptr()], len) }
 }
 
-/// [`reduce_from`] where rank `rank`'s input is `own`, which is not asked of `input`. The result
+/// [`reduce_from`] where rank `rank`'s input is `own` instead of a result of `input`. The result
 /// goes to `out` and, if `keep`, also to `own`.
 #[expect(clippy::too_many_arguments)]
 pub(crate) fn reduce_with<'a>(
@@ -165,7 +165,7 @@ unsafe fn reduce_pointers(
     bytes: usize,
 ) {
     assert!(world > 0, "a reduction over no rank");
-    assert!(bytes.is_multiple_of(dtype.size()), "{bytes} bytes are no whole number of {dtype:?}");
+    assert!(bytes.is_multiple_of(dtype.size()), "{bytes} bytes are not a whole number of {dtype:?}");
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has it, and the caller's contract is the callee's.

@@ -74,6 +74,7 @@ impl DistributedSampler {
         self.batches_after(epoch, 0, batch_size)
     }
 
+    // ANCHOR: batches
     /// This rank's batches after the first `done` samples of the global order of `epoch`.
     ///
     /// The remaining samples are assigned to the ranks of this world, which may differ in size from the world
@@ -85,6 +86,7 @@ impl DistributedSampler {
         batches.resize(self.steps_after(done, batch_size), Vec::new());
         batches
     }
+    // ANCHOR_END: batches
 }
 
 /// The number at position `stream` of the SplitMix64 sequence of `seed`.

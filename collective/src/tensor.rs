@@ -115,7 +115,9 @@ pub fn reduce_scatter<const D: usize>(
         ReduceOp::Sum => tensor,
         ReduceOp::Mean => tensor.div_scalar(group.world_size() as f32),
         ReduceOp::Min | ReduceOp::Max | ReduceOp::Product => {
-            return Err(Error::Invalid(format!("reduce_scatter of tensors knows Sum and Mean, not {op:?}")));
+            return Err(Error::Invalid(format!(
+                "reduce_scatter of tensors supports Sum and Mean, not {op:?}"
+            )));
         }
     };
     let (len, n) = (tensor.dims()[0], group.world_size());

@@ -46,7 +46,7 @@ fn no_call_waits_for_the_record_of_another_group() {
                 } else {
                     // The other rank waits in the part by then.
                     thread::sleep(Duration::from_millis(300));
-                    group.abort("a reason of its own");
+                    group.abort("a separate reason");
                 }
             })
         })
@@ -59,7 +59,7 @@ fn no_call_waits_for_the_record_of_another_group() {
     drop(reader);
     let error = result.expect("rank 1 to hear of the failure while rank 0 cannot write").unwrap_err();
     assert!(matches!(error.cause(), Error::PeerLost { rank: 0, .. }), "{error}");
-    assert!(error.to_string().contains("a reason of its own"), "{error}");
+    assert!(error.to_string().contains("a separate reason"), "{error}");
 }
 
 #[test]

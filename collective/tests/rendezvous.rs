@@ -109,7 +109,7 @@ fn a_rank_with_another_secret_is_rejected() {
         0 => init(port, 0, 2, options.clone()).unwrap_err(),
         _ => init(port, 1, 2, options.clone().secret(Secret::new("another").unwrap())).unwrap_err(),
     });
-    assert!(errors[0].to_string().contains("did not prove the job's secret"), "{}", errors[0]);
+    assert!(errors[0].to_string().contains("did not authenticate with the job's secret"), "{}", errors[0]);
     assert!(matches!(errors[1], Error::Unauthenticated { .. }), "{:?}", errors[1]);
 }
 

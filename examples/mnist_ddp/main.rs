@@ -23,7 +23,7 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
 
-/// Train the MNIST network on one device, or data-parallel on many
+/// Train the MNIST network on one device, or with data parallelism on several
 #[derive(Parser)]
 #[command(
     version,
@@ -42,7 +42,7 @@ struct Cli {
 enum Command {
     /// Classify images of handwritten digits
     Predict(PredictArgs),
-    /// Export a run's weights to other programs
+    /// Export weights for other programs
     #[command(subcommand)]
     Weights(WeightsCommand),
     /// Measure training of the MNIST network

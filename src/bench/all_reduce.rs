@@ -1,4 +1,4 @@
-//! `burn-ddp bench all-reduce`: the time of an all-reduce against its size.
+//! `burn-ddp bench all-reduce`: all-reduce time by buffer size.
 
 use crate::{
     context::world_args::WorldArgs,
@@ -101,8 +101,8 @@ fn in_threads(bench: &AllReduce, ranks: usize) -> Result<()> {
 }
 
 fn measure(bench: &AllReduce, group: &ProcessGroup) -> Result<()> {
-    let speaks = group.rank() == 0;
-    if speaks && !bench.json {
+    let prints = group.rank() == 0;
+    if prints && !bench.json {
         print_line(&format!("# {} rank(s) over {}, f32 sum", group.world_size(), group.transport()));
         print_line(&format!("# copying within memory, 64 MB: {:.2} GB/s", copy_bandwidth()));
         let columns = ["bytes", "rounds", "median us", "min us", "algbw GB/s", "busbw GB/s", "wrong"];
@@ -110,9 +110,9 @@ fn measure(bench: &AllReduce, group: &ProcessGroup) -> Result<()> {
     }
     for &bytes in &bench.bytes {
         let row = one_size(bench, group, bytes)?;
-        if speaks && bench.json {
+        if prints && bench.json {
             print_line(&serde_json::to_string(&row)?);
-        } else if speaks {
+        } else if prints {
             print_line(&format!(
                 "{:>11} {:>11} {:>11.1} {:>11.1} {:>11.3} {:>11.3} {:>11}",
                 row.bytes, row.rounds, row.median_us, row.min_us, row.algbw_gb_s, row.busbw_gb_s, row.wrong

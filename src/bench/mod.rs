@@ -1,4 +1,4 @@
-//! `burn-ddp bench`: measurements anyone can repeat, each checked for being right.
+//! `burn-ddp bench`: benchmarks of collectives with verified results.
 
 mod all_reduce;
 mod device;
@@ -30,7 +30,7 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
     }
 }
 
-/// The median of some times.
+/// Median of durations.
 pub fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     let middle = times.len() / 2;
@@ -41,7 +41,7 @@ pub fn median(mut times: Vec<f64>) -> f64 {
     }
 }
 
-/// What `act` returns, and how long it took.
+/// Runs `act` and returns its result and duration.
 ///
 /// # Errors
 /// Those of `act`.
@@ -51,8 +51,9 @@ pub fn timed<R>(act: impl FnOnce() -> Result<R>) -> Result<(R, Duration)> {
     Ok((result, begun.elapsed()))
 }
 
-/// Processor time of this process so far, all threads together: on a busy machine, trust this rather than
-/// the clock.
+/// Processor time of all threads of this process in seconds.
+///
+/// Other load on the machine affects it less than elapsed time.
 pub fn processor_seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes to `time` only, and this clock exists on every Unix.

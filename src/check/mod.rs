@@ -48,13 +48,13 @@ impl Check {
 
 #[derive(Args, Clone, Debug)]
 pub struct Ranks {
-    /// Device
+    /// Device: auto, cpu, cuda or another of `burn-ddp devices`
     #[arg(long, default_value = "auto")]
     device: DeviceArg,
-    /// Transport
+    /// Transport: auto, nccl, shm, tcp or mpi
     #[arg(long, default_value = "auto")]
     transport: Transport,
-    /// Number of ranks on this machine; NCCL is used even with one
+    /// Number of ranks on this machine; NCCL is used also with one rank
     #[arg(long, default_value_t = 2, value_parser = positive)]
     ranks: usize,
     /// Allow several ranks per GPU

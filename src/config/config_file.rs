@@ -152,9 +152,9 @@ fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
         ErrorKind::MissingRequiredArgument => Ok(()),
         ErrorKind::UnknownArgument => match error.get(ContextKind::SuggestedArg) {
             Some(ContextValue::String(near)) => {
-                bail!("there is no flag `{name}`; did you mean `{}`?", near.trim_start_matches('-'))
+                bail!("unknown flag `{name}`; did you mean `{}`?", near.trim_start_matches('-'))
             }
-            Some(_) | None => bail!("there is no flag `{name}`; `--help` lists all"),
+            Some(_) | None => bail!("unknown flag `{name}`; `--help` lists all"),
         },
         _ => {
             let text = error.to_string();

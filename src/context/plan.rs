@@ -56,7 +56,7 @@ impl Plan {
         }
         if !args.device_ids.is_empty() || args.output_device.is_some() || args.dp_reduce.is_some() {
             bail!(
-                "--device-ids, --output-device and --dp-reduce are for --mode dp; ddp gives every rank a device of its own"
+                "--device-ids, --output-device and --dp-reduce are for --mode dp; in ddp mode each rank has one device"
             );
         }
         let found = match (args.device, &gpus) {
@@ -99,6 +99,7 @@ impl Plan {
                 "--nproc-per-node {n}, but the launcher started {local_world_size} rank(s) on this machine (LOCAL_WORLD_SIZE); use --nproc-per-node auto, or leave out the launcher"
             );
         }
+        // ANCHOR: device
         let shared = args.allow_shared_gpu;
         let device = match (args.device, found) {
             (DeviceArg::Gpu(kind, Some(n)), _) if world_size > 1 && !shared && !own_gpu => {
@@ -110,12 +111,13 @@ impl Plan {
             }
             (_, Some(Gpus { count, .. })) if local_rank >= count && !shared => {
                 bail!(
-                    "LOCAL_RANK={local_rank}, but this machine shows only {count} GPU(s); --allow-shared-gpu lets ranks share them"
+                    "LOCAL_RANK={local_rank}, but this machine has only {count} visible GPU(s); --allow-shared-gpu lets ranks share them"
                 )
             }
             (_, Some(Gpus { kind, count })) => LocalDevice::Gpu(kind, local_rank % count),
             (_, None) => LocalDevice::Cpu,
         };
+        // ANCHOR_END: device
         let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
         Ok(Plan::Train(Role { mode, environment, device, replicas: None, why }))
     }
@@ -152,7 +154,7 @@ impl Plan {
                 return Err(one_gpu(kind, number, ranks));
             }
             (_, Some(count)) if ranks > count && !shared => bail!(
-                "--nproc-per-node {ranks}: there are only {count} GPU(s) to give each rank one; add --device cpu, or --allow-shared-gpu?"
+                "--nproc-per-node {ranks}: there are only {count} GPU(s) and each rank needs one; add --device cpu or --allow-shared-gpu"
             ),
             _ => {}
         }

@@ -54,7 +54,7 @@ impl Replicas {
                 (DeviceId::Gpu(..), DeviceArg::Auto) => {}
                 (DeviceId::Gpu(kind, _), DeviceArg::Gpu(wanted, None)) if *kind == wanted => {}
                 (DeviceId::Cpu(_) | DeviceId::Gpu(..), _) => {
-                    bail!("--device-ids {id} is not what --device says; leave out --device")
+                    bail!("--device-ids {id} contradicts --device; leave out --device")
                 }
             }
             if let DeviceId::Gpu(kind, number) = id {

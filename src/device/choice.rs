@@ -25,7 +25,7 @@ impl FromStr for DeviceArg {
         let number = number.map(str::parse).transpose();
         match (kind.parse(), number) {
             (Ok(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
-            _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu, or such as cuda:N with N a device number from 0".into()),
+            _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu; a GPU may have a number from 0, as in cuda:0".into()),
         }
     }
 }

@@ -81,7 +81,7 @@ impl LocalDevice {
         let LocalDevice::Gpu(kind, index) = self else { return Ok(()) };
         match kind.memory(index)? {
             Some((free, total)) if free < MIN_FREE_MEMORY => bail!(
-                "{self} has {} of its {} free, too little to train on; other processes hold the rest (nvidia-smi shows which)",
+                "{self} has {} of its {} free, too little for training; other processes use the rest (nvidia-smi shows which)",
                 gigabytes(free),
                 gigabytes(total)
             ),

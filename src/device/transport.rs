@@ -27,7 +27,7 @@ pub fn attach(
     let kind = |device: &String| device.split(':').next().unwrap_or_default().to_string();
     if let Some(rank) = (1..devices.len()).find(|rank| kind(&devices[*rank]) != kind(&devices[0])) {
         warn(&format!(
-            "this world mixes devices (rank 0 has {}, rank {rank} {}): results are unaffected, but every step waits for the slowest rank",
+            "the world mixes devices (rank 0 has {}, rank {rank} {}): results are unaffected, but every step waits for the slowest rank",
             devices[0], devices[rank]
         ));
     }
@@ -37,14 +37,14 @@ pub fn attach(
         Transport::Nccl => match group.attach(site(device))? {
             DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
             DevicePath::Host(why) => {
-                bail!("--transport nccl: {why}. Leave the flag out to go through host memory")
+                bail!("--transport nccl: {why}. Leave the flag out to use host memory")
             }
         },
         Transport::Auto if some => match group.attach(site(device))? {
             DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
             DevicePath::Host(why) => {
                 warn(&format!(
-                    "gradients go through host memory over {host}, not NCCL: {why}. Each step then copies all gradients to the host and back, and the GPUs are idle meanwhile"
+                    "gradients are reduced in host memory over {host} instead of NCCL: {why}. Each step copies all gradients to the host and back while the GPUs are idle"
                 ));
                 Ok(format!("{host}, staged through host memory"))
             }

@@ -1,4 +1,4 @@
-//! The cache of compiled CUDA kernels: where it is and how large.
+//! Folder and size of the cache of compiled CUDA kernels.
 
 use super::{Finding, size};
 use crate::{
@@ -22,7 +22,7 @@ pub(super) fn check() -> Finding {
     }
 }
 
-/// Deletes it.
+/// Deletes the kernel cache.
 pub(super) fn clear() -> Result<()> {
     let Some(folder) = kernel_cache::folder() else {
         print_line("the kernel cache is off");

@@ -1,4 +1,4 @@
-//! The GPUs, and the libraries that use them.
+//! GPUs, and the libraries that use them.
 
 use super::{Finding, size};
 use crate::device::{Accelerator, DeviceArg, gpus};
@@ -9,51 +9,51 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest that `nvidia-smi` may take: it hangs with a broken driver.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of `nvidia-smi`, which hangs with a broken driver.
+const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) fn check(say: &mut impl FnMut(Finding)) {
+pub(super) fn check(report: &mut impl FnMut(Finding)) {
     let gpus = gpus(DeviceArg::Auto);
-    // Without one of NVIDIA's GPUs, nothing below is missed.
+    // The libraries below are required only with an NVIDIA GPU.
     let nvidia = gpus.as_ref().map_or(0, |gpus| if gpus.kind == Accelerator::Cuda { gpus.count } else { 0 });
     let (needed, several) = (nvidia > 0, nvidia > 1);
     match &gpus {
         Ok(gpus) => {
-            say(Finding::ok("GPUs", format!("{} ({})", gpus.count, gpus.kind)));
+            report(Finding::ok("GPUs", format!("{} ({})", gpus.count, gpus.kind)));
             if needed {
-                memory_of_gpus(say);
+                memory_of_gpus(report);
             }
         }
-        Err(why) => say(Finding::note("GPUs", format!("none: {why}"), "training runs on the CPU")),
+        Err(why) => report(Finding::note("GPUs", format!("none: {why}"), "training runs on the CPU")),
     }
-    // What the transport itself would load.
+    // The same library that the transport loads.
     let nccl = Library::get().map(Library::version).map_err(|error| error.to_string());
-    say(library("NCCL", nccl, needed, several, "install libnccl2, or put its folder on LD_LIBRARY_PATH"));
-    toolkit(say);
+    report(library("NCCL", nccl, needed, several, "install libnccl2, or add its folder to LD_LIBRARY_PATH"));
+    toolkit(report);
 }
 
-/// What CUDA kernels are compiled with, and whether GPUs run them.
+/// Checks the toolkit that compiles CUDA kernels, and runs a kernel on each GPU.
 #[cfg(feature = "cuda")]
-fn toolkit(say: &mut impl FnMut(Finding)) {
+fn toolkit(report: &mut impl FnMut(Finding)) {
     use collective::cuda::{Toolkit, driver_device_count, probe};
     let count = match driver_device_count() {
         Ok(count) if count > 0 => count,
-        Ok(_) => return say(Finding::note("NVRTC", "not used", "only NVIDIA GPUs need it")),
-        Err(error) => return say(Finding::note("NVRTC", error.to_string(), "only NVIDIA GPUs need it")),
+        Ok(_) => return report(Finding::note("NVRTC", "not used", "only NVIDIA GPUs need it")),
+        Err(error) => return report(Finding::note("NVRTC", error.to_string(), "only NVIDIA GPUs need it")),
     };
     let toolkit = match Toolkit::get() {
         Ok(toolkit) => toolkit,
-        Err(error) => return say(broken("CUDA toolkit", &error.to_string())),
+        Err(error) => return report(broken("CUDA toolkit", &error.to_string())),
     };
-    say(Finding::ok("CUDA driver", format!("supports CUDA {}", toolkit.driver())));
-    say(Finding::ok("NVRTC", format!("{} ({})", toolkit.nvrtc(), toolkit.nvrtc_path().display())));
-    say(Finding::ok("CUDA headers", toolkit.include().display().to_string()));
+    report(Finding::ok("CUDA driver", format!("supports CUDA {}", toolkit.driver())));
+    report(Finding::ok("NVRTC", format!("{} ({})", toolkit.nvrtc(), toolkit.nvrtc_path().display())));
+    report(Finding::ok("CUDA headers", toolkit.include().display().to_string()));
     for lost in toolkit.lost() {
         let (found, advice) = lost.split_once("; ").unwrap_or((lost, "install the CUDA toolkit"));
-        say(Finding::note("CUDA headers", found, advice));
+        report(Finding::note("CUDA headers", found, advice));
     }
     for index in 0..count {
-        say(match probe(index) {
+        report(match probe(index) {
             Ok(()) => Finding::ok("GPU test", format!("cuda:{index} runs a kernel")),
             Err(error) => broken("GPU test", &error.to_string()),
         });
@@ -61,14 +61,14 @@ fn toolkit(say: &mut impl FnMut(Finding)) {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn toolkit(say: &mut impl FnMut(Finding)) {
-    say(Finding::note("NVRTC", "this program was built without CUDA", "only NVIDIA GPUs need it"));
+fn toolkit(report: &mut impl FnMut(Finding)) {
+    report(Finding::note("NVRTC", "this program was built without CUDA", "only NVIDIA GPUs need it"));
 }
 
-/// An error whose last part says what to do.
+/// Converts an error whose last part is advice.
 #[cfg(feature = "cuda")]
 fn broken(name: &'static str, error: &str) -> Finding {
-    let (found, advice) = error.rsplit_once("; ").unwrap_or((error, "see the book's page on GPUs"));
+    let (found, advice) = error.rsplit_once("; ").unwrap_or((error, "see the chapter GPUs of the book"));
     Finding::fail(name, found, advice)
 }
 
@@ -87,24 +87,24 @@ fn library(
     }
 }
 
-/// Name, memory and driver, as `nvidia-smi` tells them.
-fn memory_of_gpus(say: &mut impl FnMut(Finding)) {
+/// Reports name, memory and driver of each GPU as printed by `nvidia-smi`.
+fn memory_of_gpus(report: &mut impl FnMut(Finding)) {
     let fields = "index,name,memory.free,memory.total,driver_version";
     let args = [format!("--query-gpu={fields}"), "--format=csv,noheader,nounits".into()];
     let Some(text) = output("nvidia-smi", &args) else {
-        let advice = "the driver works, but its tool nvidia-smi does not answer";
-        return say(Finding::note("GPU memory", "unknown", advice));
+        let advice = "the driver works, but nvidia-smi fails or is missing";
+        return report(Finding::note("GPU memory", "unknown", advice));
     };
     for line in text.lines() {
-        say(gpu(line));
+        report(gpu(line));
     }
 }
 
-/// One line of `nvidia-smi`'s table; sizes in MiB.
+/// Parses one line of `nvidia-smi`'s table, with sizes in MiB.
 fn gpu(line: &str) -> Finding {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let [index, name, free, total, driver] = fields[..] else {
-        return Finding::note("GPU memory", line, "nvidia-smi says something unexpected");
+        return Finding::note("GPU memory", line, "unexpected output of nvidia-smi");
     };
     let (Ok(free), Ok(total)) = (free.parse::<u64>(), total.parse::<u64>()) else {
         return Finding::ok("GPU memory", format!("{index}: {name}, driver {driver}"));
@@ -112,18 +112,18 @@ fn gpu(line: &str) -> Finding {
     let found =
         format!("{index}: {name}, {} free of {}, driver {driver}", size(free << 20), size(total << 20));
     if free < 1024 {
-        Finding::fail("GPU memory", found, "other programs hold its memory: see nvidia-smi")
+        Finding::fail("GPU memory", found, "other programs use its memory: see nvidia-smi")
     } else {
         Finding::ok("GPU memory", found)
     }
 }
 
-/// What a program prints, if it ends well and soon.
+/// Standard output of a program, or `None` if it fails or exceeds the time limit.
 fn output(program: &str, args: &[String]) -> Option<String> {
     let mut command = Command::new(program);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + NVIDIA_SMI_TIMEOUT;
     while child.try_wait().ok()?.is_none() {
         if Instant::now() > until {
             let _ = child.kill();
@@ -142,7 +142,7 @@ mod tests {
     use crate::doctor::Verdict;
 
     #[test]
-    fn nvidia_smis_lines_are_read() {
+    fn lines_of_nvidia_smi_are_parsed() {
         let good = gpu("0, NVIDIA H200, 143000, 143771, 570.1");
         assert_eq!(good.verdict, Verdict::Ok);
         assert_eq!(good.found, "0: NVIDIA H200, 139.6 GiB free of 140.4 GiB, driver 570.1");

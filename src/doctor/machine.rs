@@ -5,19 +5,19 @@ use crate::launch::cores;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// Memory a rank takes at least: the program, the data and a small network.
-const A_RANK: u64 = 512 << 20;
-/// Open files that a rank of a large world may need: a connection to each other rank, and data.
-const FILES: u64 = 1024;
-/// Below this, NCCL's segments for a few GPUs do not fit; it is what Docker gives.
-const SHARED: u64 = 65 << 20;
+/// Minimum memory of a rank in bytes: program, data and a small network.
+const RANK_MEMORY: u64 = 512 << 20;
+/// Open files that a rank of a large world may need: one connection per rank, and data files.
+const OPEN_FILES: u64 = 1024;
+/// Shared memory in bytes that NCCL needs for a few GPUs; slightly more than Docker's default.
+const SHARED_MEMORY: u64 = 65 << 20;
 
-pub(super) fn check(say: &mut impl FnMut(Finding)) {
-    say(core_count());
-    say(memory());
-    say(shared_memory());
-    say(files());
-    say(disk());
+pub(super) fn check(report: &mut impl FnMut(Finding)) {
+    report(core_count());
+    report(memory());
+    report(shared_memory());
+    report(files());
+    report(disk());
 }
 
 fn core_count() -> Finding {
@@ -25,18 +25,14 @@ fn core_count() -> Finding {
     let machine = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
     let (name, usable) = ("cores", cores());
     if usable < machine {
-        let found = format!("{usable} of the machine's {machine}");
-        Finding::note(
-            name,
-            found,
-            "more only if the container or scheduler gives more (--cpus, --cpus-per-task)",
-        )
+        let found = format!("{usable} of {machine} in this machine");
+        Finding::note(name, found, "the container or scheduler limits the cores (--cpus, --cpus-per-task)")
     } else {
         Finding::ok(name, usable.to_string())
     }
 }
 
-/// The number of KiB that `/proc/meminfo` gives for `key`, in bytes.
+/// Bytes of the entry `key` of `/proc/meminfo`, which is in KiB.
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(key))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
@@ -48,15 +44,15 @@ fn memory() -> Finding {
     let (Some(total), Some(free)) = (meminfo(&text, "MemTotal:"), meminfo(&text, "MemAvailable:")) else {
         return Finding::note(name, "unknown", "this system has no /proc/meminfo");
     };
-    // A container's own limit, if it has one ("max" is no number).
+    // A container's limit; "max" means no limit and does not parse.
     let cgroup = |file: &str| -> Option<u64> {
         fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
     };
     let left = cgroup("memory.max").map(|max| max.saturating_sub(cgroup("memory.current").unwrap_or(0)));
     let free = left.map_or(free, |left| free.min(left));
     let found = format!("{} free of {}", size(free), size(total));
-    if free < A_RANK {
-        Finding::fail(name, found, format!("a rank needs about {}: end other programs", size(A_RANK)))
+    if free < RANK_MEMORY {
+        Finding::fail(name, found, format!("a rank needs about {}: close other programs", size(RANK_MEMORY)))
     } else {
         Finding::ok(name, found)
     }
@@ -71,11 +67,11 @@ fn space(folder: &str) -> Option<(u64, u64)> {
 fn shared_memory() -> Finding {
     let name = "shared memory";
     match space("/dev/shm") {
-        None => Finding::note(name, "no /dev/shm", "NCCL wants one; ranks on the CPU do without"),
+        None => Finding::note(name, "no /dev/shm", "NCCL needs it; CPU ranks do not"),
         Some((free, total)) => {
             let found = format!("/dev/shm: {} free of {}", size(free), size(total));
-            if free < SHARED {
-                let advice = "too little for NCCL (ranks on the CPU do without): docker run --shm-size=1g, or an emptyDir of medium Memory in Kubernetes";
+            if free < SHARED_MEMORY {
+                let advice = "too small for NCCL (not needed by CPU ranks): use docker run --shm-size=1g, or an emptyDir with medium Memory in Kubernetes";
                 Finding::note(name, found, advice)
             } else {
                 Finding::ok(name, found)
@@ -86,15 +82,17 @@ fn shared_memory() -> Finding {
 
 fn files() -> Finding {
     let name = "open files";
-    // None is no limit.
+    // `None` means unlimited.
     match getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
-        limit if limit >= FILES => Finding::ok(name, format!("up to {limit} a process")),
+        limit if limit >= OPEN_FILES => Finding::ok(name, format!("at most {limit} per process")),
         limit if limit >= 256 => Finding::note(
             name,
-            format!("up to {limit} a process"),
-            "a world of hundreds of ranks needs more: ulimit -n 4096",
+            format!("at most {limit} per process"),
+            "hundreds of ranks need more: ulimit -n 4096",
         ),
-        limit => Finding::fail(name, format!("up to {limit} a process"), "raise it: ulimit -n 4096"),
+        limit => {
+            Finding::fail(name, format!("at most {limit} per process"), "raise the limit: ulimit -n 4096")
+        }
     }
 }
 
@@ -104,16 +102,16 @@ fn disk() -> Finding {
     match (writable, space(".")) {
         (Err(error), _) => Finding::note(
             name,
-            format!("this folder cannot be written: {error}"),
-            "runs are kept in ./runs unless --run-dir says otherwise",
+            format!("this folder is not writable: {error}"),
+            "runs are written to ./runs; set another folder with --run-dir",
         ),
         (Ok(()), Some((free, _))) if free < (100 << 20) => Finding::note(
             name,
-            format!("{} free here", size(free)),
-            "a run leaves 5 MB and more; use --run-dir",
+            format!("{} free in this folder", size(free)),
+            "a run needs 5 MB or more; set another folder with --run-dir",
         ),
         (Ok(()), Some((free, _))) => Finding::ok(name, format!("{} free in this folder", size(free))),
-        (Ok(()), None) => Finding::ok(name, "this folder can be written"),
+        (Ok(()), None) => Finding::ok(name, "this folder is writable"),
     }
 }
 

@@ -1,5 +1,4 @@
-//! `burn-ddp doctor`: whether this machine, and the way to another, can train; and if not, what to
-//! do.
+//! `burn-ddp doctor`: checks of this machine and its network, with advice for each problem.
 
 #[cfg(feature = "cuda")]
 mod kernels;
@@ -33,11 +32,11 @@ pub struct DoctorArgs {
     pub timeout: f64,
 }
 
-/// What a check found.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     name: &'static str,
-    /// What is there.
+    /// Measured or detected value.
     found: String,
     verdict: Verdict,
 }
@@ -45,9 +44,9 @@ struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Ok,
-    /// Training works without it; what to do to have it.
+    /// Training works without it; the text says how to enable it.
     Note(String),
-    /// Training fails, or is far too slow; what to do.
+    /// Training fails or is very slow; the text says how to repair it.
     Fail(String),
 }
 
@@ -76,10 +75,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks everything and says so, line by line.
+/// Runs all checks and prints one line per result.
 ///
 /// # Errors
-/// If `--listen` cannot listen, or `--clear-kernel-cache` cannot delete.
+/// If the address of `--listen` cannot be bound, or the kernel cache cannot be deleted.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     if let Some(address) = &args.listen {
         network::listen(address)?;
@@ -91,22 +90,22 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut failed = false;
-    let mut say = |finding: Finding| {
+    let mut report = |finding: Finding| {
         failed |= matches!(finding.verdict, Verdict::Fail(_));
         print_line(&finding.to_string());
     };
-    machine::check(&mut say);
-    libraries::check(&mut say);
+    machine::check(&mut report);
+    libraries::check(&mut report);
     #[cfg(feature = "cuda")]
-    say(kernels::check());
-    say(network::loopback());
+    report(kernels::check());
+    report(network::loopback());
     for peer in &args.peer {
-        network::peer(peer, args.timeout, &mut say);
+        network::peer(peer, args.timeout, &mut report);
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A number of bytes in KiB, MiB or GiB.
+/// Formats a number of bytes in KiB, MiB or GiB.
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..1_048_576 => format!("{} KiB", bytes >> 10),
@@ -120,14 +119,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_ok_or_says_what_to_do() {
+    fn a_line_is_ok_or_has_advice() {
         assert_eq!(Finding::ok("cores", "2").to_string(), "ok    cores         2");
         let line = Finding::fail("files", "64", "raise it").to_string();
         assert_eq!(line, "FAIL  files         64 → raise it");
     }
 
     #[test]
-    fn sizes_are_for_people() {
+    fn sizes_have_binary_units() {
         assert_eq!([size(2048), size(64 << 20), size(3 << 29)], ["2 KiB", "64 MiB", "1.5 GiB"]);
     }
 }

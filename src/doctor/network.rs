@@ -1,5 +1,4 @@
-//! How fast, and how much, this machine and another can say to each other, and whether their clocks
-//! agree.
+//! Latency, bandwidth and clock skew between this machine and another.
 
 use super::Finding;
 use crate::process::console::print_line;
@@ -17,36 +16,36 @@ use std::{
 };
 
 const PINGS: usize = 200;
-/// Sent each way to measure the bandwidth.
+/// Bytes sent in each direction to measure the bandwidth.
 const BYTES: usize = 64 << 20;
 const CHUNK: usize = 256 << 10;
 const WAIT: Duration = Duration::from_secs(10);
-/// Seconds by which two clocks may differ before logs of two machines mislead.
+/// Clock skew in seconds above which timestamps of two machines are not comparable.
 const SKEW: f64 = 1.0;
-/// Below this, all-reduce of a mid-sized network takes longer than its step, bytes a second.
+/// Bandwidth in bytes per second below which the all-reduce of a mid-sized network takes longer than its step.
 const SLOW: f64 = 50e6;
 
-/// What the doctors say to each other.
+/// Message between two doctors.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum Word {
     Ping,
-    /// Seconds since 1970, by the answering clock.
+    /// Seconds since 1970 by the responder's clock.
     Pong(f64),
-    /// After the answer `Pong`, this many bare bytes follow, which are answered with `Pong`; and after
-    /// a `Ping`, as many come back.
+    /// Bandwidth test of this many bytes. The responder answers `Pong`, receives the raw bytes, answers `Pong`,
+    /// and sends as many raw bytes after a `Ping`.
     Bulk(usize),
 }
 
 struct Measured {
-    /// Median, seconds there and back.
+    /// Median round-trip time in seconds.
     latency: f64,
-    /// Bytes a second, there and back.
+    /// Bytes per second sent and received.
     bandwidth: [f64; 2],
-    /// Seconds by which the other's clock is ahead.
+    /// Seconds by which the peer's clock is ahead.
     skew: f64,
 }
 
-/// Through this machine's own network stack.
+/// Measures this machine's loopback interface.
 pub(super) fn loopback() -> Finding {
     let name = "loopback";
     let measured = (|| -> Result<Measured> {
@@ -67,71 +66,82 @@ pub(super) fn loopback() -> Finding {
         Err(error) => Finding::fail(
             name,
             format!("{error:#}"),
-            "ranks on this machine meet on 127.0.0.1: is the interface lo up (ip link set lo up)?",
+            "ranks of this machine connect through 127.0.0.1: bring the interface up (ip link set lo up)",
         ),
     }
 }
 
-/// To a machine where a doctor listens.
-pub(super) fn peer(address: &str, timeout: f64, say: &mut impl FnMut(Finding)) {
+/// Measures the connection to a machine that runs `burn-ddp doctor --listen`.
+pub(super) fn peer(address: &str, timeout: f64, report: &mut impl FnMut(Finding)) {
     let patience = Duration::from_secs_f64(timeout);
     let measured = secret_for(address).and_then(|secret| measure(address, &secret, patience));
     let measured = match measured {
         Ok(measured) => measured,
         Err(error) => {
-            let advice = "run `burn-ddp doctor --listen 0.0.0.0:PORT` there with the same BURN_DDP_SECRET, and check name, routes and firewall";
-            return say(Finding::fail("peer", format!("{address}: {error:#}"), advice));
+            let advice = "run `burn-ddp doctor --listen 0.0.0.0:PORT` on that machine with the same BURN_DDP_SECRET; check host name, routes and firewall";
+            return report(Finding::fail("peer", format!("{address}: {error:#}"), advice));
         }
     };
     let found = format!("{address}: {}", measured.speed());
-    say(if measured.bandwidth.iter().any(|rate| *rate < SLOW) {
-        Finding::note("peer", found, "slow for gradients: is this the fast interface's address?")
+    report(if measured.bandwidth.iter().any(|rate| *rate < SLOW) {
+        Finding::note(
+            "peer",
+            found,
+            "slow for gradient synchronisation: check that this address belongs to the fastest interface",
+        )
     } else {
         Finding::ok("peer", found)
     });
-    // Half the way there and back is how wrong the difference may be.
+    // The error of the estimate is at most half the round-trip time.
     let found = format!("{address}: {:+.3} s, ± {:.3} s", measured.skew, measured.latency / 2.0);
-    say(if measured.skew.abs() > SKEW {
-        Finding::note("clock skew", found, "logs of the two do not compare: run NTP (chronyd) on both")
+    report(if measured.skew.abs() > SKEW {
+        Finding::note(
+            "clock skew",
+            found,
+            "timestamps of the two machines are not comparable: run NTP (chronyd) on both",
+        )
     } else {
         Finding::ok("clock skew", found)
     });
 }
 
-/// Answers other doctors for ever, one after the other.
+/// Serves `doctor --peer` of other machines, one after the other, until the process is stopped.
 ///
 /// # Errors
-/// If it cannot listen there.
+/// If the address cannot be bound.
 pub(super) fn listen(address: &str) -> Result<()> {
     let secret = secret_for(address)?;
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
     let here = listener.local_addr().context("cannot read the bound port")?;
-    print_line(&format!("listening at {here}; elsewhere: burn-ddp doctor --peer HOST:{}", here.port()));
+    print_line(&format!(
+        "listening at {here}; on another machine: burn-ddp doctor --peer HOST:{}",
+        here.port()
+    ));
     loop {
-        let (stream, peer) = listener.accept().context("cannot take connections any more")?;
+        let (stream, peer) = listener.accept().context("cannot accept connections")?;
         print_line(&match serve(stream, &secret) {
-            Ok(()) => format!("ok    {peer} was here"),
+            Ok(()) => format!("ok    {peer} connected"),
             Err(error) => format!("note  {peer} failed: {error:#}"),
         });
     }
 }
 
-/// The job's secret; on this machine alone, none is needed.
+/// The secret of `BURN_DDP_SECRET`, which loopback addresses do not need.
 fn secret_for(address: &str) -> Result<Secret> {
     if let Ok(text) = std::env::var(SECRET) {
         return Ok(Secret::new(text)?);
     }
-    let addresses = address.to_socket_addrs().with_context(|| format!("{address} is no HOST:PORT"))?;
+    let addresses = address.to_socket_addrs().with_context(|| format!("{address} is not HOST:PORT"))?;
     if addresses.into_iter().all(|address| address.ip().is_loopback()) {
         return Ok(Secret::new("burn-ddp doctor")?);
     }
-    anyhow::bail!("set {SECRET} to the same text on both machines, so that no stranger is answered")
+    anyhow::bail!("{SECRET} is not set; set it to the same text on both machines")
 }
 
 impl Measured {
     fn speed(&self) -> String {
-        let [there, back] = self.bandwidth.map(|rate| rate / 1e6);
-        format!("{:.0} µs there and back, {there:.0} and {back:.0} MB/s", self.latency * 1e6)
+        let [sent, received] = self.bandwidth.map(|rate| rate / 1e6);
+        format!("{:.0} µs round trip, {sent:.0} MB/s sent, {received:.0} MB/s received", self.latency * 1e6)
     }
 }
 
@@ -151,10 +161,10 @@ fn measure(address: &str, secret: &Secret, patience: Duration) -> Result<Measure
     }
     rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
     let latency = rounds[PINGS / 2].0;
-    // The quickest answer tells the time best.
+    // The fastest round trip gives the most precise clock difference.
     let skew = rounds[0].1;
     channel.send(&Word::Bulk(BYTES))?;
-    // Only now is the other's buffer of messages empty, and bare bytes can follow.
+    // The peer's message buffer is empty after this answer, so raw bytes can follow.
     pong(&mut channel)?;
     let begun = Instant::now();
     pour(channel.stream(), BYTES)?;
@@ -170,13 +180,13 @@ fn measure(address: &str, secret: &Secret, patience: Duration) -> Result<Measure
 fn pong(channel: &mut Channel) -> Result<f64> {
     match channel.receive(WAIT)? {
         Received::Message(Word::Pong(time)) => Ok(time),
-        Received::Message(other) => anyhow::bail!("{} said {other:?}", channel.peer()),
-        Received::Nothing => anyhow::bail!("{} does not answer", channel.peer()),
+        Received::Message(other) => anyhow::bail!("{} sent the unexpected message {other:?}", channel.peer()),
+        Received::Nothing => anyhow::bail!("{} did not answer in time", channel.peer()),
         Received::Closed => anyhow::bail!("{} closed the connection", channel.peer()),
     }
 }
 
-/// One doctor's visit, the other way round.
+/// Serves the measurement of one peer.
 fn serve(stream: TcpStream, secret: &Secret) -> Result<()> {
     let mut channel = Channel::answer(stream, secret)?;
     loop {
@@ -188,11 +198,13 @@ fn serve(stream: TcpStream, secret: &Secret) -> Result<()> {
                 channel.send(&Word::Pong(now()))?;
                 match channel.receive(WAIT)? {
                     Received::Message(Word::Ping) => pour(channel.stream(), bytes)?,
-                    other => anyhow::bail!("{} said {other:?} out of turn", channel.peer()),
+                    other => anyhow::bail!("{} sent the unexpected message {other:?}", channel.peer()),
                 }
             }
-            Received::Message(other) => anyhow::bail!("{} said {other:?} out of turn", channel.peer()),
-            Received::Nothing => anyhow::bail!("{} fell silent", channel.peer()),
+            Received::Message(other) => {
+                anyhow::bail!("{} sent the unexpected message {other:?}", channel.peer())
+            }
+            Received::Nothing => anyhow::bail!("{} sent nothing in time", channel.peer()),
             Received::Closed => return Ok(()),
         }
     }
@@ -202,7 +214,7 @@ fn pour(mut stream: &TcpStream, bytes: usize) -> Result<()> {
     stream.set_write_timeout(Some(WAIT))?;
     let chunk = vec![0; CHUNK];
     for _ in 0..bytes / CHUNK {
-        stream.write_all(&chunk).context("the bytes do not get through")?;
+        stream.write_all(&chunk).context("cannot transfer the test data")?;
     }
     Ok(())
 }
@@ -211,7 +223,7 @@ fn drain(mut stream: &TcpStream, bytes: usize) -> Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
     let mut chunk = vec![0; CHUNK];
     for _ in 0..bytes / CHUNK {
-        stream.read_exact(&mut chunk).context("the bytes do not get through")?;
+        stream.read_exact(&mut chunk).context("cannot transfer the test data")?;
     }
     Ok(())
 }

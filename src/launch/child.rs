@@ -114,7 +114,7 @@ fn peek(child: &Child, events: WaitIdOptions) -> rustix::io::Result<Option<WaitI
     waitid(WaitId::Pid(Pid::from_child(child)), events | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
 }
 
-/// Runs in the child: dies with the launcher, even if that is killed by SIGKILL, and keeps the socket open.
+/// Runs in the child: makes it die with the launcher, even after SIGKILL, and keeps the socket open.
 fn prepare(inherited: Option<RawFd>, launcher: u32) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {

@@ -53,7 +53,7 @@ pub fn run(job: &Job, config: &LaunchConfig) -> Result<ExitCode> {
 /// Starts `count` ranks of this program with this program's arguments and waits for them.
 ///
 /// Rank 0 prints `why` as the reason for the number of ranks. The exit code is 0, or that of the first
-/// failing rank (128 + signal if a signal killed it), or 128 + signal if this launcher was told to stop.
+/// failing rank (128 + signal if a signal killed it), or 128 + signal if this launcher received a stop signal.
 ///
 /// # Errors
 /// If there are no ranks or too many for this machine, or one cannot be started.

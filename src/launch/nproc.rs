@@ -22,7 +22,7 @@ impl Nproc {
     /// Number of ranks on a machine with `gpus` (or the reason why there are none) and `cores`.
     ///
     /// # Errors
-    /// If a rank per GPU is asked for and there is no GPU.
+    /// If a rank per GPU is requested and there is no GPU.
     pub fn count(self, gpus: Result<usize, String>, cores: usize) -> Result<usize> {
         match (self, gpus) {
             (Nproc::Count(count), _) | (Nproc::Auto | Nproc::Gpu, Ok(count)) => Ok(count),

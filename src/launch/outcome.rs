@@ -103,33 +103,33 @@ impl Outcome {
     }
 
     /// The message for this outcome, followed by `consequence`; `None` for success and requested stops.
-    fn words(&self, consequence: &str) -> Option<String> {
+    fn message(&self, consequence: &str) -> Option<String> {
         match self {
             Outcome::Done | Outcome::Stopped { .. } => None,
             Outcome::Lost { node, reason } => Some(format!("node {node} {reason}; {consequence}")),
             Outcome::Failed(failure) => {
                 let Failure { rank, world_size, place, how, seconds, last_lines, log } = failure;
-                let mut words = format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s");
-                let kept = log.as_ref().map(|log| format!(" (all of it: {log})")).unwrap_or_default();
+                let mut message = format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s");
+                let kept = log.as_ref().map(|log| format!(" (complete output: {log})")).unwrap_or_default();
                 if last_lines.is_empty() {
-                    words += &kept;
+                    message += &kept;
                 } else {
-                    words += &format!(", the first to fail; its last lines{kept}:");
+                    message += &format!(", the first to fail; its last lines{kept}:");
                     for line in last_lines {
-                        words += &format!("\n    {line}");
+                        message += &format!("\n    {line}");
                     }
-                    words.push('\n');
-                    return Some(words + consequence);
+                    message.push('\n');
+                    return Some(message + consequence);
                 }
-                Some(format!("{words}; {consequence}"))
+                Some(format!("{message}; {consequence}"))
             }
         }
     }
 
     /// Prints the message for this outcome and returns the exit code.
     pub fn report(&self, consequence: &str) -> ExitCode {
-        if let Some(words) = self.words(consequence) {
-            eprint_line(&words);
+        if let Some(message) = self.message(consequence) {
+            eprint_line(&message);
         }
         ExitCode::from(self.code())
     }
@@ -160,14 +160,15 @@ mod tests {
     }
 
     #[test]
-    fn words_name_rank_place_manner_and_last_lines() {
-        let words = failure(ExitReason::Killed(11), &["a", "b"]).words("the job was stopped").expect("words");
+    fn messages_name_rank_place_reason_and_last_lines() {
+        let message =
+            failure(ExitReason::Killed(11), &["a", "b"]).message("the job was stopped").expect("a message");
         assert_eq!(
-            words,
+            message,
             "rank 1 of 4 on node 2 (host b) was killed by signal 11 (SIGSEGV) after 2.0 s, the first to fail; its last lines:\n    a\n    b\nthe job was stopped"
         );
-        let words = failure(ExitReason::Exited(3), &[]).words("restart 1 of 2").expect("words");
-        assert!(words.ends_with("exited with code 3 after 2.0 s; restart 1 of 2"), "{words}");
-        assert_eq!(Outcome::Done.words(""), None);
+        let message = failure(ExitReason::Exited(3), &[]).message("restart 1 of 2").expect("a message");
+        assert!(message.ends_with("exited with code 3 after 2.0 s; restart 1 of 2"), "{message}");
+        assert_eq!(Outcome::Done.message(""), None);
     }
 }

@@ -75,7 +75,7 @@ impl Output {
         let Output::Filed { dir, .. } = self else { return Ok(None) };
         let folder = dir.join(&round.run_id).join(format!("attempt{}", round.restarts));
         fs::create_dir_all(&folder)
-            .with_context(|| format!("--log-dir: cannot make the folder {}", folder.display()))?;
+            .with_context(|| format!("--log-dir: cannot create the folder {}", folder.display()))?;
         Ok(Some(folder))
     }
 
@@ -125,7 +125,7 @@ impl Listener {
 
     /// Waits until all output has been forwarded, at most until `until`.
     ///
-    /// A process that the rank has started may hold the pipes open for ever.
+    /// A process that the rank has started may keep the pipes open.
     pub fn finish(&mut self, until: Instant) {
         while self.threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
             thread::sleep(Duration::from_millis(2));
@@ -157,7 +157,7 @@ fn copy(
         if let Some(log) = &mut file
             && let Err(error) = log.write_all(&line)
         {
-            Stream::Err.write(format!("a log file cannot be written any more: {error}\n").as_bytes());
+            Stream::Err.write(format!("cannot write a log file: {error}\n").as_bytes());
             file = None;
         }
         if let Some(prefix) = &prefix {

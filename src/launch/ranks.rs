@@ -163,7 +163,7 @@ impl Ranks {
             .collect();
         if !late.is_empty() {
             let late = late.join(", ");
-            eprint_line(&format!("rank(s) {late} did not end when asked to, and were killed"));
+            eprint_line(&format!("rank(s) {late} did not exit after the stop signal and were killed"));
         }
         self.finish();
     }

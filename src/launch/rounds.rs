@@ -47,7 +47,7 @@ fn settle(ending: &Outcome, restarts: usize, max_restarts: usize) -> Option<Exit
         let spent = if max_restarts > 0 { format!(" after {restarts} restart(s)") } else { String::new() };
         return Some(ending.report(&format!("the job was stopped{spent}")));
     }
-    ending.report(&format!("all ranks start again, restart {} of {max_restarts}", restarts + 1));
+    ending.report(&format!("restarting all ranks, restart {} of {max_restarts}", restarts + 1));
     None
 }
 
@@ -116,7 +116,7 @@ fn shared_secret(master_addr: &str, port: u16) -> Result<Secret> {
         // For trials on one machine only: it distinguishes jobs and does not keep other users out.
         Err(_) if is_loopback(master_addr)? => Ok(Secret::new(format!("burn-ddp launch {port}"))?),
         Err(_) => anyhow::bail!(
-            "several nodes meet at {master_addr}, which others can reach, and there is no secret: set {SECRET} to the same long random text on all nodes (`openssl rand -hex 32` makes one)"
+            "several nodes use {master_addr}, which other machines can reach, without a secret: set {SECRET} to the same long random text on all nodes (`openssl rand -hex 32` makes one)"
         ),
     }
 }

@@ -73,7 +73,7 @@ pub fn catch() -> Result<Signals> {
         let received = signals.clone();
         // SAFETY: the handler only touches atomics and reads the clock.
         unsafe { signal_hook::low_level::register(signal, move || received.receive(signal)) }
-            .with_context(|| format!("cannot watch for {}", stop::name(signal)))?;
+            .with_context(|| format!("cannot install a signal handler for {}", stop::name(signal)))?;
     }
     Ok(signals)
 }

@@ -50,7 +50,8 @@ impl StopSignals {
             libc::sigaddset(&mut set, libc::SIGTERM);
             let refused = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
             if refused != 0 {
-                return Err(std::io::Error::from_raw_os_error(refused)).context("cannot watch for signals");
+                return Err(std::io::Error::from_raw_os_error(refused))
+                    .context("cannot install the signal handlers");
             }
             set
         };
@@ -58,7 +59,7 @@ impl StopSignals {
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || watcher.receive(&set))
-            .context("cannot watch for signals")?;
+            .context("cannot install the signal handlers")?;
         Ok(signals)
     }
 

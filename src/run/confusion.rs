@@ -49,6 +49,7 @@ impl Confusion {
     }
 }
 
+// ANCHOR: distributed
 impl Distributed for Confusion {
     type State = Vec<u64>;
 
@@ -63,6 +64,7 @@ impl Distributed for Confusion {
         }
     }
 }
+// ANCHOR_END: distributed
 
 impl<M> Callback<M> for Confusion
 where

@@ -116,7 +116,7 @@ impl Output {
     fn report(&self, console: Console) {
         match report::write(self.folder.path()) {
             Ok(page) => console.print(&format!("report        {}", page.display())),
-            Err(error) => console.warn(&format!("no report: {error:#}")),
+            Err(error) => console.warn(&format!("the report was not written: {error:#}")),
         }
     }
 

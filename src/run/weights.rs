@@ -101,7 +101,7 @@ pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<
             let record = module.clone().into_record().into_bytes();
             record.map_err(|error| anyhow!("{}: {error}", failed()))?.to_vec()
         }
-        _ => bail!("{}: the file to write must end in .safetensors or .bpk", path.display()),
+        _ => bail!("{}: the output file must end in .safetensors or .bpk", path.display()),
     };
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(failed)?;

@@ -104,7 +104,7 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
     let mode = serde_name(&config.mode);
     console.print(&format!("mode      {mode}, world size {world_size}: {why}"));
     let network = if *world_size > 1 { format!(", {transport} between ranks") } else { String::new() };
-    console.print(&format!("device    {}, {} thread(s) a rank{network}", config.device, config.threads));
+    console.print(&format!("device    {}, {} thread(s) per rank{network}", config.device, config.threads));
     let (before, after) = match &config.dataset {
         Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),
         None => (String::new(), String::new()),
@@ -117,17 +117,18 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
         "dataset   {before}{train_samples} training, {validation}{test_samples} test samples{after}"
     ));
     let accumulate = config.gradients.grad_accum_steps;
-    let times = if accumulate > 1 { format!(", {accumulate} times a step") } else { String::new() };
+    let accumulated =
+        if accumulate > 1 { format!(" x {accumulate} batches per step") } else { String::new() };
     let global = batch_size * world_size * accumulate;
-    console.print(&format!("batch     {batch_size} a rank{times}, {global} in all"));
+    console.print(&format!("batch     {batch_size} per rank{accumulated}, {global} global"));
     let scaled = lr * lr_factor;
     let warmup = match config.rate.warmup_epochs {
         0.0 => String::new(),
-        epochs => format!(", reached from {:.6} over {epochs} epoch(s)", config.warmup(0).base),
+        epochs => format!(", from {:.6} over {epochs} epoch(s) of warm-up", config.warmup(0).base),
     };
     let curve = match config.rate.lr_schedule {
         LrSchedule::Constant => String::new(),
-        curve => format!(" at most, {curve}"),
+        curve => format!(", the maximum of {curve}"),
     };
     let scale = serde_name(&config.scale_lr);
     console.print(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));

@@ -18,7 +18,7 @@ fn losses(ranks: &str) -> Vec<f64> {
 #[test]
 fn a_custom_model_follows_one_trajectory_at_any_world_size() {
     let one = losses("1");
-    assert_eq!(one.len(), 20, "only rank 0 speaks: {one:?}");
+    assert_eq!(one.len(), 20, "only rank 0 prints: {one:?}");
     assert!(one[18] < one[0] / 5.0, "it learns: {one:?}");
     for ranks in ["2", "3"] {
         assert_close(&format!("losses at {ranks} ranks"), &losses(ranks), &one, 2e-5);
@@ -64,8 +64,11 @@ fn collectives_need_no_training() {
     let outcome =
         finish(command(&example("all_reduce"), &[]).spawn().expect("cargo built the examples")).succeeded();
     let lines: Vec<&str> = outcome.stdout.lines().collect();
-    assert_eq!(lines[0], r#"[3.0, 3.0] from ["rank 0", "rank 1", "rank 2"]; rank 2 speaks"#);
+    assert_eq!(
+        lines[0],
+        r#"sum [3.0, 3.0] over ["rank 0", "rank 1", "rank 2"]; broadcast from rank 2: rank 2"#
+    );
     // (1 + 4 + 9) / 3. In backward the ranks' gradients are averaged as well; that of x² at 1 is 2.
     assert!(lines[1].starts_with("mean of squares 4.66666"), "{}", lines[1]);
-    assert!(lines[1].contains("slope here Some(2"), "{}", lines[1]);
+    assert!(lines[1].contains("gradient on rank 0 Some(2"), "{}", lines[1]);
 }

@@ -60,7 +60,7 @@ pub fn driver_device_count() -> Result<usize> {
         }
         (count, _) => count.map_err(driver_error)?,
     };
-    usize::try_from(count).map_err(|_| Error::Invalid(format!("the NVIDIA driver counts {count} GPUs")))
+    usize::try_from(count).map_err(|_| Error::Invalid(format!("the NVIDIA driver reports {count} GPUs")))
 }
 
 /// The GPUs that [`device_count`] counts.
@@ -139,7 +139,7 @@ fn require_driver() -> Result<()> {
 }
 
 fn driver_error(error: DriverError) -> Error {
-    Error::Invalid(format!("the NVIDIA driver answers {:?}; does nvidia-smi work?", error.0))
+    Error::Invalid(format!("the NVIDIA driver returned {:?}; does nvidia-smi work?", error.0))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub fn raw_all_reduce(
         let event = stream.record_event()?;
         while !event.is_complete()? {
             if begun.elapsed() > timeout {
-                return Err(Error::Invalid("NCCL does not finish an all_reduce".into()));
+                return Err(Error::Invalid("NCCL did not finish an all_reduce".into()));
             }
             hint::spin_loop();
         }

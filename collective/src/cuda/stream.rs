@@ -93,7 +93,7 @@ impl CudaSite {
         // SAFETY: the device is one that the driver has given; it is never released.
         let context = unsafe { primary_ctx::retain(device) }.map_err(|error| match error.0 {
             sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY => {
-                Error::Invalid(format!("cuda:{index} has no memory left to start on; see nvidia-smi"))
+                Error::Invalid(format!("cuda:{index} has no free memory; see nvidia-smi"))
             }
             _ => driver_error(error),
         })?;

@@ -265,6 +265,6 @@ fn dtype(dtype: BurnType) -> Result<DType> {
         BurnType::F64 => Ok(DType::F64),
         BurnType::F16 => Ok(DType::F16),
         BurnType::BF16 => Ok(DType::BF16),
-        other => Err(Error::Invalid(format!("collectives on tensors know float types, not {other:?}"))),
+        other => Err(Error::Invalid(format!("collectives on tensors support float types, not {other:?}"))),
     }
 }

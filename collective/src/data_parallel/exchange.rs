@@ -57,7 +57,7 @@ impl Exchange {
         for group in [Some(&self.group), self.statistics.as_ref()].into_iter().flatten() {
             if let DevicePath::Host(why) = group.attach(Ok(site.clone()))? {
                 return Err(Error::Invalid(format!(
-                    "the replicas cannot exchange data with NCCL: {why}. Choose another way to reduce gradients, such as one device after the other"
+                    "the replicas cannot exchange data with NCCL: {why}. Choose another gradient reduction, such as main or tree"
                 )));
             }
         }

@@ -46,7 +46,7 @@ impl<M: ParallelStep> Replicas<M> {
     ) -> Result<TrainOutput<M::Output>> {
         let sizes = self.sizes(batch.samples());
         let mut parts = batch.clone().scatter(&sizes).into_iter();
-        let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
+        let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
         // If the batch is smaller than the number of devices, the last devices are idle.
         let (busy, idle) = self.workers.split_at(sizes.len() - 1);
         let model = &self.converted(model, sizes.len())?;
@@ -81,7 +81,9 @@ impl<M: ParallelStep> Replicas<M> {
             (GradientsParams::from_module(&mut gradients, model), outputs)
         })?;
         let mut outputs = outputs.scatter(&sizes).into_iter();
-        let Some(mine) = outputs.next() else { return Err(Error::Invalid("outputs without a part".into())) };
+        let Some(mine) = outputs.next() else {
+            return Err(Error::Invalid("the outputs have no parts".into()));
+        };
         let mut pending = Vec::new();
         for (worker, (graph, gradient)) in busy.iter().zip(graphs.into_iter().zip(outputs)) {
             pending.push(worker.run(move |replica| {

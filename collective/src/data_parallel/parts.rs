@@ -40,7 +40,7 @@ impl<M: Module + 'static> Replicas<M> {
             let samples = batch.samples();
             let sizes = self.sizes(samples);
             let mut parts = batch.scatter(&sizes).into_iter();
-            let Some(own) = parts.next() else { return Err(Error::Invalid("a batch without a part".into())) };
+            let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
             let (busy, idle) = self.workers.split_at(sizes.len() - 1);
             let context = |size| BatchContext::new(size, samples, scope.loss_scale);
             let part_of_mean = |size| size as f64 / samples.max(1) as f64;

@@ -9,17 +9,17 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 
-/// The weights of this rank's gradients in the mean over the global batch.
+/// Weights of this rank's gradients in the mean over the global batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weights {
-    /// Of this step's gradient, which is a mean over this rank's samples. 0 for padding, whose gradients are
-    /// ignored.
+    /// Weight of this step's gradient, which is a mean over this rank's samples. 0 for padding, whose gradients
+    /// are ignored.
     pub own: f32,
-    /// Of what was accumulated in batches that were not synchronised, a sum over samples.
+    /// Weight of the accumulated gradients, which are sums over samples.
     pub accumulated: Option<f32>,
 }
 
-/// Each gradient times its samples, added up.
+/// Sum of gradients, each multiplied by its number of samples.
 #[derive(Default, Debug)]
 pub(super) struct AccumulatedGradients {
     grads: GradientsParams,
@@ -27,7 +27,7 @@ pub(super) struct AccumulatedGradients {
 }
 
 impl AccumulatedGradients {
-    /// Adds the gradients of a mean over `samples`. Those of a batch without samples do not count.
+    /// Adds the gradients of a mean over `samples`. Gradients of a batch without samples are ignored.
     pub fn add<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
         self.batches += 1;
         if samples > 0 {
@@ -44,7 +44,7 @@ impl AccumulatedGradients {
         *self = Self::default();
     }
 
-    /// The mean of `grads` with what was accumulated, which is used up; on one rank.
+    /// Mean of `grads` and the accumulated gradients, for one rank. Clears the accumulated gradients.
     pub fn mean<M: Module>(
         &mut self,
         grads: GradientsParams,
@@ -55,11 +55,10 @@ impl AccumulatedGradients {
         combine(accumulated.grads, grads, module, weights)
     }
 
-    /// Writes what is accumulated into its place in zeroed buckets. Returns for which parameters there
-    /// was something.
+    /// Writes the accumulated gradients into zeroed buckets and marks the parameters that have one.
     ///
     /// # Errors
-    /// If it cannot be read from its device.
+    /// If a gradient cannot be read from its device.
     pub fn fill<M: Module>(
         &self,
         module: &M,
@@ -75,7 +74,7 @@ impl AccumulatedGradients {
         fill.failure.map_or(Ok(fill.used), Err)
     }
 
-    /// What is accumulated, row by row, for each slot of the plan; it stays on its device.
+    /// Accumulated gradients in row-major order, one for each slot of the plan, on their device.
     pub fn flat<M: Module>(&self, module: &M, plan: &BucketPlan) -> Vec<Option<Tensor<1>>> {
         let mut flat = Flatten { grads: &self.grads, plan, flat: vec![None; plan.slots.len()] };
         if !self.is_empty() {
@@ -99,7 +98,7 @@ impl ModuleVisitor for Flatten<'_> {
     }
 }
 
-/// `accumulated` × its weight + `own` × its weight, for every parameter that has either.
+/// Weighted sum of `accumulated` and `own`, for every parameter that has either.
 fn combine<M: Module>(
     accumulated: GradientsParams,
     own: GradientsParams,
@@ -125,7 +124,7 @@ impl ModuleVisitor for Combine {
             Some(1.0) | None => grad,
             Some(weight) => grad.mul_scalar(weight),
         });
-        // A gradient of padding may be anything, even no number.
+        // The gradient of padding has an arbitrary value, possibly NaN.
         let own = self.own.remove::<D>(param.id).filter(|_| self.weights.own > 0.0);
         let own = own.map(|grad| grad.mul_scalar(self.weights.own));
         let sum = match (accumulated, own) {

@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 pub(super) struct Arrivals {
     plan: Arc<BucketPlan>,
-    /// Uses of parameters in forward.
+    /// Number of uses of parameters in forward.
     uses: usize,
-    /// Uses of each parameter whose gradients have not arrived.
+    /// Number of uses of each parameter whose gradients have not arrived.
     pending: Vec<usize>,
     /// Whether a gradient is in its bucket.
     written: Vec<bool>,
-    /// Whether there was a gradient that counts.
+    /// Whether a parameter has a gradient of real samples.
     used: Vec<bool>,
-    /// Gradients that each bucket waits for.
+    /// Number of gradients that each bucket waits for.
     missing: Vec<usize>,
-    /// Why the buckets are not what backward left.
+    /// Reason why the buckets differ from the gradients that backward returned.
     spoiled: Option<String>,
-    /// The first error. No bucket is reduced after it.
+    /// First error. No bucket is reduced after it.
     failure: Option<Error>,
 }
 
@@ -32,7 +32,7 @@ impl Arrivals {
         Self { plan, uses: 0, pending, written, used, missing, spoiled: None, failure: None }
     }
 
-    /// Registers a use of a parameter in forward. Returns the number of this use in the step, from 0.
+    /// Registers a use of a parameter in forward and returns its index in the step.
     pub fn use_in_forward(&mut self, slot: usize) -> usize {
         self.uses += 1;
         self.pending[slot] += 1;
@@ -42,7 +42,7 @@ impl Arrivals {
         self.uses - 1
     }
 
-    /// Registers the gradient of one use. Whether the parameter's gradient is complete and to be written.
+    /// Registers the gradient of one use. Returns whether the parameter's gradient is complete.
     pub fn arrive(&mut self, slot: usize) -> bool {
         self.pending[slot] = self.pending[slot].saturating_sub(1);
         if self.written[slot] {
@@ -57,7 +57,7 @@ impl Arrivals {
         self.written[slot]
     }
 
-    /// Registers that a gradient is in its bucket, and whether it counts. Whether the bucket is full.
+    /// Registers that a gradient is in its bucket. Returns whether the bucket is full.
     pub fn write(&mut self, slot: usize, counts: bool) -> bool {
         let bucket = self.plan.slots[slot].bucket;
         self.used[slot] |= counts;
@@ -71,7 +71,7 @@ impl Arrivals {
         self.missing.get(bucket) == Some(&0) && self.failure.is_none()
     }
 
-    /// Registers that backward left another gradient than the one that arrived.
+    /// Registers that backward returned a different gradient than the one that arrived.
     pub fn differ(&mut self, slot: usize) {
         self.spoil("a gradient was changed after backward", slot);
     }
@@ -92,18 +92,19 @@ impl Arrivals {
         self.failure.get_or_insert(error);
     }
 
-    /// Ends the step. Returns flags to be summed over ranks, which [`outcome`] decodes, and why the buckets are
-    /// not what backward left.
+    /// Ends the step. Returns flags to be summed over ranks, which [`outcome`] decodes, and the reason for a
+    /// repetition.
     ///
     /// # Errors
-    /// The first one, or that a gradient is missing.
+    /// The first registered error, or an error that a gradient is missing.
     pub fn end(self) -> Result<(Vec<f32>, Option<String>)> {
         if let Some(failure) = self.failure {
             return Err(failure);
         }
         if self.missing.iter().any(|missing| *missing > 0) {
             return Err(Error::Invalid(
-                "a parameter that was there when the reducer was made is gone: make a new reducer".into(),
+                "a parameter was removed from the model after the reducer was created: create a new reducer"
+                    .into(),
             ));
         }
         let flags = self.used.iter().copied().chain([self.spoiled.is_some()]);
@@ -111,8 +112,7 @@ impl Arrivals {
     }
 }
 
-/// Decodes the sums of all ranks' flags: on how many ranks each parameter was used, and why the step is repeated, if
-/// it is.
+/// Decodes the summed flags: the number of ranks that used each parameter, and the reason for a repetition.
 pub(super) fn outcome(spoiled: Option<String>, sums: &[f32]) -> (Vec<usize>, Option<String>) {
     let (used, again) = sums.split_at(sums.len() - 1);
     let users = used.iter().map(|ranks| *ranks as usize).collect();

@@ -4,14 +4,16 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use std::{collections::HashMap, ops::Range};
 
-/// Bytes of the first bucket, small so that communication can start early, and of the others:
-/// PyTorch DDP's sizes (`dist._DEFAULT_FIRST_BUCKET_BYTES`, `bucket_cap_mb`). Gradients are
-/// reduced as `f32`; a bucket is closed by the parameter with which it reaches its size.
+/// Bucket sizes in bytes, by default those of PyTorch DDP.
+///
+/// PyTorch's names are `dist._DEFAULT_FIRST_BUCKET_BYTES` and `bucket_cap_mb`. The first bucket is small so that
+/// communication starts early. Gradients are counted as `f32`; a bucket is closed by the parameter with which it
+/// reaches its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSizes {
-    /// Bytes of the first bucket.
+    /// Size of the first bucket in bytes.
     pub first: usize,
-    /// Bytes of each other one.
+    /// Size of every other bucket in bytes.
     pub rest: usize,
 }
 
@@ -21,21 +23,21 @@ impl Default for BucketSizes {
     }
 }
 
-/// The place of one parameter's gradient.
+/// Position of one parameter's gradient in the buckets.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     /// Field names from the root, joined by dots: `conv1.weight`.
     pub path: String,
     pub shape: Vec<usize>,
     pub bucket: usize,
-    /// Elements of the bucket.
+    /// Range of elements of the bucket.
     pub range: Range<usize>,
 }
 
-/// The buckets of one model.
+/// Buckets of one model.
 ///
 /// Parameters are laid out in reverse field order, because backward finishes the last layers
-/// first. A parameter that occurs twice has one place.
+/// first. A parameter that occurs twice has one slot.
 #[derive(Debug)]
 pub(crate) struct BucketPlan {
     /// In field order.
@@ -46,12 +48,13 @@ pub(crate) struct BucketPlan {
 }
 
 impl BucketPlan {
-    /// For the trainable float parameters of `module`.
+    /// Creates the plan for the trainable float parameters of `module`.
     pub fn new<M: Module>(module: &M, sizes: BucketSizes) -> Self {
         let mut found = Found::default();
         module.visit(&mut found);
         let Found { mut slots, by_id, .. } = found;
         let (mut members, mut open, mut end) = (Vec::new(), Vec::new(), 0);
+        // ANCHOR: assign
         for (index, slot) in slots.iter_mut().enumerate().rev() {
             let start = end;
             end += slot.range.len();
@@ -63,26 +66,28 @@ impl BucketPlan {
                 end = 0;
             }
         }
-        // Even without a trainable parameter there is one bucket, to carry the totals.
+        // ANCHOR_END: assign
+        // Without trainable parameters there is one empty bucket, which carries the totals.
         if !open.is_empty() || members.is_empty() {
             members.push(open);
         }
         Self { slots, by_id, members }
     }
 
-    /// The slot of a parameter, unless it was not trainable when the plan was made.
+    /// Slot of a parameter; `None` if it was not trainable when the plan was created.
     pub fn slot_of(&self, id: ParamId) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
-    /// The slot of a parameter that gets an averaged gradient: `users[slot]` ranks used it, and it is
-    /// still trainable.
+    /// Slot of a parameter that gets an averaged gradient.
+    ///
+    /// Such a parameter is still trainable, and `users[slot]` is not 0.
     pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<&Slot> {
         let index = self.slot_of(param.id)?;
         (users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
     }
 
-    /// Elements of a bucket.
+    /// Number of elements of a bucket.
     pub fn length(&self, bucket: usize) -> usize {
         self.members[bucket].last().map_or(0, |slot| self.slots[*slot].range.end)
     }
@@ -92,7 +97,7 @@ impl BucketPlan {
     }
 }
 
-/// Every trainable float parameter once, in field order; `range` holds no more than its length yet.
+/// Every trainable float parameter once, in field order, with ranges that start at 0.
 #[derive(Default)]
 struct Found {
     path: Vec<String>,

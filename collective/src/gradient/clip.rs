@@ -1,4 +1,4 @@
-//! Clipping by the norm of all gradients together.
+//! Gradient clipping by the global norm.
 
 use crate::{Result, device_error::read_data};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -7,18 +7,20 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 use kernels::host_tensor::is_flex;
 use std::collections::HashSet;
 
-/// Where squares overflow f32, gradients are multiplied by this first: 2^-96, which brings f32's largest
-/// value to 4e9 and loses nothing that counts in a norm above f32's largest square root, 1.8e19.
+/// Factor for gradients whose squares overflow f32.
+///
+/// 2^-96 reduces f32's largest value to 4e9. Values that underflow are negligible in a norm above 1.8e19, the
+/// square root of f32's largest value.
 const DOWN: f64 = 1.0 / (1u128 << 96) as f64;
 
-/// Scales all gradients of `module` by the same factor, so that their norm together is at most
-/// `max_norm` (Pascanu et al. 2013, arXiv 1211.5063), and returns the norm before. The factor is
-/// PyTorch's `clip_grad_norm_`: `max_norm / (norm + 1e-6)`, if that is below 1. Called with averaged
-/// gradients, which have the same bits on all ranks, it does the same on all ranks, without
-/// communication.
+/// Clips the gradients of `module` to a global norm of `max_norm`, and returns the norm before.
 ///
-/// The norm does not overflow: it is infinite or NaN only if a gradient is, and the gradients returned
-/// are then NaN or 0, as PyTorch's. Check it before the optimizer takes them.
+/// All gradients are multiplied by `max_norm / (norm + 1e-6)` if that is below 1, as in PyTorch's
+/// `clip_grad_norm_` (Pascanu et al. 2013, arXiv 1211.5063). Averaged gradients have the same bits on all ranks, so
+/// no communication is needed.
+///
+/// The norm does not overflow: it is infinite or NaN only if a gradient is. The returned gradients are then NaN or
+/// 0, as in PyTorch. Check the norm before the optimizer step.
 ///
 /// # Errors
 /// If the device cannot be read.
@@ -35,7 +37,7 @@ pub fn clip_by_global_norm<M: Module>(
     Ok((scale(grads, module, Factor::Host(factor)), norm))
 }
 
-/// The norm of all gradients together, before they were clipped.
+/// Global norm of all gradients before clipping.
 #[derive(Debug)]
 pub(crate) enum Norm {
     Host(f64),
@@ -43,11 +45,13 @@ pub(crate) enum Norm {
     Device(Box<Tensor<1>>),
 }
 
-/// [`clip_by_global_norm`] without waiting for a device: on one, norm and factor are f32 tensors. `agree` gives all
-/// ranks the same norm, because devices may add up in different orders.
+/// [`clip_by_global_norm`] without waiting for a device.
+///
+/// On a device, norm and factor are f32 tensors. `agree` returns the same norm on all ranks, because devices may
+/// sum in different orders.
 ///
 /// # Errors
-/// If the device cannot be read, or the ranks cannot agree.
+/// If the device cannot be read, or `agree` fails.
 pub(super) fn clip<M: Module>(
     grads: GradientsParams,
     module: &M,
@@ -65,13 +69,13 @@ pub(super) fn clip<M: Module>(
     let overflow = sum.clone().is_finite().bool_not();
     let norm = agree(sum.sqrt().mask_where(overflow, low.sqrt().div_scalar(DOWN)))?;
     let factor = norm.clone().add_scalar(1e-6).recip().mul_scalar(max_norm);
-    // A factor that is NaN stays so, and makes the gradients NaN, as on the host.
+    // A NaN factor makes the gradients NaN, as on the host.
     let unclipped = factor.clone().greater_equal_elem(1.0);
     let factor = Factor::Device(Box::new(factor.mask_fill(unclipped, 1.0)));
     Ok((scale(grads, module, factor), Norm::Device(Box::new(norm))))
 }
 
-/// The norm of all gradients of `module` together; 0 if there are none.
+/// Global norm of the gradients of `module`; 0 if there are none.
 ///
 /// # Errors
 /// If the device cannot be read.
@@ -83,18 +87,18 @@ pub(super) fn global_norm<M: Module>(grads: &GradientsParams, module: &M) -> Res
     Ok(sum_of_squares(grads, module, Some(DOWN))?.sqrt() / DOWN)
 }
 
-/// The sum of all squares, of gradients multiplied by `factor`.
+/// Sum of squares of all gradients, multiplied by `factor` first.
 fn sum_of_squares<M: Module>(grads: &GradientsParams, module: &M, factor: Option<f64>) -> Result<f64> {
     let sums = squares(grads, module, factor);
     if sums.is_empty() {
         return Ok(0.0);
     }
-    // One transfer for all.
+    // One transfer for all gradients.
     let data = read_data(Tensor::cat(sums, 0))?;
     Ok(data.iter::<f64>().sum())
 }
 
-/// The sum of squares of every gradient once, multiplied by `factor`, each `[1]`, on one device.
+/// Sums of squares `[1]` of each gradient, multiplied by `factor` first, on one device.
 fn squares<M: Module>(grads: &GradientsParams, module: &M, factor: Option<f64>) -> Vec<Tensor<1>> {
     let mut squares = Squares { grads, factor, seen: HashSet::new(), sums: Vec::new() };
     module.visit(&mut squares);
@@ -129,7 +133,7 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
-/// All gradients times `factor`.
+/// Multiplies all gradients by `factor`.
 pub(crate) fn scaled<M: Module>(grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
     if factor == 1.0 { grads } else { scale(grads, module, Factor::Host(factor)) }
 }

@@ -1,11 +1,13 @@
-//! Gradient buckets in device memory. Each gradient is scaled and kept when it is final, and the all-reduce of a
-//! bucket is started when the bucket is full and all before it have been started. The kernels of the rest of
-//! backward run beside it: only [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
+//! Gradient buckets in device memory.
 //!
-//! Other groups' collectives during backward, such as SyncBatchNorm's, wait for the buckets started before them,
-//! because an event of the whole context includes NCCL's streams. Ranks whose backward passes differ in their
-//! order, which takes a parameter that only some of them use between two such layers, may thus wait for each
-//! other until the deadline; without overlap they do not.
+//! Each gradient is scaled and stored when it is final. The all-reduce of a bucket starts when the bucket is full
+//! and all buckets before it have started. The remaining kernels of backward run concurrently: only
+//! [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
+//!
+//! Collectives of other groups during backward, such as SyncBatchNorm's, wait for the buckets started before them,
+//! because an event of the whole context includes NCCL's streams. If the order of backward differs between ranks,
+//! for example because only some ranks use a parameter between two such layers, ranks may wait for each other until
+//! the deadline. Without overlap this cannot happen.
 
 use super::{
     accumulate::Weights,
@@ -24,7 +26,7 @@ pub(super) struct DeviceBuckets {
     plan: Arc<BucketPlan>,
     group: ProcessGroup,
     weights: Weights,
-    /// What was accumulated before this step, unscaled.
+    /// Gradients accumulated before this step, unscaled.
     accumulated: Vec<Option<Tensor<1>>>,
     /// This rank's parts of the sums, until their bucket is started.
     parts: Vec<Option<Tensor<1>>>,
@@ -46,14 +48,14 @@ impl DeviceBuckets {
         Self { plan, group, weights, accumulated, parts: vec![None; slots], started: Vec::new(), seen }
     }
 
-    /// Keeps a gradient that is complete during backward, and starts the all-reduces that are ready.
+    /// Stores a gradient that is complete during backward, and starts the all-reduces that are ready.
     pub fn arrive(&mut self, arrivals: &mut Arrivals, slot: usize, gradient: DeviceGradient) {
         self.put(arrivals, slot, Some(gradient.values.clone()), &gradient.values.device());
         self.seen[slot] = Some(gradient);
         self.launch_ready_buckets(arrivals);
     }
 
-    /// Keeps what backward left of a parameter, `None` if nothing, and starts the all-reduces that are ready.
+    /// Stores the gradient that backward returned for a parameter, and starts the all-reduces that are ready.
     pub fn write<const D: usize>(
         &mut self,
         arrivals: &mut Arrivals,
@@ -69,7 +71,7 @@ impl DeviceBuckets {
         self.launch_ready_buckets(arrivals);
     }
 
-    /// Whether a gradient is the one that backward left. One that was written after backward is.
+    /// Whether a stored gradient equals the one that backward returned; true if it was stored after backward.
     pub fn is_unchanged<const D: usize>(
         &self,
         slot: usize,
@@ -85,7 +87,7 @@ impl DeviceBuckets {
     /// those of `totals` `[n]`. `flags` and `users` become sums on the host.
     ///
     /// # Errors
-    /// The first one, on this rank or in the group.
+    /// The first error on this rank or in the group.
     pub fn finish(
         mut self,
         totals: Option<Tensor<1>>,
@@ -106,10 +108,10 @@ impl DeviceBuckets {
         Ok((buckets, totals))
     }
 
-    /// Keeps a gradient, scaled and with what was accumulated, as this rank's part of the sum, in f32.
+    /// Stores a scaled gradient plus the accumulated one as this rank's part of the sum, in f32.
     fn put(&mut self, arrivals: &mut Arrivals, slot: usize, gradient: Option<Tensor<1>>, device: &Device) {
         let length = self.plan.slots[slot].range.len();
-        // A gradient of padding may be anything, even not a number.
+        // The gradient of padding has an arbitrary value, possibly NaN.
         let own = gradient.filter(|_| self.weights.own > 0.0).map(|grad| grad.mul_scalar(self.weights.own));
         let weight = self.weights.accumulated.unwrap_or(1.0);
         let accumulated = self.accumulated[slot].take().map(|grad| grad.mul_scalar(weight));

@@ -6,10 +6,11 @@ use crate::{Element, ProcessGroup, ReduceOp, Result, Work};
 use half::{bf16, f16};
 use std::{fmt, ops::Range, sync::Arc};
 
-/// Replaces a rank's part of a bucket by the sum of all ranks' parts: PyTorch's communication hook.
+/// Communication hook: reduces one gradient bucket, as in PyTorch.
 ///
-/// It is called once per bucket and step, in the order of the buckets, on a separate thread during backward. State
-/// that lasts from step to step, such as error feedback, is kept by [`Bucket::index`] behind a lock.
+/// It replaces a rank's bucket by the sum over all ranks. It is called once per bucket and step, in bucket order, on
+/// a separate thread during backward. State between steps, such as error feedback, is stored by [`Bucket::index`]
+/// behind a lock.
 ///
 /// ```
 /// use collective::{ProcessGroup, ReduceOp, Result, gradient::{Bucket, CommHook}};
@@ -32,19 +33,20 @@ use std::{fmt, ops::Range, sync::Arc};
 /// }
 /// ```
 pub trait CommHook: Send + Sync + fmt::Debug {
-    /// Its name in a run's configuration.
+    /// Name of the hook in a run's configuration.
     fn name(&self) -> &str;
 
-    /// Replaces this rank's part by the sum over all ranks, or an approximation. Each rank's
-    /// part is weighted already, so that the sum is the mean over the global batch. All ranks must
-    /// end with the same bits and must make the same collective calls on `group`.
+    /// Replaces the bucket by the sum over all ranks, or an approximation of it.
+    ///
+    /// Values are already weighted, so that the sum is the mean over the global batch. All ranks must return the
+    /// same bits and make the same collective calls on `group`.
     ///
     /// # Errors
-    /// Whatever the group returns. An error of this rank alone ends the job on all of them.
+    /// Those of the group. An error on one rank ends the job on all ranks.
     fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()>;
 }
 
-/// One bucket that is being reduced.
+/// A bucket in reduction.
 pub struct Bucket<'a> {
     index: usize,
     plan: &'a BucketPlan,
@@ -56,9 +58,9 @@ pub struct Bucket<'a> {
 pub struct BucketParameter<'a> {
     /// Field names from the root, joined by dots.
     pub path: &'a str,
-    /// Its dimensions.
+    /// Shape of the parameter.
     pub shape: &'a [usize],
-    /// Its elements of [`Bucket::values`].
+    /// Range of its elements in [`Bucket::values`].
     pub range: Range<usize>,
 }
 
@@ -67,7 +69,7 @@ impl<'a> Bucket<'a> {
         Self { index, plan, values }
     }
 
-    /// Number of this bucket, from 0, the same on every rank and in every step.
+    /// Index of this bucket, equal on every rank and in every step.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -77,17 +79,17 @@ impl<'a> Bucket<'a> {
         self.plan.buckets()
     }
 
-    /// The gradients, one after the other.
+    /// Concatenated gradients.
     pub fn values(&self) -> &[f32] {
         self.values
     }
 
-    /// The gradients, to be replaced.
+    /// Concatenated gradients, mutable.
     pub fn values_mut(&mut self) -> &mut [f32] {
         self.values
     }
 
-    /// The parameters in this bucket, in the order of their ranges.
+    /// Parameters in this bucket, in the order of their ranges.
     pub fn parameters(&self) -> impl Iterator<Item = BucketParameter<'a>> + use<'a> {
         let plan = self.plan;
         plan.members[self.index].iter().map(|slot| {
@@ -111,7 +113,7 @@ pub(super) struct BucketSender {
 }
 
 impl BucketSender {
-    /// Starts to reduce a bucket, behind which there may be totals.
+    /// Starts the reduction of a bucket, which may be followed by totals.
     ///
     /// # Errors
     /// If the group fails.
@@ -123,7 +125,7 @@ impl BucketSender {
             };
             let (values, totals) = buffer.split_at_mut(plan.length(index));
             hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
-                // The other ranks need not wait for a rank whose hook failed.
+                // Ends the wait of the other ranks at once.
                 if group.failure().is_none() {
                     group.abort(format!("communication hook {}: {error}", hook.name()));
                 }
@@ -136,8 +138,10 @@ impl BucketSender {
     }
 }
 
-/// Sends gradients as 16-bit numbers, and adds them up as such, without error feedback: bf16 keeps f32's range with 8 bits of precision, fp16 keeps 11 bits from 6e-8 to 65504,
-/// and what is larger becomes infinite. PyTorch's `bf16_compress_hook` and `fp16_compress_hook`.
+/// Reduces gradients in 16 bits, as PyTorch's `bf16_compress_hook` and `fp16_compress_hook`.
+///
+/// There is no error feedback. bf16 has f32's range with 8 bits of precision. fp16 has 11 bits from 6e-8 to 65504;
+/// larger values become infinite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HalfPrecision {
     /// f32's range, 8 bits of precision.

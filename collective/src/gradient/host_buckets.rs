@@ -1,6 +1,8 @@
-//! Gradient buckets in host memory. Each gradient is written into its bucket when it is final, and the reduction of
-//! a bucket starts when it is full and all buckets before it have started. Buckets are therefore reduced in the same
-//! order on every rank, in whichever order gradients arrive.
+//! Gradient buckets in host memory.
+//!
+//! Each gradient is written into its bucket when it is final. The reduction of a bucket starts when it is full and
+//! all buckets before it have started. Buckets are therefore reduced in the same order on every rank, independently
+//! of the order in which gradients arrive.
 
 use super::{
     accumulate::Weights,
@@ -20,18 +22,18 @@ pub(super) struct HostBuckets {
     plan: Arc<BucketPlan>,
     sender: BucketSender,
     weights: Weights,
-    /// Elements of each gradient that are compared with what backward left.
+    /// Number of elements of each gradient that are compared with backward's result.
     compared: usize,
-    /// Without accumulated gradients they have room only, of no length until all gradients are written:
-    /// clearing it first costs half as much as writing them. Without room once its reduction has started.
+    /// Without accumulated gradients, a buffer has capacity but length 0 until all gradients are written, because
+    /// clearing it costs half as much as writing them. It is empty once its reduction has started.
     buffers: Vec<Vec<f32>>,
     started: Vec<Work<Vec<f32>>>,
-    /// Of the first elements of each gradient that arrived during backward.
+    /// First elements of each gradient that arrived during backward.
     digests: Vec<Option<u64>>,
 }
 
 impl HostBuckets {
-    /// Creates the buckets of a step; `buffers` have room for all gradients, or hold accumulated gradients.
+    /// Creates the buckets of a step; `buffers` have capacity for all gradients, or contain accumulated gradients.
     pub fn new(
         plan: Arc<BucketPlan>,
         sender: BucketSender,
@@ -65,7 +67,7 @@ impl HostBuckets {
         }
     }
 
-    /// Writes what backward left of a parameter; `None` if nothing.
+    /// Writes the gradient that backward returned for a parameter, if any.
     ///
     /// # Errors
     /// If the gradient cannot be read from its device.
@@ -83,8 +85,9 @@ impl HostBuckets {
         Ok(())
     }
 
-    /// Whether the first elements of a gradient are those that backward left, which may be nothing. A gradient that
-    /// was written after backward is what backward left.
+    /// Whether the first elements of a stored gradient equal those that backward returned.
+    ///
+    /// True for a gradient that was written after backward.
     ///
     /// # Errors
     /// If the gradient cannot be read from its device.
@@ -107,7 +110,7 @@ impl HostBuckets {
     /// all. `flags` and `users` become sums; returns the sums of the buckets and of `totals`.
     ///
     /// # Errors
-    /// The first one, on this rank or in the group.
+    /// The first error on this rank or in the group.
     pub fn finish(
         mut self,
         totals: Option<Tensor<1>>,
@@ -133,7 +136,8 @@ impl HostBuckets {
         Ok((buckets, totals.map(|_| on_host(sums.to_vec()))))
     }
 
-    /// Starts the reductions of the buckets that are full, in order, but for the last one, which carries the totals.
+    // ANCHOR: launch
+    /// Starts the reductions of full buckets in order, except the last one, which carries the totals.
     fn launch_ready_buckets(&mut self, arrivals: &mut Arrivals) {
         while self.started.len() + 1 < self.plan.buckets() && arrivals.is_ready(self.started.len()) {
             if let Err(error) = self.launch(self.started.len()) {
@@ -147,6 +151,7 @@ impl HostBuckets {
         self.started.push(self.sender.send(&self.plan, index, buffer)?);
         Ok(())
     }
+    // ANCHOR_END: launch
 
     /// Writes a gradient into its bucket, zeros or accumulated values for `None`.
     fn put(&mut self, arrivals: &mut Arrivals, slot: usize, grad: Option<&[f32]>) -> Result<(), String> {
@@ -173,7 +178,7 @@ impl HostBuckets {
             }
         }
         if arrivals.write(slot, grad.is_some()) {
-            // SAFETY: there is room for a bucket, and all of its gradients, which lie side by side, are
+            // SAFETY: the capacity is that of a bucket, and all of its gradients, which are adjacent, are
             // written.
             unsafe { buffer.set_len(self.plan.length(place.bucket)) };
         }

@@ -1,5 +1,4 @@
-//! One step's gradients, from the forward pass to the sums over all ranks: in buckets in host memory, or in device
-//! memory.
+//! The reduction of one step's gradients, in host or device memory, from the forward pass to the sums.
 
 use super::{
     arrivals::{Arrivals, outcome},
@@ -16,16 +15,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The sums over all ranks.
+/// Sums over all ranks.
 #[derive(Default)]
 pub(super) struct ReducedGradients {
     /// `None` for a bucket without parameters.
     pub buckets: Vec<Option<Tensor<1>>>,
-    /// Ranks on which each parameter had a gradient that counts.
+    /// Number of ranks on which each parameter had a gradient of real samples.
     pub users: Vec<usize>,
     /// Sums of the totals.
     pub totals: Option<Tensor<1>>,
-    /// Why the sums are not those of the gradients that backward left, on any rank.
+    /// Reason why, on some rank, the sums differ from those of the gradients that backward returned.
     pub again: Option<String>,
 }
 
@@ -97,8 +96,8 @@ impl InFlightReduction {
         self.state().as_ref().is_some_and(|state| state.arrivals.has(slot))
     }
 
-    /// Writes what backward left of a parameter whose gradient has not arrived; `None` if nothing. Returns false,
-    /// and writes nothing, if the gradient has arrived meanwhile.
+    /// Writes the gradient that backward returned for a parameter, if any. Returns false and writes nothing if the
+    /// gradient has arrived meanwhile.
     ///
     /// # Errors
     /// If the gradient cannot be read from its device.
@@ -120,7 +119,7 @@ impl InFlightReduction {
         Ok(true)
     }
 
-    /// Compares a gradient that has arrived with what backward left.
+    /// Compares a gradient that has arrived with the one that backward returned.
     ///
     /// # Errors
     /// If the gradient cannot be read from its device.
@@ -145,7 +144,7 @@ impl InFlightReduction {
     /// `totals` `[n]`. `flags` become sums over all ranks.
     ///
     /// # Errors
-    /// The first one, on this rank or in the group, or that a gradient is missing.
+    /// The first error on this rank or in the group, or an error that a gradient is missing.
     pub fn finish(&self, totals: Option<Tensor<1>>, flags: &mut [f32]) -> Result<ReducedGradients> {
         // Nothing arrives from now on. Other threads do not wait for the sums. `Step` finishes a reduction once.
         let State { arrivals, buckets } = self.state().take().expect("a reduction in progress");
@@ -182,8 +181,8 @@ mod tests {
         let all = |value: f32, count| TensorData::new(vec![value; count], [count]);
         let tensor = |data| Some(Tensor::<1>::from_data(data, &device));
 
-        // `finish` finds that the gradient is missing, another thread's backward brings it, and `finish`
-        // writes what it has.
+        // `finish` finds that the gradient is missing, another thread's backward delivers it, and `finish`
+        // writes its own copy.
         assert!(!reduction.has(weight));
         reduction.arrived(weight, || Values::Read(all(1.0, 4)), Ok, |_| unreachable!("host buckets"));
         assert!(!reduction.write(weight, tensor(all(1.0, 4)), &device).unwrap());

@@ -5,21 +5,21 @@
 //! A [`Reducer`] divides a model's gradients into buckets, in reverse field order. In a [`Step`] the
 //! model is watched: each gradient is written into its bucket as soon as it is final, and each bucket is reduced in
 //! the background as soon as it is full, in index order, while backward computes the
-//! layers below (Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704). Where that does not
-//! work, gradients are collected after backward, with the same sums, bit for bit:
+//! layers below (Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704). In the following cases gradients are
+//! collected after backward, with bit-identical sums:
 //!
-//! - what cannot be watched (parameters under another reparameterization, on a second
-//!   device, unused ones) is collected at the end;
+//! - parameters that cannot be watched (under another reparameterization, on a second device, or unused) are
+//!   collected at the end;
 //! - a step that runs backward twice, or changes gradients after backward, is detected and repeated
 //!   without overlap, and so are all later steps; [`Reducer::fallback`] returns the reason.
 //!
-//! Where the group exchanges data on the ranks' devices ([`ProcessGroup::attach`]), buckets stay in
-//! device memory: the all-reduce of a full bucket is put on the device's queue during backward, and the
-//! device waits for the sums when the step is finished.
+//! If the group has a device transport ([`ProcessGroup::attach`]), buckets stay in device memory. The all-reduce of
+//! a full bucket is queued on the device during backward, and the device waits for the sums at the end of the
+//! step.
 //!
-//! A parameter that is used on no rank gets no gradient, as on a single device. One that is used on
-//! some contributes zeros on the others. This is PyTorch's `find_unused_parameters`, always enabled, because the
-//! number of ranks that used a parameter is part of a message that is sent anyway.
+//! A parameter that no rank uses gets no gradient, as on a single device. A parameter that some ranks use
+//! contributes zeros on the others. This is PyTorch's `find_unused_parameters`, always enabled, because the number
+//! of ranks that used a parameter is part of a message that is sent in any case.
 
 mod accumulate;
 mod arrivals;
@@ -68,9 +68,9 @@ pub struct ReducerOptions {
     pub buckets: BucketSizes,
     /// Whether to communicate during backward.
     pub overlap: bool,
-    /// How a bucket is reduced; `None` adds up in f32.
+    /// Communication hook; `None` sums in f32.
     pub hook: Option<Arc<dyn CommHook>>,
-    /// The floating-point type that forward and backward compute with.
+    /// Floating-point type of forward and backward.
     pub precision: Precision,
 }
 
@@ -99,7 +99,7 @@ impl Default for ReducerOptions {
 ///     let loss = model.forward(Tensor::<2>::ones([samples, 3], &device)).mean();
 ///     GradientsParams::from_grads(loss.backward(), model)
 /// };
-/// // Two batches a step, 7 samples in all; only the second one communicates.
+/// // Two batches per step with 7 samples; only the second one communicates.
 /// let grads = backward(&model, 4);
 /// reducer.accumulate(grads, &model, 4);
 /// let step = reducer.step(&model, 3, 7)?;
@@ -111,22 +111,22 @@ impl Default for ReducerOptions {
 #[derive(Debug)]
 pub struct Reducer {
     plan: Arc<BucketPlan>,
-    /// Has a separate group, so that other collectives, such as SyncBatchNorm's, may be called during backward
-    /// without an order between them and the buckets. `None` in a world of one.
+    /// A separate group, so that other collectives, such as SyncBatchNorm's, are independent of the buckets' order
+    /// during backward. `None` in a world of one.
     sender: Option<BucketSender>,
     accumulated: AccumulatedGradients,
     anchors: Arc<DepthAnchors>,
     precision: Precision,
-    /// For f16.
+    /// Loss scaler of f16.
     scaler: Option<LossScaler>,
     overlap: bool,
     /// Whether buckets stay in device memory.
     on_device: bool,
-    /// Whether a step with overlap has been compared, in full, with what backward left.
+    /// Whether a step with overlap has been compared completely with backward's result.
     compared: bool,
     fallback: Option<String>,
     users: Vec<usize>,
-    /// Time after backward until all ranks' gradients were there.
+    /// Time spent waiting for all ranks' gradients after backward.
     waited: Duration,
 }
 
@@ -142,10 +142,10 @@ impl Reducer {
             1 => None,
             _ => Some(BucketSender { group: group.split(0, group.rank() as i64)?, hook }),
         };
-        // A hook works on the host.
+        // Hooks run on the host.
         let on_device =
             sender.as_ref().is_some_and(|sender| sender.group.device().is_some() && sender.hook.is_none());
-        // A small first bucket is for an early start.
+        // The small first bucket allows an early start.
         let first = if on_device && !overlap { buckets.first.max(buckets.rest) } else { buckets.first };
         Ok(Self {
             plan: Arc::new(BucketPlan::new(module, BucketSizes { first, ..buckets })),
@@ -163,21 +163,23 @@ impl Reducer {
         })
     }
 
-    /// The copy of `module` on which to run a batch that is not synchronised.
+    /// Returns the copy of `module` that computes a batch without synchronisation.
     pub fn local<M: Module>(&self, module: &M) -> M {
         in_precision(module, self.precision)
     }
 
-    /// Accumulates the gradients of a batch that is not synchronised: PyTorch's `no_sync`. They are added
-    /// to those of the next [`Step`], weighted by samples. `grads` are of a mean over this
-    /// rank's `samples`; 0 for padding.
+    /// Accumulates the gradients of a batch without synchronisation, as PyTorch's `no_sync`.
+    ///
+    /// They are added to those of the next [`Step`], weighted by samples. `grads` are those of a mean over this
+    /// rank's `samples`, which is 0 for padding.
     #[doc(alias = "no_sync")]
     pub fn accumulate<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
         self.accumulated.add(grads, module, samples);
     }
 
-    /// [`clip_by_global_norm`] of averaged gradients, which does not wait for a device. On one, all ranks take
-    /// rank 0's norm.
+    /// Clips averaged gradients like [`clip_by_global_norm`], without waiting for a device.
+    ///
+    /// On a device, all ranks use rank 0's norm.
     ///
     /// # Errors
     /// If the group or the device fails.
@@ -193,7 +195,7 @@ impl Reducer {
         })
     }
 
-    /// Time that steps have waited for other ranks' gradients since the last call.
+    /// Time that steps spent waiting for other ranks' gradients since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
     }
@@ -203,7 +205,7 @@ impl Reducer {
         self.plan.buckets()
     }
 
-    /// Why steps are synchronised after backward although overlap was asked for, if they are.
+    /// Reason why overlap was disabled after it was requested, if it was.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
@@ -218,13 +220,12 @@ impl Reducer {
         self.scaler.map_or(1.0, LossScaler::scale)
     }
 
-    /// Whether the last step's gradients overflowed f16, so that there are none and the optimizer skips
-    /// the step.
+    /// Whether the last step was skipped because its gradients overflowed f16.
     pub fn skipped(&self) -> bool {
         self.scaler.is_some_and(LossScaler::skipped)
     }
 
-    /// The loss scale and the steps since it last changed, for a checkpoint; only of f16.
+    /// Loss scale and number of steps since it last changed, for a checkpoint; `None` except for f16.
     pub(crate) fn scaler_state(&self) -> Option<(f32, u32)> {
         self.scaler.map(LossScaler::state)
     }
@@ -236,15 +237,16 @@ impl Reducer {
         }
     }
 
-    /// Parameters that were used by some ranks only in the last step, each with their number, and
-    /// those that were used by none. Empty in a world of one.
+    /// Parameters that only some ranks used in the last step, with the number of ranks, and unused ones.
+    ///
+    /// Empty in a world of one.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
         let world = self.sender.as_ref().map_or(1, |sender| sender.group.world_size());
         let slots = self.plan.slots.iter().zip(&self.users);
         slots.filter(move |(_, users)| **users < world).map(|(slot, users)| (slot.path.as_str(), *users))
     }
 
-    /// Room for every bucket, filled with zeros if there are accumulated gradients to add to.
+    /// Buffers for every bucket, filled with zeros if there are accumulated gradients.
     fn buffers(&self) -> Vec<Vec<f32>> {
         let lengths = (0..self.plan.buckets()).map(|bucket| self.plan.length(bucket));
         if self.accumulated.is_empty() {
@@ -255,7 +257,7 @@ impl Reducer {
     }
 }
 
-/// Adds the time that `wait` takes to `sum`.
+/// Runs `wait` and adds its duration to `sum`.
 pub(crate) fn timed<T>(sum: &mut Duration, wait: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let result = wait();

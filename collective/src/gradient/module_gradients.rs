@@ -11,12 +11,12 @@ use burn::tensor::{DType, FloatDType, Tensor};
 
 fn became_trainable(id: ParamId) -> Error {
     Error::Invalid(format!(
-        "parameter {id} became trainable after the gradient buckets were made: make a new reducer"
+        "parameter {id} became trainable after the gradient buckets were created: create a new reducer"
     ))
 }
 
-/// Writes every gradient that has not arrived during backward into its bucket, and compares the others with what
-/// backward left. With `keep`, `grads` stay as they are.
+/// Writes every gradient that did not arrive during backward into its bucket, and compares the others with
+/// backward's result. With `keep`, `grads` are not consumed.
 ///
 /// # Errors
 /// If a gradient cannot be read, or a parameter has become trainable.
@@ -62,8 +62,9 @@ impl ModuleVisitor for Collect<'_> {
     }
 }
 
-/// The averaged gradients of `module`, without those of parameters that no rank used.
-/// On a CPU they are parts of the buckets, which are not copied.
+/// Averaged gradients of `module`, without those of parameters that no rank used.
+///
+/// On a CPU they are views of the buckets.
 pub(super) fn scatter<M: Module>(
     plan: &BucketPlan,
     reduced: ReducedGradients,
@@ -95,7 +96,7 @@ impl ModuleVisitor for Scatter<'_> {
     }
 }
 
-/// The sums over all ranks of `grads`, which are weighted, without those of parameters that no rank uses.
+/// Sums of the weighted `grads` over all ranks, without those of parameters that no rank uses.
 ///
 /// # Errors
 /// If the group fails.

@@ -1,4 +1,4 @@
-//! PowerSGD: a gradient matrix is sent as the product of two thin matrices.
+//! PowerSGD: compression of a gradient matrix to the product of two thin matrices.
 
 use super::hook::{Bucket, CommHook};
 use crate::{Error, ProcessGroup, ReduceOp, Result, sampler::mix};
@@ -9,37 +9,36 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// A column of which less is left, after what lies along others is taken away, is rounding.
+/// Relative length below which a column is rounding error after orthogonalisation.
 const EPSILON: f32 = 1e-5;
 
 /// Low-rank compression with error feedback and warm start (Vogels, Karimireddy and Jaggi 2019,
 /// arXiv 1905.13727, algorithms 1 and 2).
 ///
 /// A gradient of shape `[n, …]` is a matrix M of n rows. One step of a power iteration gives
-/// `P = M Q`, added up over ranks and made orthonormal, then `Q = Mᵀ P`, added up; every rank has
-/// `P Qᵀ`, and keeps what that lacks of its own part for the next step. Q starts the next step.
-/// Vectors, and matrices for which it would not halve the bytes, are sent uncompressed, as in PyTorch's
-/// `powerSGD_hook`. What is kept is not part of a checkpoint; one hook
-/// serves one model.
+/// `P = M Q`, summed over ranks and orthonormalised, then `Q = Mᵀ P`, summed over ranks. The result on every rank is
+/// `P Qᵀ`; the difference to the rank's own M is added to the next step (error feedback), which starts from Q.
+/// Vectors, and matrices whose size would not be halved, are sent uncompressed, as in PyTorch's `powerSGD_hook`.
+/// The state is not part of a checkpoint; one hook serves one model.
 #[derive(Debug)]
 pub struct PowerSgd {
     rank: usize,
     warm_up: usize,
-    /// By rank, for ranks that are threads, and bucket.
+    /// State by rank, for ranks that are threads, and by bucket.
     kept: Mutex<HashMap<(usize, usize), Kept>>,
 }
 
-/// What one bucket needs from step to step.
+/// State of one bucket between steps.
 #[derive(Debug)]
 struct Kept {
     steps: usize,
     error: Vec<f32>,
     matrices: Vec<Matrix>,
-    /// What is sent uncompressed.
+    /// Ranges that are sent uncompressed.
     whole: Vec<Range<usize>>,
 }
 
-/// One compressed gradient; both factors are kept by column, one after the other.
+/// One compressed gradient; both factors are stored by column.
 #[derive(Debug)]
 struct Matrix {
     place: Range<usize>,
@@ -49,18 +48,18 @@ struct Matrix {
     /// `rank` columns of `columns` elements.
     q: Vec<f32>,
     seed: u64,
-    /// Columns drawn at random so far.
+    /// Number of columns drawn at random so far.
     draws: u64,
 }
 
 impl PowerSgd {
-    /// The usual choice; PyTorch's default is 1.
+    /// Default number of columns; PyTorch's is 1.
     pub const RANK: usize = 4;
 
-    /// `rank` is the number of columns of the thin matrices.
+    /// Creates a hook whose thin matrices have `rank` columns.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is 0.
+    /// [`Error::Invalid`] if `rank` is 0.
     pub fn new(rank: usize) -> Result<Self> {
         if rank == 0 {
             return Err(Error::Invalid("PowerSGD with rank 0: it must be at least 1".into()));
@@ -68,7 +67,7 @@ impl PowerSgd {
         Ok(Self { rank, warm_up: 0, kept: Mutex::default() })
     }
 
-    /// Sends the first `steps` steps' gradients whole: PyTorch's `start_powerSGD_iter`.
+    /// Sends the gradients of the first `steps` steps uncompressed: PyTorch's `start_powerSGD_iter`.
     pub fn with_warm_up(mut self, steps: usize) -> Self {
         self.warm_up = steps;
         self
@@ -99,7 +98,7 @@ impl CommHook for PowerSgd {
 
     fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()> {
         let key = (group.rank(), bucket.index());
-        // Not locked while it communicates.
+        // The lock is released during communication.
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         let mut kept = kept.unwrap_or_else(|| self.fresh(bucket));
         kept.steps += 1;
@@ -150,7 +149,7 @@ impl Kept {
         let share = 1.0 / group.world_size() as f32;
         kept.error.iter_mut().zip(values).for_each(|(error, value)| *error -= *value * share);
         kept.whole.iter().for_each(|place| kept.error[place.clone()].fill(0.0));
-        // A NaN gradient must not stay in the feedback for ever.
+        // A NaN gradient must not stay in the error feedback.
         if kept.error.iter().any(|error| !error.is_finite()) {
             kept.error.fill(0.0);
         }
@@ -161,8 +160,8 @@ impl Kept {
 impl Matrix {
     /// Appends this rank's `M Q`, after making Q orthonormal.
     fn push_p(&mut self, values: &[f32], message: &mut Vec<f32>) {
-        // At the start, after a gradient of lower rank, and after one that was no number. Q has the
-        // same bits on all ranks, and so has what replaces it.
+        // Needed at the start, after a gradient of lower rank, and after a NaN. Q and its replacement have the
+        // same bits on all ranks.
         for q in self.q.chunks_exact_mut(self.columns) {
             let norm = dot(q, q);
             if norm == 0.0 || !norm.is_finite() {
@@ -202,8 +201,9 @@ impl Matrix {
     }
 }
 
-/// Makes columns of `length` elements orthogonal and of length 1, in place (Gram-Schmidt, twice, which
-/// is enough). A column that depends on those before it becomes zero.
+/// Orthonormalises columns of `length` elements in place, by two passes of Gram-Schmidt.
+///
+/// A column that depends on those before it becomes zero.
 fn orthonormalise(columns: &mut [f32], length: usize) {
     let count = columns.len() / length.max(1);
     for current in 0..count {
@@ -222,7 +222,7 @@ fn orthonormalise(columns: &mut [f32], length: usize) {
     }
 }
 
-/// In 8 partial sums, which compilers turn into vector instructions; always in the same order.
+/// Dot product in 8 partial sums, which compilers vectorise, in a fixed order.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (mut sums, (a_chunks, b_chunks)) = ([0f32; 8], (a.chunks_exact(8), b.chunks_exact(8)));
     let rest: f32 = a_chunks.remainder().iter().zip(b_chunks.remainder()).map(|(x, y)| x * y).sum();
@@ -246,7 +246,7 @@ mod tests {
                 assert!((dot(a, b) - wanted).abs() < 1e-5, "{i} {j}: {}", dot(a, b));
             }
         }
-        // Zeros stay zeros, and what depends on others becomes zero.
+        // A zero column stays zero, and a dependent column becomes zero.
         let mut columns = vec![0.0, 0.0, 0.0, 1.0, 2.0, 3.0, -3.0, -6.0, -9.0];
         orthonormalise(&mut columns, 3);
         assert_eq!((&columns[..3], &columns[6..]), (&[0.0; 3][..], &[0.0; 3][..]));

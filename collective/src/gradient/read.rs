@@ -1,5 +1,4 @@
-//! Reads a gradient: its values on the host, without a copy if they are there, or the gradient itself where it
-//! stays on its device.
+//! Access to a gradient's values, on the host or on its device. Values on the host are not copied.
 
 use crate::{Error, Result, tensor};
 #[cfg(feature = "cube")]
@@ -13,25 +12,25 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// A gradient on its device.
 pub struct DeviceGradient {
-    /// Row by row.
+    /// Values in row-major order.
     pub values: Tensor<1>,
-    /// Equal for two tensors only if they are the same one, while `values` are alive.
+    /// Identity of the tensor, unique while `values` are alive.
     pub identity: u64,
 }
 
 /// A gradient on the host.
 pub(super) enum Values {
-    /// In the backend's host memory, contiguous, f32.
+    /// A contiguous f32 tensor in the backend's host memory.
     InPlace(Host),
-    /// Read from a device, of any type.
+    /// Values read from a device, of any type.
     Read(TensorData),
 }
 
 impl Values {
-    /// Row by row, as f32.
+    /// Values in row-major order, as f32.
     ///
     /// # Errors
-    /// If they are of a type that cannot be read.
+    /// If the element type is not supported.
     pub fn as_f32(&self) -> Result<Cow<'_, [f32]>, String> {
         match self {
             Values::InPlace(tensor) => Ok(Cow::Borrowed(host_tensor::values(tensor))),
@@ -43,7 +42,7 @@ impl Values {
 /// The values of `data` as f32.
 ///
 /// # Errors
-/// If they are of a type that cannot be read.
+/// If the element type is not supported.
 pub(super) fn f32s(data: &TensorData) -> Result<Cow<'_, [f32]>, String> {
     match data.dtype() {
         DType::F32 => data.as_slice().map(Cow::Borrowed).map_err(|error| format!("{error:?}")),
@@ -64,7 +63,7 @@ pub(super) fn read<const D: usize>(grad: Tensor<D>) -> Result<TensorData> {
 
 /// A backend whose tensors can be read.
 pub trait ReadBackend: Backend {
-    /// From its device to the host.
+    /// Reads a gradient from its device to the host.
     ///
     /// # Errors
     /// If the device fails.
@@ -72,7 +71,7 @@ pub trait ReadBackend: Backend {
         tensor::read::<Self>(tensor).map(Values::Read)
     }
 
-    /// The same tensor, left where it is.
+    /// The gradient on its device.
     fn keep(tensor: FloatTensor<Self>) -> DeviceGradient;
 }
 

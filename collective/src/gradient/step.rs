@@ -1,4 +1,4 @@
-//! One synchronised step: from each rank's gradients to the global batch's.
+//! One synchronised step: averages the ranks' gradients over the global batch.
 
 use super::{
     Reducer,
@@ -17,7 +17,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use std::sync::Arc;
 
-/// Elements of each gradient that are compared, in steps after the first, with what backward left.
+/// Number of elements of each gradient that are compared with backward's result after the first step.
 const SPOT: usize = 64;
 
 /// A step in progress, from [`Reducer::step`]. Every rank must finish it.
@@ -28,18 +28,19 @@ pub struct Step<'a> {
     context: BatchContext,
     /// Whether the loss was scaled.
     scaled: bool,
-    /// In a world of more than one.
+    /// `None` in a world of one.
     reduction: Option<Arc<InFlightReduction>>,
 }
 
 impl Reducer {
-    /// Starts a synchronised step of `samples` on this rank, 0 for padding. `global_samples` counts all ranks, with
-    /// the accumulated batches since the last step.
+    /// Starts a synchronised step of `samples` on this rank, 0 for padding.
+    ///
+    /// `global_samples` is the number of samples over all ranks, including batches accumulated since the last step.
     ///
     /// # Errors
-    /// If gradients that were accumulated cannot be read from their device.
+    /// If accumulated gradients cannot be read from their device.
     pub fn step<M: Module>(&mut self, module: &M, samples: usize, global_samples: usize) -> Result<Step<'_>> {
-        // Losses, and so all gradients, are scaled.
+        // The loss scale applies to all gradients.
         let global = global_samples.max(1) as f64 * f64::from(self.loss_scale());
         let accumulated = (!self.accumulated.is_empty()).then(|| (1.0 / global) as f32);
         let weights = Weights { own: (samples as f64 / global) as f32, accumulated };
@@ -51,20 +52,21 @@ impl Reducer {
 }
 
 impl Step<'_> {
-    /// The copy of `module` on which to run forward and backward, once. It computes what `module`
-    /// does; its gradients are [`finish`](Step::finish)ed for `module`.
+    /// Returns a copy of `module` for one forward and backward pass.
     ///
-    /// In the copy, [`Param::val`](burn::module::Param::val) is not a leaf of autodiff, so read a gradient of
-    /// the parameter itself, not of its value.
+    /// The copy computes the same values; pass its gradients to [`finish`](Step::finish). In the copy,
+    /// [`Param::val`](burn::module::Param::val) is not a leaf of autodiff: read the gradient of the parameter, not
+    /// of its value.
     pub fn watch<M: Module>(&self, module: &M) -> M {
         let reduction = self.reduction.as_ref().filter(|_| self.reducer.overlap);
         watch(module, reduction.map(|reduction| (reduction, &self.reducer.anchors)), self.reducer.precision)
     }
 
-    /// Runs `act`, the forward and backward pass of this step, with the weight that
-    /// [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) gives to this rank's batch and the factor by which
-    /// [`precision::backward`](crate::precision::backward) scales the loss. Without it, the batches of all ranks
-    /// weigh the same, and losses are not scaled.
+    /// Runs `act`, the forward and backward pass of this step.
+    ///
+    /// It sets the weight of this rank's batch in [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) and the
+    /// loss scale of [`precision::backward`](crate::precision::backward). Outside of it, all ranks' batches have
+    /// equal weight and the loss is not scaled.
     pub fn scope<R>(&mut self, act: impl FnOnce() -> R) -> R {
         let (result, scaled) = self.context.scope(act);
         self.scaled |= scaled;
@@ -76,16 +78,17 @@ impl Step<'_> {
         self.scaled |= scaled;
     }
 
-    /// Waits for all buckets and returns the gradients of the mean over the global batch, the same
-    /// bits on every rank. `grads` are what backward left, unchanged, of a mean over this rank's
-    /// samples. `totals` are summed over all ranks with them.
+    /// Waits for all buckets and returns the gradients averaged over the global batch.
     ///
-    /// In a world of one, gradients are returned as they are, with what was accumulated. In f16, none are
-    /// returned if one is not finite: the optimizer then skips the step, as [`Reducer::skipped`] tells.
+    /// The result has the same bits on every rank. `grads` are backward's unchanged gradients of a mean over this
+    /// rank's samples. `totals` are summed over all ranks.
+    ///
+    /// In a world of one, the result is `grads` with the accumulated gradients. In f16, no gradients are returned if
+    /// one is not finite: the optimizer then skips the step, and [`Reducer::skipped`] is true.
     ///
     /// # Errors
     /// If the group fails, a gradient cannot be read from its device, or `module` has other
-    /// trainable parameters than it had when the reducer was made. In f16, if the loss was not scaled, and
+    /// trainable parameters than when the reducer was created. In f16, if the loss was not scaled, and
     /// [`Error::LossScale`] if gradients still overflow at the smallest loss scale.
     pub fn finish<M: Module>(
         self,
@@ -96,11 +99,12 @@ impl Step<'_> {
         Ok(self.finish_with(grads, module, None, totals)?.0)
     }
 
-    /// [`finish`](Step::finish) with totals `[n]` that are on a device: they stay there if the gradients
-    /// do, and are returned as sums over all ranks. `flags` are summed on the host.
+    /// [`finish`](Step::finish) with totals `[n]` on a device, returned as sums over all ranks.
+    ///
+    /// The totals stay on the device if the gradients do. `flags` are summed on the host.
     ///
     /// # Errors
-    /// The same, and if the totals have to be read and cannot be.
+    /// Those of [`finish`](Step::finish), and if the totals cannot be read from the device.
     pub(crate) fn finish_with<M: Module>(
         mut self,
         mut grads: GradientsParams,
@@ -121,7 +125,7 @@ impl Step<'_> {
         let backup = flags.clone();
         let mut reduced = self.reduce(&reduction, &mut grads, module, totals.clone(), flags)?;
         if let Some(reason) = reduced.again.take() {
-            // Repeated from the gradients that backward left; no later step overlaps.
+            // Repeats the reduction from backward's gradients; later steps do not overlap.
             self.reducer.overlap = false;
             self.reducer.fallback = Some(reason);
             flags.clone_from(&backup);
@@ -137,8 +141,9 @@ impl Step<'_> {
         Ok((self.unless_infinite(averaged, module)?, totals))
     }
 
-    /// The reduction of this step's gradients, with what was accumulated; `None` in a world of one. With `compare`,
-    /// gradients that arrive during backward are compared with what backward leaves.
+    /// Starts the reduction of this step's gradients and the accumulated ones; `None` in a world of one.
+    ///
+    /// With `compare`, gradients that arrive during backward are compared with backward's result.
     fn start<M: Module>(&self, module: &M, compare: bool) -> Result<Option<Arc<InFlightReduction>>> {
         let Reducer { plan, sender, accumulated, on_device, .. } = &*self.reducer;
         let Some(sender) = sender.clone() else { return Ok(None) };
@@ -169,10 +174,10 @@ impl Step<'_> {
         totals: Option<Tensor<1>>,
         flags: &mut [f32],
     ) -> Result<ReducedGradients> {
-        // With overlap they may be needed again.
+        // With overlap, a repetition may need them.
         let keep = self.reducer.overlap;
         collect(reduction, grads, module, keep).inspect_err(|error| {
-            // The other ranks need not wait for what this one cannot send.
+            // Ends the wait of the other ranks at once.
             if let Some(sender) = &self.reducer.sender {
                 sender.group.abort(error.to_string());
             }
@@ -180,7 +185,7 @@ impl Step<'_> {
         timed(&mut self.reducer.waited, || reduction.finish(totals, flags))
     }
 
-    /// In f16, no gradients if one of them is not finite, which is so on all ranks or on none.
+    /// In f16, returns no gradients if one of them is not finite. All ranks decide equally.
     fn unless_infinite<M: Module>(&mut self, grads: GradientsParams, module: &M) -> Result<GradientsParams> {
         let Some(scaler) = &mut self.reducer.scaler else { return Ok(grads) };
         let finite = global_norm(&grads, module)?.is_finite();

@@ -1,4 +1,4 @@
-//! Top-k sparsification: a rank sends its largest gradients only, and keeps the rest for later.
+//! Top-k sparsification: each rank sends only its largest gradient values.
 
 use super::hook::{Bucket, CommHook};
 use crate::{Error, ProcessGroup, Result};
@@ -7,25 +7,26 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Of each bucket, every rank sends the `ratio` of its values that are largest in magnitude, with
-/// their positions; what it does not send it adds to the next step's gradient, so that nothing is
-/// lost for good (error feedback: Aji and Heafield 2017, arXiv 1704.05021; Stich et al. 2018,
-/// arXiv 1809.07599). What is kept is not part of a checkpoint; one hook serves one model.
+/// Top-k compression with error feedback.
 ///
-/// All ranks' choices are gathered, 8 bytes a value: with n ranks less is sent than without if
-/// `ratio` is well below 1 / n.
+/// Of each bucket, every rank sends the fraction `ratio` of values of largest magnitude, with their positions. The
+/// other values are added to the next step's gradient (error feedback: Aji and Heafield 2017, arXiv 1704.05021;
+/// Stich et al. 2018, arXiv 1809.07599). The state is not part of a checkpoint; one hook serves one model.
+///
+/// The values of all ranks are gathered, with 8 bytes per value. With n ranks, traffic decreases if `ratio` is well
+/// below 1 / n.
 #[derive(Debug)]
 pub struct TopK {
     ratio: f64,
-    /// By rank, for ranks that are threads, and bucket: what has not been sent.
+    /// Values not sent yet, by rank, for ranks that are threads, and by bucket.
     kept: Mutex<HashMap<(usize, usize), Vec<f32>>>,
 }
 
 impl TopK {
-    /// The usual choice: 1 %.
+    /// Default ratio: 1 %.
     pub const RATIO: f64 = 0.01;
 
-    /// At least one value of each bucket is sent.
+    /// Creates a hook that sends the fraction `ratio` of each bucket, at least one value.
     ///
     /// # Errors
     /// [`Error::Invalid`] if `ratio` is not above 0 and at most 1.
@@ -66,7 +67,7 @@ impl CommHook for TopK {
         let all = group.all_gather(&message)?;
         let values = bucket.values_mut();
         values.fill(0.0);
-        // In rank order, for the same bits everywhere.
+        // Rank order gives the same bits on every rank.
         for pair in all.iter().flat_map(|message| message.chunks_exact(2)) {
             values[pair[0] as u32 as usize] += f32::from_bits(pair[1] as u32);
         }

@@ -1,21 +1,22 @@
-//! Watches a module's parameters, so that each gradient is seen as soon as it is final, during backward and without a
-//! change to the module.
+//! Observation of gradients during backward, without a change to the module.
+//!
+//! The reduction receives each parameter's gradient as soon as it is final.
 //!
 //! Burn's autodiff gives every operation a depth, one more than its deepest input's, and runs
 //! backward by depth, the deepest first. A leaf's gradient is complete when its last consumer has
 //! run, but the leaf itself has depth 0, and so would an identity operation on it have depth 1: it
-//! would run at the very end. So the identity gets a second parent, an *anchor*: a tensor deep
-//! enough to put it beside the activations that were there when the parameter was used. It
-//! then runs right after the parameter's consumers and before the layers further down.
+//! would run last. The identity therefore gets a second parent, an *anchor*: a tensor as deep as the activations
+//! at the time of the parameter's use. It then runs directly after the parameter's consumers and before the
+//! preceding layers.
 //!
 //! Anchors are chains of identity operations on a tensor that needs no gradient. Autodiff counts the depth of such
-//! a parent and never visits it, so the anchors are made once and serve every step. The anchor of each use of a
+//! a parent and never visits it, so the anchors are created once and used in every step. The anchor of each use of a
 //! parameter is [`DEPTH_PER_USE`] deeper than that of the use before. That does not depend on other threads, so two
-//! runs give the same order. Where a model is deeper between two uses, the gradient is seen that much later, but it
-//! is right in any case.
+//! runs give the same order. If a model is deeper between two uses, the gradient arrives later but is
+//! still correct.
 //!
-//! Every use goes through [`Param::val`], where a [`Reparameterization`] has a say. It is attached
-//! to a copy of the module for one step; the module itself never carries one.
+//! Every use calls [`Param::val`], which applies the parameter's [`Reparameterization`]. It is attached to a copy of
+//! the module for one step and never to the module itself.
 
 use super::{in_flight::InFlightReduction, read::ReadBackend};
 use crate::precision::Precision;
@@ -33,16 +34,17 @@ use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{Device, Tensor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Levels between two uses of parameters. A convolution with its activation, pooling and dropout is
-/// 5, a linear layer 3, and each uses two parameters.
+/// Depth between two uses of parameters.
+///
+/// A convolution with activation, pooling and dropout has depth 5, a linear layer 3, and each uses two parameters.
 const DEPTH_PER_USE: usize = 6;
 
-/// Anchors that are kept. Only a recurrent network uses parameters more often, and there it is the
-/// first use, the last to come back, that decides when a gradient is final.
+/// Maximum number of anchors.
+///
+/// Only recurrent networks use parameters more often. Their gradients are final after backward of the first use.
 const MAX_ANCHORS: usize = 1024;
 
-/// A copy of `module` whose parameters are used in `precision`, and whose gradients are handed to the reduction, if
-/// there is one, when they are final.
+/// Copies `module` with parameters cast to `precision` and final gradients passed to the reduction, if any.
 pub(super) fn watch<M: Module>(
     module: &M,
     reduction: Option<(&Arc<InFlightReduction>, &Arc<DepthAnchors>)>,
@@ -54,7 +56,7 @@ pub(super) fn watch<M: Module>(
     module.clone().apply_reparameterization(Install { reduction, precision })
 }
 
-/// A copy of `module` whose parameters are used in `precision`.
+/// Copies `module` with parameters cast to `precision`.
 pub(crate) fn in_precision<M: Module>(module: &M, precision: Precision) -> M {
     watch(module, None, precision)
 }
@@ -82,7 +84,7 @@ impl Reparameterizer for Install<'_> {
     }
 }
 
-/// The reparameterization of a watched parameter. It has no parameter itself, so that records do not change.
+/// Reparameterization of a watched parameter. It has no parameters, so that records do not change.
 #[derive(Module, Debug)]
 struct Watcher {
     #[module(skip)]
@@ -95,7 +97,7 @@ impl Watcher {
     fn watch<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let Some(watched) = &self.watched else { return base };
         let device = base.device();
-        // Frozen since, or copied for validation; or on a second device.
+        // The parameter was frozen, copied for validation, or is on a second device.
         if !base.is_require_grad() || !watched.anchors.are_on(&device) {
             return base;
         }
@@ -124,12 +126,12 @@ pub(super) struct DepthAnchors {
 }
 
 impl DepthAnchors {
-    /// Whether the anchors are on `device`: the first device asked for.
+    /// Whether the anchors are on `device`, which is the first device that was requested.
     fn are_on(&self, device: &Device) -> bool {
         self.device.get_or_init(|| device.clone()) == device
     }
 
-    /// The anchor of a step's use number `number`, from 0.
+    /// The anchor of use `number` of a step, from 0.
     fn anchor(&self, number: usize, device: &Device) -> Tensor<1> {
         let mut anchors = self.anchors.lock().unwrap_or_else(PoisonError::into_inner);
         let number = number.min(MAX_ANCHORS - 1);
@@ -154,13 +156,13 @@ pub struct Watched {
 #[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
 #[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait WatchBackend: Backend {
-    /// The parameter itself, at a depth above the anchor's.
+    /// The parameter at a depth above the anchor's.
     fn watched(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,
         watched: Watched,
     ) -> FloatTensor<Self>;
-    /// The same tensor, this much deeper.
+    /// The same tensor at a greater depth.
     fn deepen(below: FloatTensor<Self>, levels: usize) -> FloatTensor<Self>;
 }
 
@@ -191,7 +193,7 @@ impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
         let grad = grads.consume::<B>(&ops.node);
         let [parameter, _anchor] = ops.parents;
         let Some(parameter) = parameter else { return };
-        // Added to what other uses of the parameter have brought.
+        // Added to the gradients of other uses of the parameter.
         grads.register::<B>(parameter.id, grad);
         let Watched { reduction, slot, .. } = ops.state;
         reduction.arrived(slot, || grads.consume::<B>(&parameter), B::read, B::keep);
@@ -208,7 +210,7 @@ impl<B: Backend> Backward<B, 1> for Level {
     fn backward(self, _: Ops<(), 1>, _: &mut Gradients, _: &mut Checkpointer) {}
 }
 
-/// Both count as compute-bound, so that gradient checkpointing keeps them and repeats neither.
+/// Both are marked compute-bound, so that gradient checkpointing keeps them and does not repeat them.
 impl<B: WatchBackend + ReadBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C> {
     fn watched(
         parameter: FloatTensor<Self>,

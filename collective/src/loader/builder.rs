@@ -1,4 +1,4 @@
-//! The builder of a sharded loader, in the manner of Burn's `DataLoaderBuilder`.
+//! Builder of a sharded loader, similar to Burn's `DataLoaderBuilder`.
 
 use super::sharded::{ShardedLoader, Transform};
 use crate::{World, sampler::DistributedSampler};
@@ -17,7 +17,7 @@ pub struct ShardedLoaderBuilder<I, O> {
 }
 
 impl<I, O> ShardedLoader<I, O> {
-    /// Starts a builder of a loader over `dataset`, which may be an `Arc`.
+    /// Creates a builder of a loader over `dataset`, which may be an `Arc`.
     ///
     /// ```
     /// use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
@@ -52,13 +52,13 @@ impl<I, O> ShardedLoader<I, O> {
 }
 
 impl<I, O> ShardedLoaderBuilder<I, O> {
-    /// Sets the number of samples of a rank's batch. Default: 1, which 0 stands for, too.
+    /// Sets the number of samples of a rank's batch. Default: 1. 0 is treated as 1.
     pub fn batch_size(mut self, batch_size: usize) -> Self {
         self.batch_size = batch_size.max(1);
         self
     }
 
-    /// Shuffles the samples of all ranks together, in an order that depends on `seed` and the epoch.
+    /// Shuffles the whole data set in an order that depends on `seed` and the epoch.
     ///
     /// Default: the order of the data set.
     pub fn shuffle(mut self, seed: u64) -> Self {
@@ -72,9 +72,9 @@ impl<I, O> ShardedLoaderBuilder<I, O> {
         self
     }
 
-    /// Puts every sample through `transform`, together with its epoch (from 1), on the threads that build batches.
+    /// Applies `transform` to every sample and its epoch (from 1) on the threads that build batches.
     ///
-    /// For the same epochs to give the same samples, it must depend on nothing else than its arguments.
+    /// It must depend on its arguments only, so that equal epochs give equal samples.
     pub fn transform(mut self, transform: impl Fn(usize, I) -> I + Send + Sync + 'static) -> Self {
         self.transform = Some(Arc::new(transform));
         self

@@ -1,4 +1,4 @@
-//! The same loader as Burn's own strategies see it.
+//! Burn's `DataLoader` interface of the sharded loader.
 
 use super::{DistributedLoader, ShardedBatches, ShardedLoader};
 use crate::sampler::DistributedSampler;
@@ -12,14 +12,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// So that Burn's own strategies can use the same loader.
+/// Allows Burn's own strategies to use the loader.
 impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O> {
     fn iter<'a>(&'a self) -> Box<dyn DataLoaderIterator<O> + 'a> {
         let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
         Box::new(Counted { batches: self.epoch(epoch, 0, &self.device), done: 0, total: self.num_items() })
     }
 
-    /// Samples of this rank.
+    /// Number of samples of this rank.
     fn num_items(&self) -> usize {
         self.sampler.batches(1, self.batch_size).iter().map(Vec::len).sum()
     }

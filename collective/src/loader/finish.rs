@@ -5,7 +5,7 @@ use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::tensor::Device;
 use std::sync::Arc;
 
-/// Makes a batch on a device from what a worker has prepared on the host.
+/// Creates a batch on a device from a batch that a worker has prepared on the host.
 pub type Finish<H, O> = Arc<dyn Fn(H, &Device) -> O + Send + Sync>;
 
 /// A [`ShardedLoader`] of host batches, each of which is finished on the device.
@@ -15,12 +15,12 @@ pub type Finish<H, O> = Arc<dyn Fn(H, &Device) -> O + Send + Sync>;
 pub struct FinishedLoader<I, H, O> {
     host: Arc<ShardedLoader<I, H>>,
     finish: Finish<H, O>,
-    /// For Burn's own strategies.
+    /// Used by Burn's own strategies only.
     device: Device,
 }
 
 impl<I, H, O> FinishedLoader<I, H, O> {
-    /// The batches of `host`, each put through `finish`.
+    /// Creates a loader that applies `finish` to each batch of `host`.
     pub fn new(host: ShardedLoader<I, H>, finish: Finish<H, O>) -> Self {
         Self { host: Arc::new(host), finish, device: Device::default() }
     }
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// So that Burn's own strategies can use the same loader.
+/// Allows Burn's own strategies to use the loader.
 impl<I, H, O> DataLoader<O> for FinishedLoader<I, H, O>
 where
     I: Send + 'static,

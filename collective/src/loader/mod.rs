@@ -1,5 +1,6 @@
-//! The data loader over a [`DistributedSampler`](crate::sampler::DistributedSampler): batches of one rank's part of an
-//! epoch, built ahead on worker threads and delivered in order.
+//! Data loader over a [`DistributedSampler`](crate::sampler::DistributedSampler).
+//!
+//! It yields the batches of one rank's part of an epoch in order. Worker threads build them in advance.
 
 mod builder;
 mod burn_view;
@@ -19,17 +20,18 @@ use burn::tensor::Device;
 pub struct ShardedBatch<O> {
     /// The batch.
     pub item: O,
-    /// Samples that count: 0 for padding, a repeated sample of weight zero on a rank that has no sample left while
-    /// others finish an uneven epoch.
+    /// Number of samples, without padding.
+    ///
+    /// Padding is a repeated sample of weight zero on a rank without samples while others finish an uneven epoch.
     pub samples: usize,
-    /// Samples of the global batch, over all ranks.
+    /// Number of samples of the global batch, over all ranks.
     pub global_samples: usize,
     /// Whether it is the last batch of the epoch, on every rank.
     pub last: bool,
 }
 
 impl<O> ShardedBatch<O> {
-    /// A whole batch of `samples` on a single device.
+    /// Creates a global batch of `samples` for a single rank.
     pub fn whole(item: O, samples: usize) -> Self {
         Self { item, samples, global_samples: samples, last: false }
     }
@@ -47,31 +49,33 @@ pub type ShardedBatches<O> = Box<dyn Iterator<Item = Result<ShardedBatch<O>, Dat
 /// The finished part of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpochProgress {
-    /// Batches of each rank, at the world size at which they were trained.
+    /// Number of batches of each rank, at the world size at which they were trained.
     pub batches: usize,
-    /// Samples over all ranks, at the start of the epoch's global order.
+    /// Number of samples over all ranks, from the start of the epoch's global order.
     pub samples: usize,
 }
 
 /// A loader that can start at any epoch and step.
 pub trait DistributedLoader<O>: DataLoader<O> {
-    /// The batches of `epoch` (from 1), without the first `skip`, on `device`.
+    /// Returns the batches of `epoch` (from 1) on `device`, without the first `skip`.
     fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O>;
-    /// Steps in an epoch, the same on every rank.
+    /// Number of steps of an epoch, equal on every rank.
     fn steps(&self) -> usize;
-    /// Samples in an epoch over all ranks.
+    /// Number of samples of an epoch over all ranks.
     fn samples(&self) -> usize;
-    /// Names and values of other settings that must be the same on all ranks, such as the batch size. They are compared
-    /// before the first step.
+    /// Names and values of further settings that must be equal on all ranks, such as the batch size.
+    ///
+    /// They are compared before the first step.
     fn settings(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
-    /// The rest of `epoch`, which may have started at another world size. A loader without a global order
-    /// skips the finished batches, which is right at the same world size only.
+    /// Returns the remaining batches of `epoch`, which may have started at another world size.
+    ///
+    /// The default skips the finished batches, which is correct at the same world size only.
     fn rest(&self, epoch: usize, done: EpochProgress, device: &Device) -> ShardedBatches<O> {
         self.epoch(epoch, done.batches, device)
     }
-    /// Steps in what is left of an epoch.
+    /// Number of remaining steps of an epoch.
     fn steps_left(&self, done: EpochProgress) -> usize {
         self.steps().saturating_sub(done.batches)
     }

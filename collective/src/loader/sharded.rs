@@ -1,4 +1,4 @@
-//! One rank's part of a data set in batches, by seed and epoch.
+//! Loader of one rank's part of a data set.
 
 use super::{
     DistributedLoader, EpochProgress, ShardedBatch, ShardedBatches,
@@ -12,7 +12,7 @@ use burn::data::{
 use burn::tensor::Device;
 use std::sync::{Arc, atomic::AtomicUsize};
 
-/// Changes a sample in an epoch (from 1), before it is put into a batch.
+/// Transforms a sample in an epoch (from 1) before it is batched.
 pub(super) type Transform<I> = Arc<dyn Fn(usize, I) -> I + Send + Sync>;
 
 /// A Burn data set and batcher, divided over the ranks of a world: see [`builder`](ShardedLoader::builder).
@@ -24,12 +24,12 @@ pub struct ShardedLoader<I, O> {
     pub(super) workers: usize,
     pub(super) device: Device,
     pub(super) transform: Option<Transform<I>>,
-    /// For Burn's own strategies, which ask for "the next epoch" without a number.
+    /// Epoch counter for Burn's own strategies, which do not pass an epoch.
     pub(super) next_epoch: AtomicUsize,
 }
 
 impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
-    /// How a worker makes the batch of `indices`.
+    /// Builds the batch of `indices` on a worker.
     fn batch_maker(
         &self,
         epoch: usize,

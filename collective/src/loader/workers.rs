@@ -1,4 +1,4 @@
-//! Batches built ahead on worker threads, and delivered in order.
+//! Worker threads that build batches in advance and deliver them in order.
 
 use super::{ShardedBatch, ShardedBatches};
 use burn::data::dataset::DatasetError;
@@ -8,19 +8,19 @@ use std::{
     thread,
 };
 
-/// Batches a worker may be ahead of the training thread.
+/// Maximum number of batches that a worker builds in advance.
 const AHEAD: usize = 2;
 
-/// The samples of one batch, and how many there are over all ranks.
+/// Samples of one batch, and their number over all ranks.
 #[derive(Clone)]
 pub(super) struct Batch {
     pub indices: Vec<usize>,
     pub global: usize,
-    /// Whether it is the last of the epoch.
+    /// Whether it is the last batch of the epoch.
     pub last: bool,
 }
 
-/// Builds each batch with `build`; on the calling thread if there are no `workers`.
+/// Builds each batch with `build` on `workers` threads, or on the calling thread if there are none.
 pub(super) fn build<O: Send + 'static>(
     batches: Vec<Batch>,
     workers: usize,
@@ -57,7 +57,7 @@ impl<O> Iterator for InTurn<O> {
         self.left = self.left.checked_sub(1)?;
         let item = self.queues.front()?.recv();
         self.queues.rotate_left(1);
-        // A worker that panicked must not look like the end of the epoch: other ranks continue.
+        // A panic of a worker must not end the epoch normally, because other ranks continue.
         Some(item.unwrap_or_else(|_| Err(DatasetError::new(std::io::Error::other("a data worker panicked")))))
     }
 }

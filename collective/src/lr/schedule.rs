@@ -44,7 +44,7 @@ impl FromStr for LrSchedule {
             ("one-cycle", None) => Ok(LrSchedule::OneCycle { pct_start: LrSchedule::PCT_START }),
             ("one-cycle", Some(part)) => match part.parse() {
                 Ok(pct_start) if (0.0..=1.0).contains(&pct_start) => Ok(LrSchedule::OneCycle { pct_start }),
-                Ok(_) | Err(_) => Err("the part of one-cycle's rise is a number from 0 to 1".into()),
+                Ok(_) | Err(_) => Err("PCT_START of one-cycle must be a number from 0 to 1".into()),
             },
             _ => Err("expected constant, one-cycle, one-cycle:PCT_START or cosine".into()),
         }

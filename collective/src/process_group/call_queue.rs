@@ -52,7 +52,7 @@ impl CallQueue {
     pub fn take(&self) -> Result<CallPermit<'_>> {
         if self.lock().holder == Some(thread::current().id()) {
             return Err(Error::Invalid(
-                "a collective was called on the group from inside one of its own operations: use the group that is passed to the closure".into(),
+                "a collective was called on the group from within one of its operations: use the group that is passed to the closure".into(),
             ));
         }
         Ok(self.wait(self.ticket()))

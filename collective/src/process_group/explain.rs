@@ -32,7 +32,7 @@ pub(crate) fn together(records: Vec<FlightRecord>) -> Result<String> {
         let (group, rank) = (record.group, record.rank);
         if groups.entry(group).or_default().insert(rank, record).is_some() {
             return Err(Error::Invalid(format!(
-                "two of the flight records are of rank {rank} in the same group: give one file a rank, all from one run"
+                "two of the flight records are of rank {rank} in the same group: pass one file per rank, all from one run"
             )));
         }
     }

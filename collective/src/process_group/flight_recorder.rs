@@ -1,7 +1,7 @@
 //! The flight recorder: the last 256 calls of this rank in one group.
 //!
-//! It tells the arbiter where this rank is, finds calls that have waited long, and is written to a file when
-//! the group fails.
+//! It reports this rank's position to the arbiter, finds calls that have waited long, and is written to a file
+//! when the group fails.
 
 use crate::{
     Error, Result,

@@ -6,7 +6,7 @@ use crate::{Error, Result, SettingDifference};
 /// Name and value of a setting.
 type Setting = (String, String);
 
-/// Stands for the value of a setting that a rank does not have.
+/// Placeholder for a setting that a rank does not have.
 const NOT_SET: &str = "not set";
 
 impl ProcessGroup {

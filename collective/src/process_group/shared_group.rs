@@ -41,7 +41,7 @@ pub(super) struct SharedGroup {
     ended: Mutex<Option<Error>>,
 }
 
-/// A call before it has a number.
+/// A call without a sequence number.
 pub(super) struct CallSpec {
     pub operation: &'static str,
     pub dtype: DType,

@@ -59,7 +59,7 @@ impl Channel {
                         Err(error) => error,
                     }
                 }
-                Err(error) => Error::io(format!("reach {address}"), &error),
+                Err(error) => Error::io(format!("connect to {address}"), &error),
             };
             if Instant::now() + Duration::from_millis(50) > deadline {
                 return Err(failure);
@@ -73,7 +73,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Unauthenticated`] if the peer does not prove the secret within two seconds; [`Error::Io`].
     pub fn answer(mut stream: TcpStream, secret: &Secret) -> Result<Self> {
-        let failed = |e| Error::io("take a connection", &e);
+        let failed = |e| Error::io("accept a connection", &e);
         stream.set_nonblocking(false).map_err(failed)?;
         secret.answer(&mut stream, Instant::now() + HANDSHAKE)?;
         Self::new(stream)
@@ -115,7 +115,7 @@ impl Channel {
             Ok(Next::Frame(message)) => Ok(Received::Message(message)),
             Ok(Next::Idle) => Ok(Received::Nothing),
             Ok(Next::Closed) => Ok(Received::Closed),
-            Err(error) => Err(Error::io(format!("hear from {}", self.peer), &error)),
+            Err(error) => Err(Error::io(format!("receive from {}", self.peer), &error)),
         }
     }
 

@@ -87,7 +87,7 @@ impl RendezvousConfig {
             let mpi = mpi::world()?;
             if (mpi.rank, mpi.size) != (rank, world) {
                 return Err(Error::Invalid(format!(
-                    "this is rank {rank} of {world}, but to MPI it is rank {} of {}: start it with mpirun, and leave rank and world size to mpi://",
+                    "this is rank {rank} of {world}, but MPI reports rank {} of {}: start it with mpirun, and leave rank and world size to mpi://",
                     mpi.rank, mpi.size
                 )));
             }
@@ -102,7 +102,12 @@ impl RendezvousConfig {
                 // next port.
                 let taken = env::var("TORCHELASTIC_USE_AGENT_STORE").is_ok_and(|value| value == "True");
                 let port = if taken { port.checked_add(1) } else { Some(port) };
-                let port = port.ok_or_else(|| Error::Invalid("MASTER_PORT is 65535; under torchrun the port after it is needed, so choose a lower one".into()))?;
+                let port = port.ok_or_else(|| {
+                    Error::Invalid(
+                        "MASTER_PORT is 65535; torchrun also needs the next port, so choose a lower one"
+                            .into(),
+                    )
+                })?;
                 address::join(&host, port)
             }
             Some(InitMethod::Tcp(address)) => address.clone(),
@@ -131,7 +136,7 @@ impl RendezvousConfig {
             Some(secret) => Ok(secret.clone()),
             None if self.loopback()? => Ok(Secret::derived(&self.address)),
             None => Err(Error::Invalid(format!(
-                "the world meets at {}, which is not this machine alone, and there is no secret: set BURN_DDP_SECRET to the same long random text on all ranks",
+                "the ranks meet at {}, which other machines can reach, without a secret: set BURN_DDP_SECRET to the same long random text on all ranks",
                 self.address
             ))),
         }

@@ -131,7 +131,7 @@ impl Control {
         control.members = control.welcome(server, wait)?;
         if control.members.len() != world {
             return Err(Error::Invalid(format!(
-                "rank 0 counts {} ranks, not {world}",
+                "this rank has world size {world}, but rank 0 has {}",
                 control.members.len()
             )));
         }
@@ -171,7 +171,7 @@ impl Control {
                 let error = match error {
                     Error::Timeout { call, seconds, absent } if gone.is_none() => {
                         let silent = "rank 0 does not answer (stopped or unreachable)";
-                        Error::Timeout { call, seconds, absent: format!("{silent}; this rank was {absent}") }
+                        Error::Timeout { call, seconds, absent: format!("{silent}; {absent}") }
                     }
                     other => other,
                 };

@@ -168,10 +168,10 @@ impl LocalMember {
     /// This rank's communicator in a group. The first rank creates those of all ranks.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the rank is taken or the group cannot be created.
+    /// [`Error::Invalid`] if the rank is in use or the group cannot be created.
     pub fn communicator(&self, group: u64, rank: usize, size: usize) -> Result<ThreadCommunicator> {
         let mut state = self.job.lock();
-        let taken = || Error::Invalid(format!("rank {rank} of {size} is taken in this group"));
+        let taken = || Error::Invalid(format!("rank {rank} of {size} is already in use in this group"));
         let communicators = match state.unclaimed.entry(group) {
             Entry::Occupied(room) => room.into_mut(),
             Entry::Vacant(room) => room.insert(ThreadGroup::create(size)?.into_iter().map(Some).collect()),

@@ -42,7 +42,7 @@ use std::{
 };
 use wire::{PendingCall, Place, Stall};
 
-/// A group as its arbiter sees it.
+/// State of a group at its arbiter.
 pub(crate) trait Watched: Send + Sync {
     fn id(&self) -> u64;
     /// Number of the last collective; outlives the group.

@@ -96,7 +96,7 @@ impl Secret {
     /// The dialler's side of the handshake.
     pub(crate) fn dial(&self, stream: &mut TcpStream, deadline: Instant) -> Result<()> {
         let peer = peer(stream);
-        let lost = |error: io::Error| Error::io(format!("prove the job's secret to {peer}"), &error);
+        let lost = |error: io::Error| Error::io(format!("authenticate to {peer}"), &error);
         let mine = nonce();
         let mut hello = MAGIC.to_vec();
         hello.extend(mine);

@@ -1,5 +1,5 @@
-//! Callbacks and metrics for what each rank computes. Their states are joined over ranks at the end of every
-//! evaluation, if they implement `Distributed`.
+//! Callbacks and metrics on each rank's values. States that implement `Distributed` are joined over ranks after
+//! every evaluation.
 
 use super::{EpochReport, Observer, TrainedOutput, ValidOutput};
 use crate::{Error, ProcessGroup, Result};
@@ -15,23 +15,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A callback or burn-train [`Metric`] whose state can be gathered from every rank and joined.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` sees one rank's samples only",
-    label = "not allowed in a world of many ranks",
-    note = "implement `collective::strategy::Distributed`, which says how the ranks' states are joined"
+    message = "`{Self}` covers one rank's samples only",
+    label = "not supported with several ranks",
+    note = "implement `collective::strategy::Distributed`, which defines how the ranks' states are joined"
 )]
 pub trait Distributed {
-    /// Sums and counts, or whatever joins without counting a sample twice.
+    /// State such as sums and counts, which can be joined without counting a sample twice.
     type State: Serialize + DeserializeOwned;
     /// This rank's state since the last [`join`](Self::join).
     fn state(&mut self) -> Self::State;
-    /// Replaces the state by those of all ranks, in rank order. Called on every rank with the same
-    /// states.
+    /// Replaces the state by the joined `states` of all ranks.
+    ///
+    /// Called on every rank with equal states in rank order.
     fn join(&mut self, states: Vec<Self::State>);
 }
 
-/// A [`Distributed`] whose state's type is not named; implemented for all of them.
+/// Object-safe form of [`Distributed`], implemented for all its implementors.
 pub trait Join {
-    /// Joins over all ranks of `group`, which all call it.
+    /// Joins the state over all ranks of `group`. Every rank must call it.
     ///
     /// # Errors
     /// If the group fails.
@@ -46,57 +47,60 @@ impl<T: Distributed> Join for T {
     }
 }
 
-/// Observes what each rank computes. For values that are the same on all ranks, an
-/// [`Observer`](super::Observer) is enough.
+/// Observes each rank's batches, gradients and outputs.
+///
+/// For values that are equal on all ranks, an [`Observer`](super::Observer) is sufficient.
 pub trait Callback<M: LearnerModel>: Send {
-    /// Its name in errors.
+    /// Name of the callback in errors.
     fn name(&self) -> String {
         std::any::type_name::<Self>().into()
     }
 
-    /// A training batch of this rank, of `samples` samples.
+    /// Called after a training batch of this rank with `samples` samples.
     ///
     /// # Errors
-    /// A reason, which ends the run.
+    /// An error message, which ends the run.
     fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) -> Result<(), String> {
         Ok(())
     }
 
-    /// The gradients of step `step`, counted from 1, averaged over all ranks and clipped, before the
-    /// optimizer takes them: the same on every rank. `model` has their parameters. In f16 there are
-    /// none in a step that overflowed.
+    /// Called before the optimizer step with the averaged and clipped gradients, equal on every rank.
+    ///
+    /// `step` counts from 1, and `model` has the parameters. In f16, a step that overflowed has no gradients.
     ///
     /// # Errors
-    /// A reason, which ends the run.
+    /// An error message, which ends the run.
     fn averaged(&mut self, _step: usize, _model: &M, _grads: &GradientsParams) -> Result<(), String> {
         Ok(())
     }
 
-    /// An evaluation batch of this rank. Every sample comes once, on one rank.
+    /// Called after an evaluation batch of this rank. Every sample is in exactly one rank's batches.
     ///
     /// # Errors
-    /// A reason, which ends the run.
+    /// An error message, which ends the run.
     fn evaluated(&mut self, _output: &ValidOutput<M>, _samples: usize) -> Result<(), String> {
         Ok(())
     }
 
-    /// This callback as a [`Distributed`] one, whose states are joined after each evaluation: `Some(self)`.
-    /// A callback without it is refused in a world of several ranks.
+    /// Returns `Some(self)` if the callback is [`Distributed`], so that its states are joined after each evaluation.
+    ///
+    /// Callbacks that return `None` are refused if there are several ranks.
     fn distributed(&mut self) -> Option<&mut dyn Join> {
         None
     }
 
-    /// Called after an epoch's evaluation, with the joined state on every rank. A name and value that it returns are
-    /// passed to the [`Observer`](super::Observer). Reset the state here.
+    /// Called after an epoch's evaluation with the joined state on every rank.
+    ///
+    /// A returned name and value are passed to the [`Observer`](super::Observer). Reset the state here.
     ///
     /// # Errors
-    /// A reason, which ends the run.
+    /// An error message, which ends the run.
     fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<(String, String)>, String> {
         Ok(None)
     }
 }
 
-/// A burn-train metric over evaluation outputs, as a callback.
+/// Adapter of a burn-train metric over evaluation outputs to a callback.
 pub(super) struct OfMetric<T>(pub T);
 
 impl<T: Metric> OfMetric<T> {
@@ -151,14 +155,14 @@ impl<M: LearnerModel> Callbacks<M> {
         self.all().extend(callbacks);
     }
 
-    /// Refuses callbacks that would be wrong in a world of many ranks.
+    /// Refuses callbacks that are not distributed if there are several ranks.
     ///
     /// # Errors
     /// [`Error::Invalid`] that names the callback.
     pub fn admit(&self, ranks: usize) -> Result<()> {
         match self.all().iter_mut().find_map(|c| c.distributed().is_none().then(|| c.name())) {
             Some(name) if ranks > 1 => Err(Error::Invalid(format!(
-                "callback {name} sees one rank's samples only, and there are {ranks} ranks: implement \
+                "callback {name} covers one rank's samples only, but there are {ranks} ranks: implement \
                  collective::strategy::Distributed for it and return Some(self) from its `distributed`, or \
                  train on one device"
             ))),
@@ -173,7 +177,7 @@ impl<M: LearnerModel> Callbacks<M> {
     /// Calls `act` on every callback, in the order in which they were added.
     ///
     /// # Errors
-    /// The first reason, as [`Error::Invalid`].
+    /// [`Error::Invalid`] with the first error of a callback.
     pub fn each(&self, mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>) -> Result<()> {
         self.all().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
     }

@@ -1,4 +1,4 @@
-//! What may happen between two optimizer steps on all ranks together: taking a checkpoint, and stopping.
+//! Checkpoints and coordinated stops between two optimizer steps.
 
 use super::{EpochReport, Snapshot};
 use std::sync::{
@@ -11,21 +11,21 @@ pub trait CheckpointSink: Send + Sync {
     /// Stores a checkpoint. An error ends the run on all ranks.
     ///
     /// # Errors
-    /// What went wrong, for the user.
+    /// The error message for the user.
     fn keep(&self, snapshot: &Snapshot) -> Result<(), String>;
 
-    /// Whether training ends after this evaluation, although there are epochs left.
+    /// Whether training ends after this evaluation, before the last epoch.
     fn is_over(&self, _report: &EpochReport) -> bool {
         false
     }
 }
 
-/// When checkpoints are taken.
+/// Schedule and storage of checkpoints.
 #[derive(Clone, Default)]
 pub struct Checkpoints {
-    /// After this many optimizer steps each, besides the end of every epoch; the same on all ranks.
+    /// Optimizer steps between checkpoints, besides those at the end of every epoch; equal on all ranks.
     pub every: Option<usize>,
-    /// Rank 0's; the other ranks' is not used.
+    /// Storage on rank 0; ignored on the other ranks.
     pub sink: Option<Arc<dyn CheckpointSink>>,
 }
 
@@ -39,12 +39,12 @@ pub struct StopRequest {
 }
 
 impl StopRequest {
-    /// `ask` returns 0 to continue, or a number, such as a signal's, to stop.
+    /// Creates a request. `ask` returns 0 to continue, or a number such as a signal's to stop.
     pub fn new(ask: impl Fn() -> u8 + Send + Sync + 'static) -> Self {
         Self { ask: Box::new(ask), agreed: AtomicU8::new(0) }
     }
 
-    /// The largest number of all ranks, if the run stopped for it.
+    /// Largest number of all ranks, if the run stopped because of it.
     pub fn agreed(&self) -> Option<u8> {
         Some(self.agreed.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
     }

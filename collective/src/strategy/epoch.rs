@@ -1,4 +1,4 @@
-//! The steps of one epoch, on every rank.
+//! Steps of one epoch on every rank.
 
 use super::{
     StepReport, TrainInput, TrainedOutput, ValidOutput,
@@ -19,10 +19,10 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// The steps that are left of the epoch; whether none is left behind.
+    /// Runs the remaining steps of the epoch. Returns whether the epoch is complete.
     ///
-    /// On a GPU a step is completed when the next one is launched, so that the GPU always has work. At a
-    /// checkpoint, a stop and the end no step is left incomplete.
+    /// On a GPU, a step is completed after the next one is launched, so that the GPU always has work. At a
+    /// checkpoint, a stop and the end, all steps are complete.
     pub(super) fn train(&mut self) -> Result<bool, Stop> {
         let (settings, epoch, done) = (self.settings, self.position.epoch, self.position.done());
         let (steps, total) = (
@@ -63,8 +63,9 @@ where
         Ok(batches.peek().is_none())
     }
 
-    /// Forward and backward over as many batches as make a step, average, optimize. `None` at the
-    /// end of the epoch, which comes at the same time on all ranks.
+    /// Runs forward and backward over the batches of a step, averages the gradients, and updates the parameters.
+    ///
+    /// `None` at the end of the epoch, which all ranks reach at the same step.
     fn train_step(
         &mut self,
         batches: &mut Peekable<ShardedBatches<TrainInput<M>>>,
@@ -93,7 +94,7 @@ where
         }
     }
 
-    /// Gives the gradients of a step to the optimizer, and starts to read its totals.
+    /// Runs the optimizer on the gradients of a step, and starts to read its totals.
     fn optimize(&mut self, model: &M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
         let SynchronisedStep { grads, own, totals, flags, norm, samples, batches, loss_scale, skipped } =
             step;
@@ -120,7 +121,7 @@ where
         Ok(LaunchedStep::start(report, lr, done, flags[0] > 0.0, own, totals, norm)?)
     }
 
-    /// Warns of parameters that not all ranks use, of the first skipped step, and of the end of overlap.
+    /// Warns of parameters that only some ranks use, of the first skipped step, and of disabled overlap.
     fn warn(&mut self, loss_scale: Option<f32>) {
         let observer = &self.settings.observer;
         if self.position.step == 1 {

@@ -1,4 +1,4 @@
-//! Evaluation: every sample once, over all ranks.
+//! Evaluation over all ranks, which counts every sample once.
 
 use super::{
     EpochReport, TrainedOutput, ValidInput, ValidOutput,
@@ -22,7 +22,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Adds a batch's totals, and how many samples it has.
+    /// Adds the totals and the number of samples of a batch.
     fn add(&mut self, (totals, samples): (Readback, usize)) -> Result<()> {
         add_totals(&mut self.sums, &totals.wait()?.concat());
         self.samples += samples;
@@ -52,7 +52,7 @@ where
         Ok(totals)
     }
 
-    /// Evaluates the test set, if there is one, at the end of a run whose last epoch has this report.
+    /// Evaluates the test set, if any, at the end of a run; `last` is the report of the last epoch.
     pub(super) fn test(&mut self, last: EpochReport) -> Result<(), Stop> {
         let settings = self.settings;
         let Some(test) = &settings.test else { return Ok(()) };
@@ -71,7 +71,7 @@ where
     ) -> Result<Totals, Stop> {
         let settings = self.settings;
         let (model, mut mine) = (self.learner.model().valid(), Totals::default());
-        // A batch's totals are awaited when the next one is launched.
+        // Waits for a batch's totals after the next batch is launched.
         let mut launched = None;
         for batch in loader.epoch(1, 0, &settings.device.clone().inner()) {
             let batch = batch.map_err(|error| self.bad_data(error))?;

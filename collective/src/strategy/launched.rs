@@ -1,5 +1,4 @@
-//! Launched steps, and what happens when their totals are on the host: the checks, and the
-//! reports to observers and metrics.
+//! Launched steps; checks and reports to observers and metrics once their totals are on the host.
 
 use super::{
     StepReport, TrainedOutput, ValidOutput,
@@ -19,16 +18,16 @@ use std::time::Instant;
 
 /// A launched step, whose totals are being copied to the host.
 pub(super) struct LaunchedStep {
-    /// Without loss and time.
+    /// Report without loss and time.
     report: StepReport,
     lr: ModuleLearningRate,
-    /// Samples of the epoch with this step's, over all ranks.
+    /// Number of samples of the epoch up to this step, over all ranks.
     done: usize,
-    /// Whether any rank was asked to stop: ranks stop together.
+    /// Whether any rank was asked to stop; all ranks then stop.
     pub stop: bool,
-    /// This rank's totals.
+    /// Totals of this rank.
     own: Tensor<1>,
-    /// The totals over all ranks, then the norm of the gradients if that is on the device.
+    /// Totals over all ranks, followed by the norm of the gradients if that is on the device.
     values: Readback,
 }
 
@@ -56,10 +55,10 @@ impl LaunchedStep {
     }
 }
 
-/// The time of steps, and of the epoch.
+/// Time of the steps and of the epoch.
 pub(super) struct Clock {
     epoch: Instant,
-    /// Seconds of the epoch before that.
+    /// Training time of the epoch before a resume, in seconds.
     earlier: f64,
     step: Instant,
 }
@@ -103,8 +102,9 @@ where
         Ok(())
     }
 
-    /// The error to end with when a step failed that was launched behind `launched`, which comes first: a
-    /// loss that is not finite explains what follows.
+    /// Returns the error to report when a step after `launched` failed.
+    ///
+    /// The totals of `launched` are checked first, because a non-finite loss is the cause of later failures.
     pub(super) fn failed_after(
         &mut self,
         launched: Option<LaunchedStep>,

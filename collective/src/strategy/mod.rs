@@ -1,4 +1,4 @@
-//! Strategies for burn-train that train one model on many ranks or devices, and what they report.
+//! Strategies for burn-train that train one model on several ranks or devices, and their reports.
 
 mod callback;
 mod checkpoints;
@@ -32,20 +32,20 @@ pub type ValidInput<M> = <M as InferenceStep>::Input;
 /// Output of a model's evaluation step.
 pub type ValidOutput<M> = <M as InferenceStep>::Output;
 
-/// One optimizer step, over all ranks.
+/// Report of one optimizer step over all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport {
-    /// Counted from 1 over the whole run.
+    /// Step number, from 1 over the whole run.
     pub step: usize,
-    /// Counted from 1.
+    /// Epoch, from 1.
     pub epoch: usize,
-    /// Mean over the samples of the global batch.
+    /// Mean loss over the samples of the global batch.
     pub loss: f64,
     /// Learning rate.
     pub lr: f64,
-    /// Samples of this step over all ranks.
+    /// Number of samples of this step over all ranks.
     pub samples: usize,
-    /// From the end of the previous step to the end of this one.
+    /// Time from the end of the previous step to the end of this one.
     pub elapsed: Duration,
     /// Factor by which this step's loss was scaled; `None` except for f16.
     pub loss_scale: Option<f32>,
@@ -53,71 +53,72 @@ pub struct StepReport {
     pub skipped: bool,
 }
 
-/// One epoch, over all ranks.
+/// Report of one epoch over all ranks.
 #[derive(Clone, Debug, Default)]
 pub struct EpochReport {
-    /// Counted from 1.
+    /// Epoch, from 1.
     pub epoch: usize,
-    /// Mean over every training sample seen in this epoch.
+    /// Mean training loss over all samples of this epoch.
     pub train_loss: f64,
-    /// How many these were, over all ranks.
+    /// Number of training samples over all ranks.
     pub train_samples: usize,
-    /// Totals over the whole evaluation set, as [`StepOutput::totals`](crate::metric::StepOutput::totals)
-    /// orders them; each sample counted once.
+    /// Totals over the evaluation set, in the order of [`StepOutput::totals`](crate::metric::StepOutput::totals).
     pub valid_totals: Vec<f64>,
-    /// Samples of the evaluation set.
+    /// Number of samples of the evaluation set.
     pub valid_samples: usize,
-    /// Training alone, without evaluation; with what a run did before it was resumed.
+    /// Training time without evaluation, including the part of the epoch before a resume.
     pub train_time: Duration,
-    /// Training and evaluation.
+    /// Time of training and evaluation.
     pub elapsed: Duration,
-    /// Digest of all parameters and buffers, found equal on all ranks.
+    /// Digest of all parameters and buffers, which is verified to be equal on all ranks.
     pub digest: String,
-    /// Where each rank's training time went.
+    /// Breakdown of each rank's training time.
     pub ranks: Vec<RankTime>,
-    /// Steps that the optimizer skipped because gradients overflowed f16.
+    /// Number of steps that the optimizer skipped because gradients overflowed f16.
     pub skipped_steps: usize,
     /// Factor by which the next step's loss is scaled; `None` except for f16.
     pub loss_scale: Option<f32>,
 }
 
-/// Breakdown of one rank's training time in one epoch and one process: a run that was resumed in the
-/// middle of an epoch counts only the time since.
+/// Breakdown of one rank's training time in one epoch.
 ///
-/// The rest of [`training`](Self::training) is computation: forward, backward, the optimizer,
-/// and communication that overlaps with backward.
+/// After a resume in the middle of an epoch, it covers only the time since then. The rest of
+/// [`training`](Self::training) is computation: forward, backward, optimizer, and communication that overlaps with
+/// backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankTime {
-    /// All steps, without evaluation.
+    /// Time of all steps, without evaluation.
     pub training: Duration,
-    /// Waiting for the next batch.
+    /// Time spent waiting for the next batch.
     pub data: Duration,
-    /// Waiting for the gradients of all ranks after backward. Where gradients stay in the
-    /// devices' memory, the devices wait and the host does not: then it is only what the host waited.
+    /// Time spent waiting for the gradients of all ranks after backward.
+    ///
+    /// If gradients stay in device memory, devices wait instead of hosts. The value is then the host's part only.
     pub gradients: Duration,
 }
 
 /// Observes a run. Called on every rank with the same global values; all methods have defaults.
 pub trait Observer: Send + Sync {
-    /// An epoch begins, with this many optimizer steps and samples left in it.
+    /// Called when an epoch begins, with its remaining numbers of optimizer steps and samples.
     fn epoch_started(&self, _epoch: usize, _steps: usize, _samples: usize) {}
-    /// An optimizer step is done.
+    /// Called after an optimizer step.
     fn step_done(&self, _report: &StepReport) {}
-    /// An evaluation begins, over this many samples of all ranks.
+    /// Called when an evaluation begins, with its number of samples over all ranks.
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {}
-    /// An epoch and its evaluation are done.
+    /// Called after an epoch and its evaluation.
     fn epoch_done(&self, _report: &EpochReport) {}
-    /// The test set of [`with_test`](ParallelStrategy::with_test) is evaluated. The report is that of the last epoch with
-    /// the totals of the test set.
+    /// Called after the evaluation of the test set of [`with_test`](ParallelStrategy::with_test).
+    ///
+    /// The report is that of the last epoch, with the totals of the test set.
     fn tested(&self, _report: &EpochReport) {}
-    /// A [`Callback`] or a metric given to [`with_metric`](ParallelStrategy::with_metric) has a value for an epoch, over
-    /// all ranks.
+    /// Called with the value of a [`Callback`], or of a metric of [`with_metric`](ParallelStrategy::with_metric), for
+    /// an epoch over all ranks.
     fn metric_logged(&self, _epoch: usize, _name: &str, _value: &str) {}
-    /// A warning for the user.
+    /// Called with a warning for the user.
     fn warned(&self, _message: &str) {}
 }
 
-/// Several observers, called in turn.
+/// Several observers, called in order.
 impl Observer for Vec<Arc<dyn Observer>> {
     fn epoch_started(&self, epoch: usize, steps: usize, samples: usize) {
         self.iter().for_each(|o| o.epoch_started(epoch, steps, samples));

@@ -1,5 +1,4 @@
-//! The loop that a strategy runs on every rank: epochs, the checks and checkpoints between them, and stopping
-//! together.
+//! The training loop of a strategy on every rank: epochs, checks, checkpoints and coordinated stops.
 
 use super::{
     ComputeBatch, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput,
@@ -9,13 +8,13 @@ use crate::{Error, ReduceOp, metric::StepOutput, module_state, wrapper::engine::
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
 
-/// Why a run ends before its last epoch.
+/// Reason why a run ends before its last epoch.
 pub(super) enum Stop {
-    /// The group failed, or the ranks disagree.
+    /// The group failed, or the replicas differ.
     Failed(Error),
-    /// burn-train's interrupter was asked to stop, here or on another rank.
+    /// burn-train's interrupter was triggered on some rank.
     Interrupted,
-    /// The answer of a rank's [`StopRequest`](super::StopRequest).
+    /// A rank's [`StopRequest`](super::StopRequest) returned this number.
     Asked(u8),
 }
 
@@ -32,12 +31,12 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub learner: Learner<M>,
     pub components: TrainingComponents<M>,
     pub engine: Engine,
-    /// Whether the user was warned that overlap has ended.
+    /// Whether the user was warned that overlap is disabled.
     pub warned: bool,
     /// Whether the user was warned that steps are skipped.
     pub warned_of_skips: bool,
     pub position: Position,
-    /// Of this rank, in the epoch in progress.
+    /// Time of this rank in the epoch in progress.
     pub time: RankTime,
 }
 
@@ -46,7 +45,7 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// The whole run, or what is left of it.
+    /// Runs all remaining epochs.
     pub fn epochs(&mut self) -> Result<(), Stop> {
         self.share_model()?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
@@ -92,14 +91,14 @@ where
         self.test(last)
     }
 
-    /// Where each rank's time went in the epoch that ends.
+    /// Collects each rank's time in the finished epoch.
     fn rank_times(&mut self) -> Result<Vec<RankTime>, Stop> {
         let time =
             RankTime { gradients: self.engine.reducer.take_waited(), ..std::mem::take(&mut self.time) };
         Ok(self.settings.group.all_gather_object(&time)?)
     }
 
-    /// A checkpoint, and whether to end here although epochs are left: by rank 0's decision.
+    /// Takes a checkpoint and returns rank 0's decision whether to end before the last epoch.
     fn end_of_epoch(&mut self, report: &EpochReport) -> Result<bool, Stop> {
         self.event(LearnerEvent::EndEpoch(report.epoch));
         let settings = self.settings;
@@ -125,7 +124,7 @@ where
         }
     }
 
-    /// How to end a step after which some rank wants to.
+    /// Determines the reason of a stop that some rank requested, and takes a checkpoint.
     pub(super) fn stop(&mut self) -> Result<Stop, Stop> {
         let mut asked = [self.settings.asked()];
         self.settings.group.all_reduce(&mut asked, ReduceOp::Max)?;
@@ -138,7 +137,7 @@ where
         }
     }
 
-    /// A checkpoint of where the run is, if any are taken. All ranks wait until it is on disk.
+    /// Takes a checkpoint, if enabled. All ranks wait until it is on disk.
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
         let settings = self.settings;
         let Some(checkpoints) = &settings.checkpoints else { return Ok(()) };
@@ -161,15 +160,15 @@ where
         self.settings.max_steps.is_some_and(|max| self.position.step >= max)
     }
 
-    /// Gives every rank rank 0's parameters and buffers.
+    /// Broadcasts rank 0's parameters and buffers.
     fn share_model(&mut self) -> Result<(), Stop> {
         let model = module_state::broadcast(self.learner.model(), &self.settings.group, 0)?;
         self.replace_model(model);
         Ok(())
     }
 
-    /// Verifies that no replica has drifted, and gives every rank rank 0's BatchNorm statistics, which
-    /// differ between ranks, as in PyTorch.
+    /// Verifies that all replicas are equal, and broadcasts rank 0's BatchNorm statistics, which differ between ranks
+    /// as in PyTorch.
     fn verify_replicas(&mut self, when: &str) -> Result<String, Stop> {
         let (model, digest) =
             module_state::verify_and_share_buffers(self.learner.model(), &self.settings.group, 0, when)?;
@@ -177,7 +176,7 @@ where
         Ok(digest)
     }
 
-    /// Rank 0's model is the one that the others receive.
+    /// Rank 0's model, which the other ranks receive.
     fn replace_model(&mut self, model: M) {
         if self.settings.group.rank() > 0 {
             self.learner.load_model(model.into_record());
@@ -185,7 +184,7 @@ where
     }
 
     pub(super) fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {
-        // A loader may have asked the other ranks; what happened there is not about this rank's data.
+        // The loader may have called the group, whose errors are not about this rank's data.
         let collective = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
         let rank = self.settings.group.rank();
         Stop::Failed(

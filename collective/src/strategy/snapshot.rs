@@ -1,4 +1,4 @@
-//! The state of a run between two optimizer steps: taken from a learner, loaded into one, and broadcast from rank 0.
+//! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
 use crate::{Error, ProcessGroup, Result, loader::EpochProgress};
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
@@ -21,38 +21,38 @@ use std::{
     },
 };
 
-/// The position of a run, between two optimizer steps.
+/// Position of a run between two optimizer steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
-    /// Optimizer steps done over the whole run.
+    /// Number of optimizer steps of the whole run so far.
     pub step: usize,
-    /// The epoch in progress, from 1; behind an epoch's evaluation, the next one.
+    /// Epoch in progress, from 1; after an epoch's evaluation, the next one.
     pub epoch: usize,
-    /// Batches of each rank in `epoch`, at the world size that trained them.
+    /// Number of batches of each rank in `epoch`, at the world size at which they were trained.
     pub batches: usize,
-    /// Samples over all ranks in `epoch`: its global order is done up to here.
+    /// Number of samples of all ranks in `epoch`, from the start of its global order.
     pub samples: usize,
     /// Sums over these samples, as [`StepOutput::totals`](crate::metric::StepOutput::totals) orders them.
     pub totals: Vec<f64>,
-    /// Seconds that training in `epoch` took so far.
+    /// Training time of `epoch` so far in seconds.
     pub seconds: f64,
-    /// Whether the parameters have been evaluated as they are here.
+    /// Whether these parameters have been evaluated.
     pub evaluated: bool,
-    /// Of f16: what losses are scaled by, and the steps since that last changed.
+    /// Loss scale of f16, and the number of steps since it last changed.
     #[serde(default)]
     pub loss_scale: Option<(f32, u32)>,
-    /// Of f16: steps of `epoch` that were skipped because gradients overflowed.
+    /// Number of steps of `epoch` that were skipped because gradients overflowed f16.
     #[serde(default)]
     pub skipped: usize,
 }
 
 impl Position {
-    /// The beginning of a run.
+    /// Position at the start of a run.
     pub fn start() -> Self {
         Self { epoch: 1, ..Self::default() }
     }
 
-    /// How much of the epoch is done.
+    /// Finished part of the epoch.
     pub fn done(&self) -> EpochProgress {
         EpochProgress { batches: self.batches, samples: self.samples }
     }
@@ -62,32 +62,33 @@ impl Position {
     }
 }
 
-/// A run between two optimizer steps. The three parts are Burn records, the same on every rank, so
-/// that one rank can keep them for all.
+/// State of a run between two optimizer steps.
 ///
-/// The error feedback of a compression hook and the state of callbacks are not included: they restart empty.
+/// The three parts are Burn records. They are equal on every rank, so that one rank can store them for all.
+///
+/// The error feedback of a compression hook and the state of callbacks are not included and start empty after a resume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// The position of the run.
+    /// Position of the run.
     pub position: Position,
-    /// Parameters and buffers: a module record.
+    /// Module record with parameters and buffers.
     pub model: Vec<u8>,
-    /// The optimizer's state: its record.
+    /// Optimizer record.
     pub optimizer: Vec<u8>,
-    /// The learning-rate scheduler.
+    /// Learning-rate scheduler record.
     pub scheduler: Vec<u8>,
 }
 
 impl Snapshot {
-    /// Of `learner` as it is now.
+    /// Takes a snapshot of `learner`.
     pub(super) fn take<M: LearnerModel>(
         learner: &Learner<M>,
         store: &EventStoreClient,
         position: Position,
     ) -> Result<Self> {
-        // Folds the last update of BatchNorm's running statistics in.
+        // Applies the last update of BatchNorm's running statistics.
         let _ = learner.model().valid();
-        // burn-train hands the optimizer's state to checkpointers only.
+        // burn-train passes the optimizer's state to checkpointers only.
         let (module, modules) = channel();
         let (optimizer, optimizers) = channel();
         let (scheduler, schedulers) = channel();
@@ -97,7 +98,7 @@ impl Snapshot {
             position.epoch,
             store,
         );
-        let lost = |_| Error::Invalid("a checkpoint was taken, and did not arrive".into());
+        let lost = |_| Error::Invalid("a requested checkpoint was not delivered".into());
         let (module, optimizer): (ModuleRecord, OptimizerRecord) =
             (modules.recv().map_err(lost)?, optimizers.recv().map_err(lost)?);
         let scheduler: LrSchedulerRecord = schedulers.recv().map_err(lost)?;
@@ -128,7 +129,7 @@ impl Snapshot {
         learner.load_model(model.map_err(|error| misfit("model", error.to_string()))?);
         let optimizer = OptimizerRecord::from_bytes(bytes(&self.optimizer));
         let optimizer = optimizer.map_err(|error| misfit("optimizer state", error.to_string()))?;
-        // Burn builds it on the default device first, and panics if that is not there.
+        // Burn creates it on the default device first, and panics if that device is missing.
         catch_unwind(AssertUnwindSafe(|| learner.load_optim(optimizer))).map_err(|_| {
             let reason = "Burn could not load it on its default device; name another with BURN_DEVICE";
             misfit("optimizer state", reason.into())
@@ -138,7 +139,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Broadcasts rank 0's snapshot; the other ranks' are ignored. Every rank must call it.
+    /// Broadcasts rank 0's snapshot. Every rank must call it; the other ranks' snapshots are ignored.
     ///
     /// # Errors
     /// If the group fails.
@@ -163,7 +164,7 @@ impl Snapshot {
     }
 }
 
-/// Burn's message with every shape written as `[128, 26]` in place of `Shape { dims: [128, 26] }`.
+/// Replaces `Shape { dims: [128, 26] }` by `[128, 26]` in Burn's message.
 fn plain_shapes(message: &str) -> String {
     let mut parts = message.split("Shape { dims: ");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -194,7 +195,7 @@ impl<R: Checkpoint> Checkpointer<R> for Tray<R> {
     }
 }
 
-/// Saves whenever it is asked.
+/// A checkpointing strategy that saves at every request.
 struct Now;
 
 impl CheckpointingStrategy for Now {

@@ -18,13 +18,14 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 
-/// A Burn backend whose batches can be normalised together with other ranks'.
+/// A Burn backend that supports synchronised batch normalisation.
 #[cfg_attr(feature = "cube", backend_extension(Autodiff, Flex, Cube))]
 #[cfg_attr(not(feature = "cube"), backend_extension(Autodiff, Flex))]
 pub trait SyncBatchNormBackend: CollectiveBackend {
-    /// The normalised `x`, of its shape `[batch, channels, ...]`, and the mean and variance over
-    /// all ranks, `[channels]`, which are constants to autodiff. If the group fails they mean
-    /// nothing, and the group remembers why.
+    /// Normalises `x` of shape `[batch, channels, ...]`; also returns mean and variance over all ranks, `[channels]`.
+    ///
+    /// Mean and variance are constants for autodiff. If the group fails, the results are undefined and the group
+    /// keeps the cause.
     fn sync_batch_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,

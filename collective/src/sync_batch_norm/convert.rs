@@ -1,9 +1,8 @@
-//! Giving every `SyncBatchNorm` of a model its process group.
+//! Sets the process group of every `SyncBatchNorm` of a model.
 //!
-//! Burn's modules are plain structs, and what walks them is shown their parameters only: a
-//! `burn::nn::BatchNorm` in a model's field cannot become another type, and its `forward` calls
-//! nothing that could be replaced. So a model is written with the type `SyncBatchNorm`, and this
-//! finds the ones that are not.
+//! Burn's modules are plain structs, and mappers visit only their parameters: a `burn::nn::BatchNorm` in a model's
+//! field cannot become another type, and its `forward` has no hook. Models are therefore written with the type
+//! `SyncBatchNorm`, and this module reports the BatchNorm layers that are not.
 
 use crate::{Error, ProcessGroup, Result};
 use burn::module::{Flag, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -23,14 +22,13 @@ struct Conversion {
     found: HashSet<ParamId>,
 }
 
-/// Makes every [`SyncBatchNorm`](super::SyncBatchNorm) in `module` normalise together with the ranks of `group`. A module
-/// without BatchNorm stays as it is.
+/// Sets the process group of every [`SyncBatchNorm`](super::SyncBatchNorm) in `module`.
 ///
-/// Each rank calls it on its own replica; nothing is sent.
+/// A module without BatchNorm is returned unchanged. Each rank calls it on its own replica; nothing is sent.
 ///
 /// # Errors
-/// [`Error::Invalid`] naming every `burn::nn::BatchNorm` that is being trained, because that type
-/// cannot be synchronised. A frozen one is left alone: its statistics do not move.
+/// [`Error::Invalid`] naming every trainable `burn::nn::BatchNorm`, because that type cannot be synchronised. Frozen
+/// layers are ignored: their statistics do not change.
 pub fn convert_sync_batch_norm<M: Module>(module: M, group: &ProcessGroup) -> Result<M> {
     let mut survey = Survey::default();
     module.visit(&mut survey);
@@ -50,7 +48,7 @@ pub fn convert_sync_batch_norm<M: Module>(module: M, group: &ProcessGroup) -> Re
     )))
 }
 
-/// The group that `norm` gets, if its model is being converted.
+/// The group for `norm`, if its model is being converted.
 pub(super) fn group_for(norm: &BatchNorm) -> Option<ProcessGroup> {
     CONVERSION.with_borrow_mut(|conversion| {
         let conversion = conversion.as_mut()?;
@@ -60,9 +58,9 @@ pub(super) fn group_for(norm: &BatchNorm) -> Option<ProcessGroup> {
 }
 
 impl Conversion {
-    /// The converted module, and the gammas of what was converted.
+    /// Returns the converted module and the gammas of the converted layers.
     fn run<M: Module>(module: M, group: &ProcessGroup) -> (M, HashSet<ParamId>) {
-        /// Ends the conversion, also when a user's own module panics.
+        /// Ends the conversion, also if a user's module panics.
         struct End;
         impl Drop for End {
             fn drop(&mut self) {
@@ -76,11 +74,11 @@ impl Conversion {
     }
 }
 
-/// Changes no parameter.
+/// A mapper that changes no parameter.
 struct Keep;
 impl ModuleMapper for Keep {}
 
-/// The gamma and the path of each BatchNorm in training, of either type.
+/// Collects gamma and path of each trainable BatchNorm of either type.
 #[derive(Default)]
 struct Survey {
     /// Field names, and whether it is a BatchNorm's.
@@ -89,7 +87,7 @@ struct Survey {
 }
 
 impl Survey {
-    /// Whether the walk is at this field of a BatchNorm.
+    /// Whether the visitor is at this field of a BatchNorm.
     fn at(&self, field: &str) -> bool {
         self.path.last().is_some_and(|(name, in_batch_norm)| *in_batch_norm && name == field)
     }

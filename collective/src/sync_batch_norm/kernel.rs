@@ -1,9 +1,8 @@
-//! The arithmetic of SyncBatchNorm, on the tensors of any Burn backend.
+//! Arithmetic of SyncBatchNorm on tensors of any Burn backend.
 //!
-//! E[x²] − E[x]² loses everything where the mean is large against the deviation. So each rank
-//! measures its batch from its own mean, and the ranks' means and variances are combined as Chan,
-//! Golub and LeVeque do ("Algorithms for computing the sample variance", 1983). Half types are
-//! computed in f32.
+//! E[x²] − E[x]² loses all precision if the mean is large relative to the deviation. Each rank therefore computes
+//! deviations from its own mean, and the ranks' means and variances are combined as in Chan, Golub and LeVeque
+//! ("Algorithms for computing the sample variance", 1983). Half types are computed in f32.
 
 use super::passes::{BatchNormPasses, Centred, Statistics};
 use crate::{ProcessGroup, ReduceOp, tensor::Exchange};
@@ -11,21 +10,21 @@ use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};
 use std::ops::Range;
 
-/// How a batch is normalised.
+/// Settings of a normalisation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub group: ProcessGroup,
     pub epsilon: f64,
-    /// Whether the variance given back is the unbiased one.
+    /// Whether the returned variance is the unbiased one.
     pub unbiased: bool,
-    /// Of this rank's batch against the others'; 0 if it must not count.
+    /// Weight of this rank's batch; 0 to ignore it.
     pub weight: f64,
 }
 
 pub struct Forward<B: Backend> {
-    /// Of the input's shape and type.
+    /// Normalised values, with the input's shape and type.
     pub output: FloatTensor<B>,
-    /// Of all ranks' batches, `[channels]`.
+    /// Statistics of all ranks' batches, `[channels]`.
     pub mean: FloatTensor<B>,
     pub variance: FloatTensor<B>,
     pub statistics: Statistics<B>,
@@ -33,7 +32,7 @@ pub struct Forward<B: Backend> {
 
 pub struct Gradients<B: Backend> {
     pub input: Option<FloatTensor<B>>,
-    /// Of this rank's samples, `[channels]`.
+    /// Gradients over this rank's samples, `[channels]`.
     pub gamma: FloatTensor<B>,
     pub beta: FloatTensor<B>,
 }
@@ -58,11 +57,11 @@ pub fn forward<B: BatchNormPasses>(
     let (statistics, variance) = combine::<B>(all, channels, settings.epsilon);
 
     let output = match centred {
-        // No values, no work.
+        // An empty batch needs no computation.
         None => values,
         Some(centred) => {
             let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
-            // Own mean against that of all.
+            // Difference of the own mean to the global one.
             let own = B::float_add(
                 B::float_sub(centred.anchor.clone(), statistics.anchor.clone()),
                 B::float_sub(centred.rest.clone(), statistics.offset.clone()),
@@ -88,8 +87,9 @@ pub fn forward<B: BatchNormPasses>(
     }
 }
 
-/// The gradients for `grad`, that of the output. That of the input, if it is wanted, takes one
-/// all-reduce.
+/// Computes the gradients for `grad`, the gradient of the output.
+///
+/// The gradient of the input, if it is requested, needs one all-reduce.
 pub fn backward<B: BatchNormPasses>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
@@ -113,13 +113,13 @@ pub fn backward<B: BatchNormPasses>(
     let input = for_input.then(|| {
         let counts = settings.weight > 0.0 && !empty;
         let row = B::float_cat(vec![for_beta.clone(), for_gamma.clone()], 1);
-        // Not ×0: what does not count may be infinite.
+        // Not multiplied by 0, because ignored values may be infinite.
         let row = match counts {
             true => B::float_mul_scalar(row, Scalar::Float(settings.weight)),
             false => B::float_zeros(Shape::new([1, 2 * channels]), &device, wide.into()),
         };
         let all = B::exchange(row, Exchange::all_reduce(&settings.group, ReduceOp::Sum));
-        // The weight is taken out again, as all of this gradient will be weighted with it later.
+        // Divides by the weight, because the whole gradient is multiplied by it later.
         let factor = if counts { settings.weight.recip() } else { 0.0 };
         let mean = B::float_div(all, statistics.count.clone());
         let mean = B::float_mul_scalar(mean, Scalar::Float(factor));
@@ -133,13 +133,13 @@ pub fn backward<B: BatchNormPasses>(
 }
 
 impl<B: Backend> Centred<B> {
-    /// The statistics that are sent to the other ranks: `[1, 3 × channels + 2]`.
+    /// Statistics that are sent to the other ranks: `[1, 3 × channels + 2]`.
     fn row(&self, count: usize) -> FloatTensor<B> {
         let (device, dtype) = (self.rest.device(), self.rest.dtype());
         let number = |value: usize| {
             B::float_full(Shape::new([1, 1]), Scalar::Float(value as f64), &device, dtype.into())
         };
-        // In two digits, because f32 counts no further than 2²⁴.
+        // In two digits, because f32 represents integers exactly only up to 2²⁴.
         let (high, low) = (number(count / DIGIT), number(count % DIGIT));
         B::float_cat(vec![self.anchor.clone(), self.rest.clone(), self.variance.clone(), high, low], 1)
     }
@@ -147,8 +147,7 @@ impl<B: Backend> Centred<B> {
 
 const DIGIT: usize = 1 << 16;
 
-/// The statistics of all ranks, and their variance, from each rank's row. A row of zeros counts for
-/// nothing.
+/// Combines the ranks' rows to the statistics of all ranks and their variance. A row of zeros has no effect.
 fn combine<B: Backend>(
     rows: FloatTensor<B>,
     channels: usize,
@@ -163,7 +162,7 @@ fn combine<B: Backend>(
 
     let anchors = part(0);
     let anchor = mean(anchors.clone());
-    // Each rank's mean, measured from the common anchor.
+    // Each rank's mean relative to the common anchor.
     let means = B::float_add(B::float_sub(anchors, anchor.clone()), part(1));
     let offset = mean(means.clone());
     let apart = B::float_sub(means, offset.clone());
@@ -172,7 +171,7 @@ fn combine<B: Backend>(
     (Statistics { anchor, offset, inv_std: B::float_recip(std), count }, variance)
 }
 
-/// `[batch, channels, positions]`, in the type that is computed in.
+/// Reshapes to `[batch, channels, positions]`, in the type of the computation.
 fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let shape = x.shape();
     let wide = match x.dtype() {
@@ -187,7 +186,7 @@ fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     if tensor.dtype() == dtype { tensor } else { B::float_cast(tensor, dtype.into()) }
 }
 
-/// A parameter as `[1, channels]`.
+/// Reshapes a parameter to `[1, channels]`.
 fn line<B: Backend>(parameter: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     let channels = parameter.shape()[0];
     cast::<B>(B::float_reshape(parameter, Shape::new([1, channels])), dtype)

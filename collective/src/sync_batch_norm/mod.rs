@@ -1,10 +1,9 @@
 //! BatchNorm over the batches of all ranks together, on every Burn device.
 //!
-//! A [`SyncBatchNorm`] holds Burn's own `BatchNorm` and, once
-//! [`convert_sync_batch_norm`] or [`SyncBatchNorm::with_group`] gave it one, a process group. While
-//! it trains in a group of several ranks it makes one all-gather forwards and one all-reduce
-//! backwards. Frozen or in inference it is Burn's BatchNorm, to the bit; without a group or alone in it
-//! as well, except on a CPU, where the kernel is faster and rounds differently.
+//! A [`SyncBatchNorm`] contains Burn's `BatchNorm` and, after [`convert_sync_batch_norm`] or
+//! [`SyncBatchNorm::with_group`], a process group. In training with several ranks it makes one all-gather in forward
+//! and one all-reduce in backward. Frozen or in inference, it is bit-identical to Burn's BatchNorm. Without a group
+//! or in a group of one rank it is so as well, except on a CPU, where the kernel is faster and rounds differently.
 
 mod backend;
 mod convert;
@@ -25,8 +24,9 @@ use kernel::Settings;
 use kernels::host_tensor::is_host;
 use serde::{Deserialize, Serialize};
 
-/// Which variance of a batch of `n` values a channel goes into the running variance. Batches
-/// themselves are normalised with the population variance everywhere.
+/// Variance of a batch of `n` values per channel that updates the running variance.
+///
+/// Batches themselves are always normalised with the population variance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunningVariance {
     /// Divided by `n`, as Burn's BatchNorm keeps it.
@@ -35,28 +35,29 @@ pub enum RunningVariance {
     Unbiased,
 }
 
-/// Settings of a [`SyncBatchNorm`]: those of Burn's `BatchNormConfig`, with the same defaults, and
-/// one more.
+/// Settings of a [`SyncBatchNorm`].
+///
+/// They are those of Burn's `BatchNormConfig`, with the same defaults, and [`RunningVariance`].
 #[derive(Config, Debug)]
 pub struct SyncBatchNormConfig {
-    /// Number of channels, from 1.
+    /// Number of channels, at least 1.
     pub num_features: usize,
-    /// Added to the variance, above 0.
+    /// Constant added to the variance, above 0.
     #[config(default = 1e-5)]
     pub epsilon: f64,
     /// Weight of a new batch in the running statistics, 0 to 1.
     #[config(default = 0.1)]
     pub momentum: f64,
-    /// Which variance the running variance is of.
+    /// Variance that updates the running variance.
     #[config(default = "RunningVariance::Population")]
     pub running_variance: RunningVariance,
 }
 
 impl SyncBatchNormConfig {
-    /// A module without a group.
+    /// Creates a module without a group.
     ///
     /// # Panics
-    /// If a setting is out of range, as Burn's BatchNorm does.
+    /// If a setting is out of range, as in Burn's BatchNorm.
     pub fn init(&self, device: &Device) -> SyncBatchNorm {
         let config =
             BatchNormConfig::new(self.num_features).with_epsilon(self.epsilon).with_momentum(self.momentum);
@@ -66,13 +67,13 @@ impl SyncBatchNormConfig {
 
 /// Batch normalisation with the statistics of all ranks' batches.
 ///
-/// Parameters, buffers, their names and their records are those of Burn's `BatchNorm`. The
-/// gradients of gamma and beta are those of this rank's samples, to be reduced with all others.
+/// Parameters, buffers, names and records are those of Burn's `BatchNorm`. The gradients of gamma and beta cover this
+/// rank's samples and are reduced with all other gradients.
 #[derive(Clone, Debug)]
 pub struct SyncBatchNorm {
     /// Parameters, running statistics and settings.
     pub norm: BatchNorm,
-    /// Which variance the running variance is of.
+    /// Variance that updates the running variance.
     pub running_variance: RunningVariance,
     group: Option<ProcessGroup>,
 }
@@ -90,37 +91,37 @@ impl From<SyncBatchNorm> for BatchNorm {
 }
 
 impl SyncBatchNorm {
-    /// Normalises together with the ranks of `group`.
+    /// Sets the process group whose statistics are synchronised.
     pub fn with_group(mut self, group: &ProcessGroup) -> Self {
         self.group = Some(group.clone());
         self
     }
 
-    /// Chooses the running variance.
+    /// Sets the variance that updates the running variance.
     pub fn with_running_variance(mut self, running_variance: RunningVariance) -> Self {
         self.running_variance = running_variance;
         self
     }
 
-    /// The ranks that are normalised together.
+    /// The process group, if one is set.
     pub fn group(&self) -> Option<&ProcessGroup> {
         self.group.as_ref()
     }
 
-    /// Normalises `input`, `[batch, channels, ...]`, over everything but the channels.
+    /// Normalises `input` of shape `[batch, channels, ...]` over all dimensions except the channels.
     ///
-    /// In training, every rank of the group must call it, and later run backward over it; the
-    /// ranks' batches may differ in size, and be empty on some. Ranks that are threads of one
-    /// process need replicas and losses of their own: Burn runs one backward pass at a time over
-    /// what hangs together, and the ranks' backward passes wait for each other. If the group fails, the output
-    /// means nothing, the running statistics stay, and [`ProcessGroup::failure`] and every later
-    /// call on the group say why.
+    /// In training, every rank of the group must call it and run backward through it. The ranks' batches may differ
+    /// in size and be empty. Ranks that are threads of one process need separate replicas and losses: Burn runs one
+    /// backward pass at a time over a connected graph, and the ranks' backward passes wait for each other.
+    ///
+    /// If the group fails, the output is undefined and the running statistics are unchanged.
+    /// [`ProcessGroup::failure`] and every later call on the group return the cause.
     ///
     /// # Panics
-    /// If the input has not as many channels as gamma.
+    /// If the number of channels differs from that of gamma.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
-        // Burn's wants an input of the statistics' type; sums in 16 bits would be worth little.
+        // Burn's BatchNorm requires an input of the statistics' type; sums in 16 bits would be inaccurate.
         let half = matches!(input.dtype(), DType::F16 | DType::BF16);
         match (&self.group, self.running_variance) {
             _ if !training && half => {
@@ -157,7 +158,7 @@ impl SyncBatchNorm {
         Tensor::from_dispatch(output)
     }
 
-    /// What Burn's BatchNorm does, up to the running variance.
+    /// Computes Burn's BatchNorm, except for the running variance.
     fn forward_alone<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [channels] = self.norm.gamma.shape().dims();
         assert_shape!(input, [_, channels, ..]);
@@ -169,7 +170,7 @@ impl SyncBatchNorm {
         result.output
     }
 
-    /// Moves the running statistics towards a batch's.
+    /// Updates the running statistics with a batch's.
     fn follow(&self, mean: Tensor<1>, variance: Tensor<1>) {
         let momentum = self.norm.momentum;
         let update = |running: &RunningState<Tensor<1>>, new: Tensor<1>| {

@@ -1,5 +1,5 @@
-//! The passes of SyncBatchNorm over a batch: in operations of Burn or, for f32 on a CPU, in kernels that read the batch
-//! once per pass.
+//! The passes of SyncBatchNorm over a batch: with Burn's operations or, for f32 on a CPU, with kernels that read the
+//! batch once per pass.
 //!
 //! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
 
@@ -11,22 +11,22 @@ use kernels::{
     host_tensor::{Host, contiguous, tensor, values as host},
 };
 
-/// What a batch is normalised with: the statistics of all ranks' batches, `[1, channels]` each.
+/// Statistics of all ranks' batches, `[1, channels]` each.
 #[derive(Clone, Debug)]
 pub struct Statistics<B: Backend> {
-    /// The mean is `anchor + offset`: one number of this precision could not hold a mean of 1e4
-    /// beside a deviation of 1e-2.
+    /// The mean is `anchor + offset`, because one f32 cannot represent a mean of 1e4 with a deviation of 1e-2
+    /// precisely enough.
     pub anchor: FloatTensor<B>,
     pub offset: FloatTensor<B>,
     /// 1 / √(variance + ε)
     pub inv_std: FloatTensor<B>,
-    /// Values a channel over all ranks, at least 1. Shape `[1, 1]`.
+    /// Number of values per channel over all ranks, at least 1. Shape `[1, 1]`.
     pub count: FloatTensor<B>,
 }
 
 /// One rank's batch about its own mean, which is `anchor + rest`.
 pub struct Centred<B: Backend> {
-    /// As [`BatchNormPasses::centre`] leaves them for [`BatchNormPasses::normalise`].
+    /// Values in the form that [`BatchNormPasses::centre`] returns and [`BatchNormPasses::normalise`] takes.
     values: FloatTensor<B>,
     pub anchor: FloatTensor<B>,
     pub rest: FloatTensor<B>,
@@ -35,12 +35,12 @@ pub struct Centred<B: Backend> {
 
 /// Batch normalisation's passes over a batch.
 pub trait BatchNormPasses: CollectiveBackend {
-    /// The batch's own statistics. It is not empty.
+    /// Computes the statistics of a non-empty batch.
     fn centre(values: FloatTensor<Self>) -> Centred<Self> {
         operations::centre(values)
     }
 
-    /// The batch less its own mean, times `scale`, plus `bias`.
+    /// Subtracts the batch's own mean, multiplies by `scale` and adds `bias`.
     fn normalise(
         centred: Centred<Self>,
         scale: FloatTensor<Self>,
@@ -49,7 +49,7 @@ pub trait BatchNormPasses: CollectiveBackend {
         operations::normalise(centred, scale, bias)
     }
 
-    /// The sum of `grad`, and that of `grad` times the normalised values.
+    /// Computes the sums of `grad` and of `grad` times the normalised values.
     fn gradient_sums(
         values: FloatTensor<Self>,
         grad: FloatTensor<Self>,
@@ -58,7 +58,7 @@ pub trait BatchNormPasses: CollectiveBackend {
         operations::gradient_sums(values, grad, statistics)
     }
 
-    /// `scale` times what is left of `grad` without `means`, of itself and along the normalised values.
+    /// Subtracts `means` (of `grad`, and along the normalised values) from `grad` and multiplies by `scale`.
     fn input_gradient(
         values: FloatTensor<Self>,
         grad: FloatTensor<Self>,
@@ -83,7 +83,7 @@ impl BatchNormPasses for Flex {
         let count = (shape[0] * shape[2]) as f64;
         let x = |centres| batch_norm::Centred { values: host(&values), centres };
         let sums = batch_norm::sums(x(None), x(None), shape);
-        // As far as f32 can hold it; the rest is measured from there.
+        // Rounded to f32; `rest` is relative to it.
         let anchor: Vec<f32> = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
         let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), shape);
         let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
@@ -164,8 +164,7 @@ mod operations {
     use burn::tensor::Shape;
 
     pub fn centre<B: Backend>(values: FloatTensor<B>) -> Centred<B> {
-        // A sum of large numbers is rounded, but what it gives is close enough to the mean for the
-        // differences to be exact.
+        // The sum of large numbers is rounded, but close enough to the mean for exact differences.
         let anchor = mean::<B>(values.clone());
         let values = B::float_sub(values, per_channel::<B>(anchor.clone()));
         let rest = mean::<B>(values.clone());
@@ -217,7 +216,7 @@ mod operations {
         B::float_reshape(line, Shape::new([1, channels, 1]))
     }
 
-    /// Dimension by dimension, which rounds less than one long sum.
+    /// Sums dimension by dimension, which rounds less than one long sum.
     fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
         let channels = tensor.shape()[1];
         B::float_reshape(B::float_sum_dim(B::float_sum_dim(tensor, 2), 0), Shape::new([1, channels]))

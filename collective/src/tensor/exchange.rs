@@ -98,7 +98,9 @@ impl Exchange {
             DType::F64 => self.apply::<f64>(&data).map(|v| TensorData::new(v, shape.clone())),
             DType::F16 => self.apply::<f16>(&data).map(|v| TensorData::new(v, shape.clone())),
             DType::BF16 => self.apply::<bf16>(&data).map(|v| TensorData::new(v, shape.clone())),
-            other => Err(Error::Invalid(format!("collectives on tensors know float types, not {other:?}"))),
+            other => {
+                Err(Error::Invalid(format!("collectives on tensors support float types, not {other:?}")))
+            }
         };
         result.unwrap_or_else(|error| {
             self.group.abort(error.to_string());

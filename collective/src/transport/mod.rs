@@ -92,9 +92,7 @@ impl FromStr for Transport {
             Transport::Mpi,
         ];
         all.into_iter().find(|transport| transport.name() == text).ok_or_else(|| {
-            Error::Invalid(format!(
-                "there is no transport {text:?}; choose auto, thread, shm, tcp, nccl or mpi"
-            ))
+            Error::Invalid(format!("unknown transport {text:?}; choose auto, thread, shm, tcp, nccl or mpi"))
         })
     }
 }

@@ -206,7 +206,7 @@ fn two_processes_cannot_have_the_same_rank() {
             [segment, twin].map(|segment| scope.spawn(move || ShmCommunicator::connect(segment, 1, brief)));
         let errors = both.map(|rank| rank.join().unwrap().unwrap_err().to_string());
         assert!(
-            errors.iter().any(|error| error.contains("two ranks of this machine claim to be rank 1")),
+            errors.iter().any(|error| error.contains("two processes of this machine have rank 1")),
             "{errors:?}"
         );
     });

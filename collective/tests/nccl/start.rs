@@ -97,7 +97,7 @@ fn different_nccl_versions_are_rejected_by_name() {
 #[test]
 fn a_version_without_ncclconfig_is_rejected() {
     let error = StandIn::of(&[("version", -1, 21_304)]).unwrap_err().to_string();
-    assert!(error.contains("it is NCCL 2.13.4, and 2.14.0 is needed"), "{error}");
+    assert!(error.contains("it is NCCL 2.13.4, but 2.14.0 is required"), "{error}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Misclassified {
             self.seen += 1;
             let label = label as usize;
             if test_image >= self.images.len() || usize::from(self.images.label(test_image)) != label {
-                return Err(format!("the test images do not come in their order: number {test_image}"));
+                return Err(format!("the test images are out of order: number {test_image}"));
             }
             self.worst.extend(wrong(test_image, label, logits));
         }

@@ -77,6 +77,7 @@ impl Net {
         self
     }
 
+    // ANCHOR: forward
     /// Maps images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = match &self.bn1 {
@@ -91,6 +92,7 @@ impl Net {
         let x = self.relu.forward(layers::linear(&self.fc1, x)); // [batch, 128]
         layers::linear(&self.fc2, layers::dropout(&self.dropout2, x)) // [batch, 10]
     }
+    // ANCHOR_END: forward
 
     /// Computes the mean training loss `[1]` in f32, and the output for metrics.
     ///

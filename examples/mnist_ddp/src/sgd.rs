@@ -3,10 +3,12 @@
 use burn::optim::ModuleOptimizer;
 use kernels::layers;
 
+// ANCHOR: sgd
 /// PyTorch's SGD as a Burn optimizer.
 pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
     layers::Sgd { momentum, nesterov, weight_decay }.into()
 }
+// ANCHOR_END: sgd
 
 #[cfg(test)]
 mod tests {

@@ -55,7 +55,7 @@ fn of_toml_value(value: &DeValue<'_>) -> Result<Value, &'static str> {
         DeValue::Boolean(on) => Value::Switch(*on),
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) if number.radix() == 10 => Value::Text(number.as_str().into()),
-        DeValue::Integer(_) => return Err("number with another base than ten"),
+        DeValue::Integer(_) => return Err("number that is not decimal"),
         DeValue::Float(number) => Value::Text(number.as_str().into()),
         DeValue::Array(parts) => Value::Text(joined(parts.iter().map(|part| of_toml_value(part.get_ref())))?),
         DeValue::Datetime(_) => return Err("date"),

@@ -14,7 +14,7 @@ use collective::{
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Time after which the user is told what the launcher waits for.
+/// Time after which a message names what the launcher waits for.
 const QUIET: Duration = Duration::from_secs(5);
 /// Time limit of one attempt to connect, after which signals are checked.
 const TRY: Duration = Duration::from_secs(2);
@@ -68,7 +68,7 @@ impl Agent {
                     });
                 }
                 Err(error) if !told && asked.elapsed() > QUIET => {
-                    eprint_line(&format!("still looking for node 0's launcher: {error}"));
+                    eprint_line(&format!("waiting for the launcher of node 0: {error}"));
                     told = true;
                 }
                 Err(_) => {}
@@ -92,13 +92,13 @@ impl Agent {
                 Received::Message(FromCoordinator::Refused(why)) => bail!("{why}"),
                 // The end of a round that this machine has left already.
                 Received::Message(FromCoordinator::End { .. }) | Received::Nothing => {}
-                Received::Closed => bail!("node 0's launcher at {} has gone", self.address),
+                Received::Closed => bail!("node 0's launcher at {} closed the connection", self.address),
             }
             if signals.first().is_some() {
                 return Ok(None);
             }
             if !told && asked.elapsed() > QUIET {
-                eprint_line(&format!("node {node} waits at {} for the next round to begin", self.address));
+                eprint_line(&format!("node {node} is waiting at {} for the next round", self.address));
                 told = true;
             }
         }
@@ -122,7 +122,7 @@ impl Agent {
                 Received::Message(FromCoordinator::End { .. } | FromCoordinator::Begin(_))
                 | Received::Nothing,
             ) => None,
-            Ok(Received::Closed) => lost("its launcher has gone".into()),
+            Ok(Received::Closed) => lost("its launcher closed the connection".into()),
             Err(error) => lost(error.to_string()),
         }
     }

@@ -54,7 +54,10 @@ impl Table {
     pub fn join(&mut self, id: Id, join: &Join) -> Result<(), String> {
         let Join { node, ranks, host } = join;
         if let Some((_, other)) = self.nodes.iter().find(|(other, n)| **other != id && n.number == *node) {
-            return Err(format!("node rank {node} is already {}'s; give each machine its own", other.host));
+            return Err(format!(
+                "node rank {node} is already used by {}; give each machine a different one",
+                other.host
+            ));
         }
         if *node >= self.rules.max {
             return Err(format!("node rank {node} is too high: there are at most {} nodes", self.rules.max));
@@ -97,7 +100,7 @@ impl Table {
         }
         let here: Vec<String> = self.nodes.values().map(|n| format!("{} ({})", n.number, n.host)).collect();
         Some(format!(
-            "after {:.0} s there are {} of at least {} nodes: {}; start `burn-ddp launch` on the others too, with this --master-addr and --master-port and node ranks of their own",
+            "after {:.0} s, {} of at least {} nodes have connected: {}; start `burn-ddp launch` on the other nodes with the same --master-addr and --master-port and with different node ranks",
             self.rules.join_timeout.as_secs_f64(),
             here.len(),
             self.rules.min,
@@ -209,6 +212,6 @@ mod tests {
         join(&mut table, 0, 0, 1).expect("joins");
         assert_eq!(table.too_late(now), None);
         let why = table.too_late(now + 10 * SECOND).expect("too late");
-        assert!(why.contains("1 of at least 2 nodes: 0 (host0)"), "{why}");
+        assert!(why.contains("1 of at least 2 nodes have connected: 0 (host0)"), "{why}");
     }
 }

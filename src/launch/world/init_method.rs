@@ -42,7 +42,7 @@ impl Environment {
             Some(address) => address,
             None if !several => "127.0.0.1".into(),
             None => host.context(
-                "the ranks run on several machines and nothing says where rank 0 is: set MASTER_ADDR to its machine on all ranks (mpirun -x MASTER_ADDR=…, mpiexec -genv MASTER_ADDR …)",
+                "the ranks run on several machines and the address of rank 0 is unknown: set MASTER_ADDR to its machine on all ranks (mpirun -x MASTER_ADDR=…, mpiexec -genv MASTER_ADDR …)",
             )?,
         };
         let port = match (port, job) {

@@ -17,7 +17,7 @@ pub struct Environment {
     /// Number of processes on this machine.
     pub local_world_size: usize,
     pub launcher: Launcher,
-    /// Whether this process sees exactly one GPU, which no other process sees.
+    /// Whether exactly one GPU is visible to this process, and to no other process.
     pub own_gpu: bool,
 }
 
@@ -29,7 +29,7 @@ pub enum Launcher {
     Variables,
     /// OpenMPI's mpirun.
     Mpirun,
-    /// MPICH's and Intel MPI's mpiexec (Hydra), or another that speaks PMI.
+    /// MPICH's and Intel MPI's mpiexec (Hydra), or another launcher with PMI.
     Pmi,
     /// SLURM's srun.
     Slurm,

@@ -147,7 +147,7 @@ impl CheckpointStore {
             let aside = path.with_extension(ASIDE);
             remove(&aside)
                 .and_then(|()| fs::rename(path, &aside))
-                .with_context(|| format!("cannot set {} aside", path.display()))?;
+                .with_context(|| format!("cannot rename {}", path.display()))?;
         }
         Ok(())
     }

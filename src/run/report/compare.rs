@@ -103,7 +103,7 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
 }
 
 fn results(runs: &[Run], names: &[String]) -> String {
-    let header = ["", "accuracy", "best", "loss", "samples per second", "steps", "in all"];
+    let header = ["", "accuracy", "best", "loss", "samples per second", "steps", "total time"];
     let row = |(run, name): (&Run, &String)| {
         let none = || "–".to_owned();
         let last = run.epochs.last();

@@ -100,7 +100,7 @@ fn figures(run: &Run) -> Vec<(String, String)> {
     figures.extend([
         ("samples per second".into(), text(run.samples_per_second().map(|rate| format!("{rate:.0}")))),
         ("optimizer steps".into(), text(run.steps.last().map(|row| row.step.to_string()))),
-        ("in all".into(), duration(run.seconds())),
+        ("total time".into(), duration(run.seconds())),
     ]);
     figures
 }

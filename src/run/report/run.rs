@@ -55,8 +55,8 @@ impl Run {
     pub fn read(path: &Path) -> Result<Self> {
         if !path.join("config.json").is_file() {
             bail!(
-                "{} is not a run folder: there is no config.json in it; name a folder that training has left, such \
-                 as one in runs/",
+                "{} is not a run folder: there is no config.json in it; name a run folder, such as one in \
+                 runs/",
                 path.display()
             );
         }

@@ -105,7 +105,7 @@ fn open(path: &Path) -> Result<Found, String> {
         (call(&mut major, &mut minor), file_of(*call as *const c_void).unwrap_or_else(|| path.into()))
     };
     if code != 0 {
-        return Err(format!("nvrtcVersion answers {code}"));
+        return Err(format!("nvrtcVersion returned {code}"));
     }
     Ok(Found { library, version: CudaVersion { major, minor }, path })
 }
@@ -138,7 +138,7 @@ fn loaded_for_cudarc(found: Found) -> Result<(CudaVersion, PathBuf)> {
     }
     let folder = found.path.parent().unwrap_or(&found.path).display();
     Err(Error::Invalid(format!(
-        "NVRTC is in {folder}, where the linker does not look; add it to LD_LIBRARY_PATH"
+        "NVRTC is in {folder}, which is not on the library search path; add it to LD_LIBRARY_PATH"
     )))
 }
 

@@ -201,7 +201,9 @@ impl Shared {
         match self.refused.load(Ordering::Relaxed) {
             0 => {}
             n => {
-                text += &format!("; {n} connections were refused because they did not prove the job's secret")
+                text += &format!(
+                    "; {n} connections were refused because they did not authenticate with the job's secret"
+                )
             }
         }
         text

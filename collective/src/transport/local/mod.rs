@@ -65,7 +65,7 @@ impl<M: Memory> Member<M> {
         }
         let taken = region.slot(rank).presence.compare_exchange(ABSENT, PRESENT, Acquire, Relaxed);
         if taken.is_err() {
-            return Err(Error::Invalid(format!("two ranks of this machine claim to be rank {rank}")));
+            return Err(Error::Invalid(format!("two processes of this machine have rank {rank}")));
         }
         region.slot(rank).pid.store(std::process::id(), Release);
         Ok(Member { region, rank, liveness, state: Mutex::default() })

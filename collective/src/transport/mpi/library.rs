@@ -13,7 +13,7 @@ use std::{
 /// Whether operations were abandoned, after which MPI cannot be finalised.
 static ABANDONED: AtomicBool = AtomicBool::new(false);
 
-/// MPI as this process sees it.
+/// State of MPI in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Library {
     pub rank: usize,

@@ -76,7 +76,7 @@ impl Library {
             }
         }
         Err(Error::Invalid(format!(
-            "NCCL was not found; install it (libnccl2, or pip install nvidia-nccl-cu12), or let {VARIABLE} name the file. Tried {}",
+            "NCCL was not found; install it (libnccl2, or pip install nvidia-nccl-cu12), or set {VARIABLE} to the file. Tried {}",
             tried.join("; ")
         )))
     }
@@ -91,10 +91,10 @@ impl Library {
         // SAFETY: it writes one number.
         let code = unsafe { (api.get_version)(&mut version) };
         if code != SUCCESS {
-            return Err(format!("ncclGetVersion answers {code}"));
+            return Err(format!("ncclGetVersion returned {code}"));
         }
         if version < OLDEST {
-            return Err(format!("it is NCCL {}, and {} is needed", dotted(version), dotted(OLDEST)));
+            return Err(format!("it is NCCL {}, but {} is required", dotted(version), dotted(OLDEST)));
         }
         std::mem::forget(library);
         Ok(Library { api, version, path: path.to_path_buf() })

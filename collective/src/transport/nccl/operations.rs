@@ -32,8 +32,7 @@ fn operation(call: &Call) -> Result<c_int> {
 }
 
 fn root(call: &Call) -> Result<c_int> {
-    let root =
-        call.root.ok_or_else(|| Error::Invalid(format!("{call} does not say which rank is the root")))?;
+    let root = call.root.ok_or_else(|| Error::Invalid(format!("{call} has no root rank")))?;
     Ok(root as c_int)
 }
 

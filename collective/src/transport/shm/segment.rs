@@ -45,7 +45,7 @@ impl ShmSegment {
     pub fn create(world: usize) -> Result<Self> {
         check_world(world)?;
         let len = bytes(world);
-        let file = memfd().map_err(|e| Error::io("making shared memory (memfd_create)", &e))?;
+        let file = memfd().map_err(|e| Error::io("create shared memory (memfd_create)", &e))?;
         let refused = |e: io::Error| Error::io(format!("reserving {len} bytes of shared memory"), &e);
         file.set_len(len as u64).map_err(refused)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)

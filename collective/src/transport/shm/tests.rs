@@ -24,7 +24,7 @@ fn a_failure_while_ranks_join_is_reported_by_the_others() {
             let options = options.host_id("one").rendezvous_timeout(PATIENT);
             ProcessGroup::init(InitMethod::File(path.clone()), options).err()
         });
-        // Rank 1 does all that goes before, and fails in place of joining.
+        // Rank 1 completes all steps before joining, and fails instead of joining.
         let mut wait = RendezvousWait::new(PATIENT, None);
         let deadline = wait.deadline;
         let value = FileStore::new(folder.path()).get("rendezvous", PATIENT).unwrap();

@@ -228,7 +228,10 @@ impl Shared {
         secret::read_by(&mut stream, &mut to, deadline).map_err(failed)?;
         let (from, to) = (u32::from_le_bytes(from) as usize, u32::from_le_bytes(to) as usize);
         if to != self.rank {
-            return Err(Error::Invalid(format!("rank {from} looks for rank {to} at rank {}", self.rank)));
+            return Err(Error::Invalid(format!(
+                "rank {from} connected to rank {to}, but this is rank {}",
+                self.rank
+            )));
         }
         secret::write_by(&mut stream, &[ACCEPTED], deadline).map_err(failed)?;
         self.await_confirmation(&mut stream).map_err(failed)?;

@@ -12,11 +12,11 @@ use std::process::ExitCode;
 /// The benchmarks.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Bench {
-    /// Fraction of a slow link's time that backward hides
+    /// Measure the overlap of communication over a slow link with backward
     Overlap(overlap::Overlap),
-    /// Time of a training step by stage and by operation
+    /// Measure the time of a training step by stage or operation
     Step(step::Step),
-    /// Overhead of DDP in a world of one over a plain Burn loop
+    /// Measure the overhead of DDP with one rank over a plain Burn loop
     Wrapper(wrapper::Wrapper),
 }
 

@@ -143,12 +143,12 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     let reducers = [reducer(true)?, reducer(false)?];
     let batch = batch(bench.batch_size, &device);
     let mut rig = Rig { group, net, batch, link, reducers };
-    let speaks = group.rank() == 0;
-    if speaks && !bench.json {
+    let prints = group.rank() == 0;
+    if prints && !bench.json {
         let (ranks, threads) = (group.world_size(), bench.threads);
         let size = bench.batch_size;
         print_line(&format!(
-            "# {ranks} ranks x {threads} thread(s), batch {size} a rank, a slow link before {}",
+            "# {ranks} ranks x {threads} thread(s), batch {size} per rank, a slow link before {}",
             group.transport()
         ));
         print_line(&format!("# medians of {} rounds, ms", bench.rounds));
@@ -157,9 +157,9 @@ fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     }
     for &ratio in &bench.ratios {
         let row = rig.row(bench, ratio)?;
-        if speaks && bench.json {
+        if prints && bench.json {
             print_line(&serde_json::to_string(&row)?);
-        } else if speaks {
+        } else if prints {
             let Row { compute_ms, communication_ms, after_backward_ms, overlapped_ms, .. } = row;
             let times = [row.ratio, compute_ms, communication_ms, after_backward_ms, overlapped_ms];
             let times = times.map(|time| format!("{time:>11.2}")).join(" ");

@@ -107,9 +107,12 @@ fn say(bench: &Step, report: &Report) -> Result<()> {
         return Ok(());
     }
     let Report { ranks, threads, batch, .. } = report;
-    print_line(&format!("# {ranks} rank(s) x {threads} thread(s), batch {batch} a rank, medians in ms"));
+    print_line(&format!("# {ranks} rank(s) x {threads} thread(s), batch {batch} per rank, medians in ms"));
     print_line(&format!("{:>12.0} images/s", report.images_per_second));
-    print_line(&format!("{:>12.0} images a second of a rank's processor time", report.images_per_cpu_second));
+    print_line(&format!(
+        "{:>12.0} images per second of a rank's processor time",
+        report.images_per_cpu_second
+    ));
     let stages = [
         ("step", report.step_ms),
         ("data", report.data_ms),
@@ -147,8 +150,9 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     for number in 0..bench.steps + WARM {
         let processor = processor_seconds();
         let (stages, whole) = timed(|| {
-            let (share, data) =
-                timed(|| shares.next().context("the data end too early")?.map_err(anyhow::Error::from))?;
+            let (share, data) = timed(|| {
+                shares.next().context("the data set has too few samples")?.map_err(anyhow::Error::from)
+            })?;
             let all = share.global_samples;
             let mut step = if bench.no_sync { None } else { Some(reducer.step(&net, share.samples, all)?) };
             let (grads, forward, back) = match &mut step {

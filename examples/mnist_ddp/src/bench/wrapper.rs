@@ -64,7 +64,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
         Arc::new(loader.build(ALONE))
     };
     let (batch, threads, steps) = (bench.batch_size, bench.threads, bench.steps);
-    print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps a run, median ms a step"));
+    print_line(&format!("# batch {batch}, {threads} thread(s), {steps} steps per run, median ms per step"));
     let columns = ["round", "bare", "ddp", "ratio", "bare cpu", "ddp cpu", "ratio"];
     print_line(&columns.map(|c| format!("{c:>9}")).join(" "));
     let mut rounds: [Vec<f64>; 6] = Default::default();

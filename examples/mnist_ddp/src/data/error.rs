@@ -21,7 +21,7 @@ pub enum DataError {
     #[error("--dataset digits reads no files: leave out --data-dir {} or use --dataset mnist", .0.display())]
     UnusedFolder(PathBuf),
     /// An unknown name of a data set.
-    #[error("no data set is called {0:?}: use auto, mnist or digits")]
+    #[error("unknown data set {0:?}: use auto, mnist or digits")]
     UnknownKind(String),
     /// `$MNIST_MIRROR` is not an address.
     #[error("MNIST_MIRROR={0:?} must be an address that begins with http:// or https://")]
@@ -31,13 +31,13 @@ pub enum DataError {
     Io { action: &'static str, path: PathBuf, reason: io::Error },
 
     /// Not an IDX file of the expected kind.
-    #[error("{}: magic number is {found:#010x}, expected {expected:#010x} ({kind}); is it another file?", path.display())]
+    #[error("{}: magic number is {found:#010x}, expected {expected:#010x} ({kind}); check that it is the right file", path.display())]
     Magic { path: PathBuf, kind: &'static str, expected: u32, found: u32 },
     /// The file ends too early.
     #[error("{}: truncated: {field} has {found} bytes, expected {expected}; fetch the file again", path.display())]
     Truncated { path: PathBuf, field: &'static str, expected: u64, found: u64 },
     /// The file continues after its last item.
-    #[error("{}: {found} bytes, but its header promises {expected}: trailing bytes or a wrong count", path.display())]
+    #[error("{}: {found} bytes, but its header states {expected}: trailing bytes or a wrong count", path.display())]
     Trailing { path: PathBuf, expected: u64, found: u64 },
     /// A header with zero items, or more than the limit.
     #[error("{}: number of items is {found}, expected 1 to {limit}", path.display())]

@@ -178,7 +178,7 @@ mod tests {
     fn a_wrong_magic_number_is_shown() {
         assert_eq!(
             images_error(&labels(3)),
-            "images: magic number is 0x00000801, expected 0x00000803 (images); is it another file?"
+            "images: magic number is 0x00000801, expected 0x00000803 (images); check that it is the right file"
         );
         assert!(images_error(b"<html>").contains("magic number is 0x3c68746d"));
     }
@@ -210,7 +210,7 @@ mod tests {
     fn trailing_bytes_are_counted() {
         let mut long = images(3);
         long.extend([0; 10]);
-        let expected = "images: 2378 bytes, but its header promises 2368: trailing bytes or a wrong count";
+        let expected = "images: 2378 bytes, but its header states 2368: trailing bytes or a wrong count";
         assert_eq!(images_error(&long), expected);
         assert_eq!(images_error(&gzip(&long)), expected);
     }

@@ -139,7 +139,7 @@ mod tests {
             assert_eq!(value.get_name(), kind.name());
         }
         let error = "cifar".parse::<DatasetKind>().unwrap_err();
-        assert_eq!(error.to_string(), "no data set is called \"cifar\": use auto, mnist or digits");
+        assert_eq!(error.to_string(), "unknown data set \"cifar\": use auto, mnist or digits");
     }
 
     #[test]

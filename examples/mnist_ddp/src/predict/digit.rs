@@ -24,7 +24,7 @@ const DIRT: f32 = 0.05;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NotADigit {
     /// Only one shade, or only the paper's texture.
-    #[error("nothing is drawn on this picture, or it is fainter than the paper's texture")]
+    #[error("no digit found: the image is blank or its contrast is too low")]
     Empty,
 }
 

@@ -35,23 +35,23 @@ impl Picture {
         } else if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
             Self::jpeg(bytes)
         } else {
-            bail!("neither a PNG nor a JPEG picture")
+            bail!("neither a PNG nor a JPEG image")
         }
     }
 
     fn png(bytes: &[u8]) -> Result<Self> {
         let options = DecoderOptions::default().png_set_strip_to_8bit(true);
         let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
-        let pixels = decoder.decode().map_err(|error| anyhow!("not a whole PNG picture: {error:?}"))?;
-        let pixels = pixels.u8().context("a PNG with more than 8 bits a colour")?;
+        let pixels = decoder.decode().map_err(|error| anyhow!("damaged PNG image: {error:?}"))?;
+        let pixels = pixels.u8().context("a PNG with more than 8 bits per channel")?;
         let (width, height) = decoder.dimensions().context("a PNG without a size")?;
-        let colours = decoder.colorspace().context("a PNG without colours")?;
+        let colours = decoder.colorspace().context("a PNG without a colour type")?;
         let (colours, has_alpha) = match colours {
             ColorSpace::Luma => (1, false),
             ColorSpace::LumaA => (1, true),
             ColorSpace::RGB => (3, false),
             ColorSpace::RGBA => (3, true),
-            other => bail!("a PNG with the colours {other:?}"),
+            other => bail!("a PNG with the unsupported colour type {other:?}"),
         };
         Self::of(&pixels, [width, height], colours, has_alpha)
     }
@@ -59,7 +59,7 @@ impl Picture {
     fn jpeg(bytes: &[u8]) -> Result<Self> {
         let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        let pixels = decoder.decode().map_err(|error| anyhow!("not a whole JPEG picture: {error}"))?;
+        let pixels = decoder.decode().map_err(|error| anyhow!("damaged JPEG image: {error}"))?;
         let info = decoder.info().context("a JPEG without a size")?;
         let picture = Self::of(&pixels, [usize::from(info.width), usize::from(info.height)], 3, false)?;
         let turn = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());

@@ -41,7 +41,7 @@ pub fn run(command: &WeightsCommand) -> Result<ExitCode> {
 
 fn export(from: &Path, to: &Path, module_prefix: bool) -> Result<()> {
     if to.extension().is_none_or(|extension| extension != "safetensors") {
-        bail!("{}: the file to write must end in .safetensors", to.display());
+        bail!("{}: the output file must end in .safetensors", to.display());
     }
     if to.exists() {
         bail!("{} already exists; name another file, or remove it", to.display());

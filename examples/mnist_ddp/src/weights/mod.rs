@@ -27,6 +27,6 @@ pub fn open(path: &Path, device: &Device) -> Result<Net> {
     }
     match &nearest.mismatches[..] {
         [] => Ok(nearest.model),
-        mismatches => bail!("{} is not of the MNIST network: {}", path.display(), mismatches.join("; ")),
+        mismatches => bail!("{} does not fit the MNIST network: {}", path.display(), mismatches.join("; ")),
     }
 }

@@ -207,7 +207,7 @@ pub fn expect_parts(call: &Call, world: usize) -> Result<()> {
     if call.count.is_multiple_of(world) {
         return Ok(());
     }
-    Err(Error::Invalid(format!("{call} cannot be cut into {world} equal parts: pad the buffer")))
+    Err(Error::Invalid(format!("{call} cannot be split into {world} equal parts: pad the buffer")))
 }
 
 /// Size of the areas for a contribution of `bytes` bytes.
