@@ -1,5 +1,27 @@
 //! Runs every command in the README and the book, unchanged except for smaller data.
 
+#[path = "book/ch_buckets.rs"]
+mod ch_buckets;
+#[path = "book/ch_checkpoints.rs"]
+mod ch_checkpoints;
+#[path = "book/ch_data_parallel.rs"]
+mod ch_data_parallel;
+#[path = "book/ch_failures.rs"]
+mod ch_failures;
+#[path = "book/ch_gpus.rs"]
+mod ch_gpus;
+#[path = "book/ch_less_traffic.rs"]
+mod ch_less_traffic;
+#[path = "book/ch_metrics.rs"]
+mod ch_metrics;
+#[path = "book/ch_migration.rs"]
+mod ch_migration;
+#[path = "book/ch_sync_batch_norm.rs"]
+mod ch_sync_batch_norm;
+#[path = "book/ch_two_machines.rs"]
+mod ch_two_machines;
+#[path = "book/ch_why_distribute.rs"]
+mod ch_why_distribute;
 mod common;
 #[path = "book/course.rs"]
 mod course;
@@ -7,6 +29,8 @@ mod course;
 mod errors;
 #[path = "book/links.rs"]
 mod links;
+#[path = "book/listings.rs"]
+mod listings;
 use common::{Outcome, command, example, finish, program};
 use std::{
     fs,
@@ -59,17 +83,22 @@ fn without_cargo(line: &str) -> Option<String> {
         Some(args) => (args, "&"),
         None => (args, ""),
     };
-    let exe = match target.trim().strip_prefix("--example ") {
-        Some(name) => example(name.trim()),
-        None => program(),
-    };
+    // The course's programs are `--bin` in the reader's crate and examples here.
+    let name = ["--example ", "--bin "].iter().find_map(|kind| target.trim().strip_prefix(kind));
+    let exe = name.map_or_else(program, |name| example(name.trim()));
     // Subcommands and the other examples do not have these flags.
     let subcommand = ["predict", "weights", "bench"].iter().any(|name| args.trim_start().starts_with(name));
     let trains = target.contains("mnist_ddp") && !subcommand;
-    let less = LESS
-        .iter()
-        .filter(|(flag, _)| trains && !args.contains(flag))
-        .map(|(flag, value)| format!("{flag} {value}"));
+    let is_stage = ["one_device", "ddp_by_hand", "ddp"].iter().any(|stage| name == Some(stage));
+    let flags = if trains {
+        &LESS[..]
+    } else if is_stage {
+        &LESS[..2]
+    } else {
+        &[]
+    };
+    let less =
+        flags.iter().filter(|(flag, _)| !args.contains(flag)).map(|(flag, value)| format!("{flag} {value}"));
     Some(format!("{before}{} {args} {} {background}", exe.display(), less.collect::<Vec<_>>().join(" ")))
 }
 
@@ -107,6 +136,9 @@ fn every_command_in_the_book_works() {
             let folder = tempfile::tempdir().expect("temporary folder");
             let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("book");
             std::os::unix::fs::symlink(book, folder.path().join("book")).expect("the book's pictures");
+            let built = example("").canonicalize().expect("the examples");
+            fs::create_dir(folder.path().join("target")).expect("a folder");
+            std::os::unix::fs::symlink(built, folder.path().join("target/debug")).expect("the programs");
             let outcome = run(&script.join("\n"), folder.path());
             assert_eq!(outcome.code, Some(0), "{}: {block:#?}\n{outcome:#?}", page.display());
             ran += 1;

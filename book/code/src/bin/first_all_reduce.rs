@@ -1,7 +1,7 @@
 //! Course, chapter "The first all-reduce": the sum of all ranks' numbers, on every rank.
 
+use burn_ddp::collective::ReduceOp;
 use clap::Parser;
-use collective::ReduceOp;
 use std::process::ExitCode;
 
 #[derive(Parser)]

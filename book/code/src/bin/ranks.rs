@@ -1,10 +1,18 @@
-//! Course, chapter "Processes and ranks": every process says which rank it is.
+//! Course, chapter "Processes and ranks": every process prints its rank.
 
+use burn_ddp::ContextArgs;
+use clap::Parser;
 use std::process::ExitCode;
 
 // ANCHOR: program
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    context: ContextArgs,
+}
+
 fn main() -> ExitCode {
-    burn_ddp::launch(|context| {
+    burn_ddp::launch_with(&Args::parse().context, |context| {
         let environment = context.environment();
         println!(
             "rank {} of {}, local rank {} of {}, device {}, process {}",

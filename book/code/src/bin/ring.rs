@@ -16,7 +16,13 @@ struct Args {
 
 // ANCHOR: ring
 /// Sums `parts`, one number per part and rank, over a ring of `n` ranks: after 2(n − 1) steps every rank has all sums.
-fn all_reduce(rank: usize, n: usize, parts: &mut [f32], right: &Sender<f32>, left: &Receiver<f32>) -> usize {
+fn all_reduce(
+    rank: usize,
+    n: usize,
+    parts: &mut [f32],
+    right: &Sender<f32>,
+    left: &Receiver<f32>,
+) -> usize {
     let mut sent = 0;
     // Reduce-scatter: after n − 1 steps, rank r holds the sum of part r + 1.
     for step in 0..n - 1 {
@@ -40,13 +46,18 @@ fn main() {
     // Rank r receives from its left neighbour r − 1, so it sends into the channel of rank r + 1.
     let mut receivers: Vec<_> = receivers.into_iter().map(Some).collect();
     let ranks: Vec<_> = (0..n)
-        .filter_map(|rank| Some((rank, senders[(rank + 1) % n].clone(), receivers[rank].take()?)))
+        .filter_map(|rank| {
+            Some((rank, senders[(rank + 1) % n].clone(), receivers[rank].take()?))
+        })
         .map(|(rank, right, left)| {
             thread::spawn(move || {
-                let mut parts: Vec<f32> = (0..n).map(|part| (10 * rank + part) as f32).collect();
+                let mut parts: Vec<f32> =
+                    (0..n).map(|part| (10 * rank + part) as f32).collect();
                 let before = parts.clone();
                 let sent = all_reduce(rank, n, &mut parts, &right, &left);
-                format!("rank {rank}: {before:?} -> {parts:?}, {sent} of {n} parts sent")
+                format!(
+                    "rank {rank}: {before:?} -> {parts:?}, {sent} of {n} parts sent"
+                )
             })
         })
         .collect();

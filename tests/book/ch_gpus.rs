@@ -1,0 +1,23 @@
+//! A claim of the chapter "GPUs, NCCL, Gloo and MPI". `tests/failures.rs` has those about missing and hidden GPUs.
+
+use crate::common::{command, example, finish};
+
+#[test]
+fn a_transport_that_cannot_be_used_is_an_error() {
+    let nccl = if cfg!(feature = "cuda") {
+        "--transport nccl: rank 0: its device is cpu, and NCCL is for NVIDIA GPUs"
+    } else {
+        "--transport nccl: rank 0: this program was built without cuda"
+    };
+    let mut cases = vec![("nccl", nccl)];
+    if !cfg!(feature = "mpi") {
+        cases.push(("mpi", "this program was built without MPI"));
+    }
+    for (transport, words) in cases {
+        let args = ["--device", "cpu", "--nproc-per-node", "2", "--transport", transport];
+        let program = example("first_all_reduce");
+        let outcome = finish(command(&program, &args).spawn().expect("cargo built the examples"));
+        assert_eq!(outcome.code, Some(1), "{outcome:#?}");
+        assert!(outcome.stderr.contains(words), "{outcome:#?}");
+    }
+}
