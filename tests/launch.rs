@@ -137,7 +137,7 @@ fn a_rank_that_ignores_a_signal_is_killed_at_the_second_one() {
     signal(child.id(), libc::SIGTERM);
     let outcome = finish(child);
     assert_eq!(outcome.code, Some(143), "{outcome:#?}");
-    assert!(outcome.stderr.contains("rank(s) 0 did not end"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("rank(s) 0 did not exit"), "{}", outcome.stderr);
     assert!(processes_with("deaf-rank-4801").is_empty());
 }
 
