@@ -1,5 +1,6 @@
 //! Course, chapter "The first all-reduce": the sum of all ranks' numbers, on every rank.
 
+// ANCHOR: program
 use burn_ddp::collective::ReduceOp;
 use clap::Parser;
 use std::process::ExitCode;
@@ -13,7 +14,6 @@ struct Args {
     mismatch: bool,
 }
 
-// ANCHOR: program
 fn main() -> ExitCode {
     let args = Args::parse();
     burn_ddp::launch_with(&args.context, |context| {

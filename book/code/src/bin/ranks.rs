@@ -1,10 +1,10 @@
 //! Course, chapter "Processes and ranks": every process prints its rank.
 
+// ANCHOR: program
 use burn_ddp::ContextArgs;
 use clap::Parser;
 use std::process::ExitCode;
 
-// ANCHOR: program
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
