@@ -1,7 +1,8 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
-//! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch normalisation and SGD, without
-//! a tensor type or autodiff. With the feature `burn`, `layers` wraps them as Burn operations.
+//! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch and layer normalisation, GELU,
+//! causal attention and SGD, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
+//! Burn operations.
 //!
 //! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
 //! build.
@@ -13,11 +14,15 @@
 #![allow(clippy::needless_range_loop)]
 #![warn(missing_docs)]
 
+pub mod attention;
 pub mod batch_norm;
 pub mod conv;
 pub mod dropout;
+mod exp;
+pub mod gelu;
 #[cfg(feature = "burn")]
 pub mod host_tensor;
+pub mod layer_norm;
 #[cfg(feature = "burn")]
 pub mod layers;
 pub mod linear;

@@ -1,17 +1,27 @@
-//! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear and SGD.
+//! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear, LayerNorm,
+//! GELU, causal attention and SGD.
 //!
 //! They are functions over Burn's layers, so that a model keeps its types, parameters and parameter names:
 //! `conv_relu(&self.conv, x)` computes `relu(self.conv.forward(x))`. Each function uses a kernel where one
 //! applies (Flex, f32, and the conditions in its documentation) and Burn's operation otherwise.
 
+mod attention;
 mod conv;
 mod dropout;
+mod gelu;
+mod layer_norm;
 mod linear;
 mod pool;
 mod sgd;
 
+pub use attention::{causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool};
 pub use dropout::dropout;
+pub use gelu::gelu;
+pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use pool::relu_max_pool;
 pub use sgd::Sgd;
+
+#[cfg(test)]
+mod transformer_tests;

@@ -1,0 +1,197 @@
+"""The network of examples/char_gpt in PyTorch, from the same initial weights and with the same recipe.
+
+Initial weights are those of a run with `--lr 0 --max-steps 1`, exported with `char_gpt export RUN gpt.safetensors`.
+With --in-order, windows are those of `char_gpt --no-shuffle`, and losses can be compared step by step.
+Prints one line of JSON: losses of the first steps, final validation and test losses, and seconds of training.
+"""
+import argparse
+import json
+import math
+import struct
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--text", required=True)
+parser.add_argument("--weights", help="initial weights; random ones by default")
+parser.add_argument("--in-order", action="store_true")
+parser.add_argument("--threads", type=int, default=2)
+parser.add_argument("--max-steps", type=int)
+parser.add_argument("--epochs", type=float, default=5)
+parser.add_argument("--batch-size", type=int, default=16, help="over all ranks")
+parser.add_argument("--lr", type=float, default=1e-3)
+parser.add_argument("--schedule", choices=["constant", "cosine"], default="cosine")
+parser.add_argument("--warmup-epochs", type=float, default=0.2)
+parser.add_argument("--warmup-start-factor", type=float, default=0.01)
+parser.add_argument("--block-size", type=int, default=64)
+parser.add_argument("--layers", type=int, default=4)
+parser.add_argument("--heads", type=int, default=4)
+parser.add_argument("--width", type=int, default=128)
+parser.add_argument("--dropout", type=float, default=0.0)
+parser.add_argument("--tie-weights", action="store_true")
+parser.add_argument("--attention", choices=["fused", "manual"], default="fused")
+parser.add_argument("--compile", action="store_true")
+args = parser.parse_args()
+torch.set_num_threads(args.threads)
+torch.manual_seed(1)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c_attn = nn.Linear(args.width, 3 * args.width)
+        self.c_proj = nn.Linear(args.width, args.width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = (part.view(batch, length, args.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, 2))
+        dropout = args.dropout if self.training else 0.0
+        if args.attention == "fused":
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        else:
+            scores = q @ k.transpose(2, 3) / math.sqrt(q.size(3))
+            later = torch.ones(length, length, dtype=torch.bool).triu(1)
+            y = F.dropout(scores.masked_fill(later, -math.inf).softmax(3), dropout) @ v
+        return F.dropout(self.c_proj(y.transpose(1, 2).reshape(x.shape)), dropout)
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.c_fc = nn.Linear(args.width, 4 * args.width)
+        self.c_proj = nn.Linear(4 * args.width, args.width)
+
+    def forward(self, x):
+        return F.dropout(self.c_proj(F.gelu(self.c_fc(x))), args.dropout, self.training)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1, self.attn = nn.LayerNorm(args.width), Attention()
+        self.ln_2, self.mlp = nn.LayerNorm(args.width), Mlp()
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class Gpt(nn.Module):
+    def __init__(self, characters):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(characters, args.width), nn.Embedding(args.block_size, args.width)
+        self.h = nn.ModuleList(Block() for _ in range(args.layers))
+        self.ln_f = nn.LayerNorm(args.width)
+        if not args.tie_weights:
+            self.lm_head = nn.Linear(args.width, characters, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() >= 2:
+                residual = math.sqrt(2 * args.layers) if name.endswith("c_proj.weight") else 1
+                nn.init.normal_(parameter, std=0.02 / residual)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, characters):
+        x = self.wte(characters) + self.wpe.weight[: characters.size(1)]
+        x = F.dropout(x, args.dropout, self.training)
+        for block in self.h:
+            x = block(x)
+        return F.linear(self.ln_f(x), self.wte.weight if args.tie_weights else self.lm_head.weight)
+
+
+def safetensors(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = (8 + length + at for at in entry["data_offsets"])
+            values = torch.frombuffer(bytearray(data[start:end]), dtype=torch.float32)
+            yield name, values.reshape(entry["shape"])
+
+
+def half_away(x):
+    return math.floor(x + 0.5)
+
+
+with open(args.text, encoding="utf-8", newline="") as file:
+    text = file.read()
+numbers = {character: number for number, character in enumerate(sorted(set(text)))}
+tokens = torch.tensor([numbers[character] for character in text])
+rest = len(tokens) - half_away(len(tokens) * 0.1)
+cut = rest - half_away(rest * 0.1)
+parts = {"train": tokens[:cut], "valid": tokens[cut:rest], "test": tokens[rest:]}
+block = args.block_size
+
+
+def windows(part, starts):
+    at = torch.as_tensor(starts)[:, None] + torch.arange(block)
+    return part[at], part[at + 1]
+
+
+net = Gpt(len(numbers))
+if args.weights:
+    net.load_state_dict(dict(safetensors(args.weights)))
+model = torch.compile(net) if args.compile else net
+matrices = [parameter for parameter in net.parameters() if parameter.dim() >= 2]
+vectors = [parameter for parameter in net.parameters() if parameter.dim() < 2]
+groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.99), eps=1e-8)
+
+count = (len(parts["train"]) - block) // block
+epoch_steps = -(-count // args.batch_size)
+total = max(half_away(args.epochs * epoch_steps), 1)
+if args.max_steps and args.max_steps < total:
+    total = args.max_steps
+warmup = half_away(args.warmup_epochs * epoch_steps)
+
+
+def rate(step):
+    if step <= warmup:
+        start = args.warmup_start_factor
+        return args.lr * (start + (1 - start) * (step - 1) / warmup)
+    if args.schedule == "constant":
+        return args.lr
+    return args.lr / 2 * (1 + math.cos(math.pi * (step - 1 - warmup) / (total - warmup)))
+
+
+def loss_of(characters, targets):
+    return F.cross_entropy(model(characters).flatten(0, 1), targets.flatten())
+
+
+def evaluate(part):
+    net.eval()
+    starts, total = range(0, (len(part) - 1) // block * block, block), 0.0
+    with torch.no_grad():
+        for first in range(0, len(starts), args.batch_size):
+            batch = starts[first : first + args.batch_size]
+            total += loss_of(*windows(part, list(batch))).item() * len(batch)
+    net.train()
+    return total / len(starts)
+
+
+losses, step, seconds, curve = [], 0, 0.0, []
+while step < total:
+    began = time.perf_counter()
+    shift = 0 if args.in_order else torch.randint(block, ()).item()
+    order = torch.arange(count) if args.in_order else torch.randperm(count)
+    for starts in (order * block + shift).split(args.batch_size):
+        if step == total:
+            break
+        step += 1
+        for group in optimizer.param_groups:
+            group["lr"] = rate(step)
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(*windows(parts["train"], starts))
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    seconds += time.perf_counter() - began
+    curve.append([round(seconds, 2), round(evaluate(parts["valid"]), 4)])
+result = {"losses": losses[:20], "valid": evaluate(parts["valid"]), "test": evaluate(parts["test"]), "steps": step}
+print(json.dumps({**result, "seconds": round(seconds, 2), "characters_per_second": round(step * args.batch_size * block / seconds), "curve": curve}))

@@ -1,0 +1,58 @@
+//! Tests of the network.
+
+use super::*;
+use burn::tensor::TensorData;
+
+fn network(tie_weights: bool) -> Gpt {
+    let config =
+        GptConfig { characters: 11, block_size: 6, layers: 2, heads: 2, width: 8, dropout: 0.0, tie_weights };
+    let device = Device::flex().autodiff();
+    device.seed(3);
+    config.init(&device)
+}
+
+fn logits(net: &Gpt, characters: &[i32]) -> Vec<f32> {
+    let data = TensorData::new(characters.to_vec(), [1, characters.len()]);
+    let input = Tensor::from_data(data, &Device::flex().autodiff());
+    net.forward(input).into_data().try_to_vec().expect("f32")
+}
+
+#[test]
+fn a_position_sees_earlier_ones_only() {
+    let net = network(false);
+    let [first, other] = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 9, 9, 9]].map(|text| logits(&net, &text));
+    assert_eq!(first[..3 * 11], other[..3 * 11]);
+    assert_ne!(first[3 * 11..], other[3 * 11..]);
+    // A shorter text gives the same logits.
+    let short = logits(&net, &[1, 2, 3]);
+    assert!(short.iter().zip(&first).all(|(a, b)| (a - b).abs() < 1e-6));
+}
+
+#[test]
+fn tied_weights_are_one_parameter_with_both_gradients() {
+    let (tied, untied) = (network(true), network(false));
+    assert_eq!(untied.num_params() - tied.num_params(), 11 * 8);
+    let device = Device::flex().autodiff();
+    let window = || {
+        let data = TensorData::new(vec![1, 2, 3], [1, 3]);
+        (Tensor::from_data(data.clone(), &device), Tensor::from_data(data, &device))
+    };
+    let gradient = |net: &Gpt| {
+        let (characters, targets) = window();
+        let (loss, _) = judge(net.forward(characters), targets);
+        let gradient = net.wte.weight.val().grad(&loss.backward()).expect("a gradient");
+        gradient.into_data().try_to_vec::<f32>().expect("f32")
+    };
+    // Characters that are not in the window have a gradient through the output layer only.
+    let row = |gradient: &[f32]| gradient[9 * 8..10 * 8].iter().any(|value| *value != 0.0);
+    assert!(row(&gradient(&tied)) && !row(&gradient(&untied)));
+}
+
+#[test]
+fn the_initial_loss_is_that_of_guessing() {
+    let device = Device::flex().autodiff();
+    let data = TensorData::new(vec![1, 2, 3, 4, 5, 6], [2, 3]);
+    let characters: Tensor<2, Int> = Tensor::from_data(data, &device);
+    let (loss, _) = judge(network(false).forward(characters.clone()), characters);
+    assert!((f64::from(loss.into_scalar::<f32>()) - 11f64.ln()).abs() < 0.1);
+}

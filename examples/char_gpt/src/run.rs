@@ -1,0 +1,64 @@
+//! A run folder of this example: network and vocabulary, from `config.json`, and weights.
+
+use crate::{
+    model::{Gpt, GptConfig},
+    text::Vocabulary,
+};
+use anyhow::{Context, Result, anyhow, bail};
+use burn::tensor::Device;
+use burn_ddp::run::weights;
+use serde::Deserialize;
+use std::{fs, path::Path};
+
+/// What `config.json` says about the network.
+#[derive(Deserialize)]
+struct Recorded {
+    #[serde(flatten)]
+    network: GptConfig,
+    vocabulary: String,
+}
+
+/// A trained network and its characters.
+pub struct TrainedGpt {
+    pub net: Gpt,
+    pub vocabulary: Vocabulary,
+}
+
+impl TrainedGpt {
+    /// Opens a run, or a checkpoint or weights file in its folder.
+    ///
+    /// # Errors
+    /// If `path` is not in the folder of such a run, or the weights cannot be read.
+    pub fn open(path: &Path, device: &Device) -> Result<Self> {
+        let failed = || path.display().to_string();
+        let (network, vocabulary) = recorded(path).with_context(failed)?;
+        let loaded = weights::load(network.init(device), path)?;
+        match &loaded.mismatches[..] {
+            [] => Ok(Self { net: loaded.model, vocabulary }),
+            mismatches => bail!("{} does not fit its config.json: {}", failed(), mismatches.join("; ")),
+        }
+    }
+}
+
+/// Network and vocabulary of the run that contains `path`.
+///
+/// # Errors
+/// If there is no `config.json` of this example.
+pub fn recorded(path: &Path) -> Result<(GptConfig, Vocabulary)> {
+    let path = path.canonicalize().context("cannot open the run")?;
+    // `path` may be RUN/checkpoints/last/model.bpk.
+    let config =
+        path.ancestors().take(4).map(|folder| folder.join("config.json")).find(|file| file.is_file());
+    let config = config.ok_or_else(|| anyhow!("not in a run folder: there is no config.json"))?;
+    let text = fs::read(&config).context("cannot read config.json")?;
+    let Recorded { network, vocabulary } =
+        serde_json::from_slice(&text).context("its config.json is not of a run of this program")?;
+    let vocabulary = Vocabulary::of(&vocabulary);
+    if network.heads == 0
+        || !network.width.is_multiple_of(network.heads)
+        || !(0.0..1.0).contains(&network.dropout)
+    {
+        bail!("its config.json is damaged: heads, width or dropout");
+    }
+    Ok((GptConfig { characters: vocabulary.len(), ..network }, vocabulary))
+}
