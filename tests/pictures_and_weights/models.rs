@@ -48,7 +48,7 @@ fn one_loop_supports_a_device_replicas_and_ranks() {
         assert_close(&format!("custom_loop {flags}"), &loop_losses(flags), &one, 2e-5);
     }
     let text = include_str!("../../examples/custom_loop.rs");
-    assert!(text.lines().count() <= 60);
+    assert!(text.lines().filter(|line| !line.contains("ANCHOR")).count() <= 60);
 }
 
 #[test]

@@ -188,8 +188,8 @@ fn images_without_a_digit_are_named_and_the_others_classified() {
     let model = run.path.display().to_string();
     let predict = |name: &str| mnist_ddp(&["predict", "--model", &model, &path(name).display().to_string()]);
     for (name, words) in [
-        ("empty.png", "nothing is drawn"),
-        ("nothing.png", "nothing is drawn"),
+        ("empty.png", "no digit found"),
+        ("nothing.png", "no digit found"),
         ("text.png", "neither a PNG nor a JPEG"),
         ("cut.png", "not a whole PNG"),
         ("none.png", "cannot read"),

@@ -31,7 +31,7 @@ pub enum NotADigit {
 /// Converts an image to 28×28 pixels with 0 for background.
 ///
 /// # Errors
-/// If nothing is drawn.
+/// If there is no digit.
 pub fn digit(picture: &Picture) -> Result<[u8; PIXELS], NotADigit> {
     let ink = ink(picture)?;
     let ([x, y], size) = bounds(&ink).ok_or(NotADigit::Empty)?;
