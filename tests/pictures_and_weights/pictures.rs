@@ -191,7 +191,7 @@ fn images_without_a_digit_are_named_and_the_others_classified() {
         ("empty.png", "no digit found"),
         ("nothing.png", "no digit found"),
         ("text.png", "neither a PNG nor a JPEG"),
-        ("cut.png", "not a whole PNG"),
+        ("cut.png", "damaged PNG image"),
         ("none.png", "cannot read"),
     ] {
         predict(name).failed_with(&[name, words]);

@@ -109,8 +109,8 @@ mod tests {
         for (bytes, words) in [
             (&b"GIF89a"[..], "neither a PNG nor a JPEG"),
             (b"", "neither a PNG nor a JPEG"),
-            (b"\x89PNG\r\n\x1a\n", "not a whole PNG"),
-            (b"\xff\xd8\xff\xe0\0\x10JFIF", "not a whole JPEG"),
+            (b"\x89PNG\r\n\x1a\n", "damaged PNG image"),
+            (b"\xff\xd8\xff\xe0\0\x10JFIF", "damaged JPEG image"),
         ] {
             let error = format!("{:#}", Picture::decode(bytes).expect_err(words));
             assert!(error.contains(words), "{error}");
