@@ -31,7 +31,7 @@ mod errors;
 mod links;
 #[path = "book/listings.rs"]
 mod listings;
-use common::{Outcome, command, example, finish, program};
+use common::{Outcome, command, example, examples, finish, program};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -52,23 +52,27 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The `sh` blocks of a page, as lines.
-fn shell_blocks(page: &Path) -> Vec<Vec<String>> {
-    let text = fs::read_to_string(page).expect("a page");
-    let mut blocks: Vec<Vec<String>> = Vec::new();
+/// The fenced blocks of a page: the words after the backquotes, and the lines that are not empty.
+fn blocks(page: &Path) -> Vec<(String, Vec<String>)> {
+    let mut blocks: Vec<(String, Vec<String>)> = Vec::new();
     let mut inside = false;
-    for line in text.lines() {
-        match line.trim() {
-            "```sh" => {
+    for line in fs::read_to_string(page).expect("a page").lines().map(str::trim) {
+        match (line.strip_prefix("```"), inside) {
+            (Some(language), false) => {
+                blocks.push((language.into(), Vec::new()));
                 inside = true;
-                blocks.push(Vec::new());
             }
-            "```" => inside = false,
-            command if inside && !command.is_empty() => blocks.last_mut().expect("open").push(command.into()),
-            _ => {}
+            (Some(_), true) => inside = false,
+            (None, true) if !line.is_empty() => blocks.last_mut().expect("open").1.push(line.into()),
+            (None, _) => {}
         }
     }
     blocks
+}
+
+/// The `sh` blocks of a page, as lines.
+fn shell_blocks(page: &Path) -> Vec<Vec<String>> {
+    blocks(page).into_iter().filter(|(language, _)| language == "sh").map(|(_, lines)| lines).collect()
 }
 
 /// Replaces `cargo run` by the program that it would build, with flags for smaller data.
@@ -136,7 +140,7 @@ fn every_command_in_the_book_works() {
             let folder = tempfile::tempdir().expect("temporary folder");
             let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("book");
             std::os::unix::fs::symlink(book, folder.path().join("book")).expect("the book's pictures");
-            let built = example("").canonicalize().expect("the examples");
+            let built = examples().canonicalize().expect("the examples");
             fs::create_dir(folder.path().join("target")).expect("a folder");
             std::os::unix::fs::symlink(built, folder.path().join("target/debug")).expect("the programs");
             let outcome = run(&script.join("\n"), folder.path());

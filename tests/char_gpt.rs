@@ -1,7 +1,7 @@
 //! The language-model example: world sizes, resume, generation, weights for PyTorch, and invalid texts.
 
 mod common;
-use common::{Outcome, Run, assert_close, command, example, finish};
+use common::{Outcome, Run, assert_close, run_example};
 use std::{f64::consts::LN_2, fs, path::Path};
 use tempfile::TempDir;
 
@@ -10,10 +10,7 @@ const TINY: &str =
     "--device cpu --progress plain --block-size 16 --layers 2 --heads 2 --width 16 --length 20";
 
 fn run(flags: &str) -> Outcome {
-    let program = example("char_gpt");
-    assert!(program.is_file(), "{} is missing: cargo build --example char_gpt", program.display());
-    let args: Vec<&str> = flags.split_whitespace().collect();
-    finish(command(&program, &args).spawn().expect("the program was built"))
+    run_example("char_gpt", flags)
 }
 
 /// A folder with a text of 1,200 characters, some of which are not ASCII.

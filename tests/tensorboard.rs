@@ -1,7 +1,7 @@
 //! Event files of a run: equal to its tables, read by this file and, where it is installed, by TensorBoard.
 
 mod common;
-use common::{Run, command, example, finish, trained};
+use common::{Run, command, finish, run_example, trained};
 use std::{
     collections::BTreeMap,
     fs,
@@ -141,9 +141,7 @@ fn events_equal_the_tables() {
 fn a_learner_writes_its_metrics() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = Run::at(folder.path().into());
-    let args = ["2", "--log-dir", folder.path().to_str().expect("UTF-8")];
-    let outcome =
-        finish(command(&example("custom_learner"), &args).spawn().expect("cargo built the examples"));
+    let outcome = run_example("custom_learner", &format!("2 --log-dir {}", folder.path().display()));
     let printed: Vec<f64> = outcome
         .succeeded()
         .stdout

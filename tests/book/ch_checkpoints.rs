@@ -1,18 +1,16 @@
 //! The claims of "Checkpoints and resuming".
 
 use crate::common::{
-    Outcome, Run, command, example, finish,
+    Outcome, Run, command, finish,
     launched::{signal, wait_until},
-    mnist, processes_with, train, trained,
+    mnist, processes_with, run_example, train, trained,
 };
 use std::{fs, path::Path};
 
 /// Runs the course's program and returns the digest of the parameters.
 fn digest(folder: &Path, flags: &str) -> String {
     let flags = format!("--device cpu --nproc-per-node 2 --folder {} {flags}", folder.display());
-    let flags: Vec<&str> = flags.split_whitespace().collect();
-    let child = command(&example("checkpoints"), &flags).spawn().expect("cargo built the examples");
-    let Outcome { stdout, .. } = finish(child).succeeded();
+    let Outcome { stdout, .. } = run_example("checkpoints", &flags).succeeded();
     stdout.lines().find_map(|line| line.strip_prefix("parameters ")).expect("a digest").to_owned()
 }
 

@@ -1,13 +1,12 @@
 //! The claims of "DataParallel, and why it is slower".
 
-use crate::common::{assert_close, command, example, finish, train, trained};
+use crate::common::{assert_close, run_example, train, trained};
 
 #[test]
 fn one_loop_gives_one_curve_in_every_mode() {
     let last = |flags: &str| {
-        let flags: Vec<&str> = flags.split_whitespace().collect();
-        let child = command(&example("custom_loop"), &flags).spawn().expect("cargo built the examples");
-        finish(child).succeeded().stdout.lines().last().expect("ten epochs").to_owned()
+        let outcome = run_example("custom_loop", flags).succeeded();
+        outcome.stdout.lines().last().expect("ten epochs").to_owned()
     };
     for mode in ["single", "dp --device-ids cpu:0,cpu:1", "ddp --device cpu --nproc-per-node 2"]
         .map(|mode| format!("--mode {mode}"))

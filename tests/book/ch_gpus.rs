@@ -1,6 +1,6 @@
 //! A claim of the chapter "GPUs, NCCL, Gloo and MPI". `tests/failures.rs` has those about missing and hidden GPUs.
 
-use crate::common::{command, example, finish};
+use crate::common::run_example;
 
 #[test]
 fn a_transport_that_cannot_be_used_is_an_error() {
@@ -14,9 +14,8 @@ fn a_transport_that_cannot_be_used_is_an_error() {
         cases.push(("mpi", "this program was built without MPI"));
     }
     for (transport, words) in cases {
-        let args = ["--device", "cpu", "--nproc-per-node", "2", "--transport", transport];
-        let program = example("first_all_reduce");
-        let outcome = finish(command(&program, &args).spawn().expect("cargo built the examples"));
+        let flags = format!("--device cpu --nproc-per-node 2 --transport {transport}");
+        let outcome = run_example("first_all_reduce", &flags);
         assert_eq!(outcome.code, Some(1), "{outcome:#?}");
         assert!(outcome.stderr.contains(words), "{outcome:#?}");
     }

@@ -1,13 +1,11 @@
 //! The claims of "Less traffic, fewer bits".
 
-use crate::common::{assert_close, command, example, finish};
+use crate::common::{assert_close, run_example};
 
 /// The losses of each epoch.
 fn losses(flags: &str) -> Vec<f64> {
     let flags = format!("--device cpu --nproc-per-node 2 {flags}");
-    let flags: Vec<&str> = flags.split_whitespace().collect();
-    let child = command(&example("less_traffic"), &flags).spawn().expect("cargo built the examples");
-    let outcome = finish(child).succeeded();
+    let outcome = run_example("less_traffic", &flags).succeeded();
     let lines = outcome.stdout.lines().filter_map(|line| line.split("train loss ").nth(1));
     let losses: Vec<f64> = lines.map(|loss| loss.parse().expect("a loss")).collect();
     assert_eq!(losses.len(), 10, "{outcome:#?}");

@@ -1,10 +1,9 @@
 //! The claims of the chapter "Metrics that are exact".
 
-use crate::common::{Outcome, command, example, finish};
+use crate::common::{Outcome, run_example};
 
 fn metric(flags: &str) -> Outcome {
-    let flags: Vec<&str> = flags.split_whitespace().collect();
-    finish(command(&example("metric"), &flags).spawn().expect("cargo built the examples"))
+    run_example("metric", flags)
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The claims of the chapter "BatchNorm across ranks".
 
-use crate::common::{Outcome, assert_close, command, example, finish};
+use crate::common::{Outcome, assert_close, run_example};
 
 fn run(name: &str, flags: &str) -> Outcome {
-    let flags: Vec<&str> = flags.split_whitespace().collect();
-    finish(command(&example(name), &flags).spawn().expect("cargo built the examples")).succeeded()
+    run_example(name, flags).succeeded()
 }
 
 #[test]

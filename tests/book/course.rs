@@ -1,18 +1,13 @@
 //! The claims of the course's experiments.
 
-use crate::common::{Outcome, assert_close, command, example, finish, train};
-
-fn run(name: &str, flags: &str) -> Outcome {
-    let flags: Vec<&str> = flags.split_whitespace().collect();
-    finish(command(&example(name), &flags).spawn().expect("cargo built the examples"))
-}
+use crate::common::{assert_close, run_example, train};
 
 /// Flags for little data.
 const LITTLE: &str = "--dataset digits --train-limit 640 --eval-limit 100 --epochs 2";
 
 /// The losses of each epoch, and the digest of each rank's parameters.
 fn trained(name: &str, flags: &str) -> (Vec<f64>, Vec<String>) {
-    let outcome = run(name, &format!("{LITTLE} {flags}")).succeeded();
+    let outcome = run_example(name, &format!("{LITTLE} {flags}")).succeeded();
     let last = |start: &str| -> Vec<String> {
         let lines = outcome.stdout.lines().filter(|line| line.starts_with(start));
         lines.map(|line| line.split_whitespace().last().expect("a word").to_owned()).collect()
@@ -54,7 +49,7 @@ fn without_a_part_of_ddp_the_ranks_differ() {
 
 #[test]
 fn ranks_are_numbered_by_environment_variables() {
-    let outcome = run("ranks", "--device cpu --nproc-per-node 3").succeeded();
+    let outcome = run_example("ranks", "--device cpu --nproc-per-node 3").succeeded();
     for rank in 0..3 {
         let line = format!("rank {rank} of 3, local rank {rank} of 3, device cpu");
         assert!(outcome.stdout.contains(&line), "{outcome:#?}");
@@ -63,9 +58,9 @@ fn ranks_are_numbered_by_environment_variables() {
 
 #[test]
 fn all_reduce_sums_and_a_mismatch_is_an_error_of_both_ranks() {
-    let outcome = run("first_all_reduce", "--device cpu --nproc-per-node 3").succeeded();
+    let outcome = run_example("first_all_reduce", "--device cpu --nproc-per-node 3").succeeded();
     assert_eq!(outcome.stdout.matches("after:  [6.0, 6.0]").count(), 3, "{outcome:#?}");
-    let outcome = run("first_all_reduce", "--device cpu --nproc-per-node 2 --mismatch");
+    let outcome = run_example("first_all_reduce", "--device cpu --nproc-per-node 2 --mismatch");
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     for rank in ["error: rank 0: collective mismatch", "error: rank 1: collective mismatch"] {
         assert!(outcome.stderr.contains(rank), "{rank}: {outcome:#?}");
@@ -75,7 +70,7 @@ fn all_reduce_sums_and_a_mismatch_is_an_error_of_both_ranks() {
 #[test]
 fn the_ring_sends_the_least_possible() {
     for ranks in [1, 2, 4, 7] {
-        let outcome = run("ring", &ranks.to_string()).succeeded();
+        let outcome = run_example("ring", &ranks.to_string()).succeeded();
         let sum = |part: usize| (0..ranks).map(|rank| (10 * rank + part) as f32).sum::<f32>();
         let sums: Vec<f32> = (0..ranks).map(sum).collect();
         let expected = format!("-> {sums:?}, {} of {ranks} parts sent", 2 * (ranks - 1));

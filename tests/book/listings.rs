@@ -1,28 +1,10 @@
 //! Every listing of Rust code in the book is a part of a file that the tests compile.
 
-use crate::{common::command, common::finish, pages};
+use crate::{blocks, common::command, common::finish, pages};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
-
-/// A fenced block: the words after its backquotes, and its lines.
-fn blocks(page: &str) -> Vec<(String, Vec<String>)> {
-    let mut blocks: Vec<(String, Vec<String>)> = Vec::new();
-    let mut inside = false;
-    for line in page.lines() {
-        match (line.trim().strip_prefix("```"), inside) {
-            (Some(language), false) => {
-                blocks.push((language.into(), Vec::new()));
-                inside = true;
-            }
-            (Some(_), true) => inside = false,
-            (None, true) => blocks.last_mut().expect("open").1.push(line.trim().into()),
-            (None, false) => {}
-        }
-    }
-    blocks
-}
 
 /// The lines that mdbook includes for `{{#include path:anchor}}`, and the path.
 fn included(page: &Path, line: &str) -> (PathBuf, Vec<String>) {
@@ -55,12 +37,12 @@ fn every_listing_of_rust_is_compiled() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().expect("the repository");
     let mut listings = 0;
     for page in pages().iter().filter(|page| page.parent().is_some_and(|folder| folder.ends_with("src"))) {
-        for (language, lines) in blocks(&fs::read_to_string(page).expect("a page")) {
+        for (language, lines) in blocks(page) {
             if !language.starts_with("rust") {
                 continue;
             }
             assert!(!language.contains("ignore"), "{}: a listing is ignored", page.display());
-            for line in lines.iter().filter(|line| !line.is_empty()) {
+            for line in &lines {
                 let (path, part) = included(page, line);
                 let path = path.canonicalize().expect("an existing file");
                 let is_compiled = COMPILED.iter().any(|folder| path.starts_with(root.join(folder)));

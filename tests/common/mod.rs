@@ -27,16 +27,21 @@ pub fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_burn-ddp"))
 }
 
-/// Path of an example, which cargo builds into the same target folder.
+/// Folder of the examples, which cargo builds into the same target folder.
+pub fn examples() -> PathBuf {
+    program().parent().expect("in target/debug").join("examples")
+}
+
+/// Path of an example.
 pub fn example(name: &str) -> PathBuf {
-    program().parent().expect("in target/debug").join("examples").join(name)
+    let path = examples().join(name);
+    assert!(path.is_file(), "{} is missing: cargo build --example {name}", path.display());
+    path
 }
 
 /// Path of the MNIST example.
 pub fn mnist() -> PathBuf {
-    let program = example("mnist_ddp");
-    assert!(program.is_file(), "{} is missing: cargo build --example mnist_ddp", program.display());
-    program
+    example("mnist_ddp")
 }
 
 /// Result of a command.
@@ -116,10 +121,15 @@ pub fn finish(mut child: Child) -> Outcome {
     Outcome { code: status.code(), stdout, stderr }
 }
 
+/// Runs an example with these flags, separated by spaces.
+pub fn run_example(name: &str, flags: &str) -> Outcome {
+    let args: Vec<&str> = flags.split_whitespace().collect();
+    finish(command(&example(name), &args).spawn().expect("the program was built"))
+}
+
 /// Runs `mnist_ddp` with these flags, separated by spaces.
 pub fn train(flags: &str) -> Outcome {
-    let args: Vec<&str> = flags.split_whitespace().collect();
-    finish(command(&mnist(), &args).spawn().expect("the program was built"))
+    run_example("mnist_ddp", flags)
 }
 
 /// Folder of a finished run.

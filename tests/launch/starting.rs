@@ -3,13 +3,9 @@
 use crate::common::{
     Outcome, command, example, finish,
     launched::{launch, signal, start, wait_until},
-    mnist, processes_with,
+    mnist, processes_with, run_example,
 };
 use std::{fs, path::Path, thread};
-
-fn run_example(name: &str, args: &[&str]) -> Outcome {
-    finish(command(&example(name), args).spawn().expect("cargo built the examples"))
-}
 
 /// The log folder that the launcher prints.
 fn filed_in(outcome: &Outcome) -> &Path {
@@ -44,7 +40,7 @@ fn too_many_ranks_for_a_machine_are_rejected() {
     launch("--nproc-per-node 100000", "true").failed_with(&words);
     let train = ["--device", "cpu", "--nproc-per-node", "100000"];
     finish(command(&mnist(), &train).spawn().expect("built")).failed_with(&words);
-    run_example("spawn", &["100000"]).failed_with(&words);
+    run_example("spawn", "100000").failed_with(&words);
     let lower = finish(start("--nproc-per-node 3", "true", &[("BURN_DDP_MAX_NPROC", "2")]));
     lower.failed_with(&["3 ranks", "the limit is 2"]);
     let raised = finish(start("--nproc-per-node 3", "echo up", &[("BURN_DDP_MAX_NPROC", "3")]));
@@ -73,7 +69,7 @@ fn a_launcher_can_be_stopped_while_it_starts_ranks() {
 fn examples_reject_invalid_world_sizes() {
     for name in ["spawn", "custom_learner"] {
         for bad in ["0", "x", "-1"] {
-            let outcome = run_example(name, &[bad]);
+            let outcome = run_example(name, bad);
             assert_eq!(outcome.code, Some(2), "{name} {bad}: {outcome:#?}");
             assert!(outcome.stderr.contains(&format!("'{bad}'")), "{name} {bad}: {}", outcome.stderr);
             assert_eq!(outcome.stdout, "");

@@ -1,12 +1,10 @@
 //! The examples on which users base their programs.
 
-use crate::common::{assert_close, command, example, finish};
+use crate::common::{assert_close, run_example};
 
 /// Train and test losses of each epoch that `custom_learner` prints.
 fn losses(ranks: &str) -> Vec<f64> {
-    let outcome =
-        finish(command(&example("custom_learner"), &[ranks]).spawn().expect("cargo built the examples"));
-    let outcome = outcome.succeeded();
+    let outcome = run_example("custom_learner", ranks).succeeded();
     let numbers = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "valid"), "{line}");
@@ -27,11 +25,10 @@ fn a_custom_model_follows_one_trajectory_at_any_world_size() {
 
 /// Train losses of each epoch that `custom_loop` prints.
 fn loop_losses(flags: &str) -> Vec<f64> {
-    let args: Vec<&str> = ["--device", "cpu"].into_iter().chain(flags.split_whitespace()).collect();
-    let outcome = finish(command(&example("custom_loop"), &args).spawn().expect("cargo built the examples"));
+    let outcome = run_example("custom_loop", &format!("--device cpu {flags}")).succeeded();
     let number =
         |line: &str| line.split_whitespace().last().expect("a loss").parse::<f64>().expect("a number");
-    outcome.succeeded().stdout.lines().map(number).collect()
+    outcome.stdout.lines().map(number).collect()
 }
 
 #[test]
@@ -61,8 +58,7 @@ fn the_users_part_of_the_example_is_short() {
 
 #[test]
 fn collectives_need_no_training() {
-    let outcome =
-        finish(command(&example("all_reduce"), &[]).spawn().expect("cargo built the examples")).succeeded();
+    let outcome = run_example("all_reduce", "").succeeded();
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(
         lines[0],
