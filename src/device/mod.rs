@@ -95,6 +95,15 @@ pub fn gigabytes(bytes: usize) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
+/// Formats bytes in KiB, MiB or GiB.
+pub fn binary_size(bytes: u64) -> String {
+    match bytes {
+        0..1_048_576 => format!("{} KiB", bytes >> 10),
+        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
 impl fmt::Display for LocalDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -107,5 +116,15 @@ impl fmt::Display for LocalDevice {
 impl Serialize for LocalDevice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::binary_size;
+
+    #[test]
+    fn binary_sizes_have_units() {
+        assert_eq!([2048, 64 << 20, 3 << 29].map(binary_size), ["2 KiB", "64 MiB", "1.5 GiB"]);
     }
 }

@@ -1,8 +1,11 @@
 //! Folder and size of the cache of compiled CUDA kernels.
 
-use super::{Finding, size};
+use super::Finding;
 use crate::{
-    device::kernel_cache::{self, FOLDER},
+    device::{
+        binary_size,
+        kernel_cache::{self, FOLDER},
+    },
     process::console::print_line,
 };
 use anyhow::Result;
@@ -15,7 +18,7 @@ pub(super) fn check() -> Finding {
         return Finding::note(NAME, "off", advice);
     };
     match kernel_cache::size(&folder) {
-        Ok(bytes) => Finding::ok(NAME, format!("{} in {}", size(bytes), folder.display())),
+        Ok(bytes) => Finding::ok(NAME, format!("{} in {}", binary_size(bytes), folder.display())),
         Err(error) => {
             Finding::note(NAME, format!("{error:#}"), format!("delete it, or set {FOLDER} to another folder"))
         }
@@ -30,6 +33,6 @@ pub(super) fn clear() -> Result<()> {
     };
     let bytes = kernel_cache::size(&folder)?;
     kernel_cache::clear(&folder)?;
-    print_line(&format!("deleted {} in {}", size(bytes), folder.display()));
+    print_line(&format!("deleted {} in {}", binary_size(bytes), folder.display()));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! GPUs, and the libraries that use them.
 
-use super::{Finding, size};
-use crate::device::{Accelerator, DeviceArg, gpus};
+use super::Finding;
+use crate::device::{Accelerator, DeviceArg, binary_size, gpus};
 use collective::transport::nccl::Library;
 use std::{
     process::{Command, Stdio},
@@ -109,8 +109,11 @@ fn gpu(line: &str) -> Finding {
     let (Ok(free), Ok(total)) = (free.parse::<u64>(), total.parse::<u64>()) else {
         return Finding::ok("GPU memory", format!("{index}: {name}, driver {driver}"));
     };
-    let found =
-        format!("{index}: {name}, {} free of {}, driver {driver}", size(free << 20), size(total << 20));
+    let found = format!(
+        "{index}: {name}, {} free of {}, driver {driver}",
+        binary_size(free << 20),
+        binary_size(total << 20)
+    );
     if free < 1024 {
         Finding::fail("GPU memory", found, "other programs use its memory: see nvidia-smi")
     } else {

@@ -1,7 +1,7 @@
 //! Cores, memory, shared memory, limits and disk.
 
-use super::{Finding, size};
-use crate::launch::cores;
+use super::Finding;
+use crate::{device::binary_size, launch::cores};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
@@ -50,9 +50,13 @@ fn memory() -> Finding {
     };
     let left = cgroup("memory.max").map(|max| max.saturating_sub(cgroup("memory.current").unwrap_or(0)));
     let free = left.map_or(free, |left| free.min(left));
-    let found = format!("{} free of {}", size(free), size(total));
+    let found = format!("{} free of {}", binary_size(free), binary_size(total));
     if free < RANK_MEMORY {
-        Finding::fail(name, found, format!("a rank needs about {}: close other programs", size(RANK_MEMORY)))
+        Finding::fail(
+            name,
+            found,
+            format!("a rank needs about {}: close other programs", binary_size(RANK_MEMORY)),
+        )
     } else {
         Finding::ok(name, found)
     }
@@ -69,7 +73,7 @@ fn shared_memory() -> Finding {
     match space("/dev/shm") {
         None => Finding::note(name, "no /dev/shm", "NCCL needs it; CPU ranks do not"),
         Some((free, total)) => {
-            let found = format!("/dev/shm: {} free of {}", size(free), size(total));
+            let found = format!("/dev/shm: {} free of {}", binary_size(free), binary_size(total));
             if free < SHARED_MEMORY {
                 let advice = "too small for NCCL (not needed by CPU ranks): use docker run --shm-size=1g, or an emptyDir with medium Memory in Kubernetes";
                 Finding::note(name, found, advice)
@@ -107,10 +111,10 @@ fn disk() -> Finding {
         ),
         (Ok(()), Some((free, _))) if free < (100 << 20) => Finding::note(
             name,
-            format!("{} free in this folder", size(free)),
+            format!("{} free in this folder", binary_size(free)),
             "a run needs 5 MB or more; set another folder with --run-dir",
         ),
-        (Ok(()), Some((free, _))) => Finding::ok(name, format!("{} free in this folder", size(free))),
+        (Ok(()), Some((free, _))) => Finding::ok(name, format!("{} free in this folder", binary_size(free))),
         (Ok(()), None) => Finding::ok(name, "this folder is writable"),
     }
 }

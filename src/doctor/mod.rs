@@ -105,15 +105,6 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Formats a number of bytes in KiB, MiB or GiB.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_048_576 => format!("{} KiB", bytes >> 10),
-        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
-        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,10 +114,5 @@ mod tests {
         assert_eq!(Finding::ok("cores", "2").to_string(), "ok    cores         2");
         let line = Finding::fail("files", "64", "raise it").to_string();
         assert_eq!(line, "FAIL  files         64 → raise it");
-    }
-
-    #[test]
-    fn sizes_have_binary_units() {
-        assert_eq!([size(2048), size(64 << 20), size(3 << 29)], ["2 KiB", "64 MiB", "1.5 GiB"]);
     }
 }

@@ -3,7 +3,7 @@
 //! Compilation takes minutes with an empty kernel cache.
 
 use crate::{
-    device::{LocalDevice, kernel_cache},
+    device::{LocalDevice, binary_size, kernel_cache},
     process::console::Console,
 };
 use collective::strategy::{Observer, StepReport};
@@ -29,7 +29,7 @@ impl KernelProgress {
         let before = kernel_cache::size(&folder).unwrap_or(0);
         let kept = match before {
             0 => "empty; the first run compiles kernels, which takes minutes".to_string(),
-            bytes => crate::doctor::size(bytes),
+            bytes => binary_size(bytes),
         };
         console.print(&format!("kernels   {}: {kept}", folder.display()));
         let (end, ended) = mpsc::channel();
@@ -43,7 +43,7 @@ fn report(console: Console, folder: &Path, before: u64, ended: &mpsc::Receiver<(
     let began = Instant::now();
     while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
         let new = kernel_cache::size(folder).unwrap_or(before).saturating_sub(before);
-        let (seconds, new) = (began.elapsed().as_secs(), crate::doctor::size(new));
+        let (seconds, new) = (began.elapsed().as_secs(), binary_size(new));
         console.print(&format!(
             "compiling kernels for the first step: {seconds} s, {new} new in the kernel cache"
         ));
