@@ -79,6 +79,7 @@ pub mod bench;
 pub mod check;
 pub mod config;
 pub mod context;
+pub mod data;
 pub mod device;
 pub mod doctor;
 pub mod launch;

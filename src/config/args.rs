@@ -123,6 +123,9 @@ pub struct TrainerArgs {
     /// Run folder [default: runs/DATE-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub run_dir: Option<PathBuf>,
+    /// Write the trained weights to a new .safetensors file, with PyTorch's key names and layouts
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Output")]
+    pub export: Option<PathBuf>,
     /// Write TensorBoard histograms of parameters and gradients every N steps
     #[arg(
         long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",

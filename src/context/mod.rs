@@ -204,6 +204,23 @@ impl Context {
         Ok(mean[0])
     }
 
+    /// Runs `load` on one rank per machine first and then on the other ranks, such as a download of the data set.
+    ///
+    /// It is a collective: every rank must call it.
+    ///
+    /// # Errors
+    /// If `load` fails on this rank, or the first call on another one.
+    pub fn local_main_first<T, E>(&self, load: impl Fn() -> Result<T, E>) -> Result<T>
+    where
+        E: Into<anyhow::Error>,
+    {
+        let load = || load().map_err(Into::into);
+        let first = self.environment().is_local_main().then(load).transpose()?;
+        // The other ranks may wait here for a download.
+        self.group.barrier()?;
+        first.map_or_else(load, Ok)
+    }
+
     /// Start time of this process.
     pub fn began(&self) -> Instant {
         self.began

@@ -1,14 +1,17 @@
-//! Text windows as a data set, and batches of them.
+//! Windows of a token sequence as a data set, and batches of them for language models.
 
-use crate::text::Tokens;
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use collective::sampler::mix;
+use std::sync::Arc;
 
-/// Characters `[batch, block size]` and the characters that follow each of them.
+/// A text as numbers of tokens.
+pub type Tokens = Arc<[i32]>;
+
+/// Tokens `[batch, block size]` and the tokens that follow each of them.
 pub type Windows = (Tensor<2, Int>, Tensor<2, Int>);
 
 /// Starting positions of windows that do not overlap.
@@ -19,14 +22,16 @@ pub struct WindowStarts {
 }
 
 impl WindowStarts {
-    /// All windows in a text of `length` characters.
+    /// All windows in a text of `length` tokens. A `block_size` of 0 is treated as 1.
     pub fn new(length: usize, block_size: usize) -> Self {
-        // The last character of the text has no successor.
+        let block_size = block_size.max(1);
+        // The last token of the text has no successor.
         Self { count: length.saturating_sub(1) / block_size, block_size }
     }
 
     /// Windows that may be moved by [`shift`].
     pub fn with_shift(length: usize, block_size: usize) -> Self {
+        let block_size = block_size.max(1);
         Self { count: length.saturating_sub(block_size) / block_size, block_size }
     }
 }
@@ -46,7 +51,7 @@ pub fn shift(seed: u64, epoch: usize, block_size: usize) -> usize {
     (mix(mix(seed, 1), epoch as u64) % block_size.max(1) as u64) as usize
 }
 
-/// Batches windows of a text into tensors.
+/// Batches windows, given by their first positions, into tensors.
 #[derive(Clone, Debug)]
 pub struct WindowBatcher {
     pub tokens: Tokens,
@@ -58,8 +63,8 @@ impl Batcher<usize, Windows> for WindowBatcher {
         let shape = [starts.len(), self.block_size];
         let from = |offset: usize| {
             let window = |start: &usize| self.tokens[start + offset..][..self.block_size].iter().copied();
-            let characters: Vec<i32> = starts.iter().flat_map(window).collect();
-            Tensor::from_data(TensorData::new(characters, shape), device)
+            let tokens: Vec<i32> = starts.iter().flat_map(window).collect();
+            Tensor::from_data(TensorData::new(tokens, shape), device)
         };
         (from(0), from(1))
     }
@@ -84,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_the_following_characters() {
+    fn targets_are_the_following_tokens() {
         let batcher = WindowBatcher { tokens: (0..20).collect(), block_size: 3 };
         let (inputs, targets) = batcher.batch(vec![0, 16], &Device::flex());
         let values =

@@ -109,6 +109,29 @@ pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<
     atomic_file::write(path, &bytes).with_context(failed)
 }
 
+/// Writes a module's weights as [`save`] does, to a new `.safetensors` file.
+///
+/// # Errors
+/// If the file exists already, has another extension or cannot be written.
+pub fn export<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<()> {
+    check_export(path)?;
+    save(module, path, prefix)
+}
+
+/// Verifies that `path` can name a new file of exported weights.
+///
+/// # Errors
+/// If the file exists already or has another extension than `.safetensors`.
+pub fn check_export(path: &Path) -> Result<()> {
+    if path.extension().is_none_or(|extension| extension != "safetensors") {
+        bail!("{}: the output file must end in .safetensors", path.display());
+    }
+    if path.exists() {
+        bail!("{} already exists; name another file, or remove it", path.display());
+    }
+    Ok(())
+}
+
 /// Returns the key of the state dict in a PyTorch checkpoint, if it is nested.
 fn state_dict_key<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
     let first = model.collect(None, None, true).into_iter().next()?.name;

@@ -12,9 +12,9 @@ use super::{
 use crate::{
     config::{Config, Monitor},
     process::stop,
-    run::{EvaluatedSet, tensorboard::GradientHistograms},
+    run::{EvaluatedSet, tensorboard::GradientHistograms, weights},
 };
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use burn::optim::ModuleOptimizer;
 use burn::train::{Learner, LearnerModel, SupervisedTraining, logger::InMemoryMetricLogger};
 use collective::{
@@ -37,8 +37,8 @@ where
     /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
     /// data loader or another rank fails, or the loss is not finite.
     pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
-        let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, data_parallel } =
-            self;
+        let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, .. } = self;
+        let Trainer { data_parallel, export, finished, .. } = self;
         let (console, group, device) = (context.console(), context.group(), context.device());
         (resolved.train_samples, resolved.test_samples) = (loaders.train.samples(), loaders.test.samples());
         resolved.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
@@ -142,7 +142,11 @@ where
             context.set_stop_signal(signal);
             return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
         }
-        let transport = context.transport();
-        output.map_or(Ok(()), |output| output.finish(result.model, &config, transport, console))
+        let Some(output) = output else { return Ok(()) };
+        if let Some(path) = export {
+            weights::save(&result.model, &path, "").context("--export")?;
+        }
+        output.finish(result.model, &config, context.transport(), console)?;
+        finished.into_iter().try_for_each(|act| act(output.folder.path()))
     }
 }

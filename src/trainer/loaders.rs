@@ -1,6 +1,7 @@
 //! Data loaders of a trainer: this rank's shard of a data set, in batches.
 
 use super::Trainer;
+use crate::data::{Tokens, WindowBatcher, WindowStarts, Windows, shift};
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, transform::SelectionDataset},
@@ -101,6 +102,27 @@ where
             Some(seed) => loader.shuffle(seed),
             None => loader,
         }
+    }
+
+    /// Loader of the windows of a text for training, each of `block_size` tokens and their successors.
+    ///
+    /// Windows do not overlap. Unless `--no-shuffle` is given, their order and the position of the first window
+    /// depend on `--seed` and the epoch.
+    pub fn train_windows(&self, tokens: &Tokens, block_size: usize) -> ShardedLoader<usize, Windows> {
+        let windows = WindowStarts::with_shift(tokens.len(), block_size);
+        let batcher = WindowBatcher { tokens: tokens.clone(), block_size };
+        let loader = self.sharded(windows, batcher, self.shuffle_seed());
+        let loader = match self.shuffle_seed() {
+            Some(seed) => loader.transform(move |epoch, start: usize| start + shift(seed, epoch, block_size)),
+            None => loader,
+        };
+        loader.build(self.context.world())
+    }
+
+    /// Loader of all windows of a text in their order, for evaluation.
+    pub fn windows(&self, tokens: &Tokens, block_size: usize) -> ShardedLoader<usize, Windows> {
+        let batcher = WindowBatcher { tokens: tokens.clone(), block_size };
+        self.sharded(WindowStarts::new(tokens.len(), block_size), batcher, None).build(self.context.world())
     }
 }
 

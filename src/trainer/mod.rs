@@ -18,9 +18,9 @@ use crate::{
     config::{DatasetName, Resolved, TrainerArgs, config_file},
     context::{self, Context},
     process::exit,
-    run::tensorboard::EventLog,
+    run::{tensorboard::EventLog, weights},
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use burn::tensor::Device;
 use burn::train::{LearnerModel, SupervisedTraining, TrainingStrategy};
 use clap::Parser;
@@ -31,7 +31,11 @@ use collective::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 use strategy::Setup;
 
 /// Parses the command line, including `--config` files, and runs `program` on every rank.
@@ -62,6 +66,7 @@ where
     // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {
         args.check()?;
+        args.export.as_deref().map_or(Ok(()), weights::check_export).context("--export")?;
         check()?;
     }
     context::start(&args.context, program)
@@ -77,6 +82,7 @@ pub struct RunFiles {
 
 type MakeCallback<M> = Box<dyn FnOnce(Option<&RunFiles>) -> Box<dyn Callback<M>>>;
 type Metrics<M> = Box<dyn FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>>;
+type Finished<'a> = Box<dyn FnOnce(&Path) -> Result<()> + 'a>;
 type MakeDp<M> = fn(DataParallelConfig, &Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
 
 /// Trainer of a model, configured by flags. See the [example](crate).
@@ -90,6 +96,8 @@ pub struct Trainer<'a, M: LearnerModel> {
     callbacks: Vec<MakeCallback<M>>,
     metrics: Vec<Metrics<M>>,
     data_parallel: Option<MakeDp<M>>,
+    export: Option<PathBuf>,
+    finished: Vec<Finished<'a>>,
 }
 
 impl<'a, M> Trainer<'a, M>
@@ -109,6 +117,8 @@ where
             callbacks: Vec::new(),
             metrics: Vec::new(),
             data_parallel: None,
+            export: args.export.clone(),
+            finished: Vec::new(),
         }
     }
 
@@ -182,6 +192,20 @@ where
         self.data_parallel = Some(|devices, loaders, setup| {
             Ok(setup.apply(DpStrategy::new(devices, loaders.train.clone(), loaders.evaluated())?))
         });
+        self
+    }
+
+    /// Exports the trained weights to `path`, a `.safetensors` file with PyTorch's key names and layouts.
+    ///
+    /// `--export` overrides it. An existing file is replaced.
+    pub fn export(mut self, path: impl Into<PathBuf>) -> Self {
+        self.export.get_or_insert_with(|| path.into());
+        self
+    }
+
+    /// Runs `act` with the run folder on rank 0 after a completed run, but not after one stopped by a signal.
+    pub fn finished(mut self, act: impl FnOnce(&Path) -> Result<()> + 'a) -> Self {
+        self.finished.push(Box::new(act));
         self
     }
 

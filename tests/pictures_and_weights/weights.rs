@@ -126,6 +126,31 @@ fn an_export_reads_back_equal_and_is_never_overwritten() {
         .failed_with(&["none", "no such file"]);
 }
 
+/// `--export` of a training run writes what `weights export` writes of its folder.
+#[test]
+fn a_run_exports_its_weights() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let flags = |to: &str| {
+        let (run, to) = (path("run"), path(to));
+        format!("--device cpu --progress plain {FLAGS} --max-steps 2 --run-dir {run} --export {to}")
+    };
+    for (file, words) in [("a.pt", "must end in .safetensors"), ("run.safetensors", "already exists")] {
+        fs::write(path("run.safetensors"), "").expect("written");
+        train(&flags(file)).failed_with(&["--export", file, words]);
+        assert!(!Path::new(&path("run")).exists(), "nothing was trained");
+    }
+    train(&flags("a.safetensors")).succeeded();
+    mnist_ddp(&["weights", "export", &path("run"), &path("b.safetensors")]).succeeded();
+    let [ours, theirs] = ["a.safetensors", "b.safetensors"].map(|name| fs::read(path(name)).expect("a file"));
+    // The order of the entries in the header's metadata varies.
+    let names = |file: &[u8]| String::from_utf8_lossy(&file[..2000]).matches("fc1.weight").count();
+    assert!(names(&ours) == 1 && ours[2000..] == theirs[2000..] && ours.len() > 4_000_000);
+    // The file is not a setting of the run.
+    let again = format!("--config {} --run-dir {} --max-steps 1", path("run"), path("again"));
+    train(&format!("--progress plain {again}")).succeeded();
+}
+
 #[test]
 fn mismatched_weights_are_named_or_partially_loaded() {
     // A classifier of 26 letters with the same first layers.

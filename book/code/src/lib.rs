@@ -139,9 +139,7 @@ pub fn load_on_ranks(
     args: &DataArgs,
 ) -> anyhow::Result<(Images, Images)> {
     let downloads = context.environment().is_local_main();
-    let data = downloads.then(|| load(args, true)).transpose()?;
-    context.group().barrier()?;
-    data.map_or_else(|| load(args, false), Ok)
+    context.local_main_first(|| load(args, downloads))
 }
 
 /// Test accuracy in percent. Each rank tests its part of the images.

@@ -10,4 +10,3 @@ pub mod run;
 pub mod sampling;
 pub mod text;
 pub mod train;
-pub mod windows;

@@ -4,7 +4,7 @@ mod attention;
 mod block;
 mod common;
 
-use crate::{output::CharacterLoss, windows::Windows};
+use crate::output::CharacterLoss;
 use block::Block;
 use burn::module::Module;
 use burn::nn::{
@@ -13,6 +13,7 @@ use burn::nn::{
 };
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
+use burn_ddp::data::Windows;
 use collective::{data_parallel::ParallelStep, precision};
 use common::{Sizes, norm};
 use kernels::layers;

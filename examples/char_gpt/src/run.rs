@@ -25,14 +25,14 @@ pub struct TrainedGpt {
 }
 
 impl TrainedGpt {
-    /// Opens a run, or a checkpoint or weights file in its folder.
+    /// Opens a run, or a checkpoint or weights file in its folder, on the CPU.
     ///
     /// # Errors
     /// If `path` is not in the folder of such a run, or the weights cannot be read.
-    pub fn open(path: &Path, device: &Device) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let failed = || path.display().to_string();
         let (network, vocabulary) = recorded(path).with_context(failed)?;
-        let loaded = weights::load(network.init(device), path)?;
+        let loaded = weights::load(network.init(&Device::flex()), path)?;
         match &loaded.mismatches[..] {
             [] => Ok(Self { net: loaded.model, vocabulary }),
             mismatches => bail!("{} does not fit its config.json: {}", failed(), mismatches.join("; ")),

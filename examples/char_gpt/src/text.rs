@@ -1,8 +1,9 @@
 //! The text: its vocabulary, and its contiguous parts for training, validation and test.
 
 use anyhow::{Context, Result, anyhow, bail};
+use burn_ddp::data::Tokens;
 use sha2::{Digest, Sha256};
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path};
 
 /// The chapters of this repository's book, in the order of their file names.
 const BOOK: &str = include_str!(concat!(env!("OUT_DIR"), "/book.txt"));
@@ -52,9 +53,6 @@ impl Vocabulary {
         numbers.iter().filter_map(|number| self.characters.get(usize::try_from(*number).ok()?)).collect()
     }
 }
-
-/// A part of the text as numbers of characters.
-pub type Tokens = Arc<[i32]>;
 
 /// A text in three contiguous parts.
 #[derive(Clone, Debug)]

@@ -6,9 +6,8 @@ use crate::{
     model::Gpt,
     optimizer::adam_w,
     output::describe,
-    run::recorded,
-    text::{Text, Tokens},
-    windows::{WindowBatcher, WindowStarts, shift},
+    run::{TrainedGpt, recorded},
+    text::Text,
 };
 use anyhow::{Context as _, Result, bail};
 use burn::train::metric::LossMetric;
@@ -17,14 +16,8 @@ use burn_ddp::{
     process::console::Console,
     trainer::{Loaders, start},
 };
-use collective::strategy::{Callback, Distributed, Join};
 use serde::Deserialize;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::{Arc, OnceLock},
-};
+use std::{fs, path::Path, process::ExitCode, sync::Arc};
 
 /// Starts the ranks, or trains if this process is a rank.
 ///
@@ -55,8 +48,6 @@ fn check(args: &GptArgs) -> Result<()> {
 /// Trains on one rank.
 fn train(context: &Context, args: &GptArgs) -> Result<()> {
     let text = load(args)?;
-    let folder = Arc::new(OnceLock::<PathBuf>::new());
-    let opened = folder.clone();
     let trainer = Trainer::new(context, &args.trainer)
         .dataset(&text.name, &text.source)
         .data_digest("--text (digest of the text)", text.digest.clone())
@@ -73,33 +64,18 @@ fn train(context: &Context, args: &GptArgs) -> Result<()> {
         .recorded("vocabulary", text.vocabulary.characters())
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(),)))
-        .callback(move |files| {
-            if let Some(files) = files {
-                opened.get_or_init(|| files.folder.clone());
-            }
-            FolderOnly
-        });
-    let loaders = loaders(context, &trainer, args, &text);
+        .finished(|folder| print_result(context.console(), args, folder));
+    let loaders = loaders(&trainer, args, &text);
     let net = trainer.init(|device| args.network(text.vocabulary.len()).init(device));
-    trainer.fit(net, adam_w(args.beta1, args.beta2, args.weight_decay), loaders)?;
-    folder.get().map_or(Ok(()), |folder| finish(context.console(), args, folder))
+    trainer.fit(net, adam_w(args.beta1, args.beta2, args.weight_decay), loaders)
 }
 
 /// This rank's share of the training, validation and test windows.
-fn loaders(context: &Context, trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<Gpt> {
-    let block_size = args.block_size;
-    let batcher = |tokens: &Tokens| WindowBatcher { tokens: tokens.clone(), block_size };
-    let windows = WindowStarts::with_shift(text.train.len(), block_size);
-    let mut train = trainer.sharded(windows, batcher(&text.train), trainer.shuffle_seed());
-    if let Some(seed) = trainer.shuffle_seed() {
-        train = train.transform(move |epoch, start: usize| start + shift(seed, epoch, block_size));
-    }
-    let evaluated = |tokens: &Tokens| {
-        let windows = WindowStarts::new(tokens.len(), block_size);
-        Arc::new(trainer.sharded(windows, batcher(tokens), None).build(context.world()))
-    };
+fn loaders(trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<Gpt> {
+    let evaluated = |tokens| Arc::new(trainer.windows(tokens, args.block_size));
     let valid = (!text.valid.is_empty()).then(|| evaluated(&text.valid) as _);
-    Loaders::new(Arc::new(train.build(context.world())), evaluated(&text.test)).with_validation(valid)
+    let train = Arc::new(trainer.train_windows(&text.train, args.block_size));
+    Loaders::new(train, evaluated(&text.test)).with_validation(valid)
 }
 
 /// Losses in `summary.json`.
@@ -109,40 +85,22 @@ struct Summary {
     valid_loss: Option<f64>,
 }
 
-/// Prints the losses and a sample of generated text after a completed run.
-fn finish(console: Console, args: &GptArgs, folder: &Path) -> Result<()> {
+/// Prints the losses and a sample of generated text.
+fn print_result(console: Console, args: &GptArgs, folder: &Path) -> Result<()> {
     let summary = folder.join("summary.json");
-    // A run that was stopped by a signal has no summary.
-    let Ok(text) = fs::read(&summary) else { return Ok(()) };
-    let Summary { test_loss, valid_loss } =
-        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", summary.display()))?;
+    let failed = || format!("cannot read {}", summary.display());
+    let text = fs::read(&summary).with_context(failed)?;
+    let Summary { test_loss, valid_loss } = serde_json::from_slice(&text).with_context(failed)?;
     for (set, loss) in [("validation", valid_loss), ("test", test_loss)] {
         if let Some(loss) = loss {
             console.print(&format!("{set:<13} {}", describe(loss)));
         }
     }
     if args.length > 0 {
-        let sample = generate::text(folder, "", args.sampling())?;
+        let sample = generate::text(&TrainedGpt::open(folder)?, "", args.sampling())?;
         console
             .print(&format!("sample        {} characters at temperature {}:", args.length, args.temperature));
         console.print(sample.trim_start_matches('\n'));
     }
     Ok(())
-}
-
-/// Callback through which the run folder is known.
-struct FolderOnly;
-
-impl Distributed for FolderOnly {
-    type State = ();
-
-    fn state(&mut self) {}
-
-    fn join(&mut self, _: Vec<()>) {}
-}
-
-impl Callback<Gpt> for FolderOnly {
-    fn distributed(&mut self) -> Option<&mut dyn Join> {
-        Some(self)
-    }
 }

@@ -74,11 +74,8 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
         download: context.environment().is_local_main(),
         progress: context.is_main(),
     };
-    let load = || data::prepare(&request)?.load([args.train_limit, args.eval_limit]);
-    let first = request.download.then(load).transpose()?;
-    // The other ranks may wait here for a download.
-    context.group().barrier()?;
-    let data = first.map_or_else(load, Ok)?;
+    let data =
+        context.local_main_first(|| data::prepare(&request)?.load([args.train_limit, args.eval_limit]))?;
     if let Some(notice) = &data.notice {
         context.console().warn(notice);
     }

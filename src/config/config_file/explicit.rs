@@ -13,11 +13,12 @@ use std::{
 };
 
 /// Flags that do not affect the result: output, display and process identity.
-const NOT_RECORDED: [&str; 11] = [
+const NOT_RECORDED: [&str; 12] = [
     "config",
     "print-config",
     "resume",
     "run-dir",
+    "export",
     "progress",
     "help",
     "version",

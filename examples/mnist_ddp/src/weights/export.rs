@@ -1,11 +1,11 @@
 //! `mnist_ddp weights export`: weights with PyTorch's names and layouts.
 
 use crate::weights::open;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use burn::module::Module;
 use burn::store::ModuleSnapshot;
 use burn::tensor::Device;
-use burn_ddp::{process::console::print_line, run::weights::save};
+use burn_ddp::{process::console::print_line, run::weights};
 use clap::Subcommand;
 use std::{
     path::{Path, PathBuf},
@@ -40,14 +40,8 @@ pub fn run(command: &WeightsCommand) -> Result<ExitCode> {
 }
 
 fn export(from: &Path, to: &Path, module_prefix: bool) -> Result<()> {
-    if to.extension().is_none_or(|extension| extension != "safetensors") {
-        bail!("{}: the output file must end in .safetensors", to.display());
-    }
-    if to.exists() {
-        bail!("{} already exists; name another file, or remove it", to.display());
-    }
     let net = open(from, &Device::flex())?;
-    save(&net, to, if module_prefix { "module." } else { "" })?;
+    weights::export(&net, to, if module_prefix { "module." } else { "" })?;
     let tensors = net.collect(None, None, false).len();
     print_line(&format!("{}: {tensors} tensors, {} parameters", to.display(), net.num_params()));
     Ok(())
