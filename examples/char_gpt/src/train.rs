@@ -70,6 +70,7 @@ fn train(context: &Context, args: &GptArgs) -> Result<()> {
     trainer.fit(net, adam_w(args.beta1, args.beta2, args.weight_decay), loaders)
 }
 
+// ANCHOR: loaders
 /// This rank's share of the training, validation and test windows.
 fn loaders(trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<Gpt> {
     let evaluated = |tokens| Arc::new(trainer.windows(tokens, args.block_size));
@@ -77,6 +78,7 @@ fn loaders(trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<G
     let train = Arc::new(trainer.train_windows(&text.train, args.block_size));
     Loaders::new(train, evaluated(&text.test)).with_validation(valid)
 }
+// ANCHOR_END: loaders
 
 /// Losses in `summary.json`.
 #[derive(Deserialize)]
