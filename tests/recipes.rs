@@ -1,7 +1,8 @@
 //! The flags that recipes use, and the recipes.
 
 mod common;
-use common::{Run, assert_close, train, trained};
+use common::{Outcome, Run, assert_close, train, trained};
+use std::{fs, path::Path};
 
 /// Six steps per epoch at a global batch of 16.
 const SMALL: &str = "--dataset digits --train-limit 96 --eval-limit 20";
@@ -146,4 +147,91 @@ fn invalid_values_are_named() {
             assert!(outcome.stderr.contains(word), "{flags}: {}", outcome.stderr);
         }
     }
+}
+
+/// Runs a learning-rate range test into a folder.
+fn find_lr(flags: &str, folder: &Path) -> (Run, Outcome) {
+    let flags = format!("--device cpu --progress plain --dataset digits --eval-limit 20 --dropout 0 {flags}");
+    let outcome = train(&format!("{flags} --run-dir {}", folder.display()));
+    (Run::at(folder.into()), outcome)
+}
+
+/// The line that suggests a rate.
+fn suggestion(outcome: &Outcome) -> &str {
+    let line = outcome.stdout.lines().find(|line| line.starts_with("suggested --lr "));
+    line.unwrap_or_else(|| panic!("no suggestion: {outcome:#?}"))
+}
+
+#[test]
+fn every_mode_finds_the_same_learning_rate() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let flags = "--train-limit 480 --scale-lr none --find-lr=1e-5..100 --find-lr-steps 60";
+    let tested = |name: &str, mode: &str| {
+        let (run, outcome) = find_lr(&format!("{flags} {mode}"), &folder.path().join(name));
+        let outcome = outcome.succeeded();
+        // The test needs two epochs, and nothing is left that could be taken for a trained model.
+        let files = fs::read_dir(&run.path).expect("the folder").count();
+        assert_eq!(files, 2, "lr_find.csv and lr_find.svg");
+        assert!(outcome.stdout.contains("until the loss diverged"), "{outcome:#?}");
+        let columns = ["lr", "loss", "smoothed_loss"].map(|name| run.column("lr_find.csv", name));
+        (columns, suggestion(&outcome).to_owned())
+    };
+    let ([rates, losses, _], suggested) = tested("single", "--mode single --batch-size 16");
+    assert!((rates[0] - 1e-5).abs() < 1e-15 && rates.is_sorted() && losses.len() < 60);
+    for (name, mode) in [
+        ("two", "--nproc-per-node 2 --batch-size 8"),
+        ("four", "--nproc-per-node 4 --batch-size 4"),
+        ("accumulated", "--nproc-per-node 2 --batch-size 4 --grad-accum-steps 2"),
+        ("dp", "--mode dp --device-ids cpu:0,cpu:1 --batch-size 16"),
+    ] {
+        let (columns, line) = tested(name, mode);
+        // Rounding grows when the loss diverges.
+        let part = losses.len() * 2 / 3;
+        assert_close(name, &columns[1][..part], &losses[..part], 1e-3);
+        assert_eq!(line, suggested, "{name}");
+    }
+}
+
+#[test]
+fn the_range_of_a_test_is_one_of_the_flag() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let flags = "--train-limit 96 --nproc-per-node 2 --batch-size 8 --find-lr-steps 10";
+    let tested = |name: &str, more: &str| {
+        let (run, outcome) = find_lr(&format!("{flags} {more}"), &folder.path().join(name));
+        outcome.succeeded();
+        ["lr", "loss"].map(|name| run.column("lr_find.csv", name))
+    };
+    // Linear scaling doubles the rate of two ranks.
+    let [scaled, losses] = tested("scaled", "--find-lr=1e-3..0.1");
+    let [rates, same] = tested("none", "--scale-lr none --find-lr=2e-3..0.2");
+    assert_eq!(losses, same);
+    let doubled: Vec<f64> = scaled.iter().map(|rate| 2.0 * rate).collect();
+    assert_close("rates", &doubled, &rates, 1e-12);
+}
+
+#[test]
+fn a_range_test_leaves_other_runs_alone() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path().join("run");
+    let flags = "--train-limit 96 --mode single --batch-size 16 --find-lr-steps 10";
+    // Rates at which nothing is learned.
+    let (_, outcome) = find_lr(&format!("{flags} --find-lr=1e-12..1e-11"), &path);
+    let outcome = outcome.succeeded();
+    assert!(outcome.stderr.contains("the loss does not fall at these rates"), "{outcome:#?}");
+    // The folder may be used for the run itself, which a second test does not touch.
+    let (run, outcome) = find_lr("--train-limit 96 --mode single --max-steps 2", &path);
+    outcome.succeeded();
+    let before = run.json("config.json");
+    find_lr(&format!("{flags} --find-lr"), &path).1.failed_with(&["--run-dir", "already contains a run"]);
+    assert_eq!(run.json("config.json"), before);
+    for (bad, words) in [
+        ("--find-lr=1..1e-3", "0 < MIN < MAX"),
+        ("--find-lr=0..1", "0 < MIN < MAX"),
+        ("--find-lr --find-lr-steps 9", "at least 10"),
+        ("--find-lr --resume", "cannot be used with"),
+    ] {
+        let (_, outcome) = find_lr(bad, &folder.path().join("bad"));
+        assert!(outcome.code == Some(2) && outcome.stderr.contains(words), "{bad}: {outcome:#?}");
+    }
+    assert!(!folder.path().join("bad").exists());
 }

@@ -5,6 +5,7 @@
 use super::{
     checkpoints::CheckpointArgs,
     config_file::ExplicitFlags,
+    find_lr::FindLrArgs,
     gradients::GradientArgs,
     learning_rate::{Epochs, RateArgs},
     values::{ProgressArg, ScaleArg},
@@ -110,6 +111,8 @@ pub struct TrainerArgs {
     pub max_steps: Option<usize>,
     #[command(flatten)]
     pub rate: RateArgs,
+    #[command(flatten)]
+    pub find_lr: FindLrArgs,
     /// Continue when the training loss is NaN or infinite
     #[arg(long, hide_short_help = true)]
     pub allow_nan: bool,

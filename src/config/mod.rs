@@ -3,6 +3,7 @@
 pub mod args;
 mod checkpoints;
 pub mod config_file;
+pub mod find_lr;
 pub mod gradients;
 pub mod learning_rate;
 pub mod values;

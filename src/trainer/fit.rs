@@ -3,7 +3,7 @@
 #[cfg(feature = "cuda")]
 use super::kernel_progress::KernelProgress;
 use super::{
-    Loaders, RunFiles, Trainer,
+    Loaders, RunFiles, Trainer, find_lr,
     prepare::{devices, prepared},
     progress::{Progress, Style, print_header},
     resumed::Resumed,
@@ -16,12 +16,10 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use burn::optim::ModuleOptimizer;
-use burn::train::{Learner, LearnerModel, SupervisedTraining, logger::InMemoryMetricLogger};
+use burn::train::{Learner, LearnerModel};
 use collective::{
     metric::StepOutput,
-    strategy::{
-        Checkpoints, DdpStrategy, Observer, StopRequest, TrainedOutput, ValidOutput, collective_error,
-    },
+    strategy::{Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
 };
 use std::sync::Arc;
 
@@ -64,6 +62,10 @@ where
         args.gradients.precision.check(device)?;
         let model = prepared(model, &config, context, args.no_strict)?;
         let devices = devices(context, args, data_parallel.is_some())?;
+        if let Some(range) = args.find_lr.find_lr {
+            let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, args, &config));
+            return find_lr::run(context, args, &config, &loaders, data_parallel.zip(devices), learner);
+        }
         let memory = context.local_device().memory()?;
 
         // Nothing is written before every rank has passed its checks.
@@ -103,6 +105,7 @@ where
             max_steps: resumed.last_step(&config, &*loaders.train),
             snapshot: resumed.snapshot,
             stop: stop.clone(),
+            allow_nan: args.allow_nan,
             callbacks: callbacks.into_iter().map(|make| make(files.as_ref())).collect(),
             histograms: args
                 .histograms
@@ -114,30 +117,19 @@ where
             },
             args,
         };
-        let (train, evaluated) = (loaders.train.clone(), loaders.evaluated());
-        let strategy = match data_parallel.zip(devices) {
-            Some((make, devices)) => make(devices, &loaders, setup)?,
-            None => setup.apply(DdpStrategy::new(group.clone(), device, train.clone(), evaluated.clone())),
-        };
-
-        let schedule = config.schedule(train.steps());
-        let training = SupervisedTraining::<M>::new(".", train, evaluated)
-            .with_metric_logger(InMemoryMetricLogger::default())
-            .with_application_logger(None)
-            .num_epochs(resumed.epochs);
-        let training = metrics.into_iter().fold(training, |training, add| add(training));
-        let renderer = style.renderer(training.interrupter());
-        let learner = Learner::new(model, optimizer.into(), schedule);
-        let graceful_shutdown = context.signals().enable_graceful_shutdown();
-        let result = training.renderer(renderer).with_training_strategy(strategy).launch(learner);
-        drop(graceful_shutdown);
-
-        if let Some(failure) = collective_error(&result) {
-            return Err(failure.clone().into());
-        }
-        if let Some(error) = result.error {
-            bail!("training stopped: {error}");
-        }
+        let learner = Learner::new(model, optimizer.into(), config.schedule(loaders.train.steps()));
+        let result = setup.run(
+            context,
+            &loaders,
+            data_parallel.zip(devices),
+            learner,
+            resumed.epochs,
+            |training| {
+                let training = metrics.into_iter().fold(training, |training, add| add(training));
+                let renderer = style.renderer(training.interrupter());
+                training.renderer(renderer)
+            },
+        )?;
         if let Some(signal) = stop.agreed() {
             context.set_stop_signal(signal);
             return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));

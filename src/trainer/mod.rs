@@ -1,6 +1,7 @@
 //! `Trainer`: a complete training program for any Burn model, configured by flags.
 
 mod console_renderer;
+mod find_lr;
 mod fit;
 #[cfg(feature = "cuda")]
 mod kernel_progress;

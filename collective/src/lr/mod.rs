@@ -2,9 +2,11 @@
 //!
 //! The global batch grows with the world size, and the learning rate with it (Goyal et al. 2017, arXiv 1706.02677).
 
+mod range_test;
 mod schedule;
 mod warmup;
 
+pub use range_test::{RangeTestCurve, RangeTestLr, RangeTestPoint};
 pub use schedule::{LrSchedule, ScheduledLr};
 pub use warmup::WarmupLr;
 

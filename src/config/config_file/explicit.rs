@@ -13,12 +13,14 @@ use std::{
 };
 
 /// Flags that do not affect the result: output, display and process identity.
-const NOT_RECORDED: [&str; 12] = [
+const NOT_RECORDED: [&str; 14] = [
     "config",
     "print-config",
     "resume",
     "run-dir",
     "export",
+    "find-lr",
+    "find-lr-steps",
     "progress",
     "help",
     "version",

@@ -58,7 +58,9 @@ impl Chart {
     fn draw(&self, attributes: &str, ground: &str) -> String {
         let series: Vec<Drawn> = self.series.iter().map(Drawn::new).collect();
         let points = || series.iter().flat_map(|series| &series.parts);
-        let x = Scale::along(points().map(|part| part.x).chain([0.0]), 5);
+        // Steps and epochs are drawn from 0; logarithms may be negative.
+        let zero = points().all(|part| part.x >= 0.0).then_some(0.0);
+        let x = Scale::along(points().map(|part| part.x).chain(zero), 5);
         // On a logarithmic axis, a single low value would dominate the range.
         let log = self.axis == Axis::Logarithmic;
         let reach = |part: &Part| if log { [part.mean; 2] } else { [part.low, part.high] };

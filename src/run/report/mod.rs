@@ -11,8 +11,10 @@ mod ranks;
 mod run;
 mod scale;
 
+pub use chart::{Chart, Series};
 pub use compare::{CompareArgs, compare};
 pub use run::Run;
+pub use scale::Axis;
 
 use crate::{process::atomic_file, run::tables::EpochRow};
 use anyhow::{Context, Result};

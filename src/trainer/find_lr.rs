@@ -1,0 +1,213 @@
+//! `--find-lr`: a learning-rate range test in place of training.
+//!
+//! It is a training run on the same engine, with growing learning rates and without checkpoints. Every rank sees the
+//! loss of the global batch, so that all ranks stop after the same step.
+
+use super::{
+    Loaders,
+    progress::{PLAIN_EVERY, Style, progress_bar},
+    strategy::{Parallel, Setup},
+};
+use crate::{
+    config::{Config, TrainerArgs, find_lr::LrRange},
+    context::Context,
+    process::{atomic_file, console::Console, stop},
+    run::{
+        RunFolder,
+        report::{Axis, Chart, Series},
+    },
+};
+use anyhow::{Context as _, Result};
+use burn::train::{Learner, LearnerModel};
+use collective::{
+    lr::{RangeTestCurve, RangeTestLr, RangeTestPoint},
+    metric::StepOutput,
+    strategy::{Checkpoints, Observer, StepReport, StopRequest, TrainedOutput, ValidOutput},
+};
+use indicatif::ProgressBar;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+/// Answer to [`StopRequest`] at the end of a test. Signals have smaller numbers.
+const OVER: u8 = u8::MAX;
+
+/// The learning rates of a test. `range` are values of `--lr`.
+pub(super) fn schedule(range: LrRange, args: &TrainerArgs, config: &Config) -> RangeTestLr {
+    let factor = config.lr_factor;
+    RangeTestLr::new(range.min * factor, range.max * factor, args.find_lr.find_lr_steps)
+}
+
+/// Runs the test, and writes and prints its result on rank 0.
+///
+/// # Errors
+/// If the run folder contains a run, a file cannot be written, or training fails.
+pub(super) fn run<M>(
+    context: &Context,
+    args: &TrainerArgs,
+    config: &Config,
+    loaders: &Loaders<M>,
+    parallel: Parallel<M>,
+    learner: Learner<M>,
+) -> Result<()>
+where
+    M: LearnerModel,
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    let (style, steps) = (Style::choose(args.progress, context.is_main()), args.find_lr.find_lr_steps);
+    let folder = context.is_main().then(|| RunFolder::create(args.run_dir.clone())).transpose()?;
+    let finder = Arc::new(LrFinder::new(steps, config.lr_factor, style, context.console()));
+    let asked = finder.clone();
+    let stop = Arc::new(StopRequest::new(move || if asked.is_over() { OVER } else { stop::requested() }));
+    let setup = Setup {
+        args,
+        observers: vec![finder.clone()],
+        callbacks: Vec::new(),
+        histograms: None,
+        test: None,
+        checkpoints: Checkpoints { every: None, sink: None },
+        snapshot: None,
+        max_steps: None,
+        allow_nan: true,
+        stop: stop.clone(),
+    };
+    // More than enough, because accumulation makes epochs shorter.
+    let epochs = 2 + steps * config.gradients.grad_accum_steps / loaders.train.steps().max(1);
+    let tested = setup.run(context, loaders, parallel, learner, epochs, |training| {
+        let renderer = Style::Silent.renderer(training.interrupter());
+        training.renderer(renderer)
+    });
+    let (Some(folder), Ok(_), None | Some(OVER)) = (&folder, &tested, stop.agreed()) else {
+        if let Some(folder) = folder {
+            folder.remove();
+        }
+        if let Some(signal) = stop.agreed().filter(|asked| *asked != OVER) {
+            context.set_stop_signal(signal);
+        }
+        return tested.map(drop);
+    };
+    finder.finish(folder)
+}
+
+/// A range test in progress.
+struct LrFinder {
+    steps: usize,
+    /// Learning rate / value of `--lr`.
+    lr_factor: f64,
+    console: Console,
+    bar: ProgressBar,
+    state: Mutex<State>,
+}
+
+struct State {
+    curve: RangeTestCurve,
+    printed: Instant,
+}
+
+impl LrFinder {
+    fn new(steps: usize, lr_factor: f64, style: Style, console: Console) -> Self {
+        let bar = progress_bar(style, "learning rates".into(), steps);
+        let state = State { curve: RangeTestCurve::default(), printed: Instant::now() };
+        Self { steps, lr_factor, console, bar, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the loss has diverged or all rates are tested.
+    fn is_over(&self) -> bool {
+        let curve = &self.state().curve;
+        curve.diverged() || curve.points().len() >= self.steps
+    }
+
+    /// Writes the table and the chart, and prints the suggestion.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    fn finish(&self, folder: &RunFolder) -> Result<()> {
+        self.bar.finish_and_clear();
+        let curve = &self.state().curve;
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            let written = atomic_file::write(&path, text.as_bytes());
+            written.with_context(|| format!("cannot write {}", path.display())).map(|()| path)
+        };
+        write("lr_find.csv", &self.table(curve)?)?;
+        let chart = write("lr_find.svg", &self.chart(curve).file())?;
+        let until = if curve.diverged() { ", until the loss diverged" } else { "" };
+        self.console.print(&format!("tested    {} learning rates{until}", curve.points().len()));
+        match (curve.valley(), curve.minimum_over_ten()) {
+            (Some(valley), Some(minimum)) => {
+                let [valley, minimum] = [valley, minimum].map(|rate| rounded(rate / self.lr_factor));
+                self.console.print(&format!(
+                    "suggested --lr {valley} (in the longest fall of the loss; a tenth of the rate with the lowest loss is {minimum})"
+                ));
+            }
+            (Some(_) | None, _) => self.console.warn(
+                "--find-lr: the loss does not fall at these rates; test others with --find-lr=MIN..MAX, or more with --find-lr-steps",
+            ),
+        }
+        self.console.print(&format!("chart     {}", chart.display()));
+        Ok(())
+    }
+
+    /// The steps as CSV, with values of `--lr`.
+    fn table(&self, curve: &RangeTestCurve) -> Result<String> {
+        let mut table = csv::Writer::from_writer(Vec::new());
+        table.write_record(["step", "lr", "loss", "smoothed_loss"])?;
+        for (step, point) in (1..).zip(curve.points()) {
+            let step: usize = step;
+            table.serialize((step, point.lr / self.lr_factor, point.loss, point.smoothed))?;
+        }
+        Ok(String::from_utf8(table.into_inner()?)?)
+    }
+
+    fn chart(&self, curve: &RangeTestCurve) -> Chart {
+        let series = |name: &str, colour, value: fn(&RangeTestPoint) -> f64| Series {
+            name: name.into(),
+            points: curve.points().iter().map(|p| ((p.lr / self.lr_factor).log10(), value(p))).collect(),
+            colour,
+            marked: None,
+        };
+        Chart {
+            title: "Learning-rate range test",
+            x_label: "log₁₀ of --lr",
+            axis: Axis::Logarithmic,
+            legend: true,
+            series: vec![
+                series("loss", 0, |point| point.loss),
+                series("smoothed", 1, |point| point.smoothed),
+            ],
+        }
+    }
+}
+
+/// Rounds to two significant digits.
+fn rounded(rate: f64) -> f64 {
+    format!("{rate:.1e}").parse().unwrap_or(rate)
+}
+
+impl Observer for LrFinder {
+    fn step_done(&self, report: &StepReport) {
+        // One more step is in progress when the test is over.
+        if self.is_over() {
+            return;
+        }
+        let mut state = self.state();
+        state.curve.push(report.lr, report.loss);
+        self.bar.set_message(format!("loss {:.4}", report.loss));
+        self.bar.inc(1);
+        if self.bar.is_hidden() && state.printed.elapsed() > PLAIN_EVERY {
+            state.printed = Instant::now();
+            let (step, steps) = (state.curve.points().len(), self.steps);
+            self.console.print(&format!("learning rates  {step}/{steps}  loss {:.4}", report.loss));
+        }
+    }
+
+    fn warned(&self, message: &str) {
+        self.console.warn(message);
+    }
+}
