@@ -1,6 +1,8 @@
 //! The language-model example: world sizes, resume, generation, weights for PyTorch, and invalid texts.
 
 mod common;
+#[path = "char_gpt/precision.rs"]
+mod precision;
 use common::{Outcome, Run, assert_close, run_example};
 use std::{f64::consts::LN_2, fs, path::Path};
 use tempfile::TempDir;

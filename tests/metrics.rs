@@ -14,7 +14,6 @@ use collective::{
     loader::ShardedLoader,
     lr::WarmupLr,
     metric::{Classification, GlobalAccuracy},
-    precision::Precision,
     strategy::{Callback, DdpStrategy, Distributed, EpochReport, NoopRenderer, Observer, collective_error},
 };
 use common::trained;
@@ -143,7 +142,7 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     let world = World { rank: group.rank(), size: group.world_size() };
     let data = Dataset::digits(24, 21, 1);
     let loader = |images| {
-        let loader = ShardedLoader::builder(ImageDataset(images), Normaliser(Precision::F32));
+        let loader = ShardedLoader::builder(ImageDataset(images), Normaliser);
         Arc::new(loader.batch_size(4).build(world))
     };
     let (train, test) = (loader(data.train), loader(data.test));

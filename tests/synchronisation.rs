@@ -74,9 +74,12 @@ fn clipping_has_the_same_effect_at_every_world_size() {
 fn mixed_precision_follows_f32_and_is_recorded() {
     let run = |flags: &str| trained(&format!("{SMALL} {flags}"));
     // Few steps, because f16 soon overflows in one and skips it, after which the trajectories differ.
-    for world in
-        ["--mode single --max-steps 4", "--nproc-per-node 2 --batch-size 32 --batch-norm --max-steps 4"]
-    {
+    for world in [
+        "--mode single --max-steps 4",
+        "--nproc-per-node 2 --batch-size 32 --batch-norm --max-steps 4",
+        "--mode dp --device-ids cpu:0,cpu:1 --max-steps 4",
+        "--mode dp --device-ids cpu:0,cpu:1,cpu:2 --dp-reduce all-reduce --sync-bn --max-steps 4",
+    ] {
         let exact = run(world);
         for (precision, tolerance) in [("f16", 0.02), ("bf16", 0.1)] {
             let run = run(&format!("{world} --precision {precision}"));
@@ -85,13 +88,6 @@ fn mixed_precision_follows_f32_and_is_recorded() {
             assert_close("loss", &run.losses(), &exact.losses(), tolerance);
         }
     }
-}
-
-#[test]
-fn mixed_precision_in_dp_mode_is_rejected() {
-    let outcome = train("--mode dp --precision bf16");
-    assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    assert!(outcome.stderr.contains("--precision bf16 is for --mode single and ddp"), "{outcome:#?}");
 }
 
 #[test]

@@ -3,10 +3,18 @@
 //! Parameters and optimizer state stay f32; forward and backward use 16-bit copies of the parameters
 //! (Micikevicius et al. 2018, "Mixed Precision Training", arXiv 1710.03740).
 //!
-//! A reparameterization makes the copies for one step, so that the model and its records do not change. The model
-//! itself takes input of that type and computes the loss in f32. A burn-train `TrainStep` also calls [`backward`]
-//! in place of `loss.backward()`; [`DistributedDataParallel::backward`](crate::DistributedDataParallel::backward)
-//! does so itself.
+//! A reparameterization makes the copies for one step, so that the model and its records do not change. The rest
+//! depends on the level:
+//!
+//! | program | batch | outputs | loss scale |
+//! |---|---|---|---|
+//! | [`ParallelStep`](crate::data_parallel::ParallelStep) | cast for the forward pass | cast to f32 | applied |
+//! | [`DistributedDataParallel`](crate::DistributedDataParallel), [`DataParallel`](crate::DataParallel) | cast | cast by the closure, if at all | applied |
+//! | a burn-train `TrainStep` alone | cast by the model | cast by the model | [`backward`] in place of `loss.backward()` |
+//!
+//! [`Scatter::cast`](crate::data_parallel::Scatter::cast) casts a batch. Layers that create f32 tensors in their forward
+//! pass fail with 16-bit input: Burn's recurrent layers, `PositionalEncoding` and `BatchNorm`, in place of which
+//! [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) works.
 
 use crate::{Error, Result, batch_context};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};
@@ -84,8 +92,8 @@ impl FromStr for Precision {
 
 /// Computes `loss.backward()` with loss scaling, for a loss `[1]` in f32.
 ///
-/// For models whose training step calls backward itself, as burn-train's `TrainStep` does. The gradients are
-/// unscaled when they are synchronised.
+/// For models with a burn-train `TrainStep` and no [`ParallelStep`](crate::data_parallel::ParallelStep). The gradients
+/// are unscaled when they are synchronised.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
     match batch_context::scale_loss() {
         1.0 => loss.backward(),

@@ -166,16 +166,23 @@ impl LrFinder {
     }
 
     fn chart(&self, curve: &RangeTestCurve) -> Chart {
+        // The losses of a divergence would hide the others.
+        let highest = curve.points().first().map_or(0.0, |point| point.loss + point.loss.abs());
         let series = |name: &str, colour, value: fn(&RangeTestPoint) -> f64| Series {
             name: name.into(),
-            points: curve.points().iter().map(|p| ((p.lr / self.lr_factor).log10(), value(p))).collect(),
+            points: curve
+                .points()
+                .iter()
+                .map(|point| ((point.lr / self.lr_factor).log10(), value(point)))
+                .filter(|(_, loss)| *loss <= highest)
+                .collect(),
             colour,
             marked: None,
         };
         Chart {
             title: "Learning-rate range test",
             x_label: "log₁₀ of --lr",
-            axis: Axis::Logarithmic,
+            axis: Axis::FromZero,
             legend: true,
             series: vec![
                 series("loss", 0, |point| point.loss),

@@ -7,7 +7,7 @@ use super::{
     prepare::{devices, prepared},
     progress::{Progress, Style, print_header},
     resumed::Resumed,
-    strategy::Setup,
+    strategy::{Setup, train_step},
 };
 use crate::{
     config::{Config, Monitor},
@@ -36,7 +36,7 @@ where
     /// data loader or another rank fails, or the loss is not finite.
     pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
         let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, .. } = self;
-        let Trainer { data_parallel, export, finished, .. } = self;
+        let Trainer { parallel_step, export, finished, .. } = self;
         let (console, group, device) = (context.console(), context.group(), context.device());
         (resolved.train_samples, resolved.test_samples) = (loaders.train.samples(), loaders.test.samples());
         resolved.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
@@ -61,10 +61,11 @@ where
         let resumed = Resumed::find(args, &mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
         let model = prepared(model, &config, context, args.no_strict)?;
-        let devices = devices(context, args, data_parallel.is_some())?;
+        let devices = devices(context, args, parallel_step.is_some())?;
+        let parallel = (parallel_step.unwrap_or(train_step), devices);
         if let Some(range) = args.find_lr.find_lr {
             let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, args, &config));
-            return find_lr::run(context, args, &config, &loaders, data_parallel.zip(devices), learner);
+            return find_lr::run(context, args, &config, &loaders, parallel, learner);
         }
         let memory = context.local_device().memory()?;
 
@@ -118,18 +119,11 @@ where
             args,
         };
         let learner = Learner::new(model, optimizer.into(), config.schedule(loaders.train.steps()));
-        let result = setup.run(
-            context,
-            &loaders,
-            data_parallel.zip(devices),
-            learner,
-            resumed.epochs,
-            |training| {
-                let training = metrics.into_iter().fold(training, |training, add| add(training));
-                let renderer = style.renderer(training.interrupter());
-                training.renderer(renderer)
-            },
-        )?;
+        let result = setup.run(context, &loaders, parallel, learner, resumed.epochs, |training| {
+            let training = metrics.into_iter().fold(training, |training, add| add(training));
+            let renderer = style.renderer(training.interrupter());
+            training.renderer(renderer)
+        })?;
         if let Some(signal) = stop.agreed() {
             context.set_stop_signal(signal);
             return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));

@@ -23,12 +23,12 @@ use crate::{
 };
 use anyhow::{Context as _, Result};
 use burn::tensor::Device;
-use burn::train::{LearnerModel, SupervisedTraining, TrainingStrategy};
+use burn::train::{LearnerModel, SupervisedTraining};
 use clap::Parser;
 use collective::{
-    data_parallel::{DataParallelConfig, ParallelStep},
+    data_parallel::ParallelStep,
     metric::StepOutput,
-    strategy::{Callback, DpStrategy, TrainedOutput, ValidOutput},
+    strategy::{Callback, TrainedOutput, ValidOutput},
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -37,7 +37,7 @@ use std::{
     process::ExitCode,
     sync::Arc,
 };
-use strategy::Setup;
+use strategy::{MakeStrategy, parallel_step};
 
 /// Parses the command line, including `--config` files, and runs `program` on every rank.
 ///
@@ -84,7 +84,6 @@ pub struct RunFiles {
 type MakeCallback<M> = Box<dyn FnOnce(Option<&RunFiles>) -> Box<dyn Callback<M>>>;
 type Metrics<M> = Box<dyn FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>>;
 type Finished<'a> = Box<dyn FnOnce(&Path) -> Result<()> + 'a>;
-type MakeDp<M> = fn(DataParallelConfig, &Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
 
 /// Trainer of a model, configured by flags. See the [example](crate).
 pub struct Trainer<'a, M: LearnerModel> {
@@ -96,7 +95,7 @@ pub struct Trainer<'a, M: LearnerModel> {
     data_digest: Option<String>,
     callbacks: Vec<MakeCallback<M>>,
     metrics: Vec<Metrics<M>>,
-    data_parallel: Option<MakeDp<M>>,
+    parallel_step: Option<MakeStrategy<M>>,
     export: Option<PathBuf>,
     finished: Vec<Finished<'a>>,
 }
@@ -117,7 +116,7 @@ where
             data_digest: None,
             callbacks: Vec::new(),
             metrics: Vec::new(),
-            data_parallel: None,
+            parallel_step: None,
             export: args.export.clone(),
             finished: Vec::new(),
         }
@@ -185,14 +184,15 @@ where
         self
     }
 
-    /// Enables `--mode dp` for a model that implements [`ParallelStep`].
+    /// Registers the model's [`ParallelStep`], which `--mode dp` needs.
+    ///
+    /// With `--precision bf16` or `f16`, every mode then runs it in place of the model's `TrainStep`, and casts the
+    /// batch, the outputs and the loss: see [`precision`](collective::precision).
     pub fn data_parallel(mut self) -> Self
     where
         M: ParallelStep,
     {
-        self.data_parallel = Some(|devices, loaders, setup| {
-            Ok(setup.apply(DpStrategy::new(devices, loaders.train.clone(), loaders.evaluated())?))
-        });
+        self.parallel_step = Some(parallel_step);
         self
     }
 

@@ -7,9 +7,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use burn::train::LearnerModel;
-use collective::{
-    data_parallel::DataParallelConfig, precision::Precision, sync_batch_norm::convert_sync_batch_norm,
-};
+use collective::{data_parallel::DataParallelConfig, sync_batch_norm::convert_sync_batch_norm};
 
 /// Applies `--sync-bn` and `--init-from` to a model.
 pub(super) fn prepared<M: LearnerModel>(
@@ -49,9 +47,7 @@ pub(super) fn devices(
     if !supported {
         bail!("--mode dp: this program does not split its training step over devices; use --mode ddp");
     }
-    let precision = args.gradients.precision;
-    if precision != Precision::F32 {
-        bail!("--precision {precision} is for --mode single and ddp; dp computes in f32");
-    }
-    replicas.config(&args.context, context.threads(), args.sync_bn, context.console()).map(Some)
+    let config = replicas.config(&args.context, context.threads(), args.sync_bn, context.console())?;
+    config.devices.iter().try_for_each(|(device, _)| args.gradients.precision.check(device))?;
+    Ok(Some(config))
 }

@@ -1,21 +1,63 @@
 //! Configuration of the training strategy from flags and program.
 
-use super::{Loaders, MakeDp};
+use super::Loaders;
 use crate::{config::TrainerArgs, context::Context, run::tensorboard::GradientHistograms};
 use anyhow::{Result, bail};
 use burn::train::{
     Learner, LearnerModel, LearningResult, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger,
 };
 use collective::{
-    data_parallel::DataParallelConfig,
+    data_parallel::{DataParallelConfig, ParallelStep},
     loader::DistributedLoader,
     metric::StepOutput,
     strategy::{
-        Callback, Checkpoints, ComputeBatch, DdpStrategy, Observer, ParallelStrategy, Snapshot, StopRequest,
-        TrainedOutput, ValidInput, ValidOutput, collective_error,
+        Callback, Checkpoints, ComputeBatch, DdpStrategy, DpStrategy, Observer, ParallelStrategy, Snapshot,
+        StopRequest, TrainedOutput, ValidInput, ValidOutput, collective_error,
     },
 };
 use std::sync::Arc;
+
+/// Makes the strategy of a run, on one device or those of `--mode dp`.
+pub(super) type MakeStrategy<M> =
+    fn(&Context, Option<DataParallelConfig>, &Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
+
+/// The strategy for a model that has only a `TrainStep`, and therefore no devices of `--mode dp`.
+pub(super) fn train_step<M>(
+    context: &Context,
+    _: Option<DataParallelConfig>,
+    loaders: &Loaders<M>,
+    setup: Setup<'_, M>,
+) -> Result<TrainingStrategy<M>>
+where
+    M: LearnerModel,
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    Ok(setup.apply(one_device(context, loaders)))
+}
+
+/// The strategy for a model with a [`ParallelStep`].
+pub(super) fn parallel_step<M>(
+    context: &Context,
+    devices: Option<DataParallelConfig>,
+    loaders: &Loaders<M>,
+    setup: Setup<'_, M>,
+) -> Result<TrainingStrategy<M>>
+where
+    M: LearnerModel + ParallelStep,
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    Ok(match devices {
+        Some(devices) => setup.apply(DpStrategy::new(devices, loaders.train.clone(), loaders.evaluated())?),
+        None => setup.apply(one_device(context, loaders).with_parallel_step()),
+    })
+}
+
+fn one_device<M: LearnerModel>(context: &Context, loaders: &Loaders<M>) -> DdpStrategy<M> {
+    let (train, evaluated) = (loaders.train.clone(), loaders.evaluated());
+    DdpStrategy::new(context.group().clone(), context.device(), train, evaluated)
+}
 
 /// Inputs common to all training strategies.
 pub(super) struct Setup<'a, M: LearnerModel> {
@@ -33,8 +75,8 @@ pub(super) struct Setup<'a, M: LearnerModel> {
     pub stop: Arc<StopRequest>,
 }
 
-/// Devices of `--mode dp`, and how the strategy is made for them.
-pub(super) type Parallel<M> = Option<(MakeDp<M>, DataParallelConfig)>;
+/// How the strategy is made, and the devices of `--mode dp`.
+pub(super) type Parallel<M> = (MakeStrategy<M>, Option<DataParallelConfig>);
 
 impl<M> Setup<'_, M>
 where
@@ -52,17 +94,13 @@ where
         self,
         context: &Context,
         loaders: &Loaders<M>,
-        parallel: Parallel<M>,
+        (make, devices): Parallel<M>,
         learner: Learner<M>,
         epochs: usize,
         configure: impl FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>,
     ) -> Result<LearningResult<M>> {
-        let (group, device) = (context.group().clone(), context.device());
         let (train, evaluated) = (loaders.train.clone(), loaders.evaluated());
-        let strategy = match parallel {
-            Some((make, devices)) => make(devices, loaders, self)?,
-            None => self.apply(DdpStrategy::new(group, device, train.clone(), evaluated.clone())),
-        };
+        let strategy = make(context, devices, loaders, self)?;
         let training = SupervisedTraining::<M>::new(".", train, evaluated)
             .with_metric_logger(InMemoryMetricLogger::default())
             .with_application_logger(None)

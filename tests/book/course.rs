@@ -1,6 +1,6 @@
 //! The claims of the course's experiments.
 
-use crate::common::{assert_close, run_example, train};
+use crate::common::{Run, assert_close, run_example, train};
 
 /// Flags for little data.
 const LITTLE: &str = "--dataset digits --train-limit 640 --eval-limit 100 --epochs 2";
@@ -93,4 +93,36 @@ fn linear_scaling_without_warm_up_diverges_at_a_high_rate() {
     };
     assert!(accuracy("none") > 80.0);
     assert!(accuracy("linear") < 40.0);
+}
+
+#[test]
+fn a_model_of_your_own_trains_in_every_mode_and_precision() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let table = folder.path().join("points.csv");
+    let row = |i: i32| {
+        let angle = f64::from(i) * 2.4;
+        format!("{},{},{}\n", angle.cos() + f64::from(i % 3), angle.sin(), i % 3)
+    };
+    std::fs::write(&table, (0..240).map(row).collect::<String>()).expect("written");
+    let losses = |way: &str, precision: &str| {
+        let path = folder.path().join(format!("{precision}-{}", way.replace(' ', "-")));
+        let flags = "--epochs 2 --lr 0.01 --scale-lr none --no-shuffle --progress plain";
+        let files = format!("--data {} --run-dir {}", table.display(), path.display());
+        run_example("your_model", &format!("{flags} {files} {way} --precision {precision}")).succeeded();
+        Run::at(path).losses()
+    };
+    let single = "--mode single --batch-size 32";
+    let exact = losses(single, "f32");
+    assert!(exact.len() == 12 && exact[11] < exact[0] - 0.05, "{exact:?}");
+    for precision in ["bf16", "f16"] {
+        for way in [
+            single,
+            "--mode dp --device-ids cpu:0,cpu:1 --batch-size 32",
+            "--nproc-per-node 2 --device cpu --batch-size 16",
+        ] {
+            let half = losses(way, precision);
+            assert_close(&format!("{way} in {precision}"), &half, &exact, 0.02);
+            assert_ne!(half, exact, "{way} in {precision}");
+        }
+    }
 }

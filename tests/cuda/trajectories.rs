@@ -69,6 +69,7 @@ fn accumulation_and_clipping_follow_the_cpu() {
 fn half_precision_follows_the_cpu() {
     follows_the_cpu(SINGLE, 1, "--precision f16 --max-steps 3", 4e-3);
     follows_the_cpu(DDP, 2, "--precision bf16 --max-steps 3", 3e-2);
+    follows_the_cpu(DP, 1, "--precision bf16 --max-steps 3", 3e-2);
 }
 
 #[test]

@@ -3,9 +3,15 @@
 use super::{
     Outputs, ParallelStep, Replicas, Scatter,
     replicas::add,
+    split,
     worker::{Pending, parameters},
 };
-use crate::{Error, Result, wrapper::engine::random_stream};
+use crate::{
+    Error, Result,
+    gradient::in_precision,
+    precision::{Precision, backward},
+    wrapper::engine::random_stream,
+};
 use burn::optim::GradientsParams;
 use burn::train::TrainOutput;
 
@@ -17,20 +23,23 @@ impl<M: ParallelStep> Replicas<M> {
     /// # Errors
     /// [`Error::Device`] for the first device whose thread failed or panicked; later steps return the same error.
     pub fn step(&self, model: &M, batch: M::Input) -> Result<TrainOutput<M::Output>> {
-        self.seeded_step(model, batch, || None)
+        self.step_in(Precision::F32, model, batch, || None)
     }
 
-    /// [`step`](Self::step) with a seed for each worker's random numbers.
+    /// [`step`](Self::step) with the forward pass in `precision`, and a seed for each worker's random numbers.
+    ///
+    /// The gradients are multiplied by the loss scale of the batch's context.
     ///
     /// # Errors
     /// Those of [`step`](Self::step).
-    pub(crate) fn seeded_step(
+    pub(crate) fn step_in(
         &self,
+        precision: Precision,
         model: &M,
         batch: M::Input,
         seed: impl FnMut() -> Option<u64>,
     ) -> Result<TrainOutput<M::Output>> {
-        self.unless_failed(|| self.try_step(model, batch, seed))
+        self.unless_failed(|| self.try_step(precision, model, batch, seed))
     }
 
     /// Number of workers that receive a part of the batch.
@@ -40,6 +49,7 @@ impl<M: ParallelStep> Replicas<M> {
 
     fn try_step(
         &self,
+        precision: Precision,
         model: &M,
         batch: M::Input,
         mut seed: impl FnMut() -> Option<u64>,
@@ -56,14 +66,16 @@ impl<M: ParallelStep> Replicas<M> {
             forward.push(worker.run(move |replica| {
                 replica.update(parameters, group)?;
                 let part = Scatter::to_device(part, &replica.device);
-                let run = || replica.module.forward_part(part);
+                let run = || split::forward(&in_precision(&replica.module, precision), part, precision);
                 Ok(match seed {
                     Some(seed) => random_stream(seed).scope(run),
                     None => run(),
                 })
             })?);
         }
-        let own = self.here(|| model.forward_part(own.to_device(&self.main.0)))?;
+        let own = self.here(|| {
+            split::forward(&in_precision(model, precision), own.to_device(&self.main.0), precision)
+        })?;
         let graphs = forward.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
         let all: Vec<M::Outputs> =
             [&own].into_iter().chain(&graphs).map(|part| part.clone().detach()).collect();
@@ -75,7 +87,7 @@ impl<M: ParallelStep> Replicas<M> {
             (loss, item, gathered)
         })?;
         let (gradients, outputs) = self.here(|| {
-            let mut gradients = loss.backward();
+            let mut gradients = backward(&loss);
             let outputs = gathered.gradient(&gradients);
             // Gradients of parameters that the criterion itself uses.
             (GradientsParams::from_module(&mut gradients, model), outputs)

@@ -21,6 +21,7 @@ mod gather;
 mod parts;
 mod replicas;
 mod scatter;
+pub(crate) mod split;
 mod worker;
 
 pub use replicas::Replicas;
@@ -34,13 +35,19 @@ use std::sync::Arc;
 
 /// A module whose training step can be split after the forward pass.
 ///
-/// The forward pass runs on every device, the criterion on one.
+/// In data parallelism, the forward pass runs on every device and the criterion on one. With a
+/// [`Precision`](crate::precision::Precision) other than f32, also on one device, the forward pass runs in 16 bits and
+/// the criterion in f32. The module needs no code for either.
 pub trait ParallelStep: TrainStep<Input: Scatter> + Module + 'static {
     /// Outputs of the forward pass.
     type Outputs: Outputs;
     /// Computes the forward pass over a part of the batch.
+    ///
+    /// In 16 bits, the parameters and the tensors that [`Scatter::cast`] casts have that type.
     fn forward_part(&self, part: Self::Input) -> Self::Outputs;
     /// Computes the loss `[1]` of the whole batch and the output for metrics.
+    ///
+    /// The outputs and the parameters are f32, and the batch is not cast.
     fn criterion(&self, outputs: Self::Outputs, batch: Self::Input) -> (Tensor<1>, Self::Output);
 }
 

@@ -1,11 +1,10 @@
 //! A training step in which every replica computes the loss of its part of the batch.
 
-use super::{Replicas, Scatter, worker::parameters};
+use super::{Replicas, Scatter, split::cast, worker::parameters};
 use crate::{
     Error, Result,
     batch_context::BatchContext,
     gradient::{in_precision, scaled},
-    precision::Precision,
     wrapper::{
         engine::{BatchScope, random_stream},
         gradients,
@@ -27,7 +26,6 @@ impl<M: Module + 'static> Replicas<M> {
         &self,
         module: &M,
         net: &M,
-        precision: Precision,
         batch: B,
         scope: &mut BatchScope<'_>,
         loss: &Arc<F>,
@@ -37,7 +35,7 @@ impl<M: Module + 'static> Replicas<M> {
         F: Fn(&M, B) -> Tensor<1> + Send + Sync + 'static,
     {
         self.unless_failed(|| {
-            let samples = batch.samples();
+            let (samples, precision) = (batch.samples(), scope.precision);
             let sizes = self.sizes(samples);
             let mut parts = batch.scatter(&sizes).into_iter();
             let Some(own) = parts.next() else { return Err(Error::Invalid("the batch has no parts".into())) };
@@ -53,7 +51,7 @@ impl<M: Module + 'static> Replicas<M> {
                 pending.push(worker.run(move |replica| {
                     replica.update(parameters, group)?;
                     let net = in_precision(&replica.module, precision);
-                    let part = part.to_device(&replica.device);
+                    let part = cast(part.to_device(&replica.device), precision);
                     let run = || context.scope(|| gradients(&net, loss(&net, part))).0;
                     let (grads, loss) = match seed {
                         Some(seed) => random_stream(seed).scope(run),
@@ -65,7 +63,7 @@ impl<M: Module + 'static> Replicas<M> {
             }
             let net = &self.converted(net, sizes.len())?;
             let (grads, own) = self.here(|| {
-                let part = own.to_device(&self.main.0);
+                let part = cast(own.to_device(&self.main.0), precision);
                 scope.enter_as(contexts[0], || gradients(net, loss(net, part)))
             })?;
             let weight = part_of_mean(sizes[0]);

@@ -43,11 +43,12 @@ pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
 pub use power_sgd::PowerSgd;
 pub use step::Step;
 pub use top_k::TopK;
-pub(crate) use watch::in_precision;
+pub(crate) use watch::{ModuleCopies, in_precision};
 
 use crate::{
     ProcessGroup, Result,
     precision::{LossScaler, Precision},
+    sync_batch_norm::check_precision,
     tensor,
 };
 use accumulate::AccumulatedGradients;
@@ -135,9 +136,10 @@ impl Reducer {
     /// that trains.
     ///
     /// # Errors
-    /// If the group fails.
+    /// If the group fails, or a `burn::nn::BatchNorm` does not support the precision.
     pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
         let ReducerOptions { buckets, overlap, hook, precision } = options;
+        check_precision(module, precision)?;
         let sender = match group.world_size() {
             1 => None,
             _ => Some(BucketSender { group: group.split(0, group.rank() as i64)?, hook }),
@@ -198,6 +200,11 @@ impl Reducer {
     /// Time that steps spent waiting for other ranks' gradients since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.waited)
+    }
+
+    /// Floating-point type of forward and backward.
+    pub(crate) fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Number of buckets.

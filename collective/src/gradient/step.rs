@@ -11,7 +11,7 @@ use super::{
     timed,
     watch::watch,
 };
-use crate::{Error, Result, batch_context::BatchContext};
+use crate::{Error, Result, batch_context::BatchContext, precision::Precision};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
@@ -58,8 +58,13 @@ impl Step<'_> {
     /// [`Param::val`](burn::module::Param::val) is not a leaf of autodiff: read the gradient of the parameter, not
     /// of its value.
     pub fn watch<M: Module>(&self, module: &M) -> M {
+        self.watch_in(self.reducer.precision, module)
+    }
+
+    /// [`watch`](Step::watch) with parameters cast to `precision`. Several copies may compute parts of the step.
+    pub(crate) fn watch_in<M: Module>(&self, precision: Precision, module: &M) -> M {
         let reduction = self.reduction.as_ref().filter(|_| self.reducer.overlap);
-        watch(module, reduction.map(|reduction| (reduction, &self.reducer.anchors)), self.reducer.precision)
+        watch(module, reduction.map(|reduction| (reduction, &self.reducer.anchors)), precision)
     }
 
     /// Runs `act`, the forward and backward pass of this step.
@@ -114,7 +119,7 @@ impl Step<'_> {
     ) -> Result<(GradientsParams, Option<Tensor<1>>)> {
         if self.reducer.scaler.is_some() && !self.scaled {
             return Err(Error::Invalid(
-                "precision f16: the training step must call collective::precision::backward(&loss) in place of loss.backward()".into(),
+                "precision f16: the training step did not scale its loss; register the model's ParallelStep with Trainer::data_parallel() or DdpStrategy::with_parallel_step(), or call collective::precision::backward(&loss) in place of loss.backward()".into(),
             ));
         }
         let Some(reduction) = self.reduction.take() else {

@@ -80,7 +80,8 @@ impl RangeTestCurve {
         self.average = SMOOTHING * self.average + (1.0 - SMOOTHING) * loss;
         let smoothed = self.average / (1.0 - SMOOTHING.powi(self.points.len() as i32 + 1));
         let lowest = self.points.iter().map(|point| point.smoothed).fold(smoothed, f64::min);
-        self.diverged |= smoothed > DIVERGED * lowest;
+        // Also for negative losses; `smoothed > DIVERGED * lowest` for positive ones.
+        self.diverged |= smoothed - lowest > (DIVERGED - 1.0) * lowest.abs();
         self.points.push(RangeTestPoint { lr, loss, smoothed });
     }
 
@@ -179,6 +180,7 @@ mod tests {
     #[test]
     fn a_loss_that_explodes_ends_the_test() {
         assert!(curve([1.0, 1.0, 1.0, 900.0]).diverged());
+        assert!(!curve([-1.0, -1.1, -1.0]).diverged() && curve([-1.0, 900.0]).diverged());
         let curve = curve([1.0, f64::NAN]);
         assert!(curve.diverged());
         assert_eq!(curve.points().len(), 1);

@@ -2,39 +2,83 @@
 
 use super::{TrainInput, TrainedOutput};
 use crate::{
-    Result,
-    data_parallel::{DataParallelConfig, ParallelStep, Replicas, Scatter},
+    Error, Result,
+    data_parallel::{DataParallelConfig, ParallelStep, Replicas, Scatter, split::forward},
+    device_error::{cause_of_panic, panic_text},
+    gradient::ModuleCopies,
+    precision::{Precision, backward},
     wrapper::engine::BatchScope,
 };
 use burn::train::{LearnerModel, TrainOutput, TrainStep};
-use std::sync::{Mutex, PoisonError};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Mutex, PoisonError},
+};
 
 /// How a strategy computes one batch.
 pub trait ComputeBatch<M: LearnerModel>: Send + Sync {
-    /// Forward and backward over a batch of this rank. `module` is the learner's, on the strategy's device.
+    /// Forward and backward over a batch of this rank, with copies of the learner's module.
     ///
     /// # Errors
     /// If a replica fails.
     fn compute(
         &self,
-        module: &M,
+        copies: &ModuleCopies<M>,
         batch: TrainInput<M>,
         scope: &mut BatchScope<'_>,
     ) -> Result<TrainOutput<TrainedOutput<M>>>;
 }
 
-/// Computes on this rank's device.
+/// Computes on this rank's device, with the model's `TrainStep`.
 pub struct OneDevice;
 
 impl<M: LearnerModel> ComputeBatch<M> for OneDevice {
     fn compute(
         &self,
-        module: &M,
+        copies: &ModuleCopies<M>,
         batch: TrainInput<M>,
         scope: &mut BatchScope<'_>,
     ) -> Result<TrainOutput<TrainedOutput<M>>> {
-        Ok(scope.enter(|| TrainStep::step(module, batch)))
+        let precision = scope.precision;
+        scope.enter(|| of_one_type(precision, || TrainStep::step(&copies.net, batch)))
     }
+}
+
+/// Computes on this rank's device: in f32 with the model's `TrainStep`, in 16 bits with its [`ParallelStep`].
+pub struct SplitStep;
+
+impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for SplitStep {
+    fn compute(
+        &self,
+        copies: &ModuleCopies<M>,
+        batch: TrainInput<M>,
+        scope: &mut BatchScope<'_>,
+    ) -> Result<TrainOutput<TrainedOutput<M>>> {
+        let ModuleCopies { net, in_f32: Some(in_f32) } = copies else {
+            return OneDevice.compute(copies, batch, scope);
+        };
+        let precision = scope.precision;
+        let step = || {
+            let outputs = forward(net, batch.clone(), precision);
+            let (loss, item) = in_f32.criterion(outputs, batch);
+            TrainOutput::new(in_f32, backward(&loss), item)
+        };
+        scope.enter(|| of_one_type(precision, step))
+    }
+}
+
+/// Runs a step. In 16 bits, Burn's panic about tensors of two types becomes an error.
+fn of_one_type<R>(precision: Precision, step: impl FnOnce() -> R) -> Result<R> {
+    if precision == Precision::F32 {
+        return Ok(step());
+    }
+    catch_unwind(AssertUnwindSafe(step)).or_else(|panic| match panic_text(&*panic) {
+        Some(text) if text.contains("dtype mismatch") => Err(Error::Invalid(format!(
+            "precision {precision}: the training step mixes tensors of two types ({}); register the model's ParallelStep with Trainer::data_parallel() or DdpStrategy::with_parallel_step(), and cast all float inputs in the batch's Scatter::cast",
+            cause_of_panic(text)
+        ))),
+        _ => resume_unwind(panic),
+    })
 }
 
 /// Computes on several devices of this process.
@@ -53,10 +97,12 @@ impl<M> ReplicaDevices<M> {
 impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for ReplicaDevices<M> {
     fn compute(
         &self,
-        module: &M,
+        copies: &ModuleCopies<M>,
         batch: TrainInput<M>,
         scope: &mut BatchScope<'_>,
     ) -> Result<TrainOutput<TrainedOutput<M>>> {
+        // The replicas make their own copies.
+        let (module, precision) = (copies.in_f32.as_ref().unwrap_or(&copies.net), scope.precision);
         let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
         let replicas = match &mut *replicas {
             Some(replicas) => replicas,
@@ -65,6 +111,6 @@ impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for ReplicaDevices<M> {
         let seeds: Vec<_> =
             (0..replicas.busy_workers(Scatter::samples(&batch))).map(|_| scope.draw()).collect();
         let mut seeds = seeds.into_iter();
-        scope.enter(|| replicas.seeded_step(module, batch, || seeds.next().flatten()))
+        scope.enter(|| replicas.step_in(precision, module, batch, || seeds.next().flatten()))
     }
 }

@@ -81,8 +81,8 @@ where
             let (samples, global_samples, last) = (batch.samples, batch.global_samples, batch.last);
             let interrupter = &self.components.interrupter;
             let computed =
-                self.engine.batch(&model, BatchSize { samples, global_samples, last }, |net, scope| {
-                    let output = compute.compute(net, batch.item, scope)?;
+                self.engine.batch(&model, BatchSize { samples, global_samples, last }, |copies, scope| {
+                    let output = compute.compute(copies, batch.item, scope)?;
                     settings.callbacks.each(|callback| callback.trained(&output.item, samples))?;
                     let stop = interrupter.should_stop() || settings.asked() > 0;
                     let totals = output.item.totals().inner();

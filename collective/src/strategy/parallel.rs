@@ -3,7 +3,7 @@
 
 use super::{
     Callback, Checkpoints, ComputeBatch, Distributed, Observer, OneDevice, RankTime, ReplicaDevices,
-    Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
     callback::OfMetric,
     run::{Run, Stop},
     settings::RunSettings,
@@ -53,6 +53,17 @@ impl<M: LearnerModel> DdpStrategy<M> {
         valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     ) -> Self {
         Self { run: RunSettings::new(group, device, train, valid), compute: OneDevice }
+    }
+
+    /// Runs the model's [`ParallelStep`] in place of its `TrainStep` if the precision is not f32.
+    ///
+    /// The batch, the outputs and the loss then have the right types without code in the model: see
+    /// [`precision`](crate::precision).
+    pub fn with_parallel_step(self) -> ParallelStrategy<M, SplitStep>
+    where
+        M: ParallelStep,
+    {
+        ParallelStrategy { run: self.run, compute: SplitStep }
     }
 }
 

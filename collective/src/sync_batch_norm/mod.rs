@@ -11,6 +11,7 @@ mod kernel;
 mod module;
 mod passes;
 
+pub(crate) use convert::check_precision;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};

@@ -10,7 +10,6 @@ use crate::{
     data_parallel::{DataParallelConfig, Replicas, Scatter},
     loader::ShardedBatch,
     module_state,
-    precision::Precision,
 };
 use burn::module::Module;
 use burn::optim::{ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
@@ -42,7 +41,6 @@ use std::{ops::Deref, sync::Arc};
 pub struct DataParallel<M> {
     inner: Wrapped<M>,
     replicas: Replicas<M>,
-    precision: Precision,
 }
 
 impl<M: Module + 'static> DataParallel<M> {
@@ -72,12 +70,13 @@ impl<M: Module + 'static> DataParallel<M> {
         let module = module.fork(&main);
         let replicas = Replicas::new(&module, &config)?;
         let engine = Engine::new(&module, &ProcessGroup::solo(), &main, options)?;
-        Ok(Self { inner: Wrapped { module, engine, unchecked: None }, replicas, precision })
+        Ok(Self { inner: Wrapped { module, engine, unchecked: None }, replicas })
     }
 
     /// Runs forward and backward over a batch, with a part on each device.
     ///
-    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type.
+    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type. In 16 bits, it receives
+    /// parameters and a batch of that type, and casts the outputs to f32 if the loss is to be computed in f32.
     ///
     /// # Errors
     /// [`Error::Device`](crate::Error::Device) for the first device whose thread failed or panicked, or if the loss is
@@ -88,9 +87,9 @@ impl<M: Module + 'static> DataParallel<M> {
         loss: impl Fn(&M, B) -> Tensor<1> + Send + Sync + 'static,
     ) -> Result<(Loss, StepGradients)> {
         let (size, item, loss) = (size_of(&batch), batch.item, Arc::new(loss));
-        let Self { inner: Wrapped { module, engine, .. }, replicas, precision } = self;
-        let computed = engine.batch(module, size, |net, scope| {
-            let (grads, loss) = replicas.gradients(module, net, *precision, item, scope, &loss)?;
+        let Self { inner: Wrapped { module, engine, .. }, replicas } = self;
+        let computed = engine.batch(module, size, |copies, scope| {
+            let (grads, loss) = replicas.gradients(module, &copies.net, item, scope, &loss)?;
             let totals = loss.mul_scalar(size.samples as f32);
             Ok(BatchOutput { grads, totals, flags: Vec::new() })
         })?;

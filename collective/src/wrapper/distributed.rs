@@ -6,7 +6,10 @@ use super::{
     gradients, size_of,
 };
 use crate::{
-    ProcessGroup, Result, data_parallel::Scatter, loader::ShardedBatch, module_state,
+    ProcessGroup, Result,
+    data_parallel::{Scatter, split::cast},
+    loader::ShardedBatch,
+    module_state,
     sync_batch_norm::convert_sync_batch_norm,
 };
 use burn::module::Module;
@@ -76,7 +79,8 @@ impl<M: Module> DistributedDataParallel<M> {
     /// Runs forward and backward over this rank's part of a global batch.
     ///
     /// Averages the gradients over all ranks. `loss` returns the mean loss `[1]` over the samples of its batch, in
-    /// any float type. Every rank must call it for each of its batches, including padding.
+    /// any float type. In 16 bits, it receives parameters and a batch of that type, and casts the outputs to f32 if the
+    /// loss is to be computed in f32. Every rank must call it for each of its batches, including padding.
     ///
     /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; earlier gradients are
     /// accumulated.
@@ -84,14 +88,15 @@ impl<M: Module> DistributedDataParallel<M> {
     /// # Errors
     /// If the group or the device fails, or the loss over all ranks is not finite: of this step on a CPU, of the
     /// previous step on a GPU.
-    pub fn backward<B>(
+    pub fn backward<B: Scatter>(
         &mut self,
         batch: ShardedBatch<B>,
         loss: impl FnOnce(&M, B) -> Tensor<1>,
     ) -> Result<(Loss, StepGradients)> {
         let (size, item) = (size_of(&batch), batch.item);
         let Wrapped { module, engine, .. } = &mut self.inner;
-        let computed = engine.batch(module, size, |net, scope| {
+        let computed = engine.batch(module, size, |copies, scope| {
+            let (net, item) = (&copies.net, cast(item, scope.precision));
             let (grads, loss) = scope.enter(|| gradients(net, loss(net, item)));
             let totals = loss.mul_scalar(size.samples as f32);
             Ok(BatchOutput { grads, totals, flags: Vec::new() })

@@ -7,7 +7,8 @@ use super::StepOptions;
 use crate::{
     Error, ProcessGroup, Result,
     batch_context::BatchContext,
-    gradient::{Norm, Reducer},
+    gradient::{ModuleCopies, Norm, Reducer, in_precision},
+    precision::Precision,
     readback::Readback,
     sampler::mix,
 };
@@ -40,6 +41,8 @@ pub(crate) struct BatchOutput {
 /// The context in which a batch is computed.
 pub struct BatchScope<'a> {
     context: BatchContext,
+    /// Floating-point type of forward and backward.
+    pub precision: Precision,
     /// Factor of the loss.
     pub loss_scale: f32,
     scaled: bool,
@@ -157,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// Computes one batch with `run`, which receives the copy of `module` to use.
+    /// Computes one batch with `run`, which receives the copies of `module` to use.
     ///
     /// # Errors
     /// If `run` fails, the group fails, the device cannot be read, or a value is not finite.
@@ -165,17 +168,19 @@ impl Engine {
         &mut self,
         module: &M,
         size: BatchSize,
-        run: impl FnOnce(&M, &mut BatchScope<'_>) -> Result<BatchOutput>,
+        run: impl FnOnce(&ModuleCopies<M>, &mut BatchScope<'_>) -> Result<BatchOutput>,
     ) -> Result<ComputedBatch> {
         self.begin_step();
         let BatchSize { samples, global_samples, last } = size;
         self.accumulated.batches += 1;
         self.accumulated.samples += global_samples;
-        let loss_scale = self.reducer.loss_scale();
+        let (precision, loss_scale) = (self.reducer.precision(), self.reducer.loss_scale());
         let context = BatchContext::new(samples, global_samples, loss_scale);
-        let mut scope = BatchScope { context, loss_scale, scaled: false, random: self.random.as_mut() };
+        let mut scope =
+            BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
         if self.accumulated.batches < self.options.grad_accum_steps && !last {
-            let output = run(&self.reducer.local(module), &mut scope)?;
+            let copies = ModuleCopies::new(precision, |precision| in_precision(module, precision));
+            let output = run(&copies, &mut scope)?;
             let own = masked(output.totals, samples).cast(FloatDType::F32);
             self.accumulated.own = Some(add_totals(self.accumulated.own.take(), own.clone()));
             self.reducer.accumulate(output.grads, module, samples);
@@ -183,7 +188,8 @@ impl Engine {
         }
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
         let mut step = self.reducer.step(module, samples, self.accumulated.samples)?;
-        let output = run(&step.watch(module), &mut scope)?;
+        let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
+        let output = run(&copies, &mut scope)?;
         step.loss_was_scaled(scope.scaled);
         let Accumulated { batches, samples: all, own, .. } = std::mem::take(&mut self.accumulated);
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);

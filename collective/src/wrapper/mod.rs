@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 pub trait ParallelModule<M: Module> {
     /// Runs forward and backward over a batch.
     ///
-    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type.
+    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type. In 16 bits, it receives
+    /// parameters and a batch of that type.
     ///
     /// # Errors
     /// If a rank, a replica, the group or a device fails, or the loss is not finite.

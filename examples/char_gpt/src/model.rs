@@ -11,10 +11,10 @@ use burn::nn::{
     Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear,
     LinearConfig, loss::CrossEntropyLossConfig,
 };
-use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::data::Windows;
-use collective::{data_parallel::ParallelStep, precision};
+use collective::data_parallel::ParallelStep;
 use common::{Sizes, norm};
 use kernels::layers;
 use serde::{Deserialize, Serialize};
@@ -104,10 +104,6 @@ impl Gpt {
 /// The mean loss `[1]` over all characters, and the output for metrics.
 fn judge(logits: Tensor<3>, targets: Tensor<2, Int>) -> (Tensor<1>, CharacterLoss) {
     let [batch, time, characters] = logits.dims();
-    let logits = match logits.dtype() {
-        DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
-        _ => logits,
-    };
     let (logits, targets) = (logits.reshape([batch * time, characters]), targets.reshape([batch * time]));
     let loss = CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, targets);
     (loss.clone(), CharacterLoss::new(loss, batch))
@@ -119,7 +115,7 @@ impl TrainStep for Gpt {
 
     fn step(&self, (characters, targets): Windows) -> TrainOutput<CharacterLoss> {
         let (loss, output) = judge(self.forward(characters), targets);
-        TrainOutput::new(self, precision::backward(&loss), output)
+        TrainOutput::new(self, loss.backward(), output)
     }
 }
 

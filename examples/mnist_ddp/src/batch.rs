@@ -12,8 +12,7 @@ use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
 };
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use collective::precision::Precision;
+use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A batch on its device.
 #[derive(Clone, Debug)]
@@ -63,8 +62,8 @@ impl Dataset<Sample> for ImageDataset {
     }
 }
 
-/// Builds [`MnistBatch`]es with images of the network's computing type.
-pub struct Normaliser(pub Precision);
+/// Builds [`MnistBatch`]es.
+pub struct Normaliser;
 
 impl Batcher<Sample, MnistBatch> for Normaliser {
     fn batch(&self, samples: Vec<Sample>, device: &Device) -> MnistBatch {
@@ -75,10 +74,7 @@ impl Batcher<Sample, MnistBatch> for Normaliser {
         }
         let labels: Vec<i32> = samples.iter().map(|s| i32::from(s.images.label(s.index))).collect();
         MnistBatch {
-            images: Tensor::from_data(
-                TensorData::new(pixels, [size, 1, 28, 28]),
-                (device, DType::from(self.0.dtype())),
-            ),
+            images: Tensor::from_data(TensorData::new(pixels, [size, 1, 28, 28]), device),
             labels: Tensor::from_data(TensorData::new(labels, [size]), device),
         }
     }

@@ -1,26 +1,10 @@
-//! How a batch and a training step of the network are split over the devices of `--mode dp`.
+//! How a batch is split over the devices of `--mode dp` and cast for `--precision`, and how a training step is split.
 
 use crate::{batch::MnistBatch, model::Net};
-use burn::tensor::{Device, Tensor};
-use collective::{
-    data_parallel::{ParallelStep, Scatter},
-    metric::Classification,
-};
+use burn::tensor::Tensor;
+use collective::{data_parallel::ParallelStep, metric::Classification};
 
-impl Scatter for MnistBatch {
-    fn samples(&self) -> usize {
-        self.labels.dims()[0]
-    }
-
-    fn scatter(self, sizes: &[usize]) -> Vec<Self> {
-        let parts = (self.images, self.labels).scatter(sizes);
-        parts.into_iter().map(|(images, labels)| MnistBatch { images, labels }).collect()
-    }
-
-    fn to_device(self, device: &Device) -> Self {
-        MnistBatch { images: self.images.to_device(device), labels: self.labels.to_device(device) }
-    }
-}
+collective::scatter!(MnistBatch { images, labels });
 
 impl ParallelStep for Net {
     /// Logits `[batch, 10]`.

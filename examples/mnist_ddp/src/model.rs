@@ -8,11 +8,10 @@ use burn::nn::{
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
-use burn::tensor::{DType, Device, FloatDType, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use collective::{
     metric::Classification,
-    precision,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 use kernels::layers;
@@ -94,7 +93,7 @@ impl Net {
     }
     // ANCHOR_END: forward
 
-    /// Computes the mean training loss `[1]` in f32, and the output for metrics.
+    /// Computes the mean training loss `[1]`, and the output for metrics.
     ///
     /// `logits` are `[batch, 10]`, `labels` `[batch]`.
     pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
@@ -104,10 +103,6 @@ impl Net {
 
 /// Computes the mean loss `[1]` over the batch, and the output for metrics.
 fn judge(loss: &CrossEntropyLoss, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-    let logits = match logits.dtype() {
-        DType::F16 | DType::BF16 => logits.cast(FloatDType::F32),
-        _ => logits,
-    };
     let loss = loss.forward(logits.clone(), labels.clone());
     (loss.clone(), Classification::new(loss, logits, labels))
 }
@@ -118,7 +113,7 @@ impl TrainStep for Net {
 
     fn step(&self, batch: MnistBatch) -> TrainOutput<Classification> {
         let (loss, output) = self.judge(self.forward(batch.images), batch.labels);
-        TrainOutput::new(self, precision::backward(&loss), output)
+        TrainOutput::new(self, loss.backward(), output)
     }
 }
 

@@ -20,7 +20,6 @@ use burn_ddp::{
 use collective::{
     loader::{FinishedLoader, ShardedLoaderBuilder},
     metric::GlobalAccuracy,
-    precision::Precision,
 };
 use std::{process::ExitCode, sync::Arc};
 
@@ -105,27 +104,22 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
 /// This rank's share of the training, validation and test images.
 fn loaders(context: &Context, trainer: &Trainer<'_, Net>, args: &MnistArgs, data: &Dataset) -> Loaders<Net> {
     type Samples = Arc<dyn burn::data::dataset::Dataset<Sample>>;
-    let sharded = |samples: Samples, seed, precision| {
-        let batcher = HostBatcher { precision, resident: args.data_on_device };
-        trainer.sharded(samples, batcher, seed)
+    let sharded = |samples: Samples, seed| {
+        trainer.sharded(samples, HostBatcher { resident: args.data_on_device }, seed)
     };
-    let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images, precision| {
-        let batcher = DeviceBatcher::new(images.clone(), precision);
+    let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images| {
+        let batcher = DeviceBatcher::new(images.clone());
         let finish = move |batch, device: &Device| batcher.finish(batch, device);
         Arc::new(FinishedLoader::new(loader.build(context.world()), Arc::new(finish)))
     };
-    // Evaluation uses f32, like the parameters.
-    let evaluated = |samples: Samples, images: &Images| {
-        finished(sharded(samples, None, Precision::F32), images, Precision::F32)
-    };
+    let evaluated = |samples: Samples, images: &Images| finished(sharded(samples, None), images);
     let (train, valid) = trainer.split(ImageDataset(data.train.clone()));
-    let precision = args.trainer.gradients.precision;
-    let mut train = sharded(Arc::new(train), trainer.shuffle_seed(), precision);
+    let mut train = sharded(Arc::new(train), trainer.shuffle_seed());
     let (augment, seed) = (args.augment, args.trainer.seed);
     if !augment.is_none() {
         train = train.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
     }
     let test = evaluated(Arc::new(ImageDataset(data.test.clone())), &data.test);
-    Loaders::new(finished(train, &data.train, precision), test)
+    Loaders::new(finished(train, &data.train), test)
         .with_validation(valid.map(|valid| evaluated(Arc::new(valid), &data.train) as _))
 }

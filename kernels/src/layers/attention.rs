@@ -37,6 +37,8 @@ pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize)
 
 /// [`causal_attention`] with Burn's operations, in which `change` is applied to the attention weights
 /// `[batch, heads, time, time]`.
+///
+/// For 16-bit tensors, the softmax is computed in f32.
 pub fn causal_attention_with(
     all: Tensor<2>,
     [batch, time]: [usize; 2],
@@ -49,13 +51,11 @@ pub fn causal_attention_with(
         part.reshape([batch, time, heads, head_width]).swap_dims(1, 2)
     };
     let (query, key, value) = (part(0), part(1), part(2)); // [batch, heads, time, head width]
-    let later = Tensor::<2>::full([time, time], f32::NEG_INFINITY, &all.device()).triu(1);
-    let later = match all.dtype() {
-        DType::F32 => later,
-        other => later.cast(other),
-    };
+    let dtype = all.dtype();
+    let wide = if matches!(dtype, DType::F16 | DType::BF16) { DType::F32 } else { dtype };
+    let later = Tensor::<2>::full([time, time], f32::NEG_INFINITY, &all.device()).triu(1).cast(wide);
     let scores = query.mul_scalar((head_width as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
-    let weights = change(softmax(scores + later.unsqueeze(), 3));
+    let weights = change(softmax(scores.cast(wide) + later.unsqueeze(), 3).cast(dtype));
     weights.matmul(value).swap_dims(1, 2).reshape([batch * time, width])
 }
 

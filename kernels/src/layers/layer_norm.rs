@@ -13,15 +13,21 @@ use burn::backend::{
     backend_extension,
     tensor::FloatTensor,
 };
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// Normalises `x` over its last dimension, as `burn::tensor::module::layer_norm`.
+///
+/// 16-bit tensors are normalised in f32; the result has the type of `x`.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     beta: Tensor<1>,
     epsilon: f64,
 ) -> Tensor<D> {
+    if let dtype @ (DType::F16 | DType::BF16) = x.dtype() {
+        let (gamma, beta) = (gamma.cast(DType::F32), beta.cast(DType::F32));
+        return layer_norm(x.cast(DType::F32), gamma, beta, epsilon).cast(dtype);
+    }
     if !is_host(&x) || !is_host(&gamma) || !is_host(&beta) {
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }

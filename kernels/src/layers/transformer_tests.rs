@@ -1,7 +1,7 @@
 //! Tests of the layers of transformers against Burn's operations.
 
 use super::{causal_attention, causal_attention_with, gelu, layer_norm};
-use burn::tensor::{Device, Distribution, Tensor, activation, module};
+use burn::tensor::{DType, Device, Distribution, Tensor, activation, module};
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex().autodiff()).require_grad()
@@ -61,4 +61,55 @@ fn layer_norm_equals_burns() {
 fn gelu_equals_burns() {
     let x = random([300, 301]);
     assert_same(&[], &x, || gelu(x.clone()), || activation::gelu(x.clone()));
+}
+
+/// 16-bit values in f32, and their type.
+fn half_types<const D: usize>(shape: [usize; D]) -> [(DType, Tensor<D>); 2] {
+    [DType::F16, DType::BF16]
+        .map(|dtype| (dtype, (random(shape) * 8.0 + 100.0).cast(dtype).detach().cast(DType::F32)))
+}
+
+#[test]
+fn half_types_are_normalised_in_f32() {
+    for (dtype, x) in half_types([8, 64]) {
+        let (gamma, beta) = (Tensor::ones([64], &x.device()), Tensor::zeros([64], &x.device()));
+        let (gamma, beta): (Tensor<1>, Tensor<1>) = (gamma, beta);
+        // The same values as a leaf of each type.
+        let gradient = |dtype: DType| {
+            let x = x.clone().cast(dtype).detach().require_grad();
+            let output = layer_norm(x.clone(), gamma.clone().cast(dtype), beta.clone().cast(dtype), 1e-5);
+            assert_eq!(output.dtype(), dtype);
+            let weights = output.clone().powi_scalar(3).detach();
+            let gradient = x.grad(&(output.clone() * weights).sum().backward()).expect("a gradient");
+            (output.inner().cast(DType::F32), gradient.cast(DType::F32))
+        };
+        let (exact, exact_gradient) = gradient(DType::F32);
+        let (output, slope) = gradient(dtype);
+        // One rounding of the result.
+        assert_eq!(output.into_data(), exact.cast(dtype).cast(DType::F32).into_data(), "{dtype:?}");
+        let largest = exact_gradient.clone().abs().max().into_scalar::<f32>();
+        let difference = (slope - exact_gradient).abs().max().into_scalar::<f32>();
+        assert!(difference < 0.05 * largest, "{dtype:?}: {difference} of {largest}");
+    }
+}
+
+#[test]
+fn the_softmax_of_half_types_is_computed_in_f32() {
+    let (batch, time, width) = (2, 16, 8);
+    for (dtype, all) in half_types([batch * time, 3 * width]) {
+        let all = (all / 40.0).cast(dtype);
+        let mut found = None;
+        let _ = causal_attention_with(all.clone(), [batch, time], 1, |weights| {
+            found = Some(weights.clone());
+            weights
+        });
+        let part = |number: usize| {
+            all.clone().narrow(1, number * width, width).reshape([batch, time, 1, width]).swap_dims(1, 2)
+        };
+        let query = part(0).mul_scalar((width as f64).powf(-0.5));
+        let scores = query.matmul(part(1).swap_dims(2, 3)).cast(DType::F32);
+        let later = Tensor::<2>::full([time, time], f32::NEG_INFINITY, &all.device()).triu(1);
+        let wanted = activation::softmax(scores + later.unsqueeze(), 3).cast(dtype);
+        assert_eq!(found.expect("weights").into_data(), wanted.into_data());
+    }
 }

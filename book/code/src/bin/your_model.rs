@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig, Relu, loss::CrossEntropyLossConfig};
 use burn::optim::AdamConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use burn_ddp::collective::metric::Classification;
+use burn_ddp::collective::{data_parallel::ParallelStep, metric::Classification};
 use burn_ddp::{Context, Trainer, TrainerArgs};
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
@@ -47,14 +47,21 @@ impl Classifier {
         }
     }
 
-    /// The mean loss `[1]` for the gradients, and the output for metrics.
-    fn classify(&self, (points, classes): Points) -> (Tensor<1>, Classification) {
+    fn forward(&self, points: Tensor<2>) -> Tensor<2> {
         let [first, second, last] = &self.layers[..] else {
             unreachable!("`new` creates three layers")
         };
         let relu = Relu::new();
         let x = relu.forward(second.forward(relu.forward(first.forward(points))));
-        let logits = last.forward(x);
+        last.forward(x)
+    }
+
+    /// The mean loss `[1]` for the gradients, and the output for metrics.
+    fn judge(
+        &self,
+        logits: Tensor<2>,
+        classes: Tensor<1, Int>,
+    ) -> (Tensor<1>, Classification) {
         let loss = CrossEntropyLossConfig::new()
             .init(&logits.device())
             .forward(logits.clone(), classes.clone());
@@ -65,8 +72,8 @@ impl Classifier {
 impl TrainStep for Classifier {
     type Input = Points;
     type Output = Classification;
-    fn step(&self, points: Points) -> TrainOutput<Classification> {
-        let (loss, output) = self.classify(points);
+    fn step(&self, (points, classes): Points) -> TrainOutput<Classification> {
+        let (loss, output) = self.judge(self.forward(points), classes);
         TrainOutput::new(self, loss.backward(), output)
     }
 }
@@ -74,11 +81,27 @@ impl TrainStep for Classifier {
 impl InferenceStep for Classifier {
     type Input = Points;
     type Output = Classification;
-    fn step(&self, points: Points) -> Classification {
-        self.classify(points).1
+    fn step(&self, (points, classes): Points) -> Classification {
+        self.judge(self.forward(points), classes).1
     }
 }
 // ANCHOR_END: model
+
+// ANCHOR: parallel
+impl ParallelStep for Classifier {
+    type Outputs = Tensor<2>;
+    fn forward_part(&self, (points, _): Points) -> Tensor<2> {
+        self.forward(points)
+    }
+    fn criterion(
+        &self,
+        logits: Tensor<2>,
+        (_, classes): Points,
+    ) -> (Tensor<1>, Classification) {
+        self.judge(logits, classes)
+    }
+}
+// ANCHOR_END: parallel
 
 // ANCHOR: data
 /// A row of the table.
@@ -132,8 +155,9 @@ fn read(args: &Args) -> anyhow::Result<(InMemDataset<Row>, InMemDataset<Row>)> {
 // ANCHOR: train
 fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
     let (train, test) = read(args)?;
-    let trainer =
-        Trainer::new(context, &args.trainer).setting("hidden", args.hidden);
+    let trainer = Trainer::new(context, &args.trainer)
+        .setting("hidden", args.hidden)
+        .data_parallel();
     let loaders = trainer.loaders(train, test, ToTensors);
     let model = trainer.init(|device| Classifier::new(args.hidden, device));
     trainer.fit(model, AdamConfig::new().init(), loaders)

@@ -1,6 +1,6 @@
 //! Batches that a GPU computes from uploaded bytes, or from images that stay in its memory.
 //!
-//! Normalisation, augmentation and casts run on the device.
+//! Normalisation and augmentation run on the device.
 
 use super::{MnistBatch, Normaliser, Sample};
 use crate::{
@@ -9,7 +9,6 @@ use crate::{
 };
 use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
-use collective::precision::Precision;
 use kernels::host_tensor::is_flex;
 use std::sync::{Mutex, PoisonError};
 
@@ -25,7 +24,6 @@ pub enum HostBatch {
 
 /// Prepares [`HostBatch`]es.
 pub struct HostBatcher {
-    pub precision: Precision,
     /// Whether the images are in device memory.
     pub resident: bool,
 }
@@ -43,7 +41,7 @@ impl Batcher<Sample, HostBatch> for HostBatcher {
             return HostBatch::Rows { rows, movements: movements() };
         }
         if !computes_on_bytes(device) {
-            return HostBatch::Ready(Box::new(Normaliser(self.precision).batch(samples, device)));
+            return HostBatch::Ready(Box::new(Normaliser.batch(samples, device)));
         }
         let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
         samples.iter().for_each(|sample| pixels.extend_from_slice(sample.images.image(sample.index)));
@@ -60,7 +58,6 @@ fn computes_on_bytes(device: &Device) -> bool {
 /// Computes [`MnistBatch`]es from [`HostBatch`]es.
 pub struct DeviceBatcher {
     images: Images,
-    precision: Precision,
     on_device: Mutex<Option<OnDevice>>,
 }
 
@@ -73,9 +70,9 @@ struct OnDevice {
 }
 
 impl DeviceBatcher {
-    /// A batcher for `images` with the network's computing type.
-    pub fn new(images: Images, precision: Precision) -> Self {
-        Self { images, precision, on_device: Mutex::new(None) }
+    /// A batcher for `images`.
+    pub fn new(images: Images) -> Self {
+        Self { images, on_device: Mutex::new(None) }
     }
 
     /// Computes the batch on `device`.
@@ -107,7 +104,7 @@ impl DeviceBatcher {
         }
         // The operations of `data::normalise`, in the same order.
         let images = pixels.div_scalar(255.0).sub_scalar(MEAN).div_scalar(STD);
-        let images = images.cast(self.precision.dtype()).reshape([count, 1, SIDE, SIDE]);
+        let images = images.reshape([count, 1, SIDE, SIDE]);
         // On a device with autodiff, tensors belong to the graph.
         match device.is_autodiff() {
             true => MnistBatch { images: Tensor::from_inner(images), labels: Tensor::from_inner(labels) },
@@ -174,7 +171,7 @@ mod tests {
         images: &Images,
         device: &Device,
     ) -> (Vec<f32>, Vec<i32>) {
-        let finisher = DeviceBatcher::new(images.clone(), host.precision);
+        let finisher = DeviceBatcher::new(images.clone());
         let batch = finisher.finish(host.batch(samples, device), device);
         assert_eq!(batch.images.dims()[1..], [1, SIDE, SIDE]);
         assert_eq!(batch.images.device().is_autodiff(), device.is_autodiff());
@@ -202,9 +199,9 @@ mod tests {
     fn bytes_give_the_same_batch_as_the_host() {
         let images = data::Dataset::digits(30, 0, 1).train;
         for device in [Device::flex(), Device::flex().autodiff()] {
-            let host = HostBatcher { precision: Precision::F32, resident: false };
+            let host = HostBatcher { resident: false };
             let expected = batch(&host, samples(&images, None), &images, &device);
-            let finisher = DeviceBatcher::new(images.clone(), Precision::F32);
+            let finisher = DeviceBatcher::new(images.clone());
             let made = finisher.finish(bytes(&samples(&images, None)), &device);
             assert_eq!(made.images.into_data().try_into_vec::<f32>().expect("f32"), expected.0);
             assert_eq!(
@@ -218,8 +215,7 @@ mod tests {
     fn resident_images_give_the_same_batches() {
         let images = data::Dataset::digits(30, 0, 1).train;
         let device = Device::flex().autodiff();
-        let [host, resident] =
-            [false, true].map(|resident| HostBatcher { precision: Precision::F32, resident });
+        let [host, resident] = [false, true].map(|resident| HostBatcher { resident });
         let expected = batch(&host, samples(&images, None), &images, &device);
         assert_eq!(batch(&resident, samples(&images, None), &images, &device), expected);
 

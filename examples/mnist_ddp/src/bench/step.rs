@@ -23,7 +23,6 @@ use collective::{
     gradient::{Reducer, ReducerOptions},
     loader::{DistributedLoader, ShardedLoader},
     module_state,
-    precision::{Precision, backward},
     sync_batch_norm::convert_sync_batch_norm,
 };
 use serde::Serialize;
@@ -139,10 +138,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
     let images = ImageDataset(Dataset::digits(samples, 0, 1).train);
-    let loader = ShardedLoader::builder(images, Normaliser(Precision::F32))
-        .batch_size(bench.batch)
-        .shuffle(1)
-        .build(world);
+    let loader = ShardedLoader::builder(images, Normaliser).batch_size(bench.batch).shuffle(1).build(world);
     let mut shares = loader.epoch(1, 0, &device);
 
     let mut times: [Vec<f64>; 7] = Default::default();
@@ -202,6 +198,6 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
 /// Computes gradients; also returns the times of forward and backward.
 fn forward_backward(net: &Net, batch: MnistBatch) -> Result<(GradientsParams, Duration, Duration)> {
     let (loss, forward) = timed(|| Ok(net.judge(net.forward(batch.images), batch.labels).0))?;
-    let (grads, back) = timed(|| Ok(TrainOutput::new(net, backward(&loss), ()).grads))?;
+    let (grads, back) = timed(|| Ok(TrainOutput::new(net, loss.backward(), ()).grads))?;
     Ok((grads, forward, back))
 }

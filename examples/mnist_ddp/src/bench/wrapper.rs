@@ -23,7 +23,6 @@ use collective::{
     loader::{DistributedLoader, ShardedLoader},
     lr::WarmupLr,
     metric::GlobalAccuracy,
-    precision::Precision,
     strategy::{DdpStrategy, NoopRenderer, Observer, StepReport, collective_error},
 };
 use std::{
@@ -57,7 +56,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     let images = Arc::new(ImageDataset(Dataset::digits(bench.batch_size * (bench.steps + 1), 0, 1).train));
     let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5] }.init(&device);
     let loader = || {
-        let loader = ShardedLoader::builder(images.clone(), Normaliser(Precision::F32))
+        let loader = ShardedLoader::builder(images.clone(), Normaliser)
             .batch_size(bench.batch_size)
             .shuffle(1)
             .num_workers(1);
@@ -143,7 +142,7 @@ fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> 
     let clock = Arc::new(Clock::start());
     let test = {
         let images = ImageDataset(Dataset::digits(1, 1, 1).test);
-        Arc::new(ShardedLoader::builder(images, Normaliser(Precision::F32)).build(ALONE))
+        Arc::new(ShardedLoader::builder(images, Normaliser).build(ALONE))
     };
     let ddp = DdpStrategy::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())
