@@ -170,6 +170,23 @@ fn weights_are_exported_with_the_names_of_nanogpt() {
 }
 
 #[test]
+fn runs_start_from_the_weights_of_a_run_on_another_text() {
+    let (folder, text) = text();
+    let (trained, _) = train(&text, folder.path(), "run", "--mode single --max-steps 1");
+    let other = |name: &str, change: fn(String) -> String| {
+        let path = folder.path().join(name);
+        fs::write(&path, change(fs::read_to_string(&text).expect("text"))).expect("written");
+        path.display().to_string()
+    };
+    let init = format!("--mode single --max-steps 1 --lr 0 --init-from {}", trained.path.display());
+    let same_characters = other("reversed.txt", |text| text.chars().rev().collect());
+    let (continued, _) = train(&same_characters, folder.path(), "continued", &init);
+    assert_eq!(continued.digest(), trained.digest());
+    let other_characters = other("other.txt", |text| text.replace('Z', "Y"));
+    run(&format!("{TINY} --text {other_characters} {init}")).failed_with(&["--init-from", "vocabulary"]);
+}
+
+#[test]
 fn invalid_texts_are_rejected() {
     let (folder, _) = text();
     let flags = |path: &Path| format!("{TINY} --text {}", path.display());

@@ -2,16 +2,18 @@
 
 Initial weights are those of a run with `--lr 0 --max-steps 1`, exported with `char_gpt export RUN gpt.safetensors`.
 With --in-order, windows are those of `char_gpt --no-shuffle`, and losses can be compared step by step.
+Under `torchrun --nproc-per-node N`, ranks share a batch and use DistributedDataParallel with Gloo.
 Prints one line of JSON: losses of the first steps, final validation and test losses, and seconds of training.
 """
 import argparse
 import json
 import math
+import os
 import struct
 import time
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional as F
 
 parser = argparse.ArgumentParser()
@@ -37,6 +39,9 @@ parser.add_argument("--compile", action="store_true")
 args = parser.parse_args()
 torch.set_num_threads(args.threads)
 torch.manual_seed(1)
+rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if world > 1:
+    distributed.init_process_group("gloo")
 
 
 class Attention(nn.Module):
@@ -137,6 +142,8 @@ net = Gpt(len(numbers))
 if args.weights:
     net.load_state_dict(dict(safetensors(args.weights)))
 model = torch.compile(net) if args.compile else net
+if world > 1:
+    model = nn.parallel.DistributedDataParallel(model)
 matrices = [parameter for parameter in net.parameters() if parameter.dim() >= 2]
 vectors = [parameter for parameter in net.parameters() if parameter.dim() < 2]
 groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -159,8 +166,8 @@ def rate(step):
     return args.lr / 2 * (1 + math.cos(math.pi * (step - 1 - warmup) / (total - warmup)))
 
 
-def loss_of(characters, targets):
-    return F.cross_entropy(model(characters).flatten(0, 1), targets.flatten())
+def loss_of(characters, targets, network=model):
+    return F.cross_entropy(network(characters).flatten(0, 1), targets.flatten())
 
 
 def evaluate(part):
@@ -169,12 +176,12 @@ def evaluate(part):
     with torch.no_grad():
         for first in range(0, len(starts), args.batch_size):
             batch = starts[first : first + args.batch_size]
-            total += loss_of(*windows(part, list(batch))).item() * len(batch)
+            total += loss_of(*windows(part, list(batch)), net).item() * len(batch)
     net.train()
     return total / len(starts)
 
 
-losses, step, seconds, curve = [], 0, 0.0, []
+losses, step, seconds, curve, times = [], 0, 0.0, [], []
 while step < total:
     began = time.perf_counter()
     shift = 0 if args.in_order else torch.randint(block, ()).item()
@@ -183,15 +190,22 @@ while step < total:
         if step == total:
             break
         step += 1
+        step_began = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(*windows(parts["train"], starts))
+        loss = loss_of(*windows(parts["train"], starts[rank::world]))
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
+        times.append(time.perf_counter() - step_began)
     seconds += time.perf_counter() - began
     curve.append([round(seconds, 2), round(evaluate(parts["valid"]), 4)])
-result = {"losses": losses[:20], "valid": evaluate(parts["valid"]), "test": evaluate(parts["test"]), "steps": step}
-print(json.dumps({**result, "seconds": round(seconds, 2), "characters_per_second": round(step * args.batch_size * block / seconds), "curve": curve}))
+if rank == 0:
+    result = {"losses": losses[:20], "valid": evaluate(parts["valid"]), "test": evaluate(parts["test"]), "steps": step}
+    speed = {"seconds": round(seconds, 2), "characters_per_second": round(step * args.batch_size * block / seconds)}
+    speed["median_step_ms"] = round(1000 * sorted(times)[len(times) // 2], 3)
+    print(json.dumps({**result, **speed, "curve": curve}))
+if world > 1:
+    distributed.destroy_process_group()

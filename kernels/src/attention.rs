@@ -3,10 +3,14 @@
 //! Queries, keys and values are read from one matrix `[batch × time, 3 × width]`, the output of a linear layer, and
 //! their gradients are written to one. A position sees itself and earlier ones.
 
-use crate::{exp::exp, parallel, simd::arch};
-use gemm::Parallelism;
+use crate::{
+    exp::exp,
+    parallel,
+    product::{View, product, product_of_transposed, writable},
+    simd::{arch, largest, sum},
+};
 use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// Sizes of the layer.
 #[derive(Clone, Copy, Debug)]
@@ -21,13 +25,8 @@ pub struct Attention {
     pub width: usize,
 }
 
-/// A matrix within a larger one, whose rows are `stride` values apart.
-#[derive(Clone, Copy)]
-struct View<'a> {
-    values: &'a [f32],
-    shape: [usize; 2],
-    stride: usize,
-}
+/// Rows of the attention weights that are computed at once. Products skip later positions in steps of this size.
+const ROWS: usize = 32;
 
 impl Attention {
     /// Output `[batch × time, width]`, and the attention weights `[batch, heads, time, time]` for
@@ -40,17 +39,24 @@ impl Attention {
         let sizes = self.sizes(all);
         let work =
             |(): &mut (), sequence: usize, to: &mut [MaybeUninit<f32>], weights: &mut [MaybeUninit<f32>]| {
-                let (to, weights) = (zeroed(to), zeroed(weights));
                 for head in 0..heads {
                     let [query, key, value] = self.parts(all, sequence, head);
                     let weights = &mut weights[head * time * time..][..time * time];
-                    product(query, key, true, self.scale(), weights, time);
-                    arch().dispatch(CausalSoftmax { rows: weights, time });
+                    for Rows { rows, seen } in self.rows() {
+                        let to = &mut weights[rows.start * time..];
+                        product(query.rows(rows), key.rows(0..seen), true, self.scale(), to, time);
+                    }
+                    // SAFETY: the products wrote all positions up to the diagonal.
+                    let weights = unsafe { causal_softmax(weights, time) };
                     let weights = View { values: weights, shape: [time; 2], stride: time };
-                    product(weights, value, false, 1.0, &mut to[head * self.head_width()..], self.width);
+                    for Rows { rows, seen } in self.rows() {
+                        let to = &mut to[rows.start * self.width + head * self.head_width()..];
+                        let weights = weights.part([rows.start, 0], [rows.len(), seen]);
+                        product(weights, value.rows(0..seen), false, 1.0, to, self.width);
+                    }
                 }
             };
-        // SAFETY: `zeroed` writes all values.
+        // SAFETY: the products of all heads and rows write all values, as does `causal_softmax`.
         unsafe { parallel::build_two(batch, sizes, || (), work) }
     }
 
@@ -69,29 +75,46 @@ impl Attention {
         let (across, head_width) = (3 * width, self.head_width());
         let workspace = || vec![0.0; time * time];
         let work = |scores: &mut Vec<f32>, sequence: usize, to: &mut [MaybeUninit<f32>]| {
-            let to = zeroed(to);
             for head in 0..heads {
                 let [query, key, value] = self.parts(all, sequence, head);
                 let weights = &weights[(sequence * heads + head) * time * time..][..time * time];
                 let from = &gradient[sequence * output + head * head_width..];
                 let gradient = View { values: from, shape: [time, head_width], stride: width };
-                let square = |values| View { values, shape: [time; 2], stride: time };
-                product(gradient, value, true, 1.0, scores, time);
-                product_of_transposed(
-                    square(weights),
-                    gradient,
-                    1.0,
-                    &mut to[2 * width + head * head_width..],
-                    across,
-                );
+                for Rows { rows, seen } in self.rows() {
+                    let to = writable(&mut scores[rows.start * time..]);
+                    product(gradient.rows(rows), value.rows(0..seen), true, 1.0, to, time);
+                }
                 arch().dispatch(SoftmaxGradient { weights, gradients: scores, time });
-                product(square(scores), key, false, self.scale(), &mut to[head * head_width..], across);
-                let for_key = &mut to[width + head * head_width..];
-                product_of_transposed(square(scores), query, self.scale(), for_key, across);
+                let square = |values| View { values, shape: [time; 2], stride: time };
+                let (weights, scores) = (square(weights), square(scores));
+                for Rows { rows, seen } in self.rows() {
+                    let to = &mut to[rows.start * across + head * head_width..];
+                    let scores = scores.part([rows.start, 0], [rows.len(), seen]);
+                    product(scores, key.rows(0..seen), false, self.scale(), to, across);
+                }
+                // Keys and values of these positions are seen from them and from later positions.
+                for Rows { rows, .. } in self.rows() {
+                    let seeing = [time - rows.start, rows.len()];
+                    let [query, gradient] = [query, gradient].map(|m| m.rows(rows.start..time));
+                    let [weights, scores] = [weights, scores].map(|m| m.part([rows.start; 2], seeing));
+                    let [for_key, for_value] =
+                        [1, 2].map(|part| rows.start * across + part * width + head * head_width);
+                    product_of_transposed(scores, query, self.scale(), &mut to[for_key..], across);
+                    product_of_transposed(weights, gradient, 1.0, &mut to[for_value..], across);
+                }
             }
         };
-        // SAFETY: `zeroed` writes all values.
+        // SAFETY: the products of all heads and rows write queries, keys and values.
         unsafe { parallel::build(batch, time * across, workspace, work) }
+    }
+
+    /// Rows of the attention weights, and the number of positions that they see.
+    fn rows(&self) -> impl Iterator<Item = Rows> + use<> {
+        let time = self.time;
+        (0..time).step_by(ROWS).map(move |start| {
+            let seen = time.min(start + ROWS);
+            Rows { rows: start..seen, seen }
+        })
     }
 
     fn head_width(&self) -> usize {
@@ -121,84 +144,27 @@ impl Attention {
     }
 }
 
-/// Writes zeros and returns the values.
-fn zeroed(values: &mut [MaybeUninit<f32>]) -> &mut [f32] {
-    values.fill(MaybeUninit::new(0.0));
-    // SAFETY: all values were written.
-    unsafe { &mut *(std::ptr::from_mut(values) as *mut [f32]) }
-}
-
-/// `to = factor × left × right`, or with `right` transposed; rows of `to` are `stride` values apart.
-fn product(left: View, right: View, transposed: bool, factor: f32, to: &mut [f32], stride: usize) {
-    let [rows, inner] = left.shape;
-    let (columns, right_strides) = match transposed {
-        true => (right.shape[0], [1, right.stride]),
-        false => (right.shape[1], [right.stride, 1]),
-    };
-    let right_inner = right.shape[usize::from(transposed)];
-    assert_eq!(inner, right_inner, "shapes of a product");
-    multiply([rows, inner, columns], (left, [left.stride, 1]), (right, right_strides), factor, to, stride);
-}
-
-/// `to = factor × leftᵀ × right`; rows of `to` are `stride` values apart.
-fn product_of_transposed(left: View, right: View, factor: f32, to: &mut [f32], stride: usize) {
-    let [inner, rows] = left.shape;
-    assert_eq!(inner, right.shape[0], "shapes of a product");
-    let columns = right.shape[1];
-    multiply(
-        [rows, inner, columns],
-        (left, [1, left.stride]),
-        (right, [right.stride, 1]),
-        factor,
-        to,
-        stride,
-    );
-}
-
-fn multiply(
-    [rows, inner, columns]: [usize; 3],
-    (left, left_strides): (View, [usize; 2]),
-    (right, right_strides): (View, [usize; 2]),
-    factor: f32,
-    to: &mut [f32],
-    stride: usize,
-) {
-    for view in [left, right] {
-        assert!(fits(view.shape, view.stride, view.values.len()), "views within their matrices");
-    }
-    assert!(fits([rows, columns], stride, to.len()), "room for the product");
-    // SAFETY: all values of both views and of the product are within their slices.
-    unsafe {
-        gemm::gemm::<f32>(
-            rows,
-            columns,
-            inner,
-            to.as_mut_ptr(),
-            1,
-            stride as isize,
-            false,
-            left.values.as_ptr(),
-            left_strides[1] as isize,
-            left_strides[0] as isize,
-            right.values.as_ptr(),
-            right_strides[1] as isize,
-            right_strides[0] as isize,
-            0.0,
-            factor,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
-}
-
-/// Whether `len` values contain a matrix whose rows are `stride` values apart.
-fn fits([rows, columns]: [usize; 2], stride: usize, len: usize) -> bool {
-    rows == 0 || columns <= stride && (rows - 1) * stride + columns <= len
+/// Adjacent rows of the attention weights.
+struct Rows {
+    rows: Range<usize>,
+    /// Positions that the last row sees.
+    seen: usize,
 }
 
 /// Softmax of the part of each row up to the diagonal; zero after it.
+///
+/// # Safety
+/// Each row must be initialised up to the diagonal.
+unsafe fn causal_softmax(rows: &mut [MaybeUninit<f32>], time: usize) -> &mut [f32] {
+    for (at, row) in rows.chunks_exact_mut(time.max(1)).enumerate() {
+        row[at + 1..].fill(MaybeUninit::new(0.0));
+    }
+    // SAFETY: the caller's contract; later positions were written.
+    let rows = unsafe { &mut *(std::ptr::from_mut(rows) as *mut [f32]) };
+    arch().dispatch(CausalSoftmax { rows, time });
+    rows
+}
+
 struct CausalSoftmax<'a> {
     rows: &'a mut [f32],
     time: usize,
@@ -210,12 +176,11 @@ impl WithSimd for CausalSoftmax<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for (at, row) in self.rows.chunks_exact_mut(self.time.max(1)).enumerate() {
-            let (seen, later) = row.split_at_mut(at + 1);
-            let most = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let seen = &mut row[..=at];
+            let most = largest(seen);
             seen.iter_mut().for_each(|score| *score = exp(*score - most));
-            let factor = 1.0 / seen.iter().sum::<f32>();
+            let factor = 1.0 / sum(seen.len(), |at| seen[at]);
             seen.iter_mut().for_each(|score| *score *= factor);
-            later.fill(0.0);
         }
     }
 }
@@ -233,14 +198,17 @@ impl WithSimd for SoftmaxGradient<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let time = self.time.max(1);
-        for (weights, gradients) in self.weights.chunks_exact(time).zip(self.gradients.chunks_exact_mut(time))
-        {
-            let mean: f32 = weights.iter().zip(&*gradients).map(|(weight, gradient)| weight * gradient).sum();
-            // The weights of later positions are zero.
-            gradients
-                .iter_mut()
-                .zip(weights)
-                .for_each(|(gradient, weight)| *gradient = weight * (*gradient - mean));
+        let rows = self.weights.chunks_exact(time).zip(self.gradients.chunks_exact_mut(time));
+        for (at, (weights, gradients)) in rows.enumerate() {
+            let (seen, later) = gradients.split_at_mut(at + 1);
+            let weights = &weights[..=at];
+            let mean = sum(seen.len(), |at| weights[at] * seen[at]);
+            for (gradient, weight) in seen.iter_mut().zip(weights) {
+                *gradient = weight * (*gradient - mean);
+            }
+            // Products include them up to the next multiple of `ROWS`.
+            let until = (at + 1).next_multiple_of(ROWS).min(time);
+            later[..until - at - 1].fill(0.0);
         }
     }
 }

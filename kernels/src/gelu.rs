@@ -40,8 +40,8 @@ fn normal(x: f32) -> (f32, f32) {
 fn apply(x: &[f32], y: &[f32], of: impl Fn(f32, f32) -> f32 + Copy + Sync + Send) -> Vec<f32> {
     let mut result = Vec::with_capacity(x.len());
     let room = &mut result.spare_capacity_mut()[..x.len()];
-    let mut nothing = vec![(); x.len()];
-    parallel::side_by_side([x, y], &mut nothing, room, |[x, y], _, to| {
+    let nothing = || vec![(); x.len()];
+    parallel::side_by_side([x, y], room, &mut nothing(), &mut nothing(), |[x, y], to, _, _| {
         arch().dispatch(Pass { x, y, to, of });
     });
     // SAFETY: each pass writes all of its part.

@@ -1,6 +1,9 @@
 //! Layer normalisation over the rows of a matrix (Ba et al. 2016, arXiv 1607.06450).
 
-use crate::{parallel, simd::arch};
+use crate::{
+    parallel,
+    simd::{arch, sum},
+};
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
@@ -39,32 +42,42 @@ impl LayerNorm<'_> {
     pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
         let width = self.width(x);
         assert_eq!(x.len(), gradient.len(), "one length for both");
-        let count = x.len().div_ceil((ROWS * width).max(1));
-        let sums = parallel::each(
-            count,
-            || (),
-            |(), part| {
-                let range = part * ROWS * width..x.len().min((part + 1) * ROWS * width);
-                let mut for_x = vec![0.0; range.len()];
-                let mut for_parameters = [vec![0.0; width], vec![0.0; self.beta.len()]];
-                arch().dispatch(Backward {
-                    with: *self,
-                    x: &x[range.clone()],
-                    gradient: &gradient[range],
-                    for_x: &mut for_x,
-                    for_parameters: &mut for_parameters,
-                });
-                (for_x, for_parameters)
-            },
-        );
-        let mut result = [Vec::with_capacity(x.len()), vec![0.0; width], vec![0.0; self.beta.len()]];
-        for (for_x, for_parameters) in sums {
-            result[0].extend_from_slice(&for_x);
-            for (to, from) in result[1..].iter_mut().zip(for_parameters) {
-                to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        let (part, sums) = (ROWS * width, width + self.beta.len());
+        let work = |from: usize, for_x: &mut [MaybeUninit<f32>], sums: &mut [MaybeUninit<f32>]| {
+            let range = from..from + for_x.len();
+            sums.fill(MaybeUninit::new(0.0));
+            // SAFETY: all sums were written.
+            let sums = unsafe { &mut *(std::ptr::from_mut(sums) as *mut [f32]) };
+            let (x, gradient) = (&x[range.clone()], &gradient[range]);
+            arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+        };
+        let whole = x.len() / part.max(1);
+        let write = |(): &mut (), number: usize, for_x: &mut [_], sums: &mut [_]| {
+            work(number * part, for_x, sums);
+        };
+        // SAFETY: `work` writes all values.
+        let (mut for_x, mut all) = unsafe { parallel::build_two(whole, [part, sums], || (), write) };
+        let rest = x.len() - whole * part;
+        if rest > 0 {
+            for_x.reserve_exact(rest);
+            all.reserve_exact(sums);
+            work(
+                whole * part,
+                &mut for_x.spare_capacity_mut()[..rest],
+                &mut all.spare_capacity_mut()[..sums],
+            );
+            // SAFETY: the rest was written as well.
+            unsafe {
+                for_x.set_len(x.len());
+                all.set_len((whole + 1) * sums);
             }
         }
-        result
+        let mut for_parameters = vec![0.0; sums];
+        for part in all.chunks_exact(sums.max(1)) {
+            for_parameters.iter_mut().zip(part).for_each(|(to, from)| *to += from);
+        }
+        let for_beta = for_parameters.split_off(width);
+        [for_x, for_parameters, for_beta]
     }
 
     fn width(&self, x: &[f32]) -> usize {
@@ -106,20 +119,6 @@ fn statistics(row: &[f32], epsilon: f32) -> (f32, f32) {
     (mean, 1.0 / (variance + epsilon).sqrt())
 }
 
-/// Sum of `of(0..len)` in 16 partial sums, which the compiler vectorises.
-#[inline(always)]
-fn sum(len: usize, of: impl Fn(usize) -> f32) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0; LANES];
-    for start in (0..len - len % LANES).step_by(LANES) {
-        for lane in 0..LANES {
-            sums[lane] += of(start + lane);
-        }
-    }
-    let rest: f32 = (len - len % LANES..len).map(of).sum();
-    sums.iter().sum::<f32>() + rest
-}
-
 struct Forward<'a> {
     with: LayerNorm<'a>,
     x: &'a [f32],
@@ -152,8 +151,9 @@ struct Backward<'a> {
     with: LayerNorm<'a>,
     x: &'a [f32],
     gradient: &'a [f32],
-    for_x: &'a mut [f32],
-    for_parameters: &'a mut [Vec<f32>; 2],
+    for_x: &'a mut [MaybeUninit<f32>],
+    /// Gradients of gamma and beta.
+    sums: &'a mut [f32],
 }
 
 impl WithSimd for Backward<'_> {
@@ -163,7 +163,7 @@ impl WithSimd for Backward<'_> {
     fn with_simd<S: Simd>(self, _: S) {
         let LayerNorm { gamma, epsilon, .. } = self.with;
         let width = gamma.len().max(1);
-        let [for_gamma, for_beta] = self.for_parameters;
+        let (for_gamma, for_beta) = self.sums.split_at_mut(width.min(self.sums.len()));
         let rows = self.x.chunks_exact(width).zip(self.gradient.chunks_exact(width));
         for ((x, gradient), to) in rows.zip(self.for_x.chunks_exact_mut(width)) {
             let gradient = &gradient[..width];
@@ -173,7 +173,7 @@ impl WithSimd for Backward<'_> {
             let across = sum(width, |at| gradient[at] * gamma[at] * (x[at] - mean)) * scale / width as f32;
             for at in 0..width {
                 let normalised = (x[at] - mean) * scale;
-                to[at] = (gradient[at] * gamma[at] - along - normalised * across) * scale;
+                to[at].write((gradient[at] * gamma[at] - along - normalised * across) * scale);
             }
             for ((sum, gradient), x) in for_gamma.iter_mut().zip(gradient).zip(x) {
                 *sum += gradient * ((x - mean) * scale);

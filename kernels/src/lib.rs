@@ -1,7 +1,7 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
 //! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch and layer normalisation, GELU,
-//! causal attention and SGD, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
+//! causal attention, SGD and AdamW, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
 //! Burn operations.
 //!
 //! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
@@ -14,6 +14,7 @@
 #![allow(clippy::needless_range_loop)]
 #![warn(missing_docs)]
 
+pub mod adam_w;
 pub mod attention;
 pub mod batch_norm;
 pub mod conv;
@@ -28,9 +29,12 @@ pub mod layers;
 pub mod linear;
 mod parallel;
 pub mod pool;
+mod product;
 #[cfg(feature = "burn")]
 pub mod random;
 pub mod sgd;
 mod simd;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thread_tests;

@@ -1,10 +1,17 @@
 //! Linear layer: matrix products by the crate `gemm` into uninitialised memory.
 
-use crate::parallel;
+use crate::{parallel, simd::arch};
 use gemm::Parallelism;
+use pulp::{Simd, WithSimd};
 
 /// Minimum number of multiplications for several threads.
 const PARALLEL: usize = 1 << 18;
+
+/// Rows per part of an addition of the bias.
+const ROWS: usize = 64;
+
+/// Columns per part of the gradient of the bias.
+const COLUMNS: usize = 128;
 
 /// Multiplies `x`, `[batch, inputs]`, by `weight`, `[inputs, outputs]`, and adds `bias`, `[outputs]`.
 ///
@@ -13,9 +20,7 @@ const PARALLEL: usize = 1 << 18;
 pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
     let [batch, inputs, outputs] = shape(x, weight, bias.len());
     let mut y = product([batch, inputs, outputs], Matrix::rows(x, inputs), Matrix::rows(weight, outputs));
-    for row in y.chunks_exact_mut(outputs.max(1)) {
-        row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
-    }
+    parallel::parts(&mut y, ROWS * outputs, |_, rows| arch().dispatch(AddBias { rows, bias }));
     y
 }
 
@@ -41,10 +46,47 @@ pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f3
     let x = Matrix::rows(x, inputs).transpose();
     let weight = product([inputs, batch, outputs], x, Matrix::rows(gradient, outputs));
     let mut bias = vec![0.0; outputs];
-    for row in gradient.chunks_exact(outputs.max(1)) {
-        bias.iter_mut().zip(row).for_each(|(bias, gradient)| *bias += gradient);
-    }
+    // Each column is summed by one thread, in the order of the rows.
+    let columns = if gradient.len() < 1 << 16 { outputs } else { COLUMNS };
+    parallel::parts(&mut bias, columns, |start, sums| {
+        arch().dispatch(ColumnSums { gradient, outputs, start, sums });
+    });
     (weight, bias)
+}
+
+struct AddBias<'a> {
+    rows: &'a mut [f32],
+    bias: &'a [f32],
+}
+
+impl WithSimd for AddBias<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for row in self.rows.chunks_exact_mut(self.bias.len().max(1)) {
+            row.iter_mut().zip(self.bias).for_each(|(y, bias)| *y += bias);
+        }
+    }
+}
+
+/// Adds the columns of `gradient` from `start` on to `sums`.
+struct ColumnSums<'a> {
+    gradient: &'a [f32],
+    outputs: usize,
+    start: usize,
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for ColumnSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for row in self.gradient.chunks_exact(self.outputs.max(1)) {
+            self.sums.iter_mut().zip(&row[self.start..]).for_each(|(sum, gradient)| *sum += gradient);
+        }
+    }
 }
 
 /// Dimensions `[rows, inner, columns]` of a product whose right side has `columns` columns, or rows.

@@ -88,22 +88,33 @@ pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     (a, b)
 }
 
+/// Calls `work(start, part)` on parts of `len` values, of which the last may be shorter.
+pub fn parts<T: Send>(values: &mut [T], len: usize, work: impl Fn(usize, &mut [T]) + Sync + Send) {
+    let len = len.max(1);
+    if alone(values.len().div_ceil(len)) {
+        return work(0, values);
+    }
+    values.par_chunks_mut(len).enumerate().for_each(|(part, values)| work(part * len, values));
+}
+
 /// Calls `work` on corresponding parts of slices of equal length.
 ///
 /// A result may depend only on the values at the same index.
-pub fn side_by_side<A: Send, B: Send>(
+pub fn side_by_side<A: Send, B: Send, C: Send>(
     [x, y]: [&[f32]; 2],
     a: &mut [A],
     b: &mut [B],
-    work: impl Fn([&[f32]; 2], &mut [A], &mut [B]) + Sync + Send,
+    c: &mut [C],
+    work: impl Fn([&[f32]; 2], &mut [A], &mut [B], &mut [C]) + Sync + Send,
 ) {
-    const PART: usize = 1 << 15;
+    const PART: usize = 1 << 13;
     if alone(x.len().div_ceil(PART)) {
-        return work([x, y], a, b);
+        return work([x, y], a, b, c);
     }
-    (x.par_chunks(PART), y.par_chunks(PART), a.par_chunks_mut(PART), b.par_chunks_mut(PART))
+    let outputs = (a.par_chunks_mut(PART), b.par_chunks_mut(PART), c.par_chunks_mut(PART));
+    (x.par_chunks(PART), y.par_chunks(PART), outputs.0, outputs.1, outputs.2)
         .into_par_iter()
-        .for_each(|(x, y, a, b)| work([x, y], a, b));
+        .for_each(|(x, y, a, b, c)| work([x, y], a, b, c));
 }
 
 /// Whether one thread does all work: the data then stays in the cache of the calling core.

@@ -34,7 +34,8 @@ impl Sgd {
             [parameter, gradient],
             velocity,
             room,
-            |[parameter, gradient], velocity, moved| {
+            &mut vec![(); len],
+            |[parameter, gradient], velocity, moved, _| {
                 arch().dispatch(SgdPass { with: *self, parameter, gradient, velocity, moved });
             },
         );

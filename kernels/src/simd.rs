@@ -38,6 +38,36 @@ pub unsafe fn store<S: Simd>(to: *mut f32, vector: S::f32s) {
     unsafe { to.cast::<S::f32s>().write_unaligned(vector) }
 }
 
+/// Number of partial results, which the compiler keeps in vectors.
+const PARTS: usize = 16;
+
+/// Sum of `of(0..len)` in 16 partial sums, which the compiler vectorises.
+#[inline(always)]
+pub fn sum(len: usize, of: impl Fn(usize) -> f32) -> f32 {
+    let mut sums = [0.0; PARTS];
+    for start in (0..len - len % PARTS).step_by(PARTS) {
+        for part in 0..PARTS {
+            sums[part] += of(start + part);
+        }
+    }
+    let rest: f32 = (len - len % PARTS..len).map(of).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+/// The largest value; −∞ if there is none. NaN is ignored.
+#[inline(always)]
+pub fn largest(values: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let (whole, rest) = values.as_chunks::<PARTS>();
+    let mut most = [f32::NEG_INFINITY; PARTS];
+    for values in whole {
+        for part in 0..PARTS {
+            most[part] = larger(most[part], values[part]);
+        }
+    }
+    most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
+}
+
 /// Copies a few dozen values, faster than a call of `memcpy`.
 ///
 /// # Safety

@@ -23,7 +23,7 @@ fn everywhere(test: impl Fn(&str) + Send + Sync) {
     }
 }
 
-fn noise(seed: u64, len: usize) -> Vec<f32> {
+pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
         state ^= state << 13;

@@ -267,12 +267,14 @@ fn restore_on_host() {
 
 /// Starts the CPU compute threads: rayon's global pool, which Burn's CPU backend uses.
 ///
+/// With several threads, the calling thread is one of them, so that a parallel operation does not switch threads at
+/// its start and end. A single thread is separate, because data loaders need it while the caller waits for them.
+///
 /// # Errors
 /// If the threads cannot be started or the global pool already exists.
 pub fn use_threads(threads: usize) -> Result<()> {
     keep_memory();
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build_global()
-        .with_context(|| format!("cannot start {threads} compute thread(s)"))
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    let pool = if threads > 1 { pool.use_current_thread() } else { pool };
+    pool.build_global().with_context(|| format!("cannot start {threads} compute thread(s)"))
 }

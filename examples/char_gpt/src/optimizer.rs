@@ -1,7 +1,11 @@
 //! The optimizer: AdamW that decays matrices only.
 
-use burn::optim::{AdamW, AdamWConfig, AdamWState, LearningRate, ModuleOptimizer, Optimizer};
+use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
+use kernels::layers::AdamW;
+
+/// PyTorch's default.
+const EPSILON: f32 = 1e-8;
 
 /// AdamW with decoupled weight decay of parameters with two or more dimensions.
 ///
@@ -15,8 +19,7 @@ pub struct DecayMatrices {
 
 /// AdamW as an optimizer of a module, with PyTorch's `eps`.
 pub fn adam_w(beta1: f64, beta2: f64, weight_decay: f64) -> ModuleOptimizer {
-    let config = AdamWConfig::new().with_beta_1(beta1 as f32).with_beta_2(beta2 as f32).with_epsilon(1e-8);
-    let with_decay = |decay| config.clone().with_weight_decay(decay).build();
+    let with_decay = |decay| AdamW::new([beta1 as f32, beta2 as f32], EPSILON, decay);
     DecayMatrices { decaying: with_decay(weight_decay as f32), plain: with_decay(0.0) }.into()
 }
 

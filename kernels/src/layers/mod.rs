@@ -1,10 +1,11 @@
 //! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear, LayerNorm,
-//! GELU, causal attention and SGD.
+//! GELU, causal attention, SGD and AdamW.
 //!
 //! They are functions over Burn's layers, so that a model keeps its types, parameters and parameter names:
 //! `conv_relu(&self.conv, x)` computes `relu(self.conv.forward(x))`. Each function uses a kernel where one
 //! applies (Flex, f32, and the conditions in its documentation) and Burn's operation otherwise.
 
+mod adam_w;
 mod attention;
 mod conv;
 mod dropout;
@@ -14,6 +15,7 @@ mod linear;
 mod pool;
 mod sgd;
 
+pub use adam_w::AdamW;
 pub use attention::{causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool};
 pub use dropout::dropout;

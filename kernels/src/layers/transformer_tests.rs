@@ -1,6 +1,8 @@
 //! Tests of the layers of transformers against Burn's operations.
 
-use super::{causal_attention, causal_attention_with, gelu, layer_norm};
+use super::{causal_attention, causal_attention_with, gelu, layer_norm, linear};
+use burn::module::Param;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, Tensor, activation, module};
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
@@ -33,7 +35,9 @@ fn assert_same<const D: usize>(
 
 #[test]
 fn attention_equals_burns_operations() {
-    for [batch, time, heads, head_width] in [[1, 1, 1, 1], [2, 5, 3, 4], [3, 64, 4, 32], [1, 33, 2, 7]] {
+    // Products skip later positions from 33 positions on.
+    let sizes = [[1, 1, 1, 1], [2, 5, 3, 4], [1, 32, 1, 3], [3, 64, 4, 32], [1, 33, 2, 7], [2, 101, 3, 5]];
+    for [batch, time, heads, head_width] in sizes {
         let all = random([batch * time, 3 * heads * head_width]);
         assert_same(
             &[],
@@ -111,5 +115,18 @@ fn the_softmax_of_half_types_is_computed_in_f32() {
         let later = Tensor::<2>::full([time, time], f32::NEG_INFINITY, &all.device()).triu(1);
         let wanted = activation::softmax(scores + later.unsqueeze(), 3).cast(dtype);
         assert_eq!(found.expect("weights").into_data(), wanted.into_data());
+    }
+}
+
+#[test]
+fn linear_layers_equal_burns() {
+    // The last one adds the bias, and sums its gradient, in several parts.
+    for [rows, inputs, outputs] in [[1, 1, 1], [7, 5, 3], [65, 33, 17], [300, 40, 301]] {
+        let (x, bias) = (random([rows, inputs]), random([outputs]));
+        let layer = LinearConfig::new(inputs, outputs).init(&x.device());
+        let layer = Linear { bias: Some(Param::from_tensor(bias)), ..layer };
+        let bias = layer.bias.as_ref().expect("a bias").val();
+        assert_same(&[&bias], &x, || linear(&layer, x.clone()), || layer.forward(x.clone()));
+        assert_same(&[], &layer.weight.val(), || linear(&layer, x.clone()), || layer.forward(x.clone()));
     }
 }

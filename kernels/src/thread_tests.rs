@@ -1,0 +1,32 @@
+//! Results of the kernels of transformers for several numbers of threads.
+
+use crate::{adam_w::AdamW, attention::Attention, gelu, layer_norm::LayerNorm, linear, tests::noise};
+
+#[test]
+fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
+    let (rows, width) = (3 * 101, 130);
+    let results = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| {
+            let (x, gradient, gamma) = (noise(1, rows * width), noise(2, rows * width), noise(3, width));
+            let attention = Attention { batch: 3, time: 101, heads: 5, width };
+            let all = noise(4, rows * width * 3);
+            let (output, weights) = attention.forward(&all);
+            let for_all = attention.backward(&all, &weights, &gradient);
+            let norm = LayerNorm { gamma: &gamma, beta: &gamma, epsilon: 1e-5 };
+            let (for_weight, for_bias) = linear::gradients(&x, &gradient, rows);
+            let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
+            let (mut first, mut second) =
+                (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());
+            let moved = adam.step(&x, [&mut first, &mut second], &gradient);
+            let products = [linear::forward(&x, &noise(5, width * width), &gamma), for_weight, for_bias];
+            let norm = [norm.forward(&x)].into_iter().chain(norm.backward(&x, &gradient));
+            [output, weights, for_all, moved, first, second]
+                .into_iter()
+                .chain(products)
+                .chain(norm)
+                .collect::<Vec<_>>()
+        })
+    };
+    assert!(results(1) == results(3));
+}
