@@ -7,19 +7,41 @@
 
 use crate::World;
 use rand::{SeedableRng, rngs::ChaCha8Rng, seq::SliceRandom};
+use std::sync::Arc;
 
 /// Assigns `len` samples to the ranks of a world, in a different order each epoch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DistributedSampler {
     len: usize,
     world: World,
     seed: Option<u64>,
+    /// Sums of the weights of the first samples, if samples are drawn with replacement.
+    cumulative: Option<Arc<[f64]>>,
 }
 
 impl DistributedSampler {
     /// A sampler of `len` samples. `seed: None` keeps the order of the data set.
     pub fn new(len: usize, world: World, seed: Option<u64>) -> Self {
-        Self { len, world, seed }
+        Self { len, world, seed, cumulative: None }
+    }
+
+    /// Draws samples with replacement, with probabilities proportional to `weights`, in place of a permutation.
+    ///
+    /// An epoch has as many draws as there are samples, as PyTorch's `WeightedRandomSampler`. It needs a seed.
+    /// Weights that are negative or not finite count as 0.
+    ///
+    /// # Panics
+    /// If there is not one weight per sample, or no weight is positive.
+    pub fn weighted(self, weights: &[f64]) -> Self {
+        assert_eq!(weights.len(), self.len, "one weight per sample");
+        let mut sum = 0.0;
+        let sums = weights.iter().map(|weight| {
+            sum += if weight.is_finite() { weight.max(0.0) } else { 0.0 };
+            sum
+        });
+        let cumulative: Arc<[f64]> = sums.collect();
+        assert!(self.len == 0 || sum > 0.0, "no weight is positive");
+        Self { cumulative: Some(cumulative), ..self }
     }
 
     /// Number of samples over all ranks.
@@ -37,9 +59,18 @@ impl DistributedSampler {
         self.seed
     }
 
-    /// The same sampler over `len` samples.
-    pub fn with_len(self, len: usize) -> Self {
-        Self { len, ..self }
+    /// Whether samples are drawn by weights.
+    pub fn is_weighted(&self) -> bool {
+        self.cumulative.is_some()
+    }
+
+    /// The same sampler over the samples `start..end`. Weights that are all 0 there are ignored.
+    pub(crate) fn slice(&self, start: usize, end: usize) -> Self {
+        let sampler = Self { len: end - start, cumulative: None, ..self.clone() };
+        let Some(sums) = &self.cumulative else { return sampler };
+        let before = |index: usize| index.checked_sub(1).map_or(0.0, |last| sums[last]);
+        let weights: Vec<f64> = (start..end).map(|index| sums[index] - before(index)).collect();
+        if weights.iter().any(|weight| *weight > 0.0) { sampler.weighted(&weights) } else { sampler }
     }
 
     /// Number of steps of an epoch, equal on every rank.
@@ -62,6 +93,16 @@ impl DistributedSampler {
 
     /// The global order of `epoch`.
     pub fn order(&self, epoch: usize) -> Vec<usize> {
+        if let (Some(seed), Some(sums)) = (self.seed, &self.cumulative) {
+            let stream = mix(seed, epoch as u64);
+            let total = sums.last().copied().unwrap_or(0.0);
+            let draw = |number: usize| {
+                // 53 bits, uniform in 0..1.
+                let part = (mix(stream, number as u64) >> 11) as f64 / (1_u64 << 53) as f64;
+                sums.partition_point(|sum| *sum <= part * total).min(self.len - 1)
+            };
+            return (0..self.len).map(draw).collect();
+        }
         let mut order: Vec<usize> = (0..self.len).collect();
         if let Some(seed) = self.seed {
             order.shuffle(&mut ChaCha8Rng::seed_from_u64(mix(seed, epoch as u64)));
@@ -174,6 +215,24 @@ mod tests {
                 prop_assert_eq!(s.batches(3, batch).split_off(steps), s.batches_after(3, done, batch));
             }
         }
+    }
+
+    #[test]
+    fn weighted_samples_are_drawn_by_weight_at_every_world_size() {
+        // Sample 0 is not drawn, and the last one three times as often as the others.
+        let weights: Vec<f64> =
+            (0..1000).map(|i| [0.0, 1.0, 3.0][usize::from(i > 0) + usize::from(i >= 500)]).collect();
+        let weighted = |rank, size| sampler(1000, rank, size, Some(7)).weighted(&weights);
+        let order = weighted(0, 1).order(2);
+        assert_eq!(order.len(), 1000);
+        let upper = order.iter().filter(|index| **index >= 500).count();
+        assert!((700..800).contains(&upper) && !order.contains(&0), "{upper}");
+        assert!(order == weighted(0, 1).order(2) && order != weighted(0, 1).order(3));
+        let second = weighted(1, 2).batches(2, 10);
+        assert_eq!(second[0], order[1..21].iter().copied().step_by(2).collect::<Vec<_>>());
+        let slice = weighted(0, 1).slice(490, 510);
+        let upper = slice.order(1).iter().filter(|index| **index >= 10).count();
+        assert!(slice.len() == 20 && upper > 10, "{upper}");
     }
 
     #[test]

@@ -1,5 +1,17 @@
-//! Data sets for training programs.
+//! Data sets for training programs: pictures in folders, and windows of text.
 
+mod augment;
+mod balance;
+mod exif;
+mod image_folder;
+mod picture;
+mod survey;
 mod text_windows;
 
+pub use augment::ImageAugment;
+pub use balance::class_weights;
+pub use exif::Orientation;
+pub use image_folder::{Image, ImageFolder, ImageFormat, ImageSplits};
+pub use picture::{Decoded, Picture};
+pub use survey::{Channels, OnCorrupt, survey};
 pub use text_windows::{Tokens, WindowBatcher, WindowStarts, Windows, shift};

@@ -11,6 +11,7 @@ pub mod report;
 pub mod tables;
 pub mod tensor_io;
 pub mod tensorboard;
+pub mod top_k;
 pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};

@@ -77,11 +77,18 @@ where
         I: Clone + Send + Sync,
         D: Dataset<I>,
     {
-        let (train, valid) = split_indices(dataset.len(), self.args.valid_split, self.args.seed);
+        let (train, valid) = self.split_indices(dataset.len());
         let dataset = Arc::new(dataset);
         let select = |indices| SelectionDataset::from_indices_unchecked(dataset.clone(), indices);
         let valid = (!valid.is_empty()).then(|| select(valid));
         (select(train), valid)
+    }
+
+    /// Indices of the samples to train on and of those that `--valid-split` holds out, both in ascending order.
+    ///
+    /// They depend on `--seed` only.
+    pub fn split_indices(&self, samples: usize) -> (Vec<usize>, Vec<usize>) {
+        split_indices(samples, self.args.valid_split, self.args.seed)
     }
 
     /// Shuffling seed of the training set; `None` with `--no-shuffle`.

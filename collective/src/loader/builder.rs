@@ -14,6 +14,7 @@ pub struct ShardedLoaderBuilder<I, O> {
     seed: Option<u64>,
     workers: usize,
     transform: Option<Transform<I>>,
+    weights: Option<Vec<f64>>,
 }
 
 impl<I, O> ShardedLoader<I, O> {
@@ -47,6 +48,7 @@ impl<I, O> ShardedLoader<I, O> {
             seed: None,
             workers: 0,
             transform: None,
+            weights: None,
         }
     }
 }
@@ -80,10 +82,25 @@ impl<I, O> ShardedLoaderBuilder<I, O> {
         self
     }
 
+    /// Draws the samples of an epoch with replacement, with probabilities proportional to `weights`.
+    ///
+    /// See [`DistributedSampler::weighted`]. It has no effect without [`shuffle`](Self::shuffle).
+    ///
+    /// # Panics
+    /// In [`build`](Self::build), if there is not one weight per sample, or no weight is positive.
+    pub fn sample_weights(mut self, weights: Vec<f64>) -> Self {
+        self.weights = Some(weights);
+        self
+    }
+
     /// Builds the loader of the rank that `world` names.
     pub fn build(self, world: World) -> ShardedLoader<I, O> {
-        let Self { dataset, batcher, batch_size, seed, workers, transform } = self;
+        let Self { dataset, batcher, batch_size, seed, workers, transform, weights } = self;
         let sampler = DistributedSampler::new(dataset.len(), world, seed);
+        let sampler = match weights.filter(|_| seed.is_some()) {
+            Some(weights) => sampler.weighted(&weights),
+            None => sampler,
+        };
         let (device, next_epoch) = (Device::default(), AtomicUsize::new(1));
         ShardedLoader { dataset, batcher, sampler, batch_size, workers, device, transform, next_epoch }
     }

@@ -28,7 +28,7 @@ impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O>
         Arc::new(Self {
             device: device.clone(),
             next_epoch: AtomicUsize::new(1),
-            ..self.shallow(self.sampler)
+            ..self.shallow(self.sampler.clone())
         })
     }
 
@@ -41,7 +41,7 @@ impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O>
 impl<I: Send + 'static, O> ShardedLoader<I, O> {
     pub(super) fn window(&self, start: usize, end: usize) -> Self {
         let dataset = Arc::new(Window { whole: self.dataset.clone(), start, len: end - start });
-        let sampler = self.sampler.with_len(end - start);
+        let sampler = self.sampler.slice(start, end);
         Self { dataset, ..self.shallow(sampler) }
     }
 }

@@ -77,6 +77,7 @@ impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoade
     fn settings(&self) -> Vec<(&'static str, String)> {
         let order =
             self.sampler.seed().map_or_else(|| "as in the file".into(), |seed| format!("shuffled by {seed}"));
+        let order = if self.sampler.is_weighted() { format!("{order}, drawn by weights") } else { order };
         vec![("batch size", self.batch_size.to_string()), ("order", order)]
     }
 

@@ -1,7 +1,6 @@
 //! `mnist_ddp predict`: classification of images of handwritten digits.
 
 mod digit;
-mod exif;
 mod lighting;
 mod picture;
 mod sample;

@@ -1,11 +1,9 @@
 //! Image files as luminance and opacity.
 
-use super::{exif, sample::Plane};
-use anyhow::{Context, Result, anyhow, bail};
+use super::sample::Plane;
+use anyhow::{Context, Result, bail};
+use burn_ddp::data::Decoded;
 use std::{fs, path::Path};
-use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
-use zune_jpeg::JpegDecoder;
-use zune_png::PngDecoder;
 
 /// Maximum side; larger images are reduced.
 const LARGEST: usize = 1024;
@@ -30,40 +28,9 @@ impl Picture {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        if bytes.starts_with(b"\x89PNG") {
-            Self::png(bytes)
-        } else if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
-            Self::jpeg(bytes)
-        } else {
-            bail!("neither a PNG nor a JPEG image")
-        }
-    }
-
-    fn png(bytes: &[u8]) -> Result<Self> {
-        let options = DecoderOptions::default().png_set_strip_to_8bit(true);
-        let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
-        let pixels = decoder.decode().map_err(|error| anyhow!("damaged PNG image: {error:?}"))?;
-        let pixels = pixels.u8().context("a PNG with more than 8 bits per channel")?;
-        let (width, height) = decoder.dimensions().context("a PNG without a size")?;
-        let colours = decoder.colorspace().context("a PNG without a colour type")?;
-        let (colours, has_alpha) = match colours {
-            ColorSpace::Luma => (1, false),
-            ColorSpace::LumaA => (1, true),
-            ColorSpace::RGB => (3, false),
-            ColorSpace::RGBA => (3, true),
-            other => bail!("a PNG with the unsupported colour type {other:?}"),
-        };
-        Self::of(&pixels, [width, height], colours, has_alpha)
-    }
-
-    fn jpeg(bytes: &[u8]) -> Result<Self> {
-        let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
-        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        let pixels = decoder.decode().map_err(|error| anyhow!("damaged JPEG image: {error}"))?;
-        let info = decoder.info().context("a JPEG without a size")?;
-        let picture = Self::of(&pixels, [usize::from(info.width), usize::from(info.height)], 3, false)?;
-        let turn = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
-        Ok(Self { luma: picture.luma.upright(turn), alpha: picture.alpha.upright(turn) })
+        let Decoded { width, height, colours, has_alpha, pixels, orientation } = Decoded::of(bytes)?;
+        let picture = Self::of(&pixels, [width, height], colours, has_alpha)?;
+        Ok(Self { luma: picture.luma.upright(orientation), alpha: picture.alpha.upright(orientation) })
     }
 
     /// Converts rows of pixels with 1 or 3 colours and, with `has_alpha`, opacity.

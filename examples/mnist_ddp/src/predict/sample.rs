@@ -1,6 +1,6 @@
 //! A plane of numbers with scaling, thickening and rotation.
 
-use super::exif::Orientation;
+use burn_ddp::data::Orientation;
 
 /// Numbers in rows of equal length.
 #[derive(Clone, Debug)]

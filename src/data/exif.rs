@@ -2,7 +2,7 @@
 
 /// Operations that make an image upright, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Orientation {
+pub struct Orientation {
     /// Whether rows and columns are exchanged.
     pub transposed: bool,
     /// Whether left and right are exchanged.

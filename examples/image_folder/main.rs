@@ -1,0 +1,54 @@
+//! Trains a ResNet on pictures in one folder per class, with data parallelism on the devices of this machine.
+//!
+//! ```text
+//! cargo run --example image_folder -- shapes shapes                # draws a small data set
+//! cargo run --example image_folder -- --data shapes                # FOLDER/CLASS/*.png, or FOLDER/{train,val}/CLASS/*
+//! cargo run --example image_folder -- --data shapes --mode single  # one device, one process
+//! cargo run --example image_folder -- --data OTHER --init-from runs/… --no-strict    # transfer
+//! cargo run --example image_folder -- export runs/… resnet.safetensors    # weights for PyTorch
+//! ```
+
+use burn_ddp::{config::config_file, process::exit};
+use clap::{Parser, Subcommand};
+use image_folder::{
+    args::ImageArgs,
+    export::{self, ExportArgs},
+    shapes::{self, ShapesArgs},
+    train,
+};
+use std::process::ExitCode;
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+
+/// Train a classifier of pictures in one folder per class
+#[derive(Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "These are the flags to begin with; --help lists all.",
+    after_long_help = ""
+)]
+struct Cli {
+    #[command(flatten)]
+    train: ImageArgs,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Export weights for other programs
+    Export(ExportArgs),
+    /// Draw a small data set of shapes
+    Shapes(ShapesArgs),
+}
+
+fn main() -> ExitCode {
+    exit::report(config_file::parse::<Cli>().and_then(|cli| match cli.command {
+        Some(Command::Export(args)) => export::run(&args),
+        Some(Command::Shapes(args)) => shapes::run(&args),
+        None => train::run(&cli.train),
+    }))
+}

@@ -1,0 +1,270 @@
+//! Pictures in PNG and JPEG files: decoding, colours and size.
+
+use super::exif::{self, Orientation};
+use anyhow::{Context, Result, anyhow, bail};
+use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
+use zune_jpeg::JpegDecoder;
+use zune_png::PngDecoder;
+
+/// Content of a picture file.
+#[derive(Clone, Debug)]
+pub struct Decoded {
+    pub width: usize,
+    pub height: usize,
+    /// 1 (grey) or 3 (red, green, blue).
+    pub colours: usize,
+    /// Whether an opacity follows the colours of each pixel.
+    pub has_alpha: bool,
+    /// `[height, width, colours]`, with opacity `[height, width, colours + 1]`.
+    pub pixels: Vec<u8>,
+    /// Operations that make the picture upright.
+    pub orientation: Orientation,
+}
+
+impl Decoded {
+    /// Decodes a PNG or JPEG file, whose type is detected from its content.
+    ///
+    /// # Errors
+    /// If `bytes` are not a complete picture of these types.
+    pub fn of(bytes: &[u8]) -> Result<Self> {
+        let decoded = if bytes.starts_with(b"\x89PNG") {
+            Self::png(bytes)
+        } else if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
+            Self::jpeg(bytes)
+        } else {
+            bail!("neither a PNG nor a JPEG image")
+        }?;
+        let Self { width, height, .. } = decoded;
+        if width == 0 || height == 0 || decoded.pixels.len() != width * height * decoded.bytes_per_pixel() {
+            bail!("{} bytes of pixels for {width}x{height}", decoded.pixels.len());
+        }
+        Ok(decoded)
+    }
+
+    fn bytes_per_pixel(&self) -> usize {
+        self.colours + usize::from(self.has_alpha)
+    }
+
+    fn png(bytes: &[u8]) -> Result<Self> {
+        let options = DecoderOptions::default().png_set_strip_to_8bit(true);
+        let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
+        let pixels = decoder
+            .decode()
+            .map_err(|error| anyhow!("damaged PNG image: {}", one_line(&format!("{error:?}"))))?;
+        let pixels = pixels.u8().context("a PNG with more than 8 bits per channel")?;
+        let (width, height) = decoder.dimensions().context("a PNG without a size")?;
+        let colours = decoder.colorspace().context("a PNG without a colour type")?;
+        let (colours, has_alpha) = match colours {
+            ColorSpace::Luma => (1, false),
+            ColorSpace::LumaA => (1, true),
+            ColorSpace::RGB => (3, false),
+            ColorSpace::RGBA => (3, true),
+            other => bail!("a PNG with the unsupported colour type {other:?}"),
+        };
+        Ok(Self { width, height, colours, has_alpha, pixels, orientation: Orientation::default() })
+    }
+
+    fn jpeg(bytes: &[u8]) -> Result<Self> {
+        let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
+        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+        let pixels = decoder
+            .decode()
+            .map_err(|error| anyhow!("damaged JPEG image: {}", one_line(&error.to_string())))?;
+        let info = decoder.info().context("a JPEG without a size")?;
+        let orientation = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
+        let (width, height) = (usize::from(info.width), usize::from(info.height));
+        Ok(Self { width, height, colours: 3, has_alpha: false, pixels, orientation })
+    }
+}
+
+/// The words of a decoder's message, which may have several lines.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A picture without opacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    pub width: usize,
+    pub height: usize,
+    /// 1 (grey) or 3 (red, green, blue).
+    pub channels: usize,
+    /// `[height, width, channels]`.
+    pub pixels: Vec<u8>,
+}
+
+impl Picture {
+    /// Decodes a PNG or JPEG file, upright, with 1 or 3 `channels`. Opacity is dropped, as by torchvision's loader.
+    ///
+    /// # Errors
+    /// As for [`Decoded::of`].
+    pub fn decode(bytes: &[u8], channels: usize) -> Result<Self> {
+        let decoded = Decoded::of(bytes)?;
+        let colours = |pixel: &[u8]| -> Vec<u8> {
+            match (pixel, channels) {
+                // Luma of ITU-R BT.601.
+                ([r, g, b, ..], 1) => {
+                    vec![(0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)).round() as u8]
+                }
+                ([r, g, b, ..], _) => vec![*r, *g, *b],
+                ([grey, ..], _) => vec![*grey; channels],
+                ([], _) => Vec::new(),
+            }
+        };
+        // Opacity is not a colour.
+        let pixels = decoded.pixels.chunks_exact(decoded.bytes_per_pixel());
+        let pixels = pixels.flat_map(|pixel| colours(&pixel[..decoded.colours])).collect();
+        let picture = Self { width: decoded.width, height: decoded.height, channels, pixels };
+        Ok(picture.upright(decoded.orientation))
+    }
+
+    fn upright(self, orientation: Orientation) -> Self {
+        let Orientation { transposed, mirrored, flipped } = orientation;
+        if orientation == Orientation::default() {
+            return self;
+        }
+        let (width, height) = if transposed { (self.height, self.width) } else { (self.width, self.height) };
+        self.rearranged([width, height], |x, y| {
+            let x = if mirrored { width - 1 - x } else { x };
+            let y = if flipped { height - 1 - y } else { y };
+            if transposed { (y, x) } else { (x, y) }
+        })
+    }
+
+    /// A picture of another size, whose pixel (x, y) is the pixel `from(x, y)` of this one.
+    fn rearranged(&self, [width, height]: [usize; 2], from: impl Fn(usize, usize) -> (usize, usize)) -> Self {
+        let mut pixels = Vec::with_capacity(width * height * self.channels);
+        for y in 0..height {
+            for x in 0..width {
+                let (x, y) = from(x, y);
+                pixels
+                    .extend_from_slice(&self.pixels[(y * self.width + x) * self.channels..][..self.channels]);
+            }
+        }
+        Self { width, height, channels: self.channels, pixels }
+    }
+
+    /// Scales the shorter side to `side` and crops the longer one around its centre.
+    pub fn square(self, side: usize) -> Self {
+        let shorter = self.width.min(self.height);
+        let scaled = match shorter == side {
+            true => self,
+            false => {
+                let to = |length: usize| ((length * side) as f64 / shorter as f64).round().max(1.0) as usize;
+                let size = [to(self.width), to(self.height)];
+                self.resized(size)
+            }
+        };
+        let [left, top] = [scaled.width, scaled.height].map(|length| (length - side) / 2);
+        if scaled.width == side && scaled.height == side {
+            return scaled;
+        }
+        scaled.rearranged([side, side], |x, y| (x + left, y + top))
+    }
+
+    /// Resamples with a triangle filter, as Pillow's `BILINEAR`: its support grows when a picture shrinks.
+    fn resized(self, [width, height]: [usize; 2]) -> Self {
+        let (rows, channels) = (self.height, self.channels);
+        let columns = weights(self.width, width);
+        let mut wide = vec![0.0; rows * width * channels];
+        for (to, from) in wide.chunks_mut(width * channels).zip(self.pixels.chunks(self.width * channels)) {
+            for (pixel, (first, weights)) in to.chunks_mut(channels).zip(&columns) {
+                for (at, weight) in weights.iter().enumerate() {
+                    let source = &from[(first + at) * channels..][..channels];
+                    pixel.iter_mut().zip(source).for_each(|(sum, value)| *sum += weight * f32::from(*value));
+                }
+            }
+        }
+        let line = width * channels;
+        let pixels = weights(rows, height).into_iter().flat_map(|(first, weights)| {
+            let mut sums = vec![0.0; line];
+            for (at, weight) in weights.iter().enumerate() {
+                let source = &wide[(first + at) * line..][..line];
+                sums.iter_mut().zip(source).for_each(|(sum, value)| *sum += weight * value);
+            }
+            sums.into_iter().map(|sum| sum.round().clamp(0.0, 255.0) as u8)
+        });
+        Self { width, height, channels, pixels: pixels.collect() }
+    }
+}
+
+/// For each of `to` positions, the first of `from` positions that it depends on, and the weights from there.
+fn weights(from: usize, to: usize) -> Vec<(usize, Vec<f32>)> {
+    let scale = from as f64 / to as f64;
+    let support = scale.max(1.0);
+    let position = |index: usize| {
+        let centre = (index as f64 + 0.5) * scale;
+        let first = (centre - support).floor().max(0.0) as usize;
+        let last = ((centre + support).ceil() as usize).min(from);
+        let weight = |at: usize| (1.0 - ((at as f64 + 0.5 - centre) / support).abs()).max(0.0);
+        let sum: f64 = (first..last).map(weight).sum();
+        (first, (first..last).map(|at| (weight(at) / sum) as f32).collect())
+    };
+    (0..to).map(position).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::png;
+
+    fn grey(width: usize, pixels: &[u8]) -> Picture {
+        Picture { width, height: pixels.len() / width, channels: 1, pixels: pixels.to_vec() }
+    }
+
+    #[test]
+    fn grey_pictures_are_decoded_with_either_number_of_channels() {
+        let file = png::grey(2, &[0, 255, 51, 7]);
+        assert_eq!(Picture::decode(&file, 1).expect("a picture"), grey(2, &[0, 255, 51, 7]));
+        let colours = Picture::decode(&file, 3).expect("a picture");
+        assert_eq!(colours.pixels, [0, 0, 0, 255, 255, 255, 51, 51, 51, 7, 7, 7]);
+    }
+
+    #[test]
+    fn invalid_pictures_are_rejected() {
+        let cut = &png::grey(28, &[7; 28 * 28])[..60];
+        for (bytes, words) in [
+            (&b"GIF89a"[..], "neither a PNG nor a JPEG"),
+            (b"", "neither a PNG nor a JPEG"),
+            (b"\x89PNG\r\n\x1a\n", "damaged PNG image"),
+            (b"\xff\xd8\xff\xe0\0\x10JFIF", "damaged JPEG image"),
+            (cut, "damaged PNG image"),
+        ] {
+            let error = format!("{:#}", Picture::decode(bytes, 3).expect_err(words));
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_orientation_turns_a_picture() {
+        let turned = Orientation { transposed: true, mirrored: true, flipped: false };
+        // Rotated clockwise by a quarter.
+        assert_eq!(grey(3, &[1, 2, 3, 4, 5, 6]).upright(turned), grey(2, &[4, 1, 5, 2, 6, 3]));
+    }
+
+    #[test]
+    fn pictures_are_scaled_and_cropped_to_a_square() {
+        assert_eq!(grey(4, &[1, 2, 3, 4, 5, 6, 7, 8]).square(2), grey(2, &[2, 3, 6, 7]));
+        // A mean over each half, with a triangle filter over its neighbours.
+        let even = grey(4, &[10; 16]).square(2);
+        assert_eq!(even, grey(2, &[10; 4]));
+        assert_eq!(grey(1, &[9]).square(3), grey(3, &[9; 9]));
+    }
+
+    /// Reference values from Pillow 12's `resize(…, Image.BILINEAR)`, which rounds between rows and columns.
+    #[test]
+    fn resampling_equals_pillows() {
+        let ramp = |width: usize, count: u8| grey(width, &(0..count).map(|i| 10 * i).collect::<Vec<_>>());
+        let wide = [
+            8, 9, 14, 18, 22, 27, 28, 43, 44, 49, 53, 57, 62, 63, 77, 78, 83, 87, 91, 96, 97, 113, 114, 119,
+            123, 127, 132, 133,
+        ];
+        for (picture, size, wanted) in
+            [(ramp(4, 16), [2, 2], &[36, 52, 98, 114][..]), (ramp(3, 15), [7, 4], &wide[..])]
+        {
+            let resized = picture.resized(size);
+            let close = resized.pixels.iter().zip(wanted).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 1);
+            assert!(close && resized.pixels.len() == wanted.len(), "{resized:?}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A pass over all pictures before training: unreadable files, and mean and deviation of each channel.
+
+use super::image_folder::ImageFolder;
+use anyhow::{Result, bail};
+use burn::data::dataset::Dataset;
+use clap::ValueEnum;
+use collective::ProcessGroup;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// Number of files that a warning or an error names.
+const NAMED: usize = 3;
+
+/// What happens with pictures that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnCorrupt {
+    /// The run ends with an error that names them.
+    #[default]
+    Fail,
+    /// They are left out, with one warning.
+    Skip,
+}
+
+/// Mean and standard deviation of each channel, for pixels from 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Channels {
+    pub mean: Vec<f64>,
+    pub std: Vec<f64>,
+}
+
+/// Results of a part of the pictures.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Part {
+    /// Indices of unreadable pictures, with reasons.
+    corrupt: Vec<(usize, String)>,
+    /// Number of values of each channel.
+    count: u64,
+    sums: Vec<u64>,
+    squares: Vec<u64>,
+}
+
+impl Part {
+    fn add(mut self, other: Part) -> Self {
+        self.corrupt.extend(other.corrupt);
+        self.count += other.count;
+        let add = |to: &mut Vec<u64>, from: Vec<u64>| {
+            to.resize(to.len().max(from.len()), 0);
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        };
+        add(&mut self.sums, other.sums);
+        add(&mut self.squares, other.squares);
+        self
+    }
+
+    fn of(data: &ImageFolder, index: usize) -> Self {
+        let image = match data.read(index) {
+            Ok(image) => image,
+            Err(error) => return Self { corrupt: vec![(index, format!("{error:#}"))], ..Self::default() },
+        };
+        let channels = image.picture.channels;
+        let (mut sums, mut squares) = (vec![0; channels], vec![0; channels]);
+        for pixel in image.picture.pixels.chunks_exact(channels) {
+            for (channel, value) in pixel.iter().enumerate() {
+                sums[channel] += u64::from(*value);
+                squares[channel] += u64::from(*value).pow(2);
+            }
+        }
+        let count = (image.picture.pixels.len() / channels) as u64;
+        Self { corrupt: Vec::new(), count, sums, squares }
+    }
+
+    fn channels(&self) -> Channels {
+        let count = self.count.max(1) as f64;
+        let mean: Vec<f64> = self.sums.iter().map(|sum| *sum as f64 / count / 255.0).collect();
+        let variance = |(square, mean): (&u64, &f64)| *square as f64 / count / 255.0 / 255.0 - mean * mean;
+        // A channel of one value is not scaled.
+        let std = self.squares.iter().zip(&mean).map(variance);
+        let std = std.map(|variance| if variance > 1e-12 { variance.sqrt() } else { 1.0 }).collect();
+        Channels { mean, std }
+    }
+}
+
+/// Decodes every picture once, a part on each rank, so that all ranks agree on the pictures of the data set.
+///
+/// Returns the readable pictures, and the mean and deviation of their channels. It is a collective: every rank must
+/// call it. `warn` receives a warning of pictures that are skipped, on every rank.
+///
+/// # Errors
+/// If the group fails, no picture can be read, or one cannot be read with [`OnCorrupt::Fail`].
+pub fn survey(
+    data: &ImageFolder,
+    group: &ProcessGroup,
+    on_corrupt: OnCorrupt,
+    warn: impl FnOnce(&str),
+) -> Result<(ImageFolder, Channels)> {
+    let mine: Vec<usize> = (group.rank()..data.len()).step_by(group.world_size()).collect();
+    let part = mine.into_par_iter().map(|index| Part::of(data, index)).reduce(Part::default, Part::add);
+    let mut whole = group.all_gather_object(&part)?.into_iter().fold(Part::default(), Part::add);
+    whole.corrupt.sort();
+    let first: Vec<&str> = whole.corrupt.iter().take(NAMED).map(|(_, reason)| reason.as_str()).collect();
+    let others = match whole.corrupt.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    let (count, all, named) = (whole.corrupt.len(), data.len(), format!("{}{others}", first.join("; ")));
+    if count > 0 && (count == all || on_corrupt == OnCorrupt::Fail) && group.rank() > 0 {
+        // Rank 0 reports the error, and this rank stops with it.
+        group.barrier()?;
+    }
+    match on_corrupt {
+        _ if count == 0 => {}
+        _ if count == all => bail!("none of {all} pictures can be read: {named}"),
+        OnCorrupt::Fail => bail!(
+            "{count} of {all} pictures cannot be read: {named}; repair them, or leave them out with --on-corrupt skip"
+        ),
+        OnCorrupt::Skip => warn(&format!("{count} of {all} pictures are skipped: {named}")),
+    }
+    let corrupt: Vec<usize> = whole.corrupt.iter().map(|(index, _)| *index).collect();
+    Ok((data.without(&corrupt), whole.channels()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{data::ImageFormat, run::png};
+    use std::fs;
+
+    #[test]
+    fn mean_and_deviation_are_those_of_all_pixels() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        for (class, shades) in [("a", [0, 0, 51, 51]), ("b", [255, 255, 0, 0])] {
+            fs::create_dir(folder.path().join(class)).expect("created");
+            fs::write(folder.path().join(class).join("1.png"), png::grey(2, &shades)).expect("written");
+        }
+        fs::write(folder.path().join("a/2.png"), "text").expect("written");
+        let data = ImageFolder::open(folder.path(), ImageFormat { side: 2, channels: 1 }).expect("classes");
+        let group = ProcessGroup::solo();
+        let error = survey(&data, &group, OnCorrupt::Fail, |_| ()).expect_err("a corrupt picture");
+        let words = format!("{error:#}");
+        assert!(words.contains("1 of 3 pictures cannot be read") && words.contains("a/2.png"), "{words}");
+        let mut warning = String::new();
+        let found = survey(&data, &group, OnCorrupt::Skip, |text| warning = text.into());
+        let (kept, Channels { mean, std }) = found.expect("skipped");
+        assert!(kept.len() == 2 && warning.contains("a/2.png: neither a PNG"), "{warning}");
+        assert!((mean[0] - 0.3).abs() < 1e-9, "{mean:?}");
+        // Values 0, 0.2 and 1, with a share of 4/8, 2/8 and 2/8.
+        assert!((std[0] - (0.25 * 0.04 + 0.25 - 0.09_f64).sqrt()).abs() < 1e-9, "{std:?}");
+    }
+}
