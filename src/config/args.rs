@@ -135,6 +135,14 @@ pub struct TrainerArgs {
         value_parser = positive, hide_short_help = true, help_heading = "Output"
     )]
     pub histograms: Option<usize>,
+    /// Log the run to the MLflow tracking server at this address
+    ///
+    /// Credentials are read from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.
+    #[arg(long, value_name = "URI", hide_short_help = true, help_heading = "Output")]
+    pub mlflow: Option<String>,
+    /// MLflow experiment [default: the program's name]
+    #[arg(long, value_name = "NAME", requires = "mlflow", hide_short_help = true, help_heading = "Output")]
+    pub mlflow_experiment: Option<String>,
     /// Progress display: auto is bar on a terminal and plain elsewhere; tui is a dashboard
     #[arg(
         long, value_enum, default_value_t = ProgressArg::Auto, hide_short_help = true, help_heading = "Output"

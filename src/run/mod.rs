@@ -1,13 +1,16 @@
-//! Files of a run: configuration, tables, checkpoints, TensorBoard events, report and model.
+//! Files of a run: configuration, tables, checkpoints, TensorBoard events, MLflow tracking, report and model.
 
 pub mod checkpoint;
 pub mod confusion;
 mod evaluation;
 mod folder;
+mod learner_metrics;
 mod log;
+pub mod mlflow;
 mod output;
 pub mod png;
 pub mod report;
+mod scalars;
 pub mod tables;
 pub mod tensor_io;
 pub mod tensorboard;

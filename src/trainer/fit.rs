@@ -71,7 +71,8 @@ where
 
         // Nothing is written before every rank has passed its checks.
         group.barrier()?;
-        let output = context.is_main().then(|| resumed.open(args, &config, context.began())).transpose()?;
+        let output =
+            context.is_main().then(|| resumed.open(args, &config, context.began(), console)).transpose()?;
         print_header(console, &config, &context.why(), context.transport());
         if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
             console.warn(&format!(
@@ -84,7 +85,7 @@ where
             console.print(&format!("memory    {memory}"));
         }
         if let Some(output) = &output {
-            output.print_tensorboard_hint(console);
+            output.print_tracking_hints(console);
         }
         let style = Style::choose(args.progress, context.is_main());
         let mut observers: Vec<Arc<dyn Observer>> =
@@ -94,7 +95,7 @@ where
             observers.push(Arc::new(progress));
         }
         if let Some(output) = &output {
-            observers.extend([output.log.clone() as Arc<dyn Observer>, output.events.clone()]);
+            observers.extend(output.observers());
         }
 
         let files = output

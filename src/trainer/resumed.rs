@@ -66,7 +66,13 @@ impl Resumed {
     ///
     /// # Errors
     /// If the folder already contains another run or cannot be written to.
-    pub fn open(&self, args: &TrainerArgs, config: &Config, began: Instant) -> Result<Output> {
-        Output::open(args, config, self.found.as_ref(), self.identity.clone(), began)
+    pub fn open(
+        &self,
+        args: &TrainerArgs,
+        config: &Config,
+        began: Instant,
+        console: Console,
+    ) -> Result<Output> {
+        Output::open(args, config, self.found.as_ref(), self.identity.clone(), began, console)
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Flags that do not affect the result: output, display and process identity.
-const NOT_RECORDED: [&str; 14] = [
+const NOT_RECORDED: [&str; 16] = [
     "config",
     "print-config",
     "resume",
@@ -22,6 +22,8 @@ const NOT_RECORDED: [&str; 14] = [
     "find-lr",
     "find-lr-steps",
     "progress",
+    "mlflow",
+    "mlflow-experiment",
     "help",
     "version",
     "rank",

@@ -1,16 +1,19 @@
 //! TensorBoard metric logger for burn-train.
 
 use super::EventLog;
-use crate::{process::console::Console, run::EvaluatedSet};
+use crate::{
+    process::console::Console,
+    run::{EvaluatedSet, learner_metrics::LearnerMetrics},
+};
 use anyhow::Result;
 use burn::train::{
-    logger::{InMemoryMetricLogger, MetricLogger},
+    logger::MetricLogger,
     metric::{
-        MetricDefinition, MetricId, NumericEntry,
+        MetricDefinition, NumericEntry,
         store::{EpochSummary, MetricsUpdate, Split},
     },
 };
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
 /// Writes the numeric metrics of a burn-train `Learner` to TensorBoard event files.
 ///
@@ -31,12 +34,7 @@ use std::{collections::HashMap, path::Path};
 /// ```
 pub struct TensorBoardLogger {
     events: EventLog,
-    names: HashMap<MetricId, String>,
-    /// Last value of each metric in the epoch.
-    latest: HashMap<(Split, String), f64>,
-    iterations: usize,
-    /// burn-train reads values back for early stopping and checkpoint selection.
-    values: InMemoryMetricLogger,
+    metrics: LearnerMetrics,
 }
 
 impl TensorBoardLogger {
@@ -45,57 +43,26 @@ impl TensorBoardLogger {
     /// # Errors
     /// If the file cannot be created.
     pub fn create(folder: &Path) -> Result<Self> {
-        Ok(Self {
-            events: EventLog::create(folder, 0, EvaluatedSet::Valid)?,
-            names: HashMap::new(),
-            latest: HashMap::new(),
-            iterations: 0,
-            values: InMemoryMetricLogger::new(),
-        })
+        let events = EventLog::create(folder, 0, EvaluatedSet::Valid)?;
+        Ok(Self { events, metrics: LearnerMetrics::new() })
     }
 }
 
 impl MetricLogger for TensorBoardLogger {
     fn log(&mut self, update: MetricsUpdate, epoch: usize, split: &Split) {
-        let entries = || update.entries_numeric.iter();
-        // At the end of an epoch, burn-train repeats every metric with its final value.
-        let is_final = entries().any(|update| matches!(update.numeric_entry, Some(NumericEntry::Final(_))));
-        if *split == Split::Train && !is_final {
-            self.iterations += 1;
-        }
-        for update in entries() {
-            let Some(name) = self.names.get(&update.entry.metric_id) else { continue };
-            let Some(value) = update.numeric_entry.as_ref().map(NumericEntry::current) else { continue };
-            self.latest.insert((split.clone(), name.clone()), value);
-            if *split == Split::Train && !is_final {
-                self.events.scalar(format!("train/{name}"), self.iterations, value);
-            }
-        }
-        self.values.log(update, epoch, split);
+        self.metrics.log(update, epoch, split, |tag, step, value| self.events.scalar(tag, step, value));
     }
 
     fn read_numeric(&mut self, name: &str, epoch: usize, split: &Split) -> Result<Vec<NumericEntry>, String> {
-        self.values.read_numeric(name, epoch, split)
+        self.metrics.read_numeric(name, epoch, split)
     }
 
     fn log_metric_definition(&mut self, definition: MetricDefinition) {
-        self.names.insert(definition.metric_id.clone(), definition.name.to_string());
-        self.values.log_metric_definition(definition);
+        self.metrics.log_metric_definition(definition);
     }
 
     fn log_epoch_summary(&mut self, summary: EpochSummary) {
-        let group = match summary.split {
-            Split::Train => "train_epoch",
-            Split::Valid => "valid",
-            Split::Test(_) => "test",
-        };
-        for ((split, name), value) in &self.latest {
-            if *split == summary.split {
-                self.events.scalar(format!("{group}/{name}"), self.iterations, *value);
-            }
-        }
-        self.latest.retain(|(split, _), _| *split != summary.split);
-        self.values.log_epoch_summary(summary);
+        self.metrics.log_epoch_summary(summary, |tag, step, value| self.events.scalar(tag, step, value));
     }
 }
 

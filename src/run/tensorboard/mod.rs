@@ -13,7 +13,10 @@ pub use gradients::GradientHistograms;
 pub use histogram::Histogram;
 pub use metric_logger::TensorBoardLogger;
 
-use crate::run::evaluation::{EvaluatedSet, Evaluation};
+use crate::run::{
+    EvaluatedSet,
+    scalars::{evaluation_scalars, step_scalars},
+};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use event::{Event, What};
@@ -112,14 +115,8 @@ impl EventLog {
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
-        let Evaluation { loss, accuracy } = Evaluation::of(report);
-        let [loss_tag, accuracy_tag] = match set {
-            EvaluatedSet::Test => ["test/loss", "test/accuracy"],
-            EvaluatedSet::Valid => ["valid/loss", "valid/accuracy"],
-        };
         self.write(|state| {
-            state.scalars([(loss_tag, loss)])?;
-            state.scalars(accuracy.map(|accuracy| (accuracy_tag, accuracy)))?;
+            state.scalars(evaluation_scalars(set, report))?;
             state.flush()
         });
     }
@@ -171,18 +168,9 @@ impl State {
 
 impl Observer for EventLog {
     fn step_done(&self, report: &StepReport) {
-        let samples_per_second = report.samples as f64 / report.elapsed.as_secs_f64().max(1e-9);
         self.write(|state| {
             state.step = report.step;
-            state.scalars([
-                ("train/loss", report.loss),
-                ("train/lr", report.lr),
-                ("train/samples_per_second", samples_per_second),
-            ])?;
-            if let Some(scale) = report.loss_scale {
-                let skipped = f64::from(u8::from(report.skipped));
-                state.scalars([("train/loss_scale", scale.into()), ("train/skipped", skipped)])?;
-            }
+            state.scalars(step_scalars(report))?;
             if state.flushed.elapsed() > FLUSH_EVERY { state.flush() } else { Ok(()) }
         });
     }

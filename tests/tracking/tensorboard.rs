@@ -1,7 +1,6 @@
 //! Event files of a run: equal to its tables, read by this file and, where it is installed, by TensorBoard.
 
-mod common;
-use common::{Run, command, finish, run_example, trained};
+use crate::common::{self, Run, command, finish, run_example, trained};
 use std::{
     collections::BTreeMap,
     fs,

@@ -1,0 +1,229 @@
+//! MLflow tracking: what a server receives, and what a run does without one.
+
+use super::mlflow_server::{Behaviour, Server};
+use crate::common::{Outcome, Run, command, finish, mnist};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// 8 steps per epoch with two ranks.
+const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1 \
+                   --device cpu --nproc-per-node 2 --progress plain";
+
+/// Trains with the flags [`RUN`] into the folder `run` of `folder`, with variables in the environment.
+fn train(folder: &TempDir, flags: &str, variables: &[(&str, &str)]) -> (Outcome, Run) {
+    let path = folder.path().join("run");
+    let line = format!("{RUN} --run-dir {} {flags}", path.display());
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let mut program = command(&mnist(), &args);
+    for name in ["MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"] {
+        program.env_remove(name);
+    }
+    program.envs(variables.iter().copied());
+    (finish(program.spawn().expect("the program was built")), Run::at(path))
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("temporary folder")
+}
+
+/// The points of a metric: step and value.
+fn points_of(server: &Server, name: &str) -> Vec<(u64, f64)> {
+    server.points().into_iter().filter(|point| point.0 == name).map(|point| (point.1, point.2)).collect()
+}
+
+fn values_of(server: &Server, name: &str) -> Vec<f64> {
+    points_of(server, name).into_iter().map(|point| point.1).collect()
+}
+
+/// Panics if a file below `folder` contains `secret`.
+fn assert_absent(folder: &Path, secret: &str) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            assert_absent(&path, secret);
+        } else {
+            let bytes = fs::read(&path).expect("a file");
+            let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+            assert!(!found, "{} contains {secret}", path.display());
+        }
+    }
+}
+
+#[test]
+fn a_run_arrives_as_in_its_tables() {
+    let (server, plain, tracked) = (Server::start(Behaviour::default()), folder(), folder());
+    let flags = format!("--epochs 2 --mlflow {}/ --mlflow-experiment digits", server.uri);
+    let (outcome, run) = train(&tracked, &flags, &[("MLFLOW_TRACKING_TOKEN", "hunter2")]);
+    let outcome = outcome.succeeded();
+    assert_eq!(outcome.stderr, "", "no warning");
+    assert!(outcome.stdout.contains(&format!("{}/#/experiments/7/runs/run1", server.uri)), "{outcome:?}");
+    let (_, untracked) = train(&plain, "--epochs 2", &[]);
+    assert_eq!(run.digest(), untracked.digest(), "tracking does not change the result");
+
+    for (name, table, column) in [
+        ("train/loss", "steps.csv", "loss"),
+        ("train/lr", "steps.csv", "lr"),
+        ("train/samples_per_second", "steps.csv", "samples_per_second"),
+        ("train_epoch/loss", "epochs.csv", "train_loss"),
+        ("test/loss", "epochs.csv", "test_loss"),
+        ("test/accuracy", "epochs.csv", "test_accuracy"),
+    ] {
+        assert_eq!(values_of(&server, name), run.column(table, column), "{name}");
+    }
+    let steps = |name: &str| points_of(&server, name).iter().map(|point| point.0).collect::<Vec<_>>();
+    assert_eq!((steps("train/loss"), steps("test/loss")), ((1..=16).collect(), vec![8, 16]));
+    for body in server.bodies("runs/log-batch") {
+        let count = |kind: &str| body[kind].as_array().map_or(0, Vec::len);
+        assert!(count("metrics") <= 1000 && count("params") <= 100 && body.to_string().len() < 1_000_000);
+        assert_eq!(body["run_id"], "run1");
+    }
+
+    let params: BTreeMap<String, String> = server.params().into_iter().collect();
+    for (name, value) in [("lr", "0.05"), ("epochs", "2.0"), ("world_size", "2"), ("dataset", "digits")] {
+        assert_eq!(
+            params.get(name).map(|v| v.trim_end_matches(".0")),
+            Some(value.trim_end_matches(".0")),
+            "{params:?}"
+        );
+    }
+    let [created] = &server.bodies("runs/create")[..] else { panic!("one run, created by rank 0") };
+    assert_eq!((&created["run_name"], &created["experiment_id"]), (&"run".into(), &"7".into()));
+    assert_eq!(server.bodies("experiments/create"), [serde_json::json!({"name": "digits"})]);
+    assert_eq!(server.statuses(), ["FINISHED"]);
+
+    let files: BTreeMap<String, usize> = server.files().into_iter().collect();
+    let expected = ["config.json", "confusion_matrix.csv", "model.bpk", "report.html", "summary.json"];
+    assert_eq!(files.keys().collect::<Vec<_>>(), expected);
+    for (name, size) in files {
+        assert_eq!(fs::metadata(run.path.join(&name)).expect("a file").len(), size as u64, "{name}");
+    }
+    for request in server.requests() {
+        assert_eq!(request.authorization.as_deref(), Some("Bearer hunter2"));
+    }
+    assert_absent(&run.path, "hunter2");
+    assert!(!run.json("config.json").to_string().contains("mlflow"), "the result does not depend on it");
+}
+
+#[test]
+fn a_resumed_run_continues_without_repeated_steps() {
+    let (server, folder) = (Server::start(Behaviour::default()), folder());
+    let flags = format!("--mlflow {}", server.uri);
+    train(&folder, &format!("{flags} --max-steps 6 --save-every 2 --keep-last 9"), &[]).0.succeeded();
+    assert_eq!(server.statuses(), ["FINISHED"]);
+    let path = folder.path().join("run/checkpoints/step-000002");
+    let line = format!("{RUN} {flags} --resume {}", path.display());
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let outcome = finish(command(&mnist(), &args).spawn().expect("the program was built")).succeeded();
+    assert_eq!(outcome.stderr, "");
+    assert_eq!(server.bodies("runs/create").len(), 1);
+    let steps: Vec<u64> = points_of(&server, "train/loss").iter().map(|point| point.0).collect();
+    assert_eq!(steps, (1..=8).collect::<Vec<_>>(), "each step once");
+    let names: Vec<String> = server.params().into_iter().map(|param| param.0).collect();
+    assert_eq!(names.len(), names.iter().collect::<BTreeSet<_>>().len(), "parameters do not change");
+    assert_eq!(server.statuses(), ["FINISHED", "RUNNING", "FINISHED"]);
+}
+
+#[test]
+fn a_server_that_is_away_gives_a_warning() {
+    let folder = folder();
+    // A port on which nothing listens.
+    let uri = Server::start(Behaviour::default()).uri.clone();
+    thread::sleep(Duration::from_millis(100));
+    let (outcome, run) = train(&folder, &format!("--mlflow {uri}"), &[]);
+    let outcome = outcome.succeeded();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    let [first, last] = lines[..] else { panic!("a warning and the number of points: {outcome:?}") };
+    assert!(first.contains(&uri) && first.contains("training continues"), "{first}");
+    assert!(last.contains("not sent: 27 of 27 points, the status, config.json"), "{last}");
+    assert_eq!(run.losses().len(), 8);
+}
+
+#[test]
+fn temporary_errors_are_retried() {
+    let failing = Behaviour { failures: 2, status: 503, ..Behaviour::default() };
+    let (server, folder) = (Server::start(failing), folder());
+    let user = [("MLFLOW_TRACKING_USERNAME", "me"), ("MLFLOW_TRACKING_PASSWORD", "hunter2")];
+    let (outcome, run) = train(&folder, &format!("--mlflow {}", server.uri), &user);
+    let outcome = outcome.succeeded();
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    assert!(outcome.stderr.contains("503") && outcome.stderr.contains("Basic ***"), "{outcome:?}");
+    assert_eq!(values_of(&server, "train/loss"), run.losses());
+    assert_eq!(server.statuses(), ["FINISHED"]);
+    let requests = server.requests();
+    assert_eq!(requests[0].authorization.as_deref(), Some("Basic bWU6aHVudGVyMg=="));
+    for secret in ["hunter2", "bWU6aHVudGVyMg=="] {
+        assert!(!format!("{outcome:?}").contains(secret), "{outcome:?}");
+        assert_absent(&run.path, secret);
+    }
+}
+
+#[test]
+fn a_server_that_refuses_the_run_is_not_asked_again() {
+    let refusing = Behaviour { failures: usize::MAX, status: 401, ..Behaviour::default() };
+    let (server, folder) = (Server::start(refusing), folder());
+    let outcome = train(&folder, &format!("--mlflow {}", server.uri), &[]).0.succeeded();
+    assert_eq!(outcome.stderr.lines().count(), 2, "{outcome:?}");
+    assert!(outcome.stderr.contains("401") && outcome.stderr.contains("27 of 27 points"), "{outcome:?}");
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn a_slow_server_delays_the_end_by_a_bounded_time() {
+    let slow = Behaviour { delay: Duration::from_secs(20), ..Behaviour::default() };
+    let (server, folder) = (Server::start(slow), folder());
+    let began = Instant::now();
+    let (outcome, run) = train(&folder, &format!("--mlflow {}", server.uri), &[]);
+    let (outcome, whole) = (outcome.succeeded(), began.elapsed().as_secs_f64());
+    let training = run.summary()["seconds"].as_f64().expect("seconds");
+    assert!(outcome.stderr.contains("not sent: 27 of 27 points"), "{outcome:?}");
+    assert!(training < whole - 9.0, "the wait is at the end: {training} s of {whole} s");
+}
+
+#[test]
+fn a_failed_and_a_stopped_run_have_their_status() {
+    let (server, folder) = (Server::start(Behaviour::default()), folder());
+    let flags = format!("--mlflow {}", server.uri);
+    let (outcome, _) = train(&folder, &format!("{flags} --lr 1e30 --scale-lr none"), &[]);
+    assert_ne!(outcome.code, Some(0), "{outcome:?}");
+    assert_eq!(server.statuses(), ["FAILED"]);
+
+    let (server, folder) = (Server::start(Behaviour::default()), self::folder());
+    let path = folder.path().join("run");
+    let line = format!("{RUN} --mlflow {} --epochs 500 --run-dir {}", server.uri, path.display());
+    let args: Vec<&str> = line.split_whitespace().collect();
+    let child = command(&mnist(), &args).spawn().expect("the program was built");
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while server.points().is_empty() {
+        assert!(Instant::now() < deadline, "no points");
+        thread::sleep(Duration::from_millis(50));
+    }
+    // SAFETY: signals a child of this process.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let outcome = finish(child);
+    assert_eq!(outcome.code, Some(130), "{outcome:?}");
+    assert_eq!(server.statuses(), ["KILLED"]);
+    let steps = Run::at(path).losses().len();
+    assert_eq!(points_of(&server, "train/loss").len(), steps, "all points are sent");
+    assert!(server.files().iter().any(|file| file.0 == "config.json"));
+}
+
+#[test]
+fn bad_addresses_are_errors_without_their_passwords() {
+    let folder = folder();
+    for (uri, words) in [
+        ("http://me:hunter2@host:5000", "MLFLOW_TRACKING_PASSWORD"),
+        ("http://host:5000?token=hunter2", "remove the query"),
+        ("localhost:5000", "use http://HOST:PORT"),
+    ] {
+        let (outcome, run) = train(&folder, &format!("--mlflow {uri}"), &[]);
+        let stderr = outcome.failed_with(&["--mlflow: ", words]);
+        assert!(!stderr.contains("hunter2"), "{stderr}");
+        assert!(!run.path.exists());
+    }
+}
