@@ -12,8 +12,11 @@ use std::{
 
 /// Side of a picture.
 const SIDE: usize = 32;
-/// The classes, each with the distance at which a point is outside: `(x, y)` are relative to the centre.
-const SHAPES: [(&str, fn(f64, f64) -> f64); 6] = [
+/// The distance of a point from the centre, relative to that of the edge.
+type Distance = fn(f64, f64) -> f64;
+
+/// The classes and their shapes.
+const SHAPES: [(&str, Distance); 6] = [
     ("circle", |x, y| x.hypot(y)),
     ("cross", |x, y| x.abs().min(y.abs()) * 3.0 + 0.4 * x.abs().max(y.abs())),
     ("diamond", |x, y| x.abs() + y.abs()),
@@ -59,7 +62,7 @@ fn write(path: &Path, pixels: &[u8]) -> Result<()> {
 }
 
 /// A shape of random size, place, angle and shade on a noisy ground.
-fn draw(distance: fn(f64, f64) -> f64, seed: u64) -> Vec<u8> {
+fn draw(distance: Distance, seed: u64) -> Vec<u8> {
     // Uniform in 0..1.
     let draw = |number: u64| mix(seed, number) as f64 / u64::MAX as f64;
     let (radius, angle) = (7.0 + 6.0 * draw(0), 0.5 * (draw(1) - 0.5));
