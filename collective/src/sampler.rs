@@ -64,8 +64,12 @@ impl DistributedSampler {
         self.cumulative.is_some()
     }
 
-    /// The same sampler over the samples `start..end`. Weights that are all 0 there are ignored.
-    pub(crate) fn slice(&self, start: usize, end: usize) -> Self {
+    /// The same sampler over the samples `start..end`, numbered from 0 and cut off at the last sample.
+    ///
+    /// Weights that are all 0 there are ignored.
+    pub fn slice(&self, start: usize, end: usize) -> Self {
+        let end = end.min(self.len);
+        let start = start.min(end);
         let sampler = Self { len: end - start, cumulative: None, ..self.clone() };
         let Some(sums) = &self.cumulative else { return sampler };
         let before = |index: usize| index.checked_sub(1).map_or(0.0, |last| sums[last]);
