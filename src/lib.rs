@@ -91,6 +91,7 @@ pub mod trainer;
 pub use collective;
 pub use kernels;
 #[cfg(feature = "mimalloc")]
+#[doc(hidden)]
 pub use mimalloc;
 
 pub use config::TrainerArgs;

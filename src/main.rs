@@ -12,9 +12,7 @@ use burn_ddp::{
 use clap::{Parser, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+burn_ddp::global_allocator!();
 
 /// Data-parallel training for Burn
 #[derive(Parser)]

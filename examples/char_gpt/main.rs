@@ -17,9 +17,7 @@ use char_gpt::{
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+burn_ddp::global_allocator!();
 
 /// Train a character-level GPT, or generate text
 #[derive(Parser)]

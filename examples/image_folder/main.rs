@@ -18,9 +18,7 @@ use image_folder::{
 };
 use std::process::ExitCode;
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+burn_ddp::global_allocator!();
 
 /// Train a classifier of pictures in one folder per class
 #[derive(Parser)]

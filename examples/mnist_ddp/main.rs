@@ -19,9 +19,7 @@ use mnist::{
 };
 use std::process::ExitCode;
 
-#[cfg(feature = "mimalloc")]
-#[global_allocator]
-static ALLOCATOR: burn_ddp::mimalloc::MiMalloc = burn_ddp::mimalloc::MiMalloc;
+burn_ddp::global_allocator!();
 
 /// Train the MNIST network on one device, or with data parallelism on several
 #[derive(Parser)]

@@ -19,3 +19,24 @@ pub fn keep_memory() {
         unsafe { mi_option_set_default(PURGE_DELAY, NEVER) };
     }
 }
+
+/// Makes mimalloc the program's allocator if burn-ddp is built with the feature `mimalloc`; otherwise does nothing.
+///
+/// For the file of `main`, at most once per program.
+#[cfg(feature = "mimalloc")]
+#[macro_export]
+macro_rules! global_allocator {
+    () => {
+        #[global_allocator]
+        static ALLOCATOR: $crate::mimalloc::MiMalloc = $crate::mimalloc::MiMalloc;
+    };
+}
+
+/// Makes mimalloc the program's allocator if burn-ddp is built with the feature `mimalloc`; otherwise does nothing.
+///
+/// For the file of `main`, at most once per program.
+#[cfg(not(feature = "mimalloc"))]
+#[macro_export]
+macro_rules! global_allocator {
+    () => {};
+}
