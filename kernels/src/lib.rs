@@ -15,6 +15,7 @@
 #![warn(missing_docs)]
 
 pub mod adam_w;
+mod affine;
 pub mod attention;
 pub mod batch_norm;
 pub mod conv;

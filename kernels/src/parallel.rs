@@ -55,37 +55,66 @@ pub unsafe fn build<W, T: Send + Copy>(
 /// If the values do not fit in memory.
 pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
     parts: usize,
-    lens: [usize; 2],
+    [len_a, len_b]: [usize; 2],
     new: impl Fn() -> W + Sync + Send,
     write: impl Fn(&mut W, usize, &mut [MaybeUninit<A>], &mut [MaybeUninit<B>]) + Sync + Send,
 ) -> (Vec<A>, Vec<B>) {
-    let [len_a, len_b] = lens;
+    // SAFETY: the caller's contract; `()` needs no write.
+    let (a, b, _) = unsafe {
+        build_three(parts, [len_a, len_b, 1], new, |w, part, a, b, _: &mut [MaybeUninit<()>]| {
+            write(w, part, a, b);
+        })
+    };
+    (a, b)
+}
+
+/// Three vectors, of `parts` parts of `lens` values each, written by `write(part, first, second, third)`.
+///
+/// # Safety
+/// `write` must write every value.
+///
+/// # Panics
+/// If the values do not fit in memory.
+pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
+    parts: usize,
+    lens: [usize; 3],
+    new: impl Fn() -> W + Sync + Send,
+    write: impl Fn(&mut W, usize, &mut [MaybeUninit<A>], &mut [MaybeUninit<B>], &mut [MaybeUninit<C>])
+    + Sync
+    + Send,
+) -> (Vec<A>, Vec<B>, Vec<C>) {
+    let [len_a, len_b, len_c] = lens;
     // An overflow would shorten the parts, which `write` might then leave uninitialised.
-    let [total_a, total_b] = lens.map(|len| values(&[parts, len]).expect("a result that fits in memory"));
-    let (mut a, mut b) = (Vec::with_capacity(total_a), Vec::with_capacity(total_b));
-    let room_a = &mut a.spare_capacity_mut()[..total_a];
-    let room_b = &mut b.spare_capacity_mut()[..total_b];
+    let totals = lens.map(|len| values(&[parts, len]).expect("a result that fits in memory"));
+    let mut a = Vec::with_capacity(totals[0]);
+    let mut b = Vec::with_capacity(totals[1]);
+    let mut c = Vec::with_capacity(totals[2]);
+    let room_a = &mut a.spare_capacity_mut()[..totals[0]];
+    let room_b = &mut b.spare_capacity_mut()[..totals[1]];
+    let room_c = &mut c.spare_capacity_mut()[..totals[2]];
     // Slices have no chunks of length 0.
     if alone(parts) || lens.contains(&0) {
         let mut workspace = new();
         for part in 0..parts {
             let (a, b) = (&mut room_a[part * len_a..][..len_a], &mut room_b[part * len_b..][..len_b]);
-            write(&mut workspace, part, a, b);
+            write(&mut workspace, part, a, b, &mut room_c[part * len_c..][..len_c]);
         }
     } else {
-        room_a
-            .par_chunks_mut(len_a)
-            .zip(room_b.par_chunks_mut(len_b))
+        let rooms =
+            (room_a.par_chunks_mut(len_a), room_b.par_chunks_mut(len_b), room_c.par_chunks_mut(len_c));
+        rooms
+            .into_par_iter()
             .enumerate()
-            .for_each_init(new, |workspace, (part, (a, b))| write(workspace, part, a, b));
+            .for_each_init(new, |workspace, (part, (a, b, c))| write(workspace, part, a, b, c));
     }
     // SAFETY: there were `parts` parts of full length, and the caller guarantees that every value was
     // written.
     unsafe {
-        a.set_len(total_a);
-        b.set_len(total_b);
+        a.set_len(totals[0]);
+        b.set_len(totals[1]);
+        c.set_len(totals[2]);
     }
-    (a, b)
+    (a, b, c)
 }
 
 /// Calls `work(start, part)` on parts of `len` values, of which the last may be shorter.

@@ -1,9 +1,13 @@
-//! ReLU and max-pooling in one pass, forward and backward.
+//! ReLU and max-pooling in one pass, forward and backward, also of a channel's affine map.
 //!
 //! Pooling with an initial maximum of zero includes the ReLU. One byte per window stores the index of its
 //! largest value.
 
-use crate::{parallel, simd::arch};
+use crate::{
+    affine::{Affine, Centred},
+    parallel,
+    simd::arch,
+};
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
@@ -48,6 +52,11 @@ impl Windows {
         [self.planes[0], self.planes[1], rows, columns]
     }
 
+    /// Rows and columns of a window.
+    pub fn kernel(&self) -> [usize; 2] {
+        self.kernel
+    }
+
     fn counts(&self) -> [usize; 2] {
         [self.size[0] / self.kernel[0], self.size[1] / self.kernel[1]]
     }
@@ -58,22 +67,58 @@ impl Windows {
 /// # Panics
 /// If there are fewer values than `windows` requires.
 pub fn forward(values: &[f32], windows: &Windows) -> (Vec<f32>, Vec<u8>) {
-    let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
-    let one = |(): &mut (), number: usize, out: &mut [MaybeUninit<f32>], taken: &mut [MaybeUninit<u8>]| {
-        let planes = &values[number * channels * height * width..][..channels * height * width];
-        arch().dispatch(Pool { windows, planes, out, taken });
+    let [batch, channels, rows, columns] = windows.output();
+    let same = vec![Affine { factors: [1.0, 0.0], constant: 0.0 }; channels];
+    let x = Centred { values, centres: None };
+    let one = |(): &mut (), image: usize, out: &mut [MaybeUninit<f32>], taken: &mut [MaybeUninit<u8>]| {
+        arch().dispatch(Pool { windows, maps: &same, x, image, out, taken, inputs: &mut [] });
     };
     let len = channels * rows * columns;
     // SAFETY: every row of every plane is written.
     unsafe { parallel::build_two(batch, [len, len], || (), one) }
 }
 
+/// Result of [`forward_mapped`], with a value for each window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mapped {
+    /// The largest of zero and the window's maps.
+    pub values: Vec<f32>,
+    /// Its index within the window, or [`NONE`].
+    pub taken: Vec<u8>,
+    /// The input there, without its centre; 0 without an index.
+    pub inputs: Vec<f32>,
+}
+
+/// [`forward`] of each channel's map of `x`, whose result is not stored.
+///
+/// # Panics
+/// If there are fewer values than `windows` requires or fewer maps than channels.
+pub fn forward_mapped(maps: &[Affine], x: Centred, windows: &Windows) -> Mapped {
+    let [batch, channels, rows, columns] = windows.output();
+    let maps = &maps[..channels];
+    let one = |(): &mut (),
+               image: usize,
+               out: &mut [MaybeUninit<f32>],
+               taken: &mut [MaybeUninit<u8>],
+               inputs: &mut [MaybeUninit<f32>]| {
+        arch().dispatch(Pool { windows, maps, x, image, out, taken, inputs });
+    };
+    let len = channels * rows * columns;
+    // SAFETY: every row of every plane is written.
+    let (values, taken, inputs) = unsafe { parallel::build_three(batch, [len; 3], || (), one) };
+    Mapped { values, taken, inputs }
+}
+
 /// One image. A type and not a closure, because closures are compiled for the baseline processor.
 struct Pool<'a> {
     windows: &'a Windows,
-    planes: &'a [f32],
+    maps: &'a [Affine],
+    x: Centred<'a>,
+    image: usize,
     out: &'a mut [MaybeUninit<f32>],
     taken: &'a mut [MaybeUninit<u8>],
+    /// Empty if nobody needs them.
+    inputs: &'a mut [MaybeUninit<f32>],
 }
 
 impl WithSimd for Pool<'_> {
@@ -81,46 +126,53 @@ impl WithSimd for Pool<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { windows, planes, out, taken } = self;
-        match windows.kernel[1] {
-            1 => pool::<1>(windows, planes, out, taken),
-            2 => pool::<2>(windows, planes, out, taken),
-            3 => pool::<3>(windows, planes, out, taken),
-            _ => pool::<WIDEST>(windows, planes, out, taken),
+        match self.windows.kernel[1] {
+            1 => self.pool::<1>(),
+            2 => self.pool::<2>(),
+            3 => self.pool::<3>(),
+            _ => self.pool::<WIDEST>(),
         }
     }
 }
 
-/// Pools the planes of an image by windows of `K` columns.
-#[inline(always)]
-fn pool<const K: usize>(
-    windows: &Windows,
-    planes: &[f32],
-    out: &mut [MaybeUninit<f32>],
-    taken: &mut [MaybeUninit<u8>],
-) {
-    let ([height, width], kernel_rows, [rows, wide]) = (windows.size, windows.kernel[0], windows.counts());
-    // The same width for both, so that they use the same vectors.
-    let (mut best, mut which) = (vec![0.0f32; wide], vec![0u32; wide]);
-    for (plane, values) in planes.chunks_exact(height * width).enumerate() {
-        for row in 0..rows {
-            best.fill(0.0);
-            which.fill(u32::from(NONE));
-            for y in 0..kernel_rows {
-                let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();
-                for ((best, which), window) in best.iter_mut().zip(&mut which).zip(values) {
-                    for x in 0..K {
-                        // NaN is propagated, as in Burn.
-                        let better = window[x] > *best || window[x].is_nan();
-                        *which = if better { (y * K + x) as u32 } else { *which };
-                        *best = if better { window[x] } else { *best };
+impl Pool<'_> {
+    /// Pools the planes of an image by windows of `K` columns.
+    #[inline(always)]
+    fn pool<const K: usize>(self) {
+        let Self { windows, maps, x, image, out, taken, inputs } = self;
+        let ([height, width], kernel_rows, [rows, wide]) =
+            (windows.size, windows.kernel[0], windows.counts());
+        // The same width for both, so that they use the same vectors.
+        let (mut best, mut which, mut from) = (vec![0.0f32; wide], vec![0u32; wide], vec![0.0f32; wide]);
+        for (channel, map) in maps.iter().enumerate() {
+            let (values, centre) = x.plane(image * maps.len() + channel, maps.len(), height * width);
+            for row in 0..rows {
+                best.fill(0.0);
+                which.fill(u32::from(NONE));
+                from.fill(0.0);
+                for y in 0..kernel_rows {
+                    let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();
+                    let best = best.iter_mut().zip(&mut which).zip(&mut from);
+                    for (((best, which), from), window) in best.zip(values) {
+                        for x in 0..K {
+                            let input = window[x] - centre;
+                            let value = map.of(input);
+                            // NaN is propagated, as in Burn.
+                            let better = value > *best || value.is_nan();
+                            *which = if better { (y * K + x) as u32 } else { *which };
+                            *from = if better { input } else { *from };
+                            *best = if better { value } else { *best };
+                        }
                     }
                 }
-            }
-            let at = (plane * rows + row) * wide;
-            out[at..at + wide].write_copy_of_slice(&best);
-            for (taken, &which) in taken[at..at + wide].iter_mut().zip(&which) {
-                taken.write(which as u8);
+                let at = (channel * rows + row) * wide;
+                out[at..at + wide].write_copy_of_slice(&best);
+                for (taken, &which) in taken[at..at + wide].iter_mut().zip(&which) {
+                    taken.write(which as u8);
+                }
+                if !inputs.is_empty() {
+                    inputs[at..at + wide].write_copy_of_slice(&from);
+                }
             }
         }
     }

@@ -54,6 +54,32 @@ pub fn sum(len: usize, of: impl Fn(usize) -> f32) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
+/// Sums of both values of `of(a, b, c)` over slices of equal length, in 16 partial sums each.
+#[inline(always)]
+pub fn sum_pairs<A: Copy, B: Copy, C: Copy>(
+    a: &[A],
+    b: &[B],
+    c: &[C],
+    of: impl Fn(A, B, C) -> [f32; 2],
+) -> [f32; 2] {
+    let ((a, a_rest), (b, b_rest), (c, c_rest)) =
+        (a.as_chunks::<PARTS>(), b.as_chunks::<PARTS>(), c.as_chunks::<PARTS>());
+    let (mut first, mut second) = ([0.0; PARTS], [0.0; PARTS]);
+    for ((a, b), c) in a.iter().zip(b).zip(c) {
+        for part in 0..PARTS {
+            let pair = of(a[part], b[part], c[part]);
+            first[part] += pair[0];
+            second[part] += pair[1];
+        }
+    }
+    let mut total = [first.iter().sum::<f32>(), second.iter().sum::<f32>()];
+    for ((a, b), c) in a_rest.iter().zip(b_rest).zip(c_rest) {
+        let pair = of(*a, *b, *c);
+        total = [total[0] + pair[0], total[1] + pair[1]];
+    }
+    total
+}
+
 /// The largest value; −∞ if there is none. NaN is ignored.
 #[inline(always)]
 pub fn largest(values: &[f32]) -> f32 {

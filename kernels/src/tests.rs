@@ -1,7 +1,6 @@
 //! Comparison of every kernel with plain loops, for every vector width that this processor has.
 
 use crate::{
-    batch_norm::{self, Affine, Centred},
     conv::{self, Filters, Geometry, Gradient, Pooled, Whole},
     pool::{self, Windows},
     sgd::Sgd,
@@ -10,7 +9,7 @@ use crate::{
 use pulp::Arch;
 
 /// Runs `test` with each width, on one thread, because the override is thread-local.
-fn everywhere(test: impl Fn(&str) + Send + Sync) {
+pub fn everywhere(test: impl Fn(&str) + Send + Sync) {
     let mut widths = vec![("one value", Arch::Scalar), ("the widest", Arch::new())];
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
     widths.extend(pulp::x86::V3::try_new().map(|v3| ("AVX2", Arch::V3(v3))));
@@ -34,7 +33,7 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-fn assert_close(ours: &[f32], wanted: &[f64], what: &str) {
+pub fn assert_close(ours: &[f32], wanted: &[f64], what: &str) {
     assert_eq!(ours.len(), wanted.len(), "{what}");
     let scale = wanted.iter().fold(1.0f64, |most, value| most.max(value.abs()));
     for (at, (ours, wanted)) in ours.iter().zip(wanted).enumerate() {
@@ -146,15 +145,6 @@ fn overflowing_sizes_are_rejected() {
 }
 
 #[test]
-#[should_panic(expected = "an image that fits in memory")]
-fn overflowing_planes_are_rejected() {
-    // In wrapping arithmetic, two such planes have two values.
-    let positions = (1 << (usize::BITS - 1)) + 1;
-    let line = Affine { factors: [1.0, 0.0], constant: 0.0 };
-    drop(batch_norm::apply(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
-}
-
-#[test]
 fn pooling_equals_plain_loops() {
     everywhere(|width| {
         for (kernel, size) in
@@ -216,31 +206,6 @@ fn fused_pooling_equals_separate_pooling() {
             let [ours, wanted] = [pooled, whole].map(|from| conv::input_gradient(geometry, &w, from));
             assert!(ours == wanted, "{what}");
         }
-    });
-}
-
-#[test]
-fn batch_norm_passes_equal_plain_loops() {
-    let shape = [3, 2, 37];
-    let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
-    let given =
-        [Affine { factors: [2.0, -1.0], constant: 0.25 }, Affine { factors: [0.5, 4.0], constant: -3.0 }];
-    everywhere(|width| {
-        let (plain, centred) =
-            (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
-        let (mut sums, mut lines) = ([[0.0; 2]; 2], Vec::new());
-        for at in 0..a.len() {
-            let channel = at / 37 % 2;
-            let (a, b) = (f64::from(a[at]), f64::from(b[at] - centres[channel]));
-            sums[channel][0] += a;
-            sums[channel][1] += a * b;
-            let Affine { factors, constant } = given[channel];
-            lines.push(f64::from(factors[0]) * a + f64::from(factors[1]) * b + f64::from(constant));
-        }
-        let ours = batch_norm::sums(plain, centred, shape).concat();
-        let ours: Vec<f32> = ours.into_iter().map(|sum| sum as f32).collect();
-        assert_close(&ours, sums.as_flattened(), width);
-        assert_close(&batch_norm::apply(&given, plain, Some(centred), shape), &lines, width);
     });
 }
 

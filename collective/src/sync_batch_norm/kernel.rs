@@ -4,7 +4,7 @@
 //! deviations from its own mean, and the ranks' means and variances are combined as in Chan, Golub and LeVeque
 //! ("Algorithms for computing the sample variance", 1983). Half types are computed in f32.
 
-use super::passes::{BatchNormPasses, Centred, Statistics};
+use super::passes::{BatchNormPasses, Centred, Projection, Statistics};
 use crate::{ProcessGroup, ReduceOp, tensor::Exchange};
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};
@@ -44,46 +44,78 @@ pub fn forward<B: BatchNormPasses>(
     beta: FloatTensor<B>,
     settings: &Settings,
 ) -> Forward<B> {
-    let (shape, dtype, device) = (x.shape(), x.dtype(), x.device());
+    let (shape, dtype) = (x.shape(), x.dtype());
     let values = flatten::<B>(x);
-    let (channels, wide) = (shape[1], values.dtype());
-    let centred = (shape.num_elements() > 0).then(|| B::centre(values.clone()));
-    let row = match &centred {
-        Some(centred) if settings.weight > 0.0 => centred.row(shape.num_elements() / channels),
-        Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
-    };
-    let rows = vec![1; settings.group.world_size()];
-    let all = B::exchange(row, Exchange::all_gather(&settings.group, rows));
-    let (statistics, variance) = combine::<B>(all, channels, settings.epsilon);
+    let batch = Batch::<B>::of(values.clone(), settings);
+    let [scale, bias] = batch.map(gamma, beta);
+    let (centred, moments) = batch.finish(settings);
+    // An empty batch needs no computation.
+    let output = centred.map_or(values, |centred| B::normalise(centred, scale, bias));
+    let output = B::float_reshape(cast::<B>(output, dtype), shape);
+    Forward { output, mean: moments.mean, variance: moments.variance, statistics: moments.statistics }
+}
 
-    let output = match centred {
-        // An empty batch needs no computation.
-        None => values,
-        Some(centred) => {
-            let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
-            // Difference of the own mean to the global one.
-            let own = B::float_add(
-                B::float_sub(centred.anchor.clone(), statistics.anchor.clone()),
-                B::float_sub(centred.rest.clone(), statistics.offset.clone()),
-            );
-            let bias = B::float_add(B::float_mul(own, scale.clone()), line::<B>(beta, wide));
-            B::normalise(centred, scale, bias)
-        }
-    };
-    let variance = if settings.unbiased {
-        let others = B::float_sub_scalar(statistics.count.clone(), Scalar::Float(1.0));
-        let others = B::float_clamp_min(others, Scalar::Float(1.0));
-        B::float_mul(variance, B::float_div(statistics.count.clone(), others))
-    } else {
-        variance
-    };
-    let mean = B::float_add(statistics.anchor.clone(), statistics.offset.clone());
-    let flat = |tensor| B::float_reshape(tensor, Shape::new([channels]));
-    Forward {
-        output: B::float_reshape(cast::<B>(output, dtype), shape),
-        mean: flat(mean),
-        variance: flat(variance),
-        statistics,
+/// One rank's batch and the statistics of all ranks' batches.
+pub struct Batch<B: Backend> {
+    /// `None` for an empty batch.
+    centred: Option<Centred<B>>,
+    pub statistics: Statistics<B>,
+    /// Population variance, `[1, channels]`.
+    variance: FloatTensor<B>,
+}
+
+/// Mean and variance of all ranks' batches, `[channels]` each, and what backward needs.
+pub struct Moments<B: Backend> {
+    pub mean: FloatTensor<B>,
+    pub variance: FloatTensor<B>,
+    pub statistics: Statistics<B>,
+}
+
+impl<B: BatchNormPasses> Batch<B> {
+    /// Computes statistics of `values`, `[batch, channels, positions]`, and exchanges them in one all-gather.
+    pub fn of(values: FloatTensor<B>, settings: &Settings) -> Self {
+        let (shape, wide, device) = (values.shape(), values.dtype(), values.device());
+        let channels = shape[1];
+        let centred = (shape.num_elements() > 0).then(|| B::centre(values));
+        let row = match &centred {
+            Some(centred) if settings.weight > 0.0 => centred.row(shape.num_elements() / channels),
+            Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
+        };
+        let rows = vec![1; settings.group.world_size()];
+        let all = B::exchange(row, Exchange::all_gather(&settings.group, rows));
+        let (statistics, variance) = combine::<B>(all, channels, settings.epsilon);
+        Self { centred, statistics, variance }
+    }
+
+    /// Scale and bias of values relative to the batch's own mean, `[1, channels]` each.
+    pub fn map(&self, gamma: FloatTensor<B>, beta: FloatTensor<B>) -> [FloatTensor<B>; 2] {
+        let (statistics, wide) = (&self.statistics, self.variance.dtype());
+        let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
+        let beta = line::<B>(beta, wide);
+        let Some(centred) = &self.centred else { return [scale, beta] };
+        // Difference of the own mean to the global one.
+        let own = B::float_add(
+            B::float_sub(centred.anchor.clone(), statistics.anchor.clone()),
+            B::float_sub(centred.rest.clone(), statistics.offset.clone()),
+        );
+        let bias = B::float_add(B::float_mul(own, scale.clone()), beta);
+        [scale, bias]
+    }
+
+    /// The centred batch, and the statistics.
+    pub fn finish(self, settings: &Settings) -> (Option<Centred<B>>, Moments<B>) {
+        let Self { centred, statistics, variance } = self;
+        let channels = variance.shape()[1];
+        let variance = if settings.unbiased {
+            let others = B::float_sub_scalar(statistics.count.clone(), Scalar::Float(1.0));
+            let others = B::float_clamp_min(others, Scalar::Float(1.0));
+            B::float_mul(variance, B::float_div(statistics.count.clone(), others))
+        } else {
+            variance
+        };
+        let mean = B::float_add(statistics.anchor.clone(), statistics.offset.clone());
+        let flat = |tensor| B::float_reshape(tensor, Shape::new([channels]));
+        (centred, Moments { mean: flat(mean), variance: flat(variance), statistics })
     }
 }
 
@@ -98,38 +130,57 @@ pub fn backward<B: BatchNormPasses>(
     settings: &Settings,
     for_input: bool,
 ) -> Gradients<B> {
-    let (shape, dtype, gamma_dtype) = (x.shape(), x.dtype(), gamma.dtype());
-    let (channels, empty) = (shape[1], shape.num_elements() == 0);
+    let (shape, dtype) = (x.shape(), x.dtype());
+    let empty = shape.num_elements() == 0;
     let (values, grad) = (flatten::<B>(x), flatten::<B>(grad));
-    let (wide, device) = (values.dtype(), values.device());
-    let [for_beta, for_gamma] = match empty {
+    let sums = match empty {
         true => {
-            let zeros = B::float_zeros(Shape::new([1, channels]), &device, wide.into());
+            let channels = Shape::new([1, shape[1]]);
+            let zeros = B::float_zeros(channels, &values.device(), values.dtype().into());
             [zeros.clone(), zeros]
         }
         false => B::gradient_sums(values.clone(), grad.clone(), &statistics),
     };
-
     let input = for_input.then(|| {
-        let counts = settings.weight > 0.0 && !empty;
-        let row = B::float_cat(vec![for_beta.clone(), for_gamma.clone()], 1);
-        // Not multiplied by 0, because ignored values may be infinite.
-        let row = match counts {
-            true => B::float_mul_scalar(row, Scalar::Float(settings.weight)),
-            false => B::float_zeros(Shape::new([1, 2 * channels]), &device, wide.into()),
-        };
-        let all = B::exchange(row, Exchange::all_reduce(&settings.group, ReduceOp::Sum));
-        // Divides by the weight, because the whole gradient is multiplied by it later.
-        let factor = if counts { settings.weight.recip() } else { 0.0 };
-        let mean = B::float_div(all, statistics.count.clone());
-        let mean = B::float_mul_scalar(mean, Scalar::Float(factor));
-        let means = [columns::<B>(&mean, 0..channels), columns::<B>(&mean, channels..2 * channels)];
-        let scale = B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone());
-        let input = B::input_gradient(values, grad, &statistics, means, scale);
+        let projection = project::<B>(&sums, gamma.clone(), &statistics, settings, empty);
+        let input = B::input_gradient(values, grad, &statistics, projection);
         B::float_reshape(cast::<B>(input, dtype), shape)
     });
-    let flat = |tensor| cast::<B>(B::float_reshape(tensor, Shape::new([channels])), gamma_dtype);
-    Gradients { input, gamma: flat(for_gamma), beta: flat(for_beta) }
+    Gradients::new(input, sums, &gamma)
+}
+
+impl<B: Backend> Gradients<B> {
+    /// Gradients from `sums` over this rank's samples, `[1, channels]` for beta and for gamma.
+    pub fn new(input: Option<FloatTensor<B>>, sums: [FloatTensor<B>; 2], gamma: &FloatTensor<B>) -> Self {
+        let [for_beta, for_gamma] =
+            sums.map(|tensor| cast::<B>(B::float_reshape(tensor, gamma.shape()), gamma.dtype()));
+        Self { input, gamma: for_gamma, beta: for_beta }
+    }
+}
+
+/// Means of the gradient over all ranks' batches, from `sums` of this rank, after one all-reduce.
+pub fn project<B: BatchNormPasses>(
+    sums: &[FloatTensor<B>; 2],
+    gamma: FloatTensor<B>,
+    statistics: &Statistics<B>,
+    settings: &Settings,
+    empty: bool,
+) -> Projection<B> {
+    let (channels, wide, device) = (sums[0].shape()[1], sums[0].dtype(), sums[0].device());
+    let counts = settings.weight > 0.0 && !empty;
+    let row = B::float_cat(sums.to_vec(), 1);
+    // Not multiplied by 0, because ignored values may be infinite.
+    let row = match counts {
+        true => B::float_mul_scalar(row, Scalar::Float(settings.weight)),
+        false => B::float_zeros(Shape::new([1, 2 * channels]), &device, wide.into()),
+    };
+    let all = B::exchange(row, Exchange::all_reduce(&settings.group, ReduceOp::Sum));
+    // Divides by the weight, because the whole gradient is multiplied by it later.
+    let factor = if counts { settings.weight.recip() } else { 0.0 };
+    let mean = B::float_div(all, statistics.count.clone());
+    let mean = B::float_mul_scalar(mean, Scalar::Float(factor));
+    let means = [columns::<B>(&mean, 0..channels), columns::<B>(&mean, channels..2 * channels)];
+    Projection { means, scale: B::float_mul(line::<B>(gamma, wide), statistics.inv_std.clone()) }
 }
 
 impl<B: Backend> Centred<B> {
@@ -172,7 +223,7 @@ fn combine<B: Backend>(
 }
 
 /// Reshapes to `[batch, channels, positions]`, in the type of the computation.
-fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+pub fn flatten<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let shape = x.shape();
     let wide = match x.dtype() {
         DType::F16 | DType::BF16 => DType::F32,

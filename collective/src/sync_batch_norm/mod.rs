@@ -5,6 +5,7 @@
 //! and one all-reduce in backward. Frozen or in inference, it is bit-identical to Burn's BatchNorm. Without a group
 //! or in a group of one rank it is so as well, except on a CPU, where the kernel is faster and rounds differently.
 
+mod activated;
 mod backend;
 mod convert;
 mod kernel;
@@ -15,14 +16,22 @@ pub(crate) use convert::check_precision;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
+use activated::{Activated, ActivatedBatchNormBackend};
 use backend::SyncBatchNormBackend;
-use burn::backend::Dispatch;
+use burn::backend::{Dispatch, DispatchTensor};
 use burn::config::Config;
 use burn::module::RunningState;
+use burn::nn::pool::MaxPool2d;
 use burn::nn::{BatchNorm, BatchNormConfig};
-use burn::tensor::{DType, Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use burn::tensor::{
+    DType, Device, FloatDType, Tensor, activation::relu, assert_shape, module::batch_norm_train,
+};
 use kernel::Settings;
-use kernels::host_tensor::is_host;
+use kernels::{
+    host_tensor::is_host,
+    layers::{relu_max_pool, relu_max_pool_windows},
+    pool::Windows,
+};
 use serde::{Deserialize, Serialize};
 
 /// Variance of a batch of `n` values per channel that updates the running variance.
@@ -138,25 +147,83 @@ impl SyncBatchNorm {
         }
     }
 
+    /// Computes `relu(self.forward(input))`, in training on a CPU in the same passes over the batch.
+    ///
+    /// # Panics
+    /// As [`SyncBatchNorm::forward`].
+    pub fn forward_relu<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        match self.is_fused(&input) {
+            true => Tensor::from_dispatch(self.forward_activated(input, None)),
+            false => relu(self.forward(input)),
+        }
+    }
+
+    /// Computes `pool.forward(relu(self.forward(input)))`, in training on a CPU in the same passes over the batch.
+    ///
+    /// The kernel supports windows with a stride equal to their size, without padding and dilation.
+    ///
+    /// # Panics
+    /// As [`SyncBatchNorm::forward`].
+    pub fn forward_relu_max_pool(&self, pool: &MaxPool2d, input: Tensor<4>) -> Tensor<4> {
+        match self.is_fused(&input).then(|| relu_max_pool_windows(pool, &input)).flatten() {
+            Some(windows) => Tensor::from_dispatch(self.forward_activated(input, Some(windows))),
+            None => relu_max_pool(pool, self.forward(input)),
+        }
+    }
+
+    /// Whether a kernel computes the ReLU along with the normalisation.
+    fn is_fused<const D: usize>(&self, input: &Tensor<D>) -> bool {
+        input.device().is_autodiff() && self.norm.training.is_enabled() && is_host(input)
+    }
+
+    fn forward_activated<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        windows: Option<Windows>,
+    ) -> DispatchTensor {
+        let solo = ProcessGroup::solo();
+        let group = self.group.as_ref().unwrap_or(&solo);
+        let activated = Activated { settings: self.settings(&input, group), windows };
+        let (output, mean, variance) = <Dispatch as ActivatedBatchNormBackend>::activated_batch_norm(
+            input.into_dispatch(),
+            self.norm.gamma.val().into_dispatch(),
+            self.norm.beta.val().into_dispatch(),
+            activated,
+        );
+        self.follow(group, mean, variance);
+        output
+    }
+
     fn forward_together<const D: usize>(&self, input: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
-        let [channels] = self.norm.gamma.shape().dims();
-        assert_shape!(input, [_, channels, ..]);
-        let settings = Settings {
-            group: group.clone(),
-            epsilon: self.norm.epsilon,
-            unbiased: self.running_variance == RunningVariance::Unbiased,
-            weight: batch_context::weight(),
-        };
+        let settings = self.settings(&input, group);
         let (output, mean, variance) = <Dispatch as SyncBatchNormBackend>::sync_batch_norm(
             input.into_dispatch(),
             self.norm.gamma.val().into_dispatch(),
             self.norm.beta.val().into_dispatch(),
             settings,
         );
-        if group.failure().is_none() {
-            self.follow(Tensor::from_dispatch(mean), Tensor::from_dispatch(variance));
-        }
+        self.follow(group, mean, variance);
         Tensor::from_dispatch(output)
+    }
+
+    /// # Panics
+    /// If the number of channels differs from that of gamma.
+    fn settings<const D: usize>(&self, input: &Tensor<D>, group: &ProcessGroup) -> Settings {
+        let [channels] = self.norm.gamma.shape().dims();
+        assert_shape!(input, [_, channels, ..]);
+        Settings {
+            group: group.clone(),
+            epsilon: self.norm.epsilon,
+            unbiased: self.running_variance == RunningVariance::Unbiased,
+            weight: batch_context::weight(),
+        }
+    }
+
+    /// Updates the running statistics with those of all ranks' batches, unless the group has failed.
+    fn follow(&self, group: &ProcessGroup, mean: DispatchTensor, variance: DispatchTensor) {
+        if group.failure().is_none() {
+            self.update(Tensor::from_dispatch(mean), Tensor::from_dispatch(variance));
+        }
     }
 
     /// Computes Burn's BatchNorm, except for the running variance.
@@ -167,20 +234,20 @@ impl SyncBatchNorm {
         let (gamma, beta) = (self.norm.gamma.val(), self.norm.beta.val());
         let result = batch_norm_train(input, gamma, beta, self.norm.epsilon);
         let unbiased = count as f64 / count.saturating_sub(1).max(1) as f64;
-        self.follow(result.mean, result.variance.mul_scalar(unbiased));
+        self.update(result.mean, result.variance.mul_scalar(unbiased));
         result.output
     }
 
     /// Updates the running statistics with a batch's.
-    fn follow(&self, mean: Tensor<1>, variance: Tensor<1>) {
+    fn update(&self, mean: Tensor<1>, variance: Tensor<1>) {
         let momentum = self.norm.momentum;
-        let update = |running: &RunningState<Tensor<1>>, new: Tensor<1>| {
+        let blend = |running: &RunningState<Tensor<1>>, new: Tensor<1>| {
             let old = running.value_sync().to_device(&new.device());
             let new = new.detach().cast(FloatDType::from(old.dtype()));
             let moved = old.mul_scalar(1.0 - momentum).add(new.mul_scalar(momentum));
             running.update(moved.detach());
         };
-        update(&self.norm.running_mean, mean);
-        update(&self.norm.running_var, variance);
+        blend(&self.norm.running_mean, mean);
+        blend(&self.norm.running_var, variance);
     }
 }

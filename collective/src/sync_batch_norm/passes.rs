@@ -11,6 +11,9 @@ use kernels::{
     host_tensor::{Host, contiguous, tensor, values as host},
 };
 
+/// Minimum number of values per channel from which a batch's anchor is computed, if there are as many.
+const SAMPLE: usize = 256;
+
 /// Statistics of all ranks' batches, `[1, channels]` each.
 #[derive(Clone, Debug)]
 pub struct Statistics<B: Backend> {
@@ -31,6 +34,13 @@ pub struct Centred<B: Backend> {
     pub anchor: FloatTensor<B>,
     pub rest: FloatTensor<B>,
     pub variance: FloatTensor<B>,
+}
+
+/// Constants of the input's gradient, `[1, channels]` each.
+pub struct Projection<B: Backend> {
+    /// Means of the output's gradient and along the normalised values.
+    pub means: [FloatTensor<B>; 2],
+    pub scale: FloatTensor<B>,
 }
 
 /// Batch normalisation's passes over a batch.
@@ -58,15 +68,14 @@ pub trait BatchNormPasses: CollectiveBackend {
         operations::gradient_sums(values, grad, statistics)
     }
 
-    /// Subtracts `means` (of `grad`, and along the normalised values) from `grad` and multiplies by `scale`.
+    /// Subtracts the projection's means from `grad` and multiplies by its scale.
     fn input_gradient(
         values: FloatTensor<Self>,
         grad: FloatTensor<Self>,
         statistics: &Statistics<Self>,
-        means: [FloatTensor<Self>; 2],
-        scale: FloatTensor<Self>,
+        projection: Projection<Self>,
     ) -> FloatTensor<Self> {
-        operations::input_gradient(values, grad, statistics, means, scale)
+        operations::input_gradient(values, grad, statistics, projection)
     }
 }
 
@@ -82,9 +91,12 @@ impl BatchNormPasses for Flex {
         let shape = values.shape().dims();
         let count = (shape[0] * shape[2]) as f64;
         let x = |centres| batch_norm::Centred { values: host(&values), centres };
-        let sums = batch_norm::sums(x(None), x(None), shape);
-        // Rounded to f32; `rest` is relative to it.
-        let anchor: Vec<f32> = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
+        // Means of some images. An anchor is at most √(values per channel / SAMPLE) deviations from the batch's mean, so
+        // that differences lose few digits.
+        let images = SAMPLE.div_ceil(shape[2]).min(shape[0]);
+        let some = batch_norm::sums(x(None), x(None), [images, shape[1], shape[2]]);
+        let anchor: Vec<f32> =
+            some.iter().map(|[sum, _]| (sum / (images * shape[2]) as f64) as f32).collect();
         let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), shape);
         let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
         let variance = sums.iter().map(|[sum, squares]| {
@@ -114,41 +126,48 @@ impl BatchNormPasses for Flex {
         let (values, grad) = (contiguous(values), contiguous(grad));
         let x = batch_norm::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
         let gradient = batch_norm::Centred { values: host(&grad), centres: None };
-        let sums = batch_norm::sums(gradient, x, values.shape().dims());
-        let along = (sums.iter().zip(host(&statistics.offset)).zip(host(&statistics.inv_std))).map(
-            |(([sum, along], &offset), &inv_std)| {
-                ((along - sum * f64::from(offset)) * f64::from(inv_std)) as f32
-            },
-        );
-        let along = line(along.collect());
-        [line(sums.iter().map(|[sum, _]| *sum as f32).collect()), along]
+        gradient_lines(&batch_norm::sums(gradient, x, values.shape().dims()), statistics)
     }
 
     fn input_gradient(
         values: Host,
         grad: Host,
         statistics: &Statistics<Self>,
-        means: [Host; 2],
-        scale: Host,
+        projection: Projection<Self>,
     ) -> Host {
         if values.dtype() != DType::F32 {
-            return operations::input_gradient(values, grad, statistics, means, scale);
+            return operations::input_gradient(values, grad, statistics, projection);
         }
         let (values, grad) = (contiguous(values), contiguous(grad));
-        let (offset, inv_std) = (host(&statistics.offset), host(&statistics.inv_std));
-        let (scale, mean, along) = (host(&scale), host(&means[0]), host(&means[1]));
-        let lines: Vec<Affine> = (0..scale.len())
-            .map(|channel| {
-                let slope = -scale[channel] * along[channel] * inv_std[channel];
-                let constant = -scale[channel] * mean[channel] - slope * offset[channel];
-                Affine { factors: [scale[channel], slope], constant }
-            })
-            .collect();
+        let lines = projected_lines(statistics, &projection);
         let x = batch_norm::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
         let gradient = batch_norm::Centred { values: host(&grad), centres: None };
         let shape = values.shape().dims();
         tensor(batch_norm::apply(&lines, gradient, Some(x), shape), shape)
     }
+}
+
+/// Sums of the gradient, and along the normalised values, from sums relative to the anchor. `[1, channels]` each.
+pub fn gradient_lines(sums: &[[f64; 2]], statistics: &Statistics<Flex>) -> [Host; 2] {
+    let constants = host(&statistics.offset).iter().zip(host(&statistics.inv_std));
+    let along = sums.iter().zip(constants).map(|([sum, along], (&offset, &inv_std))| {
+        ((along - sum * f64::from(offset)) * f64::from(inv_std)) as f32
+    });
+    let along = line(along.collect());
+    [line(sums.iter().map(|[sum, _]| *sum as f32).collect()), along]
+}
+
+/// Each channel's map from the output's gradient and the input relative to the anchor to the input's gradient.
+pub fn projected_lines(statistics: &Statistics<Flex>, projection: &Projection<Flex>) -> Vec<Affine> {
+    let (offset, inv_std) = (host(&statistics.offset), host(&statistics.inv_std));
+    let [mean, along] = projection.means.each_ref().map(|means| host(means));
+    let scale = host(&projection.scale);
+    let lines = (0..scale.len()).map(|channel| {
+        let slope = -scale[channel] * along[channel] * inv_std[channel];
+        let constant = -scale[channel] * mean[channel] - slope * offset[channel];
+        Affine { factors: [scale[channel], slope], constant }
+    });
+    lines.collect()
 }
 
 /// `[1, channels]`
@@ -159,7 +178,7 @@ fn line(values: Vec<f32>) -> Host {
 
 /// The same in operations of any backend.
 mod operations {
-    use super::{Centred, Statistics};
+    use super::{Centred, Projection, Statistics};
     use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
     use burn::tensor::Shape;
 
@@ -195,8 +214,7 @@ mod operations {
         values: FloatTensor<B>,
         grad: FloatTensor<B>,
         statistics: &Statistics<B>,
-        means: [FloatTensor<B>; 2],
-        scale: FloatTensor<B>,
+        Projection { means, scale }: Projection<B>,
     ) -> FloatTensor<B> {
         let [mean, along] = means.map(per_channel::<B>);
         let projected = B::float_mul(normalised::<B>(values, statistics), along);

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod activated;
 mod batches;
 mod conversion;
 mod equality;

@@ -10,7 +10,7 @@ use burn::nn::{
     conv::Conv2d,
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
 };
-use burn::tensor::{Device, Int, Tensor, activation::relu};
+use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use collective::{data_parallel::ParallelStep, metric::Classification, sync_batch_norm::SyncBatchNorm};
 use kernels::layers;
@@ -75,7 +75,7 @@ impl ResNet {
 
     /// Maps pictures `[batch, channels, side, side]` to logits `[batch, classes]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
-        let mut x = relu(self.bn1.forward(layers::conv(&self.conv1, pictures)));
+        let mut x = self.bn1.forward_relu(layers::conv(&self.conv1, pictures));
         for block in self.layer1.iter().chain(&self.layer2).chain(&self.layer3) {
             x = block.forward(x);
         }

@@ -80,11 +80,11 @@ impl Net {
     /// Maps images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
         let x = match &self.bn1 {
-            Some(norm) => self.relu.forward(norm.forward(layers::conv(&self.conv1, images))),
+            Some(norm) => norm.forward_relu(layers::conv(&self.conv1, images)),
             None => layers::conv_relu(&self.conv1, images),
         }; // [batch, 32, 26, 26]
         let x = match &self.bn2 {
-            Some(norm) => layers::relu_max_pool(&self.pool, norm.forward(layers::conv(&self.conv2, x))),
+            Some(norm) => norm.forward_relu_max_pool(&self.pool, layers::conv(&self.conv2, x)),
             None => layers::conv_relu_max_pool(&self.conv2, &self.pool, x),
         }; // [batch, 64, 12, 12]
         let x = layers::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]

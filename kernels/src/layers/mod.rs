@@ -22,7 +22,7 @@ pub use dropout::dropout;
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
-pub use pool::relu_max_pool;
+pub use pool::{relu_max_pool, relu_max_pool_windows};
 pub use sgd::Sgd;
 
 #[cfg(test)]

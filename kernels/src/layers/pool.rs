@@ -20,14 +20,19 @@ use std::sync::Arc;
 ///
 /// The kernel supports windows with a stride equal to their size, without padding and dilation.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    let fits = side_by_side(layer) && is_host(&x);
-    match fits.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten() {
+    match relu_max_pool_windows(layer, &x) {
         Some(windows) => {
             let pooled = <Dispatch as PoolBackend>::kernel_relu_max_pool2d(x.into_dispatch(), windows);
             Tensor::from_dispatch(pooled)
         }
         None => layer.forward(relu(x)),
     }
+}
+
+/// The windows of [`relu_max_pool`]'s kernel; `None` where Burn's operations are used.
+pub fn relu_max_pool_windows(layer: &MaxPool2d, x: &Tensor<4>) -> Option<Windows> {
+    let fits = side_by_side(layer) && is_host(x);
+    fits.then(|| Windows::new(x.dims(), layer.kernel_size)).flatten()
 }
 
 /// Whether windows do not overlap, so that each value is in at most one.

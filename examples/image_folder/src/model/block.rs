@@ -35,7 +35,7 @@ impl Block {
 
     /// Maps `[batch, from, height, width]` to `[batch, to, ⌈height / stride⌉, ⌈width / stride⌉]`.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let y = relu(self.bn1.forward(layers::conv(&self.conv1, x.clone())));
+        let y = self.bn1.forward_relu(layers::conv(&self.conv1, x.clone()));
         let y = self.bn2.forward(layers::conv(&self.conv2, y));
         let shortcut = match &self.downsample {
             Some((conv, norm)) => norm.forward(layers::conv(conv, x)),

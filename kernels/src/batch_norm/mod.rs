@@ -1,6 +1,16 @@
-//! Passes of batch normalisation: sums over the channels of a batch and an affine map per channel.
+//! Passes of batch normalisation: sums over the channels of a batch and an affine map per channel, also followed by
+//! ReLU, or by ReLU and max-pooling.
 //!
 //! Batches are `[batch, channels, positions]`.
+
+mod pooled;
+mod relu;
+#[cfg(test)]
+mod tests;
+
+pub use crate::affine::{Affine, Centred};
+pub use pooled::PooledGradient;
+pub use relu::{ReluGradient, relu};
 
 use crate::{
     parallel,
@@ -8,23 +18,6 @@ use crate::{
 };
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
-
-/// Values of a batch, from which each channel's centre is subtracted.
-#[derive(Clone, Copy)]
-pub struct Centred<'a> {
-    /// Shape `[batch, channels, positions]`.
-    pub values: &'a [f32],
-    /// One centre per channel; `None` means zeros.
-    pub centres: Option<&'a [f32]>,
-}
-
-impl<'a> Centred<'a> {
-    #[inline(always)]
-    fn plane(&self, number: usize, channels: usize, positions: usize) -> (&'a [f32], f32) {
-        let centre = self.centres.map_or(0.0, |centres| centres[number % channels]);
-        (&self.values[number * positions..][..positions], centre)
-    }
-}
 
 /// Sums `a` and `a` × `b` over each channel.
 ///
@@ -48,9 +41,14 @@ pub fn sums(a: Centred, b: Centred, [batch, channels, positions]: [usize; 3]) ->
             sums
         },
     );
+    totals(parts, channels)
+}
+
+/// Adds up the images' sums in image order.
+fn totals(images: Vec<Vec<[f32; 2]>>, channels: usize) -> Vec<[f64; 2]> {
     let mut totals = vec![[0.0; 2]; channels];
-    for part in parts {
-        for (total, sums) in totals.iter_mut().zip(part) {
+    for sums in images {
+        for (total, sums) in totals.iter_mut().zip(sums) {
             total[0] += f64::from(sums[0]);
             total[1] += f64::from(sums[1]);
         }
@@ -104,15 +102,6 @@ fn plane_sums<S: Simd>(simd: S, a: &[f32], centre_a: f32, b: &[f32], centre_b: f
     [first, second]
 }
 
-/// A channel's affine map: `factors[0] × a + factors[1] × b + constant`.
-#[derive(Clone, Copy, Debug)]
-pub struct Affine {
-    /// Factors of `a` and `b`.
-    pub factors: [f32; 2],
-    /// Added constant.
-    pub constant: f32,
-}
-
 /// Applies each channel's affine map to `a`, and to `b` if there is one.
 ///
 /// # Panics
@@ -163,37 +152,5 @@ impl WithSimd for Lines<'_> {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHAPE: [usize; 3] = [3, 2, 37];
-
-    fn batch(seed: usize) -> Vec<f32> {
-        (0..SHAPE.iter().product()).map(|at| ((at * 7 + seed) % 23) as f32 * 0.5 - 4.0).collect()
-    }
-
-    #[test]
-    fn sums_equal_a_plain_loop_for_every_number_of_threads() {
-        let (a, b, centres) = (batch(1), batch(5), [0.5, -2.0]);
-        let [_, channels, positions] = SHAPE;
-        let mut wanted = [[0.0f64; 2]; 2];
-        for (at, (a, b)) in a.iter().zip(&b).enumerate() {
-            let channel = at / positions % channels;
-            let b = b - centres[channel];
-            wanted[channel][0] += f64::from(*a);
-            wanted[channel][1] += f64::from(a * b);
-        }
-        let with = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-            let b = Centred { values: &b, centres: Some(&centres) };
-            pool.install(|| sums(Centred { values: &a, centres: None }, b, SHAPE))
-        };
-        // Multiples of a quarter, and small, so that the sums are exact.
-        assert_eq!(with(1), wanted);
-        assert_eq!(with(3), wanted);
     }
 }

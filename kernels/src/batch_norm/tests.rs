@@ -1,0 +1,145 @@
+//! Comparison of the passes with plain loops and with one another.
+
+use super::{Affine, Centred, PooledGradient, ReluGradient, apply, relu, sums};
+use crate::{
+    pool::{self, Mapped, Windows},
+    tests::{assert_close, everywhere, noise},
+};
+
+const SHAPE: [usize; 3] = [3, 2, 37];
+
+fn batch(seed: usize) -> Vec<f32> {
+    (0..SHAPE.iter().product()).map(|at| ((at * 7 + seed) % 23) as f32 * 0.5 - 4.0).collect()
+}
+
+#[test]
+fn sums_equal_a_plain_loop_for_every_number_of_threads() {
+    let (a, b, centres) = (batch(1), batch(5), [0.5, -2.0]);
+    let [_, channels, positions] = SHAPE;
+    let mut wanted = [[0.0f64; 2]; 2];
+    for (at, (a, b)) in a.iter().zip(&b).enumerate() {
+        let channel = at / positions % channels;
+        let b = b - centres[channel];
+        wanted[channel][0] += f64::from(*a);
+        wanted[channel][1] += f64::from(a * b);
+    }
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        let b = Centred { values: &b, centres: Some(&centres) };
+        pool.install(|| sums(Centred { values: &a, centres: None }, b, SHAPE))
+    };
+    // Multiples of a quarter, and small, so that the sums are exact.
+    assert_eq!(with(1), wanted);
+    assert_eq!(with(3), wanted);
+}
+
+#[test]
+fn batch_norm_passes_equal_plain_loops() {
+    let shape = [3, 2, 37];
+    let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
+    let given =
+        [Affine { factors: [2.0, -1.0], constant: 0.25 }, Affine { factors: [0.5, 4.0], constant: -3.0 }];
+    everywhere(|width| {
+        let (plain, centred) =
+            (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
+        let (mut totals, mut lines) = ([[0.0; 2]; 2], Vec::new());
+        for at in 0..a.len() {
+            let channel = at / 37 % 2;
+            let (a, b) = (f64::from(a[at]), f64::from(b[at] - centres[channel]));
+            totals[channel][0] += a;
+            totals[channel][1] += a * b;
+            let Affine { factors, constant } = given[channel];
+            lines.push(f64::from(factors[0]) * a + f64::from(factors[1]) * b + f64::from(constant));
+        }
+        let ours = sums(plain, centred, shape).concat();
+        let ours: Vec<f32> = ours.into_iter().map(|sum| sum as f32).collect();
+        assert_close(&ours, totals.as_flattened(), width);
+        assert_close(&apply(&given, plain, Some(centred), shape), &lines, width);
+    });
+}
+
+#[test]
+#[should_panic(expected = "an image that fits in memory")]
+fn overflowing_planes_are_rejected() {
+    // In wrapping arithmetic, two such planes have two values.
+    let positions = (1 << (usize::BITS - 1)) + 1;
+    let line = Affine { factors: [1.0, 0.0], constant: 0.0 };
+    drop(apply(&[line; 2], Centred { values: &[], centres: None }, None, [1, 2, positions]));
+}
+
+const MAPS: [Affine; 2] =
+    [Affine { factors: [1.5, 0.0], constant: 0.25 }, Affine { factors: [-0.5, 0.0], constant: 0.1 }];
+const LINES: [Affine; 2] =
+    [Affine { factors: [2.0, -1.0], constant: 0.25 }, Affine { factors: [0.5, 4.0], constant: -3.0 }];
+
+fn totals(sums: &[[f64; 2]]) -> Vec<f32> {
+    sums.as_flattened().iter().map(|sum| *sum as f32).collect()
+}
+
+#[test]
+fn relu_in_the_same_pass_equals_relu_after_it_to_the_bit() {
+    let (x, gradient, shape) = (noise(7, 222), noise(8, 222), [3, 2, 37]);
+    let x = Centred { values: &x, centres: Some(&[0.5, -2.0]) };
+    everywhere(|width| {
+        let normalised = apply(&MAPS, x, None, shape);
+        let positive: Vec<f32> = normalised.iter().map(|value| value.max(0.0)).collect();
+        assert!(positive.contains(&0.0) && relu(&MAPS, x, shape) == positive, "{width}");
+
+        let passed: Vec<f32> =
+            gradient.iter().zip(&positive).map(|(g, y)| if *y > 0.0 { *g } else { 0.0 }).collect();
+        let plain = Centred { values: &passed, centres: None };
+        let fused = ReluGradient { values: &gradient, outputs: &MAPS, x };
+        assert!(fused.apply(&LINES, shape) == apply(&LINES, plain, Some(x), shape), "{width}");
+        let wanted = sums(plain, x, shape);
+        assert_close(&totals(&fused.sums(shape)), wanted.as_flattened(), width);
+    });
+}
+
+#[test]
+fn pooling_in_the_same_pass_equals_pooling_after_it_to_the_bit() {
+    everywhere(|width| {
+        for (kernel, size) in [([2, 2], [24, 24]), ([2, 2], [7, 5]), ([3, 1], [9, 4]), ([1, 4], [3, 17])] {
+            let what = format!("{width}, {kernel:?} of {size:?}");
+            let windows = Windows::new([3, 2, size[0], size[1]], kernel).expect("covered");
+            let shape = [3, 2, size[0] * size[1]];
+            let x = noise(3, shape.iter().product());
+            let x = Centred { values: &x, centres: Some(&[0.25, -0.5]) };
+            let Mapped { values, taken, inputs } = pool::forward_mapped(&MAPS, x, &windows);
+            let wanted = pool::forward(&apply(&MAPS, x, None, shape), &windows);
+            assert!(values.contains(&0.0) && (&values, &taken) == (&wanted.0, &wanted.1), "{what}");
+
+            let gradient = noise(4, values.len());
+            let spread = pool::backward(&gradient, &taken, &windows);
+            let plain = Centred { values: &spread, centres: None };
+            let fused =
+                PooledGradient { values: &gradient, taken: &taken, inputs: &inputs, windows: &windows, x };
+            assert!(fused.apply(&LINES) == apply(&LINES, plain, Some(x), shape), "{what}");
+            assert_close(&totals(&fused.sums()), sums(plain, x, shape).as_flattened(), &what);
+        }
+    });
+}
+
+#[test]
+fn passes_with_relu_and_pooling_are_bit_identical_for_every_number_of_threads() {
+    let windows = Windows::new([5, 2, 8, 6], [2, 2]).expect("covered");
+    let (x, gradient, shape) = (noise(1, 480), noise(2, 480), [5, 2, 48]);
+    let with = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| {
+            let x = Centred { values: &x, centres: Some(&[0.25, -0.5]) };
+            let pooled = pool::forward_mapped(&MAPS, x, &windows);
+            let through_relu = ReluGradient { values: &gradient, outputs: &MAPS, x };
+            let through_pool = PooledGradient {
+                values: &gradient[..120],
+                taken: &pooled.taken,
+                inputs: &pooled.inputs,
+                windows: &windows,
+                x,
+            };
+            let sums = [through_relu.sums(shape), through_pool.sums()];
+            let gradients = [through_relu.apply(&LINES, shape), through_pool.apply(&LINES)];
+            (relu(&MAPS, x, shape), pooled.clone(), sums, gradients)
+        })
+    };
+    assert!(with(1) == with(3));
+}
