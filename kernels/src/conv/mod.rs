@@ -1,4 +1,4 @@
-//! Two-dimensional convolution with stride 1.
+//! Two-dimensional convolution with stride 1; `strided` reduces other strides to it.
 //!
 //! No patch matrix (im2col) is built. A tap of one channel reads 48 consecutive output positions as three
 //! vectors, because the rows of an image follow each other in memory. Positions at which the kernel
@@ -12,12 +12,14 @@ mod forward;
 mod geometry;
 mod padded;
 mod source;
+mod strided;
 mod weights;
 mod winograd;
 
 pub use forward::Filters;
 pub use geometry::Geometry;
 pub use source::{Gradient, Pooled, Whole};
+pub use strided::Strided;
 
 use crate::pool::{self, Windows};
 

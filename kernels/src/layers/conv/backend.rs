@@ -1,6 +1,6 @@
 //! Convolution and its gradients as an operation of Burn's Flex backend.
 
-use super::{Epilogue, Settings};
+use super::{Epilogue, Settings, Shape};
 use crate::conv::{self, Filters, Gradient, Pooled, Whole};
 use crate::host_tensor::{Host, contiguous, tensor, values};
 use burn::backend::{
@@ -14,7 +14,7 @@ use burn::backend::{
     backend_extension,
     tensor::FloatTensor,
 };
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 /// A Burn backend with the convolution of this crate.
 #[backend_extension(Autodiff, Flex)]
@@ -47,12 +47,22 @@ enum Passed {
     Taken(Arc<Vec<u8>>),
 }
 
-fn forward(parts: [Host; 3], Settings { geometry, epilogue }: Settings) -> (Host, Passed) {
+/// Images and weights of the convolution with stride 1.
+fn folded<'a>(shape: &Shape, x: &'a Host, weight: &'a Host) -> [Cow<'a, [f32]>; 2] {
+    let (x, weight) = (values(x), values(weight));
+    match shape {
+        Shape::Plain(_) => [Cow::Borrowed(x), Cow::Borrowed(weight)],
+        Shape::Strided(strided) => [Cow::Owned(strided.fold(x)), Cow::Owned(strided.fold_weights(weight))],
+    }
+}
+
+fn forward(parts: [Host; 3], Settings { shape, epilogue }: Settings) -> (Host, Passed) {
     let [x, weight, bias] = parts.map(contiguous);
-    let (taps, weight) = (geometry.taps(), values(&weight));
+    let (geometry, [x, weight]) = (shape.geometry(), folded(&shape, &x, &weight));
+    let taps = geometry.taps();
     let weight = |filter, tap| weight[filter * taps + tap];
     let filters = |relu| Filters { weight: &weight, bias: Some(values(&bias)), relu };
-    let plain = |relu| tensor(conv::forward(geometry, values(&x), filters(relu)), geometry.outputs());
+    let plain = |relu| tensor(conv::forward(geometry, &x, filters(relu)), geometry.outputs());
     match epilogue {
         Epilogue::Nothing => (plain(false), Passed::All),
         Epilogue::Relu => {
@@ -60,7 +70,7 @@ fn forward(parts: [Host; 3], Settings { geometry, epilogue }: Settings) -> (Host
             (output.clone(), Passed::Positive(output))
         }
         Epilogue::Pooled => {
-            let (output, taken) = conv::forward_pooled(geometry, values(&x), filters(false));
+            let (output, taken) = conv::forward_pooled(geometry, &x, filters(false));
             let ([batch, filters, ..], [height, width]) = (geometry.outputs(), geometry.pooled());
             (tensor(output, [batch, filters, height, width]), Passed::Taken(Arc::new(taken)))
         }
@@ -83,10 +93,11 @@ impl Backward<Flex, 3> for ConvBackward {
 
     fn backward(self, ops: Ops<ConvState, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let [x_node, weight_node, bias_node] = ops.parents;
-        let ConvState { x, weight, passed, settings: Settings { geometry, .. } } = ops.state;
+        let ConvState { x, weight, passed, settings: Settings { shape, .. } } = ops.state;
         let grad = contiguous(grads.consume::<Flex>(&ops.node));
         let [x, weight] = [x, weight].map(|node| contiguous(checkpointer.retrieve_node_output::<Host>(node)));
-        let (x, weight, grad) = (values(&x), values(&weight), values(&grad));
+        let (geometry, [x, weight]) = (shape.geometry(), folded(&shape, &x, &weight));
+        let grad = values(&grad);
         let gradient = match &passed {
             Passed::All => Gradient::Whole(Whole { values: grad, output: None }),
             Passed::Positive(output) => Gradient::Whole(Whole { values: grad, output: Some(values(output)) }),
@@ -94,17 +105,25 @@ impl Backward<Flex, 3> for ConvBackward {
         };
 
         if weight_node.is_some() || bias_node.is_some() {
-            let (for_weight, for_bias) = conv::gradients(geometry, x, gradient);
+            let (for_weight, for_bias) = conv::gradients(geometry, &x, gradient);
             if let Some(node) = weight_node {
-                grads.register::<Flex>(node.id, tensor(for_weight, geometry.weights()));
+                let for_weight = match shape {
+                    Shape::Plain(_) => tensor(for_weight, geometry.weights()),
+                    Shape::Strided(strided) => tensor(strided.unfold_weights(&for_weight), strided.weights()),
+                };
+                grads.register::<Flex>(node.id, for_weight);
             }
             if let Some(node) = bias_node {
                 grads.register::<Flex>(node.id, tensor(for_bias, [geometry.weights()[0]]));
             }
         }
         if let Some(node) = x_node {
-            let result = conv::input_gradient(geometry, weight, gradient);
-            grads.register::<Flex>(node.id, tensor(result, geometry.inputs()));
+            let result = conv::input_gradient(geometry, &weight, gradient);
+            let result = match shape {
+                Shape::Plain(_) => tensor(result, geometry.inputs()),
+                Shape::Strided(strided) => tensor(strided.unfold(&result), strided.inputs()),
+            };
+            grads.register::<Flex>(node.id, result);
         }
     }
 }

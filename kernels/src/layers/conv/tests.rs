@@ -12,28 +12,29 @@ struct Case {
     kernel: [usize; 2],
     padding: [usize; 2],
     dilation: [usize; 2],
+    /// 1 with a dilation.
+    stride: [usize; 2],
     bias: bool,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
     // Many 3 × 3 kernels, because they use the Winograd path.
     let kernel = prop_oneof![Just([3, 3]), [1..=4usize, 1..=4]];
-    let dilation = prop_oneof![Just([1, 1]), [1..=2usize, 1..=3]];
+    let spread = prop_oneof![
+        Just(([1, 1], [1, 1])),
+        [1..=2usize, 1..=3].prop_map(|dilation| (dilation, [1, 1])),
+        [1..=3usize, 1..=4].prop_map(|stride| ([1, 1], stride)),
+    ];
     let sides = prop_oneof![(1..=5usize, 1..=40usize), (16..=36usize, 32..=40usize)];
-    (1..=10usize, sides, kernel, dilation, any::<bool>())
-        .prop_flat_map(|(batch, (channels, filters), kernel, dilation, bias)| {
+    (1..=10usize, sides, kernel, spread, any::<bool>())
+        .prop_flat_map(|(batch, (channels, filters), kernel, (dilation, stride), bias)| {
             let reach = [0, 1].map(|axis| dilation[axis] * (kernel[axis] - 1));
             let sizes = reach.map(|reach| reach + 1..=reach + 30);
             let paddings = reach.map(|reach| 0..=reach);
-            (Just((batch, channels, filters, kernel, dilation, bias)), sizes, paddings)
+            (Just((batch, channels, filters, kernel, dilation, stride, bias)), sizes, paddings)
         })
-        .prop_map(|((batch, channels, filters, kernel, dilation, bias), [height, width], padding)| Case {
-            image: [batch, channels, height, width],
-            filters,
-            kernel,
-            padding,
-            dilation,
-            bias,
+        .prop_map(|((batch, channels, filters, kernel, dilation, stride, bias), [height, width], padding)| {
+            Case { image: [batch, channels, height, width], filters, kernel, padding, dilation, stride, bias }
         })
 }
 
@@ -59,6 +60,7 @@ fn layer(case: Case, device: &Device) -> Conv2d {
     Conv2dConfig::new([case.image[1], case.filters], case.kernel)
         .with_padding(PaddingConfig2d::Explicit(top, left, top, left))
         .with_dilation(case.dilation)
+        .with_stride(case.stride)
         .with_bias(case.bias)
         .init(device)
 }
@@ -93,7 +95,7 @@ proptest! {
         let device = Device::flex().autodiff();
         let (layer, pool) = (layer(case, &device), MaxPool2dConfig::new(kernel).with_strides(kernel).init());
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-        let output = covered(&layer, &x).expect("covered").output();
+        let output = covered(&layer, &x).expect("covered").geometry().output();
         prop_assume!((0..2).all(|axis| output[axis] >= kernel[axis]));
         let at_once = run(&layer, &x, |x| conv_relu_max_pool(&layer, &pool, x));
         prop_assert_eq!(at_once, run(&layer, &x, |x| relu_max_pool(&pool, conv(&layer, x))));
@@ -103,7 +105,7 @@ proptest! {
 /// Bit-identical with one thread and with three.
 #[test]
 fn results_are_bit_identical_for_every_number_of_threads() {
-    for channels in [3, 32] {
+    for (channels, stride) in [(3, 1), (32, 1), (8, 2)] {
         let device = Device::flex().autodiff();
         let case = Case {
             image: [21, channels, 11, 9],
@@ -111,6 +113,7 @@ fn results_are_bit_identical_for_every_number_of_threads() {
             kernel: [3, 3],
             padding: [1, 1],
             dilation: [1, 1],
+            stride: [stride; 2],
             bias: true,
         };
         let layer = layer(case, &device);
@@ -130,7 +133,7 @@ fn unsupported_shapes_use_burns_operation() {
     let x = Tensor::<4>::random([2, 4, 9, 9], Distribution::Normal(0.0, 1.0), &device);
     let base = || Conv2dConfig::new([4, 6], [3, 3]);
     let layers = [
-        base().with_stride([2, 2]),
+        base().with_stride([2, 2]).with_dilation([2, 2]),
         base().with_groups(2),
         base().with_padding(PaddingConfig2d::Same),
         base().with_padding(PaddingConfig2d::Explicit(3, 3, 3, 3)),
@@ -154,6 +157,7 @@ fn relu_propagates_nan() {
         kernel: [3, 3],
         padding: [0, 0],
         dilation: [1, 1],
+        stride: [1, 1],
         bias: true,
     };
     let x = Tensor::<4>::full(case.image, f32::NAN, &device);
