@@ -58,7 +58,7 @@ fn every_listing_of_rust_is_compiled() {
 #[test]
 fn every_program_of_the_course_is_an_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the manifest");
+    let manifest = fs::read_to_string(root.join("examples/Cargo.toml")).expect("the manifest");
     for folder in ["book/code/src/bin", "book/code/migration"] {
         for entry in fs::read_dir(root.join(folder)).expect("the programs") {
             let path = entry.expect("an entry").path();
@@ -67,8 +67,8 @@ fn every_program_of_the_course_is_an_example() {
             if is_program {
                 let path = format!("{folder}/{}", path.file_name().expect("a name").to_string_lossy());
                 assert!(
-                    manifest.contains(&format!("path = \"{path}\"")),
-                    "{path} is not an example of Cargo.toml"
+                    manifest.contains(&format!("path = \"../{path}\"")),
+                    "{path} is not an example of examples/Cargo.toml"
                 );
             }
         }
