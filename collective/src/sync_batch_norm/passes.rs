@@ -160,7 +160,7 @@ pub fn gradient_lines(sums: &[[f64; 2]], statistics: &Statistics<Flex>) -> [Host
 /// Each channel's map from the output's gradient and the input relative to the anchor to the input's gradient.
 pub fn projected_lines(statistics: &Statistics<Flex>, projection: &Projection<Flex>) -> Vec<Affine> {
     let (offset, inv_std) = (host(&statistics.offset), host(&statistics.inv_std));
-    let [mean, along] = projection.means.each_ref().map(|means| host(means));
+    let [mean, along] = projection.means.each_ref().map(host);
     let scale = host(&projection.scale);
     let lines = (0..scale.len()).map(|channel| {
         let slope = -scale[channel] * along[channel] * inv_std[channel];
