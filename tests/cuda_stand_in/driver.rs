@@ -18,6 +18,7 @@ mod fiber;
 mod kernel;
 mod memory;
 mod overlap;
+mod pages;
 mod settings;
 mod stream;
 

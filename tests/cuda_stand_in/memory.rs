@@ -5,20 +5,19 @@
 
 use crate::{
     INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status, fault,
+    pages::{self, PAGE},
     settings::{collects_sources, count, fails_from, lock},
     stream::{self, Operation},
 };
 use std::{
     collections::BTreeMap,
-    ffi::c_void,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-const PAGE: usize = 4096;
-/// Size of the reserved address range. The kernel provides pages on first write.
+/// Size of the reserved address range.
 const RANGE: usize = 256 << 30;
 
 struct Memory {
@@ -29,30 +28,26 @@ struct Memory {
     /// Sizes of page-locked host memory by address.
     pinned: BTreeMap<usize, usize>,
     open: bool,
+    /// How often the device had no work.
+    idle: usize,
 }
 
-static MEMORY: Mutex<Memory> =
-    Mutex::new(Memory { start: 0, next: 0, live: BTreeMap::new(), pinned: BTreeMap::new(), open: false });
+const ALWAYS: usize = 64;
+const EVERY: usize = 16;
 
-unsafe extern "C" {
-    fn mmap(at: *mut c_void, length: usize, access: i32, flags: i32, file: i32, offset: i64) -> *mut c_void;
-    fn mprotect(at: *mut c_void, length: usize, access: i32) -> i32;
-    fn madvise(at: *mut c_void, length: usize, advice: i32) -> i32;
-}
-const NONE: i32 = 0;
-const READ_WRITE: i32 = 3;
-/// MAP_PRIVATE, MAP_ANONYMOUS and MAP_NORESERVE.
-const RESERVE: i32 = 0x2 | 0x20 | 0x4000;
-const DONT_NEED: i32 = 4;
+static MEMORY: Mutex<Memory> = Mutex::new(Memory {
+    start: 0,
+    next: 0,
+    live: BTreeMap::new(),
+    pinned: BTreeMap::new(),
+    open: false,
+    idle: 0,
+});
 
 impl Memory {
     fn allocate(&mut self, size: usize) -> Option<usize> {
         if self.start == 0 {
-            // SAFETY: a new mapping.
-            let range = unsafe { mmap(std::ptr::null_mut(), RANGE, NONE, RESERVE, -1, 0) } as usize;
-            if range == usize::MAX {
-                return None;
-            }
+            let range = pages::reserve(RANGE)?;
             (self.start, self.next) = (range, range);
             START.store(range, Ordering::Relaxed);
             fault::install();
@@ -65,14 +60,9 @@ impl Memory {
         let address = self.next + (pages - size) / 512 * 512;
         let (first, open) = (self.next, self.open);
         self.next += pages + PAGE;
-        // SAFETY: unused pages of the range.
-        unsafe {
-            mprotect(first as *mut c_void, pages, READ_WRITE);
-            let fill = if collects_sources() { 0 } else { 0xff };
-            std::ptr::write_bytes(first as *mut u8, fill, pages);
-            if !open {
-                mprotect(first as *mut c_void, pages, NONE);
-            }
+        if !pages::provide(first, pages, collects_sources()) || !(open || pages::protect(first, pages, false))
+        {
+            return None;
         }
         self.live.insert(address, size);
         Some(address)
@@ -90,11 +80,7 @@ impl Memory {
     fn free(&mut self, address: usize) -> bool {
         let Some(size) = self.live.remove(&address) else { return false };
         let (first, length) = Self::pages(address, size);
-        // SAFETY: only pages of this allocation.
-        unsafe {
-            mprotect(first as *mut c_void, length, NONE);
-            madvise(first as *mut c_void, length, DONT_NEED);
-        }
+        pages::discard(first, length);
         true
     }
 
@@ -104,17 +90,24 @@ impl Memory {
 }
 
 /// Makes the memory accessible to the device's thread, or inaccessible.
+///
+/// After the first [`ALWAYS`] times, it is made inaccessible only every [`EVERY`]th time, because each takes
+/// milliseconds. The host repeats its accesses in every training step.
 pub fn open(open: bool) {
     let mut memory = lock(&MEMORY);
     if memory.open == open {
         return;
     }
+    if !open {
+        memory.idle += 1;
+        if memory.idle > ALWAYS && !memory.idle.is_multiple_of(EVERY) {
+            return;
+        }
+    }
     memory.open = open;
-    let access = if open { READ_WRITE } else { NONE };
     for (address, size) in &memory.live {
         let (first, length) = Memory::pages(*address, *size);
-        // SAFETY: only pages of this allocation.
-        unsafe { mprotect(first as *mut c_void, length, access) };
+        pages::protect(first, length, open);
     }
 }
 
