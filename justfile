@@ -1,4 +1,4 @@
-# The daily commands. `just` lists them; `just test agreement` runs one test file.
+# The daily commands. `just` lists them; `just test agreement` runs the tests of one module.
 
 _default:
     @just --list
@@ -11,9 +11,9 @@ train *FLAGS:
 check:
     cargo check --workspace --all-targets
 
-# Run all tests, or those of the given test files
-test *NAMES:
-    cargo test {{ if NAMES == "" { "" } else { replace_regex(NAMES, '(\S+)', '--test $1') } }}
+# Run all tests, or those whose path contains a text, such as `agreement` or `stores::`
+test *FILTER:
+    cargo test -- {{FILTER}}
 
 # Format the code
 format:

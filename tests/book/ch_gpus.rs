@@ -1,4 +1,4 @@
-//! A claim of the chapter "GPUs, NCCL, Gloo and MPI". `tests/failures.rs` has those about missing and hidden GPUs.
+//! A claim of the chapter "GPUs, NCCL, Gloo and MPI". `tests/programs/failures.rs` has those about missing and hidden GPUs.
 
 use crate::common::run_example;
 

@@ -2,8 +2,6 @@
 //!
 //! The test binary starts itself for every rank, with the test named `rank`, which prints how the rank ended.
 
-#![allow(dead_code, reason = "not every test file uses all of it")]
-
 use collective::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result};
 use std::{
     env,
@@ -22,8 +20,9 @@ const ROLE: &str = "COLLECTIVE_TEST_ROLE";
 const LONGEST: Duration = Duration::from_secs(600);
 const COUNTS: [usize; 4] = [0, 100, 10_000, 500_000];
 
-/// Body of the test named `rank`: the work of a rank if this process is one.
-pub fn be_a_rank() {
+/// Entry point of a rank process; passes at once in the test run itself.
+#[test]
+fn rank() {
     let Ok(role) = env::var(ROLE) else { return };
     let mut words = role.split(' ');
     let mut word = || words.next().unwrap_or_else(|| panic!("{role}"));
@@ -96,7 +95,7 @@ impl Rank {
 
     /// Starts the rank by a command to which this program is appended.
     pub fn start_by(mut command: Command, role: &str, variables: &[(&str, String)]) -> Self {
-        command.args(["--exact", "rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
+        command.args(["--exact", "process::rank", "--nocapture", "--test-threads=1"]).env(ROLE, role);
         for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BURN_DDP_SECRET"] {
             command.env_remove(name);
         }

@@ -1,0 +1,228 @@
+//! Ranks as processes that meet through `env://`: killed, stopped, and with invalid environments.
+
+use crate::process::Rank;
+use collective::Error;
+use rand::RngExt;
+use std::{
+    env,
+    net::TcpListener,
+    os::fd::AsRawFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Environment variable with the number of repetitions of the test that kills ranks.
+const KILLS: &str = "COLLECTIVE_TEST_KILLS";
+
+/// Starts a world whose rank 0 inherits its listening socket.
+///
+/// With transport `machines`, two ranks each count as one machine.
+fn launch(size: usize, role: &str) -> Vec<Rank> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let fd = listener.as_raw_fd();
+    // SAFETY: the descriptor is open; child processes inherit it without this flag.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    (0..size)
+        .map(|rank| {
+            let mut variables = vec![
+                ("RANK", rank.to_string()),
+                ("WORLD_SIZE", size.to_string()),
+                ("MASTER_PORT", port.to_string()),
+            ];
+            let machines = role.strip_prefix("machines");
+            if machines.is_some() {
+                variables.push(("BURN_DDP_HOST_ID", format!("machine {}", rank / 2)));
+            }
+            let role = machines.map_or(role.to_string(), |rest| format!("auto{rest}"));
+            if rank == 0 {
+                variables.push(("BURN_DDP_MASTER_FD", fd.to_string()));
+            }
+            Rank::start(&role, &variables)
+        })
+        .collect()
+}
+
+#[test]
+fn processes_reduce_and_exit() {
+    for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("machines", 5)] {
+        for mut rank in launch(size, &format!("{transport} 60000 40")) {
+            assert_eq!(rank.ended(), None);
+            assert!(rank.process.wait().unwrap().success());
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_fails_all_others_with_its_name() {
+    let times = env::var(KILLS).map_or(4, |times| times.parse().unwrap());
+    for (transport, time) in
+        ["tcp", "shm", "machines"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
+    {
+        let mut ranks = launch(4, &format!("{transport} 60000 1000000"));
+        for rank in &mut ranks {
+            rank.expect("JOINED").unwrap();
+        }
+        let victim = time % 4;
+        thread::sleep(Duration::from_millis(rand::rng().random_range(0..200)));
+        ranks[victim].signal(libc::SIGKILL);
+        let killed = Instant::now();
+        for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+            let error = process.ended().expect("an error");
+            assert!(
+                matches!(error.cause(), Error::PeerLost { rank, .. } if *rank == victim),
+                "{transport}: rank {victim} was killed, rank {rank} reports {error}"
+            );
+        }
+        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_at_the_deadline() {
+    for (transport, victim) in
+        [("tcp", 1), ("shm", 1), ("machines", 1), ("tcp", 0), ("shm", 0), ("machines", 0)]
+    {
+        let mut ranks = launch(3, &format!("{transport} 2000 1000000"));
+        for rank in &mut ranks {
+            rank.expect("JOINED").unwrap();
+        }
+        ranks[victim].signal(libc::SIGSTOP);
+        for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+            let error = process.ended().expect("an error");
+            let said = format!("rank {victim} does not answer");
+            assert!(
+                matches!(error.cause(), Error::Timeout { .. }) && error.to_string().contains(&said),
+                "{transport}: rank {victim} was stopped, rank {rank} reports {error}"
+            );
+        }
+        // After it continues, it fails because the job has ended.
+        ranks[victim].signal(libc::SIGCONT);
+        assert!(ranks[victim].ended().is_some());
+    }
+}
+
+/// Checks the mismatch of ranks of which the last has made fewer steps.
+fn is_uneven(transport: &str, error: &Error) {
+    let text = error.to_string();
+    assert!(matches!(error.cause(), Error::Mismatch { .. }), "{transport}: {error:?}");
+    for word in ["rank 0 called all_reduce #11", "rank 2 called all_gather #", "group of all ranks"] {
+        assert!(text.contains(word), "{transport}: should name `{word}`: {text}");
+    }
+}
+
+#[test]
+fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
+    for transport in ["tcp", "shm", "machines"] {
+        let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
+        ranks[2].expect("STEPPED").unwrap();
+        let begun = Instant::now();
+        for rank in &mut ranks {
+            is_uneven(transport, &rank.ended().expect("an error"));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(40), "{transport}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn deadlocked_ranks_exit_soon_after_sigterm() {
+    for transport in ["tcp", "shm", "machines"] {
+        let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
+        ranks[2].expect("STEPPED").unwrap();
+        ranks[1].signal(libc::SIGTERM);
+        let begun = Instant::now();
+        for rank in &mut ranks {
+            is_uneven(transport, &rank.ended().expect("an error"));
+        }
+        // Without the signal it takes at least four seconds.
+        assert!(begun.elapsed() < Duration::from_secs(4), "{transport}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn under_torchrun_the_port_after_its_own_is_used() {
+    // Two consecutive ports, of which the first is taken, as by torchrun's agent.
+    let (agent, port) = loop {
+        let agent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = agent.local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break (agent, port);
+        }
+    };
+    let mut ranks: Vec<_> = (0..2)
+        .map(|rank| {
+            Rank::start(
+                "tcp 60000 4",
+                &[
+                    ("RANK", rank.to_string()),
+                    ("WORLD_SIZE", "2".into()),
+                    ("MASTER_ADDR", "localhost".into()),
+                    ("MASTER_PORT", port.to_string()),
+                    ("TORCHELASTIC_USE_AGENT_STORE", "True".into()),
+                ],
+            )
+        })
+        .collect();
+    for rank in &mut ranks {
+        assert_eq!(rank.ended(), None);
+    }
+    drop(agent);
+}
+
+#[test]
+fn invalid_variables_are_named() {
+    let good = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1"), ("MASTER_ADDR", "127.0.0.1")];
+    let cases = [
+        ("RANK", None, "RANK, which is not set"),
+        ("WORLD_SIZE", None, "WORLD_SIZE, which is not set"),
+        ("MASTER_PORT", None, "MASTER_PORT, which is not set"),
+        ("RANK", Some("one"), "RANK is \"one\""),
+        ("WORLD_SIZE", Some("-2"), "WORLD_SIZE is \"-2\""),
+        ("MASTER_PORT", Some("70000"), "MASTER_PORT is \"70000\""),
+        ("RANK", Some("2"), "rank 2 does not exist"),
+        ("MASTER_ADDR", Some("192.0.2.7"), "set BURN_DDP_SECRET"),
+        ("BURN_DDP_SECRET", Some(""), "BURN_DDP_SECRET"),
+    ];
+    for (name, value, part) in cases {
+        let mut variables: Vec<_> = good.iter().map(|(name, value)| (*name, value.to_string())).collect();
+        variables.retain(|(other, _)| *other != name);
+        variables.extend(value.map(|value| (name, value.to_string())));
+        let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+        assert!(error.contains(part), "{name}={value:?}: {error}");
+    }
+    let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1"), ("BURN_DDP_MASTER_FD", "77")];
+    let variables = variables.map(|(name, value)| (name, value.to_string()));
+    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+    assert!(
+        error.contains("BURN_DDP_MASTER_FD is 77") && error.contains("not a listening socket"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_socket_of_another_port_is_rejected() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
+    // SAFETY: the descriptor is open; child processes inherit it without this flag.
+    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let variables = [
+        ("RANK", "0".into()),
+        ("WORLD_SIZE", "2".into()),
+        ("MASTER_PORT", port.to_string()),
+        ("BURN_DDP_MASTER_FD", fd.to_string()),
+    ];
+    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+    let wanted =
+        format!("BURN_DDP_MASTER_FD is {fd}, but that socket listens on {address} and MASTER_PORT is {port}");
+    assert!(error.contains(&wanted), "{error}");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let variables = [("RANK", "0".into()), ("WORLD_SIZE", "2".into()), ("MASTER_PORT", port.clone())];
+    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("another MASTER_PORT"), "{error}");
+}

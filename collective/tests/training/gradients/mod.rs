@@ -1,0 +1,146 @@
+//! Gradient synchronisation: sums, overlap with backward, hooks, and ranks with less data.
+
+mod clipping;
+mod fallback;
+mod hooks;
+mod joined;
+#[cfg(target_os = "linux")]
+mod on_device;
+mod overlap;
+mod same_bits;
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "made for the tests of NCCL itself")]
+#[path = "../../engine/nccl/site.rs"]
+mod site;
+mod sums;
+
+use crate::common::{Kind, options, world};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor, TensorData};
+use collective::{
+    ProcessGroup,
+    gradient::{BucketSizes, Reducer, ReducerOptions},
+    module_state,
+};
+
+/// One bucket per parameter.
+const TINY: BucketSizes = BucketSizes { first: 1, rest: 1 };
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// Different values, the same on every rank.
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i as f32 * 0.37).sin()).collect()
+}
+
+fn rows(count: usize, width: usize, device: &Device) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(numbers(count * width), [count, width]), device)
+}
+
+/// Two used layers and an unused one.
+#[derive(Module, Debug)]
+struct Net {
+    first: Linear,
+    last: Linear,
+    unused: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        Net {
+            first: LinearConfig::new(4, 8).init(device),
+            last: LinearConfig::new(8, 1).init(device),
+            unused: LinearConfig::new(3, 3).init(device),
+        }
+    }
+
+    /// Mean over the batch; each sample is computed independently.
+    fn loss(&self, x: Tensor<2>) -> Tensor<1> {
+        self.last.forward(self.first.forward(x).tanh()).powf_scalar(2.0).mean()
+    }
+
+    fn grads(&self, x: Tensor<2>) -> GradientsParams {
+        GradientsParams::from_grads(self.loss(x).backward(), self)
+    }
+}
+
+/// All trainable gradients, flat, in field order; `None` for parameters without one.
+struct Flat<'a>(&'a GradientsParams, Vec<Option<Vec<f32>>>);
+
+impl ModuleVisitor for Flat<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if param.is_require_grad() {
+            let grad = self.0.get::<D>(param.id);
+            self.1.push(grad.map(|grad| grad.into_data().convert::<f32>().try_into_vec().expect("f32")));
+        }
+    }
+}
+
+fn by_parameter<M: Module>(grads: &GradientsParams, module: &M) -> Vec<Option<Vec<f32>>> {
+    let mut flat = Flat(grads, Vec::new());
+    module.visit(&mut flat);
+    flat.1
+}
+
+fn flat<M: Module>(grads: &GradientsParams, module: &M) -> Vec<f32> {
+    by_parameter(grads, module).into_iter().flatten().flatten().collect()
+}
+
+fn bits<M: Module>(grads: &GradientsParams, module: &M) -> Vec<u32> {
+    flat(grads, module).into_iter().map(f32::to_bits).collect()
+}
+
+fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
+    assert_eq!(ours.len(), theirs.len());
+    ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Memory in which gradients are reduced.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Host,
+    /// Device memory, with the NCCL stand-in.
+    #[cfg(target_os = "linux")]
+    Device,
+}
+
+const PLACES: &[Place] = &[
+    Place::Host,
+    #[cfg(target_os = "linux")]
+    Place::Device,
+];
+
+/// Runs `body` on every rank with the same model and a reducer for it.
+fn with_reducer<M: Module + Send, R: Send>(
+    size: usize,
+    make: impl Fn(&Device) -> M + Sync,
+    choose: impl Fn() -> ReducerOptions + Sync,
+    body: impl Fn(M, Reducer, ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    with_reducer_at(Place::Host, size, make, choose, body)
+}
+
+fn with_reducer_at<M: Module + Send, R: Send>(
+    place: Place,
+    size: usize,
+    make: impl Fn(&Device) -> M + Sync,
+    choose: impl Fn() -> ReducerOptions + Sync,
+    body: impl Fn(M, Reducer, ProcessGroup) -> R + Sync,
+) -> Vec<R> {
+    #[cfg(target_os = "linux")]
+    let stand_in = matches!(place, Place::Device).then(site::StandIn::new);
+    world(Kind::Thread, size, options(), |group: ProcessGroup| {
+        match place {
+            Place::Host => {}
+            #[cfg(target_os = "linux")]
+            Place::Device => stand_in.iter().for_each(|stand_in| site::attach(&group, stand_in)),
+        }
+        let model = module_state::broadcast(make(&device()), &group, 0).expect("broadcast");
+        let reducer = Reducer::new(&model, &group, choose()).expect("a reducer");
+        body(model, reducer, group)
+    })
+}

@@ -1,0 +1,92 @@
+//! Buckets in device memory give the same gradients as in host memory.
+//!
+//! The device is emulated; its tensors are in host memory.
+
+use super::{Net, TINY, by_parameter, device, flat, rows, site, worst};
+use crate::common::{Kind, options, world};
+use collective::{
+    ProcessGroup,
+    gradient::{BucketSizes, Reducer, ReducerOptions},
+    module_state,
+};
+
+/// 7 samples: 3, 4 and none.
+const SHARES: [std::ops::Range<usize>; 3] = [0..3, 3..7, 0..1];
+const COUNTS: [usize; 3] = [3, 4, 0];
+
+fn reducer(group: &ProcessGroup, net: &Net, options: ReducerOptions) -> Reducer {
+    let reducer = Reducer::new(net, group, options).expect("a reducer");
+    assert!(reducer.on_device());
+    reducer
+}
+
+fn on_devices<R: Send>(body: impl Fn(Net, &ProcessGroup) -> R + Sync) -> Vec<R> {
+    let stand_in = site::StandIn::new();
+    world(Kind::Thread, 3, options(), |group| {
+        site::attach(&group, &stand_in);
+        let net = module_state::broadcast(Net::new(&device()), &group, 0).expect("broadcast");
+        body(net, &group)
+    })
+}
+
+#[test]
+fn gradients_equal_those_of_the_global_batch() {
+    for buckets in [BucketSizes::default(), TINY, BucketSizes { first: 1, rest: 64 }] {
+        let results = on_devices(|net, group| {
+            let mut reducer = reducer(group, &net, ReducerOptions { buckets, ..ReducerOptions::default() });
+            let x = rows(7, 4, &device());
+            let wanted = flat(&net.grads(x.clone()), &net);
+            let mut totals = vec![group.rank() as f32, 1.0];
+            let step = reducer.step(&net, COUNTS[group.rank()], 7).expect("step");
+            let grads = step.watch(&net).grads(x.slice([SHARES[group.rank()].clone(), 0..4]));
+            let grads = step.finish(grads, &net, &mut totals).expect("finish");
+            assert_eq!(totals, [3.0, 3.0]);
+            let unused: Vec<String> =
+                reducer.unused().map(|(path, users)| format!("{path} {users}")).collect();
+            assert!(unused.contains(&"unused.weight 0".to_string()), "{unused:?}");
+            assert!(unused.contains(&"first.weight 2".to_string()), "{unused:?}");
+            (flat(&grads, &net), by_parameter(&grads, &net).len(), wanted)
+        });
+        for (ours, _, wanted) in &results {
+            assert_eq!(ours, &results[0].0, "the same bits on every rank");
+            assert!(worst(ours, wanted) < 1e-6, "{buckets:?}");
+        }
+    }
+}
+
+#[test]
+fn accumulated_batches_are_included() {
+    let results = on_devices(|net, group| {
+        let mut reducer = reducer(group, &net, ReducerOptions::default());
+        let x = rows(12, 4, &device());
+        let wanted = flat(&net.grads(x.clone()), &net);
+        // 4 samples per rank, 1 accumulated and 3 with the step.
+        let from = group.rank() * 4;
+        let early = reducer.local(&net).grads(x.clone().slice([from..from + 1, 0..4]));
+        reducer.accumulate(early, &net, 1);
+        let step = reducer.step(&net, 3, 12).expect("step");
+        let grads = step.watch(&net).grads(x.slice([from + 1..from + 4, 0..4]));
+        let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
+        (flat(&grads, &net), wanted)
+    });
+    for (ours, wanted) in &results {
+        assert!(worst(ours, wanted) < 1e-6);
+    }
+}
+
+#[test]
+fn without_overlap_there_is_one_bucket_and_hooks_run_on_the_host() {
+    on_devices(|net, group| {
+        let choose = |hook| ReducerOptions {
+            buckets: BucketSizes { first: 4, rest: 1 << 20 },
+            hook,
+            ..ReducerOptions::default()
+        };
+        let alone = ReducerOptions { overlap: false, ..choose(None) };
+        assert_eq!(Reducer::new(&net, group, alone).expect("a reducer").buckets(), 1);
+        assert_eq!(Reducer::new(&net, group, choose(None)).expect("a reducer").buckets(), 2);
+        let half = std::sync::Arc::new(collective::gradient::HalfPrecision::Bf16);
+        let hooked = Reducer::new(&net, group, choose(Some(half))).expect("a reducer");
+        assert!(!hooked.on_device() && hooked.buckets() > 1);
+    });
+}

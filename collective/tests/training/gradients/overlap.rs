@@ -1,0 +1,253 @@
+//! Overlap of communication with backward: order of events, and bit-identical results.
+
+use super::{TINY, bits, device, rows, with_reducer};
+use crate::common::{KINDS, Kind, options, world};
+use burn::backend::{
+    Autodiff, Backend, Dispatch, Flex,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind, unary},
+    },
+    backend_extension,
+    tensor::FloatTensor,
+};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use collective::{
+    ProcessGroup, ReduceOp, Result,
+    gradient::{Bucket, CommHook, Reducer, ReducerOptions},
+    module_state, tensor,
+};
+use std::{
+    sync::{Arc, Condvar, Mutex},
+    time::Duration,
+};
+
+/// Events in order, for which threads can wait.
+#[derive(Debug, Default)]
+struct Log {
+    events: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+impl Log {
+    fn push(&self, event: impl Into<String>) {
+        self.events.lock().unwrap().push(event.into());
+        self.more.notify_all();
+    }
+
+    fn events(&self) -> Vec<String> {
+        self.events.lock().unwrap().clone()
+    }
+
+    /// Waits for an event, with a deadline.
+    fn expect(&self, event: &str) {
+        let missing = |events: &mut Vec<String>| !events.iter().any(|e| e == event);
+        let events = self.events.lock().unwrap();
+        let (events, _) = self.more.wait_timeout_while(events, Duration::from_secs(30), missing).unwrap();
+        assert!(events.iter().any(|e| e == event), "`{event}` did not happen: {events:?}");
+    }
+}
+
+/// Records which bucket is reduced.
+#[derive(Debug)]
+struct Recorder(Arc<Log>);
+
+impl CommHook for Recorder {
+    fn name(&self) -> &str {
+        "recorder"
+    }
+
+    fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> Result<()> {
+        group.all_reduce(bucket.values_mut(), ReduceOp::Sum)?;
+        self.0.push(format!("bucket {}", bucket.index()));
+        Ok(())
+    }
+}
+
+/// An operation that waits for an event in backward, if given, and then records another.
+#[derive(Clone, Debug)]
+struct Gate {
+    log: Arc<Log>,
+    waits_for: Option<&'static str>,
+    records: &'static str,
+}
+
+#[backend_extension(Autodiff, Flex)]
+trait GateBackend: Backend {
+    /// Identity whose backward pass waits.
+    fn gate(x: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self>;
+}
+
+impl GateBackend for Flex {
+    fn gate(x: FloatTensor<Self>, _: Gate) -> FloatTensor<Self> {
+        x
+    }
+}
+
+#[derive(Debug)]
+struct GateBackward;
+
+impl<B: Backend> Backward<B, 1> for GateBackward {
+    type State = Gate;
+
+    fn backward(self, ops: Ops<Gate, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let Gate { log, waits_for, records } = ops.state;
+        if let Some(event) = waits_for {
+            log.expect(event);
+        }
+        log.push(records);
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| grad);
+    }
+}
+
+impl<B: GateBackend, C: CheckpointStrategy> GateBackend for Autodiff<B, C> {
+    fn gate(x: FloatTensor<Self>, gate: Gate) -> FloatTensor<Self> {
+        let (primitive, guard) = x.into_parts();
+        match GateBackward.prepare::<C>([guard]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish(gate, primitive),
+            OpsKind::UnTracked(prep) => prep.finish(primitive),
+        }
+    }
+}
+
+fn gate<const D: usize>(x: Tensor<D>, gate: Gate) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as GateBackend>::gate(x.into_dispatch(), gate))
+}
+
+/// Three layers of Burn's own types, unaware of the overlap.
+#[derive(Module, Debug)]
+struct Three {
+    a: Linear,
+    b: Linear,
+    c: Linear,
+}
+
+impl Three {
+    fn new(device: &Device) -> Self {
+        let linear = || LinearConfig::new(4, 4).init(device);
+        Three { a: linear(), b: linear(), c: linear() }
+    }
+}
+
+#[test]
+fn buckets_are_reduced_during_backward() {
+    for device in [device(), device().gradient_checkpointing()] {
+        world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+            let log = Arc::new(Log::default());
+            let net = module_state::broadcast(Three::new(&device), &group, 0).expect("broadcast");
+            let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
+            let choice = ReducerOptions {
+                buckets: TINY,
+                overlap: true,
+                hook: Some(hook),
+                ..ReducerOptions::default()
+            };
+            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            assert_eq!(reducer.buckets(), 6);
+            for _ in 0..3 {
+                log.events.lock().unwrap().clear();
+                let step = reducer.step(&net, 3, 6).expect("step");
+                let watched = step.watch(&net);
+                let gated = |x, waits_for, records| gate(x, Gate { log: log.clone(), waits_for, records });
+                let x = rows(3, 4, &device);
+                let x = gated(watched.a.forward(x).tanh(), Some("bucket 3"), "backward leaves b");
+                let x = gated(watched.b.forward(x).tanh(), Some("bucket 1"), "backward leaves c");
+                let loss = watched.c.forward(x).mean();
+                let grads = GradientsParams::from_grads(loss.backward(), &watched);
+                log.push("backward is over");
+                step.finish(grads, &net, &mut vec![]).expect("finish");
+                let events = log.events();
+                let at = |event: &str| events.iter().position(|e| e == event).expect(event);
+                // c's two parameters are reduced when backward leaves c, b's two when it leaves b.
+                assert!(at("bucket 1") < at("backward leaves c"), "{events:?}");
+                assert!(at("backward leaves c") < at("bucket 2"), "{events:?}");
+                assert!(at("bucket 3") < at("backward leaves b"), "{events:?}");
+                assert!(at("backward leaves b") < at("backward is over"), "{events:?}");
+                // The last bucket waits for the totals.
+                assert!(at("backward is over") < at("bucket 5"), "{events:?}");
+            }
+            assert_eq!(reducer.fallback(), None);
+        });
+    }
+}
+
+#[test]
+fn without_overlap_buckets_are_reduced_after_backward() {
+    let log = [(); 2].map(|()| Arc::new(Log::default()));
+    world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+        let log = log[group.rank()].clone();
+        let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
+        let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
+        let choice =
+            ReducerOptions { buckets: TINY, overlap: false, hook: Some(hook), ..ReducerOptions::default() };
+        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+        let step = reducer.step(&net, 3, 6).expect("step");
+        let watched = step.watch(&net);
+        let loss = watched.c.forward(watched.b.forward(watched.a.forward(rows(3, 4, &device())))).mean();
+        let grads = GradientsParams::from_grads(loss.backward(), &watched);
+        log.push("backward is over");
+        step.finish(grads, &net, &mut vec![]).expect("finish");
+        let wanted =
+            ["backward is over", "bucket 0", "bucket 1", "bucket 2", "bucket 3", "bucket 4", "bucket 5"];
+        assert_eq!(log.events(), wanted);
+    });
+}
+
+/// As in SyncBatchNorm: the training thread makes a collective call during backward.
+#[test]
+fn collectives_inside_backward_do_not_change_the_order_of_buckets() {
+    for kind in KINDS {
+        world(kind, 2, options(), |group: ProcessGroup| {
+            let net = module_state::broadcast(Three::new(&device()), &group, 0).expect("broadcast");
+            let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
+            let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+            let loss = |net: &Three, rank: usize| {
+                let x = net.a.forward(rows(3, 4, &device()) + rank as f32).tanh();
+                let x = tensor::all_reduce(x, &group, ReduceOp::Mean).expect("all_reduce").tanh();
+                let x = tensor::all_reduce(net.b.forward(x), &group, ReduceOp::Sum).expect("all_reduce");
+                net.c.forward(x).mean()
+            };
+            let mut all = Vec::new();
+            for _ in 0..5 {
+                let step = reducer.step(&net, 3, 6).expect("step");
+                let watched = step.watch(&net);
+                // Rank 1 uses only c, so that its other buckets are ready at other times.
+                let used = loss(&watched, group.rank());
+                let used = if group.rank() == 1 { used * 0.0 + watched.c.weight.val().sum() } else { used };
+                let grads = GradientsParams::from_grads(used.backward(), &watched);
+                all.push(bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net));
+            }
+            assert!(all.iter().all(|bits| *bits == all[0]));
+            assert_eq!(reducer.fallback(), None);
+        });
+    }
+}
+
+#[test]
+fn buckets_are_reduced_in_the_same_order_on_every_rank() {
+    let logs = [(); 2].map(|()| Arc::new(Log::default()));
+    let choose = ReducerOptions::default;
+    with_reducer(2, Three::new, choose, |net, _, group| {
+        let log = logs[group.rank()].clone();
+        let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
+        let choice =
+            ReducerOptions { buckets: TINY, overlap: true, hook: Some(hook), ..ReducerOptions::default() };
+        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+        let step = reducer.step(&net, 3, 6).expect("step");
+        let watched = step.watch(&net);
+        let x = rows(3, 4, &device());
+        // Rank 1 runs the layers in reverse order.
+        let y = match group.rank() {
+            0 => watched.c.forward(watched.b.forward(watched.a.forward(x))),
+            _ => watched.a.forward(watched.b.forward(watched.c.forward(x))),
+        };
+        let grads = GradientsParams::from_grads(y.mean().backward(), &watched);
+        step.finish(grads, &net, &mut vec![]).expect("finish");
+    });
+    let wanted: Vec<String> = (0..6).map(|bucket| format!("bucket {bucket}")).collect();
+    assert!(logs.iter().all(|log| log.events() == wanted), "{logs:?}");
+}

@@ -1,0 +1,71 @@
+//! BatchNorm over the whole batch in PyTorch, from `tests/fixtures/sync_batch_norm.json`.
+
+use super::batches::{Batch, Case, Outcome};
+use crate::common::Kind;
+use burn::tensor::DType;
+use collective::sync_batch_norm::RunningVariance;
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Reference {
+    cases: Vec<GoldenCase>,
+}
+
+#[derive(Deserialize)]
+struct GoldenCase {
+    shape: Vec<usize>,
+    shards: Vec<usize>,
+    momentum_torch: f64,
+    eps: f64,
+    gamma: Vec<f64>,
+    beta: Vec<f64>,
+    steps: Vec<GoldenStep>,
+}
+
+#[derive(Deserialize)]
+struct GoldenStep {
+    x: Vec<f64>,
+    dy: Vec<f64>,
+    y: Vec<f64>,
+    dx: Vec<f64>,
+    dgamma: Vec<f64>,
+    dbeta: Vec<f64>,
+    running_mean: Vec<f64>,
+    running_var: Vec<f64>,
+}
+
+#[test]
+fn all_cases_equal_the_reference() {
+    let name = "sync_batch_norm.json";
+    let text = include_bytes!("../../fixtures/sync_batch_norm.json");
+    let reference: Reference = serde_json::from_slice(text).expect(name);
+    assert!(!reference.cases.is_empty(), "{name} has no case");
+    for (number, golden) in reference.cases.into_iter().enumerate() {
+        assert_eq!(golden.shards.iter().sum::<usize>(), golden.shape[0], "{name}: case {number}");
+        let (steps, wanted): (Vec<_>, Vec<_>) = golden.steps.into_iter().map(GoldenStep::split).unzip();
+        let case = Case {
+            shape: golden.shape,
+            shards: golden.shards,
+            momentum: golden.momentum_torch,
+            eps: golden.eps,
+            gamma: golden.gamma,
+            beta: golden.beta,
+            steps,
+            dtype: DType::F32,
+            running_variance: RunningVariance::Unbiased,
+        };
+        for kind in [Kind::Thread, Kind::Tcp] {
+            for (step, (ours, wanted)) in case.sharded(kind).iter().zip(&wanted).enumerate() {
+                let what = format!("{name}: case {number}, step {step}, {kind:?}");
+                ours.assert_close(wanted, case.gradient_scale(step), 1e-5, &what);
+            }
+        }
+    }
+}
+
+impl GoldenStep {
+    fn split(self) -> (Batch, Outcome) {
+        let GoldenStep { x, dy, y, dx, dgamma, dbeta, running_mean, running_var } = self;
+        (Batch { x, dy }, Outcome { y, dx, dgamma, dbeta, running_mean, running_var })
+    }
+}

@@ -1,0 +1,89 @@
+//! Errors of the wrappers.
+
+use super::{
+    Net,
+    common::{Kind, options, world},
+    device, loader, optimizer,
+};
+use burn::nn::BatchNormConfig;
+use burn::tensor::{Device, Tensor};
+use collective::{
+    DataParallel, DistributedDataParallel, Error, ProcessGroup, StepOptions, StepState, World,
+    gradient::ReducerOptions,
+    loader::{DistributedLoader, ShardedBatch},
+    module_state,
+    precision::Precision,
+};
+
+fn first_batch(world: World) -> ShardedBatch<Tensor<2>> {
+    loader(world, 24, Precision::F32).epoch(1, 0, &device()).next().expect("a batch").expect("in memory")
+}
+
+#[test]
+fn rank_0s_parameters_are_copied_to_all_ranks() {
+    world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+        device().seed(group.rank() as u64);
+        let net = BatchNormConfig::new(3).init(&device());
+        let scale = 1.0 + group.rank() as f32;
+        let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
+            let values = entry.data.try_to_vec::<f32>().expect("f32");
+            let shape = entry.data.shape().clone();
+            burn::tensor::TensorData::new(values.iter().map(|x| x + scale).collect::<Vec<_>>(), shape)
+        });
+        let net = module_state::overwrite(net.clone(), data.collect());
+        let mut model = DistributedDataParallel::new(net, &group).expect("a model");
+        let gamma = model.module().gamma.val().into_data().try_to_vec::<f32>().expect("f32");
+        assert_eq!(gamma, [2.0; 3]);
+        let digest = model.synchronize().expect("equal");
+        assert_eq!(digest, module_state::digest(model.module()).expect("read"));
+    });
+}
+
+#[test]
+fn different_options_are_an_error_on_every_rank() {
+    world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+        let chosen = StepOptions { grad_accum_steps: 1 + group.rank(), ..StepOptions::default() };
+        let error = DistributedDataParallel::with_options(Net::new(false), &group, chosen).map(drop);
+        assert!(matches!(error, Err(Error::SettingsDiffer { .. })), "{error:?}");
+    });
+}
+
+#[test]
+fn a_non_finite_loss_names_its_rank_before_the_optimizer_runs() {
+    world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+        let mut model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
+        let factor = if group.rank() == 1 { f32::NAN } else { 1.0 };
+        let result = model.backward(first_batch(group.world()), |net, samples| net.loss(samples) * factor);
+        let error = result.map(drop).expect_err("NaN");
+        assert!(matches!(&error, Error::NonFinite { step: 1, ranks, .. } if ranks == &[1]), "{error}");
+    });
+}
+
+#[test]
+fn state_continues_the_loss_scale_and_the_step() {
+    let reducer = ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() };
+    let chosen = StepOptions { reducer, seed: Some(3), ..StepOptions::default() };
+    let mut model = DistributedDataParallel::with_options(Net::new(false), &ProcessGroup::solo(), chosen)
+        .expect("a model");
+    assert_eq!(model.state(), StepState { steps: 0, loss_scale: Some((65536.0, 0)) });
+    let state = StepState { steps: 7, loss_scale: Some((1024.0, 5)) };
+    model.load_state(state);
+    let (mut optimizer, alone) = (optimizer(), World { rank: 0, size: 1 });
+    let batch = loader(alone, 24, Precision::F16).epoch(1, 0, &device()).next().expect("a batch");
+    let (_, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
+    model.step(&mut optimizer, 0.1, gradients).expect("step");
+    assert_eq!(model.state(), StepState { steps: 8, loss_scale: Some((1024.0, 6)) });
+}
+
+#[test]
+fn a_replica_that_panics_is_named() {
+    let mut model = DataParallel::new(Net::new(false), &[Device::flex(), Device::flex()]).expect("a model");
+    let batch = first_batch(World { rank: 0, size: 1 });
+    let result = model.backward(batch, |net, samples| {
+        // The second half of the batch.
+        assert!(!std::thread::current().name().is_some_and(|name| name.starts_with("replica")), "broken");
+        net.loss(samples)
+    });
+    let error = result.map(drop).expect_err("a panic");
+    assert!(matches!(&error, Error::Device { device, .. } if device.contains("replica 1")), "{error}");
+}

@@ -1,0 +1,79 @@
+//! The wrapper makes the same steps as the burn-train strategy.
+
+use super::{
+    Net,
+    common::{Kind, options, world},
+    device, loader, optimizer, parameters, train,
+};
+use burn::module::Module;
+use burn::tensor::Tensor;
+use burn::train::{
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    logger::InMemoryMetricLogger, metric::LossMetric,
+};
+use collective::{
+    DistributedDataParallel, ProcessGroup,
+    precision::Precision,
+    strategy::{DdpStrategy, NoopRenderer, Observer, StepReport, collective_error},
+};
+use std::sync::{Arc, Mutex};
+
+impl Net {
+    fn regress(&self, samples: Tensor<2>) -> RegressionOutput {
+        let y = samples.clone().narrow(1, 3, 1);
+        let output = self.forward(samples.clone().narrow(1, 0, 3));
+        RegressionOutput::new(self.loss(samples), output, y)
+    }
+}
+
+impl TrainStep for Net {
+    type Input = Tensor<2>;
+    type Output = RegressionOutput;
+    fn step(&self, samples: Tensor<2>) -> TrainOutput<RegressionOutput> {
+        let output = self.regress(samples);
+        TrainOutput::new(self, output.loss.backward(), output)
+    }
+}
+
+impl InferenceStep for Net {
+    type Input = Tensor<2>;
+    type Output = RegressionOutput;
+    fn step(&self, samples: Tensor<2>) -> RegressionOutput {
+        self.regress(samples)
+    }
+}
+
+#[derive(Default)]
+struct Losses(Mutex<Vec<f64>>);
+
+impl Observer for Losses {
+    fn step_done(&self, report: &StepReport) {
+        self.0.lock().expect("no panic").push(report.loss);
+    }
+}
+
+#[test]
+fn a_custom_loop_and_burn_train_make_the_same_steps() {
+    for size in [1, 2] {
+        world(Kind::Thread, size, options(), |group: ProcessGroup| {
+            let (ranks, count) = (group.world(), 31);
+            let load = || Arc::new(loader(ranks, count, Precision::F32));
+            let losses = Arc::new(Losses::default());
+            let strategy = DdpStrategy::new(group.clone(), &device(), load(), load());
+            let strategy = strategy.with_observer(losses.clone());
+            let result = SupervisedTraining::<Net>::new(".", load(), load())
+                .metrics((LossMetric::new(),))
+                .with_metric_logger(InMemoryMetricLogger::default())
+                .with_application_logger(None)
+                .num_epochs(2)
+                .renderer(Box::new(NoopRenderer))
+                .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
+                .launch(Learner::new(Net::new(false), optimizer(), 0.1));
+            assert_eq!(collective_error(&result), None);
+            let model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
+            let (wanted, trained) = train(model, ranks, count, Precision::F32);
+            assert_eq!(*losses.0.lock().expect("no panic"), wanted);
+            assert_eq!(parameters(&result.model.train()), trained);
+        });
+    }
+}

@@ -1,0 +1,7 @@
+//! The library as programs call it, and the files that users bring.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod metrics;
+mod pictures_and_weights;
+mod tracking;

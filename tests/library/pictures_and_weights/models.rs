@@ -1,0 +1,70 @@
+//! The examples on which users base their programs.
+
+use crate::common::{assert_close, run_example};
+
+/// Train and test losses of each epoch that `custom_learner` prints.
+fn losses(ranks: &str) -> Vec<f64> {
+    let outcome = run_example("custom_learner", ranks).succeeded();
+    let numbers = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "valid"), "{line}");
+        [words[4], words[7]].map(|word| word.parse::<f64>().expect("a number"))
+    };
+    outcome.stdout.lines().flat_map(numbers).collect()
+}
+
+#[test]
+fn a_custom_model_follows_one_trajectory_at_any_world_size() {
+    let one = losses("1");
+    assert_eq!(one.len(), 20, "only rank 0 prints: {one:?}");
+    assert!(one[18] < one[0] / 5.0, "it learns: {one:?}");
+    for ranks in ["2", "3"] {
+        assert_close(&format!("losses at {ranks} ranks"), &losses(ranks), &one, 2e-5);
+    }
+}
+
+/// Train losses of each epoch that `custom_loop` prints.
+fn loop_losses(flags: &str) -> Vec<f64> {
+    let outcome = run_example("custom_loop", &format!("--device cpu {flags}")).succeeded();
+    let number =
+        |line: &str| line.split_whitespace().last().expect("a loss").parse::<f64>().expect("a number");
+    outcome.stdout.lines().map(number).collect()
+}
+
+#[test]
+fn one_loop_supports_a_device_replicas_and_ranks() {
+    let one = loop_losses("--mode single");
+    assert_eq!(one.len(), 10, "only rank 0 prints: {one:?}");
+    assert!(one[9] < one[0] / 50.0, "it learns: {one:?}");
+    for flags in [
+        "",
+        "--nproc-per-node 3",
+        "--mode dp --device-ids cpu:0,cpu:1",
+        "--mode dp --device-ids cpu:0,cpu:1,cpu:2",
+    ] {
+        assert_close(&format!("custom_loop {flags}"), &loop_losses(flags), &one, 2e-5);
+    }
+    let text = include_str!("../../../examples/custom_loop.rs");
+    assert!(text.lines().filter(|line| !line.contains("ANCHOR")).count() <= 60);
+}
+
+#[test]
+fn the_users_part_of_the_example_is_short() {
+    let text = include_str!("../../../examples/custom_learner.rs");
+    let body = text.split_once("#[derive(Module").expect("the model").1;
+    let lines = body.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count();
+    assert!(lines <= 80, "{lines} lines");
+}
+
+#[test]
+fn collectives_need_no_training() {
+    let outcome = run_example("all_reduce", "").succeeded();
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(
+        lines[0],
+        r#"sum [3.0, 3.0] over ["rank 0", "rank 1", "rank 2"]; broadcast from rank 2: rank 2"#
+    );
+    // (1 + 4 + 9) / 3. In backward the ranks' gradients are averaged as well; that of x² at 1 is 2.
+    assert!(lines[1].starts_with("mean of squares 4.66666"), "{}", lines[1]);
+    assert!(lines[1].contains("gradient on rank 0 Some(2"), "{}", lines[1]);
+}

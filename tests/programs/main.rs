@@ -1,0 +1,24 @@
+//! The programs as users run them: processes with flags, files and signals.
+//!
+//! One program, because each would link the whole library.
+
+mod agreement;
+mod char_gpt;
+mod checkpoints;
+#[path = "../common/mod.rs"]
+mod common;
+mod doctor;
+mod failures;
+mod image_folder;
+mod launch;
+mod launchers;
+mod nodes;
+mod recipes;
+mod rendezvous;
+mod reports;
+mod restarts;
+mod synchronisation;
+mod training;
+mod validation;
+#[cfg(any(feature = "vulkan", feature = "wgpu"))]
+mod vulkan;
