@@ -146,7 +146,7 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     let (train, test) = (loader(data.train), loader(data.test));
     let heard = Arc::new(MetricLog::default());
     let ddp = Ddp::new(group, &device, train.clone(), test.clone()).with_observer(heard.clone());
-    let net = NetConfig { batch_norm: false, dropout: [0.0; 2] }.init(&device);
+    let net = NetConfig::default().init(&device);
     let rate = WarmupLr::new(0.01, 0.01, 0);
     let result = SupervisedTraining::<Net>::new(".", train, test)
         .metrics((GlobalAccuracy::default(),))

@@ -1,6 +1,6 @@
 //! The flags that recipes use, and the recipes.
 
-use crate::common::{Outcome, Run, assert_close, train, trained};
+use crate::common::{self, Outcome, Run, assert_close, finish, train, trained};
 use std::{fs, path::Path};
 
 /// Six steps per epoch at a global batch of 16.
@@ -125,9 +125,38 @@ fn a_recipe_holds_at_every_world_size_and_in_dp_mode() {
 }
 
 #[test]
+fn the_smaller_network_trains_in_every_mode_and_is_recognised_by_its_weights() {
+    let flags = format!("{SMALL} --recipe lenet --lr 0.02 --max-steps 6");
+    let [single, ddp, dp] = [
+        "--mode single --batch-size 16 --scale-lr none",
+        "--mode ddp --nproc-per-node 2 --batch-size 8 --scale-lr none",
+        "--mode dp --device-ids cpu:0,cpu:1 --batch-size 16 --scale-lr none",
+    ]
+    .map(|mode| trained(&format!("{flags} {mode}")));
+    assert_eq!(single.json("config.json")["network"], "lenet");
+    assert_close("ddp", &ddp.losses(), &single.losses(), 1e-5);
+    assert_close("dp", &dp.losses(), &single.losses(), 1e-5);
+    // The trained file is smaller than that of the default network, 4.8 MB.
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let exported = folder.path().join("lenet.safetensors");
+    let command = |arguments: &[&str]| {
+        let child = common::command(&common::mnist(), arguments).spawn().expect("the program was built");
+        finish(child).succeeded().stdout
+    };
+    let [run, file] = [&single.path, &exported].map(|path| path.to_str().expect("UTF-8"));
+    assert!(command(&["weights", "export", run, file]).contains("8 tensors, 80202 parameters"));
+    let picture = format!("{}/tests/library/pictures_and_weights/turned.jpg", env!("CARGO_MANIFEST_DIR"));
+    let answers = [run, file].map(|model| command(&["predict", "--model", model, &picture]));
+    assert_eq!(answers[0], answers[1]);
+    let resume = format!("--device cpu {SMALL} --recipe lenet --network cnn --max-steps 8 --resume {run}");
+    train(&resume).failed_with(&["--network", "lenet", "cnn"]);
+}
+
+#[test]
 fn invalid_values_are_named() {
     for (flags, words) in [
-        ("--recipe slow", ["--recipe", "fast, best"]),
+        ("--recipe slow", ["--recipe", "fast, lenet, best"]),
+        ("--network resnet", ["--network", "cnn, lenet"]),
         ("--lr-schedule linear", ["--lr-schedule", "one-cycle"]),
         ("--lr-schedule one-cycle:2", ["--lr-schedule", "0 to 1"]),
         ("--augment flip", ["--augment", "shift:PIXELS"]),

@@ -1,6 +1,6 @@
 //! The flags of the MNIST example.
 
-use crate::{augment::Augment, data::DatasetKind, recipe::Recipe};
+use crate::{augment::Augment, data::DatasetKind, model::Network, recipe::Recipe};
 use anyhow::{Result, bail};
 use burn_ddp::{
     TrainerArgs,
@@ -41,6 +41,9 @@ pub struct MnistArgs {
     #[arg(long, default_value = "none", value_name = "TRANSFORMS", hide_short_help = true)]
     pub augment: Augment,
 
+    /// Network to train
+    #[arg(long, value_enum, default_value_t, hide_short_help = true, help_heading = "Model")]
+    pub network: Network,
     /// Add BatchNorm after each convolution
     #[arg(long, hide_short_help = true, help_heading = "Model")]
     pub batch_norm: bool,

@@ -1,4 +1,4 @@
-//! The MNIST network of pytorch/examples, with PyTorch's parameter names.
+//! The networks for MNIST, with PyTorch's parameter names.
 
 use crate::batch::MnistBatch;
 use burn::module::Module;
@@ -10,26 +10,41 @@ use burn::nn::{
 };
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
+use clap::ValueEnum;
 use collective::{
     metric::Classification,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 use kernels::layers;
+use serde::Serialize;
+
+/// Which network is trained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// 3 × 3 convolutions with 32 and 64 filters, as in pytorch/examples: 1,199,882 parameters
+    #[default]
+    Cnn,
+    /// 5 × 5 convolutions with 16 and 32 filters, each pooled, similar to LeNet-5: 80,202 parameters
+    Lenet,
+}
 
 /// Options of the network.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct NetConfig {
+    pub network: Network,
     /// Whether BatchNorm follows each convolution. Its statistics are per rank until it is converted.
     pub batch_norm: bool,
     /// Probabilities of the two dropout layers; pytorch/examples uses 0.25 and 0.5.
     pub dropout: [f64; 2],
 }
 
-/// Two convolutions and two linear layers; 1,199,882 parameters without BatchNorm.
+/// Two convolutions and two linear layers.
 #[derive(Module, Debug)]
 pub struct Net {
     conv1: Conv2d,
     bn1: Option<SyncBatchNorm>,
+    pool1: Option<MaxPool2d>,
     conv2: Conv2d,
     bn2: Option<SyncBatchNorm>,
     pool: MaxPool2d,
@@ -46,17 +61,24 @@ pub struct Net {
 impl NetConfig {
     /// Creates a network with Burn's default initialisation, which `device.seed` determines.
     pub fn init(&self, device: &Device) -> Net {
-        let conv =
-            |channels| Conv2dConfig::new(channels, [3, 3]).with_padding(PaddingConfig2d::Valid).init(device);
+        let (kernel, [first, second], features) = match self.network {
+            Network::Cnn => (3, [32, 64], 64 * 12 * 12),
+            Network::Lenet => (5, [16, 32], 32 * 4 * 4),
+        };
+        let conv = |channels| {
+            Conv2dConfig::new(channels, [kernel; 2]).with_padding(PaddingConfig2d::Valid).init(device)
+        };
         let norm = |features| self.batch_norm.then(|| SyncBatchNormConfig::new(features).init(device));
+        let pool = || MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init();
         Net {
-            conv1: conv([1, 32]),
-            bn1: norm(32),
-            conv2: conv([32, 64]),
-            bn2: norm(64),
-            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            conv1: conv([1, first]),
+            bn1: norm(first),
+            pool1: (self.network == Network::Lenet).then(pool),
+            conv2: conv([first, second]),
+            bn2: norm(second),
+            pool: pool(),
             dropout1: DropoutConfig::new(self.dropout[0]).init(),
-            fc1: LinearConfig::new(9216, 128).init(device),
+            fc1: LinearConfig::new(features, 128).init(device),
             dropout2: DropoutConfig::new(self.dropout[1]).init(),
             fc2: LinearConfig::new(128, 10).init(device),
             relu: Relu::new(),
@@ -79,14 +101,9 @@ impl Net {
     // ANCHOR: forward
     /// Maps images `[batch, 1, 28, 28]` to logits `[batch, 10]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = match &self.bn1 {
-            Some(norm) => norm.forward_relu(layers::conv(&self.conv1, images)),
-            None => layers::conv_relu(&self.conv1, images),
-        }; // [batch, 32, 26, 26]
-        let x = match &self.bn2 {
-            Some(norm) => norm.forward_relu_max_pool(&self.pool, layers::conv(&self.conv2, x)),
-            None => layers::conv_relu_max_pool(&self.conv2, &self.pool, x),
-        }; // [batch, 64, 12, 12]
+        // The sizes are those of `Network::Cnn`.
+        let x = block(&self.conv1, self.bn1.as_ref(), self.pool1.as_ref(), images); // [batch, 32, 26, 26]
+        let x = block(&self.conv2, self.bn2.as_ref(), Some(&self.pool), x); // [batch, 64, 12, 12]
         let x = layers::dropout(&self.dropout1, x).flatten(1, 3); // [batch, 9216]
         let x = self.relu.forward(layers::linear(&self.fc1, x)); // [batch, 128]
         layers::linear(&self.fc2, layers::dropout(&self.dropout2, x)) // [batch, 10]
@@ -98,6 +115,16 @@ impl Net {
     /// `logits` are `[batch, 10]`, `labels` `[batch]`.
     pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
         judge(&self.training_loss, logits, labels)
+    }
+}
+
+/// A convolution with its optional BatchNorm, ReLU, and optional pooling.
+fn block(conv: &Conv2d, norm: Option<&SyncBatchNorm>, pool: Option<&MaxPool2d>, x: Tensor<4>) -> Tensor<4> {
+    match (norm, pool) {
+        (None, None) => layers::conv_relu(conv, x),
+        (None, Some(pool)) => layers::conv_relu_max_pool(conv, pool, x),
+        (Some(norm), None) => norm.forward_relu(layers::conv(conv, x)),
+        (Some(norm), Some(pool)) => norm.forward_relu_max_pool(pool, layers::conv(conv, x)),
     }
 }
 
@@ -123,5 +150,44 @@ impl InferenceStep for Net {
 
     fn step(&self, batch: MnistBatch) -> Classification {
         judge(&self.loss, self.forward(batch.images), batch.labels).1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Distribution, activation::relu};
+
+    #[test]
+    fn the_networks_have_the_documented_number_of_parameters() {
+        for (network, parameters) in [(Network::Cnn, 1_199_882), (Network::Lenet, 80_202)] {
+            let net = NetConfig { network, ..NetConfig::default() }.init(&Device::flex());
+            assert_eq!(net.num_params(), parameters, "{network:?}");
+        }
+    }
+
+    /// Logits and the gradients of all convolutions, for the fused layers and for Burn's own.
+    #[test]
+    fn fused_layers_compute_what_burns_layers_do() {
+        let device = Device::flex().autodiff();
+        for network in [Network::Cnn, Network::Lenet] {
+            let net = NetConfig { network, ..NetConfig::default() }.init(&device);
+            let images = Tensor::random([3, 1, 28, 28], Distribution::Normal(0.0, 1.0), &device);
+            let plain = |x: Tensor<4>| {
+                let x = relu(net.conv1.forward(x));
+                let x = net.pool1.as_ref().map_or(x.clone(), |pool| pool.forward(x));
+                let x = net.pool.forward(relu(net.conv2.forward(x))).flatten(1, 3);
+                net.fc2.forward(relu(net.fc1.forward(x)))
+            };
+            let results = [net.forward(images.clone()), plain(images)].map(|logits: Tensor<2>| {
+                let gradients = logits.clone().powf_scalar(2.0).sum().backward();
+                let of = |conv: &Conv2d| conv.weight.grad(&gradients).expect("a gradient").flatten::<1>(0, 3);
+                Tensor::cat(vec![logits.inner().flatten::<1>(0, 1), of(&net.conv1), of(&net.conv2)], 0)
+            });
+            let [ours, burns] = results;
+            let scale = burns.clone().abs().max();
+            let difference = ((ours - burns).abs().max() / scale).into_scalar::<f32>();
+            assert!(difference < 1e-5, "{network:?}: {difference}");
+        }
     }
 }

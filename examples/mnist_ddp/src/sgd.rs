@@ -59,7 +59,7 @@ mod tests {
         let (logits, labels) =
             (Tensor::<2>::from_floats(logits, &device), Tensor::<1, Int>::from_ints([1, 3], &device));
         for (smoothing, loss) in [(0.1, 1.201_021_9), (0.0, 0.956_021_9)] {
-            let net = NetConfig { batch_norm: false, dropout: [0.0; 2] }.init(&device);
+            let net = NetConfig::default().init(&device);
             let net = net.with_label_smoothing(smoothing);
             assert_close(&net.judge(logits.clone(), labels.clone()).0, &[loss]);
         }

@@ -39,6 +39,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         .decided("dataset", data.name)
         .identity("--dataset", data.name)
         .data_digest("--data-dir (digest of the images)", data.digest())
+        .setting("network", args.network)
         .setting("batch-norm", args.has_batch_norm())
         .setting("dropout", args.dropouts())
         .setting("momentum", args.momentum)
@@ -59,7 +60,8 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
             let output = files.map(|files| (files.folder.clone(), files.events.clone()));
             Misclassified::new(images, world, output)
         });
-    let config = NetConfig { batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
+    let config =
+        NetConfig { network: args.network, batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let net = trainer.init(|device| config.init(device)).with_label_smoothing(args.label_smoothing);
     trainer.fit(net, sgd(args.momentum, args.nesterov, args.weight_decay), loaders)
 }

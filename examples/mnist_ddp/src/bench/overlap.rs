@@ -124,7 +124,7 @@ struct Rig<'a> {
 
 fn measure(bench: &Overlap, group: &ProcessGroup) -> Result<()> {
     let device = Device::flex().autodiff();
-    let net = NetConfig { batch_norm: false, dropout: [0.0; 2] }.init(&device);
+    let net = NetConfig::default().init(&device);
     let net = module_state::broadcast(net, group, 0)?;
     let link = Arc::new(SlowLink::default());
     let reducer = |overlap| {

@@ -130,7 +130,7 @@ fn say(bench: &Step, report: &Report) -> Result<()> {
 fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let device = Device::flex().autodiff();
     let batch_norm = bench.batch_norm || bench.sync_bn;
-    let net = NetConfig { batch_norm, dropout: [0.25, 0.5] }.init(&device);
+    let net = NetConfig { batch_norm, dropout: [0.25, 0.5], ..NetConfig::default() }.init(&device);
     let net = if bench.sync_bn { convert_sync_batch_norm(net, group)? } else { net };
     let mut net = module_state::broadcast(net, group, 0)?;
     let mut optimizer = sgd(0.9, false, 0.0);

@@ -54,7 +54,7 @@ pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     use_threads(bench.threads)?;
     let device = Device::flex().autodiff();
     let images = Arc::new(ImageDataset(Dataset::digits(bench.batch_size * (bench.steps + 1), 0, 1).train));
-    let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5] }.init(&device);
+    let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5], ..NetConfig::default() }.init(&device);
     let loader = || {
         let loader = ShardedLoader::builder(images.clone(), Normaliser)
             .batch_size(bench.batch_size)

@@ -4,29 +4,30 @@ mod export;
 
 pub use export::{WeightsCommand, run};
 
-use crate::model::{Net, NetConfig};
+use crate::model::{Net, NetConfig, Network};
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use burn_ddp::run::weights::load;
+use clap::ValueEnum;
 use std::path::Path;
 
 /// Loads the network of a run or file onto `device`.
 ///
-/// It has BatchNorm if the file has.
+/// It is the network of the file, with BatchNorm if the file has it.
 ///
 /// # Errors
 /// If the file cannot be read, or does not contain exactly such a network.
 pub fn open(path: &Path, device: &Device) -> Result<Net> {
-    let load = |batch_norm| load(NetConfig { batch_norm, dropout: [0.0; 2] }.init(device), path);
-    let mut nearest = load(false)?;
-    if !nearest.mismatches.is_empty() {
-        let other = load(true)?;
-        if other.mismatches.len() < nearest.mismatches.len() {
-            nearest = other;
+    let candidates = Network::value_variants().iter().flat_map(|network| {
+        [false, true].map(|batch_norm| NetConfig { network: *network, batch_norm, ..NetConfig::default() })
+    });
+    let mut nearest = None;
+    for config in candidates {
+        let loaded = load(config.init(device), path)?;
+        if loaded.mismatches.is_empty() {
+            return Ok(loaded.model);
         }
+        nearest = nearest.into_iter().chain([loaded.mismatches]).min_by_key(Vec::len);
     }
-    match &nearest.mismatches[..] {
-        [] => Ok(nearest.model),
-        mismatches => bail!("{} does not fit the MNIST network: {}", path.display(), mismatches.join("; ")),
-    }
+    bail!("{} does not fit the MNIST network: {}", path.display(), nearest.unwrap_or_default().join("; "))
 }
