@@ -19,8 +19,12 @@ mod links;
 mod listings;
 use common::{Outcome, command, example, examples, finish, program};
 use std::{
-    fs,
+    fs, iter,
+    os::unix::fs::symlink,
+    panic::resume_unwind,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
 };
 
 /// Flags for training runs that do not set them, so that a run takes a second.
@@ -114,26 +118,36 @@ fn run(script: &str, folder: &Path) -> Outcome {
     finish(bash.spawn().expect("bash"))
 }
 
+/// Runs a block in a folder of its own; returns whether it has a command that is not left out.
+fn runs(page: &Path, block: &[String]) -> bool {
+    let script: Vec<String> = block.iter().filter_map(|line| without_cargo(line)).collect();
+    if script.is_empty() {
+        return false;
+    }
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("book");
+    symlink(book, folder.path().join("book")).expect("the book's pictures");
+    let built = examples().canonicalize().expect("the examples");
+    fs::create_dir(folder.path().join("target")).expect("a folder");
+    symlink(built, folder.path().join("target/debug")).expect("the programs");
+    let outcome = run(&script.join("\n"), folder.path());
+    assert_eq!(outcome.code, Some(0), "{}: {block:#?}\n{outcome:#?}", page.display());
+    true
+}
+
 #[test]
 fn every_command_in_the_book_works() {
-    let mut ran = 0;
-    for page in pages() {
-        for block in shell_blocks(&page) {
-            let script: Vec<String> = block.iter().filter_map(|line| without_cargo(line)).collect();
-            if script.is_empty() {
-                continue;
-            }
-            let folder = tempfile::tempdir().expect("temporary folder");
-            let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("book");
-            std::os::unix::fs::symlink(book, folder.path().join("book")).expect("the book's pictures");
-            let built = examples().canonicalize().expect("the examples");
-            fs::create_dir(folder.path().join("target")).expect("a folder");
-            std::os::unix::fs::symlink(built, folder.path().join("target/debug")).expect("the programs");
-            let outcome = run(&script.join("\n"), folder.path());
-            assert_eq!(outcome.code, Some(0), "{}: {block:#?}\n{outcome:#?}", page.display());
-            ran += 1;
-        }
-    }
+    let blocks: Vec<(PathBuf, Vec<String>)> = pages()
+        .into_iter()
+        .flat_map(|page| shell_blocks(&page).into_iter().map(move |block| (page.clone(), block)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let work =
+        || iter::from_fn(|| blocks.get(next.fetch_add(1, Relaxed))).filter(|(p, b)| runs(p, b)).count();
+    let ran: usize = thread::scope(|scope| {
+        let threads = [0; 3].map(|_| scope.spawn(work));
+        threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| resume_unwind(panic))).sum()
+    });
     assert!(ran >= 8, "only {ran} blocks were found");
 }
 
