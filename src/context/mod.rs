@@ -10,7 +10,7 @@ pub use args::ContextArgs;
 pub use plan::{Mode, Role};
 
 use crate::{
-    device::{LocalDevice, faults, gpus, keep_memory, transport},
+    device::{LocalDevice, faults, gpus, keep_memory, transport, use_small_pages},
     launch::{WHY, cores, ranks as start_ranks, world::Environment},
     process::{console::Console, exit, stop::StopSignals},
 };
@@ -274,6 +274,7 @@ fn restore_on_host() {
 /// If the threads cannot be started or the global pool already exists.
 pub fn use_threads(threads: usize) -> Result<()> {
     keep_memory();
+    use_small_pages();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
     let pool = if threads > 1 { pool.use_current_thread() } else { pool };
     pool.build_global().with_context(|| format!("cannot start {threads} compute thread(s)"))

@@ -1,4 +1,4 @@
-//! Configuration of the global allocator, mimalloc.
+//! Configuration of the global allocator, mimalloc, and of the process's memory.
 
 /// Makes mimalloc keep freed memory, unless `MIMALLOC_PURGE_DELAY` is set.
 ///
@@ -17,6 +17,18 @@ pub fn keep_memory() {
         // SAFETY: the function accepts any option and value. It must not run concurrently; only the main
         // thread calls it.
         unsafe { mi_option_set_default(PURGE_DELAY, NEVER) };
+    }
+}
+
+/// Turns transparent huge pages off for this process, unless `MIMALLOC_ALLOW_THP` is set.
+///
+/// mimalloc asks for them. They cost a rank 16 MiB or more, and no program of this repository is faster with them
+/// (`benches/results/speed-and-footprint.md`).
+pub fn use_small_pages() {
+    #[cfg(target_os = "linux")]
+    if std::env::var_os("MIMALLOC_ALLOW_THP").is_none() {
+        // SAFETY: the call only sets a flag of the process. Where it fails, huge pages stay on.
+        unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     }
 }
 
@@ -39,4 +51,16 @@ macro_rules! global_allocator {
 #[macro_export]
 macro_rules! global_allocator {
     () => {};
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    #[test]
+    fn huge_pages_are_turned_off() {
+        super::use_small_pages();
+        // The line exists since Linux 5.0.
+        let status = std::fs::read_to_string("/proc/self/status").expect("the process's status");
+        let enabled = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+        assert!(enabled.is_none_or(|enabled| enabled.trim() == "0"), "{enabled:?}");
+    }
 }

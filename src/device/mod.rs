@@ -10,7 +10,7 @@ pub mod list;
 pub mod transport;
 
 pub use accelerator::Accelerator;
-pub use allocator::keep_memory;
+pub use allocator::{keep_memory, use_small_pages};
 pub use choice::{DeviceArg, DeviceId, Gpus, gpus};
 
 use anyhow::{Result, bail};
