@@ -22,6 +22,20 @@ use tempfile::TempDir;
 pub const DEADLINE: Duration =
     Duration::from_secs(if cfg!(any(feature = "vulkan", feature = "wgpu")) { 1800 } else { 300 });
 
+/// Copies a run's folder, without its links.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("folder");
+    for entry in fs::read_dir(from).expect("folder") {
+        let (path, kind) = entry.map(|e| (e.path(), e.file_type().expect("type"))).expect("entry");
+        let target = to.join(path.file_name().expect("name"));
+        if kind.is_dir() {
+            copy_folder(&path, &target);
+        } else if kind.is_file() {
+            fs::copy(&path, &target).expect("copied");
+        }
+    }
+}
+
 /// Path of the program `burn-ddp`.
 pub fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_burn-ddp"))

@@ -1,7 +1,7 @@
 //! The language-model example: world sizes, resume, generation, weights for PyTorch, and invalid texts.
 
 mod precision;
-use crate::common::{Outcome, Run, assert_close, run_example};
+use crate::common::{Outcome, Run, assert_close, copy_folder, run_example};
 use std::{f64::consts::LN_2, fs, path::Path};
 use tempfile::TempDir;
 
@@ -69,7 +69,7 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
         let (whole, _) = train(&text, folder.path(), &format!("whole-{number}"), &flags);
         // The checkpoint is in the middle of the first epoch.
         let part = folder.path().join(format!("part-{number}"));
-        copy(&whole.path, &part);
+        copy_folder(&whole.path, &part);
         fs::remove_file(part.join("summary.json")).expect("there is one");
         let from = part.join("checkpoints/step-000003");
         let flags = format!("{TINY} --text {text} {flags} --resume {}", from.display());
@@ -85,20 +85,6 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
     let whole = folder.path().join("whole-1");
     let flags = format!("{TINY} --text {} --resume {}", other.display(), whole.display());
     run(&flags).failed_with(&["--text"]);
-}
-
-/// Copies a run's folder without links.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("folder");
-    for entry in fs::read_dir(from).expect("folder") {
-        let (path, kind) = entry.map(|e| (e.path(), e.file_type().expect("type"))).expect("entry");
-        let target = to.join(path.file_name().expect("name"));
-        if kind.is_dir() {
-            copy(&path, &target);
-        } else if kind.is_file() {
-            fs::copy(&path, &target).expect("copied");
-        }
-    }
 }
 
 #[test]

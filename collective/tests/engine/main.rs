@@ -16,11 +16,9 @@ mod mpi;
 #[cfg(target_os = "linux")]
 mod nccl;
 #[cfg(target_os = "linux")]
-#[path = "../common/process.rs"]
 mod process;
 #[cfg(target_os = "linux")]
 mod processes;
-#[path = "../common/reference.rs"]
 mod reference;
 mod rendezvous;
 mod stores;

@@ -7,8 +7,10 @@
 mod common;
 mod data_parallel;
 mod gradients;
+mod parameters;
 mod precision;
 mod replicas;
+mod reports;
 mod strategy;
 mod sync_batch_norm;
 mod tensor;

@@ -1,7 +1,7 @@
 //! Damaged checkpoints, and file systems that are full or read-only.
 
-use super::{SMALL, checkpointed, copy, resume};
-use crate::common::{Outcome, Run, command, finish, mnist, trained};
+use super::{SMALL, checkpointed, resume};
+use crate::common::{Outcome, Run, command, copy_folder, finish, mnist, trained};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
@@ -47,7 +47,7 @@ fn a_damaged_checkpoint_is_rejected_in_favour_of_the_previous_one() {
     for (said, damage) in DAMAGES {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("run");
-        copy(&whole.path, &path);
+        copy_folder(&whole.path, &path);
         damage(&path.join("checkpoints/step-000012"));
         let named = resume(&path, "checkpoints/step-000012", FLAGS);
         named.failed_with(&["step-000012", said, "step-000010 is intact"]);

@@ -5,7 +5,7 @@ mod resume;
 mod stopping;
 
 use crate::common::{Outcome, Run, train, trained};
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// Six steps per epoch at a global batch of 16, the last one short.
 const SMALL: &str = "--dataset digits --train-limit 90 --eval-limit 20 --lr 0.01 --epochs 2 --keep-last 100";
@@ -22,18 +22,4 @@ fn resume(run: &Path, part: &str, flags: &str) -> Outcome {
         "--device cpu --progress plain --save-every 2 {SMALL} {flags} --resume {}",
         path.display()
     ))
-}
-
-/// Copies a run's folder.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("folder");
-    for entry in fs::read_dir(from).expect("folder") {
-        let (path, kind) = entry.map(|e| (e.path(), e.file_type().expect("type"))).expect("entry");
-        let target = to.join(path.file_name().expect("name"));
-        if kind.is_dir() {
-            copy(&path, &target);
-        } else if kind.is_file() {
-            fs::copy(&path, &target).expect("copied");
-        }
-    }
 }

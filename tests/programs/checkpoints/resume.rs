@@ -1,7 +1,7 @@
 //! Resume from a checkpoint.
 
-use super::{SMALL, checkpointed, copy, resume};
-use crate::common::{Run, assert_close, finish, mnist, train, trained};
+use super::{SMALL, checkpointed, resume};
+use crate::common::{Run, assert_close, copy_folder, finish, mnist, train, trained};
 use std::{fs, path::Path};
 
 /// Every column of both tables that does not depend on time.
@@ -30,7 +30,7 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
         for (part, cut) in [("checkpoints/step-000004", 4), ("checkpoints/step-000006", 6), ("", 12)] {
             let folder = tempfile::tempdir().expect("temporary folder");
             let path = folder.path().join("run");
-            copy(&whole.path, &path);
+            copy_folder(&whole.path, &path);
             fs::remove_file(path.join("summary.json")).expect("there is one");
             let outcome = resume(&path, part, flags).succeeded();
             assert!(outcome.stdout.contains(&format!("after step {cut}")), "{outcome:#?}");
@@ -49,7 +49,7 @@ fn a_different_world_size_resumes_with_the_same_samples() {
     let go_on = |world: usize, batch: usize| {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("run");
-        copy(&whole.path, &path);
+        copy_folder(&whole.path, &path);
         let flags = format!("{flags} --nproc-per-node {world} --batch-size {batch}");
         let outcome = resume(&path, "checkpoints/step-000004", &flags).succeeded();
         (reopened(&path), outcome, folder)

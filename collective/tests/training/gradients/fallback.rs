@@ -1,6 +1,9 @@
 //! Steps whose gradients cannot be reduced during backward: they are detected and give the same sums.
 
-use super::{Net, PLACES, Place, TINY, bits, device, flat, rows, with_reducer, with_reducer_at, worst};
+use super::{
+    Net, PLACES, Place, TINY, bits, device, flat, number, rows, with_reducer, with_reducer_at, worst,
+};
+use crate::parameters::filled;
 use burn::module::{Lora, Module};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
@@ -30,12 +33,7 @@ fn falls_back_at(
             Net::new,
             || choose(overlap),
             |net, mut reducer: Reducer, group| {
-                // The same weights in both runs.
-                let data = collective::module_state::entries(&net).expect("read").into_iter().map(|entry| {
-                    let shape = entry.data.shape().clone();
-                    burn::tensor::TensorData::new(super::numbers(shape.num_elements()), shape)
-                });
-                let net = collective::module_state::overwrite(net, data.collect());
+                let net = filled(net, |_, index| number(index));
                 let mut totals = vec![1.0];
                 let mut steps = Vec::new();
                 for number in 0..3 {
@@ -57,28 +55,24 @@ fn falls_back_at(
     }
 }
 
+/// The sum over one or two backward passes.
+fn passes(net: &Net, second: bool) -> GradientsParams {
+    let mut sum = GradientsAccumulator::new();
+    sum.accumulate(net, net.grads(rows(3, 4, &device())));
+    if second {
+        sum.accumulate(net, net.grads(rows(3, 4, &device()) * 2.0));
+    }
+    sum.grads()
+}
+
 #[test]
 fn two_backward_passes_in_a_step() {
-    let twice = |net: &Net, _, _| {
-        let mut sum = GradientsAccumulator::new();
-        sum.accumulate(net, net.grads(rows(3, 4, &device())));
-        sum.accumulate(net, net.grads(rows(3, 4, &device()) * 2.0));
-        sum.grads()
-    };
-    falls_back(twice, "used again after backward");
+    falls_back(|net, _, _| passes(net, true), "used again after backward");
 }
 
 #[test]
 fn on_one_rank_only() {
-    let twice = |net: &Net, rank, _| {
-        let mut sum = GradientsAccumulator::new();
-        sum.accumulate(net, net.grads(rows(3, 4, &device())));
-        if rank == 1 {
-            sum.accumulate(net, net.grads(rows(3, 4, &device()) * 2.0));
-        }
-        sum.grads()
-    };
-    falls_back(twice, "used again after backward");
+    falls_back(|net, rank, _| passes(net, rank == 1), "used again after backward");
 }
 
 #[test]
@@ -192,11 +186,7 @@ fn reparameterized_parameters() {
             make,
             || choose(overlap),
             |net, mut reducer: Reducer, group| {
-                let data = collective::module_state::entries(&net).expect("read").into_iter().map(|entry| {
-                    let shape = entry.data.shape().clone();
-                    burn::tensor::TensorData::new(super::numbers(shape.num_elements()), shape)
-                });
-                let net = collective::module_state::overwrite(net, data.collect());
+                let net = filled(net, |_, index| number(index));
                 let step = reducer.step(&net, 3, 6).expect("step");
                 let grads = step.watch(&net).grads(rows(3, 4, &device()) + group.rank() as f32);
                 let ours = bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);

@@ -33,8 +33,12 @@ fn device() -> Device {
 }
 
 /// Different values, the same on every rank.
+fn number(index: usize) -> f32 {
+    (index as f32 * 0.37).sin()
+}
+
 fn numbers(count: usize) -> Vec<f32> {
-    (0..count).map(|i| (i as f32 * 0.37).sin()).collect()
+    (0..count).map(number).collect()
 }
 
 fn rows(count: usize, width: usize, device: &Device) -> Tensor<2> {
@@ -97,6 +101,22 @@ fn bits<M: Module>(grads: &GradientsParams, module: &M) -> Vec<u32> {
 fn worst(ours: &[f32], theirs: &[f32]) -> f32 {
     assert_eq!(ours.len(), theirs.len());
     ours.iter().zip(theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// One step of three ranks with 3, 4 and no samples.
+///
+/// Returns the reduced gradients, and those of the whole batch of 7 samples on one rank.
+fn uneven_step(net: &Net, reducer: &mut Reducer, rank: usize) -> (GradientsParams, Vec<f32>) {
+    // The last rank's sample is padding.
+    let (share, count) = [(0..3, 3), (3..7, 4), (0..1, 0)][rank].clone();
+    let x = rows(7, 4, &device());
+    let wanted = flat(&net.grads(x.clone()), net);
+    let mut totals = vec![rank as f32, 1.0];
+    let step = reducer.step(net, count, 7).expect("step");
+    let grads = step.watch(net).grads(x.slice([share, 0..4]));
+    let grads = step.finish(grads, net, &mut totals).expect("finish");
+    assert_eq!(totals, [3.0, 3.0]);
+    (grads, wanted)
 }
 
 /// Memory in which gradients are reduced.

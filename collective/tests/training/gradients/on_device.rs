@@ -2,17 +2,13 @@
 //!
 //! The device is emulated; its tensors are in host memory.
 
-use super::{Net, TINY, by_parameter, device, flat, rows, site, worst};
+use super::{Net, TINY, by_parameter, device, flat, rows, site, uneven_step, worst};
 use crate::common::{Kind, options, world};
 use collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
     module_state,
 };
-
-/// 7 samples: 3, 4 and none.
-const SHARES: [std::ops::Range<usize>; 3] = [0..3, 3..7, 0..1];
-const COUNTS: [usize; 3] = [3, 4, 0];
 
 fn reducer(group: &ProcessGroup, net: &Net, options: ReducerOptions) -> Reducer {
     let reducer = Reducer::new(net, group, options).expect("a reducer");
@@ -34,13 +30,7 @@ fn gradients_equal_those_of_the_global_batch() {
     for buckets in [BucketSizes::default(), TINY, BucketSizes { first: 1, rest: 64 }] {
         let results = on_devices(|net, group| {
             let mut reducer = reducer(group, &net, ReducerOptions { buckets, ..ReducerOptions::default() });
-            let x = rows(7, 4, &device());
-            let wanted = flat(&net.grads(x.clone()), &net);
-            let mut totals = vec![group.rank() as f32, 1.0];
-            let step = reducer.step(&net, COUNTS[group.rank()], 7).expect("step");
-            let grads = step.watch(&net).grads(x.slice([SHARES[group.rank()].clone(), 0..4]));
-            let grads = step.finish(grads, &net, &mut totals).expect("finish");
-            assert_eq!(totals, [3.0, 3.0]);
+            let (grads, wanted) = uneven_step(&net, &mut reducer, group.rank());
             let unused: Vec<String> =
                 reducer.unused().map(|(path, users)| format!("{path} {users}")).collect();
             assert!(unused.contains(&"unused.weight 0".to_string()), "{unused:?}");

@@ -1,7 +1,10 @@
 //! Overlap is bit-identical to no overlap for all kinds of layers.
 
-use super::{TINY, bits, device, numbers};
-use crate::common::{Kind, options, world};
+use super::{TINY, bits, device, number, numbers};
+use crate::{
+    common::{Kind, options, world},
+    parameters::filled,
+};
 use burn::module::Module;
 use burn::nn::{
     BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
@@ -14,7 +17,6 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use collective::{
     ProcessGroup,
     gradient::{Reducer, ReducerOptions},
-    module_state,
 };
 
 /// Layers that Burn's autodiff treats differently.
@@ -72,14 +74,7 @@ fn images(rank: usize, device: &Device) -> Tensor<4> {
 /// Bits of the gradients of two steps on every rank, and whether a step fell back.
 fn zoo(device: &Device, overlap: bool, attend: bool) -> Vec<(Vec<u32>, Vec<u32>)> {
     let results = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
-        let net = Zoo::new(device);
-        let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
-            let shape = entry.data.shape().clone();
-            let numbers =
-                numbers(shape.num_elements()).into_iter().map(|x| 0.3 * x + 0.5).collect::<Vec<_>>();
-            TensorData::new(numbers, shape)
-        });
-        let net = module_state::overwrite(net.clone(), data.collect());
+        let net = filled(Zoo::new(device), |_, index| 0.3 * number(index) + 0.5);
         let choice = ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
         let mut step = || {

@@ -1,12 +1,14 @@
 //! Reduced gradients equal those of the mean over the global batch.
 
-use super::{Net, TINY, by_parameter, device, flat, rows, with_reducer, worst};
-use crate::common::{KINDS, options, world};
+use super::{Net, TINY, by_parameter, device, flat, number, rows, uneven_step, with_reducer, worst};
+use crate::{
+    common::{KINDS, options, world},
+    parameters::filled,
+};
 use burn::tensor::Tensor;
 use collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
-    module_state,
 };
 
 fn choices() -> Vec<ReducerOptions> {
@@ -17,10 +19,6 @@ fn choices() -> Vec<ReducerOptions> {
     sizes.into_iter().flat_map(both).collect()
 }
 
-/// 7 samples: 3, 4 and none.
-const SHARES: [std::ops::Range<usize>; 3] = [0..3, 3..7, 0..1];
-const COUNTS: [usize; 3] = [3, 4, 0];
-
 #[test]
 fn averaged_gradients_equal_those_of_an_uneven_global_batch() {
     for choice in choices() {
@@ -29,13 +27,7 @@ fn averaged_gradients_equal_those_of_an_uneven_global_batch() {
             Net::new,
             || choice.clone(),
             |net, mut reducer, group| {
-                let x = rows(7, 4, &device());
-                let wanted = flat(&net.grads(x.clone()), &net);
-                let mut totals = vec![group.rank() as f32, 1.0];
-                let step = reducer.step(&net, COUNTS[group.rank()], 7).expect("step");
-                let grads = step.watch(&net).grads(x.slice([SHARES[group.rank()].clone(), 0..4]));
-                let grads = step.finish(grads, &net, &mut totals).expect("finish");
-                assert_eq!(totals, [3.0, 3.0]);
+                let (grads, wanted) = uneven_step(&net, &mut reducer, group.rank());
                 assert_eq!(reducer.fallback(), None);
                 (flat(&grads, &net), wanted)
             },
@@ -52,13 +44,7 @@ fn every_transport_gives_the_same_bits() {
     let on = |kind| {
         let results = world(kind, 2, options(), |group: ProcessGroup| {
             let device = device();
-            let net = Net::new(&device);
-            // The same weights on all ranks, independent of the random generator.
-            let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
-                let shape = entry.data.shape().clone();
-                burn::tensor::TensorData::new(super::numbers(shape.num_elements()), shape)
-            });
-            let net = module_state::overwrite(net.clone(), data.collect());
+            let net = filled(Net::new(&device), |_, index| number(index));
             let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
             let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
             let x = rows(6, 4, &device).slice([group.rank() * 3..group.rank() * 3 + 3, 0..4]);

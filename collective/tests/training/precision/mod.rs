@@ -4,7 +4,7 @@ mod layers;
 mod strategy;
 mod wrapper;
 
-use crate::common;
+use crate::{common, parameters::filled};
 use burn::module::{Module, Param};
 use burn::nn::{
     Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
@@ -14,7 +14,7 @@ use burn::nn::{
 };
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use collective::{data_parallel::ParallelStep, metric::Classification, module_state};
+use collective::{data_parallel::ParallelStep, metric::Classification};
 
 /// The layers of the MNIST network, and a LayerNorm.
 #[derive(Module, Debug)]
@@ -42,13 +42,7 @@ impl Net {
             linear: LinearConfig::new(36, 3).init(device),
             factor: Param::from_tensor(Tensor::ones([1], device)),
         };
-        let data = module_state::entries(&net).expect("read").into_iter().map(|entry| {
-            let shape = entry.data.shape().clone();
-            let values: Vec<f32> =
-                (0..shape.num_elements()).map(|i| 0.5 * ((i * i) as f32 * 1.7).sin() + 0.2).collect();
-            TensorData::new(values, shape)
-        });
-        let mut net = module_state::overwrite(net.clone(), data.collect());
+        let mut net = filled(net, |_, i| 0.5 * ((i * i) as f32 * 1.7).sin() + 0.2);
         net.factor = net.factor.map(|factor| factor.ones_like().require_grad());
         net
     }

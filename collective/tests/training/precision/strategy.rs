@@ -5,6 +5,7 @@ use super::{
     common::{Kind, options, world},
     difference,
 };
+use crate::reports::{Listen, Reports};
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device};
@@ -18,11 +19,11 @@ use collective::{
     loader::ShardedLoader,
     precision::Precision,
     strategy::{
-        Callback, ComputeBatch, DdpStrategy, Distributed, DpStrategy, EpochReport, Join, NoopRenderer,
-        Observer, ParallelStrategy, StepReport, collective_error,
+        Callback, ComputeBatch, DdpStrategy, Distributed, DpStrategy, Join, NoopRenderer, ParallelStrategy,
+        collective_error,
     },
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Samples of a global batch.
 const BATCH: usize = 6;
@@ -32,29 +33,6 @@ struct Stack;
 impl Batcher<usize, Batch> for Stack {
     fn batch(&self, samples: Vec<usize>, device: &Device) -> Batch {
         batch(&samples, device)
-    }
-}
-
-/// The reports of one rank.
-#[derive(Default)]
-struct Reports {
-    steps: Vec<StepReport>,
-    epochs: Vec<EpochReport>,
-    warnings: Vec<String>,
-}
-
-#[derive(Default)]
-struct Listen(Mutex<Reports>);
-
-impl Observer for Listen {
-    fn step_done(&self, report: &StepReport) {
-        self.0.lock().expect("no panic").steps.push(*report);
-    }
-    fn epoch_done(&self, report: &EpochReport) {
-        self.0.lock().expect("no panic").epochs.push(report.clone());
-    }
-    fn warned(&self, message: &str) {
-        self.0.lock().expect("no panic").warnings.push(message.into());
     }
 }
 
@@ -121,7 +99,7 @@ impl Run<'_> {
             .launch(Learner::new(net, SgdConfig::new().init(), 0.2));
         match collective_error(&result) {
             Some(error) => Err(error.clone()),
-            None => Ok(std::mem::take(&mut *listen.0.lock().expect("no panic"))),
+            None => Ok(listen.take()),
         }
     }
 
@@ -145,12 +123,6 @@ impl Run<'_> {
         let (loader, config) = (self.loader(alone), DataParallelConfig::new(&vec![Device::flex(); count]));
         let strategy = DpStrategy::new(config, loader.clone(), loader).expect("devices");
         self.fit(strategy, alone).expect("a run")
-    }
-}
-
-impl Reports {
-    fn losses(&self) -> Vec<f32> {
-        self.steps.iter().map(|step| step.loss as f32).collect()
     }
 }
 

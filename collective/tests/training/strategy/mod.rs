@@ -5,7 +5,10 @@ mod non_finite;
 mod overflow;
 mod settings;
 
-use crate::common;
+use crate::{
+    common,
+    reports::{Listen, Reports},
+};
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
 use burn::nn::{
@@ -22,10 +25,10 @@ use collective::{
     Error, ProcessGroup,
     loader::ShardedLoader,
     precision::{self, Precision},
-    strategy::{DdpStrategy, EpochReport, NoopRenderer, Observer, StepReport, collective_error},
+    strategy::{DdpStrategy, NoopRenderer, collective_error},
 };
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -123,32 +126,8 @@ impl Batcher<f32, Points> for Stack {
     }
 }
 
-/// Events reported to the observer, and the reason for the end of the run.
-#[derive(Default)]
-struct Told {
-    steps: Vec<StepReport>,
-    epochs: Vec<EpochReport>,
-    warnings: Vec<String>,
-    failure: Option<Error>,
-}
-
-#[derive(Default)]
-struct Listen(Mutex<Told>);
-
-impl Observer for Listen {
-    fn step_done(&self, report: &StepReport) {
-        self.0.lock().expect("no panic").steps.push(*report);
-    }
-    fn epoch_done(&self, report: &EpochReport) {
-        self.0.lock().expect("no panic").epochs.push(report.clone());
-    }
-    fn warned(&self, message: &str) {
-        self.0.lock().expect("no panic").warnings.push(message.into());
-    }
-}
-
 /// Trains on one rank of `group`, with 40 points over all ranks.
-fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
+fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Reports {
     let device = Device::flex().autodiff();
     let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs } = rank;
     let world = group.world();
@@ -175,8 +154,7 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Told {
         .with_training_strategy(TrainingStrategy::Custom(Arc::new(set(ddp))))
         .launch(Learner::new(model, optimizer, lr));
     let failure = collective_error(&result).cloned();
-    let told = std::mem::take(&mut *listen.0.lock().expect("no panic"));
-    Told { failure, ..told }
+    Reports { failure, ..listen.take() }
 }
 
 /// Trains on `size` ranks, with settings for each.
@@ -184,7 +162,7 @@ fn fit_all(
     size: usize,
     rank: impl Fn(usize) -> Rank + Sync,
     set: impl Fn(usize, Ddp) -> Ddp + Sync,
-) -> Vec<Told> {
+) -> Vec<Reports> {
     common::world(common::Kind::Thread, size, common::options(), |group| {
         let number = group.rank();
         fit(group, rank(number), |ddp| set(number, ddp))
@@ -192,7 +170,7 @@ fn fit_all(
 }
 
 /// The errors of all ranks; every rank must have one.
-fn failures(told: &[Told]) -> Vec<&Error> {
+fn failures(told: &[Reports]) -> Vec<&Error> {
     told.iter().map(|rank| rank.failure.as_ref().expect("a failure on every rank")).collect()
 }
 

@@ -4,7 +4,7 @@ mod failures;
 mod strategy;
 mod trajectories;
 
-use crate::common;
+use crate::{common, parameters::filled};
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -35,14 +35,8 @@ impl Net {
             norm: norm.then(|| SyncBatchNormConfig::new(8).init(&device)),
             last: LinearConfig::new(8, 1).init(&device),
         };
-        let values = |entry: module_state::Entry| {
-            let shape = entry.data.shape().clone();
-            let trainable = |i: usize| 0.6 * ((i * i + 3 * i) as f32 * 1.3).sin() + 0.1;
-            let values = (0..shape.num_elements()).map(|i| if entry.trainable { trainable(i) } else { 1.0 });
-            TensorData::new(values.collect::<Vec<f32>>(), shape)
-        };
-        let entries = module_state::entries(&net).expect("read");
-        module_state::overwrite(net, entries.into_iter().map(values).collect())
+        let trainable = |i: usize| 0.6 * ((i * i + 3 * i) as f32 * 1.3).sin() + 0.1;
+        filled(net, |entry, i| if entry.trainable { trainable(i) } else { 1.0 })
     }
 
     pub fn forward(&self, x: Tensor<2>) -> Tensor<2> {
