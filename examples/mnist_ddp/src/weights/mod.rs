@@ -21,13 +21,14 @@ pub fn open(path: &Path, device: &Device) -> Result<Net> {
     let candidates = Network::value_variants().iter().flat_map(|network| {
         [false, true].map(|batch_norm| NetConfig { network: *network, batch_norm, ..NetConfig::default() })
     });
-    let mut nearest = None;
+    let mut mismatches = Vec::new();
     for config in candidates {
         let loaded = load(config.init(device), path)?;
         if loaded.mismatches.is_empty() {
             return Ok(loaded.model);
         }
-        nearest = nearest.into_iter().chain([loaded.mismatches]).min_by_key(Vec::len);
+        mismatches.push(loaded.mismatches);
     }
-    bail!("{} does not fit the MNIST network: {}", path.display(), nearest.unwrap_or_default().join("; "))
+    let nearest = mismatches.into_iter().min_by_key(Vec::len).unwrap_or_default();
+    bail!("{} does not fit the MNIST network: {}", path.display(), nearest.join("; "))
 }
