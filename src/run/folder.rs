@@ -4,9 +4,9 @@
 
 use super::mlflow;
 use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_file};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs,
     io::ErrorKind,
@@ -16,6 +16,21 @@ use time::{OffsetDateTime, macros::format_description};
 
 /// File that marks a run folder.
 const CONFIG: &str = "config.json";
+
+/// Reads what `config.json` says about the run that contains `path`.
+///
+/// `path` is the run's folder, or a checkpoint or weights file in it.
+///
+/// # Errors
+/// If `path` does not exist or is not in a run folder, or if `config.json` cannot be read as a `T`.
+pub fn recorded<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    let path = path.canonicalize().context("cannot open the run")?;
+    // `path` may be RUN/checkpoints/last/model.bpk.
+    let config = path.ancestors().take(4).map(|folder| folder.join(CONFIG)).find(|file| file.is_file());
+    let config = config.ok_or_else(|| anyhow!("not in a run folder: there is no config.json"))?;
+    let text = fs::read(&config).context("cannot read config.json")?;
+    serde_json::from_slice(&text).context("its config.json is not of a run of this program")
+}
 
 /// The folder of one run. Only rank 0 has one.
 #[derive(Clone, Debug)]

@@ -18,5 +18,5 @@ pub mod top_k;
 pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};
-pub use folder::{RunFolder, timestamp};
+pub use folder::{RunFolder, recorded, timestamp};
 pub(crate) use output::Output;

@@ -4,11 +4,11 @@ use crate::{
     model::{Gpt, GptConfig},
     text::Vocabulary,
 };
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use burn_ddp::run::weights;
+use burn_ddp::run::{self, weights};
 use serde::Deserialize;
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// What `config.json` says about the network.
 #[derive(Deserialize)]
@@ -45,14 +45,7 @@ impl TrainedGpt {
 /// # Errors
 /// If there is no `config.json` of this example.
 pub fn recorded(path: &Path) -> Result<(GptConfig, Vocabulary)> {
-    let path = path.canonicalize().context("cannot open the run")?;
-    // `path` may be RUN/checkpoints/last/model.bpk.
-    let config =
-        path.ancestors().take(4).map(|folder| folder.join("config.json")).find(|file| file.is_file());
-    let config = config.ok_or_else(|| anyhow!("not in a run folder: there is no config.json"))?;
-    let text = fs::read(&config).context("cannot read config.json")?;
-    let Recorded { network, vocabulary } =
-        serde_json::from_slice(&text).context("its config.json is not of a run of this program")?;
+    let Recorded { network, vocabulary } = run::recorded(path)?;
     let vocabulary = Vocabulary::of(&vocabulary);
     if network.heads == 0
         || !network.width.is_multiple_of(network.heads)

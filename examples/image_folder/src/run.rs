@@ -1,11 +1,11 @@
 //! A run folder of this example: network and classes, from `config.json`, and weights.
 
 use crate::model::{ResNet, ResNetConfig};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use burn_ddp::run::weights;
+use burn_ddp::run::{recorded, weights};
 use serde::Deserialize;
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// What `config.json` says about the network.
 #[derive(Deserialize)]
@@ -32,15 +32,5 @@ pub fn open(path: &Path) -> Result<ResNet> {
 
 /// The classes of the run that contains `path`, if it is one of this example.
 pub fn recorded_classes(path: &Path) -> Option<Vec<String>> {
-    recorded(path).ok().map(|recorded| recorded.class_names)
-}
-
-fn recorded(path: &Path) -> Result<Recorded> {
-    let path = path.canonicalize().context("cannot open the run")?;
-    // `path` may be RUN/checkpoints/last/model.bpk.
-    let config =
-        path.ancestors().take(4).map(|folder| folder.join("config.json")).find(|file| file.is_file());
-    let config = config.ok_or_else(|| anyhow!("not in a run folder: there is no config.json"))?;
-    let text = fs::read(&config).context("cannot read config.json")?;
-    serde_json::from_slice(&text).context("its config.json is not of a run of this program")
+    recorded(path).ok().map(|recorded: Recorded| recorded.class_names)
 }
