@@ -82,19 +82,26 @@ impl Part {
 
 /// Decodes every picture once, a part on each rank, so that all ranks agree on the pictures of the data set.
 ///
-/// Returns the readable pictures, and the mean and deviation of their channels. It is a collective: every rank must
-/// call it. `warn` receives a warning of pictures that are skipped, on every rank.
+/// Returns the indices of the pictures that cannot be read, and the mean and deviation of the channels of the readable
+/// pictures at `counted`, which are those to train on. Both lists are in ascending order. It is a collective: every rank
+/// must call it. `warn` receives a warning of pictures that are skipped, on every rank.
 ///
 /// # Errors
 /// If the group fails, no picture can be read, or one cannot be read with [`OnCorrupt::Fail`].
 pub fn survey(
     data: &ImageFolder,
+    counted: &[usize],
     group: &ProcessGroup,
     on_corrupt: OnCorrupt,
     warn: impl FnOnce(&str),
-) -> Result<(ImageFolder, Channels)> {
+) -> Result<(Vec<usize>, Channels)> {
     let mine: Vec<usize> = (group.rank()..data.len()).step_by(group.world_size()).collect();
-    let part = mine.into_par_iter().map(|index| Part::of(data, index)).reduce(Part::default, Part::add);
+    let part = mine.into_par_iter().map(|index| {
+        let part = Part::of(data, index);
+        let is_counted = counted.binary_search(&index).is_ok();
+        if is_counted { part } else { Part { corrupt: part.corrupt, ..Part::default() } }
+    });
+    let part = part.reduce(Part::default, Part::add);
     let mut whole = group.all_gather_object(&part)?.into_iter().fold(Part::default(), Part::add);
     whole.corrupt.sort();
     let first: Vec<&str> = whole.corrupt.iter().take(NAMED).map(|(_, reason)| reason.as_str()).collect();
@@ -115,8 +122,8 @@ pub fn survey(
         ),
         OnCorrupt::Skip => warn(&format!("{count} of {all} pictures are skipped: {named}")),
     }
-    let corrupt: Vec<usize> = whole.corrupt.iter().map(|(index, _)| *index).collect();
-    Ok((data.without(&corrupt), whole.channels()))
+    let channels = whole.channels();
+    Ok((whole.corrupt.into_iter().map(|(index, _)| index).collect(), channels))
 }
 
 #[cfg(test)]
@@ -126,7 +133,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn mean_and_deviation_are_those_of_all_pixels() {
+    fn mean_and_deviation_are_those_of_the_counted_pictures() {
         let folder = tempfile::tempdir().expect("temporary folder");
         for (class, shades) in [("a", [0, 0, 51, 51]), ("b", [255, 255, 0, 0])] {
             fs::create_dir(folder.path().join(class)).expect("created");
@@ -135,15 +142,19 @@ mod tests {
         fs::write(folder.path().join("a/2.png"), "text").expect("written");
         let data = ImageFolder::open(folder.path(), ImageFormat { side: 2, channels: 1 }).expect("classes");
         let group = ProcessGroup::solo();
-        let error = survey(&data, &group, OnCorrupt::Fail, |_| ()).expect_err("a corrupt picture");
+        let error =
+            survey(&data, &[0, 1, 2], &group, OnCorrupt::Fail, |_| ()).expect_err("a corrupt picture");
         let words = format!("{error:#}");
         assert!(words.contains("1 of 3 pictures cannot be read") && words.contains("a/2.png"), "{words}");
         let mut warning = String::new();
-        let found = survey(&data, &group, OnCorrupt::Skip, |text| warning = text.into());
-        let (kept, Channels { mean, std }) = found.expect("skipped");
-        assert!(kept.len() == 2 && warning.contains("a/2.png: neither a PNG"), "{warning}");
+        let found = survey(&data, &[0, 1, 2], &group, OnCorrupt::Skip, |text| warning = text.into());
+        let (corrupt, Channels { mean, std }) = found.expect("skipped");
+        assert!(corrupt == [1] && warning.contains("a/2.png: neither a PNG"), "{warning}");
         assert!((mean[0] - 0.3).abs() < 1e-9, "{mean:?}");
         // Values 0, 0.2 and 1, with a share of 4/8, 2/8 and 2/8.
         assert!((std[0] - (0.25 * 0.04 + 0.25 - 0.09_f64).sqrt()).abs() < 1e-9, "{std:?}");
+        let (_, Channels { mean, .. }) =
+            survey(&data, &[2], &group, OnCorrupt::Skip, |_| ()).expect("skipped");
+        assert!((mean[0] - 0.5).abs() < 1e-9, "the second class alone: {mean:?}");
     }
 }

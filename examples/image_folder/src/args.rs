@@ -4,7 +4,7 @@ use crate::model::ResNetConfig;
 use anyhow::{Context, Result, bail};
 use burn_ddp::{
     TrainerArgs,
-    context::values::{positive, probability, rate},
+    context::values::{probability, rate, up_to},
     data::{ImageAugment, ImageFormat, ImageSplits, OnCorrupt},
 };
 use clap::{Args, ValueEnum};
@@ -31,7 +31,7 @@ pub struct ImageArgs {
     )]
     pub test_split: f64,
     /// Side in pixels to which pictures are scaled and cropped
-    #[arg(long, default_value_t = 32, value_name = "PIXELS", value_parser = positive, help_heading = "Data")]
+    #[arg(long, default_value_t = 32, value_name = "PIXELS", value_parser = up_to(4096), help_heading = "Data")]
     pub side: usize,
     /// Colours of the network's input
     #[arg(long, value_enum, default_value_t = Colours::Rgb, help_heading = "Data")]
@@ -53,10 +53,10 @@ pub struct ImageArgs {
     pub balance_classes: bool,
 
     /// Residual blocks in each of the three stages; 3 is ResNet-20
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = positive, help_heading = "Model")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(1000), help_heading = "Model")]
     pub blocks: usize,
     /// Channels of the first stage; the others have twice and four times as many
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = positive, help_heading = "Model")]
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = up_to(8192), help_heading = "Model")]
     pub width: usize,
 
     /// SGD momentum, without dampening
@@ -90,8 +90,11 @@ impl ImageArgs {
     /// Checks the flags before any rank is started.
     ///
     /// # Errors
-    /// As for [`pictures`](Self::pictures).
+    /// If flags exclude each other; as for [`pictures`](Self::pictures).
     pub fn check(&self) -> Result<()> {
+        if self.balance_classes && self.trainer.no_shuffle {
+            bail!("--balance-classes draws pictures at random; remove --no-shuffle");
+        }
         self.pictures().map(drop)
     }
 
@@ -139,6 +142,9 @@ mod tests {
         Flags::command().debug_assert();
         let image = |line: &str| Flags::parse_from(line.split(' ')).image;
         assert!(image("program").check().is_err());
+        let ordered =
+            image("program --data x --balance-classes --no-shuffle").check().expect_err("contradiction");
+        assert!(ordered.to_string().contains("--no-shuffle"), "{ordered}");
         let args = image("program --data x --colours grey --epochs 2");
         assert!(args.check().is_err() && args.trainer.check().is_ok());
         assert_eq!(args.format(), ImageFormat { side: 32, channels: 1 });

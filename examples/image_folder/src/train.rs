@@ -11,7 +11,7 @@ use burn::data::dataset::Dataset;
 use burn::train::metric::LossMetric;
 use burn_ddp::{
     Context, Trainer,
-    data::{Channels, Image, ImageFolder, class_weights, survey},
+    data::{Channels, Image, ImageFolder, ImageSplits, class_weights, survey},
     run::{confusion::Confusion, top_k::TopK},
     trainer::{Loaders, start},
 };
@@ -27,33 +27,48 @@ pub fn run(args: &ImageArgs) -> Result<ExitCode> {
     start(&args.trainer, || args.check(), |context| train(context, args))
 }
 
-/// Pictures to train on and for the test, and how they are normalised.
+/// The data sets, and how their pictures are normalised.
 struct Pictures {
     train: ImageFolder,
+    /// Pictures of `--valid-split`.
+    valid: Option<ImageFolder>,
     test: ImageFolder,
+    /// Mean and deviation of `train`.
     normalisation: Channels,
     digest: String,
 }
 
-/// Finds the pictures and decodes all of them once, a part on each rank.
-fn load(context: &Context, args: &ImageArgs) -> Result<Pictures> {
-    let opened = args.pictures()?;
-    let warn = |text: &str| context.console().warn(text);
-    let (mut train, normalisation) = survey(&opened.train, context.group(), args.on_corrupt, warn)?;
-    let test = match opened.evaluation {
-        Some(evaluation) => survey(&evaluation, context.group(), args.on_corrupt, warn)?.0,
-        None => {
-            let (kept, held_out) = split(&train, args.test_split, args.trainer.seed);
-            let test = train.without(&kept);
-            train = train.without(&held_out);
-            test
-        }
+/// Finds and splits the pictures, and decodes all of them once, a part on each rank.
+fn load(context: &Context, trainer: &Trainer<'_, ResNet>, args: &ImageArgs) -> Result<Pictures> {
+    let ImageSplits { train: all, evaluation } = args.pictures()?;
+    let (kept, tested) = match evaluation {
+        Some(_) => ((0..all.len()).collect(), Vec::new()),
+        None => split(&all, args.test_split, args.trainer.seed),
     };
+    let (trained, held_out) = trainer.split_indices(kept.len());
+    let [trained, held_out] =
+        [trained, held_out].map(|part| part.iter().map(|at| kept[*at]).collect::<Vec<_>>());
+
+    let survey = |data: &ImageFolder, counted: &[usize]| {
+        survey(data, counted, context.group(), args.on_corrupt, |text| context.console().warn(text))
+    };
+    let (corrupt, normalisation) = survey(&all, &trained)?;
+    let without = |parts: &[&Vec<usize>]| {
+        let mut left_out = parts.iter().copied().chain([&corrupt]).flatten().copied().collect::<Vec<_>>();
+        left_out.sort_unstable();
+        all.without(&left_out)
+    };
+    let test = match evaluation {
+        Some(data) => data.without(&survey(&data, &[])?.0),
+        None => without(&[&kept]),
+    };
+    let train = without(&[&tested, &held_out]);
     if test.is_empty() || train.is_empty() {
         bail!("--test-split {}: no pictures are left for the training or the test", args.test_split);
     }
-    let digest = format!("{} {}", train.digest()?, test.digest()?);
-    Ok(Pictures { train, test, normalisation, digest })
+    let digest = format!("{} {}", without(&[&tested]).digest()?, test.digest()?);
+    let valid = (!held_out.is_empty()).then(|| without(&[&tested, &trained]));
+    Ok(Pictures { train, valid, test, normalisation, digest })
 }
 
 /// Pictures to train on and for the test, both in ascending order.
@@ -77,11 +92,12 @@ fn split(data: &ImageFolder, fraction: f64, seed: u64) -> (Vec<usize>, Vec<usize
 
 /// Trains on one rank.
 fn train(context: &Context, args: &ImageArgs) -> Result<()> {
-    let pictures = load(context, args)?;
+    let trainer = Trainer::new(context, &args.trainer);
+    let pictures = load(context, &trainer, args)?;
     let classes = pictures.train.classes().to_vec();
     check_classes(args, &classes)?;
     let count = classes.len();
-    let trainer = Trainer::new(context, &args.trainer)
+    let trainer = trainer
         .dataset(
             &format!("{count} classes"),
             &args.data.as_deref().unwrap_or("".as_ref()).display().to_string(),
@@ -133,15 +149,13 @@ fn loaders(
     context: &Context,
     trainer: &Trainer<'_, ResNet>,
     args: &ImageArgs,
-    Pictures { train, test, normalisation, .. }: Pictures,
+    Pictures { train, valid, test, normalisation, .. }: Pictures,
 ) -> Loaders<ResNet> {
     let batcher = ImageBatcher { format: args.format(), normalisation };
     let evaluated = |pictures: ImageFolder| -> Arc<ShardedLoader<Image, ImageBatch>> {
         Arc::new(trainer.sharded(pictures, batcher.clone(), None).build(context.world()))
     };
-    let (kept, held_out) = trainer.split_indices(train.len());
-    let valid = (!held_out.is_empty()).then(|| evaluated(train.without(&kept)) as _);
-    let train = train.without(&held_out);
+    let valid = valid.map(|valid| evaluated(valid) as _);
     let weights = args.balance_classes.then(|| class_weights(train.labels()));
     let (seed, augment) = (args.trainer.seed, args.augment);
     let mut loader = trainer
