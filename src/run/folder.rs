@@ -36,6 +36,8 @@ pub fn recorded<T: DeserializeOwned>(path: &Path) -> Result<T> {
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    /// Whether this run created the folder.
+    created: bool,
 }
 
 /// Result of a run, as stored in `summary.json`.
@@ -77,7 +79,7 @@ impl RunFolder {
     /// If the folder already contains a run or cannot be created.
     pub fn create(path: Option<PathBuf>) -> Result<Self> {
         let Some(path) = path else { return Self::fresh(Path::new("runs"), &timestamp()?) };
-        let folder = Self { path };
+        let folder = Self { created: !path.exists(), path };
         let path = folder.path.display();
         if folder.holds_run() {
             bail!("--run-dir {path} already contains a run; name another folder, remove it, or add --resume");
@@ -92,7 +94,7 @@ impl RunFolder {
     /// If the folder cannot be created.
     pub fn reopen(path: PathBuf) -> Result<Self> {
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(Self { path })
+        Ok(Self { path, created: false })
     }
 
     /// Creates a new folder in `parent`.
@@ -113,7 +115,7 @@ impl RunFolder {
                 }
             }
         }
-        Ok(Self { path })
+        Ok(Self { path, created: true })
     }
 
     /// Path of the folder.
@@ -157,7 +159,14 @@ impl RunFolder {
         for name in [CONFIG, "steps.csv", "epochs.csv", "ranks.csv", mlflow::RUN_FILE] {
             let _ = fs::remove_file(self.path.join(name));
         }
-        let _ = fs::remove_dir(&self.path);
+        self.remove_empty();
+    }
+
+    /// Removes the folder if this run created it and it is empty. Errors are ignored.
+    pub fn remove_empty(&self) {
+        if self.created {
+            let _ = fs::remove_dir(&self.path);
+        }
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -178,6 +187,22 @@ pub fn timestamp() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_folder_that_the_run_created_is_removed() -> Result<()> {
+        let parent = tempfile::tempdir()?;
+        let path = |name| parent.path().join(name);
+        fs::create_dir(path("before"))?;
+        for name in ["before", "new", "used"] {
+            let folder = RunFolder::create(Some(path(name)))?;
+            if name == "used" {
+                fs::write(path("used/steps.csv"), "a user's file")?;
+            }
+            folder.remove_empty();
+        }
+        assert!(path("before").is_dir() && !path("new").exists() && path("used/steps.csv").is_file());
+        Ok(())
+    }
 
     #[test]
     fn runs_of_the_same_second_get_different_folders() -> Result<()> {

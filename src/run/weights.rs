@@ -9,7 +9,7 @@ use burn::store::{
 };
 use burn::tensor::{DType, FloatDType, Tensor};
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
 };
 
@@ -118,10 +118,10 @@ pub fn export<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Resul
     save(module, path, prefix)
 }
 
-/// Verifies that `path` can name a new file of exported weights.
+/// Verifies that `path` can be written as a new file of exported weights.
 ///
 /// # Errors
-/// If the file exists already or has another extension than `.safetensors`.
+/// If the file exists already, has another extension than `.safetensors`, or cannot be created.
 pub fn check_export(path: &Path) -> Result<()> {
     if path.extension().is_none_or(|extension| extension != "safetensors") {
         bail!("{}: the output file must end in .safetensors", path.display());
@@ -129,7 +129,11 @@ pub fn check_export(path: &Path) -> Result<()> {
     if path.exists() {
         bail!("{} already exists; name another file, or remove it", path.display());
     }
-    Ok(())
+    let failed = || format!("cannot write {}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(failed)?;
+    }
+    File::create_new(path).and_then(|_| fs::remove_file(path)).with_context(failed)
 }
 
 /// Returns the key of the state dict in a PyTorch checkpoint, if it is nested.
@@ -148,8 +152,7 @@ fn mismatches(result: &ApplyResult) -> Vec<String> {
     mismatches.extend(result.missing.iter().map(|(path, _)| format!("`{path}` is missing from the file")));
     // PyTorch stores `num_batches_tracked` for cumulative averages, which Burn's BatchNorm does not support.
     let extra = result.unused.iter().filter(|name| !name.ends_with("num_batches_tracked"));
-    mismatches
-        .extend(extra.map(|name| format!("`{name}` is not in the network (is --batch-norm set as it was?)")));
+    mismatches.extend(extra.map(|name| format!("`{name}` is not in the network")));
     mismatches
 }
 

@@ -81,7 +81,7 @@ where
     });
     let (Some(folder), Ok(_), None | Some(OVER)) = (&folder, &tested, stop.agreed()) else {
         if let Some(folder) = folder {
-            folder.remove();
+            folder.remove_empty();
         }
         if let Some(signal) = stop.agreed().filter(|asked| *asked != OVER) {
             context.set_stop_signal(signal);

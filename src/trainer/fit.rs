@@ -60,6 +60,9 @@ where
 
         let resumed = Resumed::find(args, &mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
+        if let Some(path) = export.as_deref().filter(|_| context.is_main()) {
+            weights::check_export(path).context("--export")?;
+        }
         let model = prepared(model, &config, context, args.no_strict)?;
         let devices = devices(context, args, parallel_step.is_some())?;
         let parallel = (parallel_step.unwrap_or(train_step), devices);
@@ -130,10 +133,9 @@ where
             return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
         }
         let Some(output) = output else { return Ok(()) };
-        if let Some(path) = export {
-            weights::save(&result.model, &path, "").context("--export")?;
-        }
-        output.finish(result.model, &config, context.transport(), console)?;
-        finished.into_iter().try_for_each(|act| act(output.folder.path()))
+        output.finish(result.model.clone(), &config, context.transport(), console)?;
+        finished.into_iter().try_for_each(|act| act(output.folder.path()))?;
+        // Last, so that a failure leaves a complete run folder.
+        export.map_or(Ok(()), |path| weights::save(&result.model, &path, "").context("--export"))
     }
 }

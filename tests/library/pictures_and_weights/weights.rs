@@ -132,10 +132,16 @@ fn a_run_exports_its_weights() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let flags = |to: &str| {
-        let (run, to) = (path("run"), path(to));
+        // An absolute path replaces the folder.
+        let (run, to) = (path("run"), folder.path().join(to).display().to_string());
         format!("--device cpu --progress plain {FLAGS} --max-steps 2 --run-dir {run} --export {to}")
     };
-    for (file, words) in [("a.pt", "must end in .safetensors"), ("run.safetensors", "already exists")] {
+    for (file, words) in [
+        ("a.pt", "must end in .safetensors"),
+        ("run.safetensors", "already exists"),
+        ("run.safetensors/x.safetensors", "cannot write"),
+        ("/proc/x.safetensors", "cannot write"),
+    ] {
         fs::write(path("run.safetensors"), "").expect("written");
         train(&flags(file)).failed_with(&["--export", file, words]);
         assert!(!Path::new(&path("run")).exists(), "nothing was trained");
