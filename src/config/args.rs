@@ -12,7 +12,7 @@ use super::{
 };
 use crate::context::{
     ContextArgs,
-    values::{positive, probability, rate},
+    values::{positive, probability, rate, whole},
 };
 use anyhow::Result;
 use clap::Args;
@@ -60,7 +60,10 @@ pub struct TrainerArgs {
     )]
     pub valid_split: f64,
     /// Data loader threads; 0 builds batches between steps
-    #[arg(long, default_value_t = 1, value_name = "N", hide_short_help = true, help_heading = "Data")]
+    #[arg(
+        long, default_value_t = 1, value_name = "N", value_parser = loader_threads, hide_short_help = true,
+        help_heading = "Data"
+    )]
     pub workers: usize,
 
     /// Compute BatchNorm statistics over all ranks
@@ -158,6 +161,11 @@ pub struct TrainerArgs {
     pub print_config: bool,
 }
 
+/// Parses a number of data loader threads.
+fn loader_threads(text: &str) -> Result<usize, String> {
+    whole(text, 0..=256)
+}
+
 impl TrainerArgs {
     /// Validates the flags that do not depend on devices or data.
     ///
@@ -191,6 +199,28 @@ pub(crate) mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Program::command().debug_assert();
+    }
+
+    #[test]
+    fn every_number_has_bounds() {
+        // Any number is a seed.
+        let unbounded = ["seed"];
+        let command = Program::command();
+        let numbers = command.get_arguments().filter(|arg| {
+            let names = arg.get_value_names().unwrap_or_default();
+            names.iter().any(|name| {
+                ["N", "MIB", "NORM", "EPOCHS", "F", "FRACTION", "SECONDS"].contains(&name.as_str())
+            })
+        });
+        let numbers: Vec<_> = numbers.filter(|arg| !unbounded.contains(&arg.get_id().as_str())).collect();
+        assert!(numbers.len() > 15, "{numbers:?}");
+        for arg in numbers {
+            let flag = format!("--{}", arg.get_long().expect("a long flag"));
+            for bad in ["18446744073709551615", "1e300", "-1", "NaN"] {
+                let parsed = Program::try_parse_from(["program".to_owned(), format!("{flag}={bad}")]);
+                assert!(parsed.is_err(), "{flag}={bad} is accepted");
+            }
+        }
     }
 
     #[test]

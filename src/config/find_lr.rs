@@ -1,5 +1,6 @@
 //! Flags of the learning-rate range test.
 
+use crate::context::values::whole;
 use clap::Args;
 use std::str::FromStr;
 
@@ -15,14 +16,13 @@ pub struct FindLrArgs {
     )]
     pub find_lr: Option<LrRange>,
     /// Maximum number of optimizer steps of --find-lr
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = at_least_ten, hide_short_help = true)]
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = steps, hide_short_help = true)]
     pub find_lr_steps: usize,
 }
 
 /// Parses a number of steps of a range test.
-fn at_least_ten(text: &str) -> Result<usize, String> {
-    let steps = text.parse().ok().filter(|steps| *steps >= 10);
-    steps.ok_or_else(|| "expected a whole number, at least 10".into())
+fn steps(text: &str) -> Result<usize, String> {
+    whole(text, 10..=1_000_000)
 }
 
 /// Value of `--find-lr`: the first and the last value of `--lr` of a range test.

@@ -13,7 +13,7 @@ use std::{fmt, str::FromStr, sync::Arc};
 pub struct GradientArgs {
     /// Batches per optimizer step; only the last one synchronises
     #[arg(
-        long, default_value_t = 1, value_name = "N", value_parser = crate::context::values::positive, hide_short_help = true
+        long, default_value_t = 1, value_name = "N", value_parser = crate::context::values::up_to(1_000_000), hide_short_help = true
     )]
     pub grad_accum_steps: usize,
     /// Maximum norm of the averaged gradients
@@ -126,7 +126,7 @@ impl Serialize for Compression {
 }
 
 fn above_zero(text: &str) -> Result<f64, String> {
-    crate::context::values::bounded(text, "a number above 0", |x| x > 0.0)
+    crate::context::values::bounded(text, "a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)
 }
 
 #[cfg(test)]

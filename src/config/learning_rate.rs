@@ -1,6 +1,6 @@
 //! Flags for training length and learning rate.
 
-use crate::context::values::{bounded, rate};
+use crate::context::values::bounded;
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::lr::LrSchedule;
@@ -12,7 +12,7 @@ use std::{fmt, str::FromStr};
 #[command(next_help_heading = "Training")]
 pub struct RateArgs {
     /// Epochs of learning-rate warm-up; --warmup-start-factor sets its first rate
-    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = rate, hide_short_help = true)]
+    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = warmup_epochs, hide_short_help = true)]
     pub warmup_epochs: f64,
     /// Warm-up start, relative to the learning rate, as in PyTorch's LinearLR
     ///
@@ -44,6 +44,11 @@ impl RateArgs {
         }
         Ok(())
     }
+}
+
+/// Parses a length of the warm-up.
+fn warmup_epochs(text: &str) -> Result<f64, String> {
+    bounded(text, "a number from 0 to 1e6", |epochs| (0.0..=1e6).contains(&epochs))
 }
 
 /// Parses a start factor that PyTorch's `LinearLR` accepts.

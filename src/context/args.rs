@@ -49,7 +49,7 @@ pub struct ContextArgs {
     pub dp_reduce: Option<DpReduceArg>,
     /// Compute threads per rank or replica [default: cores / local ranks or replicas]
     #[arg(
-        long, value_name = "N", value_parser = value_parser!(u16).range(1..), hide_short_help = true
+        long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024), hide_short_help = true
     )]
     pub threads: Option<u16>,
     /// Transport between ranks: auto, nccl, shm (one machine), tcp or mpi

@@ -1,6 +1,7 @@
 //! Value types of device and process flags, and number parsers.
 
 use clap::ValueEnum;
+use std::ops::RangeInclusive;
 
 /// Value of `--mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,12 +26,26 @@ pub enum DpReduceArg {
     AllReduce,
 }
 
-/// Parses an integer of at least 1.
+/// Parses an integer from 1 to 10⁹. The limit keeps sums and products of flags from overflowing.
 ///
 /// # Errors
 /// If `s` is not such a number.
 pub fn positive(s: &str) -> Result<usize, String> {
-    s.parse().ok().filter(|&n| n > 0).ok_or_else(|| "expected a number from 1".into())
+    whole(s, 1..=1_000_000_000)
+}
+
+/// Parses an integer in `range`.
+///
+/// # Errors
+/// If `s` is not such a number.
+pub fn whole(s: &str, range: RangeInclusive<usize>) -> Result<usize, String> {
+    let number = s.parse().ok().filter(|n| range.contains(n));
+    number.ok_or_else(|| format!("expected a whole number from {} to {}", range.start(), range.end()))
+}
+
+/// Returns a parser of integers from 1 to `max`.
+pub fn up_to(max: usize) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |s| whole(s, 1..=max)
 }
 
 /// Parses a finite number that satisfies `fits`.

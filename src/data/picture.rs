@@ -3,8 +3,11 @@
 use super::exif::{self, Orientation};
 use anyhow::{Context, Result, anyhow, bail};
 use zune_core::{bytestream::ZCursor, colorspace::ColorSpace, options::DecoderOptions};
-use zune_jpeg::JpegDecoder;
+use zune_jpeg::{JpegDecoder, errors::DecodeErrors};
 use zune_png::PngDecoder;
+
+/// Largest number of pixels that is decoded, as in Pillow: 256 MiB of red, green and blue.
+const MAX_PIXELS: usize = 89_478_485;
 
 /// Content of a picture file.
 #[derive(Clone, Debug)]
@@ -25,7 +28,7 @@ impl Decoded {
     /// Decodes a PNG or JPEG file, whose type is detected from its content.
     ///
     /// # Errors
-    /// If `bytes` are not a complete picture of these types.
+    /// If `bytes` are not a complete picture of these types, or have more than 89,478,485 pixels.
     pub fn of(bytes: &[u8]) -> Result<Self> {
         let decoded = if bytes.starts_with(b"\x89PNG") {
             Self::png(bytes)
@@ -48,11 +51,12 @@ impl Decoded {
     fn png(bytes: &[u8]) -> Result<Self> {
         let options = DecoderOptions::default().png_set_strip_to_8bit(true);
         let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
-        let pixels = decoder
-            .decode()
-            .map_err(|error| anyhow!("damaged PNG image: {}", one_line(&format!("{error:?}"))))?;
-        let pixels = pixels.u8().context("a PNG with more than 8 bits per channel")?;
+        let damaged = |error| anyhow!("damaged PNG image: {}", one_line(&format!("{error:?}")));
+        decoder.decode_headers().map_err(damaged)?;
         let (width, height) = decoder.dimensions().context("a PNG without a size")?;
+        check_size(width, height)?;
+        let pixels = decoder.decode().map_err(damaged)?;
+        let pixels = pixels.u8().context("a PNG with more than 8 bits per channel")?;
         let colours = decoder.colorspace().context("a PNG without a colour type")?;
         let (colours, has_alpha) = match colours {
             ColorSpace::Luma => (1, false),
@@ -67,14 +71,22 @@ impl Decoded {
     fn jpeg(bytes: &[u8]) -> Result<Self> {
         let options = DecoderOptions::default().jpeg_set_out_colorspace(ColorSpace::RGB);
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        let pixels = decoder
-            .decode()
-            .map_err(|error| anyhow!("damaged JPEG image: {}", one_line(&error.to_string())))?;
-        let info = decoder.info().context("a JPEG without a size")?;
+        let damaged = |error: DecodeErrors| anyhow!("damaged JPEG image: {}", one_line(&error.to_string()));
+        decoder.decode_headers().map_err(damaged)?;
+        let (width, height) = decoder.dimensions().context("a JPEG without a size")?;
+        check_size(width, height)?;
+        let pixels = decoder.decode().map_err(damaged)?;
         let orientation = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
-        let (width, height) = (usize::from(info.width), usize::from(info.height));
         Ok(Self { width, height, colours: 3, has_alpha: false, pixels, orientation })
     }
+}
+
+/// Rejects pictures whose pixels could exceed the memory of a rank.
+fn check_size(width: usize, height: usize) -> Result<()> {
+    if width.saturating_mul(height) > MAX_PIXELS {
+        bail!("{width}x{height} pixels, more than {MAX_PIXELS}; scale the picture down");
+    }
+    Ok(())
 }
 
 /// The words of a decoder's message, which may have several lines.
@@ -233,6 +245,17 @@ mod tests {
             let error = format!("{:#}", Picture::decode(bytes, 3).expect_err(words));
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn the_size_is_checked_before_pixels_are_decoded() {
+        let mut file = png::grey(2, &[0; 4]);
+        // IHDR: length, name, width, height, five bytes, checksum.
+        file[16..24].copy_from_slice(&[16_000_u32.to_be_bytes(); 2].concat());
+        let checksum = crc32fast::hash(&file[12..29]);
+        file[29..33].copy_from_slice(&checksum.to_be_bytes());
+        let error = format!("{:#}", Decoded::of(&file).expect_err("too large"));
+        assert!(error.contains("16000x16000 pixels, more than 89478485"), "{error}");
     }
 
     #[test]

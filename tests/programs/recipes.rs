@@ -1,6 +1,10 @@
 //! The flags that recipes use, and the recipes.
 
-use crate::common::{self, Outcome, Run, assert_close, finish, train, trained};
+use crate::common::{
+    self, Outcome, Run, assert_close, finish,
+    launched::{signal, wait_until},
+    train, trained,
+};
 use std::{fs, path::Path};
 
 /// Six steps per epoch at a global batch of 16.
@@ -255,11 +259,31 @@ fn a_range_test_leaves_other_runs_alone() {
     for (bad, words) in [
         ("--find-lr=1..1e-3", "0 < MIN < MAX"),
         ("--find-lr=0..1", "0 < MIN < MAX"),
-        ("--find-lr --find-lr-steps 9", "at least 10"),
+        ("--find-lr --find-lr-steps 9", "from 10 to 1000000"),
+        ("--find-lr --find-lr-steps 18446744073709551615", "from 10 to 1000000"),
         ("--find-lr --resume", "cannot be used with"),
     ] {
         let (_, outcome) = find_lr(bad, &folder.path().join("bad"));
         assert!(outcome.code == Some(2) && outcome.stderr.contains(words), "{bad}: {outcome:#?}");
     }
     assert!(!folder.path().join("bad").exists());
+}
+
+#[test]
+fn an_interrupted_range_test_leaves_other_files_alone() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let names = ["steps.csv", "epochs.csv", "ranks.csv", "mlflow.json"];
+    let file = |name: &str| folder.path().join(name);
+    names.iter().for_each(|name| fs::write(file(name), "a user's file").expect("written"));
+    let flags =
+        "--device cpu --mode single --dataset digits --find-lr=1e-9..1e-8 --find-lr-steps 1000000 --run-dir";
+    let args: Vec<&str> = flags.split_whitespace().chain(folder.path().to_str()).collect();
+    let child = common::command(&common::mnist(), &args).spawn().expect("the program was built");
+    // Its start needs less processor time.
+    let ticks = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    let ticks = || ticks().split(' ').nth(13).and_then(|field| field.parse::<u64>().ok());
+    wait_until("it trains", || ticks().is_none_or(|ticks| ticks > 300));
+    signal(child.id(), libc::SIGTERM);
+    assert_eq!(finish(child).code, Some(128 + libc::SIGTERM));
+    assert!(names.iter().all(|name| file(name).is_file()), "a file was removed");
 }

@@ -20,12 +20,13 @@ pub(super) struct Batch {
     pub last: bool,
 }
 
-/// Builds each batch with `build` on `workers` threads, or on the calling thread if there are none.
+/// Builds each batch with `build` on at most `workers` threads, or on the calling thread if there are none.
 pub(super) fn build<O: Send + 'static>(
     batches: Vec<Batch>,
     workers: usize,
     build: impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
 ) -> ShardedBatches<O> {
+    let workers = workers.min(batches.len());
     if workers == 0 {
         return Box::new(batches.into_iter().map(move |batch| build(&batch)));
     }

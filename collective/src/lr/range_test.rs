@@ -95,7 +95,7 @@ impl RangeTestCurve {
         self.diverged
     }
 
-    /// The suggested rate: two thirds into the longest fall of the smoothed loss, fastai's `valley`.
+    /// The suggested rate: the middle of the longest fall of the smoothed loss, fastai's `valley`.
     ///
     /// The longest fall is the longest strictly decreasing subsequence. `None` if the loss does not fall by more than
     /// the noise of single steps.

@@ -4,7 +4,7 @@ use crate::{model::GptConfig, sampling::Sampling};
 use anyhow::{Result, bail};
 use burn_ddp::{
     TrainerArgs,
-    context::values::{bounded, positive, probability, rate},
+    context::values::{bounded, positive, probability, rate, up_to, whole},
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -40,16 +40,16 @@ pub struct GptArgs {
     pub test_split: f64,
 
     /// Context length: characters that the model sees
-    #[arg(long, default_value_t = 64, value_name = "N", value_parser = positive, help_heading = "Model")]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = up_to(65_536), help_heading = "Model")]
     pub block_size: usize,
     /// Number of transformer blocks
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = positive, help_heading = "Model")]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(1_000), help_heading = "Model")]
     pub layers: usize,
     /// Attention heads per block
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = positive, help_heading = "Model")]
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(65_536), help_heading = "Model")]
     pub heads: usize,
     /// Embedding size, a multiple of --heads
-    #[arg(long, default_value_t = 128, value_name = "N", value_parser = positive, help_heading = "Model")]
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = up_to(65_536), help_heading = "Model")]
     pub width: usize,
     /// Dropout probability; 0 disables dropout
     #[arg(
@@ -91,6 +91,7 @@ pub struct GptArgs {
         long,
         default_value_t = 300,
         value_name = "N",
+        value_parser = characters,
         hide_short_help = true,
         help_heading = "Generation"
     )]
@@ -106,6 +107,11 @@ pub struct GptArgs {
         long, value_name = "K", value_parser = positive, hide_short_help = true, help_heading = "Generation"
     )]
     pub top_k: Option<usize>,
+}
+
+/// Parses a number of characters to generate.
+fn characters(text: &str) -> Result<usize, String> {
+    whole(text, 0..=1_000_000)
 }
 
 impl GptArgs {

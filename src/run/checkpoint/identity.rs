@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Settings that determine a run's trajectory at a given world size, by flag.
+/// Settings that determine a run's trajectory at a given world size, by flag or name.
 ///
 /// World size, batch size and, with a constant learning rate, the length of the run may change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ impl Identity {
         let (gradients, rate) = (&config.gradients, &config.rate);
         let entries = [
             ("--sync-bn", json!(config.sync_bn)),
-            ("--train-limit", json!(config.train_samples)),
+            ("training samples", json!(config.train_samples)),
             ("--valid-split", json!(config.valid_split)),
             ("--no-shuffle", json!(!config.shuffle)),
             ("--seed", json!(config.seed)),

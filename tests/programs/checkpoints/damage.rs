@@ -68,7 +68,7 @@ fn a_newer_or_mismatched_checkpoint_is_rejected() {
         ("--warmup-start-factor 0.5", "--warmup-start-factor null, not 0.5"),
         ("--batch-norm", "--batch-norm false, not true"),
         ("--momentum 0.5", "--momentum 0.9, not 0.5"),
-        ("--train-limit 80", "--train-limit 90, not 80"),
+        ("--train-limit 80", "training samples 90, not 80"),
     ] {
         let small = SMALL
             .replace("--train-limit 90", if flags.starts_with("--train") { "" } else { "--train-limit 90" });
