@@ -9,7 +9,7 @@ use collective::cuda::Toolkit;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig};
 use std::{
     env, fs, io,
-    path::{Path, PathBuf},
+    path::{self, Path, PathBuf},
 };
 
 /// Environment variable with the folder of the cache, or `off`.
@@ -17,15 +17,48 @@ use std::{
 /// Default: `burn-ddp/kernels` in the user's cache folder.
 pub const FOLDER: &str = "BURN_DDP_KERNEL_CACHE";
 
-/// Returns the folder of all caches.
+/// Returns the folder of this machine's caches.
 ///
 /// Returns `None` if caching is off or the user has no cache folder.
 pub fn folder() -> Option<PathBuf> {
-    match env::var_os(FOLDER) {
-        Some(off) if off == "off" => None,
-        Some(folder) if !folder.is_empty() => Some(folder.into()),
-        Some(_) | None => Some(dirs::cache_dir()?.join("burn-ddp/kernels")),
-    }
+    let folder = match env::var_os(FOLDER) {
+        Some(off) if off == "off" => return None,
+        Some(folder) if !folder.is_empty() => folder.into(),
+        Some(_) | None => dirs::cache_dir()?.join("burn-ddp/kernels"),
+    };
+    Some(of_machine(folder.clone(), file_system(&folder), &collective::host()))
+}
+
+/// Adds the machine's name on a network file system: SQLite's WAL mode needs memory that all processes share.
+fn of_machine(folder: PathBuf, file_system: u32, host: &str) -> PathBuf {
+    if NETWORK_FILE_SYSTEMS.contains(&file_system) { folder.join(slug(host)) } else { folder }
+}
+
+/// Numbers of the file systems that several machines may share, as in Linux's `magic.h` and statfs(2).
+const NETWORK_FILE_SYSTEMS: [u32; 16] = [
+    0x6969,      // NFS
+    0x517B,      // SMB
+    0xFE53_4D42, // SMB 2
+    0xFF53_4D42, // CIFS
+    0x0102_1997, // 9P
+    0x00C3_6400, // Ceph
+    0x0BD0_0BD0, // Lustre
+    0x4750_4653, // GPFS
+    0x1983_0326, // BeeGFS
+    0x2003_0528, // OrangeFS
+    0xAAD7_AAEA, // PanFS
+    0x5346_414F, // AFS
+    0x6B41_4653, // AFS of the kernel
+    0x7461_636F, // OCFS2
+    0x0116_1970, // GFS2
+    0x6573_5546, // FUSE: sshfs, GlusterFS and others
+];
+
+/// The number of the file system that holds `folder`, or will when it is created; 0 if it is unknown.
+fn file_system(folder: &Path) -> u32 {
+    let folder = path::absolute(folder).unwrap_or_default();
+    let found = folder.ancestors().find_map(|folder| rustix::fs::statfs(folder).ok());
+    found.map_or(0, |found| found.f_type as u32)
 }
 
 /// Enables the cache.
@@ -113,6 +146,23 @@ mod tests {
         clear(&cache)?;
         assert!(!cache.exists());
         Ok(())
+    }
+
+    /// A WAL database must not be used from several machines.
+    #[test]
+    fn machines_share_no_cache_on_a_network_file_system() {
+        let folder = || PathBuf::from("/home/you/.cache/burn-ddp/kernels");
+        let (nfs, lustre, ext4) = (0x6969, 0x0BD0_0BD0, 0xEF53);
+        assert_eq!(of_machine(folder(), nfs, "gpu-01.cluster"), folder().join("gpu-01-cluster"));
+        assert_eq!(of_machine(folder(), lustre, "a"), folder().join("a"));
+        assert_eq!(of_machine(folder(), ext4, "a"), folder());
+        assert_eq!(of_machine(folder(), 0, "a"), folder());
+    }
+
+    #[test]
+    fn the_file_system_of_a_folder_that_is_not_there_is_its_parents() {
+        const PROC: u32 = 0x9fa0;
+        assert_eq!(file_system(Path::new("/proc/no/such/folder")), PROC);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::{
     common::Run,
     stand_in::{Machine, SMALL},
 };
+use cubecl_environment::persistence::{Access, CacheOption, Database, Store, StoreOptions, TursoStorage};
 use std::{fs, path::Path};
 
 /// The kernels that were compiled, over all processes of a run.
@@ -49,4 +50,25 @@ fn a_second_start_compiles_nothing() {
     assert!(line.contains(&path("cache")) && line.contains("iB in") && !line.contains(" 0 KiB"), "{line}");
     machine.run("doctor --clear-kernel-cache").succeeded();
     assert!(!folder.path().join("cache").exists());
+}
+
+/// If the second rank removed what the first one stored, CubeCL would panic.
+#[test]
+fn two_ranks_take_over_a_kernel_of_an_earlier_build() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let file = folder.path().join("default.db");
+    let open = || {
+        let database = Database::open_at(&file, Access::ReadWrite).expect("opened");
+        let storage = Box::new(TursoStorage::new(database, "kernels".into()));
+        let options = StoreOptions::new().storage_with(storage, "kernels").cache(CacheOption::Lazy);
+        Store::<String, String>::new(options)
+    };
+    let (old, new) = ("old build".to_string(), "new build".to_string());
+    open().insert(old.clone(), "kernel".into()).expect("stored");
+    let (mut first, mut second) = (open(), open());
+    let kernel = first.purge_key(&old).expect("the kernel");
+    first.insert(new.clone(), kernel).expect("stored");
+    assert_eq!(open().remove(&old), None);
+    assert_eq!(second.purge_key(&new).as_deref(), Some("kernel"));
+    assert_eq!(first.remove(&new).as_deref(), Some("kernel"));
 }

@@ -4,8 +4,24 @@
 //! Several processes may open one database: it is in WAL mode, and SQLite arbitrates writers with its
 //! file locks.
 
-use rusqlite::{OpenFlags, ToSql, types::FromSql};
-use std::{collections::VecDeque, fmt, io, ops::Deref, time::Duration};
+use rusqlite::{
+    OpenFlags, params_from_iter,
+    types::{FromSql, Value},
+};
+use std::{
+    collections::{HashSet, VecDeque},
+    fmt, io,
+    ops::Deref,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a process waits for the others to open a new file.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// CubeCL's statement that removes one entry.
+const REMOVE_ENTRY: &str = "DELETE FROM entries WHERE namespace = ?1 AND key = ?2";
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -70,11 +86,13 @@ impl Builder {
     }
 
     pub async fn build(self) -> Result<Database> {
-        let database = Database { path: self.path, read_only: self.read_only };
-        let connection = database.connect()?;
-        if !database.read_only {
+        let Builder { path, read_only } = self;
+        let mut database = Database { path, read_only, present: Arc::default() };
+        if !read_only {
+            let connection = database.connect()?;
             connection.busy_timeout(Duration::from_secs(5))?;
-            connection.0.pragma_update(None, "journal_mode", "WAL")?;
+            connection.use_wal()?;
+            database.present = Arc::new(connection.entries()?);
         }
         Ok(database)
     }
@@ -85,6 +103,8 @@ impl Builder {
 pub struct Database {
     path: String,
     read_only: bool,
+    /// Namespaces and keys of the entries that existed when the file was opened.
+    present: Arc<HashSet<(String, Vec<u8>)>>,
 }
 
 impl Database {
@@ -94,31 +114,72 @@ impl Database {
             false => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         };
         let flags = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        Ok(Connection(rusqlite::Connection::open_with_flags(&self.path, flags)?))
+        let sqlite = rusqlite::Connection::open_with_flags(&self.path, flags)?;
+        Ok(Connection { sqlite, present: Arc::clone(&self.present) })
     }
 }
 
 #[derive(Debug)]
-pub struct Connection(rusqlite::Connection);
+pub struct Connection {
+    sqlite: rusqlite::Connection,
+    present: Arc<HashSet<(String, Vec<u8>)>>,
+}
 
 impl Connection {
     pub fn busy_timeout(&self, timeout: Duration) -> Result<()> {
-        Ok(self.0.busy_timeout(timeout)?)
+        Ok(self.sqlite.busy_timeout(timeout)?)
+    }
+
+    /// Switches the file to WAL mode. The busy time-out does not apply to that, so that it is repeated while other
+    /// processes do the same.
+    fn use_wal(&self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.sqlite.pragma_update(None, "journal_mode", "WAL").map_err(Error::from) {
+                Err(Error::Busy(_)) if began.elapsed() < OPEN_TIMEOUT => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Namespaces and keys of all entries.
+    fn entries(&self) -> Result<HashSet<(String, Vec<u8>)>> {
+        let read = || {
+            let mut statement = self.sqlite.prepare("SELECT namespace, key FROM entries")?;
+            let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        match read().map_err(Error::from) {
+            // A new file has no such table, and one of another layout is rebuilt by CubeCL.
+            Err(Error::Error(_)) => Ok(HashSet::new()),
+            entries => entries,
+        }
     }
 
     /// The number of rows changed.
+    ///
+    /// Of single entries, only those are removed that existed when the database was opened. CubeCL moves an entry of
+    /// an earlier build to its own key and then expects it there, while another rank may be moving it, too.
     pub async fn execute(&self, sql: &str, params: impl Params) -> Result<u64> {
-        let params = params.boxed();
-        let params: Vec<&dyn ToSql> = params.iter().map(|param| &**param).collect();
-        Ok(self.0.execute(sql, &params[..])? as u64)
+        let params = params.values();
+        if sql == REMOVE_ENTRY && !self.existed(&params) {
+            return Ok(0);
+        }
+        Ok(self.sqlite.execute(sql, params_from_iter(params))? as u64)
+    }
+
+    /// Whether `params`, a namespace and a key, name an entry that existed when the database was opened.
+    fn existed(&self, params: &[Value]) -> bool {
+        let [Value::Text(namespace), Value::Blob(key)] = params else { return false };
+        self.present.contains(&(namespace.clone(), key.clone()))
     }
 
     pub async fn query(&self, sql: &str, params: impl Params) -> Result<Rows> {
-        let params = params.boxed();
-        let params: Vec<&dyn ToSql> = params.iter().map(|param| &**param).collect();
-        let mut statement = self.0.prepare(sql)?;
+        let mut statement = self.sqlite.prepare(sql)?;
         let columns = statement.column_count();
-        let rows = statement.query_map(&params[..], |row| read(row, columns))?;
+        let rows = statement.query_map(params_from_iter(params.values()), |row| read(row, columns))?;
         Ok(Rows(rows.collect::<Result<_, _>>()?))
     }
 
@@ -138,7 +199,7 @@ impl Connection {
             transaction::TransactionBehavior::Deferred => "BEGIN DEFERRED",
             transaction::TransactionBehavior::Immediate => "BEGIN IMMEDIATE",
         };
-        self.0.execute_batch(sql)?;
+        self.sqlite.execute_batch(sql)?;
         Ok(transaction::Transaction { connection: self, open: true })
     }
 }
@@ -167,40 +228,11 @@ impl Row {
 
 /// Values for a statement's placeholders: a tuple.
 pub trait Params {
-    fn boxed(self) -> Vec<Box<dyn ToSql>>;
-}
-
-/// One such value.
-pub trait Param {
-    fn boxed(self) -> Box<dyn ToSql>;
-}
-
-impl Param for &str {
-    fn boxed(self) -> Box<dyn ToSql> {
-        Box::new(self.to_owned())
-    }
-}
-
-impl Param for Vec<u8> {
-    fn boxed(self) -> Box<dyn ToSql> {
-        Box::new(self)
-    }
-}
-
-impl Param for String {
-    fn boxed(self) -> Box<dyn ToSql> {
-        Box::new(self)
-    }
-}
-
-impl Param for i64 {
-    fn boxed(self) -> Box<dyn ToSql> {
-        Box::new(self)
-    }
+    fn values(self) -> Vec<Value>;
 }
 
 impl Params for () {
-    fn boxed(self) -> Vec<Box<dyn ToSql>> {
+    fn values(self) -> Vec<Value> {
         Vec::new()
     }
 }
@@ -209,9 +241,9 @@ macro_rules! tuples {
     ($($name:ident)+) => {
         impl<$($name: Param),+> Params for ($($name,)+) {
             #[allow(non_snake_case)]
-            fn boxed(self) -> Vec<Box<dyn ToSql>> {
+            fn values(self) -> Vec<Value> {
                 let ($($name,)+) = self;
-                vec![$($name.boxed()),+]
+                vec![$($name.value()),+]
             }
         }
     };
@@ -220,6 +252,28 @@ tuples!(A);
 tuples!(A B);
 tuples!(A B C);
 tuples!(A B C D);
+
+/// One value.
+pub trait Param {
+    fn value(self) -> Value;
+}
+
+impl Param for &str {
+    fn value(self) -> Value {
+        Value::Text(self.to_owned())
+    }
+}
+
+macro_rules! params {
+    ($($owned:ty)+) => {$(
+        impl Param for $owned {
+            fn value(self) -> Value {
+                self.into()
+            }
+        }
+    )+};
+}
+params!(String Vec<u8> i64);
 
 pub mod transaction {
     use super::{Connection, Deref, Result};
@@ -238,7 +292,7 @@ pub mod transaction {
 
     impl Transaction<'_> {
         pub async fn commit(mut self) -> Result<()> {
-            self.connection.0.execute_batch("COMMIT")?;
+            self.connection.sqlite.execute_batch("COMMIT")?;
             self.open = false;
             Ok(())
         }
@@ -248,7 +302,7 @@ pub mod transaction {
         fn drop(&mut self) {
             if self.open {
                 // The connection may be broken; then there is nothing to undo.
-                let _ = self.connection.0.execute_batch("ROLLBACK");
+                let _ = self.connection.sqlite.execute_batch("ROLLBACK");
             }
         }
     }
