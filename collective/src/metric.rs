@@ -3,6 +3,7 @@
 //! The output of a step is reduced to sums over its samples, which add up over ranks and batches of any size.
 //! Padding adds nothing.
 
+use crate::{Error, Result};
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
 use burn::train::metric::{
     Adaptor, LossInput, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
@@ -10,17 +11,61 @@ use burn::train::metric::{
     state::{FormatOptions, NumericMetricState},
 };
 use burn::train::{ItemLazy, RegressionOutput};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Name, unit and direction of a metric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricInfo {
+    /// Name for consoles, tables and charts, such as `mae`.
+    pub name: String,
+    /// Whether values are fractions from 0 to 1 that are shown in percent.
+    pub percent: bool,
+    /// Whether a higher value is better.
+    pub higher_is_better: bool,
+}
+
+impl MetricInfo {
+    /// The loss.
+    pub fn loss() -> Self {
+        Self::new("loss")
+    }
+
+    /// The fraction of correct answers.
+    pub fn accuracy() -> Self {
+        Self::new("accuracy").percent().higher_is_better()
+    }
+
+    /// A metric of which a lower value is better, such as an error.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), percent: false, higher_is_better: false }
+    }
+
+    /// Shows values, which are fractions from 0 to 1, in percent.
+    pub fn percent(self) -> Self {
+        Self { percent: true, ..self }
+    }
+
+    /// Declares that a higher value is better.
+    pub fn higher_is_better(self) -> Self {
+        Self { higher_is_better: true, ..self }
+    }
+
+    /// Formats a value: `98.11 %` or `0.0647`.
+    pub fn text(&self, value: f64) -> String {
+        if self.percent { format!("{:.2} %", 100.0 * value) } else { format!("{value:.4}") }
+    }
+}
 
 /// A step's output that is summed over ranks.
 pub trait StepOutput: ItemLazy {
     /// Sums over the samples of this output, of which the first is the loss.
     ///
-    /// Shape `[n]`, with the same `n` on every rank and in every step.
+    /// Shape `[n]`: one per metric of [`metrics`](Self::metrics).
     fn totals(&self) -> Tensor<1>;
-    /// Names of the totals. A classifier's second total is `accuracy`, the number of correct answers.
-    fn names() -> &'static [&'static str] {
-        &["loss"]
+    /// The metrics, whose values are the totals divided by the number of samples. The first is the loss.
+    fn metrics() -> Vec<MetricInfo> {
+        vec![MetricInfo::loss()]
     }
     /// Creates the output that metrics receive for `samples` samples with these totals.
     fn from_totals(totals: &[f64], samples: usize) -> Self;
@@ -30,6 +75,17 @@ pub trait StepOutput: ItemLazy {
 pub(crate) fn add_totals(to: &mut Vec<f64>, totals: &[f64]) {
     to.resize(totals.len(), 0.0);
     to.iter_mut().zip(totals).for_each(|(to, total)| *to += total);
+}
+
+/// Verifies that an output has one total per metric.
+pub(crate) fn check_totals<O: StepOutput>(totals: &[f64]) -> Result<()> {
+    let (totals, metrics) = (totals.len(), O::metrics().len());
+    if totals == metrics {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "the model's output has {totals} total(s), but StepOutput::metrics lists {metrics}; list one metric per total"
+    )))
 }
 
 /// Output of a classification step: loss and correct answers.
@@ -61,8 +117,8 @@ impl Classification {
 }
 
 impl StepOutput for Classification {
-    fn names() -> &'static [&'static str] {
-        &["loss", "accuracy"]
+    fn metrics() -> Vec<MetricInfo> {
+        vec![MetricInfo::loss(), MetricInfo::accuracy()]
     }
 
     fn totals(&self) -> Tensor<1> {
@@ -170,5 +226,17 @@ impl Numeric for GlobalAccuracy {
 
     fn final_value(&self) -> NumericEntry {
         self.state.final_value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_without_a_metric_are_refused() {
+        assert!(check_totals::<Classification>(&[1.0, 2.0]).is_ok());
+        let error = check_totals::<RegressionOutput>(&[1.0, 2.0]).expect_err("two totals").to_string();
+        assert!(error.contains("2 total(s), but StepOutput::metrics lists 1"), "{error}");
     }
 }

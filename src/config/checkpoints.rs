@@ -1,9 +1,10 @@
 //! Flags for checkpoints and early stopping.
 
 use crate::context::values::positive;
-use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
-use serde::{Deserialize, Serialize};
+use anyhow::{Result, anyhow, bail};
+use clap::Args;
+use collective::metric::MetricInfo;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(Args, Clone, Debug, Serialize)]
@@ -24,9 +25,9 @@ pub struct CheckpointArgs {
     /// Stop after PATIENCE epochs in a row without improvement
     #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true)]
     pub early_stop: Option<usize>,
-    /// Evaluation metric that selects the best epoch
-    #[arg(long, value_enum, default_value_t = Monitor::Loss, hide_short_help = true)]
-    pub monitor: Monitor,
+    /// Evaluation metric that selects the best epoch, such as loss or accuracy
+    #[arg(long, default_value = "loss", value_name = "METRIC", hide_short_help = true)]
+    pub monitor: String,
 }
 
 impl CheckpointArgs {
@@ -45,12 +46,16 @@ impl CheckpointArgs {
             Some(_) | None => Ok(()),
         }
     }
-}
 
-/// Value of `--monitor`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Monitor {
-    Loss,
-    Accuracy,
+    /// Returns the metric that `--monitor` names.
+    ///
+    /// # Errors
+    /// If it is not one of the model's `metrics`.
+    pub fn monitored(&self, metrics: &[MetricInfo]) -> Result<MetricInfo> {
+        let names = || metrics.iter().map(|metric| metric.name.as_str()).collect::<Vec<_>>().join(", ");
+        let found = metrics.iter().find(|metric| metric.name == self.monitor);
+        found
+            .cloned()
+            .ok_or_else(|| anyhow!("--monitor {}: this model's metrics are {}", self.monitor, names()))
+    }
 }

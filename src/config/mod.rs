@@ -9,7 +9,7 @@ pub mod learning_rate;
 pub mod values;
 
 pub use args::TrainerArgs;
-pub use checkpoints::{CheckpointArgs, Monitor};
+pub use checkpoints::CheckpointArgs;
 
 use crate::{
     context::{Context, Mode, replicas::Replicas},
@@ -18,6 +18,7 @@ use crate::{
 use anyhow::Result;
 use collective::{
     lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
+    metric::MetricInfo,
     strategy::Position,
 };
 use config_file::Flags;
@@ -64,6 +65,8 @@ pub struct Config {
     pub checkpoints: CheckpointArgs,
     pub seed: u64,
     pub max_steps: Option<usize>,
+    /// Metrics of the model.
+    pub metrics: Vec<MetricInfo>,
     /// Settings that the program adds.
     #[serde(flatten)]
     pub own: Map<String, Value>,
@@ -89,6 +92,8 @@ pub struct Resolved {
     pub train_samples: usize,
     pub valid_samples: usize,
     pub test_samples: usize,
+    /// Metrics of the model.
+    pub metrics: Vec<MetricInfo>,
     /// Settings that the program adds, by their names in `config.json`.
     pub own: Map<String, Value>,
     /// Resolved values of the program's flags.
@@ -98,7 +103,8 @@ pub struct Resolved {
 impl Config {
     /// Resolves the configuration of a run of `context`.
     pub fn resolve(args: &TrainerArgs, context: &Context, resolved: Resolved) -> Self {
-        let Resolved { dataset, train_samples, valid_samples, test_samples, own, decided } = resolved;
+        let Resolved { dataset, train_samples, valid_samples, test_samples, metrics, own, decided } =
+            resolved;
         let (role, threads) = (context.role(), context.threads());
         let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
         let scale_lr = LrScaling::from(args.scale_lr);
@@ -131,6 +137,7 @@ impl Config {
             checkpoints: args.checkpoints.clone(),
             seed: args.seed,
             max_steps: args.max_steps,
+            metrics,
             own,
             version: env!("CARGO_PKG_VERSION"),
             flags,

@@ -4,7 +4,7 @@ use crate::{process::atomic_file, run::tensor_io::values};
 use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     metric::Classification,
-    strategy::{Callback, Distributed, EpochReport, Join},
+    strategy::{Callback, Distributed, EpochReport, Join, LoggedValue},
 };
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
         let table = self.table();
         self.counts.fill(0);
         if let Some(file) = &self.file {

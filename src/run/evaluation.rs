@@ -1,8 +1,9 @@
 //! Result of an evaluation.
 
-use crate::config::{Config, Monitor};
-use collective::strategy::EpochReport;
+use crate::config::Config;
+use collective::{metric::MetricInfo, strategy::EpochReport};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The samples that are evaluated after every epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,27 +29,31 @@ impl EvaluatedSet {
     }
 }
 
-/// Means over the samples of an evaluation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// Mean loss over all samples.
-    pub loss: f64,
-    /// Accuracy over all samples, 0 to 1; `None` unless the model is a classifier.
-    pub accuracy: Option<f64>,
-}
+/// Means over the samples of an evaluation, by the name of the metric.
+///
+/// `None` is a value that is not finite, for which JSON has no number.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Evaluation(pub BTreeMap<String, Option<f64>>);
 
 impl Evaluation {
     /// Computes the means of an epoch's report.
     pub fn of(report: &EpochReport) -> Self {
-        let mean = |i: usize| Some(report.valid_totals.get(i)? / report.valid_samples.max(1) as f64);
-        Self { loss: mean(0).unwrap_or_default(), accuracy: mean(1) }
+        let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+        Self(report.means().map(|(metric, value)| (metric.name.clone(), finite(value))).collect())
     }
 
-    /// Whether this evaluation is better than `old` in the monitored metric; NaN never is.
-    pub fn is_better(&self, old: &Self, monitor: Monitor) -> bool {
-        match monitor {
-            Monitor::Loss => self.loss < old.loss,
-            Monitor::Accuracy => self.accuracy > old.accuracy,
+    /// Value of a metric, if it is finite.
+    pub fn get(&self, metric: &MetricInfo) -> Option<f64> {
+        self.0.get(&metric.name).copied().flatten()
+    }
+
+    /// Whether this evaluation is better than `old` in a metric. A finite value is better than one that is not.
+    pub fn is_better(&self, old: &Self, metric: &MetricInfo) -> bool {
+        match (self.get(metric), old.get(metric)) {
+            (Some(new), Some(old)) if metric.higher_is_better => new > old,
+            (Some(new), Some(old)) => new < old,
+            (new, _) => new.is_some(),
         }
     }
 }

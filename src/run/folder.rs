@@ -7,7 +7,9 @@ use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_
 use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 use std::{
+    collections::BTreeMap,
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -43,15 +45,14 @@ pub struct RunFolder {
 /// Result of a run, as stored in `summary.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// 0 to 1; `None` unless the model is a classifier.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_accuracy: Option<f64>,
-    pub test_loss: f64,
-    /// Last evaluation of the validation set; only with `--valid-split`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub valid_accuracy: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub valid_loss: Option<f64>,
+    /// The last evaluations: `test_METRIC` and, with `--valid-split`, `valid_METRIC`.
+    ///
+    /// `None` is a value that is not finite.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, Option<f64>>,
+    /// Last values of callbacks, by name: numbers or text.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    pub callbacks: Map<String, Value>,
     /// Training samples of all ranks per second of training steps, without evaluation.
     pub samples_per_second: f64,
     pub world_size: usize,

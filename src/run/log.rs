@@ -1,13 +1,18 @@
 //! Metrics of a run: `steps.csv`, `epochs.csv`, `ranks.csv` and the progress that checkpoints store.
 
 use super::{
+    epoch_table::EpochTable,
     evaluation::{EvaluatedSet, Evaluation},
-    tables::{EpochRow, RankRow, StepRow},
+    tables::{RankRow, StepRow},
 };
-use crate::{config::Monitor, process::atomic_file};
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
-use collective::strategy::{EpochReport, Observer, StepReport};
+use collective::{
+    metric::MetricInfo,
+    strategy::{EpochReport, LoggedValue, Observer, StepReport},
+};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::{
     fs::File,
     io::ErrorKind,
@@ -18,14 +23,14 @@ use std::{
 
 /// Observer that writes the tables of a run and tracks its progress.
 pub struct RunLog {
-    monitor: Monitor,
+    monitor: MetricInfo,
     set: EvaluatedSet,
     state: Mutex<(Tables, Progress)>,
 }
 
 struct Tables {
     steps: csv::Writer<File>,
-    epochs: csv::Writer<File>,
+    epochs: EpochTable,
     ranks: csv::Writer<File>,
     failure: Option<csv::Error>,
 }
@@ -43,6 +48,9 @@ pub struct Progress {
     /// Evaluation of the test set at the end of a run with `--valid-split`.
     #[serde(skip)]
     pub tested: Option<Evaluation>,
+    /// Last values of callbacks, by name: numbers or text.
+    #[serde(default)]
+    pub callbacks: Map<String, Value>,
     pub digest: String,
     /// Wall time of earlier processes of a resumed run.
     pub seconds: f64,
@@ -50,10 +58,13 @@ pub struct Progress {
 }
 
 /// Best evaluation so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Best {
     /// Optimizer step of the evaluation.
     pub step: usize,
+    /// Epoch of the evaluation.
+    #[serde(default)]
+    pub epoch: usize,
     pub evaluation: Evaluation,
     /// Epochs since the evaluation.
     pub ago: usize,
@@ -73,13 +84,13 @@ impl RunLog {
     ///
     /// # Errors
     /// If a table cannot be created.
-    pub fn create(folder: &Path, monitor: Monitor, set: EvaluatedSet) -> Result<Self> {
+    pub fn create(folder: &Path, monitor: MetricInfo, set: EvaluatedSet) -> Result<Self> {
         let open = |name: &str| {
             let path = folder.join(name);
             csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))
         };
         let tables = [open("steps.csv")?, open("epochs.csv")?, open("ranks.csv")?];
-        Ok(Self::new(tables, monitor, set, Progress::default()))
+        Self::new(tables, folder, monitor, set, Progress::default())
     }
 
     /// Opens the tables of a run resumed with `progress`.
@@ -90,7 +101,7 @@ impl RunLog {
     /// If a table cannot be read or written.
     pub fn resume(
         folder: &Path,
-        monitor: Monitor,
+        monitor: MetricInfo,
         set: EvaluatedSet,
         progress: Progress,
         step: usize,
@@ -101,17 +112,20 @@ impl RunLog {
             reopen(&path, last).with_context(|| format!("cannot append to {}", path.display()))
         };
         let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
-        Ok(Self::new(tables, monitor, set, progress))
+        Self::new(tables, folder, monitor, set, progress)
     }
 
     fn new(
-        [steps, epochs, ranks]: [csv::Writer<File>; 3],
-        monitor: Monitor,
+        [steps, _, ranks]: [csv::Writer<File>; 3],
+        folder: &Path,
+        monitor: MetricInfo,
         set: EvaluatedSet,
         progress: Progress,
-    ) -> Self {
+    ) -> Result<Self> {
+        let path = folder.join("epochs.csv");
+        let epochs = EpochTable::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let tables = Tables { steps, epochs, ranks, failure: None };
-        RunLog { monitor, set, state: Mutex::new((tables, progress)) }
+        Ok(RunLog { monitor, set, state: Mutex::new((tables, progress)) })
     }
 
     /// Returns the current progress.
@@ -133,16 +147,23 @@ impl RunLog {
     pub fn sync(&self) -> Result<Progress> {
         let progress = self.progress()?;
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        for table in [&state.0.steps, &state.0.epochs, &state.0.ranks] {
+        // The table of epochs is synced when it is written.
+        for table in [&state.0.steps, &state.0.ranks] {
             table.get_ref().sync_data().context("cannot write the run's tables")?;
         }
         Ok(progress)
     }
 
-    /// Number of epochs since the best evaluation.
-    pub fn epochs_since_best(&self) -> usize {
+    /// Returns why training ends early, if the monitored metric has not improved for `patience` epochs.
+    pub fn early_stop(&self, patience: usize) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.1.best.as_ref().map_or(0, |best| best.ago)
+        let Best { epoch, evaluation, ago, .. } =
+            state.1.best.as_ref().filter(|best| best.ago >= patience)?;
+        let (set, metric, name) = (self.set.name(), &self.monitor, &self.monitor.name);
+        let value = metric.text(evaluation.get(metric).unwrap_or(f64::NAN));
+        Some(format!(
+            "{set} {name} has not improved for {ago} epoch(s): the best is {value} in epoch {epoch}"
+        ))
     }
 
     fn update(&self, update: impl FnOnce(&mut Tables, &mut Progress)) {
@@ -193,26 +214,19 @@ impl Observer for RunLog {
     fn epoch_done(&self, report: &EpochReport) {
         let evaluation = Evaluation::of(report);
         self.update(|tables, progress| {
-            progress.evaluation = evaluation;
-            progress.best = match progress.best {
-                Some(best) if !evaluation.is_better(&best.evaluation, self.monitor) => {
-                    Some(Best { ago: best.ago + 1, ..best })
+            progress.best = Some(match progress.best.take() {
+                Some(best) if !evaluation.is_better(&best.evaluation, &self.monitor) => {
+                    Best { ago: best.ago + 1, ..best }
                 }
-                Some(_) | None => Some(Best { step: progress.step, evaluation, ago: 0 }),
-            };
+                Some(_) | None => {
+                    let (step, evaluation) = (progress.step, evaluation.clone());
+                    Best { step, epoch: report.epoch, evaluation, ago: 0 }
+                }
+            });
+            progress.evaluation = evaluation;
+            progress.callbacks = logged(report);
             progress.digest.clone_from(&report.digest);
             tables.try_write(|tables| {
-                let (loss, accuracy) = (Some(evaluation.loss), evaluation.accuracy);
-                let row = EpochRow {
-                    epoch: report.epoch,
-                    train_loss: report.train_loss,
-                    seconds: report.elapsed.as_secs_f64(),
-                    ..EpochRow::default()
-                };
-                tables.epochs.serialize(match self.set {
-                    EvaluatedSet::Test => EpochRow { test_loss: loss, test_accuracy: accuracy, ..row },
-                    EvaluatedSet::Valid => EpochRow { valid_loss: loss, valid_accuracy: accuracy, ..row },
-                })?;
                 for (rank, time) in report.ranks.iter().enumerate() {
                     tables.ranks.serialize(RankRow {
                         epoch: report.epoch,
@@ -223,14 +237,23 @@ impl Observer for RunLog {
                     })?;
                 }
                 tables.ranks.flush()?;
-                Ok(tables.epochs.flush()?)
+                tables.epochs.push(self.set, report)
             });
         });
     }
 
     fn tested(&self, report: &EpochReport) {
-        self.update(|_, progress| progress.tested = Some(Evaluation::of(report)));
+        self.update(|_, progress| {
+            progress.tested = Some(Evaluation::of(report));
+            progress.callbacks = logged(report);
+        });
     }
+}
+
+/// Values of callbacks by name, for `summary.json`.
+fn logged(report: &EpochReport) -> Map<String, Value> {
+    let value = |logged: &LoggedValue| logged.number.map_or_else(|| logged.text.as_str().into(), Value::from);
+    report.logged.iter().map(|logged| (logged.name.clone(), value(logged))).collect()
 }
 
 #[cfg(test)]
@@ -250,6 +273,60 @@ mod tests {
         std::fs::write(&path, "")?;
         reopen(&path, 0)?.serialize(StepRow::default())?;
         assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
+        Ok(())
+    }
+
+    fn report(epoch: usize, loss: f64, logged: Vec<LoggedValue>) -> EpochReport {
+        let metrics = vec![MetricInfo::loss()];
+        EpochReport {
+            epoch,
+            metrics,
+            valid_totals: vec![loss],
+            valid_samples: 1,
+            logged,
+            ..EpochReport::default()
+        }
+    }
+
+    #[test]
+    fn a_finite_value_is_better_than_nan() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let log = RunLog::create(folder.path(), MetricInfo::loss(), EvaluatedSet::Test)?;
+        let mut best_of = |epoch, loss| {
+            log.epoch_done(&report(epoch, loss, vec![]));
+            log.progress().map(|progress| progress.best.map(|best| (best.epoch, best.ago)))
+        };
+        assert_eq!(best_of(1, f64::NAN)?, Some((1, 0)));
+        assert_eq!(best_of(2, f64::NAN)?, Some((1, 1)));
+        assert_eq!(best_of(3, 5.0)?, Some((3, 0)));
+        assert_eq!(best_of(4, f64::INFINITY)?, Some((3, 1)));
+        assert_eq!(best_of(5, f64::NAN)?, Some((3, 2)));
+        let message = "test loss has not improved for 2 epoch(s): the best is 5.0000 in epoch 3";
+        assert_eq!((log.early_stop(2).as_deref(), log.early_stop(3)), (Some(message), None));
+        // A checkpoint stores the progress as JSON, which has no NaN.
+        let progress = log.progress()?;
+        assert_eq!(serde_json::from_str::<Progress>(&serde_json::to_string(&progress)?)?, progress);
+        Ok(())
+    }
+
+    #[test]
+    fn the_table_of_epochs_gets_columns_for_callbacks() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let log = RunLog::create(folder.path(), MetricInfo::loss(), EvaluatedSet::Test)?;
+        let table = || std::fs::read_to_string(folder.path().join("epochs.csv"));
+        log.epoch_done(&report(1, 0.5, vec![]));
+        assert_eq!(table()?, "epoch,train_loss,test_loss,valid_loss,seconds\n1,0,0.5,,0\n");
+        let logged = || vec![LoggedValue::number("seconds", 3.0), LoggedValue::text("plot", "a.png")];
+        log.epoch_done(&report(2, 0.25, logged()));
+        let grown =
+            "epoch,train_loss,test_loss,valid_loss,seconds,callback_seconds\n1,0,0.5,,0,\n2,0,0.25,,0,3\n";
+        assert_eq!(table()?, grown);
+        assert_eq!(log.progress()?.callbacks, serde_json::from_str(r#"{"seconds": 3.0, "plot": "a.png"}"#)?);
+        // A run resumed after epoch 1 has its row.
+        let (metric, set) = (MetricInfo::loss(), EvaluatedSet::Test);
+        let log = RunLog::resume(folder.path(), metric, set, Progress::default(), 1, 1)?;
+        log.epoch_done(&report(2, 0.25, logged()));
+        assert_eq!(table()?, grown);
         Ok(())
     }
 }

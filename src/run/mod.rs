@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 pub mod confusion;
+mod epoch_table;
 mod evaluation;
 mod folder;
 mod learner_metrics;

@@ -1,7 +1,7 @@
 //! Output of a run on rank 0: folder, tables, events and checkpoints.
 
 use super::{
-    EvaluatedSet,
+    EvaluatedSet, Evaluation,
     checkpoint::{CheckpointStore, CheckpointWriter, Identity, ResumePoint},
     folder::{RunFolder, Summary},
     log::RunLog,
@@ -53,7 +53,7 @@ impl Output {
             Some(found) => RunFolder::reopen(found.run.clone())?,
             None => RunFolder::create(args.run_dir.clone())?,
         };
-        let (monitor, set) = (args.checkpoints.monitor, EvaluatedSet::of(config));
+        let (monitor, set) = (args.checkpoints.monitored(&config.metrics)?, EvaluatedSet::of(config));
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
         let log = Arc::new(match checkpoint {
             Some(checkpoint) => {
@@ -68,8 +68,15 @@ impl Output {
         });
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
-        let checkpoints =
-            CheckpointWriter::new(folder.path(), log.clone(), events.clone(), config, identity, began);
+        let checkpoints = CheckpointWriter::new(
+            folder.path(),
+            log.clone(),
+            events.clone(),
+            config,
+            identity,
+            began,
+            console,
+        );
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
         folder.write_config(config)?;
@@ -131,9 +138,13 @@ impl Output {
         self.events.flush()?;
         self.folder.write_model(model)?;
         self.folder.write_summary(&summary)?;
-        match summary.test_accuracy {
-            Some(accuracy) => console.print(&format!("test accuracy {:.2} %", 100.0 * accuracy)),
-            None => console.print(&format!("test loss     {:.6}", summary.test_loss)),
+        // The loss of a model with other metrics is in the line of the last epoch.
+        let others = config.metrics.len().min(2).saturating_sub(1);
+        for metric in &config.metrics[others..] {
+            let name = format!("test_{}", metric.name);
+            let value = summary.metrics.get(&name).copied().flatten().unwrap_or(f64::NAN);
+            let text = if metric.percent { metric.text(value) } else { format!("{value:.6}") };
+            console.print(&format!("{:<13} {text}", name.replacen('_', " ", 1)));
         }
         console.print(&format!("run folder    {}", self.folder.path().display()));
         self.report(console);
@@ -153,14 +164,15 @@ impl Output {
     fn summary(&self, config: &Config, transport: &str) -> Result<Summary> {
         let progress = self.log.progress()?;
         let (tested, valid) = match progress.tested {
-            Some(tested) => (tested, Some(progress.evaluation)),
-            None => (progress.evaluation, None),
+            Some(tested) => (tested, progress.evaluation),
+            None => (progress.evaluation, Evaluation::default()),
+        };
+        let of_set = |set: &'static str, of: Evaluation| {
+            of.0.into_iter().map(move |(name, value)| (format!("{set}_{name}"), value))
         };
         Ok(Summary {
-            test_accuracy: tested.accuracy,
-            test_loss: tested.loss,
-            valid_accuracy: valid.and_then(|valid| valid.accuracy),
-            valid_loss: valid.map(|valid| valid.loss),
+            metrics: of_set("test", tested).chain(of_set("valid", valid)).collect(),
+            callbacks: progress.callbacks,
             samples_per_second: progress.samples as f64 / progress.training.as_secs_f64().max(1e-9),
             world_size: config.world_size,
             mode: config.mode,
@@ -185,8 +197,8 @@ fn track(
     console: Console,
 ) -> Result<MlflowRun> {
     let mut settings = serde_json::to_value(config)?;
-    // They repeat the settings.
-    settings.as_object_mut().map(|settings| settings.remove("flags"));
+    // Flags repeat the settings, and metrics are no settings.
+    settings.as_object_mut().map(|settings| ["flags", "metrics"].map(|name| settings.remove(name)));
     let path = fs::canonicalize(folder.path()).unwrap_or_else(|_| folder.path().into());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if !is_resumed {

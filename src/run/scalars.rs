@@ -1,6 +1,6 @@
 //! Names and values of a run's scalars, common to TensorBoard and MLflow.
 
-use super::evaluation::{EvaluatedSet, Evaluation};
+use super::evaluation::EvaluatedSet;
 use collective::strategy::{EpochReport, StepReport};
 
 /// Returns the scalars of an optimizer step.
@@ -14,15 +14,12 @@ pub(super) fn step_scalars(report: &StepReport) -> impl Iterator<Item = (&'stati
         .chain(scale.into_iter().flatten())
 }
 
-/// Returns the scalars of an evaluation.
+/// Returns the scalars of an evaluation: metrics, and values of callbacks that are numbers.
 pub(super) fn evaluation_scalars(
     set: EvaluatedSet,
     report: &EpochReport,
-) -> impl Iterator<Item = (&'static str, f64)> {
-    let Evaluation { loss, accuracy } = Evaluation::of(report);
-    let [loss_tag, accuracy_tag] = match set {
-        EvaluatedSet::Test => ["test/loss", "test/accuracy"],
-        EvaluatedSet::Valid => ["valid/loss", "valid/accuracy"],
-    };
-    [(loss_tag, loss)].into_iter().chain(accuracy.map(|accuracy| (accuracy_tag, accuracy)))
+) -> impl Iterator<Item = (String, f64)> {
+    let metrics =
+        report.means().map(move |(metric, value)| (format!("{}/{}", set.name(), metric.name), value));
+    metrics.chain(report.logged.iter().filter_map(|logged| Some((logged.name.clone(), logged.number?))))
 }

@@ -1,6 +1,8 @@
 //! Row types of a run's CSV tables.
 
+use collective::metric::MetricInfo;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A row of `steps.csv`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -19,34 +21,22 @@ pub struct StepRow {
     pub skipped: Option<u8>,
 }
 
-/// A row of `epochs.csv`.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct EpochRow {
-    pub epoch: usize,
-    pub train_loss: f64,
-    /// Only without `--valid-split`, likewise `test_accuracy`.
-    #[serde(default)]
-    pub test_loss: Option<f64>,
-    /// 0 to 1; `None` unless the model is a classifier.
-    #[serde(default)]
-    pub test_accuracy: Option<f64>,
-    /// Only with `--valid-split`, likewise `valid_accuracy`.
-    #[serde(default)]
-    pub valid_loss: Option<f64>,
-    #[serde(default)]
-    pub valid_accuracy: Option<f64>,
-    pub seconds: f64,
-}
+/// A row of `epochs.csv`: its numbers by column.
+///
+/// The columns are `epoch`, `train_loss`, each of the model's metrics as `test_METRIC` and `valid_METRIC`, one of which
+/// is empty, `seconds`, and the values of callbacks by their names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EpochRow(pub BTreeMap<String, f64>);
 
 impl EpochRow {
-    /// Mean loss of the evaluation.
-    pub fn loss(&self) -> Option<f64> {
-        self.valid_loss.or(self.test_loss)
+    /// Value in a column; `None` if the cell is empty.
+    pub fn get(&self, column: &str) -> Option<f64> {
+        self.0.get(column).copied()
     }
 
-    /// Accuracy of the evaluation, 0 to 1.
-    pub fn accuracy(&self) -> Option<f64> {
-        self.valid_accuracy.or(self.test_accuracy)
+    /// Value of a metric in the evaluation of the epoch.
+    pub fn metric(&self, metric: &MetricInfo) -> Option<f64> {
+        ["valid", "test"].iter().find_map(|set| self.get(&format!("{set}_{}", metric.name)))
     }
 }
 

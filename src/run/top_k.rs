@@ -4,7 +4,7 @@ use crate::run::tensor_io::values;
 use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     metric::Classification,
-    strategy::{Callback, Distributed, EpochReport, Join},
+    strategy::{Callback, Distributed, EpochReport, Join, LoggedValue},
 };
 
 /// Callback that reports the share of samples whose label is among the `k` largest logits.
@@ -59,9 +59,9 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
         let [correct, samples] = std::mem::take(&mut self.counts);
-        let share = 100.0 * correct as f64 / samples.max(1) as f64;
-        Ok(Some((format!("top-{} accuracy", self.k), format!("{share:.2} %"))))
+        let share = correct as f64 / samples.max(1) as f64;
+        Ok(Some(LoggedValue::percent(format!("top-{} accuracy", self.k), share)))
     }
 }

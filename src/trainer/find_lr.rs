@@ -180,7 +180,7 @@ impl LrFinder {
             marked: None,
         };
         Chart {
-            title: "Learning-rate range test",
+            title: "Learning-rate range test".into(),
             x_label: "log₁₀ of --lr",
             axis: Axis::FromZero,
             legend: true,

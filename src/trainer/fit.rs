@@ -10,7 +10,7 @@ use super::{
     strategy::{Setup, train_step},
 };
 use crate::{
-    config::{Config, Monitor},
+    config::Config,
     process::stop,
     run::{EvaluatedSet, tensorboard::GradientHistograms, weights},
 };
@@ -40,6 +40,7 @@ where
         let (console, group, device) = (context.console(), context.group(), context.device());
         (resolved.train_samples, resolved.test_samples) = (loaders.train.samples(), loaders.test.samples());
         resolved.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
+        resolved.metrics = ValidOutput::<M>::metrics();
         let mut config = Config::resolve(args, context, resolved);
         if args.print_config {
             console.print(&serde_json::to_string_pretty(&config)?);
@@ -53,11 +54,7 @@ where
         if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
             bail!("rank {rank} does not have the data that rank 0 has; give all ranks the same data set");
         }
-        if config.checkpoints.monitor == Monitor::Accuracy && !ValidOutput::<M>::names().contains(&"accuracy")
-        {
-            bail!("--monitor accuracy: this model is not a classifier; use --monitor loss");
-        }
-
+        config.checkpoints.monitored(&config.metrics)?;
         let resumed = Resumed::find(args, &mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
         if let Some(path) = export.as_deref().filter(|_| context.is_main()) {

@@ -3,7 +3,7 @@
 use crate::{
     config::{Config, values::ProgressArg},
     process::console::Console,
-    run::{EvaluatedSet, Evaluation},
+    run::EvaluatedSet,
 };
 use burn::train::{
     Interrupter,
@@ -164,10 +164,6 @@ impl Observer for Progress {
         self.state().bar.set_message("evaluating");
     }
 
-    fn metric_logged(&self, _epoch: usize, name: &str, value: &str) {
-        self.console.print(&format!("{name} {value}"));
-    }
-
     fn warned(&self, message: &str) {
         self.console.warn(message);
     }
@@ -177,20 +173,27 @@ impl Observer for Progress {
         if self.style == Style::Dashboard {
             return;
         }
-        let (set, Evaluation { loss, accuracy }) = (self.set.name(), Evaluation::of(report));
-        let accuracy =
-            accuracy.map_or(String::new(), |share| format!("  {set} accuracy {:.2} %", 100.0 * share));
+        let set = self.set.name();
+        let means = report.means();
+        let evaluation: String =
+            means.map(|(metric, value)| format!("  {set} {} {}", metric.name, metric.text(value))).collect();
         let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
         let skipped = match (report.skipped_steps, report.loss_scale) {
             (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
             _ => String::new(),
         };
         self.console.print(&format!(
-            "epoch {}/{}  train loss {:.4}  {set} loss {loss:.4}{accuracy}  {rate:.0} samples/s  {:.1} s{skipped}",
+            "epoch {}/{}  train loss {:.4}{evaluation}  {rate:.0} samples/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,
             report.train_loss,
             report.elapsed.as_secs_f64(),
         ));
+        self.tested(report);
+    }
+
+    fn tested(&self, report: &EpochReport) {
+        let logged = report.logged.iter().filter(|_| self.style != Style::Dashboard);
+        logged.for_each(|value| self.console.print(&format!("{} {}", value.name, value.text)));
     }
 }

@@ -13,7 +13,10 @@ use collective::{
     loader::ShardedLoader,
     lr::WarmupLr,
     metric::{Classification, GlobalAccuracy},
-    strategy::{Callback, DdpStrategy, Distributed, EpochReport, NoopRenderer, Observer, collective_error},
+    strategy::{
+        Callback, DdpStrategy, Distributed, EpochReport, LoggedValue, NoopRenderer, Observer,
+        collective_error,
+    },
 };
 use mnist::{
     batch::{ImageDataset, Normaliser},
@@ -109,7 +112,7 @@ impl Callback<Net> for SingleDevice {}
 /// A callback whose end of epoch fails.
 struct Failing;
 impl Callback<Net> for Failing {
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
         Err("the plot could not be drawn".into())
     }
 }
@@ -127,8 +130,9 @@ impl Callback<Net> for FailingBatch {
 struct MetricLog(Mutex<Vec<String>>);
 
 impl Observer for MetricLog {
-    fn metric_logged(&self, epoch: usize, name: &str, value: &str) {
-        self.0.lock().expect("no panic").push(format!("{epoch} {name} {value}"));
+    fn epoch_done(&self, report: &EpochReport) {
+        let line = |logged: &LoggedValue| format!("{} {} {}", report.epoch, logged.name, logged.text);
+        self.0.lock().expect("no panic").extend(report.logged.iter().map(line));
     }
 }
 

@@ -1,14 +1,14 @@
 //! Callbacks and metrics on each rank's values. States that implement `Distributed` are joined over ranks after
 //! every evaluation.
 
-use super::{EpochReport, Observer, TrainedOutput, ValidOutput};
+use super::{EpochReport, LoggedValue, TrainedOutput, ValidOutput};
 use crate::{Error, ProcessGroup, Result};
 use burn::data::dataloader::Progress;
 use burn::optim::GradientsParams;
 use burn::tensor::TensorReadError;
 use burn::train::{
     LearnerModel,
-    metric::{Adaptor, Metric, MetricMetadata},
+    metric::{Adaptor, Metric, MetricMetadata, NumericEntry},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,6 +48,10 @@ impl<T: Distributed> Join for T {
 }
 
 /// Observes each rank's batches, gradients and outputs.
+///
+/// In a run with a test set, such as one with `--valid-split`, [`evaluated`](Self::evaluated) and
+/// [`epoch_done`](Self::epoch_done) are called at the end of the run only, with the outputs and the report of the test
+/// set. In other runs, they are called after every epoch, for the set that is evaluated then.
 ///
 /// For values that are equal on all ranks, an [`Observer`](super::Observer) is sufficient.
 pub trait Callback<M: LearnerModel>: Send {
@@ -89,13 +93,14 @@ pub trait Callback<M: LearnerModel>: Send {
         None
     }
 
-    /// Called after an epoch's evaluation with the joined state on every rank.
+    /// Called after an evaluation with the joined state on every rank.
     ///
-    /// A returned name and value are passed to the [`Observer`](super::Observer). Reset the state here.
+    /// A returned value becomes part of the report that the [`Observer`](super::Observer) receives. Reset the state
+    /// here.
     ///
     /// # Errors
     /// An error message, which ends the run.
-    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<(String, String)>, String> {
+    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<LoggedValue>, String> {
         Ok(None)
     }
 }
@@ -130,10 +135,11 @@ where
         Some(&mut self.0)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
         let entry = self.0.compute().map_err(|error| self.failed(&error))?;
         self.0.clear();
-        Ok(Some((self.0.name().to_string(), entry.formatted)))
+        let number = NumericEntry::deserialize(&entry.serialized).ok().map(|entry| entry.current());
+        Ok(Some(LoggedValue { name: self.0.name().to_string(), text: entry.formatted, number }))
     }
 }
 
@@ -182,18 +188,16 @@ impl<M: LearnerModel> Callbacks<M> {
         self.all().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
     }
 
-    /// Joins the callbacks' states of an epoch over all ranks, and passes their values to `observer`.
+    /// Joins the callbacks' states of an evaluation over all ranks, and adds their values to `report`.
     ///
     /// # Errors
     /// If the group or a callback fails.
-    pub fn join(&self, report: &EpochReport, group: &ProcessGroup, observer: &dyn Observer) -> Result<()> {
+    pub fn join(&self, report: &mut EpochReport, group: &ProcessGroup) -> Result<()> {
         for callback in self.all().iter_mut() {
             if let Some(join) = callback.distributed() {
                 join.join_over(group)?;
             }
-            if let Some((name, value)) = callback.epoch_done(report).map_err(Error::Invalid)? {
-                observer.metric_logged(report.epoch, &name, &value);
-            }
+            report.logged.extend(callback.epoch_done(report).map_err(Error::Invalid)?);
         }
         Ok(())
     }

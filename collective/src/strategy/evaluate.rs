@@ -7,7 +7,7 @@ use super::{
 use crate::{
     ReduceOp, Result,
     loader::DistributedLoader,
-    metric::{StepOutput, add_totals},
+    metric::{StepOutput, add_totals, check_totals},
     readback::Readback,
     wrapper::engine::masked,
 };
@@ -58,9 +58,11 @@ where
         let Some(test) = &settings.test else { return Ok(()) };
         settings.observer.evaluation_started(last.epoch, test.samples());
         let Totals { sums, samples } = self.totals_over(&**test, true)?;
-        let report = EpochReport { valid_totals: sums, valid_samples: samples, ..last };
+        let metrics = ValidOutput::<M>::metrics();
+        let mut report = EpochReport { metrics, valid_totals: sums, valid_samples: samples, ..last };
+        settings.callbacks.join(&mut report, &settings.group)?;
         settings.observer.tested(&report);
-        Ok(settings.callbacks.join(&report, &settings.group, &*settings.observer)?)
+        Ok(())
     }
 
     /// Totals over every sample of `loader` once, over all ranks.
@@ -89,6 +91,9 @@ where
         all.push(mine.samples as f64);
         settings.group.all_reduce(&mut all, ReduceOp::Sum)?;
         let samples = all.pop().unwrap_or(0.0) as usize;
+        if samples > 0 {
+            check_totals::<ValidOutput<M>>(&all)?;
+        }
         Ok(Totals { sums: all, samples })
     }
 }

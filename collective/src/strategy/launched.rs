@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Error,
-    metric::{StepOutput, add_totals},
+    metric::{StepOutput, add_totals, check_totals},
     readback::Readback,
     wrapper::engine::first,
 };
@@ -84,6 +84,7 @@ where
         if let Some(norm) = values.next() {
             self.engine.check_norm(report.step, first(&norm))?;
         }
+        check_totals::<TrainedOutput<M>>(&totals)?;
         add_totals(&mut self.position.totals, &totals);
         self.position.seconds = clock.earlier + clock.epoch.elapsed().as_secs_f64();
         report.loss = first(&totals) / report.samples.max(1) as f64;

@@ -19,6 +19,7 @@ pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy, collective_error};
 pub use snapshot::{Position, Snapshot};
 
+use crate::metric::MetricInfo;
 use burn::train::{InferenceStep, TrainStep};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
@@ -62,10 +63,14 @@ pub struct EpochReport {
     pub train_loss: f64,
     /// Number of training samples over all ranks.
     pub train_samples: usize,
-    /// Totals over the evaluation set, in the order of [`StepOutput::totals`](crate::metric::StepOutput::totals).
+    /// Metrics of the evaluation, as [`StepOutput::metrics`](crate::metric::StepOutput::metrics) lists them.
+    pub metrics: Vec<MetricInfo>,
+    /// Totals over the evaluation set, one per metric.
     pub valid_totals: Vec<f64>,
     /// Number of samples of the evaluation set.
     pub valid_samples: usize,
+    /// Values of callbacks, and of metrics of [`with_metric`](ParallelStrategy::with_metric), over all ranks.
+    pub logged: Vec<LoggedValue>,
     /// Training time without evaluation, including the part of the epoch before a resume.
     pub train_time: Duration,
     /// Time of training and evaluation.
@@ -78,6 +83,43 @@ pub struct EpochReport {
     pub skipped_steps: usize,
     /// Factor by which the next step's loss is scaled; `None` except for f16.
     pub loss_scale: Option<f32>,
+}
+
+impl EpochReport {
+    /// Metrics of the evaluation with their means over its samples.
+    pub fn means(&self) -> impl Iterator<Item = (&MetricInfo, f64)> {
+        let samples = self.valid_samples.max(1) as f64;
+        self.metrics.iter().zip(&self.valid_totals).map(move |(metric, total)| (metric, total / samples))
+    }
+}
+
+/// Value of a [`Callback`] for an evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoggedValue {
+    /// Name for consoles, tables and charts, such as `top-5 accuracy`.
+    pub name: String,
+    /// Value for the console.
+    pub text: String,
+    /// Value for tables and charts; `None` if it is not a number.
+    pub number: Option<f64>,
+}
+
+impl LoggedValue {
+    /// A number.
+    pub fn number(name: impl Into<String>, value: f64) -> Self {
+        Self { name: name.into(), text: format!("{value:.4}"), number: Some(value) }
+    }
+
+    /// A fraction from 0 to 1, which the console shows in percent.
+    pub fn percent(name: impl Into<String>, value: f64) -> Self {
+        let metric = MetricInfo::new(name).percent();
+        Self { text: metric.text(value), name: metric.name, number: Some(value) }
+    }
+
+    /// A value that is not a number, such as a path.
+    pub fn text(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { name: name.into(), text: text.into(), number: None }
+    }
 }
 
 /// Breakdown of one rank's training time in one epoch.
@@ -109,11 +151,8 @@ pub trait Observer: Send + Sync {
     fn epoch_done(&self, _report: &EpochReport) {}
     /// Called after the evaluation of the test set of [`with_test`](ParallelStrategy::with_test).
     ///
-    /// The report is that of the last epoch, with the totals of the test set.
+    /// The report is that of the last epoch, with the totals of the test set and the values of callbacks.
     fn tested(&self, _report: &EpochReport) {}
-    /// Called with the value of a [`Callback`], or of a metric of [`with_metric`](ParallelStrategy::with_metric), for
-    /// an epoch over all ranks.
-    fn metric_logged(&self, _epoch: usize, _name: &str, _value: &str) {}
     /// Called with a warning for the user.
     fn warned(&self, _message: &str) {}
 }
@@ -134,9 +173,6 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
     fn tested(&self, report: &EpochReport) {
         self.iter().for_each(|o| o.tested(report));
-    }
-    fn metric_logged(&self, epoch: usize, name: &str, value: &str) {
-        self.iter().for_each(|o| o.metric_logged(epoch, name, value));
     }
     fn warned(&self, message: &str) {
         self.iter().for_each(|o| o.warned(message));

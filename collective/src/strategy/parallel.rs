@@ -92,8 +92,8 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
 
     /// Evaluates `test` once, at the end of a run that is not interrupted.
     ///
-    /// The validation set alone then decides about early stopping. Callbacks see the test set instead of the
-    /// validation set, and [`Observer::tested`] gets the result.
+    /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
+    /// [`Observer::tested`] gets the result.
     pub fn with_test(mut self, test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) -> Self {
         self.run.test = test;
         self
@@ -111,7 +111,7 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
     }
 
     /// Adds a burn-train metric over the evaluation outputs of the model, joined over ranks. Its
-    /// value is passed to [`Observer::metric_logged`]. Metrics given to `SupervisedTraining::metrics` see each
+    /// value is in [`EpochReport::logged`](super::EpochReport::logged). Metrics given to `SupervisedTraining::metrics` see each
     /// step's output as [`StepOutput::from_totals`] makes it from the sums over all ranks.
     pub fn with_metric<T>(self, metric: T) -> Self
     where

@@ -60,12 +60,14 @@ where
             let Position { step, epoch, samples, seconds, skipped, .. } = self.position;
             let digest = self.verify_replicas(&format!("after epoch {epoch}"))?;
             let valid = self.evaluate(epoch)?;
-            let report = EpochReport {
+            let mut report = EpochReport {
                 epoch,
                 train_loss: self.position.mean_loss(),
                 train_samples: samples,
+                metrics: ValidOutput::<M>::metrics(),
                 valid_totals: valid.sums,
                 valid_samples: valid.samples,
+                logged: Vec::new(),
                 train_time: Duration::from_secs_f64(seconds),
                 elapsed: Duration::from_secs_f64(earlier) + began.elapsed(),
                 digest,
@@ -73,10 +75,10 @@ where
                 skipped_steps: skipped,
                 loss_scale: self.engine.reducer.scaler_state().map(|(scale, _)| scale),
             };
-            self.settings.observer.epoch_done(&report);
             if self.settings.test.is_none() {
-                self.settings.callbacks.join(&report, &self.settings.group, &*self.settings.observer)?;
+                self.settings.callbacks.join(&mut report, &self.settings.group)?;
             }
+            self.settings.observer.epoch_done(&report);
             if complete {
                 self.position = Position { step, ..Position::start() };
                 self.position.epoch = epoch + 1;

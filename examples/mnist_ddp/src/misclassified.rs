@@ -17,7 +17,7 @@ use burn_ddp::{
 use collective::{
     World,
     metric::Classification,
-    strategy::{Callback, Distributed, EpochReport, Join},
+    strategy::{Callback, Distributed, EpochReport, Join, LoggedValue},
 };
 use std::{
     io::ErrorKind,
@@ -147,7 +147,7 @@ impl Callback<Net> for Misclassified {
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<(String, String)>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
         self.seen = 0;
         let worst = std::mem::take(&mut self.worst);
         if let Some((folder, log)) = &self.output {

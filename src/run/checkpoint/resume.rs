@@ -63,7 +63,7 @@ impl Checkpoint {
 impl ResumePoint {
     /// Whether early stopping with `patience` has ended the run.
     pub fn stopped_early(&self, patience: Option<usize>) -> bool {
-        let best = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.manifest.progress.best);
+        let best = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.manifest.progress.best.as_ref());
         patience.zip(best).is_some_and(|(patience, best)| best.ago >= patience)
     }
 

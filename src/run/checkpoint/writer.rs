@@ -5,7 +5,10 @@ use super::{
     CheckpointStore, Identity, Manifest,
     store::Retention,
 };
-use crate::config::{CheckpointArgs, Config};
+use crate::{
+    config::{CheckpointArgs, Config},
+    process::console::Console,
+};
 use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -19,6 +22,8 @@ pub struct CheckpointWriter {
     world_size: usize,
     batch_size: usize,
     began: Instant,
+    epochs: usize,
+    console: Console,
 }
 
 impl CheckpointWriter {
@@ -30,9 +35,11 @@ impl CheckpointWriter {
         config: &Config,
         identity: Identity,
         began: Instant,
+        console: Console,
     ) -> Self {
         let Config { world_size, batch_size, checkpoints: args, .. } = config.clone();
-        Self { store: CheckpointStore::of(run), log, events, args, identity, world_size, batch_size, began }
+        let (store, epochs) = (CheckpointStore::of(run), config.epochs.begun());
+        Self { store, log, events, args, identity, world_size, batch_size, began, epochs, console }
     }
 
     fn write(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
@@ -60,8 +67,12 @@ impl CheckpointSink for CheckpointWriter {
         self.write(snapshot).map_err(|error| format!("{error:#}"))
     }
 
-    fn is_over(&self, _report: &EpochReport) -> bool {
+    fn is_over(&self, report: &EpochReport) -> bool {
         // The log observes the report first. `keep` reports its write errors.
-        self.args.early_stop.is_some_and(|patience| self.log.epochs_since_best() >= patience)
+        let reason = self.args.early_stop.and_then(|patience| self.log.early_stop(patience));
+        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < self.epochs) {
+            self.console.print(&format!("stopped early: {reason}"));
+        }
+        reason.is_some()
     }
 }

@@ -161,7 +161,7 @@ impl MlflowRun {
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
         let step = self.step.load(Ordering::Relaxed);
-        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(name, step, value));
+        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(&name, step, value));
     }
 }
 
@@ -183,13 +183,6 @@ impl Observer for MlflowRun {
 
     fn tested(&self, report: &EpochReport) {
         self.evaluated(EvaluatedSet::Test, report);
-    }
-
-    fn metric_logged(&self, _epoch: usize, name: &str, value: &str) {
-        // Values that are not numbers, such as a path, are no metrics.
-        if let Ok(value) = value.trim_end_matches([' ', '%']).parse() {
-            self.scalar(name, self.step.load(Ordering::Relaxed), value);
-        }
     }
 }
 

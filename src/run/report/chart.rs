@@ -23,7 +23,7 @@ const BOTTOM: f64 = 256.0;
 
 /// Line chart with one or more series.
 pub struct Chart {
-    pub title: &'static str,
+    pub title: String,
     /// Label of the x-axis.
     pub x_label: &'static str,
     /// Type of the y-axis.
@@ -65,7 +65,7 @@ impl Chart {
         let log = self.axis == Axis::Logarithmic;
         let reach = |part: &Part| if log { [part.mean; 2] } else { [part.low, part.high] };
         let y = Scale::over(points().flat_map(reach), 5, self.axis);
-        let title = escape(self.title);
+        let title = escape(&self.title);
         let mut svg = format!(
             r#"<svg{attributes} viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}" font-family="system-ui, sans-serif" font-size="13" fill="currentColor">{ground}<text x="12" y="22" font-size="16" font-weight="600">{title}</text>"#
         );
@@ -219,7 +219,7 @@ mod tests {
         let series = Series { name: "a < b".into(), points, colour: 0, marked };
         let other = Series { name: "other".into(), points: vec![(1.0, 0.0)], colour: 1, marked: None };
         Chart {
-            title: "Loss",
+            title: "Loss".into(),
             x_label: "step",
             axis: Axis::FromZero,
             legend: true,
@@ -251,8 +251,8 @@ mod tests {
     fn non_finite_values_are_skipped_and_an_empty_chart_is_drawn() {
         let svg = chart(vec![(1.0, f64::NAN), (2.0, 3.0), (3.0, f64::INFINITY)], Some(|y| format!("{y:.1}")));
         assert!(svg.contains(">3.0</text>") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-        let empty =
-            Chart { title: "Loss", x_label: "step", axis: Axis::FromZero, legend: true, series: Vec::new() };
+        let (title, axis) = ("Loss".into(), Axis::FromZero);
+        let empty = Chart { title, x_label: "step", axis, legend: true, series: Vec::new() };
         assert!(empty.inline().contains("no data yet"));
     }
 }

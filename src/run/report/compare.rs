@@ -2,14 +2,15 @@
 
 use super::{
     chart::{Chart, Series, colour, dashed},
-    page::{duration, escape, page, percent, table},
+    curves::{axis, metric_points, title, unit},
+    page::{duration, escape, page, table},
     run::{Run, show},
     save,
     scale::Axis,
 };
-use crate::run::tables::EpochRow;
 use anyhow::{Result, bail};
 use clap::Args;
+use collective::metric::MetricInfo;
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Arguments of `burn-ddp compare`.
@@ -63,8 +64,19 @@ fn legend(names: &[String]) -> String {
     format!("<div class=\"legend\">{}</div>\n", names.iter().enumerate().map(name).collect::<String>())
 }
 
-fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
-    let chart = |title, x_label, axis, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
+/// Returns the metrics of all runs.
+fn metrics(runs: &[Run]) -> Vec<&MetricInfo> {
+    let mut metrics: Vec<&MetricInfo> = Vec::new();
+    for metric in runs.iter().flat_map(|run| &run.metrics) {
+        if !metrics.iter().any(|known| known.name == metric.name) {
+            metrics.push(metric);
+        }
+    }
+    metrics
+}
+
+fn charts(runs: &[Run], names: &[String]) -> Vec<Chart> {
+    let chart = |title: String, x_label, axis, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
         let series = |(colour, (run, name)): (usize, (&Run, &String))| Series {
             name: name.clone(),
             points: points(run),
@@ -74,51 +86,67 @@ fn charts(runs: &[Run], names: &[String]) -> [Chart; 5] {
         let series = runs.iter().zip(names).enumerate().map(series).collect();
         Chart { title, x_label, axis, legend: false, series }
     };
-    let (steps, accuracy) = ("optimizer step", |row: &EpochRow| Some(100.0 * row.accuracy()?));
-    [
-        chart("Training loss", steps, Axis::Logarithmic, false, &|run| run.by_step(|row| row.loss)),
-        chart("Loss of the evaluation", steps, Axis::Logarithmic, true, &|run| {
-            run.by_evaluation(EpochRow::loss)
-        }),
-        chart("Accuracy of the evaluation in %, by step", steps, Axis::Percent, true, &|run| {
-            run.by_evaluation(accuracy)
-        }),
-        chart(
-            "Accuracy of the evaluation in %, by time",
-            "seconds of training and evaluation",
-            Axis::Percent,
-            true,
-            &|run| {
-                let time = run.epochs.iter().scan(0.0, |time, row| {
-                    *time += row.seconds;
-                    Some((*time, accuracy(row)))
-                });
-                time.filter_map(|(time, accuracy)| Some((time, accuracy?))).collect()
-            },
-        ),
-        chart("Samples per second, all ranks", steps, Axis::FromZero, false, &|run| {
-            run.by_step(|row| row.samples_per_second)
-        }),
-    ]
+    let (steps, seconds) = ("optimizer step", "seconds of training and evaluation");
+    let mut charts = vec![chart("Training loss".into(), steps, Axis::Logarithmic, false, &|run| {
+        run.by_step(|row| row.loss)
+    })];
+    for metric in metrics(runs) {
+        let title = format!("Evaluation: {}", title(metric));
+        let by_time = |run: &Run| {
+            let time = run.epochs.iter().scan(0.0, |time, row| {
+                *time += row.get("seconds").unwrap_or(0.0);
+                Some((*time, row.metric(metric)))
+            });
+            time.filter_map(|(time, value)| Some((time, value? * unit(metric)))).collect()
+        };
+        let (by, points) = (|what| format!("{title}, by {what}"), |run: &Run| metric_points(run, metric));
+        if metric.name == "loss" {
+            charts.push(chart(title, steps, axis(metric), true, &points));
+        } else {
+            charts.push(chart(by("step"), steps, axis(metric), true, &points));
+            charts.push(chart(by("time"), seconds, axis(metric), true, &by_time));
+        }
+    }
+    let callbacks: BTreeSet<&str> = runs.iter().flat_map(Run::callbacks).collect();
+    for name in callbacks {
+        let points = |run: &Run| run.by_evaluation(|row| row.get(name));
+        charts.push(chart(name.into(), steps, Axis::Logarithmic, true, &points));
+    }
+    charts.push(chart("Samples per second, all ranks".into(), steps, Axis::FromZero, false, &|run| {
+        run.by_step(|row| row.samples_per_second)
+    }));
+    charts
 }
 
 fn results(runs: &[Run], names: &[String]) -> String {
-    let header = ["", "accuracy", "best", "loss", "samples per second", "steps", "total time"];
+    let metrics = metrics(runs);
+    // The best value of a callback is unknown: it has no direction.
+    let callbacks: BTreeSet<&str> = runs.iter().flat_map(Run::callbacks).collect();
+    let mut header = vec![String::new()];
+    header.extend(metrics.iter().flat_map(|metric| [metric.name.clone(), format!("best {}", metric.name)]));
+    header.extend(callbacks.iter().map(|name| (*name).to_owned()));
+    header.extend(["samples per second", "steps", "total time"].map(String::from));
     let row = |(run, name): (&Run, &String)| {
-        let none = || "–".to_owned();
+        let text =
+            |metric: &MetricInfo, value: Option<f64>| value.map_or("–".into(), |value| metric.text(value));
         let last = run.epochs.last();
-        let best = run.epochs.iter().filter_map(EpochRow::accuracy).reduce(f64::max);
-        vec![
-            name.clone(),
-            last.and_then(EpochRow::accuracy).map_or_else(none, percent),
-            best.map_or_else(none, percent),
-            last.and_then(EpochRow::loss).map_or_else(none, |loss| format!("{loss:.4}")),
-            run.samples_per_second().map_or_else(none, |rate| format!("{rate:.0}")),
-            run.steps.last().map_or_else(none, |row| row.step.to_string()),
+        let mut cells = vec![name.clone()];
+        for metric in &metrics {
+            let better = if metric.higher_is_better { f64::max } else { f64::min };
+            let best = run.epochs.iter().filter_map(|row| row.metric(metric)).reduce(better);
+            cells.extend([last.and_then(|row| row.metric(metric)), best].map(|value| text(metric, value)));
+        }
+        cells.extend(
+            callbacks.iter().map(|name| text(&MetricInfo::new(""), last.and_then(|row| row.get(name)))),
+        );
+        cells.extend([
+            run.samples_per_second().map_or("–".into(), |rate| format!("{rate:.0}")),
+            run.steps.last().map_or("–".into(), |row| row.step.to_string()),
             duration(run.seconds()),
-        ]
+        ]);
+        cells
     };
-    table(&header.map(String::from), &runs.iter().zip(names).map(row).collect::<Vec<_>>())
+    table(&header, &runs.iter().zip(names).map(row).collect::<Vec<_>>())
 }
 
 /// Renders a table of the settings that differ between runs.

@@ -16,10 +16,12 @@ pub use compare::{CompareArgs, compare};
 pub use run::Run;
 pub use scale::Axis;
 
-use crate::{process::atomic_file, run::tables::EpochRow};
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
 use clap::Args;
-use page::{duration, escape, page, percent, tiles};
+use collective::metric::MetricInfo;
+use page::{duration, escape, page, tiles};
+use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -89,16 +91,27 @@ fn subtitle(run: &Run) -> String {
 fn figures(run: &Run) -> Vec<(String, String)> {
     let (last, set) = (run.epochs.last(), run.evaluated());
     let text = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
-    let loss = |value: Option<f64>| value.map(|loss| format!("{loss:.4}"));
     let mut figures = Vec::new();
-    let mut evaluation = |set: &str, accuracy: Option<f64>, mean: Option<f64>| {
-        figures.extend(accuracy.map(|share| (format!("{set} accuracy"), percent(share))));
-        figures.push((format!("{set} loss"), text(loss(mean))));
+    let mut evaluation = |set: &str, value: &dyn Fn(&MetricInfo) -> Option<f64>| {
+        for metric in run.metrics.iter().rev() {
+            let value = value(metric).map(|value| metric.text(value));
+            figures.push((format!("{set} {}", metric.name), text(value)));
+        }
     };
     if let (Some(end), "validation") = (&run.end, set) {
-        evaluation("test", end.test_accuracy, end.test_loss);
+        evaluation("test", &|metric| end.metric(metric));
     }
-    evaluation(set, last.and_then(EpochRow::accuracy), last.and_then(EpochRow::loss));
+    evaluation(set, &|metric| last?.metric(metric));
+    let number = |value: f64| MetricInfo::new("").text(value);
+    let callback = |name: &str| Some((name.to_owned(), number(last?.get(name)?)));
+    match &run.end {
+        Some(end) => figures.extend(
+            end.callbacks
+                .iter()
+                .map(|(name, value)| (name.clone(), value.as_f64().map_or_else(|| run::show(value), number))),
+        ),
+        None => figures.extend(run.callbacks().into_iter().filter_map(callback)),
+    }
     figures.extend([
         ("samples per second".into(), text(run.samples_per_second().map(|rate| format!("{rate:.0}")))),
         ("optimizer steps".into(), text(run.steps.last().map(|row| row.step.to_string()))),
@@ -108,7 +121,7 @@ fn figures(run: &Run) -> Vec<(String, String)> {
 }
 
 fn settings(run: &Run) -> String {
-    let setting = |(key, value): (&String, &serde_json::Value)| {
+    let setting = |(key, value): (&String, &Value)| {
         format!("<div><span>{}</span><b>{}</b></div>\n", escape(key), escape(&run::show(value)))
     };
     let settings: String = run.config.iter().map(setting).collect();

@@ -2,9 +2,11 @@
 
 use crate::run::tables::{EpochRow, Mistake, RankRow, StepRow};
 use anyhow::{Context, Result, anyhow, bail};
+use collective::metric::{Classification, MetricInfo, StepOutput};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{
+    collections::BTreeSet,
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -16,6 +18,8 @@ pub struct Run {
     pub config: Map<String, Value>,
     pub steps: Vec<StepRow>,
     pub epochs: Vec<EpochRow>,
+    /// Metrics of the model, the loss first.
+    pub metrics: Vec<MetricInfo>,
     /// Empty for a run of an older version without these measurements.
     pub ranks: Vec<RankRow>,
     /// Number of predictions by label and predicted class; empty before the first evaluation.
@@ -28,23 +32,26 @@ pub struct Run {
     pub end: Option<End>,
 }
 
-/// Removes the recorded flags from a configuration.
-fn without_flags(mut config: Map<String, Value>) -> Map<String, Value> {
-    config.remove("flags");
-    config
-}
-
 /// Entries of `summary.json` that the tables do not contain.
 #[derive(Clone, Debug, Deserialize)]
 pub struct End {
-    #[serde(default)]
-    pub test_loss: Option<f64>,
-    #[serde(default)]
-    pub test_accuracy: Option<f64>,
     pub steps: usize,
     pub samples_per_second: f64,
     pub seconds: f64,
     pub transport: String,
+    /// Values of callbacks, by name.
+    #[serde(default)]
+    pub callbacks: Map<String, Value>,
+    /// The other entries, of which `test_METRIC` is the evaluation of the test set.
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl End {
+    /// Value of a metric in the last evaluation of the test set.
+    pub fn metric(&self, metric: &MetricInfo) -> Option<f64> {
+        self.others.get(&format!("test_{}", metric.name))?.as_f64()
+    }
 }
 
 impl Run {
@@ -63,10 +70,15 @@ impl Run {
         let steps: Vec<StepRow> = table(&path.join("steps.csv"))?;
         let end: Option<End> = json(&path.join("summary.json"))?;
         let last = steps.last().map_or(0, |row| row.step);
+        let mut config: Map<String, Value> = json(&path.join("config.json"))?.unwrap_or_default();
+        config.remove("flags");
+        let metrics = config.remove("metrics").and_then(|metrics| serde_json::from_value(metrics).ok());
         Ok(Self {
             path: path.into(),
-            config: without_flags(json(&path.join("config.json"))?.unwrap_or_default()),
-            epochs: table(&path.join("epochs.csv"))?,
+            config,
+            epochs: epochs(&path.join("epochs.csv"))?,
+            // Those of a classifier, for a run of an older version.
+            metrics: metrics.unwrap_or_else(Classification::metrics),
             ranks: table(&path.join("ranks.csv"))?,
             confusion: confusion(&path.join("confusion_matrix.csv"))?,
             worst: table(&path.join("misclassified.csv"))?,
@@ -89,14 +101,27 @@ impl Run {
 
     /// The set that is evaluated after every epoch.
     pub fn evaluated(&self) -> &'static str {
-        let has_validation = self.epochs.iter().any(|row| row.valid_loss.is_some());
+        let has_validation = self.epochs.iter().any(|row| row.get("valid_loss").is_some());
         if has_validation { "validation" } else { "test" }
     }
 
     /// Returns a value of each evaluation, with the number of steps before it.
     pub fn by_evaluation(&self, value: impl Fn(&EpochRow) -> Option<f64>) -> Vec<(f64, f64)> {
-        let steps = |epoch| self.steps.iter().rfind(|row| row.epoch == epoch).map(|row| row.step as f64);
-        self.epochs.iter().filter_map(|row| Some((steps(row.epoch)?, value(row)?))).collect()
+        let steps =
+            |epoch| self.steps.iter().rfind(|row| row.epoch as f64 == epoch).map(|row| row.step as f64);
+        self.epochs.iter().filter_map(|row| Some((steps(row.get("epoch")?)?, value(row)?))).collect()
+    }
+
+    /// Names of the values of callbacks in `epochs`.
+    pub fn callbacks(&self) -> BTreeSet<&str> {
+        let metric = |column: &str| {
+            let name = column.strip_prefix("test_").or_else(|| column.strip_prefix("valid_"));
+            name.is_some_and(|name| self.metrics.iter().any(|metric| metric.name == name))
+        };
+        let columns = self.epochs.iter().flat_map(|row| row.0.keys()).map(String::as_str);
+        columns
+            .filter(|column| !["epoch", "train_loss", "seconds"].contains(column) && !metric(column))
+            .collect()
     }
 
     /// Training samples of all ranks per second of training steps; `None` before the first step.
@@ -110,7 +135,8 @@ impl Run {
 
     /// Duration in seconds: of the whole run if it has finished, otherwise of its epochs.
     pub fn seconds(&self) -> f64 {
-        self.end.as_ref().map_or_else(|| self.epochs.iter().map(|row| row.seconds).sum(), |end| end.seconds)
+        let of_epochs = || self.epochs.iter().filter_map(|row| row.get("seconds")).sum();
+        self.end.as_ref().map_or_else(of_epochs, |end| end.seconds)
     }
 
     /// Formats a value of the configuration.
@@ -163,6 +189,19 @@ fn table<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     let (header, rows) = records(path)?;
     let read = |row: &csv::ByteRecord| {
         row.deserialize(Some(&header)).map_err(|error| misread(path, &header, row, &error))
+    };
+    rows.iter().map(read).collect()
+}
+
+fn epochs(path: &Path) -> Result<Vec<EpochRow>> {
+    let (header, rows) = records(path)?;
+    let columns: Vec<_> = header.iter().map(|column| String::from_utf8_lossy(column).into_owned()).collect();
+    let read = |row: &csv::ByteRecord| -> Result<EpochRow> {
+        let cells = row.deserialize::<Vec<Option<f64>>>(None);
+        let cells = cells.map_err(|error| misread(path, &header, row, &error))?;
+        Ok(EpochRow(
+            columns.iter().cloned().zip(cells).filter_map(|(name, cell)| Some((name, cell?))).collect(),
+        ))
     };
     rows.iter().map(read).collect()
 }
@@ -224,7 +263,7 @@ mod tests {
         let folder = folder(&format!("{STEPS}3,1,1."));
         let run = Run::read(folder.path()).expect("a run");
         assert_eq!(run.by_step(|row| row.loss), [(1.0, 2.5), (2.0, 1.5)]);
-        assert_eq!(run.by_evaluation(|row| row.test_accuracy), [(2.0, 0.75)]);
+        assert_eq!(run.by_evaluation(|row| row.get("test_accuracy")), [(2.0, 0.75)]);
         // Equal batches: the time of both is 1/100 + 1/300 of a batch.
         assert!((run.samples_per_second().expect("steps") - 150.0).abs() < 1e-9);
         assert_eq!((run.setting("dropout"), run.setting("init_from")), ("0.25, 0.5".into(), "none".into()));

@@ -22,6 +22,7 @@ use collective::strategy::{EpochReport, Observer, StepReport};
 use event::{Event, What};
 use record::RecordFile;
 use std::{
+    borrow::Cow,
     fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -154,7 +155,10 @@ impl State {
         self.file.append(&event.encode())
     }
 
-    fn scalars(&mut self, scalars: impl IntoIterator<Item = (&'static str, f64)>) -> io::Result<()> {
+    fn scalars<T: Into<Cow<'static, str>>>(
+        &mut self,
+        scalars: impl IntoIterator<Item = (T, f64)>,
+    ) -> io::Result<()> {
         scalars
             .into_iter()
             .try_for_each(|(tag, value)| self.add(self.step, What::Scalar { tag: tag.into(), value }))

@@ -1,7 +1,7 @@
 //! MLflow tracking: what a server receives, and what a run does without one.
 
 use super::mlflow_server::{Behaviour, Server};
-use crate::common::{Outcome, Run, command, finish, mnist};
+use crate::common::{Outcome, Run, command, finish, mnist, run_example};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -108,6 +108,19 @@ fn a_run_arrives_as_in_its_tables() {
     }
     assert_absent(&run.path, "hunter2");
     assert!(!run.json("config.json").to_string().contains("mlflow"), "the result does not depend on it");
+}
+
+#[test]
+fn metrics_and_callbacks_of_any_model_arrive() {
+    let (server, folder) = (Server::start(Behaviour::default()), folder());
+    let run = Run::at(folder.path().join("run"));
+    let flags = format!("--device cpu --epochs 2 --mlflow {} --run-dir {}", server.uri, run.path.display());
+    run_example("regression", &flags).succeeded();
+    for (name, column) in [("test/mae", "test_mae"), ("largest error", "largest error")] {
+        assert_eq!(values_of(&server, name), run.column("epochs.csv", column), "{name}");
+    }
+    assert_eq!(values_of(&server, "test/accuracy"), [0.0; 0]);
+    assert!(server.params().iter().all(|param| param.0 != "metrics"), "{:?}", server.params());
 }
 
 #[test]

@@ -135,6 +135,22 @@ fn events_equal_the_tables() {
     assert_as_in_the_tables(&run, &scalars);
 }
 
+#[test]
+fn metrics_and_callbacks_of_any_model_are_scalars() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = Run::at(folder.path().join("run"));
+    let flags = format!("--device cpu --epochs 2 --run-dir {}", run.path.display());
+    run_example("regression", &flags).succeeded();
+    let scalars = scalars(&run);
+    for (tag, column) in
+        [("test/loss", "test_loss"), ("test/mae", "test_mae"), ("largest error", "largest error")]
+    {
+        let values: Vec<f64> = scalars[tag].iter().map(|point| point.1).collect();
+        common::assert_close(tag, &values, &run.column("epochs.csv", column), 1e-6);
+    }
+    assert!(!scalars.contains_key("test/accuracy"), "{:?}", scalars.keys());
+}
+
 /// The metric logger for a burn-train `Learner`, as `custom_learner` uses it.
 #[test]
 fn a_learner_writes_its_metrics() {

@@ -1,0 +1,148 @@
+//! A forecaster with metrics of its own: mean squared error as loss, mean absolute error (MAE), and a callback.
+//!
+//!     cargo run --example regression                                       # DDP: a process per GPU, or two
+//!     cargo run --example regression -- --epochs 50 --monitor mae --early-stop 3
+
+use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig, Tanh};
+use burn::optim::AdamConfig;
+use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
+use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
+use burn_ddp::{Context, Trainer, TrainerArgs};
+use clap::Parser;
+use collective::metric::{MetricInfo, StepOutput};
+use collective::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
+use std::process::ExitCode;
+
+/// Train a forecaster of a time series
+#[derive(Parser)]
+struct Args {
+    #[command(flatten)]
+    trainer: TrainerArgs,
+}
+
+/// Number of values from which the next one is predicted.
+const PAST: usize = 8;
+
+/// Windows of the series `[batch, PAST + 1]`, the last value of which is to be predicted.
+type Windows = Tensor<2>;
+
+#[derive(Module, Debug)]
+struct Forecaster {
+    hidden: Linear,
+    output: Linear,
+}
+
+impl Forecaster {
+    /// Returns the mean squared error `[1]` for the gradients, and the errors for metrics.
+    fn errors(&self, windows: Windows) -> (Tensor<1>, Errors) {
+        let (past, next) = (windows.clone().narrow(1, 0, PAST), windows.narrow(1, PAST, 1));
+        let errors = self.output.forward(Tanh::new().forward(self.hidden.forward(past))) - next;
+        let loss = errors.clone().powi_scalar(2).mean();
+        (loss, Errors(errors.inner().flatten(0, 1)))
+    }
+}
+
+impl TrainStep for Forecaster {
+    type Input = Windows;
+    type Output = Errors;
+    fn step(&self, windows: Windows) -> TrainOutput<Errors> {
+        let (loss, errors) = self.errors(windows);
+        TrainOutput::new(self, loss.backward(), errors)
+    }
+}
+
+impl InferenceStep for Forecaster {
+    type Input = Windows;
+    type Output = Errors;
+    fn step(&self, windows: Windows) -> Errors {
+        self.errors(windows).1
+    }
+}
+
+// ANCHOR: output
+/// Errors of the predictions `[batch]`.
+#[derive(Clone, Debug)]
+struct Errors(Tensor<1>);
+
+impl StepOutput for Errors {
+    fn metrics() -> Vec<MetricInfo> {
+        vec![MetricInfo::loss(), MetricInfo::new("mae")]
+    }
+
+    fn totals(&self) -> Tensor<1> {
+        Tensor::cat(vec![self.0.clone().powi_scalar(2).sum(), self.0.clone().abs().sum()], 0)
+    }
+
+    // For metrics of burn-train, which this program does not use.
+    fn from_totals(totals: &[f64], _samples: usize) -> Self {
+        Errors(Tensor::from_data(totals, &Device::flex()))
+    }
+}
+// ANCHOR_END: output
+
+impl ItemLazy for Errors {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+// ANCHOR: callback
+/// Callback that logs the largest error over the samples of all ranks.
+#[derive(Default)]
+struct LargestError(f32);
+
+impl Callback<Forecaster> for LargestError {
+    fn evaluated(&mut self, Errors(errors): &Errors, _samples: usize) -> Result<(), String> {
+        let largest =
+            errors.clone().abs().max().try_into_scalar::<f32>().map_err(|error| error.to_string())?;
+        self.0 = self.0.max(largest);
+        Ok(())
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(self)
+    }
+
+    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<LoggedValue>, String> {
+        Ok(Some(LoggedValue::number("largest error", std::mem::take(&mut self.0).into())))
+    }
+}
+
+impl Distributed for LargestError {
+    type State = f32;
+    fn state(&mut self) -> f32 {
+        self.0
+    }
+    fn join(&mut self, states: Vec<f32>) {
+        self.0 = states.into_iter().fold(0.0, f32::max);
+    }
+}
+// ANCHOR_END: callback
+
+struct Stack;
+impl Batcher<Vec<f32>, Windows> for Stack {
+    fn batch(&self, windows: Vec<Vec<f32>>, device: &Device) -> Windows {
+        Tensor::from_data(TensorData::new(windows.concat(), [windows.len(), PAST + 1]), device)
+    }
+}
+
+/// Windows that begin at these times of a series with two periods.
+fn windows(starts: std::ops::Range<u16>) -> InMemDataset<Vec<f32>> {
+    let value = |time: u16| (f32::from(time) / 3.0).sin() + 0.5 * (f32::from(time) / 7.0).sin();
+    InMemDataset::new(starts.map(|start| (start..=start + PAST as u16).map(value).collect()).collect())
+}
+
+fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
+    let trainer = Trainer::new(context, &args.trainer).callback(|_| LargestError::default());
+    let loaders = trainer.loaders(windows(0..1000), windows(2000..2201), Stack);
+    let layer = |inputs, outputs, device: &Device| LinearConfig::new(inputs, outputs).init(device);
+    let model =
+        trainer.init(|device| Forecaster { hidden: layer(PAST, 16, device), output: layer(16, 1, device) });
+    trainer.fit(model, AdamConfig::new().init(), loaders)
+}
+
+fn main() -> ExitCode {
+    burn_ddp::main(|args: &Args| &args.trainer, train)
+}
