@@ -24,12 +24,14 @@ pub(super) struct Weights {
 pub(super) struct AccumulatedGradients {
     grads: GradientsParams,
     batches: usize,
+    samples: usize,
 }
 
 impl AccumulatedGradients {
     /// Adds the gradients of a mean over `samples`. Gradients of a batch without samples are ignored.
     pub fn add<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
         self.batches += 1;
+        self.samples += samples;
         if samples > 0 {
             let weights = Weights { own: samples as f32, accumulated: Some(1.0) };
             self.grads = combine(std::mem::take(&mut self.grads), grads, module, weights);
@@ -38,6 +40,10 @@ impl AccumulatedGradients {
 
     pub fn is_empty(&self) -> bool {
         self.batches == 0
+    }
+
+    pub fn has_samples(&self) -> bool {
+        self.samples > 0
     }
 
     pub fn clear(&mut self) {

@@ -15,6 +15,8 @@ pub(super) struct Arrivals {
     written: Vec<bool>,
     /// Whether a parameter has a gradient of real samples.
     used: Vec<bool>,
+    /// Whether this rank has samples in this step.
+    has_samples: bool,
     /// Number of gradients that each bucket waits for.
     missing: Vec<usize>,
     /// Reason why the buckets differ from the gradients that backward returned.
@@ -25,11 +27,11 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Creates the state of a step; `used` marks the parameters with accumulated gradients.
-    pub fn new(plan: Arc<BucketPlan>, used: Vec<bool>) -> Self {
+    pub fn new(plan: Arc<BucketPlan>, used: Vec<bool>, has_samples: bool) -> Self {
         let slots = plan.slots.len();
         let missing = plan.members.iter().map(Vec::len).collect();
         let (pending, written) = (vec![0; slots], vec![false; slots]);
-        Self { plan, uses: 0, pending, written, used, missing, spoiled: None, failure: None }
+        Self { plan, uses: 0, pending, written, used, has_samples, missing, spoiled: None, failure: None }
     }
 
     /// Registers a use of a parameter in forward and returns its index in the step.
@@ -107,12 +109,13 @@ impl Arrivals {
                     .into(),
             ));
         }
-        let flags = self.used.iter().copied().chain([self.spoiled.is_some()]);
+        let flags = self.used.iter().copied().chain([self.has_samples, self.spoiled.is_some()]);
         Ok((flags.map(|flag| f32::from(u8::from(flag))).collect(), self.spoiled))
     }
 }
 
-/// Decodes the summed flags: the number of ranks that used each parameter, and the reason for a repetition.
+/// Decodes the summed flags: the number of ranks that used each parameter, followed by that of the ranks with samples,
+/// and the reason for a repetition.
 pub(super) fn outcome(spoiled: Option<String>, sums: &[f32]) -> (Vec<usize>, Option<String>) {
     let (used, again) = sums.split_at(sums.len() - 1);
     let users = used.iter().map(|ranks| *ranks as usize).collect();

@@ -20,7 +20,7 @@ use std::{
 pub(super) struct ReducedGradients {
     /// `None` for a bucket without parameters.
     pub buckets: Vec<Option<Tensor<1>>>,
-    /// Number of ranks on which each parameter had a gradient of real samples.
+    /// Number of ranks on which each parameter had a gradient of real samples, and last that of the ranks with samples.
     pub users: Vec<usize>,
     /// Sums of the totals.
     pub totals: Option<Tensor<1>>,
@@ -54,8 +54,14 @@ impl fmt::Debug for InFlightReduction {
 
 impl InFlightReduction {
     /// Starts with empty buckets, or with the accumulated gradients of the parameters that `used` marks.
-    pub fn new(plan: Arc<BucketPlan>, group: ProcessGroup, used: Vec<bool>, buckets: Buckets) -> Self {
-        let arrivals = Arrivals::new(plan.clone(), used);
+    pub fn new(
+        plan: Arc<BucketPlan>,
+        group: ProcessGroup,
+        used: Vec<bool>,
+        has_samples: bool,
+        buckets: Buckets,
+    ) -> Self {
+        let arrivals = Arrivals::new(plan.clone(), used, has_samples);
         Self { plan, group, state: Mutex::new(Some(State { arrivals, buckets })) }
     }
 
@@ -177,7 +183,7 @@ mod tests {
         let weights = Weights { own: 1.0, accumulated: None };
         let buffers = vec![Vec::with_capacity(plan.length(0))];
         let buckets = Buckets::Host(HostBuckets::new(plan.clone(), sender, weights, buffers, usize::MAX));
-        let reduction = InFlightReduction::new(plan, group, vec![false; 2], buckets);
+        let reduction = InFlightReduction::new(plan, group, vec![false; 2], true, buckets);
         let all = |value: f32, count| TensorData::new(vec![value; count], [count]);
         let tensor = |data| Some(Tensor::<1>::from_data(data, &device));
 
@@ -192,6 +198,6 @@ mod tests {
         let reduced = reduction.finish(None, &mut []).unwrap();
         let bucket = reduced.buckets[0].clone().unwrap().into_data().try_to_vec::<f32>().unwrap();
         assert_eq!(bucket, [2.0, 2.0, 1.0, 1.0, 1.0, 1.0]);
-        assert_eq!((reduced.users, reduced.again), (vec![1, 1], None));
+        assert_eq!((reduced.users, reduced.again), (vec![1, 1, 1], None));
     }
 }

@@ -126,6 +126,7 @@ pub struct Reducer {
     /// Whether a step with overlap has been compared completely with backward's result.
     compared: bool,
     fallback: Option<String>,
+    /// [`ReducedGradients::users`](in_flight::ReducedGradients::users) of the last step.
     users: Vec<usize>,
     /// Time spent waiting for all ranks' gradients after backward.
     waited: Duration,
@@ -246,11 +247,11 @@ impl Reducer {
 
     /// Parameters that only some ranks used in the last step, with the number of ranks, and unused ones.
     ///
-    /// Empty in a world of one.
+    /// Ranks without samples do not count. Empty in a world of one.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
-        let world = self.sender.as_ref().map_or(1, |sender| sender.group.world_size());
-        let slots = self.plan.slots.iter().zip(&self.users);
-        slots.filter(move |(_, users)| **users < world).map(|(slot, users)| (slot.path.as_str(), *users))
+        let (with_samples, users) = self.users.split_last().unwrap_or((&0, &[]));
+        let slots = self.plan.slots.iter().zip(users);
+        slots.filter(|(_, users)| *users < with_samples).map(|(slot, users)| (slot.path.as_str(), *users))
     }
 
     /// Buffers for every bucket, filled with zeros if there are accumulated gradients.

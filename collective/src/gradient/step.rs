@@ -168,7 +168,8 @@ impl Step<'_> {
             };
             (used, Buckets::Host(HostBuckets::new(plan.clone(), sender, weights, buffers, compared)))
         };
-        Ok(Some(Arc::new(InFlightReduction::new(plan, group, used, buckets))))
+        let has_samples = weights.own > 0.0 || accumulated.has_samples();
+        Ok(Some(Arc::new(InFlightReduction::new(plan, group, used, has_samples, buckets))))
     }
 
     fn reduce<M: Module>(

@@ -128,9 +128,8 @@ where
             let unused: Vec<String> =
                 self.engine.reducer.unused().map(|(path, ranks)| format!("{path} ({ranks} ranks)")).collect();
             if !unused.is_empty() {
-                let world = self.settings.group.world_size();
                 let unused = unused.join(", ");
-                observer.warned(&format!("not all {world} ranks used these parameters in step 1: {unused}"));
+                observer.warned(&format!("not all ranks used these parameters in step 1: {unused}"));
             }
         }
         if let (Some(scale), true, false) = (loss_scale, self.engine.reducer.skipped(), self.warned_of_skips)

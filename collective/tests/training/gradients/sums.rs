@@ -162,7 +162,10 @@ fn gradients_of_padding_are_ignored() {
         let (x, count) = if group.rank() == 0 { (x, 2) } else { (x * f32::NAN, 0) };
         let step = reducer.step(&net, count, 2).expect("step");
         let grads = step.watch(&net).grads(x);
-        flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net)
+        let grads = flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
+        let unused: Vec<_> = reducer.unused().map(|(path, ranks)| (path.to_owned(), ranks)).collect();
+        assert_eq!(unused, [("unused.weight".to_owned(), 0), ("unused.bias".to_owned(), 0)]);
+        grads
     });
     assert!(results.iter().flatten().all(|g| g.is_finite()));
 }
