@@ -196,13 +196,19 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_panics_is_an_error_not_the_end_of_the_epoch() {
-        let data = InMemDataset::new((0..40).collect());
-        let alone = World { rank: 0, size: 1 };
-        let l = ShardedLoader::builder(data, Fragile).batch_size(4).num_workers(1).build(alone);
-        let results: Vec<_> = l.epoch(1, 0, &Device::default()).collect();
-        assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 4);
-        assert_eq!(results.len(), 10);
+    fn a_batcher_that_panics_is_an_error_with_the_panics_text() {
+        for workers in [0, 1, 3] {
+            let data = InMemDataset::new((0..40).collect());
+            let alone = World { rank: 0, size: 1 };
+            let l = ShardedLoader::builder(data, Fragile).batch_size(4).num_workers(workers).build(alone);
+            let results: Vec<_> = l.epoch(1, 0, &Device::default()).collect();
+            assert_eq!(results.len(), 10);
+            for (index, result) in results.into_iter().enumerate() {
+                let error = result.map(drop).err().map(|error| error.to_string());
+                assert_eq!(error.is_some(), index == 4, "{error:?}");
+                assert!(error.is_none_or(|error| error.contains("panicked: sample 17 is cursed")));
+            }
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Worker threads that build batches in advance and deliver them in order.
 
 use super::{ShardedBatch, ShardedBatches};
+use crate::device_error::{cause_of_panic, panic_text};
 use burn::data::dataset::DatasetError;
 use std::{
     collections::VecDeque,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::{Receiver, sync_channel},
     thread,
 };
@@ -27,6 +30,14 @@ pub(super) fn build<O: Send + 'static>(
     build: impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
 ) -> ShardedBatches<O> {
     let workers = workers.min(batches.len());
+    // A panic must not end the epoch normally, because other ranks continue.
+    let build = move |batch: &Batch| {
+        catch_unwind(AssertUnwindSafe(|| build(batch))).unwrap_or_else(|panic| {
+            let cause = cause_of_panic(panic_text(&*panic).unwrap_or_default());
+            let error = format!("the batcher or the data set panicked: {cause}");
+            Err(DatasetError::new(io::Error::other(error)))
+        })
+    };
     if workers == 0 {
         return Box::new(batches.into_iter().map(move |batch| build(&batch)));
     }
@@ -56,9 +67,8 @@ impl<O> Iterator for InTurn<O> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let item = self.queues.front()?.recv();
+        let item = self.queues.front()?.recv().ok();
         self.queues.rotate_left(1);
-        // A panic of a worker must not end the epoch normally, because other ranks continue.
-        Some(item.unwrap_or_else(|_| Err(DatasetError::new(std::io::Error::other("a data worker panicked")))))
+        item
     }
 }

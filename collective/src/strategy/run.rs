@@ -188,11 +188,8 @@ where
     pub(super) fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {
         // The loader may have called the group, whose errors are not about this rank's data.
         let collective = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
-        let rank = self.settings.group.rank();
         Stop::Failed(
-            collective
-                .cloned()
-                .unwrap_or_else(|| Error::Invalid(format!("rank {rank} could not read its data: {error}"))),
+            collective.cloned().unwrap_or_else(|| Error::Invalid(format!("cannot read the data: {error}"))),
         )
     }
 
