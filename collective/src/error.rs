@@ -70,6 +70,18 @@ pub enum Error {
         /// One entry for each setting that differs.
         differences: Vec<SettingDifference>,
     },
+    /// A data set without samples.
+    #[error("the {set} set has no samples; check where its data come from and how they are selected")]
+    EmptyDataset {
+        /// The data set: `training`, `validation` or `test`.
+        set: String,
+    },
+    /// A module without trainable parameters.
+    #[error(
+        "the network has no trainable parameters; create it on a device with autodiff (Device::autodiff), or call \
+         train() on a copy for inference"
+    )]
+    NotTrainable,
     /// A loss or gradient is NaN or infinite.
     #[error(
         "the {what} is {value} in step {step}{}; lower the learning rate or clip gradients, or continue with \

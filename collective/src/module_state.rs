@@ -44,6 +44,22 @@ pub fn initialize<M: Module>(module: &M) {
     module.visit(&mut Draw);
 }
 
+/// Verifies that a module has a trainable parameter.
+///
+/// # Errors
+/// [`Error::NotTrainable`], for example for a module that was created on a device without autodiff.
+pub fn require_trainable<M: Module>(module: &M) -> Result<()> {
+    struct Find(bool);
+    impl ModuleVisitor for Find {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0 |= param.is_require_grad();
+        }
+    }
+    let mut find = Find(false);
+    module.visit(&mut find);
+    if find.0 { Ok(()) } else { Err(Error::NotTrainable) }
+}
+
 /// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.
 ///
 /// It does not include names, so that renaming a field does not change it.

@@ -77,6 +77,8 @@ fn is_consequence(error: &Error) -> bool {
         Error::Remote { rank, .. } => other_rank(*rank),
         // All ranks fail with the same error; rank 0 reports it.
         Error::SettingsDiffer { .. }
+        | Error::EmptyDataset { .. }
+        | Error::NotTrainable
         | Error::Diverged { .. }
         | Error::NonFinite { .. }
         | Error::LossScale { .. } => other_rank(0),

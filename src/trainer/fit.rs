@@ -19,6 +19,7 @@ use burn::optim::ModuleOptimizer;
 use burn::train::{Learner, LearnerModel};
 use collective::{
     metric::StepOutput,
+    module_state::require_trainable,
     strategy::{Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
 };
 use std::sync::Arc;
@@ -46,7 +47,7 @@ where
             console.print(&serde_json::to_string_pretty(&config)?);
             return Ok(());
         }
-        if config.valid_split > 0.0 && config.valid_samples == 0 {
+        if config.valid_split > 0.0 && loaders.valid.is_none() {
             bail!("--valid-split {}: this program has no validation set", config.valid_split);
         }
         group.verify_settings(&config.settings()?)?;
@@ -54,6 +55,8 @@ where
         if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
             bail!("rank {rank} does not have the data that rank 0 has; give all ranks the same data set");
         }
+        loaders.require_samples()?;
+        require_trainable(&model)?;
         config.checkpoints.monitored(&config.metrics)?;
         let resumed = Resumed::find(args, &mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;

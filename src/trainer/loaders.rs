@@ -39,6 +39,13 @@ impl<M: LearnerModel> Loaders<M> {
         self
     }
 
+    /// Verifies that no set is empty.
+    pub(super) fn require_samples(&self) -> collective::Result<()> {
+        self.train.require_samples("training")?;
+        self.valid.iter().try_for_each(|valid| valid.require_samples("validation"))?;
+        self.test.require_samples("test")
+    }
+
     /// The set that is evaluated after every epoch.
     pub(super) fn evaluated(&self) -> ValidLoader<M> {
         self.valid.as_ref().unwrap_or(&self.test).clone()
@@ -80,7 +87,7 @@ where
         let (train, valid) = self.split_indices(dataset.len());
         let dataset = Arc::new(dataset);
         let select = |indices| SelectionDataset::from_indices_unchecked(dataset.clone(), indices);
-        let valid = (!valid.is_empty()).then(|| select(valid));
+        let valid = (self.args.valid_split > 0.0).then(|| select(valid));
         (select(train), valid)
     }
 

@@ -3,5 +3,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod metrics;
+mod own_programs;
 mod pictures_and_weights;
 mod tracking;

@@ -12,6 +12,7 @@ pub use builder::ShardedLoaderBuilder;
 pub use finish::{Finish, FinishedLoader};
 pub use sharded::ShardedLoader;
 
+use crate::Error;
 use burn::data::{dataloader::DataLoader, dataset::DatasetError};
 use burn::tensor::Device;
 
@@ -55,7 +56,7 @@ pub struct EpochProgress {
     pub samples: usize,
 }
 
-/// A loader that can start at any epoch and step.
+/// A loader that can start at any epoch and step, such as [`ShardedLoader`].
 pub trait DistributedLoader<O>: DataLoader<O> {
     /// Returns the batches of `epoch` (from 1) on `device`, without the first `skip`.
     fn epoch(&self, epoch: usize, skip: usize, device: &Device) -> ShardedBatches<O>;
@@ -63,6 +64,13 @@ pub trait DistributedLoader<O>: DataLoader<O> {
     fn steps(&self) -> usize;
     /// Number of samples of an epoch over all ranks.
     fn samples(&self) -> usize;
+    /// Verifies that there are samples; `set` names the data set in the error.
+    ///
+    /// # Errors
+    /// [`Error::EmptyDataset`].
+    fn require_samples(&self, set: &str) -> crate::Result<()> {
+        if self.samples() > 0 { Ok(()) } else { Err(Error::EmptyDataset { set: set.into() }) }
+    }
     /// Names and values of further settings that must be equal on all ranks, such as the batch size.
     ///
     /// They are compared before the first step.

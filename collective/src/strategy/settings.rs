@@ -81,6 +81,8 @@ impl<M: LearnerModel> RunSettings<M> {
         let options = StepOptions { grad_accum_steps: accumulation, ..self.options.clone() };
         let settings = self.settings(learner, components.num_epochs, &options, &position);
         self.group.verify_settings(&settings)?;
+        self.train.require_samples("training")?;
+        self.valid.require_samples("validation")?;
         let mut engine = Engine::new(&learner.model(), &self.group, &self.device, options)?;
         engine.steps = position.step;
         engine.reducer.restore_scaler(position.loss_scale);

@@ -47,7 +47,8 @@ impl<M: Module + 'static> DataParallel<M> {
     /// Wraps `module` with replicas on `devices` and default options.
     ///
     /// # Errors
-    /// If there is no device, or a thread cannot be started.
+    /// [`Error::NotTrainable`](crate::Error::NotTrainable) for a module without autodiff, or if there is no device, or
+    /// a thread cannot be started.
     pub fn new(module: M, devices: &[Device]) -> Result<Self> {
         Self::with_options(module, DataParallelConfig::new(devices), StepOptions::default())
     }

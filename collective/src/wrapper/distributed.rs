@@ -51,7 +51,8 @@ impl<M: Module> DistributedDataParallel<M> {
     /// Copies rank 0's parameters and buffers to all ranks. Every rank must call it, on the training thread.
     ///
     /// # Errors
-    /// If the ranks' modules differ in structure, or the group fails.
+    /// [`Error::NotTrainable`](crate::Error::NotTrainable) for a module without autodiff, or if the ranks' modules
+    /// differ in structure, or the group fails.
     pub fn new(module: M, group: &ProcessGroup) -> Result<Self> {
         Self::with_options(module, group, StepOptions::default())
     }
@@ -169,7 +170,7 @@ impl<M: Module> DistributedDataParallel<M> {
         self.inner.engine.reducer.fallback()
     }
 
-    /// Parameters that not all ranks used in the last step, with the number that did.
+    /// Parameters that not all ranks with samples used in the last step, with the number of ranks that did.
     pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
         self.inner.engine.reducer.unused()
     }

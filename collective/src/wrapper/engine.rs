@@ -8,6 +8,7 @@ use crate::{
     Error, ProcessGroup, Result,
     batch_context::BatchContext,
     gradient::{ModuleCopies, Norm, Reducer, in_precision},
+    module_state::require_trainable,
     precision::Precision,
     readback::Readback,
     sampler::mix,
@@ -126,13 +127,14 @@ impl Engine {
     /// Creates the engine. Every rank of `group` must call it, on the training thread.
     ///
     /// # Errors
-    /// If the group fails.
+    /// [`Error::NotTrainable`], or if the group fails.
     pub fn new<M: Module>(
         module: &M,
         group: &ProcessGroup,
         device: &Device,
         options: StepOptions,
     ) -> Result<Self> {
+        require_trainable(module)?;
         Ok(Self {
             group: group.clone(),
             reducer: Reducer::new(module, group, options.reducer.clone())?,

@@ -22,14 +22,18 @@ use collective::{
 use std::sync::Arc;
 
 #[derive(Module, Debug)]
-struct Line {
+pub struct Line {
     linear: Linear,
 }
 
 #[derive(Clone, Debug)]
-struct Points(Tensor<2>);
+pub struct Points(Tensor<2>);
 
 impl Line {
+    pub fn new(device: &Device) -> Self {
+        Line { linear: LinearConfig::new(1, 1).init(device) }
+    }
+
     fn regress(&self, Points(x): Points) -> RegressionOutput {
         let output = self.linear.forward(x.clone());
         RegressionOutput::new(MseLoss::new().forward(output.clone(), x.clone(), Reduction::Mean), output, x)
@@ -53,7 +57,7 @@ impl InferenceStep for Line {
     }
 }
 
-struct Stack;
+pub struct Stack;
 
 impl Batcher<f32, Points> for Stack {
     fn batch(&self, points: Vec<f32>, device: &Device) -> Points {
@@ -73,7 +77,7 @@ fn a_learner_logs_its_metrics() {
     let ddp = DdpStrategy::new(ProcessGroup::solo(), &device, train.clone(), valid.clone());
     let params = serde_json::json!({"lr": 0.01, "optimizer": {"name": "adam"}});
     let logger = MlflowLogger::create(&server.uri, Some("lines"), "first", &params).expect("a logger");
-    let model = Line { linear: LinearConfig::new(1, 1).init(&device) };
+    let model = Line::new(&device);
     let result = SupervisedTraining::<Line>::new(".", train, valid)
         .metrics((LossMetric::new(),))
         .with_application_logger(None)

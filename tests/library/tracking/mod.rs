@@ -1,6 +1,6 @@
 //! Tracking of runs: TensorBoard's event files and MLflow's servers.
 
-mod learner;
+pub mod learner;
 mod mlflow;
 mod mlflow_server;
 mod tensorboard;

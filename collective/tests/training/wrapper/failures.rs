@@ -5,6 +5,7 @@ use super::{
     common::{Kind, options, world},
     device, loader, optimizer,
 };
+use burn::module::Module;
 use burn::nn::BatchNormConfig;
 use burn::tensor::{Device, Tensor};
 use collective::{
@@ -46,6 +47,16 @@ fn different_options_are_an_error_on_every_rank() {
         let error = DistributedDataParallel::with_options(Net::new(false), &group, chosen).map(drop);
         assert!(matches!(error, Err(Error::SettingsDiffer { .. })), "{error:?}");
     });
+}
+
+#[test]
+fn a_network_without_autodiff_is_an_error() {
+    let net = || Net::new(false).valid();
+    world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+        let error = DistributedDataParallel::new(net(), &group).map(drop);
+        assert_eq!(error, Err(Error::NotTrainable));
+    });
+    assert_eq!(DataParallel::new(net(), &[Device::flex()]).map(drop), Err(Error::NotTrainable));
 }
 
 #[test]
