@@ -23,10 +23,14 @@
 //! use clap::Parser;
 //! use std::process::ExitCode;
 //!
+//! /// Fits a line through points
 //! #[derive(Parser)]
 //! struct Args {
 //!     #[command(flatten)]
 //!     trainer: TrainerArgs,
+//!     /// Number of points
+//!     #[arg(long, default_value_t = 100)]
+//!     points: usize,
 //! }
 //! # #[derive(Module, Debug)]
 //! # struct Line { linear: Linear }
@@ -64,7 +68,7 @@
 //!     burn_ddp::main(|args: &Args| &args.trainer, |context, args| {
 //!         let trainer = Trainer::new(context, &args.trainer);
 //!         let points = |count| InMemDataset::new((0..count).map(|i| i as f32 / 100.0).collect());
-//!         let loaders = trainer.loaders(points(100), points(20), Stack);
+//!         let loaders = trainer.loaders(points(args.points), points(20), Stack);
 //!         let model = trainer.init(Line::new);
 //!         trainer.fit(model, AdamConfig::new().init(), loaders)?;
 //!         Ok(())
@@ -73,7 +77,7 @@
 //! ```
 //!
 //! `cargo run -- --epochs 3` then trains on every GPU of the machine, or in two processes on its CPU, and
-//! `cargo run -- --help` lists the flags.
+//! `cargo run -- --help` lists the flags, the program's own first.
 
 pub mod bench;
 pub mod check;

@@ -20,12 +20,14 @@ use std::path::PathBuf;
 
 /// Flags shared by all training programs.
 ///
-/// Flatten it as the first field of the program's arguments: it records the flags given on the command line.
+/// Flatten it as the first field of the program's arguments: it records the flags given on the command line. The help
+/// shows the program's own flags first, under "Options".
 ///
 /// ```
 /// use burn_ddp::TrainerArgs;
 /// use clap::Parser;
 ///
+/// /// Trains a small network
 /// #[derive(Parser)]
 /// struct Args {
 ///     #[command(flatten)]
@@ -39,6 +41,7 @@ use std::path::PathBuf;
 /// assert_eq!((args.trainer.batch_size, args.hidden), (64, 64));
 /// ```
 #[derive(Args, Clone, Debug)]
+#[command(about = None, long_about = None)]
 pub struct TrainerArgs {
     // Must be first: the fields after it remove their values from the parsed matches.
     #[command(flatten)]
@@ -117,13 +120,14 @@ pub struct TrainerArgs {
     #[command(flatten)]
     pub find_lr: FindLrArgs,
     /// Continue when the training loss is NaN or infinite
-    #[arg(long, hide_short_help = true)]
+    #[arg(long, hide_short_help = true, help_heading = "Training")]
     pub allow_nan: bool,
 
     #[command(flatten)]
     pub gradients: GradientArgs,
 
-    #[command(flatten)]
+    // Flags after this struct are the program's own, without a heading.
+    #[command(flatten, next_help_heading = None)]
     pub checkpoints: CheckpointArgs,
 
     /// Run folder [default: runs/DATE-TIME]

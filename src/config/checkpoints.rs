@@ -8,25 +8,24 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 #[derive(Args, Clone, Debug, Serialize)]
-#[command(next_help_heading = "Checkpoints")]
 pub struct CheckpointArgs {
     /// Optimizer steps between checkpoints, besides those at the end of an epoch
-    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
     pub save_every: Option<usize>,
     /// Number of newest checkpoints to keep, besides the best one
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive, hide_short_help = true)]
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
     pub keep_last: usize,
     /// Resume from a checkpoint or from the newest one of a run folder [default: --run-dir]
     ///
     /// Without PATH, training starts from the beginning if --run-dir has no checkpoint yet.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Checkpoints")]
     #[serde(skip)]
     pub resume: Option<Option<PathBuf>>,
     /// Stop after PATIENCE epochs in a row without improvement
-    #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true)]
+    #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
     pub early_stop: Option<usize>,
     /// Evaluation metric that selects the best epoch, such as loss or accuracy
-    #[arg(long, default_value = "loss", value_name = "METRIC", hide_short_help = true)]
+    #[arg(long, default_value = "loss", value_name = "METRIC", hide_short_help = true, help_heading = "Checkpoints")]
     pub monitor: String,
 }
 

@@ -13,7 +13,7 @@ use collective::Transport;
 
 /// Mode, device and process flags. The default corresponds to an empty command line.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "World")]
+#[command(next_help_heading = "World", about = None, long_about = None)]
 pub struct ContextArgs {
     /// Parallelism over devices
     ///
@@ -62,7 +62,8 @@ pub struct ContextArgs {
         long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, hide_short_help = true
     )]
     pub timeout: f64,
-    #[command(flatten)]
+    // Flags after this struct are the program's own, without a heading.
+    #[command(flatten, next_help_heading = None)]
     pub world: WorldArgs,
 }
 
