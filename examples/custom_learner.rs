@@ -1,13 +1,14 @@
 //! A burn-train program on any number of ranks, which fits a curve through points.
 //!
-//! The line that makes the `Learner` distributed is marked with DDP. Sharded loaders divide the data.
+//! Lines marked `DDP` make the program distributed. The comments with `alone:` are the lines of a program for one
+//! device that they replace.
 //!
 //! ```text
-//! cargo run --example custom_learner         # two processes
-//! cargo run --example custom_learner -- 1    # one process
+//! cargo run --example custom_learner                                          # a process per GPU, or two
 //! burn-ddp launch --nproc-per-node 4 -- target/debug/examples/custom_learner
 //! ```
 
+// alone: use burn::data::dataloader::DataLoaderBuilder;
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
 use burn::nn::{
@@ -17,28 +18,22 @@ use burn::nn::{
 use burn::optim::AdamConfig;
 use burn::tensor::{Device, Tensor};
 use burn::train::{
-    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
-    logger::InMemoryMetricLogger, metric::LossMetric,
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, metric::LossMetric,
 };
-use burn_ddp::{
-    context::values::positive, launch::spawn, process::exit, run::tensorboard::TensorBoardLogger,
-    trainer::ConsoleRenderer,
-};
+use burn_ddp::Context; // DDP
+use burn_ddp::{run::tensorboard::TensorBoardLogger, trainer::ConsoleRenderer};
 use clap::Parser;
-use collective::{
-    InitMethod, Options, ProcessGroup, World,
-    loader::ShardedLoader,
-    strategy::{DdpStrategy, collective_error},
-};
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use collective::{loader::ShardedLoader, strategy::DdpStrategy}; // DDP
+use std::path::PathBuf;
+use std::{process::ExitCode, sync::Arc}; // DDP
 
-/// Fits a curve through points.
+/// Fits a curve through points
 #[derive(Parser)]
 struct Args {
-    /// Processes to start, unless a launcher has started them
-    #[arg(default_value_t = 2, value_parser = positive)]
-    processes: usize,
-    /// Folder for TensorBoard event files
+    /// Folder for burn-train's log files
+    #[arg(long, default_value = "/tmp/custom_learner")]
+    dir: PathBuf,
+    /// Folder for TensorBoard event files, in place of the log files
     #[arg(long)]
     log_dir: Option<PathBuf>,
 }
@@ -91,40 +86,42 @@ impl Batcher<[f32; 2], Points> for Stack {
 /// Samples of all ranks per step.
 const BATCH: usize = 48;
 
-fn main() -> ExitCode {
+// ANCHOR: learner
+fn main() -> ExitCode /* DDP */ {
+    burn_ddp::launch(train) // DDP
+} // DDP
+
+// alone: fn main() -> anyhow::Result<()> {
+fn train(context: &Context) -> anyhow::Result<()> /* DDP */ {
     let args = Args::parse();
-    exit::report(spawn(args.processes, |_environment| {
-        let group = ProcessGroup::init(InitMethod::Env, Options::default())?;
-        let world = World { rank: group.rank(), size: group.world_size() };
-        let device = Device::flex().autodiff();
-        device.seed(7);
-        let linear = |from, to| LinearConfig::new(from, to).init(&device);
-        let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
-        let batch_size = BATCH / world.size;
-        let load = |count: u16| {
-            let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
-            let points = InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect());
-            Arc::new(ShardedLoader::builder(points, Stack).batch_size(batch_size).shuffle(7).build(world))
-        };
-        let (train, test) = (load(1000), load(301));
-        // ANCHOR: learner
-        let ddp = DdpStrategy::new(group.clone(), &device, train.clone(), test.clone());
-        let learner = Learner::new(model, AdamConfig::new().init(), 0.02);
-        let training = SupervisedTraining::<Curve>::new(".", train, test)
-            .metrics((LossMetric::new(),))
-            .with_application_logger(None)
-            .renderer(Box::new(ConsoleRenderer::new(world.rank == 0)))
-            .num_epochs(10)
-            .with_training_strategy(TrainingStrategy::Custom(Arc::new(ddp))); // DDP
-        // Metrics are means over all ranks; rank 0 writes them.
-        let training = match args.log_dir.filter(|_| world.rank == 0) {
-            Some(folder) => training.with_metric_logger(TensorBoardLogger::create(&folder)?),
-            None => training.with_metric_logger(InMemoryMetricLogger::default()),
-        };
-        let result = training.launch(learner);
-        collective_error(&result).cloned().map_or(Ok(()), Err)?;
-        // ANCHOR_END: learner
-        group.destroy();
-        Ok(ExitCode::SUCCESS)
-    }))
+    // alone: let device = Device::flex().autodiff();
+    let device = context.device().clone(); // DDP
+    device.seed(7);
+    let linear = |from, to| LinearConfig::new(from, to).init(&device);
+    let model = Curve { hidden: linear(1, 32), output: linear(32, 1) };
+    let load = |count: u16| {
+        let x = (0..count).map(|i| 2.0 * f32::from(i) / f32::from(count) - 1.0);
+        let points = InMemDataset::new(x.map(|x| [x, (3.0 * x).sin()]).collect());
+        // alone: DataLoaderBuilder::new(Stack).batch_size(BATCH).shuffle(7).build(points)
+        let batch_size = BATCH / context.world_size(); // DDP
+        let loader = ShardedLoader::builder(points, Stack).batch_size(batch_size).shuffle(7); // DDP
+        Arc::new(loader.build(context.world())) // DDP
+    };
+    let (train, test) = (load(1000), load(301));
+    let ddp = DdpStrategy::new(context.group().clone(), &device, train.clone(), test.clone()); // DDP
+    let learner = Learner::new(model, AdamConfig::new().init(), 0.02);
+    let training = SupervisedTraining::<Curve>::new(args.dir, train, test)
+        .metrics((LossMetric::new(),))
+        .renderer(Box::new(ConsoleRenderer::new(true)))
+        .num_epochs(10)
+        .summary();
+    // Metrics are means over all ranks; rank 0 writes them.
+    let training = match args.log_dir.filter(|_| context.is_main()) {
+        Some(folder) => training.with_metric_logger(TensorBoardLogger::create(&folder)?),
+        None => training,
+    };
+    // alone: training.launch(learner);
+    ddp.launch(training, learner)?; // DDP
+    Ok(())
 }
+// ANCHOR_END: learner

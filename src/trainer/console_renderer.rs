@@ -108,7 +108,8 @@ impl MetricsRendererTraining for ConsoleRenderer {
         self.update("valid", state);
     }
 
-    fn on_train_end(&mut self, _summary: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
+    fn on_train_end(&mut self, summary: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
+        summary.iter().for_each(|summary| self.console.print(&summary.to_string()));
         Ok(())
     }
 }
@@ -144,8 +145,8 @@ impl MetricsRendererEvaluation for ConsoleRenderer {
         self.update("test", state);
     }
 
-    fn on_test_end(&mut self, _summary: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
-        Ok(())
+    fn on_test_end(&mut self, summary: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
+        self.on_train_end(summary)
     }
 }
 

@@ -1,12 +1,14 @@
 //! A burn-train renderer that shows nothing.
 
 use burn::train::{
+    LearnerSummary,
     logger::{EvaluationProgressLogger, TrainingProgressLogger},
     metric::MetricDefinition,
     renderer::{
         EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
     },
 };
+use std::error::Error;
 
 /// A renderer that shows nothing, for ranks other than 0 and for programs with their own display.
 pub struct NoopRenderer;
@@ -14,10 +16,16 @@ pub struct NoopRenderer;
 impl MetricsRendererTraining for NoopRenderer {
     fn update_train(&mut self, _state: MetricState) {}
     fn update_valid(&mut self, _state: MetricState) {}
+    fn on_train_end(&mut self, _summary: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
+        Ok(())
+    }
 }
 
 impl MetricsRendererEvaluation for NoopRenderer {
     fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
+    fn on_test_end(&mut self, _summary: Option<LearnerSummary>) -> Result<(), Box<dyn Error>> {
+        Ok(())
+    }
 }
 
 impl TrainingProgressLogger for NoopRenderer {

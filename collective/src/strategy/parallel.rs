@@ -2,8 +2,8 @@
 //! (`DpStrategy`).
 
 use super::{
-    Callback, Checkpoints, ComputeBatch, Distributed, Observer, OneDevice, RankTime, ReplicaDevices,
-    Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    Callback, Checkpoints, ComputeBatch, Distributed, NoopRenderer, Observer, OneDevice, RankTime,
+    ReplicaDevices, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
     callback::OfMetric,
     run::{Run, Stop},
     settings::RunSettings,
@@ -18,16 +18,16 @@ use crate::{
 use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
 use burn::train::{
-    Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTrainingEventProcessor,
-    TrainLoader, TrainingComponents, ValidLoader,
+    Learner, LearnerModel, LearningResult, SupervisedLearningStrategy, SupervisedTraining,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainingComponents, TrainingStrategy, ValidLoader,
+    logger::InMemoryMetricLogger,
     metric::{Adaptor, Metric},
 };
 use std::{error::Error as _, sync::Arc};
 
 /// Data-parallel training with a process (or thread) per device.
 ///
-/// Pass it to burn-train as `TrainingStrategy::Custom(Arc::new(strategy))`, with the same settings on every rank. An
-/// error of a rank, the group or a device is in the `error` of `launch`'s result: see [`collective_error`].
+/// [`launch`](ParallelStrategy::launch) runs a burn-train training with it. Settings must be the same on every rank.
 ///
 /// Its step is that of [`DistributedDataParallel`](crate::DistributedDataParallel).
 pub type DdpStrategy<M> = ParallelStrategy<M, OneDevice>;
@@ -46,6 +46,10 @@ pub struct ParallelStrategy<M: LearnerModel, C> {
 
 impl<M: LearnerModel> DdpStrategy<M> {
     /// `device` is this rank's, with or without autodiff.
+    ///
+    /// The loaders are those of [`ShardedLoader::builder`](crate::loader::ShardedLoader::builder), which takes the
+    /// data set, the batcher and the settings of Burn's `DataLoaderBuilder`. The loaders of the latter cannot be
+    /// divided over ranks.
     pub fn new(
         group: ProcessGroup,
         device: &Device,
@@ -190,7 +194,39 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
     }
 }
 
-/// The error of this crate that ended a run, if one did.
+impl<M, C> ParallelStrategy<M, C>
+where
+    M: LearnerModel + 'static,
+    C: ComputeBatch<M> + 'static,
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Runs `training` with this strategy, in place of `SupervisedTraining::launch`. Every rank must call it.
+    ///
+    /// Rank 0 alone shows progress and the summary and writes burn-train's log files. Other metric loggers of
+    /// `training` are used on every rank that registers them.
+    ///
+    /// # Errors
+    /// The error of a rank, the group, a device or a file that ended the run.
+    pub fn launch(self, training: SupervisedTraining<M>, learner: Learner<M>) -> Result<LearningResult<M>> {
+        let training = match self.run.group.rank() {
+            0 => training,
+            _ => training
+                .renderer(Box::new(NoopRenderer))
+                .with_application_logger(None)
+                .with_metric_logger(InMemoryMetricLogger::default()),
+        };
+        let result =
+            training.with_training_strategy(TrainingStrategy::Custom(Arc::new(self))).launch(learner);
+        match (collective_error(&result), &result.error) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(error)) => Err(Error::Invalid(format!("training stopped: {error}"))),
+            (None, None) => Ok(result),
+        }
+    }
+}
+
+/// The error of this crate that ended a run of [`SupervisedTraining::launch`], if one did.
 ///
 /// burn-train's error type has no variant for a strategy's errors, so `result.error` has it as the source of
 /// `TrainingError::Dataset`.

@@ -1,24 +1,31 @@
 //! The examples on which users base their programs.
 
-use crate::common::{assert_close, run_example};
+use crate::common::{assert_close, example, launched::launch, run_example};
+use std::{fs, path::Path};
 
 /// Train and test losses of each epoch that `custom_learner` prints.
-fn losses(ranks: &str) -> Vec<f64> {
-    let outcome = run_example("custom_learner", ranks).succeeded();
+fn losses(ranks: usize) -> Vec<f64> {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let dir = folder.path().join("burn-train");
+    let script = format!("exec {} --dir {}", example("custom_learner").display(), dir.display());
+    let outcome = launch(&format!("--nproc-per-node {ranks}"), &script).succeeded();
+    assert_eq!(outcome.stdout.matches("Learner Summary").count(), 1, "rank 0 alone prints: {outcome:#?}");
+    let log = fs::read_to_string(dir.join("train/epoch-1/Loss.log")).expect("burn-train's log");
+    assert_eq!(log.lines().count(), 21, "rank 0 alone writes: {log}");
     let numbers = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "valid"), "{line}");
         [words[4], words[7]].map(|word| word.parse::<f64>().expect("a number"))
     };
-    outcome.stdout.lines().flat_map(numbers).collect()
+    outcome.stdout.lines().filter(|line| line.starts_with("epoch")).flat_map(numbers).collect()
 }
 
 #[test]
 fn a_custom_model_follows_one_trajectory_at_any_world_size() {
-    let one = losses("1");
+    let one = losses(1);
     assert_eq!(one.len(), 20, "only rank 0 prints: {one:?}");
     assert!(one[18] < one[0] / 5.0, "it learns: {one:?}");
-    for ranks in ["2", "3"] {
+    for ranks in [2, 3] {
         assert_close(&format!("losses at {ranks} ranks"), &losses(ranks), &one, 2e-5);
     }
 }
@@ -46,6 +53,18 @@ fn one_loop_supports_a_device_replicas_and_ranks() {
     }
     let text = include_str!("../../../examples/custom_loop.rs");
     assert!(text.lines().filter(|line| !line.contains("ANCHOR")).count() <= 60);
+}
+
+#[test]
+fn the_book_states_how_much_of_a_burn_train_program_changes() {
+    let text = include_str!("../../../examples/custom_learner.rs");
+    let added = text.lines().filter(|line| line.contains("// DDP") || line.contains("/* DDP */")).count();
+    let removed = text.lines().filter(|line| line.contains("// alone:")).count();
+    let claim = format!("{removed} lines removed and {added} added");
+    for page in ["README.md", "book/src/your-own-model.md", "book/src/levels.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).expect("a page");
+        assert!(text.contains(&claim), "{page} should say: {claim}");
+    }
 }
 
 #[test]

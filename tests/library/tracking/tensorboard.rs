@@ -156,7 +156,8 @@ fn metrics_and_callbacks_of_any_model_are_scalars() {
 fn a_learner_writes_its_metrics() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = Run::at(folder.path().into());
-    let outcome = run_example("custom_learner", &format!("2 --log-dir {}", folder.path().display()));
+    let flags = format!("--dir {0}/none --log-dir {0}", folder.path().display());
+    let outcome = run_example("custom_learner", &flags);
     let printed: Vec<f64> = outcome
         .succeeded()
         .stdout
