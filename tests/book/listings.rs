@@ -2,9 +2,11 @@
 
 use crate::{blocks, common::command, common::finish, pages};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
+use toml::de::{DeTable, DeValue};
 
 /// The lines that mdbook includes for `{{#include path:anchor}}`, and the path.
 fn included(page: &Path, line: &str) -> (PathBuf, Vec<String>) {
@@ -73,6 +75,40 @@ fn every_program_of_the_course_is_an_example() {
             }
         }
     }
+}
+
+/// Collects the values of a TOML table by their path.
+fn values(prefix: &str, table: &DeTable<'_>, found: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        let path = format!("{prefix}{}.", key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(table) => values(&path, table, found),
+            DeValue::Array(parts) => {
+                let parts: Vec<_> = parts.iter().map(|part| part.get_ref()).collect();
+                found.insert(path, format!("{parts:?}"));
+            }
+            value => _ = found.insert(path, format!("{value:?}")),
+        }
+    }
+}
+
+#[test]
+fn the_manifest_in_the_readme_is_complete() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let blocks = blocks(&root.join("README.md"));
+    let (_, readme) = blocks.iter().find(|(language, _)| language == "toml").expect("a manifest");
+    let course = fs::read_to_string(root.join("book/code/Cargo.toml")).expect("the course's manifest");
+    let [readme, course] = [readme.join("\n"), course].map(|text| {
+        let mut found = BTreeMap::new();
+        values("", DeTable::parse(&text).expect("TOML").get_ref(), &mut found);
+        found.retain(|path, _| {
+            let used = ["profile.", "dependencies.anyhow.", "dependencies.burn.", "dependencies.clap."];
+            used.iter().any(|start| path.starts_with(start))
+        });
+        found
+    });
+    assert!(readme.len() > 40, "{readme:?}");
+    assert_eq!(readme, course);
 }
 
 #[test]
