@@ -102,6 +102,7 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
         output,
         poll: Duration::from_secs_f64(args.monitor_interval),
         why: format!("started by burn-ddp launch, {} rank(s) on this machine", config.ranks),
+        variables: Vec::new(),
     };
     launch::run(&job, &config)
 }

@@ -99,5 +99,5 @@ pub use kernels;
 pub use mimalloc;
 
 pub use config::TrainerArgs;
-pub use context::{Context, ContextArgs, launch, launch_with};
+pub use context::{Context, ContextArgs, launch, launch_threads, launch_threads_with, launch_with};
 pub use trainer::{Trainer, main};

@@ -5,7 +5,7 @@ mod ordering;
 
 use crate::{
     context::{ContextArgs, Role, plan::Plan, values::positive, world_args::WorldArgs},
-    device::{DeviceArg, transport},
+    device::{DeviceArg, faults, transport},
     launch::{self, world::Environment},
     process::console::{Console, print_line},
 };
@@ -93,7 +93,9 @@ pub fn run(check: &Check) -> Result<ExitCode> {
     let Role { device, .. } = role(wanted, environment)?;
     let console = Console::new(group.rank() == 0);
     let transport = transport::attach(wanted.transport, device, &group, true, &|line| console.warn(line))?;
-    let (checks, wrong) = check.cases(&device.burn()?, &group)?;
+    let device_in_use = device.burn()?;
+    faults::listen(|line| console.warn(line));
+    let (checks, wrong) = check.cases(&device_in_use, &group)?;
     let all: Vec<Vec<String>> = group.all_gather_object(&wrong)?;
     let ranks = group.world_size();
     let wrong: Vec<String> = all

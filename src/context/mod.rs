@@ -1,29 +1,38 @@
-//! Program start: launches the ranks and gives each one its [`Context`].
+//! [`Context`] of a rank, and the start of a program on all ranks.
 
 pub mod args;
+mod compute_threads;
+mod in_process;
 pub mod plan;
 pub mod replicas;
+mod start;
 pub mod values;
 pub mod world_args;
 
 pub use args::ContextArgs;
+pub use compute_threads::use_threads;
+pub use in_process::{launch_threads, launch_threads_with};
 pub use plan::{Mode, Role};
+pub(crate) use start::start;
+pub use start::{launch, launch_with};
 
 use crate::{
-    device::{LocalDevice, faults, gpus, keep_memory, transport, use_small_pages},
-    launch::{WHY, cores, ranks as start_ranks, world::Environment},
-    process::{console::Console, exit, stop::StopSignals},
+    device::{LocalDevice, faults, transport},
+    launch::{WHY, world::Environment},
+    process::{console::Console, stop::StopSignals},
 };
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use burn::module::Module;
 use burn::tensor::Device;
 use collective::{Options, ProcessGroup, ReduceOp, World, module_state};
+use compute_threads::share;
 use kernels::host_tensor::is_flex;
-use plan::Plan;
 use std::{
     env,
-    process::ExitCode,
-    sync::atomic::{AtomicU8, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -41,75 +50,38 @@ pub struct Context {
     stop_signal: AtomicU8,
 }
 
-/// Runs `program` on every rank: one process per GPU, or two on the CPU.
-///
-/// A process started by a launcher (`burn-ddp launch`, torchrun, srun, mpirun, Kubernetes) is one rank and runs
-/// `program` itself. Otherwise this starts one copy of the program per rank and terminates all of them if one fails.
-/// Returns the exit code for `main`. Errors are printed once.
-///
-/// ```no_run
-/// use collective::ReduceOp;
-/// use std::process::ExitCode;
-///
-/// fn main() -> ExitCode {
-///     burn_ddp::launch(|context| {
-///         let mut sum = [context.rank() as f32];
-///         context.group().all_reduce(&mut sum, ReduceOp::Sum)?;
-///         context.print(&format!("sum over {} ranks: {}", context.world_size(), sum[0]));
-///         Ok(())
-///     })
-/// }
-/// ```
-pub fn launch<F>(program: F) -> ExitCode
-where
-    F: FnOnce(&Context) -> Result<()>,
-{
-    launch_with(&ContextArgs::default(), program)
-}
-
-/// Runs `program` as [`launch`] does, with devices, processes and transport from flags.
-pub fn launch_with<F>(args: &ContextArgs, program: F) -> ExitCode
-where
-    F: FnOnce(&Context) -> Result<()>,
-{
-    exit::report(start(args, program))
-}
-
-/// Launches the ranks, or runs `program` if this process is a rank.
-pub(crate) fn start<F>(args: &ContextArgs, program: F) -> Result<ExitCode>
-where
-    F: FnOnce(&Context) -> Result<()>,
-{
-    match Plan::decide(args, args.world.environment()?, gpus(args.device))? {
-        Plan::Launch { ranks, why } => start_ranks(ranks, &why),
-        Plan::Train(role) => faults::run(&role.device.to_string(), || {
-            let context = Context::open(args, role.clone())?;
-            program(&context)?;
-            context.group.destroy();
-            Ok(match context.stop_signal.load(Ordering::Relaxed) {
-                0 => ExitCode::SUCCESS,
-                signal => ExitCode::from(exit::signal_code(signal)),
-            })
-        }),
-    }
-}
-
 impl Context {
-    fn open(args: &ContextArgs, role: Role) -> Result<Self> {
+    fn open(args: &ContextArgs, role: Role, signals: StopSignals) -> Result<Self> {
         let (began, environment) = (Instant::now(), role.environment);
-        let signals = StopSignals::watch()?;
-        restore_on_host();
         role.device.check()?;
         let parts = role.replicas.as_ref().map_or(environment.local_world_size, |r| r.devices.len());
-        let threads = args.threads.map_or((cores() / parts).max(1), usize::from);
-        use_threads(threads)?;
-        let console = Console::new(environment.is_main());
-        let options = Options::default().timeout(Duration::from_secs_f64(args.timeout));
-        let group = args.world.connect(environment, args.transport, options)?;
+        let wanted = share(args, parts);
+        let threads = use_threads(wanted)?;
+        if threads > wanted || (args.threads.is_some() && threads < wanted) {
+            Console::new(environment.is_main()).warn(&format!(
+                "{threads} compute thread(s) were started before launch and stay in use in place of {wanted}; call launch before the first computation"
+            ));
+        }
+        // Replicas have threads of their own.
+        let threads = if role.replicas.is_some() { wanted } else { threads };
+        let group = args.world.connect(environment, args.transport, options(args))?;
+        Ok(Self { began, ..Self::of_group(args, role, threads, group, signals)? })
+    }
+
+    /// Creates the context of a rank that has joined its group. It is a collective.
+    fn of_group(
+        args: &ContextArgs,
+        role: Role,
+        threads: usize,
+        group: ProcessGroup,
+        signals: StopSignals,
+    ) -> Result<Self> {
+        let console = Console::new(role.environment.is_main());
         let transport =
             transport::attach(args.transport, role.device, &group, false, &|line| console.warn(line))?;
         let device = role.device.burn()?.autodiff();
         let stop_signal = AtomicU8::new(0);
+        let began = Instant::now();
         Ok(Self { role, threads, group, transport, device, console, signals, began, stop_signal })
     }
 
@@ -140,6 +112,7 @@ impl Context {
 
     /// Device of this rank, with autodiff.
     pub fn device(&self) -> &Device {
+        faults::listen(|line| self.console.warn(line));
         &self.device
     }
 
@@ -150,9 +123,10 @@ impl Context {
     /// # Errors
     /// If a device cannot be used.
     pub fn devices(&self) -> Result<Vec<Device>> {
+        let device = self.device();
         match &self.role.replicas {
             Some(replicas) => replicas.devices.iter().map(|id| Ok(id.local().burn()?.autodiff())).collect(),
-            None => Ok(vec![self.device.clone()]),
+            None => Ok(vec![device.clone()]),
         }
     }
 
@@ -245,7 +219,10 @@ impl Context {
     ///
     /// `init` creates it on the CPU with the random generator seeded by `seed`; it is then moved to this rank's device.
     pub fn init_module<M: Module>(&self, seed: u64, init: impl FnOnce(&Device) -> M) -> M {
-        self.device.seed(seed);
+        // The ranks of `launch_threads` share the random generator of the CPU.
+        static GENERATOR: Mutex<()> = Mutex::new(());
+        let _initializing = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+        self.device().seed(seed);
         let host = Device::flex().autodiff();
         host.seed(seed);
         let module = init(&host);
@@ -255,27 +232,7 @@ impl Context {
     }
 }
 
-/// Makes Burn load optimizer state into host memory.
-///
-/// Burn's default is the first GPU on every rank. The first optimizer step moves the state to this rank's device.
-fn restore_on_host() {
-    if env::var_os("BURN_DEVICE").is_none() {
-        // SAFETY: the only other thread waits for signals and does not access the environment.
-        unsafe { env::set_var("BURN_DEVICE", "flex") };
-    }
-}
-
-/// Starts the CPU compute threads: rayon's global pool, which Burn's CPU backend uses.
-///
-/// With several threads, the calling thread is one of them, so that a parallel operation does not switch threads at
-/// its start and end. A single thread is separate, because data loaders need it while the caller waits for them.
-///
-/// # Errors
-/// If the threads cannot be started or the global pool already exists.
-pub fn use_threads(threads: usize) -> Result<()> {
-    keep_memory();
-    use_small_pages();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
-    let pool = if threads > 1 { pool.use_current_thread() } else { pool };
-    pool.build_global().with_context(|| format!("cannot start {threads} compute thread(s)"))
+/// Options of the process group.
+fn options(args: &ContextArgs) -> Options {
+    Options::default().timeout(Duration::from_secs_f64(args.timeout))
 }

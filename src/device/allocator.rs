@@ -14,9 +14,9 @@ pub fn keep_memory() {
         unsafe extern "C" {
             fn mi_option_set_default(option: c_int, value: c_long);
         }
-        // SAFETY: the function accepts any option and value. It must not run concurrently; only the main
-        // thread calls it.
-        unsafe { mi_option_set_default(PURGE_DELAY, NEVER) };
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: the function accepts any option and value. It must not run concurrently.
+        ONCE.call_once(|| unsafe { mi_option_set_default(PURGE_DELAY, NEVER) });
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     sync::{
         Once, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
 };
@@ -36,21 +36,24 @@ const NO_HEADER: &str = "cannot open source file";
 /// Parts of every panic message of Burn about a failed device.
 const REPORT: [&str; 2] = ["Caused by:", "acktrace"];
 
+/// Target of the record by which [`listen`] finds out whether a logger calls [`inspect`].
+const PROBE: &str = "burn_ddp::device::faults::probe";
+
 /// Calls of [`run`] in progress.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 /// Kind of the watched devices, such as `cuda`.
 static KIND: OnceLock<&'static str> = OnceLock::new();
 
-/// Starts watching CubeCL's devices of one kind.
+/// Whether the program's logger passes its records to [`inspect`].
+static INSPECTED: AtomicBool = AtomicBool::new(false);
+
+/// Prepares for failures of CubeCL's devices of one kind.
 ///
-/// A logger that the program has installed is kept; dropped work is then not detected.
+/// Burn's panics about a failed device are not printed during [`run`]. All others reach the earlier panic hook.
 pub fn watch(kind: &'static str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let _ = KIND.set(kind);
-        if log::set_logger(&Watch).is_ok() {
-            log::set_max_level(LevelFilter::Warn);
-        }
         let earlier = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             // `run` reports a failed device in one line.
@@ -63,28 +66,92 @@ pub fn watch(kind: &'static str) {
     });
 }
 
-struct Watch;
+/// Reads CubeCL's log from now on, if a GPU is in use.
+///
+/// It is called at the first use of the device, so that the program may install a logger until then. If that
+/// logger does not call [`inspect`], `warn` is called once.
+pub(crate) fn listen(warn: impl FnOnce(&str)) {
+    static ONCE: Once = Once::new();
+    if KIND.get().is_none() {
+        return;
+    }
+    ONCE.call_once(|| {
+        if log::set_logger(&Inspector).is_ok() {
+            log::set_max_level(LevelFilter::Warn);
+            return;
+        }
+        let probe = Record::builder().level(Level::Trace).target(PROBE).build();
+        log::logger().log(&probe);
+        if !INSPECTED.load(Ordering::Relaxed) || log::max_level() < LevelFilter::Warn {
+            warn(
+                "the program's logger hides failures of the GPU; pass its records, from level warn, to burn_ddp::device::faults::inspect",
+            );
+        }
+    });
+}
 
-impl Log for Watch {
+/// Looks for device failures in a record of CubeCL's log; training then ends with an error at the next step.
+///
+/// A program with a logger of its own calls this first in [`Log::log`], for every record from level
+/// [`Level::Warn`]. Without a logger, burn-ddp installs one that does only this.
+///
+/// ```
+/// use log::{LevelFilter, Log, Metadata, Record};
+///
+/// struct Logger;
+/// impl Log for Logger {
+///     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+///         metadata.level() <= log::Level::Warn
+///     }
+///     fn log(&self, record: &Record<'_>) {
+///         burn_ddp::device::faults::inspect(record);
+///         if self.enabled(record.metadata()) {
+///             eprintln!("{} {}", record.level(), record.args());
+///         }
+///     }
+///     fn flush(&self) {}
+/// }
+///
+/// log::set_logger(&Logger)?;
+/// log::set_max_level(LevelFilter::Warn);
+/// # Ok::<(), log::SetLoggerError>(())
+/// ```
+pub fn inspect(record: &Record<'_>) {
+    let target = record.target();
+    if target == PROBE {
+        INSPECTED.store(true, Ordering::Relaxed);
+    }
+    if !is_source(record.metadata()) {
+        return;
+    }
+    let text = record.args().to_string();
+    let reason = match target {
+        FAILURES => not_compiled(&text),
+        _ => dropped(&text).map(|panic| {
+            format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong")
+        }),
+    };
+    if let Some(reason) = reason {
+        health::report(&device(thread::current().name()), &reason);
+    }
+}
+
+/// Whether CubeCL reports device failures in records like this.
+fn is_source(metadata: &Metadata<'_>) -> bool {
+    metadata.level() <= Level::Warn
+        && (metadata.target().starts_with(SOURCE) || metadata.target() == FAILURES)
+}
+
+/// The logger of a program that has none.
+struct Inspector;
+
+impl Log for Inspector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.level() <= Level::Warn
-            && (metadata.target().starts_with(SOURCE) || metadata.target() == FAILURES)
+        is_source(metadata)
     }
 
     fn log(&self, record: &Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
-        }
-        let text = record.args().to_string();
-        let reason = match record.metadata().target() {
-            FAILURES => not_compiled(&text),
-            _ => dropped(&text).map(|panic| {
-                format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong")
-            }),
-        };
-        if let Some(reason) = reason {
-            health::report(&device(thread::current().name()), &reason);
-        }
+        inspect(record);
     }
 
     fn flush(&self) {}

@@ -15,6 +15,7 @@ mod guard;
 mod limit;
 mod nodes;
 pub mod nproc;
+mod once;
 mod outcome;
 mod output;
 mod port;
@@ -25,8 +26,10 @@ mod supervisor;
 pub mod world;
 
 pub use environment::WHY;
+pub(crate) use limit::check as check_limit;
 pub use limit::cores;
 pub use nodes::Rules;
+pub(crate) use once::claim;
 pub use output::Output;
 pub use ranks::Job;
 pub use rounds::LaunchConfig;
@@ -56,15 +59,28 @@ pub fn run(job: &Job, config: &LaunchConfig) -> Result<ExitCode> {
 /// failing rank (128 + signal if a signal killed it), or 128 + signal if this launcher received a stop signal.
 ///
 /// # Errors
-/// If there are no ranks or too many for this machine, or one cannot be started.
+/// If there are no ranks or too many for this machine, or one cannot be started. If this process has launched
+/// ranks before, or is a test: each rank runs the program from its start.
 pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
+    ranks_with(count, why, Vec::new())
+}
+
+/// [`ranks()`], with environment variables for the ranks.
+pub(crate) fn ranks_with(
+    count: usize,
+    why: &str,
+    variables: Vec<(&'static str, &'static str)>,
+) -> Result<ExitCode> {
     limit::check(count)?;
+    once::refuse_in_tests(count)?;
+    once::claim(false)?;
     let job = Job {
         program: std::env::current_exe().context("cannot find this program's own file")?.into(),
         args: std::env::args_os().skip(1).collect(),
         output: Output::Inherited,
         poll: supervisor::POLL,
         why: why.to_owned(),
+        variables,
     };
     let signals = signals::catch()?;
     let port = MasterPort::handed("127.0.0.1")?;
@@ -96,13 +112,16 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 ///
 /// # Errors
 /// Those of `f` and of [`ranks()`]. If a launcher's variables contradict each other, the error names the
-/// variable.
+/// variable. A second call in one program is an error.
 pub fn spawn<F>(count: usize, f: F) -> Result<ExitCode>
 where
     F: FnOnce(Environment) -> Result<ExitCode>,
 {
     match Environment::detect()? {
-        Some(environment) => f(environment),
+        Some(environment) => {
+            once::claim(false)?;
+            f(environment)
+        }
         None => ranks(count, &format!("{count} process(es) of this program")),
     }
 }

@@ -33,6 +33,8 @@ pub struct Job {
     pub poll: Duration,
     /// Reason for the number of ranks, printed by rank 0.
     pub why: String,
+    /// Environment variables of the ranks, besides the launcher's.
+    pub variables: Vec<(&'static str, &'static str)>,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ impl Ranks {
             }
             let rank = round.first_rank() + local_rank;
             let mut command = Command::new(&job.program);
-            command.args(&job.args).env(WHY, &job.why);
+            command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().copied());
             round.describe(&mut command, local_rank, port);
             command.stdout(job.output.stdio()).stderr(job.output.stdio());
             if rank != 0 || (terminal && !foreground) {

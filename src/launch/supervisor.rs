@@ -160,6 +160,7 @@ mod tests {
             output: Output::Prefixed,
             poll: POLL,
             why: String::new(),
+            variables: Vec::new(),
         };
         let port = MasterPort::reserved()?;
         let round = Round::alone(count, port.number(), Secret::random());

@@ -40,8 +40,8 @@ pub(crate) fn set_rank(rank: usize) {
     let _ = RANK.set(rank);
 }
 
-fn own_rank() -> Option<String> {
-    RANK.get().map(usize::to_string).or_else(|| std::env::var("RANK").ok())
+fn own_rank() -> Option<usize> {
+    RANK.get().copied().or_else(|| std::env::var("RANK").ok()?.parse().ok())
 }
 
 /// Converts a program's result into its exit code and prints an error to standard error.
@@ -55,7 +55,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => return code,
         Err(error) => error,
     };
-    let consequence = error.chain().filter_map(|e| e.downcast_ref::<Error>()).any(is_consequence);
+    let consequence = is_consequence(&error, own_rank());
     let until = Instant::now() + ROOT_CAUSE_GRACE;
     while consequence && std::env::var_os(LAUNCHED).is_some() && Instant::now() < until {
         if stop::requested() > 0 {
@@ -68,25 +68,24 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
     ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
 }
 
-/// Whether `error` is only a consequence of another rank's failure.
-fn is_consequence(error: &Error) -> bool {
+/// Whether an error of rank `own` is only a consequence of another rank's failure.
+pub(crate) fn is_consequence(error: &anyhow::Error, own: Option<usize>) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(|cause| follows(cause, own))
+}
+
+fn follows(error: &Error, own: Option<usize>) -> bool {
     match error {
         Error::PeerLost { .. } => true,
-        Error::Poisoned(first) => is_consequence(first),
+        Error::Poisoned(first) => follows(first, own),
         // That rank reports the error.
-        Error::Remote { rank, .. } => other_rank(*rank),
+        Error::Remote { rank, .. } => own.is_some_and(|own| own != *rank),
         // All ranks fail with the same error; rank 0 reports it.
         Error::SettingsDiffer { .. }
         | Error::EmptyDataset { .. }
         | Error::NotTrainable
         | Error::Diverged { .. }
         | Error::NonFinite { .. }
-        | Error::LossScale { .. } => other_rank(0),
+        | Error::LossScale { .. } => own.is_some_and(|own| own != 0),
         _ => false,
     }
-}
-
-/// Whether the rank of this process is known and differs from `rank`.
-fn other_rank(rank: usize) -> bool {
-    own_rank().is_some_and(|own| own != rank.to_string())
 }

@@ -5,8 +5,11 @@
 
 use anyhow::{Context, Result};
 use std::{
+    io, mem,
+    os::unix::thread::JoinHandleExt,
+    ptr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
     thread,
@@ -18,6 +21,8 @@ use std::{
 /// A terminal and a launcher may both forward one Ctrl-C.
 pub const ECHO: Duration = Duration::from_millis(500);
 
+const REFUSED: &str = "cannot install the signal handlers";
+
 /// First signal received during training, or 0.
 static REQUESTED: AtomicU8 = AtomicU8::new(0);
 
@@ -26,40 +31,83 @@ pub fn requested() -> u8 {
     REQUESTED.load(Ordering::SeqCst)
 }
 
-/// Handler of stop signals until the end of the process.
-#[derive(Clone)]
+/// Stop signals that are blocked in this thread, and in the threads that it starts, until this value is dropped.
+///
+/// Block them before a driver is used: the signals then do not interrupt system calls of its threads.
+pub struct BlockedSignals {
+    blocked: libc::sigset_t,
+    previous: libc::sigset_t,
+}
+
+impl BlockedSignals {
+    /// Blocks the signals.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn block() -> Result<Self> {
+        // SAFETY: `blocked` is initialised by `sigemptyset`, `previous` by `pthread_sigmask`.
+        unsafe {
+            let (mut blocked, mut previous): (libc::sigset_t, libc::sigset_t) = mem::zeroed();
+            libc::sigemptyset(&mut blocked);
+            libc::sigaddset(&mut blocked, libc::SIGINT);
+            libc::sigaddset(&mut blocked, libc::SIGTERM);
+            match libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut previous) {
+                0 => Ok(Self { blocked, previous }),
+                refused => Err(io::Error::from_raw_os_error(refused)).context(REFUSED),
+            }
+        }
+    }
+
+    /// Starts the thread that receives the signals. They stay blocked in this thread.
+    ///
+    /// Signals that another thread receives, because it was started earlier, are forwarded.
+    ///
+    /// # Errors
+    /// If the thread cannot be started or a handler cannot be installed.
+    pub fn watch(self) -> Result<StopSignals> {
+        static STARTED: Mutex<Option<StopSignals>> = Mutex::new(None);
+        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let signals = match &*started {
+            Some(signals) => signals.clone(),
+            None => StopSignals::start(self.blocked)?,
+        };
+        *started = Some(signals.clone());
+        mem::forget(self);
+        Ok(signals)
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: `previous` is initialised.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.previous, ptr::null_mut()) };
+    }
+}
+
+/// Handler of stop signals until the end of the process. The default value receives none.
+#[derive(Clone, Default)]
 pub struct StopSignals {
     training: Arc<AtomicBool>,
 }
 
 impl StopSignals {
-    /// Blocks the signals and starts a thread that receives them.
-    ///
-    /// Call it before any other thread is started: threads inherit the signal mask, so that signals do not
-    /// interrupt their system calls.
-    ///
-    /// # Errors
-    /// If the signals cannot be blocked or the thread cannot be started.
-    pub fn watch() -> Result<Self> {
-        let signals = Self { training: Arc::default() };
-        // SAFETY: `set` is initialised by the first call and read by the others.
-        let set = unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGINT);
-            libc::sigaddset(&mut set, libc::SIGTERM);
-            let refused = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
-            if refused != 0 {
-                return Err(std::io::Error::from_raw_os_error(refused))
-                    .context("cannot install the signal handlers");
-            }
-            set
-        };
+    fn start(blocked: libc::sigset_t) -> Result<Self> {
+        let signals = Self::default();
         let watcher = signals.clone();
-        thread::Builder::new()
+        let receiver = thread::Builder::new()
             .name("signals".into())
-            .spawn(move || watcher.receive(&set))
-            .context("cannot install the signal handlers")?;
+            .spawn(move || watcher.receive(&blocked))
+            .context(REFUSED)?
+            .as_pthread_t();
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            // SAFETY: `pthread_kill` is async-signal-safe, and the receiving thread never ends.
+            let registered = unsafe {
+                signal_hook::low_level::register(signal, move || {
+                    libc::pthread_kill(receiver, signal);
+                })
+            };
+            registered.context(REFUSED)?;
+        }
         Ok(signals)
     }
 
@@ -69,7 +117,7 @@ impl StopSignals {
             let mut signal = 0;
             // SAFETY: both pointers are valid for the call.
             if unsafe { libc::sigwait(set, &mut signal) } != 0 {
-                return;
+                continue;
             }
             let again = first.is_some_and(|first| first.elapsed() > ECHO);
             if again || !self.training.load(Ordering::SeqCst) {
@@ -103,4 +151,37 @@ impl Drop for GracefulShutdown {
 /// Returns the name of a signal, such as `SIGTERM`.
 pub fn name(signal: i32) -> String {
     signal_hook::low_level::signal_name(signal).map_or_else(|| format!("signal {signal}"), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_of_earlier_threads_are_forwarded() -> Result<()> {
+        let earlier = thread::spawn(thread::park);
+        let training = BlockedSignals::block()?.watch()?.enable_graceful_shutdown();
+        // SAFETY: the thread is joined below. Without a handler, the signal would end the process.
+        unsafe { libc::pthread_kill(earlier.as_pthread_t(), libc::SIGTERM) };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while requested() == 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(i32::from(REQUESTED.swap(0, Ordering::SeqCst)), libc::SIGTERM);
+        drop(training);
+        earlier.thread().unpark();
+        assert!(earlier.join().is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn signals_are_unblocked_when_the_guard_is_dropped() -> Result<()> {
+        let mask = || {
+            let guard = BlockedSignals::block()?;
+            // SAFETY: the set is initialised.
+            anyhow::Ok(unsafe { libc::sigismember(&guard.previous, libc::SIGTERM) })
+        };
+        assert_eq!((mask()?, mask()?), (0, 0));
+        Ok(())
+    }
 }

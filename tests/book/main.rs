@@ -9,6 +9,7 @@ mod ch_less_traffic;
 mod ch_metrics;
 mod ch_migration;
 mod ch_sync_batch_norm;
+mod ch_testing;
 mod ch_two_machines;
 mod ch_why_distribute;
 #[path = "../common/mod.rs"]

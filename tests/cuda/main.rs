@@ -8,6 +8,7 @@ mod counts;
 mod faults;
 mod inputs;
 mod kernel_cache;
+mod loggers;
 mod memory;
 mod ordering;
 mod overlap;

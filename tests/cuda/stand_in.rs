@@ -106,7 +106,8 @@ impl Machine {
         self.start(&program(), arguments)
     }
 
-    fn start(&self, program: &Path, arguments: &str) -> Outcome {
+    /// Runs a program with these arguments, separated by spaces.
+    pub fn start(&self, program: &Path, arguments: &str) -> Outcome {
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         let mut command = common::command(program, &arguments);
         command.env_remove("CUDA_VISIBLE_DEVICES").envs(self.variables.iter().cloned());

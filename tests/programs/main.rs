@@ -12,6 +12,7 @@ mod failures;
 mod image_folder;
 mod launch;
 mod launchers;
+mod launching;
 mod metrics;
 mod nodes;
 mod recipes;

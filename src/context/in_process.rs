@@ -1,0 +1,231 @@
+//! Ranks that are threads of this process, for tests, notebooks and programs that launch several times.
+
+use super::{
+    Context, ContextArgs,
+    compute_threads::share,
+    options,
+    plan::{Plan, Role},
+};
+use crate::{
+    device::{DeviceArg, Gpus, faults, gpus},
+    launch::{check_limit, world::Environment},
+    process::{exit::is_consequence, stop::StopSignals},
+};
+use anyhow::{Context as _, Error, Result, bail};
+use collective::{ProcessGroup, device_error::panic_text};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+/// Runs `program` on `world_size` ranks, each a thread of this process, and returns their results in rank order.
+///
+/// Unlike [`launch`](crate::launch()) it starts no process, does not read a launcher's variables, and leaves signals,
+/// environment and exit code to the caller. It may be called any number of times, also in tests and, by a thread that
+/// may block, in an asynchronous program. A rank has a GPU if there are enough of them; otherwise all use the CPU,
+/// whose cores they share.
+///
+/// ```
+/// use collective::ReduceOp;
+///
+/// let sums = burn_ddp::launch_threads(2, |context| {
+///     let mut sum = [context.rank() as f32 + 1.0];
+///     context.group().all_reduce(&mut sum, ReduceOp::Sum)?;
+///     Ok(sum[0])
+/// })?;
+/// assert_eq!(sums, [3.0, 3.0]);
+/// # anyhow::Ok(())
+/// ```
+///
+/// The random generator of Burn's CPU backend belongs to the process, so that dropout differs between runs.
+///
+/// # Errors
+/// If a rank fails: the error of the first one, with its number. The collectives of the other ranks then fail. If
+/// `world_size` is 0 or more than this machine allows.
+///
+/// # Panics
+/// If `program` panics on a rank.
+pub fn launch_threads<T, F>(world_size: usize, program: F) -> Result<Vec<T>>
+where
+    T: Send,
+    F: Fn(&Context) -> Result<T> + Sync,
+{
+    launch_threads_with(&ContextArgs::default(), world_size, program)
+}
+
+/// Runs `program` as [`launch_threads`] does, with device, transport, threads per rank and time limit from flags.
+///
+/// # Errors
+/// Those of [`launch_threads`], and if flags contradict each other.
+///
+/// # Panics
+/// If `program` panics on a rank.
+pub fn launch_threads_with<T, F>(args: &ContextArgs, world_size: usize, program: F) -> Result<Vec<T>>
+where
+    T: Send,
+    F: Fn(&Context) -> Result<T> + Sync,
+{
+    check_limit(world_size)?;
+    let gpus = gpus(args.device).and_then(|gpus| enough(args, gpus, world_size));
+    let roles = (0..world_size).map(|rank| role(args, rank, world_size, gpus.clone()));
+    let roles = roles.collect::<Result<Vec<_>>>()?;
+    let groups = ProcessGroup::threads(world_size, options(args).transport(args.transport))?;
+    let failures = Mutex::new(Vec::new());
+    let run = |role: Role, group: ProcessGroup| {
+        let rank = group.rank();
+        let run = || run_rank(args, role, group.clone(), &program);
+        let failure = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(value)) => return Some(value),
+            Ok(Err(error)) => Failure::Error(error),
+            Err(panic) => Failure::Panic(panic),
+        };
+        let reason = failure.to_string();
+        // Before the other ranks fail.
+        failures.lock().unwrap_or_else(PoisonError::into_inner).push((rank, failure));
+        group.abort(reason);
+        None
+    };
+    let run = &run;
+    let values = thread::scope(|scope| {
+        let ranks = roles.into_iter().zip(groups).map(|(role, group)| {
+            let thread = thread::Builder::new().name(format!("rank {}", group.rank()));
+            thread.spawn_scoped(scope, move || run(role, group)).context("cannot start a thread")
+        });
+        // All are started before the first one is joined.
+        let ranks = ranks.collect::<Result<Vec<_>>>()?;
+        anyhow::Ok(ranks.into_iter().filter_map(|rank| rank.join().ok().flatten()).collect())
+    })?;
+    let mut failures = failures.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if failures.is_empty() {
+        return Ok(values);
+    }
+    let first = failures.iter().position(|(rank, failure)| !failure.is_consequence(*rank));
+    match failures.swap_remove(first.unwrap_or(0)) {
+        (rank, Failure::Error(error)) => Err(error.context(format!("rank {rank}"))),
+        (_, Failure::Panic(panic)) => resume_unwind(panic),
+    }
+}
+
+/// Refuses GPUs that nobody asked for, if there are fewer than ranks.
+fn enough(args: &ContextArgs, gpus: Gpus, world_size: usize) -> Result<Gpus, String> {
+    match args.device {
+        DeviceArg::Auto if gpus.count < world_size && !args.allow_shared_gpu => {
+            Err(format!("{} GPU(s) for {world_size} ranks", gpus.count))
+        }
+        DeviceArg::Auto | DeviceArg::Cpu | DeviceArg::Gpu(..) => Ok(gpus),
+    }
+}
+
+fn role(args: &ContextArgs, rank: usize, world_size: usize, gpus: Result<Gpus, String>) -> Result<Role> {
+    let (local_rank, local_world_size) = (rank, world_size);
+    let environment = Environment { rank, local_rank, world_size, local_world_size, ..Environment::SOLO };
+    match Plan::decide(args, Some(environment), gpus)? {
+        Plan::Train(role) => Ok(role),
+        Plan::Launch { .. } => bail!("a rank cannot start ranks"),
+    }
+}
+
+fn run_rank<T>(
+    args: &ContextArgs,
+    role: Role,
+    group: ProcessGroup,
+    program: &impl Fn(&Context) -> Result<T>,
+) -> Result<T> {
+    let device = role.device;
+    faults::run(&device.to_string(), || {
+        device.check()?;
+        let threads = share(args, group.world_size());
+        // Burn's CPU backend computes in the thread pool of the calling thread.
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
+        let _pool = pool.with_context(|| format!("cannot start {threads} compute thread(s)"))?;
+        let context = Context::of_group(args, role, threads, group, StopSignals::default())?;
+        let value = program(&context)?;
+        context.group.destroy();
+        Ok(value)
+    })
+}
+
+/// Why a rank ended early.
+enum Failure {
+    Error(Error),
+    Panic(Box<dyn Any + Send>),
+}
+
+impl Failure {
+    fn is_consequence(&self, rank: usize) -> bool {
+        matches!(self, Failure::Error(error) if is_consequence(error, Some(rank)))
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Error(error) => write!(f, "{error:#}"),
+            Failure::Panic(panic) => write!(f, "it panicked: {}", panic_text(&**panic).unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collective::{Error as Failed, ReduceOp};
+
+    #[test]
+    fn ranks_have_numbers_a_group_and_results_in_order() -> Result<()> {
+        for world_size in [1, 3, 1] {
+            let sums = launch_threads(world_size, |context| {
+                let mut sum = [1f32];
+                context.group().all_reduce(&mut sum, ReduceOp::Sum)?;
+                Ok((context.rank(), context.environment().local_rank, context.is_main(), sum[0]))
+            })?;
+            let expected = (0..world_size).map(|rank| (rank, rank, rank == 0, world_size as f32));
+            assert_eq!(sums, expected.collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_error_of_a_rank_ends_all_and_keeps_its_type() {
+        let failed = launch_threads(3, |context| {
+            if context.rank() == 1 {
+                return Err(Failed::Invalid("a bad sample".into()).into());
+            }
+            Ok(context.group().barrier()?)
+        });
+        let error = failed.expect_err("rank 1 failed");
+        assert_eq!(format!("{error:#}"), "rank 1: a bad sample");
+        assert!(matches!(error.downcast_ref(), Some(Failed::Invalid(_))));
+        let ended = launch_threads(2, |context| match context.rank() {
+            0 => Ok(context.group().barrier()?),
+            _ => Ok(()),
+        });
+        let error = ended.expect_err("rank 1 has made no call");
+        assert!(matches!(error.downcast_ref(), Some(Failed::PeerLost { rank: 1, .. })), "{error:#}");
+    }
+
+    #[test]
+    #[should_panic(expected = "on rank 1")]
+    fn a_panic_of_a_rank_is_resumed() {
+        let _ = launch_threads(2, |context| {
+            assert!(context.rank() == 0, "on rank {}", context.rank());
+            Ok(context.group().barrier()?)
+        });
+    }
+
+    #[test]
+    fn flags_and_world_sizes_are_checked() {
+        for (world_size, flags, words) in [
+            (0, "", "0 ranks"),
+            (1 << 30, "", "the limit is"),
+            (2, "--mode single", "--mode single"),
+            (2, "--device cpu --transport tcp", "transport tcp"),
+        ] {
+            let args = crate::context::args::tests::parse(flags).expect(flags);
+            let error = launch_threads_with(&args, world_size, |_| Ok(())).expect_err(flags);
+            assert!(format!("{error:#}").contains(words), "{flags}: {error:#}");
+        }
+    }
+}

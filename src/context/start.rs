@@ -1,0 +1,97 @@
+//! Program start: launches the ranks, or runs the program as one of them.
+
+use super::{Context, ContextArgs, plan::Plan};
+use crate::{
+    device::{faults, gpus},
+    launch::{claim, ranks_with},
+    process::{exit, stop::BlockedSignals},
+};
+use anyhow::Result;
+use std::{env, fs, process::ExitCode, sync::atomic::Ordering};
+
+/// Makes Burn load optimizer state into host memory.
+///
+/// Burn's default is the first GPU on every rank. The first optimizer step moves the state to this rank's device.
+const RESTORED_ON_HOST: (&str, &str) = ("BURN_DEVICE", "flex");
+
+/// Sets an environment variable if this process has a single thread.
+fn set_if_alone((name, value): (&str, &str)) {
+    if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
+        // SAFETY: no other thread exists, and only this one could start any, so that nothing else accesses the
+        // environment.
+        unsafe { env::set_var(name, value) };
+    }
+}
+
+/// Runs `program` on every rank: one process per GPU, or two on the CPU.
+///
+/// A process started by a launcher (`burn-ddp launch`, torchrun, srun, mpirun, Kubernetes) is one rank and runs
+/// `program` itself. Otherwise this starts one copy of the program per rank and terminates all of them if one fails.
+/// Returns the exit code for `main`. Errors are printed once.
+///
+/// Call it once per program and first in `main`, because each rank runs the program from its start. Tests and
+/// programs that launch several times use [`launch_threads`](crate::launch_threads).
+///
+/// # State of the process
+/// A rank receives SIGINT and SIGTERM in a thread of burn-ddp. Threads that exist already, such as rayon's, stay in
+/// use. If this thread is the only one, the environment variable `BURN_DEVICE` is set to `flex`, unless it is set
+/// already. On a GPU, a panic hook calls the one before it except for failures of the device, which are returned as
+/// errors; and the first use of the device installs a logger if the program has none. A logger of the program calls
+/// [`inspect`](crate::device::faults::inspect), so that device failures end the run.
+///
+/// ```no_run
+/// use collective::ReduceOp;
+/// use std::process::ExitCode;
+///
+/// fn main() -> ExitCode {
+///     burn_ddp::launch(|context| {
+///         let mut sum = [context.rank() as f32];
+///         context.group().all_reduce(&mut sum, ReduceOp::Sum)?;
+///         context.print(&format!("sum over {} ranks: {}", context.world_size(), sum[0]));
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn launch<F>(program: F) -> ExitCode
+where
+    F: FnOnce(&Context) -> Result<()>,
+{
+    launch_with(&ContextArgs::default(), program)
+}
+
+/// Runs `program` as [`launch`] does, with devices, processes and transport from flags.
+pub fn launch_with<F>(args: &ContextArgs, program: F) -> ExitCode
+where
+    F: FnOnce(&Context) -> Result<()>,
+{
+    exit::report(start(args, program))
+}
+
+/// Launches the ranks, or runs `program` if this process is a rank.
+pub(crate) fn start<F>(args: &ContextArgs, program: F) -> Result<ExitCode>
+where
+    F: FnOnce(&Context) -> Result<()>,
+{
+    let variable = env::var_os(RESTORED_ON_HOST.0).is_none().then_some(RESTORED_ON_HOST);
+    variable.into_iter().for_each(set_if_alone);
+    // Threads of the drivers inherit the mask.
+    let blocked = BlockedSignals::block()?;
+    let launched = args.world.environment()?;
+    match Plan::decide(args, launched, gpus(args.device))? {
+        Plan::Launch { ranks, why } => {
+            // The launcher handles signals itself, and its ranks inherit the mask.
+            drop(blocked);
+            ranks_with(ranks, &why, variable.into_iter().collect())
+        }
+        Plan::Train(role) => faults::run(&role.device.to_string(), || {
+            claim(launched.is_none())?;
+            let context = Context::open(args, role.clone(), blocked.watch()?)?;
+            program(&context)?;
+            context.group.destroy();
+            Ok(match context.stop_signal.load(Ordering::Relaxed) {
+                0 => ExitCode::SUCCESS,
+                signal => ExitCode::from(exit::signal_code(signal)),
+            })
+        }),
+    }
+}

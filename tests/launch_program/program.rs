@@ -1,0 +1,104 @@
+//! A program with threads, a logger, a panic hook and several launches of its own, for the tests of `launch`.
+
+use burn::tensor::{Device, Tensor};
+use burn_ddp::{Context, ContextArgs, device::faults, launch::spawn, process::exit};
+use clap::{Parser, ValueEnum};
+use collective::ReduceOp;
+use log::{LevelFilter, Log, Metadata, Record};
+use std::{env, panic, process::ExitCode};
+
+#[derive(Parser)]
+struct Args {
+    /// Compute before the launch
+    #[arg(long)]
+    compute: bool,
+    /// Install a logger
+    #[arg(long)]
+    logger: Option<When>,
+    /// Install a panic hook, and panic on the last rank
+    #[arg(long)]
+    panic: bool,
+    /// Number of launches
+    #[arg(long, default_value_t = 1)]
+    launches: usize,
+    /// Launch two processes with `spawn`
+    #[arg(long)]
+    spawn: bool,
+    #[command(flatten)]
+    context: ContextArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum When {
+    Before,
+    After,
+    /// Before the launch, a logger that inspects its records
+    Inspecting,
+}
+
+struct Logger {
+    inspects: bool,
+}
+
+impl Log for Logger {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "program"
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.inspects {
+            faults::inspect(record);
+        }
+        if self.enabled(record.metadata()) {
+            println!("log: {}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// Installs a logger as `env_logger::init` does, which panics if there is one.
+fn install(inspects: bool) {
+    let logger = if inspects { &Logger { inspects: true } } else { &Logger { inspects: false } };
+    log::set_logger(logger).expect("no other logger");
+    log::set_max_level(LevelFilter::Info);
+}
+
+fn rank(context: &Context, args: &Args) -> anyhow::Result<()> {
+    if args.logger == Some(When::After) {
+        install(false);
+    }
+    log::info!(target: "program", "rank {}", context.rank());
+    let values = Tensor::<1>::ones([4], context.device()) * 2.0;
+    let mut sum = [values.sum().into_scalar::<f32>()];
+    context.group().all_reduce(&mut sum, ReduceOp::Sum)?;
+    let restored_on = env::var("BURN_DEVICE").unwrap_or_default();
+    println!("rank {}: {} threads, sum {}, {restored_on}", context.rank(), context.threads(), sum[0]);
+    assert!(!args.panic || context.rank() + 1 < context.world_size(), "a defect");
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.compute {
+        let ones = || Tensor::<2>::ones([512, 512], &Device::flex());
+        ones().matmul(ones()).into_data();
+    }
+    match args.logger {
+        Some(When::Before) => install(false),
+        Some(When::Inspecting) => install(true),
+        Some(When::After) | None => {}
+    }
+    if args.panic {
+        panic::set_hook(Box::new(|info| eprintln!("hook: {}", info.payload_as_str().unwrap_or_default())));
+    }
+    let mut code = ExitCode::SUCCESS;
+    for _ in 0..args.launches {
+        code = if args.spawn {
+            exit::report(spawn(2, |_| Ok(ExitCode::SUCCESS)))
+        } else {
+            burn_ddp::launch_with(&args.context, |context| rank(context, &args))
+        };
+    }
+    code
+}
