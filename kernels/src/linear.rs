@@ -39,10 +39,11 @@ pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f
 
 /// Gradients of weight and bias, from `x` and the gradient of the output, `[batch, outputs]`.
 ///
+/// An empty batch gives zeros.
+///
 /// # Panics
 /// If the slices do not have these shapes, or the result does not fit in memory.
-pub fn gradients(x: &[f32], gradient: &[f32], batch: usize) -> (Vec<f32>, Vec<f32>) {
-    let [inputs, outputs] = [x, gradient].map(|matrix| matrix.len() / batch.max(1));
+pub fn gradients(x: &[f32], gradient: &[f32], [batch, inputs, outputs]: [usize; 3]) -> (Vec<f32>, Vec<f32>) {
     let x = Matrix::rows(x, inputs).transpose();
     let weight = product([inputs, batch, outputs], x, Matrix::rows(gradient, outputs));
     let mut bias = vec![0.0; outputs];

@@ -14,7 +14,7 @@ fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
             let (output, weights) = attention.forward(&all);
             let for_all = attention.backward(&all, &weights, &gradient);
             let norm = LayerNorm { gamma: &gamma, beta: &gamma, epsilon: 1e-5 };
-            let (for_weight, for_bias) = linear::gradients(&x, &gradient, rows);
+            let (for_weight, for_bias) = linear::gradients(&x, &gradient, [rows, width, width]);
             let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
             let (mut first, mut second) =
                 (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());

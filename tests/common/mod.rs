@@ -1,6 +1,7 @@
 //! Runs the real programs as processes, with a deadline for every wait.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod events;
 pub mod launched;
 pub mod reference;
 

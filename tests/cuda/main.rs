@@ -12,6 +12,7 @@ mod loggers;
 mod memory;
 mod ordering;
 mod overlap;
+mod precision;
 mod stand_in;
 mod streams;
 mod toolkit;

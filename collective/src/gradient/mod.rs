@@ -26,6 +26,7 @@ mod arrivals;
 pub(crate) mod buckets;
 mod clip;
 mod device_buckets;
+mod embeddings;
 mod hook;
 mod host_buckets;
 mod in_flight;
@@ -55,6 +56,7 @@ use accumulate::AccumulatedGradients;
 use buckets::BucketPlan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use embeddings::check_embeddings;
 use hook::BucketSender;
 use std::{
     sync::Arc,
@@ -137,10 +139,11 @@ impl Reducer {
     /// that trains.
     ///
     /// # Errors
-    /// If the group fails, or a `burn::nn::BatchNorm` does not support the precision.
+    /// If the group fails, or a `burn::nn::BatchNorm` or trainable `burn::nn::Embedding` does not support the precision.
     pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
         let ReducerOptions { buckets, overlap, hook, precision } = options;
         check_precision(module, precision)?;
+        check_embeddings(module, precision)?;
         let sender = match group.world_size() {
             1 => None,
             _ => Some(BucketSender { group: group.split(0, group.rank() as i64)?, hook }),

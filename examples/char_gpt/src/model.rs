@@ -8,15 +8,15 @@ use crate::output::CharacterLoss;
 use block::Block;
 use burn::module::Module;
 use burn::nn::{
-    Dropout, DropoutConfig, Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear,
-    LinearConfig, loss::CrossEntropyLossConfig,
+    Dropout, DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+    loss::CrossEntropyLossConfig,
 };
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::data::Windows;
 use collective::data_parallel::ParallelStep;
 use common::{Sizes, norm};
-use kernels::layers;
+use kernels::layers::{self, MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 use serde::{Deserialize, Serialize};
 
 /// Standard deviation of the initial weights, GPT-2's.
@@ -42,8 +42,8 @@ pub struct GptConfig {
 /// Decoder-only transformer with pre-norm blocks (Radford et al. 2019).
 #[derive(Module, Debug)]
 pub struct Gpt {
-    wte: Embedding,
-    wpe: Embedding,
+    wte: MixedPrecisionEmbedding,
+    wpe: MixedPrecisionEmbedding,
     drop: Dropout,
     h: Vec<Block>,
     ln_f: LayerNorm,
@@ -55,8 +55,10 @@ impl GptConfig {
     /// Creates a network with GPT-2's initialisation, which `device.seed` determines.
     pub fn init(&self, device: &Device) -> Gpt {
         let normal = Initializer::Normal { mean: 0.0, std: INITIAL_STD };
-        let embedding =
-            |count| EmbeddingConfig::new(count, self.width).with_initializer(normal.clone()).init(device);
+        let embedding = |count| {
+            let config = MixedPrecisionEmbeddingConfig::new(count, self.width);
+            config.with_initializer(normal.clone()).init(device)
+        };
         let sizes = Sizes { width: self.width, heads: self.heads, dropout: self.dropout };
         let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
         Gpt {
@@ -85,8 +87,8 @@ impl Gpt {
     pub fn forward(&self, characters: Tensor<2, Int>) -> Tensor<3> {
         let [batch, time] = characters.dims();
         let width = self.wte.weight.dims()[1];
-        let positions = self.wpe.weight.val().slice(0..time).unsqueeze::<3>();
-        let x = layers::dropout(&self.drop, self.wte.forward(characters) + positions);
+        let positions = Tensor::arange(0..time as i64, &characters.device()).unsqueeze::<2>();
+        let x = layers::dropout(&self.drop, self.wte.forward(characters) + self.wpe.forward(positions));
         let mut x = x.reshape([batch * time, width]);
         for block in &self.h {
             x = block.forward(x, [batch, time]);

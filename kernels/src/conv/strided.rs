@@ -3,7 +3,8 @@
 //! With stride s, output row y reads input rows s·y + tap. Rows of equal remainder modulo s are moved into channels of
 //! their own, and so are columns; then consecutive outputs read consecutive values, and the kernels of stride 1 apply.
 //! Taps that an even split would need beyond the kernel are zero: a 3 × 3 kernel of stride 2 becomes four channels
-//! of 2 × 2 taps, 9 of which are not zero. A 1 × 1 kernel needs no additional channel.
+//! of 2 × 2 taps, 9 of which are not zero. A 1 × 1 kernel needs no additional channel. A zero tap on NaN or infinity
+//! gives NaN.
 
 use super::geometry::Geometry;
 use crate::parallel;

@@ -13,17 +13,23 @@ use burn::backend::{
     backend_extension,
     tensor::FloatTensor,
 };
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, assert_shape};
 
 /// Normalises `x` over its last dimension, as `burn::tensor::module::layer_norm`.
 ///
 /// 16-bit tensors are normalised in f32; the result has the type of `x`.
+///
+/// # Panics
+/// If `gamma` or `beta` is not as long as the last dimension of `x`.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     beta: Tensor<1>,
     epsilon: f64,
 ) -> Tensor<D> {
+    let width = x.dims()[D - 1];
+    assert_shape!(gamma, [width]);
+    assert_shape!(beta, [width]);
     if let dtype @ (DType::F16 | DType::BF16) = x.dtype() {
         let (gamma, beta) = (gamma.cast(DType::F32), beta.cast(DType::F32));
         return layer_norm(x.cast(DType::F32), gamma, beta, epsilon).cast(dtype);

@@ -18,14 +18,10 @@ use burn::tensor::Tensor;
 
 /// Computes `layer.forward(x)`. The kernel supports layers with a bias.
 pub fn linear(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
-    // `val` counts as a use of the parameter. The gradient of a parameter that is used twice is reduced
-    // only after backward.
-    let Some(bias) = layer.bias.as_ref().filter(|_| is_host(&x)) else { return layer.forward(x) };
-    let weight = layer.weight.val();
-    if !is_host(&weight) {
+    let Some(bias) = layer.bias.as_ref().filter(|_| is_host(&x) && is_host(&*layer.weight)) else {
         return layer.forward(x);
-    }
-    let [x, weight] = [x, weight].map(Tensor::into_dispatch);
+    };
+    let [x, weight] = [x, layer.weight.val()].map(Tensor::into_dispatch);
     Tensor::from_dispatch(<Dispatch as LinearBackend>::kernel_linear(x, weight, bias.val().into_dispatch()))
 }
 
@@ -58,9 +54,10 @@ impl Backward<Flex, 3> for LinearBackward {
         let [x_node, weight_node, bias_node] = ops.parents;
         let [x, weight] = ops.state.map(|node| contiguous(checkpointer.retrieve_node_output::<Host>(node)));
         let grad = contiguous(grads.consume::<Flex>(&ops.node));
-        let [batch, outputs] = [grad.shape()[0], grad.shape()[1]];
+        let [batch, inputs, outputs] = [x.shape()[0], x.shape()[1], grad.shape()[1]];
         if weight_node.is_some() || bias_node.is_some() {
-            let (for_weight, for_bias) = linear::gradients(values(&x), values(&grad), batch);
+            let (for_weight, for_bias) =
+                linear::gradients(values(&x), values(&grad), [batch, inputs, outputs]);
             if let Some(node) = weight_node {
                 grads.register::<Flex>(node.id, tensor(for_weight, weight.shape()));
             }

@@ -1,14 +1,19 @@
 //! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear, LayerNorm,
-//! GELU, causal attention, SGD and AdamW.
+//! GELU, causal attention, SGD and AdamW. [`MixedPrecisionEmbedding`] uses Burn's operations.
 //!
 //! They are functions over Burn's layers, so that a model keeps its types, parameters and parameter names:
 //! `conv_relu(&self.conv, x)` computes `relu(self.conv.forward(x))`. Each function uses a kernel where one
-//! applies (Flex, f32, and the conditions in its documentation) and Burn's operation otherwise.
+//! applies (Flex, f32, and the conditions in its documentation) and Burn's operation otherwise. Convolutions and
+//! LayerNorm compute 16-bit tensors in f32.
+//!
+//! Each forward pass calls `Param::val` once per parameter, because every call counts as a use: the reduction of
+//! gradients starts when as many gradients as uses have arrived. Device and shape are read from `&*param`.
 
 mod adam_w;
 mod attention;
 mod conv;
 mod dropout;
+mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
@@ -19,6 +24,7 @@ pub use adam_w::AdamW;
 pub use attention::{causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool};
 pub use dropout::dropout;
+pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use linear::linear;

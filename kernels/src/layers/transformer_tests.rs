@@ -4,6 +4,7 @@ use super::{causal_attention, causal_attention_with, gelu, layer_norm, linear};
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, Tensor, activation, module};
+use std::panic::AssertUnwindSafe;
 
 fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex().autodiff()).require_grad()
@@ -128,5 +129,38 @@ fn linear_layers_equal_burns() {
         let bias = layer.bias.as_ref().expect("a bias").val();
         assert_same(&[&bias], &x, || linear(&layer, x.clone()), || layer.forward(x.clone()));
         assert_same(&[], &layer.weight.val(), || linear(&layer, x.clone()), || layer.forward(x.clone()));
+    }
+}
+
+#[test]
+fn the_gradients_of_an_empty_batch_are_zeros_of_the_parameters_shapes() {
+    let device = Device::flex().autodiff();
+    let layer = LinearConfig::new(3, 2).init(&device);
+    let x = Tensor::zeros([0, 3], &device).require_grad();
+    let output = linear(&layer, x.clone());
+    assert_eq!(output.dims(), [0, 2]);
+    let gradients = output.sum().backward();
+    let weight = layer.weight.val().grad(&gradients).expect("a gradient");
+    assert_eq!(weight.into_data(), Tensor::<2>::zeros([3, 2], &Device::flex()).into_data());
+    let bias = layer.bias.as_ref().expect("a bias").val().grad(&gradients).expect("a gradient");
+    assert_eq!(bias.into_data(), Tensor::<1>::zeros([2], &Device::flex()).into_data());
+    assert_eq!(x.grad(&gradients).expect("a gradient").dims(), [0, 3]);
+}
+
+#[test]
+fn layer_norm_rejects_parameters_of_another_length() {
+    for dtype in [DType::F32, DType::BF16] {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<2>::zeros([4, 6], &device).cast(dtype);
+        let with = |lengths: [usize; 2]| {
+            let [gamma, beta] = lengths.map(|length| Tensor::<1>::ones([length], &device).cast(dtype));
+            std::panic::catch_unwind(AssertUnwindSafe(|| layer_norm(x.clone(), gamma, beta, 1e-5)))
+        };
+        assert!(with([6, 6]).is_ok());
+        for lengths in [[3, 3], [3, 6], [6, 3], [24, 24]] {
+            let panic = with(lengths).expect_err("a panic");
+            let text = panic.downcast_ref::<String>().expect("a message");
+            assert!(text.contains("[width]): axis 0 expected 6, got"), "{lengths:?}: {text}");
+        }
     }
 }

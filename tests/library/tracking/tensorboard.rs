@@ -1,8 +1,11 @@
 //! Event files of a run: equal to its tables, read by this file and, where it is installed, by TensorBoard.
 
-use crate::common::{self, Run, command, finish, run_example, trained};
+use crate::common::{
+    self, Run, command,
+    events::{Scalars, files, histograms, points},
+    finish, run_example, trained,
+};
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -19,93 +22,10 @@ const SCALARS: [(&str, &str, &str); 5] = [
     ("test/accuracy", "epochs.csv", "test_accuracy"),
 ];
 
-/// Step and value of each point of a scalar.
-type Scalars = BTreeMap<String, Vec<(u64, f64)>>;
-
-/// The event files of a run, in the order in which TensorBoard reads them.
-fn files(run: &Run) -> Vec<PathBuf> {
-    let folder = fs::read_dir(run.path.join("tensorboard")).expect("the folder");
-    let mut files: Vec<PathBuf> = folder.map(|entry| entry.expect("an entry").path()).collect();
-    files.sort();
-    files
-}
-
-/// A field of a message: its number, and either the bits of a number or bytes.
-type Field<'a> = (u64, u64, &'a [u8]);
-
-fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
-    fn varint(bytes: &mut &[u8]) -> u64 {
-        let (mut value, mut shift) = (0, 0);
-        loop {
-            let (byte, rest) = bytes.split_first().expect("a whole number");
-            *bytes = rest;
-            value |= u64::from(byte & 0x7F) << shift;
-            shift += 7;
-            if byte & 0x80 == 0 {
-                return value;
-            }
-        }
-    }
-    let mut found = Vec::new();
-    while !bytes.is_empty() {
-        let key = varint(&mut bytes);
-        let (number, length) = match key & 7 {
-            0 => (varint(&mut bytes), 0),
-            1 => (u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")), 8),
-            2 => (0, varint(&mut bytes) as usize),
-            5 => (u64::from(u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"))), 4),
-            other => panic!("wire type {other}"),
-        };
-        found.push((key >> 3, number, &bytes[..length]));
-        bytes = &bytes[length..];
-    }
-    found
-}
-
-/// Combines the events as TensorBoard does: a session that starts at a step replaces the points from that step.
-///
-/// `read` extracts a number from a summary's value.
-fn points(run: &Run, read: fn(&[Field<'_>]) -> Option<f64>) -> Scalars {
-    let mut all = Scalars::new();
-    for file in files(run) {
-        let bytes = fs::read(&file).expect("an event file");
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let length = u64::from_le_bytes(rest[..8].try_into().expect("8 bytes")) as usize;
-            let event = fields(&rest[12..12 + length]);
-            rest = &rest[12 + length + 4..];
-            let step = event.iter().find(|field| field.0 == 2).map_or(0, |field| field.1);
-            for (number, _, message) in event {
-                match number {
-                    5 => {
-                        let value = fields(fields(message)[0].2);
-                        let tag = String::from_utf8(value[0].2.to_vec()).expect("text");
-                        if let Some(number) = read(&value) {
-                            all.entry(tag).or_default().push((step, number));
-                        }
-                    }
-                    7 => all.values_mut().for_each(|points| points.retain(|point| point.0 < step)),
-                    _ => {}
-                }
-            }
-        }
-    }
-    all
-}
-
 fn scalars(run: &Run) -> Scalars {
     points(run, |value| {
         let (_, bits, _) = value.iter().find(|field| field.0 == 2)?;
         Some(f64::from(f32::from_bits(*bits as u32)))
-    })
-}
-
-/// The sum of the values of each histogram.
-fn sums(run: &Run) -> Scalars {
-    points(run, |value| {
-        let histogram = fields(value.iter().find(|field| field.0 == 5)?.2);
-        let (_, bits, _) = histogram.iter().find(|field| field.0 == 4)?;
-        Some(f64::from_bits(*bits))
     })
 }
 
@@ -214,7 +134,7 @@ fn a_resumed_run_has_one_curve() {
 #[test]
 fn histograms_contain_the_gradients_of_the_optimizer() {
     let flags = "--histograms=1 --momentum 0 --lr 0.1 --scale-lr none --max-steps 4 --nproc-per-node 2";
-    let sums = sums(&trained(&format!("{RUN} {flags}")));
+    let sums = histograms(&trained(&format!("{RUN} {flags}")), 4);
     let parameters: Vec<&str> = sums.keys().filter_map(|tag| tag.strip_prefix("parameters/")).collect();
     assert_eq!(parameters.len(), 8, "{:?}", sums.keys());
     for name in parameters {

@@ -13,6 +13,7 @@ mod same_bits;
 #[path = "../../engine/nccl/site.rs"]
 mod site;
 mod sums;
+mod uses;
 
 use crate::common::{Kind, options, world};
 use burn::module::{Module, ModuleVisitor, Param};

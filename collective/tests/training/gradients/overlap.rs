@@ -13,7 +13,10 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{
+    Linear, LinearConfig,
+    conv::{Conv2d, Conv2dConfig},
+};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use collective::{
@@ -21,6 +24,7 @@ use collective::{
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
     module_state, tensor,
 };
+use kernels::layers;
 use std::{
     sync::{Arc, Condvar, Mutex},
     time::Duration,
@@ -173,6 +177,36 @@ fn buckets_are_reduced_during_backward() {
             assert_eq!(reducer.fallback(), None);
         });
     }
+}
+
+/// Two convolutions of this project's kernels.
+#[derive(Module, Debug)]
+struct Convolutions {
+    first: Conv2d,
+    second: Conv2d,
+}
+
+#[test]
+fn the_buckets_of_a_convolution_are_reduced_during_backward() {
+    world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+        let log = Arc::new(Log::default());
+        let conv = || Conv2dConfig::new([1, 1], [3, 3]).init(&device());
+        let net = Convolutions { first: conv(), second: conv() };
+        let net = module_state::broadcast(net, &group, 0).expect("broadcast");
+        let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
+        let choice = ReducerOptions { buckets: TINY, hook: Some(hook), ..ReducerOptions::default() };
+        let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
+        let step = reducer.step(&net, 2, 4).expect("step");
+        let watched = step.watch(&net);
+        let x = layers::conv(&watched.first, rows(2, 64, &device()).reshape([2, 1, 8, 8]));
+        // Backward leaves the second convolution when its weight, in bucket 1, has been reduced.
+        let waits =
+            Gate { log: log.clone(), waits_for: Some("bucket 1"), records: "backward leaves the second" };
+        let loss = layers::conv_relu(&watched.second, gate(x, waits)).mean();
+        let grads = GradientsParams::from_grads(loss.backward(), &watched);
+        step.finish(grads, &net, &mut vec![]).expect("finish");
+        assert_eq!(reducer.fallback(), None);
+    });
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Mixed-precision training of a model that contains no code for it.
 
+mod embedding;
 mod layers;
 mod strategy;
+mod sums;
 mod wrapper;
 
 use crate::{common, parameters::filled};

@@ -2,6 +2,12 @@
 
 use super::*;
 use burn::tensor::TensorData;
+use collective::{
+    ProcessGroup,
+    data_parallel::Outputs,
+    gradient::{Reducer, ReducerOptions},
+    precision::Precision,
+};
 
 fn network(tie_weights: bool) -> Gpt {
     let config =
@@ -55,4 +61,53 @@ fn the_initial_loss_is_that_of_guessing() {
     let characters: Tensor<2, Int> = Tensor::from_data(data, &device);
     let (loss, _) = judge(network(false).forward(characters.clone()), characters);
     assert!((f64::from(loss.into_scalar::<f32>()) - 11f64.ln()).abs() < 0.1);
+}
+
+#[test]
+fn gradients_of_many_characters_in_16_bits_are_those_of_f32() {
+    let device = Device::flex().autodiff();
+    device.seed(3);
+    // 32,768 characters, most of which are the same.
+    let (windows, time) = (512, 64);
+    let text = |from: usize| {
+        let text = (from..from + windows * time).map(|i| (i * i % 7 * (i % 3) % 5) as i32);
+        Tensor::from_data(TensorData::new(text.collect::<Vec<_>>(), [windows, time]), &device)
+    };
+    let batch: Windows = (text(0), text(1));
+    for tie_weights in [false, true] {
+        let config = GptConfig {
+            characters: 5,
+            block_size: time,
+            layers: 1,
+            heads: 2,
+            width: 8,
+            dropout: 0.0,
+            tie_weights,
+        };
+        let net = config.init(&device);
+        let gradients = |precision| {
+            let options = ReducerOptions { precision, ..ReducerOptions::default() };
+            let reducer = Reducer::new(&net, &ProcessGroup::solo(), options).expect("a reducer");
+            let logits = reducer.local(&net).forward_part(batch.clone()).to_f32();
+            let (loss, _) = net.criterion(logits, batch.clone());
+            // The initial loss scale, so that gradients are in the range of f16.
+            let gradients = loss.mul_scalar(65536.0).backward();
+            [&net.wte, &net.wpe].map(|layer| layer.weight.val().grad(&gradients).expect("a gradient"))
+        };
+        let norm = |x: Tensor<2>| x.powi_scalar(2).sum().sqrt().into_scalar::<f32>();
+        let exact = gradients(Precision::F32);
+        for (precision, tolerance) in [(Precision::Bf16, 0.05), (Precision::F16, 0.01)] {
+            for (name, (ours, exact)) in
+                ["wte", "wpe"].iter().zip(gradients(precision).into_iter().zip(&exact))
+            {
+                let ratio = norm(ours.clone()) / norm(exact.clone());
+                let error = norm(ours - exact.clone()) / norm(exact.clone());
+                println!("{precision} {name}, tied {tie_weights}: norm {ratio}, error {error}");
+                assert!(
+                    (ratio - 1.0).abs() < 0.01 && error < tolerance,
+                    "{precision} {name}: {ratio}, {error}"
+                );
+            }
+        }
+    }
 }

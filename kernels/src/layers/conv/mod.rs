@@ -6,16 +6,20 @@ mod tests;
 
 use super::pool::{relu_max_pool, side_by_side};
 use crate::conv::{Geometry, Strided};
-use crate::host_tensor::is_host;
+use crate::host_tensor::is_flex;
 use backend::ConvBackend;
 use burn::backend::Dispatch;
 use burn::nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d};
-use burn::tensor::{Tensor, activation::relu};
+use burn::tensor::{DType, FloatDType, Tensor, activation::relu};
 
 /// Computes `layer.forward(x)`.
 ///
 /// The kernel supports one group and equal padding on both sides, up to `dilation × (kernel − 1)`; any stride without
-/// dilation, and any dilation with stride 1.
+/// dilation, and any dilation with stride 1. 16-bit images are convolved in f32; the result has their type. Burn adds the
+/// gradient of an f16 weight in f16.
+///
+/// A NaN or infinite input can make neighbouring outputs NaN as well: on the Winograd path those of the same 2 × 2 tile,
+/// and with a stride those whose kernel would reach it if its sides were rounded up to multiples of the stride.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
         Some(shape) => run(layer, x, Settings { shape, epilogue: Epilogue::Nothing }),
@@ -79,13 +83,22 @@ enum Epilogue {
 }
 
 fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
+    let (weight, dtype) = (layer.weight.val(), FloatDType::from(x.dtype()));
     let bias = match &layer.bias {
         Some(bias) => bias.val(),
-        None => Tensor::zeros([settings.shape.geometry().weights()[0]], &layer.weight.device()),
+        None => Tensor::zeros([settings.shape.geometry().weights()[0]], &weight.device()),
     };
+    if dtype == FloatDType::F32 {
+        return compute(x, weight, bias, settings);
+    }
+    let f32 = FloatDType::F32;
+    compute(x.cast(f32), weight.cast(f32), bias.cast(f32), settings).cast(dtype)
+}
+
+fn compute(x: Tensor<4>, weight: Tensor<4>, bias: Tensor<1>, settings: Settings) -> Tensor<4> {
     Tensor::from_dispatch(<Dispatch as ConvBackend>::kernel_conv2d(
         x.into_dispatch(),
-        layer.weight.val().into_dispatch(),
+        weight.into_dispatch(),
         bias.into_dispatch(),
         settings,
     ))
@@ -98,7 +111,8 @@ fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Shape> {
         PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => [top, left],
         PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return None,
     };
-    if layer.groups != 1 || !is_host(x) || !is_host(&layer.weight.val()) {
+    let on_host = [x, &*layer.weight].iter().all(|tensor| is_flex(&tensor.device()));
+    if layer.groups != 1 || !on_host || !matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) {
         return None;
     }
     let (images, weights) = (x.dims(), layer.weight.dims());

@@ -1,8 +1,9 @@
 //! Comparison of the kernel with Burn's convolution over shapes, paddings and dilations.
 
 use super::*;
+use burn::module::Param;
 use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
-use burn::tensor::{Device, Distribution};
+use burn::tensor::{Device, Distribution, TensorData};
 use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
@@ -162,4 +163,74 @@ fn relu_propagates_nan() {
     };
     let x = Tensor::<4>::full(case.image, f32::NAN, &device);
     assert!(read(conv_relu(&layer(case, &device), x)).iter().all(|value| value.is_nan()));
+}
+
+/// With stride 2, a 3 × 3 kernel is computed as a 4 × 4 kernel with zeros.
+#[test]
+fn a_strided_convolution_propagates_nan_and_spreads_it_to_the_padded_kernel_only() {
+    let device = Device::flex().autodiff();
+    let case = Case {
+        image: [1, 1, 9, 9],
+        filters: 1,
+        kernel: [3, 3],
+        padding: [0, 0],
+        dilation: [1, 1],
+        stride: [2, 2],
+        bias: true,
+    };
+    let layer = layer(case, &device);
+    for value in [f32::NAN, f32::INFINITY] {
+        let mut pixels = vec![1.0; 81];
+        pixels[3 * 9 + 3] = value;
+        let x = Tensor::<4>::from_data(TensorData::new(pixels, case.image), &device);
+        let [ours, theirs] = [conv(&layer, x.clone()), layer.forward(x)].map(read);
+        for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
+            let (row, column) = (at / 4, at % 4);
+            assert!(theirs.is_finite() || !ours.is_finite(), "{value} is lost at {row}, {column}");
+            assert!(ours.is_finite() || (row < 2 && column < 2), "{value} spreads to {row}, {column}");
+        }
+    }
+}
+
+#[test]
+fn half_types_are_convolved_in_f32() {
+    let device = Device::flex().autodiff();
+    let case = Case {
+        image: [8, 1, 98, 98],
+        filters: 1,
+        kernel: [3, 3],
+        padding: [0, 0],
+        dilation: [1, 1],
+        stride: [1, 1],
+        bias: true,
+    };
+    let f32_layer = layer(case, &device);
+    for dtype in [FloatDType::F16, FloatDType::BF16] {
+        // 73,728 summands of each gradient, the same in every type.
+        let x = Tensor::<4>::random(case.image, Distribution::Uniform(0.5, 1.0), &device).cast(dtype);
+        let results = |dtype: FloatDType| {
+            let weight = f32_layer.weight.val().cast(FloatDType::F16).cast(dtype).detach().require_grad();
+            let bias = Tensor::<1>::zeros([1], &device).cast(dtype).require_grad();
+            let layer = Conv2d {
+                weight: Param::from_tensor(weight.clone()),
+                bias: Some(Param::from_tensor(bias.clone())),
+                ..f32_layer.clone()
+            };
+            let output = conv(&layer, x.clone().cast(dtype));
+            assert_eq!(output.dtype(), dtype.into());
+            let gradients = output.clone().cast(FloatDType::F32).mul_scalar(0.125).sum().backward();
+            let [weight, bias] = [
+                read(weight.grad(&gradients).expect("of weight").cast(FloatDType::F32)),
+                read(bias.grad(&gradients).expect("of bias").cast(FloatDType::F32)),
+            ];
+            (output, weight.into_iter().chain(bias).collect::<Vec<_>>())
+        };
+        let ((ours, gradients), (exact, exact_gradients)) = (results(dtype), results(FloatDType::F32));
+        if dtype == FloatDType::F16 {
+            assert_eq!(ours.into_data(), exact.cast(dtype).into_data(), "one rounding of the result");
+        }
+        for (ours, exact) in gradients.iter().zip(&exact_gradients) {
+            assert!((ours / exact - 1.0).abs() < 0.005, "{dtype:?}: {ours} is not {exact}");
+        }
+    }
 }

@@ -1,0 +1,42 @@
+//! Gradients of a 16-bit training step on an emulated GPU.
+
+use crate::{
+    common::{Run, events::histograms, example},
+    stand_in::Machine,
+};
+use std::fs;
+
+/// Norms of the gradients of the first step with 32,768 characters, by parameter.
+fn norms(machine: &Machine, precision: &str) -> Vec<(String, f64)> {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (text, run) = (folder.path().join("text.txt"), folder.path().join("run"));
+    // Mostly one character, so that the sums of one vector have many similar terms.
+    let characters = (0..45_000).map(|i| char::from(b'a' + (i * i % 7 * (i % 3) % 5) as u8));
+    fs::write(&text, characters.collect::<String>()).expect("written");
+    let flags = format!(
+        "--device cuda --mode single --progress plain --text {} --run-dir {} --batch-size 512 --block-size 64
+         --layers 1 --width 8 --heads 2 --max-steps 1 --length 0 --histograms=1 --precision {precision}",
+        text.display(),
+        run.display(),
+    );
+    machine.start(&example("char_gpt"), &flags).succeeded();
+    let squares = histograms(&Run::at(run), 5);
+    let gradients =
+        squares.iter().filter_map(|(tag, points)| Some((tag.strip_prefix("gradients/")?, points)));
+    gradients.map(|(name, points)| (name.to_owned(), points[0].1.sqrt())).collect()
+}
+
+#[test]
+fn the_gradient_of_an_embedding_is_that_of_f32() {
+    let machine = Machine::new(1);
+    let exact = norms(&machine, "f32");
+    for precision in ["bf16", "f16"] {
+        for ((name, norm), (_, exact)) in norms(&machine, precision).into_iter().zip(&exact) {
+            let ratio = norm / exact;
+            println!("{precision} {name}: {ratio:.4}");
+            // The other gradients are sums of 32,768 terms, too, but some are near 0.
+            let tolerance = if name.ends_with("e.weight") { 0.01 } else { 0.1 };
+            assert!((ratio - 1.0).abs() < tolerance, "{precision} {name}: {ratio}");
+        }
+    }
+}
