@@ -3,23 +3,23 @@
 //! The folder may be shared with other users: files are created exclusively with mode 0600, and a file
 //! that another user owns is rejected.
 
-use super::Store;
+use super::{Store, check_size};
 use crate::{Error, Result};
 use rand::RngExt;
 use rustix::fs::OFlags;
 use std::{
-    fs::{self, File, Metadata, OpenOptions},
+    fs::{self, Metadata, OpenOptions},
     io::{self, Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 /// Most bytes of one value.
-const LIMIT: u64 = 1 << 20;
+const LIMIT: usize = 1 << 20;
 
 /// A store in a folder of this machine or a network: PyTorch's `FileStore`.
 ///
-/// Keys become file names. The ranks must run as one user.
+/// Keys become file names. A value may have 1 MiB. The ranks must run as one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStore {
     folder: PathBuf,
@@ -53,6 +53,7 @@ impl FileStore {
 
 impl Store for FileStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        check_size(value.len(), LIMIT)?;
         let path = self.path(key);
         let failed = |e| Error::io(format!("write the rendezvous file {}", path.display()), &e);
         // An unpredictable name: another user could have created a predictable one before.
@@ -89,7 +90,15 @@ impl Store for FileStore {
             }
         };
         check(&path, &file.metadata().map_err(failed)?)?;
-        read(file).map(Some).map_err(failed)
+        let mut value = Vec::new();
+        file.take(LIMIT as u64 + 1).read_to_end(&mut value).map_err(failed)?;
+        if value.len() > LIMIT {
+            return Err(Error::Invalid(format!(
+                "the rendezvous file {} is larger than {LIMIT} bytes; remove it, or choose another one",
+                path.display()
+            )));
+        }
+        Ok(Some(value))
     }
 
     fn delete(&self, key: &str) -> Result<()> {
@@ -101,12 +110,6 @@ impl Store for FileStore {
             Ok(()) | Err(_) => Ok(()),
         }
     }
-}
-
-fn read(file: File) -> io::Result<Vec<u8>> {
-    let mut value = Vec::new();
-    file.take(LIMIT).read_to_end(&mut value)?;
-    Ok(value)
 }
 
 /// Rejects files that another user could have written, which would lead to that user's server.
@@ -151,6 +154,22 @@ mod tests {
         store.delete("job").unwrap();
         store.delete("job").unwrap();
         assert!(store.get("job", Duration::from_millis(30)).unwrap_err().to_string().contains("\"job\""));
+    }
+
+    #[test]
+    fn large_values_are_refused_and_not_truncated() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = FileStore::new(folder.path());
+        store.set("fits", &[7; LIMIT]).unwrap();
+        assert_eq!(store.try_get("fits").unwrap(), Some(vec![7; LIMIT]));
+        let error = store.set("fits", &[7; LIMIT + 1]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "a store value of 1048577 bytes exceeds the limit of 1048576; send large data with a collective"
+        );
+        fs::write(folder.path().join("large"), vec![7; LIMIT + 1]).unwrap();
+        let error = store.try_get("large").unwrap_err().to_string();
+        assert!(error.contains("large is larger than 1048576 bytes"), "{error}");
     }
 
     #[test]

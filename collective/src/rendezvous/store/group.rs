@@ -1,6 +1,6 @@
 //! The job's own store for ranks that are processes, kept by rank 0's server: PyTorch's `TCPStore`.
 
-use super::{Store, USER_KEYS, unset};
+use super::{Store, USER_KEYS, check_size, unset};
 use crate::{
     Error, Result,
     rendezvous::{
@@ -21,12 +21,7 @@ fn user(key: &str) -> String {
 
 impl Store for Control {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        if key.len() + value.len() > LIMIT {
-            return Err(Error::Invalid(format!(
-                "a store value of {} bytes exceeds the limit of {LIMIT} for key and value; send large data as numbers",
-                value.len()
-            )));
-        }
+        check_size(value.len(), LIMIT.saturating_sub(key.len()))?;
         if let Some(cause) = self.cause() {
             return Err(cause);
         }

@@ -61,6 +61,16 @@ pub trait Store: fmt::Debug + Send + Sync {
     }
 }
 
+/// Rejects values that other ranks could not read.
+fn check_size(bytes: usize, limit: usize) -> Result<()> {
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "a store value of {bytes} bytes exceeds the limit of {limit}; send large data with a collective"
+    )))
+}
+
 /// The error of a rank that waited for a key.
 pub(crate) fn unset(key: &str, begun: Instant) -> Error {
     Error::Timeout {
