@@ -65,7 +65,7 @@ pub use process_group::{
 };
 pub use rendezvous::store::{FileStore, HashStore, Store};
 pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
-pub use rendezvous::{address, channel, host};
+pub use rendezvous::{address, channel, host, listener};
 pub use transport::Transport;
 #[cfg(feature = "burn")]
 pub use wrapper::{

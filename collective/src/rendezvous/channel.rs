@@ -73,8 +73,6 @@ impl Channel {
     /// # Errors
     /// [`Error::Unauthenticated`] if the peer does not prove the secret within two seconds; [`Error::Io`].
     pub fn answer(mut stream: TcpStream, secret: &Secret) -> Result<Self> {
-        let failed = |e| Error::io("accept a connection", &e);
-        stream.set_nonblocking(false).map_err(failed)?;
         secret.answer(&mut stream, Instant::now() + HANDSHAKE)?;
         Self::new(stream)
     }

@@ -17,6 +17,7 @@ pub(crate) mod deadlock;
 pub(crate) mod diagnosis;
 pub(crate) mod frame;
 pub(crate) mod in_process;
+pub mod listener;
 mod method;
 pub(crate) mod secret;
 pub(crate) mod server;
@@ -31,13 +32,11 @@ pub use secret::Secret;
 
 use crate::Error;
 use callers::Callers;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
 use std::{
     fmt, io,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{Arc, atomic::AtomicU64},
-    thread,
     time::{Duration, Instant},
 };
 use wire::{PendingCall, Place, Stall};
@@ -127,28 +126,4 @@ pub(crate) fn tune_data(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     Ok(())
-}
-
-/// Makes `listener` non-blocking, with a backlog for hundreds of ranks that connect at once.
-pub(crate) fn tune_listener(listener: &TcpListener) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
-    rustix::net::listen(listener, 4096)?;
-    Ok(())
-}
-
-/// The next connection of a non-blocking listener, if one comes within a tenth of a second.
-pub(crate) fn accept(listener: &TcpListener) -> Option<TcpStream> {
-    let pause = Duration::from_millis(100);
-    let mut ready = [PollFd::new(listener, PollFlags::IN)];
-    // An error here is repeated by `accept`.
-    let _ = poll(&mut ready, Timespec::try_from(pause).ok().as_ref());
-    match listener.accept() {
-        Ok((stream, _)) => Some(stream),
-        Err(error) if secret::retry(&error) => None,
-        // For example too many open files: the listener stays readable, and this must not spin.
-        Err(_) => {
-            thread::sleep(pause);
-            None
-        }
-    }
 }

@@ -10,13 +10,14 @@ use anyhow::{Context, Result};
 use collective::{
     Secret,
     channel::{Channel, Received, Sender},
+    listener::{Unproven, listen},
 };
 use std::{
     collections::BTreeMap,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread,
@@ -26,8 +27,6 @@ use std::{
 const TICK: Duration = Duration::from_millis(20);
 /// Time that the coordinator stays for launchers that have not received the last outcome.
 const GOODBYE: Duration = Duration::from_secs(3);
-/// Maximum number of connected launchers.
-const MOST: usize = 4096;
 
 /// The coordinator's thread. Dropping it stops the thread, once the agents have disconnected.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ impl CoordinatorServer {
     /// Starts to serve at `listener`. `run_id` and `max_restarts` are node 0's and hold for all machines.
     ///
     /// # Errors
-    /// If the listener cannot be used.
+    /// If the listener cannot be used or a thread cannot be started.
     pub fn start(
         listener: TcpListener,
         secret: Secret,
@@ -55,7 +54,7 @@ impl CoordinatorServer {
         run_id: String,
         max_restarts: usize,
     ) -> Result<Self> {
-        listener.set_nonblocking(true).context("cannot listen for other nodes")?;
+        let failed = "cannot listen for other nodes";
         let closing = Arc::new(AtomicBool::new(false));
         let (send, receive) = mpsc::channel();
         let mut coordinator = Coordinator {
@@ -66,12 +65,15 @@ impl CoordinatorServer {
             run_id,
             port: None,
         };
+        let (open, ids) = (closing.clone(), Arc::<AtomicU64>::default());
+        let serve = move |stream, unproven| {
+            serve(stream, unproven, &secret, ids.fetch_add(1, Ordering::Relaxed), &send);
+        };
+        listen(listener, "ddp-nodes", move || !open.load(Ordering::SeqCst), serve).context(failed)?;
         let stop = closing.clone();
-        let thread = thread::spawn(move || {
-            let mut next: Id = 0;
+        let decide = move || {
             let mut until = None;
             loop {
-                accept(&listener, &secret, &mut next, &send, coordinator.senders.len());
                 while let Ok((id, news)) = receive.try_recv() {
                     coordinator.hear(id, news);
                 }
@@ -84,7 +86,8 @@ impl CoordinatorServer {
                 }
                 thread::sleep(TICK);
             }
-        });
+        };
+        let thread = thread::Builder::new().name("ddp-nodes".into()).spawn(decide).context(failed)?;
         Ok(CoordinatorServer { closing, thread: Some(thread) })
     }
 }
@@ -98,38 +101,24 @@ impl Drop for CoordinatorServer {
     }
 }
 
-/// Starts a thread for every new connection, which authenticates it and receives its messages.
-fn accept(
-    listener: &TcpListener,
-    secret: &Secret,
-    next: &mut Id,
-    send: &mpsc::Sender<(Id, News)>,
-    connected: usize,
-) {
-    while let Ok((stream, _)) = listener.accept() {
-        if connected > MOST {
-            continue;
+/// Authenticates a new connection and receives its messages.
+fn serve(stream: TcpStream, unproven: Unproven, secret: &Secret, id: Id, send: &mpsc::Sender<(Id, News)>) {
+    // Unauthenticated peers are dropped silently.
+    let Ok(mut channel) = Channel::answer(stream, secret) else { return };
+    drop(unproven);
+    if send.send((id, News::Came(channel.sender()))).is_err() {
+        return;
+    }
+    loop {
+        let news = match channel.receive(Duration::from_secs(1)) {
+            Ok(Received::Message(message)) => News::Said(message),
+            Ok(Received::Nothing) => continue,
+            Ok(Received::Closed) | Err(_) => News::Gone,
+        };
+        let last = matches!(news, News::Gone);
+        if send.send((id, news)).is_err() || last {
+            return;
         }
-        let (id, secret, send) = (*next, secret.clone(), send.clone());
-        *next += 1;
-        thread::spawn(move || {
-            // Unauthenticated peers are dropped silently.
-            let Ok(mut channel) = Channel::answer(stream, &secret) else { return };
-            if send.send((id, News::Came(channel.sender()))).is_err() {
-                return;
-            }
-            loop {
-                let news = match channel.receive(Duration::from_secs(1)) {
-                    Ok(Received::Message(message)) => News::Said(message),
-                    Ok(Received::Nothing) => continue,
-                    Ok(Received::Closed) | Err(_) => News::Gone,
-                };
-                let last = matches!(news, News::Gone);
-                if send.send((id, news)).is_err() || last {
-                    return;
-                }
-            }
-        });
     }
 }
 
@@ -215,5 +204,43 @@ impl Coordinator {
         if let Some(sender) = self.senders.get(&id) {
             sender.send(message);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Join, *};
+    use collective::listener::MAX_UNPROVEN;
+
+    fn threads() -> usize {
+        std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+    }
+
+    #[test]
+    fn idle_connections_are_limited_and_do_not_keep_a_node_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its address");
+        let (wait, secret) = (Duration::from_secs(30), Secret::random());
+        let rules = Rules { min: 1, max: 1, join_timeout: wait, last_call: wait };
+        let before = threads();
+        let server =
+            CoordinatorServer::start(listener, secret.clone(), rules, "run".into(), 0).expect("it starts");
+        let mut most = 0;
+        let idle: Vec<_> = (0..1500)
+            .map(|_| {
+                most = most.max(threads());
+                TcpStream::connect(address).expect("a place in the backlog")
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(200));
+        most = most.max(threads()) - before;
+        // Other tests run at the same time.
+        assert!(most < MAX_UNPROVEN + 100, "{most} threads for {} connections", idle.len());
+        let deadline = Instant::now() + wait;
+        let mut node = Channel::dial(&address.to_string(), &secret, deadline).expect("it is authenticated");
+        node.send(&ToCoordinator::Join(Join { node: 0, ranks: 1, host: "here".into() })).expect("it is sent");
+        let begun = node.receive(wait).expect("an answer");
+        assert!(matches!(begun, Received::Message(FromCoordinator::Begin(_))), "{begun:?}");
+        drop((node, server));
     }
 }

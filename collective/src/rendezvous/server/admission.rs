@@ -20,7 +20,6 @@ impl Shared {
     /// Runs the handshake and reads the first messages within the handshake's deadline.
     pub(super) fn admit(&self, mut stream: TcpStream) -> Option<(usize, FrameReader)> {
         let deadline = Instant::now() + HANDSHAKE;
-        stream.set_nonblocking(false).ok()?;
         if self.secret.answer(&mut stream, deadline).is_err() {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;

@@ -12,6 +12,7 @@ mod survey;
 use super::{
     Secret,
     frame::Next,
+    listener::{self, Unproven},
     wire::{Event, Request},
 };
 use crate::{Error, Result};
@@ -22,11 +23,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread,
 };
-
-/// Maximum number of connections that are being authenticated.
-const MAX_UNPROVEN: usize = 1024;
 
 struct Shared {
     world: usize,
@@ -36,7 +33,6 @@ struct Shared {
     job: Option<String>,
     state: Mutex<ServerState>,
     answered: Condvar,
-    unproven: AtomicUsize,
     refused: AtomicUsize,
 }
 
@@ -53,7 +49,6 @@ impl Server {
     pub fn start(listener: TcpListener, world: usize, secret: Secret, job: Option<String>) -> Result<Self> {
         let failed = |e| Error::io("start the rendezvous server", &e);
         let address = listener.local_addr().map_err(failed)?;
-        super::tune_listener(&listener).map_err(failed)?;
         let state = ServerState { slots: (0..world).map(|_| None).collect(), ..ServerState::default() };
         let shared = Arc::new(Shared {
             world,
@@ -62,14 +57,11 @@ impl Server {
             job,
             state: Mutex::new(state),
             answered: Condvar::new(),
-            unproven: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
         });
-        let accepting = shared.clone();
-        thread::Builder::new()
-            .name("ddp-server".into())
-            .spawn(move || accepting.accept(listener))
-            .map_err(failed)?;
+        let (here, serving) = (shared.clone(), shared.clone());
+        let serve = move |stream, unproven| serving.clone().serve(stream, unproven);
+        listener::listen(listener, "ddp-server", move || !here.deserted(), serve).map_err(failed)?;
         Ok(Server { shared })
     }
 
@@ -90,22 +82,6 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(self: Arc<Self>, listener: TcpListener) {
-        while !self.deserted() {
-            let Some(stream) = super::accept(&listener) else { continue };
-            if self.unproven.fetch_add(1, Ordering::Relaxed) >= MAX_UNPROVEN {
-                self.unproven.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let shared = self.clone();
-            let serving =
-                thread::Builder::new().name("ddp-server".into()).spawn(move || shared.serve(stream));
-            if serving.is_err() {
-                self.unproven.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    }
-
     /// Whether no rank is connected and none may join.
     fn deserted(&self) -> bool {
         let state = self.lock();
@@ -113,9 +89,9 @@ impl Shared {
     }
 
     /// Serves one connection until it ends.
-    fn serve(self: Arc<Self>, stream: TcpStream) {
+    fn serve(self: Arc<Self>, stream: TcpStream, unproven: Unproven) {
         let joined = self.admit(stream);
-        self.unproven.fetch_sub(1, Ordering::Relaxed);
+        drop(unproven);
         let Some((rank, mut reader)) = joined else { return };
         let reason = loop {
             match reader.next(None) {

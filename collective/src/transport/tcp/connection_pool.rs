@@ -14,7 +14,10 @@
 //! establishes a connection: the dialler sends it over the one connection that it keeps, and closes the
 //! others.
 
-use crate::{Error, Result, Secret, rendezvous::secret};
+use crate::{
+    Error, Result, Secret,
+    rendezvous::{listener, secret},
+};
 use std::{
     collections::HashMap,
     fmt,
@@ -22,15 +25,13 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
     time::{Duration, Instant},
 };
 
-/// Maximum number of connections that are being authenticated.
-const MAX_UNPROVEN: usize = 1024;
 const ACCEPTED: u8 = 0xdd;
 pub(crate) const CONFIRMED: u8 = 0xcc;
 /// Maximum time between checks of a waiting rank's deadline.
@@ -44,7 +45,6 @@ struct Shared {
     arrivals: Mutex<Arrivals>,
     arrived: Condvar,
     closing: AtomicBool,
-    unproven: AtomicUsize,
 }
 
 /// Accepts and opens this rank's data connections. Stops listening when dropped.
@@ -73,13 +73,12 @@ impl ConnectionPool {
     pub fn start(ip: IpAddr, rank: usize, secret: Secret) -> Result<Self> {
         let failed = |e| Error::io(format!("listen for data connections on {ip}"), &e);
         let listener = TcpListener::bind((ip, 0)).map_err(failed)?;
-        crate::rendezvous::tune_listener(&listener).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared::new(rank, secret));
-        let accepting = shared.clone();
-        thread::Builder::new()
-            .name("ddp-data".into())
-            .spawn(move || accepting.accept(listener))
+        let (open, receiving) = (shared.clone(), shared.clone());
+        // A peer that fails is unauthenticated, or a rank that will dial again.
+        let receive = move |stream, unproven| drop((receiving.receive(stream), unproven));
+        listener::listen(listener, "ddp-data", move || !open.closing.load(Ordering::Relaxed), receive)
             .map_err(failed)?;
         Ok(ConnectionPool { shared, address })
     }
@@ -138,7 +137,6 @@ impl Shared {
             arrivals: Mutex::default(),
             arrived: Condvar::new(),
             closing: AtomicBool::new(false),
-            unproven: AtomicUsize::new(0),
         }
     }
 
@@ -199,28 +197,9 @@ impl Shared {
         Ok(stream)
     }
 
-    fn accept(self: Arc<Self>, listener: TcpListener) {
-        while !self.closing.load(Ordering::Relaxed) {
-            let Some(stream) = crate::rendezvous::accept(&listener) else { continue };
-            if self.unproven.fetch_add(1, Ordering::Relaxed) < MAX_UNPROVEN {
-                let shared = self.clone();
-                let work = move || {
-                    // A peer that fails here is unauthenticated, or a rank that will dial again.
-                    let _ = shared.receive(stream);
-                    shared.unproven.fetch_sub(1, Ordering::Relaxed);
-                };
-                if thread::Builder::new().name("ddp-data".into()).spawn(work).is_ok() {
-                    continue;
-                }
-            }
-            self.unproven.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
     fn receive(&self, mut stream: TcpStream) -> Result<()> {
         let failed = |e| Error::io("accept a data connection", &e);
         let deadline = Instant::now() + secret::HANDSHAKE;
-        stream.set_nonblocking(false).map_err(failed)?;
         self.secret.answer(&mut stream, deadline)?;
         let (mut group, mut from, mut to) = ([0; 8], [0; 4], [0; 4]);
         secret::read_by(&mut stream, &mut group, deadline).map_err(failed)?;
