@@ -6,6 +6,10 @@ use std::fmt;
 /// Result of a collective operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Remedy for the usual cause of calls that differ.
+pub(crate) const UNEVEN: &str =
+    "if the ranks have different numbers of batches, shard the data with ShardedLoader";
+
 /// An error of a collective operation or the rendezvous.
 ///
 /// It is cloneable, because a failed group returns the first cause from every later call, and serialisable,
@@ -37,7 +41,10 @@ pub enum Error {
         absent: String,
     },
     /// Ranks made different calls.
-    #[error("collective mismatch: rank {rank_a} called {call_a}, but rank {rank_b} called {call_b}")]
+    #[error(
+        "collective mismatch: rank {rank_a} called {call_a}, but rank {rank_b} called {call_b}; {}",
+        UNEVEN
+    )]
     Mismatch {
         /// A rank.
         rank_a: usize,

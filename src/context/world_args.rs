@@ -3,7 +3,7 @@
 use crate::{
     context::values::positive,
     launch::world::Environment,
-    process::{console::eprint_line, exit, stop},
+    process::{console::eprint_line, exit},
 };
 use anyhow::{Result, bail};
 use collective::{InitMethod, Options, ProcessGroup, Transport};
@@ -78,11 +78,9 @@ impl WorldArgs {
         Ok(ProcessGroup::init(method, self.options(rank, options))?)
     }
 
-    /// Adds these flags, stop signals and waiting messages to `options`.
+    /// Adds these flags and messages about missing ranks to `options`.
     fn options(&self, rank: usize, options: Options) -> Options {
-        let options = options
-            .stop_requested(|| stop::requested() > 0)
-            .on_warning(move |warning| eprint_line(&format!("rank {rank}: {warning}")));
+        let options = options.on_warning(move |warning| eprint_line(&format!("rank {rank}: {warning}")));
         let options = match self.rendezvous_timeout {
             Some(seconds) => options.rendezvous_timeout(Duration::from_secs_f64(seconds)),
             None => options,

@@ -18,7 +18,7 @@ pub(super) fn prepared<M: LearnerModel>(
 ) -> Result<M> {
     let model = match config.sync_bn {
         // A separate group, so that its collectives do not queue behind gradient reductions.
-        true => convert_sync_batch_norm(model, &context.group().split(0, 0)?)?,
+        true => convert_sync_batch_norm(model, &context.group().duplicate("SyncBatchNorm")?)?,
         false => model,
     };
     let Some(path) = config.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };

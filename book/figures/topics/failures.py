@@ -6,7 +6,7 @@ CAUSES = [
     (("process exits", "or is killed"), ORANGE, ("closed connection: at once", "PeerLost names the rank")),
     (("process is stopped", "or hangs"), ORANGE, ("time limit of the call: 300 s", "Timeout names rank and call")),
     (("network", "is lost"), PURPLE, ("keep-alive probes: 5 to 7 s", "PeerLost names a rank beyond it")),
-    (("ranks make", "different calls"), BLUE, ("comparison: at once, or after 4 s", "Mismatch names both calls")),
+    (("ranks make", "different calls"), BLUE, ("comparison: at once, or in seconds", "Mismatch names both calls")),
     (("parameters", "differ"), BLUE, ("digests: after each epoch", "Diverged names the ranks")),
 ]
 

@@ -146,7 +146,7 @@ impl Reducer {
         check_embeddings(module, precision)?;
         let sender = match group.world_size() {
             1 => None,
-            _ => Some(BucketSender { group: group.split(0, group.rank() as i64)?, hook }),
+            _ => Some(BucketSender { group: group.duplicate("gradients")?, hook }),
         };
         // Hooks run on the host.
         let on_device =

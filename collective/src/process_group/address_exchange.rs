@@ -88,7 +88,6 @@ pub(super) fn start(
         world: config.world,
         job: config.job.clone(),
         member,
-        stop: options.stop.clone(),
         server: server.as_ref(),
     };
     let control = Control::join(stream, joining, wait)?;

@@ -34,6 +34,12 @@ impl CallQueue {
         state.next - 1
     }
 
+    /// Whether no call is queued or in progress.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.next == state.serving
+    }
+
     /// Waits for the calls ahead in the queue, each of which has a deadline.
     pub fn wait(&self, ticket: u64) -> CallPermit<'_> {
         let mut state = self.lock();

@@ -22,9 +22,6 @@ const KEPT: usize = 256;
 /// Time after which a waiting call is inquired about; doubled after each inquiry.
 const INQUIRY_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_INQUIRY_INTERVAL: Duration = Duration::from_secs(30);
-/// [`INQUIRY_INTERVAL`] and [`MAX_INQUIRY_INTERVAL`] in a process that was asked to stop.
-const URGENT_INTERVAL: Duration = Duration::from_millis(200);
-const MAX_URGENT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sender and receiver of a message, as ranks of the group.
 pub(super) type Endpoints = (usize, usize);
@@ -40,10 +37,6 @@ struct Entry {
     error: Option<String>,
     /// Time since the beginning of the call at which the next inquiry is due.
     ask_after: Duration,
-    /// Time of the last inquiry.
-    asked: Instant,
-    /// Time until the next inquiry in a process that was asked to stop.
-    urgent_after: Duration,
 }
 
 /// The calls of one group on this rank.
@@ -123,17 +116,14 @@ impl FlightRecorder {
         if entries.len() == KEPT {
             entries.pop_front();
         }
-        let begun = Instant::now();
         entries.push_back(Entry {
             call: call.clone(),
             message,
             at: SystemTime::now(),
-            begun,
+            begun: Instant::now(),
             took: None,
             error: None,
             ask_after: INQUIRY_INTERVAL,
-            asked: begun,
-            urgent_after: URGENT_INTERVAL,
         });
     }
 
@@ -149,18 +139,18 @@ impl FlightRecorder {
         self.lock().back().is_some_and(|entry| entry.took.is_none())
     }
 
-    /// Position of this rank relative to the collective `seq`; `counter` is the number of its last
-    /// collective.
-    pub fn place(&self, seq: Option<u64>, counter: u64) -> Place {
+    /// Position of this rank relative to the collective or message `seq`; `counter` is the number of the last
+    /// one.
+    pub fn place(&self, seq: u64, message: Option<Endpoints>, counter: u64) -> Place {
         let entries = self.lock();
-        let asked = entries.iter().rev().find(|entry| entry.message.is_none() && Some(entry.call.seq) == seq);
+        let asked = entries.iter().rev().find(|entry| (entry.message, entry.call.seq) == (message, seq));
         let last = entries.back();
         Place {
             asked: asked.map(|entry| entry.call.fingerprint()),
             seq: counter,
             last: last.map(|entry| entry.call.fingerprint()),
             inside: last.is_some_and(|entry| entry.took.is_none()),
-            closed: false,
+            ..Place::default()
         }
     }
 
@@ -172,18 +162,14 @@ impl FlightRecorder {
     }
 
     /// The call in progress, its endpoints if it is a message, and the time waited, if an inquiry is due.
-    pub fn stalled(&self, urgent: bool) -> Option<(Call, Option<Endpoints>, Duration)> {
+    pub fn stalled(&self) -> Option<(Call, Option<Endpoints>, Duration)> {
         let mut entries = self.lock();
         let entry = entries.back_mut().filter(|entry| entry.took.is_none())?;
         let waited = entry.begun.elapsed();
-        if urgent && entry.asked.elapsed() >= entry.urgent_after {
-            entry.urgent_after = (2 * entry.urgent_after).min(MAX_URGENT_INTERVAL);
-        } else if waited >= entry.ask_after {
-            entry.ask_after = waited + entry.ask_after.min(MAX_INQUIRY_INTERVAL);
-        } else {
+        if waited < entry.ask_after {
             return None;
         }
-        entry.asked = Instant::now();
+        entry.ask_after = waited + entry.ask_after.min(MAX_INQUIRY_INTERVAL);
         Some((entry.call.clone(), entry.message, waited))
     }
 

@@ -1,13 +1,17 @@
 //! State of a group that its arbiter watches: members, call counters, flight recorder, abort.
 
-use super::flight_recorder::{Endpoints, FlightRecord, FlightRecorder, microseconds};
+use super::{
+    call_queue::CallQueue,
+    family::Family,
+    flight_recorder::{Endpoints, FlightRecord, FlightRecorder, microseconds},
+};
 use crate::{
     Error,
     communicator::{Call, Communicator, World},
     rendezvous::{
         Arbiter, Watched,
         wait::{Callback, Report},
-        wire::{PendingCall, Place, Stall},
+        wire::{GroupProgress, PendingCall, Place, Stall},
     },
     transport::nccl::{DeviceSite, NcclWorker},
 };
@@ -16,7 +20,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -25,6 +29,9 @@ use std::{
 pub(super) struct GroupParts {
     /// 0 for the group of all ranks.
     pub group: u64,
+    /// Description for messages.
+    pub label: String,
+    pub family: Arc<Family>,
     /// World rank of every rank of the group.
     pub members: Vec<usize>,
     pub rank: usize,
@@ -48,6 +55,11 @@ pub(super) struct DeviceTransport {
 /// happen on the arbiter's own thread.
 pub(super) struct GroupState {
     pub group: u64,
+    label: String,
+    pub family: Arc<Family>,
+    pub queue: CallQueue,
+    /// Number of waits of the user's threads in calls.
+    waits: AtomicUsize,
     pub members: Vec<usize>,
     pub world: World,
     pub comm: Box<dyn Communicator>,
@@ -68,8 +80,13 @@ pub(super) struct GroupState {
 
 impl GroupState {
     pub fn new(parts: GroupParts) -> Self {
-        let GroupParts { group, members, rank, comm, timeout, flight_folder, report, .. } = parts;
+        let GroupParts { group, label, family, members, rank, comm, timeout, flight_folder, report, .. } =
+            parts;
         GroupState {
+            label,
+            family,
+            queue: CallQueue::default(),
+            waits: AtomicUsize::new(0),
             world: World { rank, size: members.len() },
             group,
             members,
@@ -114,8 +131,34 @@ impl GroupState {
             Some((from, to)) => vec![self.members[if from == self.world.rank { to } else { from }]],
             None => self.members.clone(),
         };
-        let (group, call, seconds) = (self.group, call.fingerprint(), waited.as_secs_f64());
-        Stall { group, members, call, direct: message.is_some(), seconds, expired, urgent: false }
+        let message = message.map(|(from, to)| (self.members[from], self.members[to]));
+        Stall {
+            group: self.group,
+            members,
+            call: call.fingerprint(),
+            message,
+            seconds: waited.as_secs_f64(),
+            expired,
+        }
+    }
+
+    /// Marks the current thread of the user as waiting in a call until the guard is dropped.
+    pub fn wait(self: &Arc<Self>) -> Waiting {
+        self.family.enter();
+        self.waits.fetch_add(1, Ordering::SeqCst);
+        Waiting(self.clone())
+    }
+
+    /// The call in progress, if a thread of the user waits for it.
+    pub fn waits(&self) -> Option<PendingCall> {
+        let (call, message) = self.recorder.pending()?;
+        let (group, label, direct) = (self.group, self.label.clone(), message.is_some());
+        let waits = self.waits.load(Ordering::SeqCst) > 0;
+        waits.then(|| PendingCall { group, label, call: call.fingerprint(), direct })
+    }
+
+    pub fn progress(&self) -> GroupProgress {
+        GroupProgress { group: self.group, idle: self.queue.is_idle(), seq: self.last_seq() }
     }
 
     /// Writes the flight record, once, if a folder is configured. A failure to write it is a warning, so that it
@@ -140,6 +183,15 @@ impl GroupState {
     }
 }
 
+/// Guard of a wait in a call.
+pub(super) struct Waiting(Arc<GroupState>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waits.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Watched for GroupState {
     fn id(&self) -> u64 {
         self.group
@@ -149,26 +201,20 @@ impl Watched for GroupState {
         self.seq.clone()
     }
 
-    fn place(&self, seq: Option<u64>) -> Place {
-        Place { closed: self.closed(), ..self.recorder.place(seq, self.last_seq()) }
+    fn place(&self, seq: u64, message: Option<(usize, usize)>) -> Place {
+        let rank = |member| self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX);
+        let message = message.map(|(from, to)| (rank(from), rank(to)));
+        let (waits, family) = self.family.position();
+        let last = match message {
+            Some(ends) => self.counted().get(&ends).copied().unwrap_or(0),
+            None => self.last_seq(),
+        };
+        Place { closed: self.closed(), waits, family, ..self.recorder.place(seq, message, last) }
     }
 
-    fn stalled(&self, urgent: bool) -> Option<Stall> {
-        let (call, message, waited) = self.recorder.stalled(urgent)?;
-        Some(Stall { urgent, ..self.stall(&call, message, waited, false) })
-    }
-
-    fn pending(&self) -> Option<PendingCall> {
-        let (call, message) = self.recorder.pending()?;
-        let message = message.map(|(from, to)| (self.members[from], self.members[to]));
-        let (group, members) = (self.group, self.members.clone());
-        Some(PendingCall { group, members, call: call.fingerprint(), message })
-    }
-
-    fn messages(&self) -> Vec<(u64, usize, usize, u64)> {
-        let number =
-            |(&(from, to), &seq): (&Endpoints, &u64)| (self.group, self.members[from], self.members[to], seq);
-        self.counted().iter().map(number).collect()
+    fn stalled(&self) -> Option<Stall> {
+        let (call, message, waited) = self.recorder.stalled()?;
+        Some(self.stall(&call, message, waited, false))
     }
 
     fn closed(&self) -> bool {

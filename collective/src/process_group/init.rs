@@ -66,7 +66,7 @@ impl ProcessGroup {
         match world_size {
             0 => Err(Error::Invalid("the world size is 0; it must be at least 1".into())),
             1 => Ok(vec![Self::alone(options)]),
-            size => in_process::open(size, options.stop.clone())?
+            size => in_process::open(size)?
                 .into_iter()
                 .enumerate()
                 .map(|(rank, member)| {
@@ -141,6 +141,23 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::all_reduce`], and of creating the new group's transport.
     pub fn split(&self, color: u64, key: i64) -> Result<ProcessGroup> {
+        self.derive(color, key, None)
+    }
+
+    /// Creates a group of the same ranks, whose calls do not queue behind those of this one.
+    ///
+    /// `purpose` describes it in messages, such as `gradients`. The duplicate is for the thread that uses this
+    /// group, and for background calls: if two ranks wait for each other in a group and its duplicate, all calls
+    /// fail as a mismatch. Once two threads of a rank have used the family, such waits end with their time-out.
+    /// A group for another thread is made by [`split`](ProcessGroup::split).
+    ///
+    /// # Errors
+    /// Those of [`ProcessGroup::split`].
+    pub fn duplicate(&self, purpose: &str) -> Result<ProcessGroup> {
+        self.derive(0, 0, Some(purpose))
+    }
+
+    fn derive(&self, color: u64, key: i64, purpose: Option<&str>) -> Result<ProcessGroup> {
         self.with_permit(|group| {
             let shared = &group.shared;
             let mine = [color as i64, key];
@@ -159,7 +176,11 @@ impl ProcessGroup {
             let id = digest.iter().take(8).fold(0u64, |id, byte| id << 8 | u64::from(*byte)).max(1);
             let me = shared.state.members[shared.state.world.rank];
             let rank = members.iter().position(|member| *member == me).unwrap_or_default();
-            let parts = shared.topology.open(id, members, rank)?;
+            let mut parts = shared.topology.open(id, members, rank)?;
+            if let Some(purpose) = purpose {
+                parts.label = format!("the group of {purpose}");
+                parts.family = shared.state.family.clone();
+            }
             let part = ProcessGroup::new(shared.topology.clone(), parts);
             part.attach_like(group)?;
             Ok(part)

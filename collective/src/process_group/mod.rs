@@ -5,6 +5,7 @@ mod call_queue;
 mod collectives;
 mod device;
 pub(crate) mod explain;
+mod family;
 mod flight_recorder;
 mod group_state;
 mod init;
@@ -39,6 +40,11 @@ use topology::Topology;
 /// Every rank must call the same collectives in the same order. If one does not, every rank's call fails
 /// with an error that shows both sides. If a rank fails or exits, every call fails with that first cause,
 /// and so do all later calls. Dropping the last handle announces a clean exit.
+///
+/// A group and its [duplicates](ProcessGroup::duplicate) form a family. Two ranks that wait for each other in
+/// different groups of a family are a mismatch, too, and fail after about half a second. Calls of other groups,
+/// such as those that [`split`](ProcessGroup::split) makes, are never compared: another thread may still make the
+/// call that a rank waits for. They end with their time-out.
 pub struct ProcessGroup {
     shared: Arc<SharedGroup>,
     /// Whether the thread that uses this handle holds the call permit.
@@ -89,9 +95,7 @@ impl ProcessGroup {
 
     /// The key-value store that all ranks of the job share, as PyTorch's `TCPStore`.
     ///
-    /// All groups of the job have the same store. A key and its value may have 512 KiB together. A
-    /// [`Store::get`] fails as a mismatch before its time-out if no rank can set the key any more, because
-    /// all others wait in collectives. [`Store::try_get`] does not wait.
+    /// All groups of the job have the same store. A key and its value may have 512 KiB together.
     ///
     /// ```
     /// # use collective::{Options, ProcessGroup};
@@ -124,10 +128,7 @@ impl ProcessGroup {
     /// groups. Dropping all handles has the same effect.
     pub fn destroy(self) {
         // Fails only if this thread is inside a call of the group, which then fails, too.
-        let turn = {
-            let _waiting = self.shared.waiting();
-            self.shared.queue.take()
-        };
+        let turn = self.shared.state.queue.take();
         self.shared.state.destroyed.store(true, Ordering::Release);
         self.detach();
         match &self.shared.arbiter {
@@ -153,10 +154,8 @@ impl ProcessGroup {
         if self.has_permit {
             return act(self);
         }
-        let _permit = {
-            let _waiting = self.shared.waiting();
-            self.shared.queue.take()?
-        };
+        let _waiting = self.shared.state.wait();
+        let _permit = self.shared.state.queue.take()?;
         act(&ProcessGroup { shared: self.shared.clone(), has_permit: true })
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Result, Secret,
-    rendezvous::wait::{Callback, Report, StopQuery},
+    rendezvous::wait::{Callback, Report},
     transport::Transport,
 };
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
@@ -35,7 +35,6 @@ pub struct Options {
     pub(crate) host_id: Option<String>,
     pub(crate) group_name: Option<String>,
     pub(crate) report: Option<Report>,
-    pub(crate) stop: Option<StopQuery>,
     /// Whether `rendezvous_timeout` was set by the caller.
     rendezvous_timeout_chosen: bool,
 }
@@ -54,7 +53,6 @@ impl Default for Options {
             host_id: None,
             group_name: None,
             report: None,
-            stop: None,
             rendezvous_timeout_chosen: false,
         }
     }
@@ -107,15 +105,6 @@ impl Options {
     /// connects to the same address is refused with an error that names both jobs.
     pub fn group_name(mut self, name: impl Into<String>) -> Self {
         self.group_name = Some(name.into());
-        self
-    }
-
-    /// Sets a function that returns whether this process was asked to stop.
-    ///
-    /// For example by a signal. While it returns true, a waiting call is checked for a deadlock at once instead of
-    /// after four seconds. It is called ten times a second on a background thread and must not block.
-    pub fn stop_requested(mut self, asked: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.stop = Some(Callback(Arc::new(asked)));
         self
     }
 

@@ -1,7 +1,6 @@
 //! State shared by all handles of a process group, and execution of a call: number, record, deadline, failure.
 
 use super::{
-    call_queue::CallQueue,
     flight_recorder::Endpoints,
     group_state::{GroupParts, GroupState},
     topology::Topology,
@@ -9,10 +8,7 @@ use super::{
 use crate::{
     DType, Element, Error, ReduceOp, Result,
     communicator::{Call, Communicator},
-    rendezvous::{
-        Arbiter, Watched,
-        callers::{Waiting, Worker},
-    },
+    rendezvous::{Arbiter, Watched},
 };
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
@@ -22,21 +18,14 @@ use std::{
 /// A job of the group's worker thread.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
-/// The group's worker thread and its job queue.
-pub(super) struct JobQueue {
-    pub jobs: Sender<Job>,
-    /// Its registration with the arbiter, if the group has one.
-    pub worker: Option<Worker>,
-}
-
 /// State shared by all handles of a process group.
 pub(super) struct SharedGroup {
     /// Dropped before the transport, so that the exit is announced before the data connections close.
     pub arbiter: Option<Arc<dyn Arbiter>>,
     pub topology: Arc<Topology>,
     pub state: Arc<GroupState>,
-    pub queue: CallQueue,
-    pub jobs: Mutex<Option<JobQueue>>,
+    /// Queue of the group's worker thread.
+    pub jobs: Mutex<Option<Sender<Job>>>,
     /// First cause of failure of a group without an arbiter.
     ended: Mutex<Option<Error>>,
 }
@@ -70,18 +59,12 @@ impl SharedGroup {
     pub fn new(topology: Arc<Topology>, parts: GroupParts) -> Self {
         let arbiter = parts.arbiter.clone();
         let state = Arc::new(GroupState::new(parts));
+        state.family.add(&state);
         if let Some(arbiter) = &arbiter {
             let watched: Arc<dyn Watched> = state.clone();
             arbiter.watch(&watched);
         }
-        SharedGroup {
-            arbiter,
-            topology,
-            state,
-            queue: CallQueue::default(),
-            jobs: Mutex::new(None),
-            ended: Mutex::new(None),
-        }
+        SharedGroup { arbiter, topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
     }
 
     /// Validates a rank that a caller passed.
@@ -153,11 +136,6 @@ impl SharedGroup {
         self.record(&call, Some((from, to)), || act(self.state.comm.as_ref(), &call))
     }
 
-    /// Marks the current thread as waiting until the guard is dropped.
-    pub fn waiting(&self) -> Option<Waiting<'_>> {
-        self.arbiter.as_ref().map(|arbiter| arbiter.callers().wait())
-    }
-
     /// Runs a call and records it. `message` is set for a message between two ranks.
     fn record<R>(
         &self,
@@ -165,13 +143,9 @@ impl SharedGroup {
         message: Option<Endpoints>,
         act: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        // In this order, so that a thread that counts as waiting always has its call recorded.
         self.state.recorder.enter(call, message);
-        let waiting = self.waiting();
         let begun = Instant::now();
-        let result = act();
-        drop(waiting);
-        let result = result.map_err(|error| self.settle(call, message, begun, error));
+        let result = act().map_err(|error| self.settle(call, message, begun, error));
         self.state.recorder.leave(result.as_ref().err());
         if let Err(error) = &result {
             self.state.write_flight_record(error);

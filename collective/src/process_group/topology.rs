@@ -1,6 +1,6 @@
 //! Placement of a job's ranks on machines, and the choice of a group's transport.
 
-use super::group_state::GroupParts;
+use super::{family::Family, group_state::GroupParts};
 use crate::{
     Error, Options, Result,
     communicator::{Communicator, Solo},
@@ -65,7 +65,12 @@ impl Topology {
         arbiter: Option<Arc<dyn Arbiter>>,
     ) -> GroupParts {
         let Options { timeout, flight_folder, report, .. } = self.options().clone();
-        GroupParts { group, members, rank, comm, arbiter, timeout, flight_folder, report }
+        let label = match group {
+            0 => "the group of all ranks".into(),
+            group => format!("group {group:016x}"),
+        };
+        let family = Arc::<Family>::default();
+        GroupParts { group, label, family, members, rank, comm, arbiter, timeout, flight_folder, report }
     }
 
     /// A group of `members`, given by world rank, in which this rank is number `rank`.

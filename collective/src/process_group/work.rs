@@ -1,20 +1,14 @@
 //! Collectives in the background: one worker thread per group runs them in the order in which they were
 //! started, in sequence with the blocking ones.
 
-use super::{
-    ProcessGroup,
-    shared_group::{Job, JobQueue},
-};
-use crate::{
-    Element, Error, ReduceOp, Result,
-    rendezvous::callers::{Callers, Worker},
-};
+use super::{ProcessGroup, group_state::GroupState, shared_group::Job};
+use crate::{Element, Error, ReduceOp, Result};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, PoisonError,
-        mpsc::{Receiver, TryRecvError, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread,
 };
@@ -24,8 +18,8 @@ use std::{
 pub struct Work<R> {
     result: Receiver<Result<R>>,
     early: Option<Result<R>>,
-    /// Registers the wait, so that the arbiter can see it.
-    callers: Option<Arc<Callers>>,
+    /// The group in which [`Work::wait`] waits.
+    group: Arc<GroupState>,
 }
 
 impl<R> fmt::Debug for Work<R> {
@@ -44,7 +38,7 @@ impl<R> Work<R> {
     /// # Errors
     /// The operation's error, or [`Error::Invalid`] if it panicked.
     pub fn wait(self) -> Result<R> {
-        let _waiting = self.callers.as_ref().map(|callers| callers.wait());
+        let _waiting = self.group.wait();
         self.early.unwrap_or_else(|| self.result.recv().unwrap_or_else(|_| vanished()))
     }
 
@@ -86,22 +80,16 @@ impl ProcessGroup {
         act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
     ) -> Result<Work<R>> {
         let (done, result) = channel();
-        let callers = self.shared.arbiter.as_ref().map(|arbiter| arbiter.callers().clone());
         // Ticket and place in the worker's queue must be in one order.
         let mut jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = match &mut *jobs {
             Some(queue) => queue,
-            none => none.insert(worker(callers.clone())?),
+            none => none.insert(worker()?),
         };
-        // Counted before the caller can wait for it, because the worker may make calls until it is done.
-        let outstanding = queue.worker.as_ref().map(Worker::job);
         let group = ProcessGroup { shared: self.shared.clone(), has_permit: true };
-        let ticket = self.shared.queue.ticket();
+        let ticket = self.shared.state.queue.ticket();
         let job: Job = Box::new(move || {
-            let turn = {
-                let _waiting = group.shared.waiting();
-                group.shared.queue.wait(ticket)
-            };
+            let turn = group.shared.state.queue.wait(ticket);
             let outcome = catch_unwind(AssertUnwindSafe(|| act(&group)));
             drop(turn);
             if outcome.is_err() {
@@ -113,13 +101,12 @@ impl ProcessGroup {
                 // The receiver may have been dropped.
                 let _ = done.send(result);
             }
-            drop(outstanding);
         });
-        if let Err(unsent) = queue.jobs.send(job) {
+        if let Err(unsent) = queue.send(job) {
             // The worker ends only with the group; run the job here so that its ticket is served.
             (unsent.0)();
         }
-        Ok(Work { result, early: None, callers })
+        Ok(Work { result, early: None, group: self.shared.state.clone() })
     }
 
     /// [`ProcessGroup::all_reduce`] in the background; `wait` returns the buffer.
@@ -163,19 +150,12 @@ impl ProcessGroup {
     }
 }
 
-/// Starts a worker thread and registers it with `callers`.
-fn worker(callers: Option<Arc<Callers>>) -> Result<JobQueue> {
+/// Starts a worker thread.
+fn worker() -> Result<Sender<Job>> {
     let (jobs, waiting) = channel::<Job>();
-    let worker = callers.as_ref().map(|callers| callers.worker());
-    let own = worker.clone();
     thread::Builder::new()
         .name("ddp-worker".into())
-        .spawn(move || {
-            if let (Some(own), Some(callers)) = (own, callers) {
-                own.adopt(&callers);
-            }
-            waiting.into_iter().for_each(|job| job());
-        })
+        .spawn(move || waiting.into_iter().for_each(|job| job()))
         .map_err(|e| Error::io("start the group's worker thread", &e))?;
-    Ok(JobQueue { jobs, worker })
+    Ok(jobs)
 }

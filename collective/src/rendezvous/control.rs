@@ -2,12 +2,11 @@
 
 use super::{
     Arbiter, Secret, Watched,
-    callers::Callers,
     control_client::{ClientState, ControlClient},
     secret::HANDSHAKE,
     server::Server,
     store::unset,
-    wait::{RendezvousWait, StopQuery},
+    wait::RendezvousWait,
     wire::{Hello, Member, Request, Stall},
 };
 use crate::{Error, Result};
@@ -95,7 +94,6 @@ pub(crate) struct Joining<'a> {
     pub world: usize,
     pub job: Option<String>,
     pub member: Member,
-    pub stop: Option<StopQuery>,
     /// The server, in rank 0's process. It names the missing ranks in errors.
     pub server: Option<&'a Server>,
 }
@@ -105,7 +103,7 @@ pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> 
     let soon = Instant::now() + Duration::from_secs(1);
     let mut stream = attempt(address, soon).ok()?;
     secret.dial(&mut stream, soon).ok()?;
-    let client = ControlClient::start(0, stream, None).ok()?;
+    let client = ControlClient::start(0, stream).ok()?;
     client.send(&Request::Hello(Hello::new(0, job)));
     // A process of the same job receives no answer.
     let refusal = client.wait(Instant::now() + Duration::from_millis(500), |_| None::<()>).err();
@@ -120,10 +118,10 @@ impl Control {
     /// # Errors
     /// The server's refusal, or [`Error::Rendezvous`] if not all ranks have joined in time.
     pub fn join(stream: TcpStream, joining: Joining<'_>, wait: &mut RendezvousWait) -> Result<Self> {
-        let Joining { rank, world, job, member, stop, server } = joining;
+        let Joining { rank, world, job, member, server } = joining;
         let failed = |e| Error::io("join the rendezvous", &e);
         let address = stream.peer_addr().map_err(failed)?.to_string();
-        let client = ControlClient::start(rank, stream, stop).map_err(failed)?;
+        let client = ControlClient::start(rank, stream).map_err(failed)?;
         // From here on, the drop of `control` ends the thread.
         let mut control = Control { client, members: Vec::new(), address };
         control.client.send(&Request::Hello(Hello::new(rank, job)));
@@ -203,8 +201,6 @@ impl Control {
     /// The server's answer to a request for `key`, if it arrives in time. With `wait`, the server answers
     /// when the key is set.
     pub(super) fn ask(&self, key: &str, wait: bool, deadline: Instant) -> Result<Option<Option<Vec<u8>>>> {
-        let callers = &self.client.callers;
-        let _waiting = if wait { callers.wait_for_key(key) } else { callers.wait() };
         let id = self.client.requests.fetch_add(1, Ordering::Relaxed);
         self.client.send(&Request::Get { id, key: key.into(), wait });
         self.client.wait(deadline, |state| state.values.remove(&id))
@@ -231,10 +227,6 @@ impl Arbiter for Control {
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));
         state.counters.insert(group.id(), group.counter());
-    }
-
-    fn callers(&self) -> &Arc<Callers> {
-        &self.client.callers
     }
 
     fn group_closed(&self) {

@@ -1,11 +1,9 @@
 //! A rank's connection to the server, and the background thread that receives the server's messages.
 
 use super::{
-    Watched, abort_all, activity,
-    callers::Callers,
+    Watched, abort_all,
     frame::{FrameReader, Next, write_frame},
     tune_control,
-    wait::{Callback, StopQuery},
     wire::{Event, Member, Place, Request},
 };
 use crate::{Error, Result};
@@ -47,9 +45,6 @@ pub struct ControlClient {
     changed: Condvar,
     poisoned: AtomicBool,
     pub requests: AtomicU64,
-    pub callers: Arc<Callers>,
-    /// Tells whether this process was asked to stop.
-    stop: Option<StopQuery>,
 }
 
 impl ControlClient {
@@ -57,7 +52,7 @@ impl ControlClient {
     ///
     /// # Errors
     /// If the connection cannot be configured or the thread cannot be started.
-    pub fn start(rank: usize, stream: TcpStream, stop: Option<StopQuery>) -> io::Result<Arc<Self>> {
+    pub fn start(rank: usize, stream: TcpStream) -> io::Result<Arc<Self>> {
         tune_control(&stream)?;
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let stream = Arc::new(stream);
@@ -69,8 +64,6 @@ impl ControlClient {
             changed: Condvar::new(),
             poisoned: AtomicBool::new(false),
             requests: AtomicU64::new(0),
-            callers: Arc::default(),
-            stop,
         });
         let listening = client.clone();
         thread::Builder::new().name("ddp-control".into()).spawn(move || listening.listen(reader))?;
@@ -153,8 +146,7 @@ impl ControlClient {
                 Ok(Next::Closed) => break "its process ended".to_string(),
                 Err(error) => break format!("the connection to it broke ({error})"),
             }
-            let urgent = self.stop.as_ref().is_some_and(|Callback(asked)| asked());
-            for stall in self.groups().iter().filter_map(|group| group.stalled(urgent)) {
+            for stall in self.groups().iter().filter_map(|group| group.stalled()) {
                 self.send(&Request::Stall(stall));
             }
         };
@@ -178,22 +170,16 @@ impl ControlClient {
             Event::Value { id, value } => {
                 self.lock().values.insert(id, value);
             }
-            Event::Where { inquiry, group, seq } => {
+            Event::Where { inquiry, group, seq, message } => {
                 // Read before the groups: a group with a counter that is missing there was dropped.
-                let counter = self.lock().counters.get(&group).map(|last| last.load(Ordering::Relaxed));
+                let counter = self.lock().counters.get(&group).filter(|_| message.is_none()).cloned();
+                let counter = counter.map(|last| last.load(Ordering::Relaxed));
                 let groups = self.groups();
-                let place =
-                    groups.iter().find(|watched| watched.id() == group).map(|watched| watched.place(seq));
-                let gone = || {
-                    let (seq, closed) = (counter.unwrap_or(0), counter.is_some());
-                    Place { asked: None, seq, last: None, inside: false, closed }
-                };
+                let place = groups.iter().find(|watched| watched.id() == group);
+                let place = place.map(|watched| watched.place(seq, message));
+                let gone =
+                    || Place { seq: counter.unwrap_or(0), closed: counter.is_some(), ..Place::default() };
                 self.send(&Request::Here { inquiry, place: place.unwrap_or_else(gone) });
-            }
-            Event::Survey { inquiry } => {
-                let counters = self.lock().counters.clone();
-                let activity = activity::gather(&self.callers, &self.groups(), &counters);
-                self.send(&Request::Activity { inquiry, activity });
             }
             Event::Left { rank } => {
                 self.lock().left.insert(rank);

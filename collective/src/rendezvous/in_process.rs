@@ -1,13 +1,10 @@
 //! Control plane of ranks that are threads of one process, without a network: the counterpart of the server.
 
 use super::{
-    Arbiter, PEER_LOSS_GRACE, Watched, abort_all, activity,
-    callers::Callers,
-    deadlock::{DEADLOCK_AFTER, deadlock, same_moment},
+    Arbiter, PEER_LOSS_GRACE, Watched, abort_all,
     diagnosis::{contradiction, timeout},
     store::{HashStore, Store},
-    wait::{Callback, StopQuery},
-    wire::{Activity, Stall},
+    wire::{Place, Stall},
 };
 use crate::{
     Error, Result,
@@ -43,11 +40,7 @@ struct JobState {
 struct LocalJob {
     state: Mutex<JobState>,
     changed: Condvar,
-    /// The calling threads of each rank.
-    callers: Vec<Arc<Callers>>,
     store: HashStore,
-    /// Tells whether this process was asked to stop.
-    stop: Option<StopQuery>,
 }
 
 /// One rank's handle. Dropping it announces a clean exit.
@@ -63,9 +56,8 @@ impl fmt::Debug for LocalMember {
 }
 
 /// Creates the handles of `world` ranks.
-pub(crate) fn open(world: usize, stop: Option<StopQuery>) -> Result<Vec<LocalMember>> {
-    let callers = (0..world).map(|_| Arc::default()).collect();
-    let job = Arc::new(LocalJob { callers, stop, ..LocalJob::default() });
+pub(crate) fn open(world: usize) -> Result<Vec<LocalMember>> {
+    let job = Arc::<LocalJob>::default();
     let watching = Arc::downgrade(&job);
     thread::Builder::new()
         .name("ddp-in-process".into())
@@ -92,63 +84,45 @@ impl LocalJob {
     }
 
     fn check_stalls(&self) {
-        let urgent = self.stop.as_ref().is_some_and(|Callback(asked)| asked());
         for (rank, group) in self.groups() {
-            if let Some(stall) = group.stalled(urgent) {
+            if let Some(stall) = group.stalled() {
                 self.judge(rank, &stall);
             }
         }
     }
 
     fn judge(&self, asker: usize, stall: &Stall) {
-        let seq = (!stall.direct).then_some(stall.call.seq);
-        let state = self.lock();
-        let (counters, gone) = (state.counters.clone(), state.left.clone());
-        drop(state);
-        // Read after the counters: a group with a counter that is missing here was dropped.
-        let groups = self.groups();
-        let here = groups.iter().filter(|(_, group)| group.id() == stall.group);
-        let places: HashMap<_, _> = here.map(|(rank, group)| (*rank, group.place(seq))).collect();
-        let left = |rank| {
-            let last = counters.get(&(rank, stall.group)).map(|counter| counter.load(Ordering::Relaxed));
-            let dropped = !stall.direct && last.is_some() && !places.contains_key(&rank);
-            let behind = stall.direct || last.unwrap_or(0) < stall.call.seq;
-            behind && (dropped || gone.contains(&rank))
-        };
-        let mut cause = contradiction(asker, stall, left, &places);
-        if stall.expired || stall.urgent || stall.seconds >= DEADLOCK_AFTER.as_secs_f64() {
-            cause = cause.or_else(|| self.deadlock());
+        let mut cause = self.contradiction(asker, stall);
+        if cause.is_some() {
+            cause = self.contradiction(asker, stall).filter(|again| cause.as_ref() == Some(again));
         }
         if stall.expired {
-            cause = cause.or_else(|| Some(timeout(stall, &places)));
+            cause = cause.or_else(|| Some(timeout(stall, &self.places(stall))));
         }
         if let Some(error) = cause {
             self.poison(error);
         }
     }
 
-    /// The mismatch of a deadlock, if two consecutive surveys agree.
-    fn deadlock(&self) -> Option<Error> {
-        let (first, second) = (self.activities(), self.activities());
-        if !same_moment(&first, &second) {
-            return None;
-        }
-        deadlock(&second, |key| matches!(self.store.try_get(key), Ok(Some(_))))
+    fn places(&self, stall: &Stall) -> HashMap<usize, Place> {
+        let groups = self.groups();
+        let here = groups.iter().filter(|(_, group)| group.id() == stall.group);
+        here.map(|(rank, group)| (*rank, group.place(stall.call.seq, stall.message))).collect()
     }
 
-    /// The activities of all ranks that have not left.
-    fn activities(&self) -> HashMap<usize, Activity> {
-        let groups = self.groups();
+    fn contradiction(&self, asker: usize, stall: &Stall) -> Option<Error> {
         let state = self.lock();
-        let here = (0..self.callers.len()).filter(|rank| !state.left.contains(rank));
-        here.map(|rank| {
-            let own = groups.iter().filter(|(owner, _)| *owner == rank);
-            let groups: Vec<_> = own.map(|(_, group)| group.clone()).collect();
-            let counters = state.counters.iter().filter(|((owner, _), _)| *owner == rank);
-            let counters = counters.map(|((_, group), last)| (*group, last.clone())).collect();
-            (rank, activity::gather(&self.callers[rank], &groups, &counters))
-        })
-        .collect()
+        let (counters, gone) = (state.counters.clone(), state.left.clone());
+        drop(state);
+        // Read after the counters: a group with a counter that is missing here was dropped.
+        let places = self.places(stall);
+        let left = |rank| {
+            let last = counters.get(&(rank, stall.group)).map(|counter| counter.load(Ordering::Relaxed));
+            let dropped = stall.message.is_none() && last.is_some() && !places.contains_key(&rank);
+            let behind = stall.message.is_some() || last.unwrap_or(0) < stall.call.seq;
+            behind && (dropped || gone.contains(&rank))
+        };
+        contradiction(asker, stall, left, &places)
     }
 
     fn poison(&self, error: Error) {
@@ -198,7 +172,6 @@ impl Store for LocalMember {
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        let _waiting = self.callers().wait_for_key(key);
         self.job.store.get_unless(key, timeout, || self.cause())
     }
 }
@@ -241,10 +214,6 @@ impl Arbiter for LocalMember {
         state.groups.retain(|(_, group)| group.strong_count() > 0);
         state.groups.push((self.rank, Arc::downgrade(group)));
         state.counters.insert((self.rank, group.id()), group.counter());
-    }
-
-    fn callers(&self) -> &Arc<Callers> {
-        &self.job.callers[self.rank]
     }
 
     fn group_closed(&self) {

@@ -6,14 +6,11 @@
 //!
 //! Connections are authenticated before any data is accepted ([`secret`]).
 
-mod activity;
 pub mod address;
-pub(crate) mod callers;
 pub mod channel;
 pub(crate) mod config;
 pub(crate) mod control;
 mod control_client;
-pub(crate) mod deadlock;
 pub(crate) mod diagnosis;
 pub(crate) mod frame;
 pub(crate) mod in_process;
@@ -31,7 +28,6 @@ pub use method::InitMethod;
 pub use secret::Secret;
 
 use crate::Error;
-use callers::Callers;
 use rustix::net::sockopt;
 use std::{
     fmt, io,
@@ -39,21 +35,17 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
-use wire::{PendingCall, Place, Stall};
+use wire::{Place, Stall};
 
 /// State of a group at its arbiter.
 pub(crate) trait Watched: Send + Sync {
     fn id(&self) -> u64;
     /// Number of the last collective; outlives the group.
     fn counter(&self) -> Arc<AtomicU64>;
-    /// This rank's position relative to the collective `seq`, or to a message between two ranks.
-    fn place(&self, seq: Option<u64>) -> Place;
-    /// A waiting call for which an inquiry is due; `urgent` if this process was asked to stop.
-    fn stalled(&self, urgent: bool) -> Option<Stall>;
-    /// The call in progress on this rank.
-    fn pending(&self) -> Option<PendingCall>;
-    /// Numbers of the last messages, by group, sender and receiver.
-    fn messages(&self) -> Vec<(u64, usize, usize, u64)>;
+    /// This rank's position relative to the collective `seq`, or to that message between two world ranks.
+    fn place(&self, seq: u64, message: Option<(usize, usize)>) -> Place;
+    /// A waiting call for which an inquiry is due.
+    fn stalled(&self) -> Option<Stall>;
     /// Whether the group was destroyed on this rank.
     fn closed(&self) -> bool;
     /// Fails the waiting call after a failure of the job. Never waits for another rank or a disk.
@@ -78,8 +70,6 @@ pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
     fn expire(&self, stall: Stall, error: Error) -> Error;
     /// Registers a group, which is then aborted when the job fails.
     fn watch(&self, group: &Arc<dyn Watched>);
-    /// The calling threads of this rank.
-    fn callers(&self) -> &Arc<Callers>;
     /// Leaves the job if all groups of this rank are closed.
     fn group_closed(&self);
     /// Announces a clean exit. Idempotent.

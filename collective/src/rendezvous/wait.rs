@@ -27,8 +27,6 @@ impl<F: ?Sized> fmt::Debug for Callback<F> {
 
 /// Called with problems that do not fail a call, such as ranks that are missing while `init` waits.
 pub(crate) type Report = Callback<dyn Fn(&Error) + Send + Sync>;
-/// Returns whether this process was asked to stop.
-pub(crate) type StopQuery = Callback<dyn Fn() -> bool + Send + Sync>;
 
 /// The wait of one `init`.
 pub(crate) struct RendezvousWait {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// Version of these messages and of the data between ranks. Different versions refuse each other.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// The first message of a rank. Its format is the same in every version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,12 +52,12 @@ pub(crate) struct Member {
     pub transport: String,
 }
 
-/// A rank's position in a group, as the answer to an inquiry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A rank's position in a group and its family, as the answer to an inquiry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// Its call with the requested number, if it has made and still keeps it.
     pub asked: Option<Fingerprint>,
-    /// Number of its last collective in the group, kept or not.
+    /// Number of its last collective in the group, kept or not, or of the last message between the two ranks.
     pub seq: u64,
     /// Its last call.
     pub last: Option<Fingerprint>,
@@ -65,33 +65,31 @@ pub(crate) struct Place {
     pub inside: bool,
     /// Whether it has destroyed or dropped the group.
     pub closed: bool,
+    /// The call in a group of the family in which it waits.
+    pub waits: Option<PendingCall>,
+    /// Its progress in every group of the family.
+    pub family: Vec<GroupProgress>,
 }
 
-/// A call in progress on a rank.
+/// The call in which a rank's thread waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingCall {
     pub group: u64,
-    /// World ranks of the group.
-    pub members: Vec<usize>,
+    /// Description of the group, for messages.
+    pub label: String,
     pub call: Fingerprint,
-    /// Sender and receiver of a message, as world ranks.
-    pub message: Option<(usize, usize)>,
+    /// Whether it is a message between two ranks.
+    pub direct: bool,
 }
 
-/// What a rank is doing in all its groups, for [`deadlock`](super::deadlock).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Activity {
-    /// Whether all calling threads wait. If not, the rank computes, and the lists are empty.
-    pub waiting: bool,
-    /// Incremented whenever a thread begins or ends a wait.
-    pub transitions: u64,
-    pub calls: Vec<PendingCall>,
-    /// Store keys that threads wait for.
-    pub keys: Vec<String>,
-    /// Number of the last collective, by group.
-    pub counters: Vec<(u64, u64)>,
-    /// Number of the last message, by group, sender and receiver (world ranks).
-    pub messages: Vec<(u64, usize, usize, u64)>,
+/// How far a rank has come in a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GroupProgress {
+    pub group: u64,
+    /// Number of its last collective.
+    pub seq: u64,
+    /// Whether no call is queued or in progress, also not in the background.
+    pub idle: bool,
 }
 
 /// A call that has waited for long.
@@ -101,13 +99,11 @@ pub(crate) struct Stall {
     /// World ranks of the group.
     pub members: Vec<usize>,
     pub call: Fingerprint,
-    /// Whether it is a message between two ranks, which is not numbered among the collectives.
-    pub direct: bool,
+    /// World ranks of sender and receiver of a message, which is not numbered among the collectives.
+    pub message: Option<(usize, usize)>,
     pub seconds: f64,
     /// The deadline has passed: a diagnosis is due now.
     pub expired: bool,
-    /// The rank was asked to stop: a check for deadlock is due now.
-    pub urgent: bool,
 }
 
 /// Message from a rank to the server.
@@ -148,11 +144,6 @@ pub(crate) enum Request {
         inquiry: u64,
         place: Place,
     },
-    /// Answer to [`Event::Survey`].
-    Activity {
-        inquiry: u64,
-        activity: Activity,
-    },
     /// This rank exits cleanly, after these last calls: group and number.
     Goodbye {
         calls: Vec<(u64, u64)>,
@@ -173,11 +164,8 @@ pub(crate) enum Event {
     Where {
         inquiry: u64,
         group: u64,
-        seq: Option<u64>,
-    },
-    /// Asks for the rank's activity.
-    Survey {
-        inquiry: u64,
+        seq: u64,
+        message: Option<(usize, usize)>,
     },
     /// A rank has exited cleanly.
     Left {

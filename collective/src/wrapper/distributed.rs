@@ -71,7 +71,7 @@ impl<M: Module> DistributedDataParallel<M> {
         let mut module = module_state::broadcast(module, group, 0)?;
         if options.sync_batch_norm {
             // A separate group, so that statistics never wait behind gradients.
-            module = convert_sync_batch_norm(module, &group.split(0, group.rank() as i64)?)?;
+            module = convert_sync_batch_norm(module, &group.duplicate("SyncBatchNorm")?)?;
         }
         let engine = Engine::new(&module, group, &device, options)?;
         Ok(Self { inner: Wrapped { module, engine, unchecked: None } })

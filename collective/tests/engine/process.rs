@@ -7,7 +7,6 @@ use std::{
     env,
     io::{BufRead, BufReader},
     process::{Child, ChildStdout, Command, Stdio},
-    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
@@ -56,23 +55,12 @@ fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-static ASKED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn asked_to_stop(_signal: i32) {
-    ASKED.store(true, Ordering::SeqCst);
-}
-
 /// Training steps with their own group, then the calls at the end of an epoch; half as many steps on the last rank.
-///
-/// SIGTERM sets a flag that is checked after a step.
 fn uneven_steps(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
-    // SAFETY: the handler only sets a flag.
-    unsafe { libc::signal(libc::SIGTERM, asked_to_stop as extern "C" fn(i32) as libc::sighandler_t) };
     let options = Options::default().transport(transport.parse()?).timeout(timeout);
-    let options = options.stop_requested(|| ASKED.load(Ordering::SeqCst));
     let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
     println!("JOINED {}", group.transport());
-    let gradients = group.split(0, 0)?;
+    let gradients = group.duplicate("gradients")?;
     let last = group.rank() + 1 == group.world_size();
     for _ in 0..if last { rounds / 2 } else { rounds } {
         gradients.all_reduce_async(vec![1f32; 1000], ReduceOp::Mean)?.wait()?;

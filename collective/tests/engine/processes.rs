@@ -102,15 +102,6 @@ fn a_stopped_rank_is_named_at_the_deadline() {
     }
 }
 
-/// Checks the mismatch of ranks of which the last has made fewer steps.
-fn is_uneven(transport: &str, error: &Error) {
-    let text = error.to_string();
-    assert!(matches!(error.cause(), Error::Mismatch { .. }), "{transport}: {error:?}");
-    for word in ["rank 0 called all_reduce #11", "rank 2 called all_gather #", "group of all ranks"] {
-        assert!(text.contains(word), "{transport}: should name `{word}`: {text}");
-    }
-}
-
 #[test]
 fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
     for transport in ["tcp", "shm", "machines"] {
@@ -118,24 +109,14 @@ fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
         ranks[2].expect("STEPPED").unwrap();
         let begun = Instant::now();
         for rank in &mut ranks {
-            is_uneven(transport, &rank.ended().expect("an error"));
+            let error = rank.ended().expect("an error");
+            let text = error.to_string();
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{transport}: {error:?}");
+            for word in ["all_reduce #11", "rank 2", "all_gather #", "group of gradients", "ShardedLoader"] {
+                assert!(text.contains(word), "{transport}: should name `{word}`: {text}");
+            }
         }
-        assert!(begun.elapsed() < Duration::from_secs(40), "{transport}: {:?}", begun.elapsed());
-    }
-}
-
-#[test]
-fn deadlocked_ranks_exit_soon_after_sigterm() {
-    for transport in ["tcp", "shm", "machines"] {
-        let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
-        ranks[2].expect("STEPPED").unwrap();
-        ranks[1].signal(libc::SIGTERM);
-        let begun = Instant::now();
-        for rank in &mut ranks {
-            is_uneven(transport, &rank.ended().expect("an error"));
-        }
-        // Without the signal it takes at least four seconds.
-        assert!(begun.elapsed() < Duration::from_secs(4), "{transport}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(10), "{transport}: {:?}", begun.elapsed());
     }
 }
 

@@ -4,15 +4,17 @@
 use super::{Inquiry, Shared};
 use crate::{
     Error,
+    communicator::Fingerprint,
     rendezvous::{
         PEER_LOSS_GRACE,
         diagnosis::{contradiction, timeout},
         finished,
         server::ServerState,
-        wire::{Event, Stall},
+        wire::{Event, Place, Stall},
     },
 };
 use std::{
+    collections::{BTreeSet, HashMap},
     sync::{Arc, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -86,27 +88,23 @@ impl Shared {
         self.answered.notify_all();
     }
 
-    /// Asks the group's members for their position, then, if that is inconclusive, surveys all ranks.
+    /// Asks the call's ranks for their positions, and again if these contradict the call.
     fn judge<'a>(
         &'a self,
         mut state: MutexGuard<'a, ServerState>,
         asker: usize,
         stall: &Stall,
     ) -> MutexGuard<'a, ServerState> {
-        let group = stall.group;
-        let seq = (!stall.direct).then_some(stall.call.seq);
-        state.last_inquiry = Some((group, stall.call.seq, Instant::now()));
-        let members: Vec<usize> = stall.members.iter().copied().filter(|&m| m < self.world).collect();
-        let places;
-        let ask = |inquiry| Event::Where { inquiry, group, seq };
-        (state, Inquiry { places, .. }) = self.ask(state, &members, INQUIRY, ask);
-        if let Some(error) = contradiction(asker, stall, |rank| state.left_before(rank, stall), &places) {
-            state.poison(error);
-            return state;
-        }
-        // A member that did not answer would delay the survey.
-        if members.iter().all(|&member| !state.present(member) || places.contains_key(&member)) {
-            state = self.survey(state, stall);
+        state.last_inquiry = Some((stall.group, stall.call.seq, Instant::now()));
+        let (mut places, mut found) = (HashMap::new(), None);
+        for _ in 0..2 {
+            (state, places) = self.ask(state, asker, stall);
+            let again = contradiction(asker, stall, |rank| state.left_before(rank, stall), &places);
+            match again {
+                Some(error) if found.as_ref() == Some(&error) => state.poison(error),
+                Some(error) => found = Some(error),
+                None => break,
+            }
         }
         if stall.expired {
             state.poison(timeout(stall, &places));
@@ -114,32 +112,32 @@ impl Shared {
         state
     }
 
-    /// Sends `question` to those of `ranks` that are present, and waits until they have answered,
-    /// `limit` has passed or the job has failed.
-    pub(super) fn ask<'a>(
+    /// The positions of the call's ranks, as far as they answer in time and the job does not fail.
+    fn ask<'a>(
         &'a self,
         mut state: MutexGuard<'a, ServerState>,
-        ranks: &[usize],
-        limit: Duration,
-        question: impl Fn(u64) -> Event,
-    ) -> (MutexGuard<'a, ServerState>, Inquiry) {
+        asker: usize,
+        stall: &Stall,
+    ) -> (MutexGuard<'a, ServerState>, HashMap<usize, Place>) {
+        let ranks: BTreeSet<usize> = stall.members.iter().copied().chain([asker]).collect();
         let begun = Instant::now();
         state.inquiries += 1;
         let id = state.inquiries;
         state.inquiry = Some(Inquiry { id, ..Inquiry::default() });
-        for &rank in ranks {
-            state.tell(rank, &question(id));
+        let Stall { group, call: Fingerprint { seq, .. }, message, .. } = *stall;
+        for rank in ranks.range(..self.world) {
+            state.tell(*rank, &Event::Where { inquiry: id, group, seq, message });
         }
         loop {
-            let answers = state.inquiry.as_ref().map_or(0, Inquiry::answers);
-            let here = ranks.iter().filter(|&&rank| state.present(rank)).count();
-            let left = limit.saturating_sub(begun.elapsed());
+            let answers = state.inquiry.as_ref().map_or(0, |inquiry| inquiry.places.len());
+            let here = ranks.range(..self.world).filter(|rank| state.present(**rank)).count();
+            let left = INQUIRY.saturating_sub(begun.elapsed());
             if answers >= here || left.is_zero() || state.cause.is_some() {
                 break;
             }
             state = self.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let inquiry = state.inquiry.take().unwrap_or_default();
-        (state, inquiry)
+        let places = state.inquiry.take().unwrap_or_default().places;
+        (state, places)
     }
 }

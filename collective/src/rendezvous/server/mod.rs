@@ -7,7 +7,6 @@
 mod admission;
 mod inquiry;
 mod state;
-mod survey;
 
 use super::{
     Secret,
@@ -149,12 +148,6 @@ impl Shared {
             Request::Here { inquiry: id, place } => {
                 if let Some(inquiry) = state.inquiry.as_mut().filter(|inquiry| inquiry.id == id) {
                     inquiry.places.insert(rank, place);
-                    self.answered.notify_all();
-                }
-            }
-            Request::Activity { inquiry: id, activity } => {
-                if let Some(inquiry) = state.inquiry.as_mut().filter(|inquiry| inquiry.id == id) {
-                    inquiry.activities.insert(rank, activity);
                     self.answered.notify_all();
                 }
             }

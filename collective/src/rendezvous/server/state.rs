@@ -4,7 +4,7 @@ use crate::{
     Error,
     rendezvous::{
         frame::write_frame,
-        wire::{Activity, Event, Member, Place, Stall},
+        wire::{Event, Member, Place, Stall},
     },
 };
 use std::{
@@ -30,13 +30,6 @@ pub struct RankSlot {
 pub struct Inquiry {
     pub id: u64,
     pub places: HashMap<usize, Place>,
-    pub activities: HashMap<usize, Activity>,
-}
-
-impl Inquiry {
-    pub fn answers(&self) -> usize {
-        self.places.len() + self.activities.len()
-    }
 }
 
 #[derive(Default)]
@@ -51,11 +44,10 @@ pub struct ServerState {
     pub cause: Option<Error>,
     /// The question in progress.
     pub inquiry: Option<Inquiry>,
-    /// Whether an inquiry, which may ask several questions, is in progress.
+    /// Whether an inquiry, which may ask twice, is in progress.
     pub inquiring: bool,
     pub inquiries: u64,
     pub last_inquiry: Option<(u64, u64, Instant)>,
-    pub last_survey: Option<Instant>,
 }
 
 impl ServerState {
@@ -71,7 +63,7 @@ impl ServerState {
     pub fn left_before(&self, rank: usize, stall: &Stall) -> bool {
         let slot = self.slots.get(rank).and_then(Option::as_ref);
         let Some(calls) = slot.and_then(|slot| slot.left.as_ref()) else { return false };
-        stall.direct || calls.get(&stall.group).is_none_or(|last| *last < stall.call.seq)
+        stall.message.is_some() || calls.get(&stall.group).is_none_or(|last| *last < stall.call.seq)
     }
 
     pub fn tell(&self, rank: usize, event: &Event) {

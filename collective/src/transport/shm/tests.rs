@@ -37,7 +37,7 @@ fn a_failure_while_ranks_join_is_reported_by_the_others() {
             pid: std::process::id(),
             transport: "shm".into(),
         };
-        let joining = Joining { rank: 1, world: 2, job: None, member, stop: None, server: None };
+        let joining = Joining { rank: 1, world: 2, job: None, member, server: None };
         let one = Control::join(stream, joining, &mut wait).unwrap();
         assert!(one.get("shm/0/1/name", deadline).unwrap().starts_with(b"+"));
         one.set("shm/0/1/1", b"+");

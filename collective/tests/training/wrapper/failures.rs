@@ -15,6 +15,7 @@ use collective::{
     module_state,
     precision::Precision,
 };
+use std::time::{Duration, Instant};
 
 fn first_batch(world: World) -> ShardedBatch<Tensor<2>> {
     loader(world, 24, Precision::F32).epoch(1, 0, &device()).next().expect("a batch").expect("in memory")
@@ -97,4 +98,31 @@ fn a_replica_that_panics_is_named() {
     });
     let error = result.map(drop).expect_err("a panic");
     assert!(matches!(&error, Error::Device { device, .. } if device.contains("replica 1")), "{error}");
+}
+
+#[test]
+fn different_numbers_of_batches_are_an_error_that_says_so() {
+    for sync_batch_norm in [false, true] {
+        let begun = Instant::now();
+        let errors = world(Kind::Thread, 2, options(), |group: ProcessGroup| {
+            let chosen = StepOptions { sync_batch_norm, ..StepOptions::default() };
+            let mut model = DistributedDataParallel::with_options(Net::new(sync_batch_norm), &group, chosen)
+                .expect("a model");
+            for _ in 0..3 - group.rank() {
+                if let Err(error) = model.backward(first_batch(group.world()), Net::loss) {
+                    return error;
+                }
+            }
+            group.all_gather(&[group.rank() as f32]).expect_err("rank 0 makes another step")
+        });
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        for error in errors {
+            let text = error.to_string();
+            assert!(matches!(error.cause(), Error::Mismatch { .. }), "{error:?}");
+            let group = if sync_batch_norm { "the group of SyncBatchNorm" } else { "the group of gradients" };
+            for part in [group, "all_gather #", "different numbers of batches", "ShardedLoader"] {
+                assert!(text.contains(part), "should name `{part}`: {text}");
+            }
+        }
+    }
 }
