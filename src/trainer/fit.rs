@@ -57,7 +57,8 @@ where
         }
         loaders.require_samples()?;
         require_trainable(&model)?;
-        config.checkpoints.monitored(&config.metrics)?;
+        // All ranks have the same metrics; one of them reports the error.
+        group.on_rank_zero(|| config.checkpoints.monitored(&config.metrics)).transpose()?;
         let resumed = Resumed::find(args, &mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
         if let Some(path) = export.as_deref().filter(|_| context.is_main()) {

@@ -75,6 +75,11 @@ fn metrics(runs: &[Run]) -> Vec<&MetricInfo> {
     metrics
 }
 
+/// Returns the names of the values of callbacks of all runs.
+fn callbacks(runs: &[Run]) -> BTreeSet<String> {
+    runs.iter().flat_map(|run| run.callbacks().into_keys()).collect()
+}
+
 fn charts(runs: &[Run], names: &[String]) -> Vec<Chart> {
     let chart = |title: String, x_label, axis, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
         let series = |(colour, (run, name)): (usize, (&Run, &String))| Series {
@@ -107,11 +112,12 @@ fn charts(runs: &[Run], names: &[String]) -> Vec<Chart> {
             charts.push(chart(by("time"), seconds, axis(metric), true, &by_time));
         }
     }
-    let callbacks: BTreeSet<&str> = runs.iter().flat_map(Run::callbacks).collect();
-    for name in callbacks {
-        let points = |run: &Run| run.by_evaluation(|row| row.get(name));
-        charts.push(chart(name.into(), steps, Axis::Logarithmic, true, &points));
+    for name in callbacks(runs) {
+        let points = |run: &Run| run.by_evaluation(|row| row.get(&name));
+        charts.push(chart(name.clone(), steps, Axis::Logarithmic, true, &points));
     }
+    // With --valid-split, callbacks have a value at the end only.
+    charts.retain(|chart| chart.series.iter().any(|series| !series.points.is_empty()));
     charts.push(chart("Samples per second, all ranks".into(), steps, Axis::FromZero, false, &|run| {
         run.by_step(|row| row.samples_per_second)
     }));
@@ -119,12 +125,11 @@ fn charts(runs: &[Run], names: &[String]) -> Vec<Chart> {
 }
 
 fn results(runs: &[Run], names: &[String]) -> String {
-    let metrics = metrics(runs);
     // The best value of a callback is unknown: it has no direction.
-    let callbacks: BTreeSet<&str> = runs.iter().flat_map(Run::callbacks).collect();
+    let (metrics, callbacks) = (metrics(runs), callbacks(runs));
     let mut header = vec![String::new()];
     header.extend(metrics.iter().flat_map(|metric| [metric.name.clone(), format!("best {}", metric.name)]));
-    header.extend(callbacks.iter().map(|name| (*name).to_owned()));
+    header.extend(callbacks.iter().cloned());
     header.extend(["samples per second", "steps", "total time"].map(String::from));
     let row = |(run, name): (&Run, &String)| {
         let text =
@@ -136,9 +141,8 @@ fn results(runs: &[Run], names: &[String]) -> String {
             let best = run.epochs.iter().filter_map(|row| row.metric(metric)).reduce(better);
             cells.extend([last.and_then(|row| row.metric(metric)), best].map(|value| text(metric, value)));
         }
-        cells.extend(
-            callbacks.iter().map(|name| text(&MetricInfo::new(""), last.and_then(|row| row.get(name)))),
-        );
+        let mut values = run.callbacks();
+        cells.extend(callbacks.iter().map(|name| values.remove(name).unwrap_or_else(|| "–".into())));
         cells.extend([
             run.samples_per_second().map_or("–".into(), |rate| format!("{rate:.0}")),
             run.steps.last().map_or("–".into(), |row| row.step.to_string()),

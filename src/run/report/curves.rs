@@ -31,10 +31,10 @@ pub fn curves(run: &Run) -> Vec<(String, Chart)> {
         let series = vec![of_metric(metric, format!("{} {}", run.evaluated(), metric.name))];
         charts.push(chart(&metric.name, title(metric), axis(metric), series));
     }
-    for name in run.callbacks() {
-        let series =
-            evaluation(name.into(), run.by_evaluation(|row| row.get(name)), label(&MetricInfo::new(name)));
-        charts.push(chart(name, name.into(), Axis::Logarithmic, vec![series]));
+    for name in run.callbacks().into_keys() {
+        let points = run.by_evaluation(|row| row.get(&name));
+        let series = evaluation(name.clone(), points, label(&MetricInfo::new("")));
+        charts.push(chart(&name, name.clone(), Axis::Logarithmic, vec![series]));
     }
     charts.retain(|(name, chart)| name == "loss" || !chart.series[0].points.is_empty());
     let throughput = line("samples per second", |row| row.samples_per_second);

@@ -102,16 +102,7 @@ fn figures(run: &Run) -> Vec<(String, String)> {
         evaluation("test", &|metric| end.metric(metric));
     }
     evaluation(set, &|metric| last?.metric(metric));
-    let number = |value: f64| MetricInfo::new("").text(value);
-    let callback = |name: &str| Some((name.to_owned(), number(last?.get(name)?)));
-    match &run.end {
-        Some(end) => figures.extend(
-            end.callbacks
-                .iter()
-                .map(|(name, value)| (name.clone(), value.as_f64().map_or_else(|| run::show(value), number))),
-        ),
-        None => figures.extend(run.callbacks().into_iter().filter_map(callback)),
-    }
+    figures.extend(run.callbacks());
     figures.extend([
         ("samples per second".into(), text(run.samples_per_second().map(|rate| format!("{rate:.0}")))),
         ("optimizer steps".into(), text(run.steps.last().map(|row| row.step.to_string()))),

@@ -6,7 +6,7 @@ use collective::metric::{Classification, MetricInfo, StepOutput};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -112,16 +112,20 @@ impl Run {
         self.epochs.iter().filter_map(|row| Some((steps(row.get("epoch")?)?, value(row)?))).collect()
     }
 
-    /// Names of the values of callbacks in `epochs`.
-    pub fn callbacks(&self) -> BTreeSet<&str> {
-        let metric = |column: &str| {
+    /// Last values of callbacks, by name.
+    pub fn callbacks(&self) -> BTreeMap<String, String> {
+        let is_metric = |column: &str| {
             let name = column.strip_prefix("test_").or_else(|| column.strip_prefix("valid_"));
             name.is_some_and(|name| self.metrics.iter().any(|metric| metric.name == name))
         };
-        let columns = self.epochs.iter().flat_map(|row| row.0.keys()).map(String::as_str);
-        columns
-            .filter(|column| !["epoch", "train_loss", "seconds"].contains(column) && !metric(column))
-            .collect()
+        let number = |number: f64| format!("{number:.4}");
+        let columns = self.epochs.iter().flat_map(|row| &row.0).filter(|(column, _)| {
+            !["epoch", "train_loss", "seconds"].contains(&column.as_str()) && !is_metric(column)
+        });
+        let of_epochs = columns.map(|(column, value)| (column.clone(), number(*value)));
+        let end = self.end.iter().flat_map(|end| &end.callbacks);
+        let text = |value: &Value| value.as_f64().map_or_else(|| show(value), number);
+        of_epochs.chain(end.map(|(name, value)| (name.clone(), text(value)))).collect()
     }
 
     /// Training samples of all ranks per second of training steps; `None` before the first step.
