@@ -45,6 +45,15 @@ fn all_reduces_overlap_with_backward() {
     assert_eq!(independent("--no-overlap"), [0, 0]);
 }
 
+/// One rank enqueues the bucket of the large layer late, while backward calls collectives of SyncBatchNorm.
+#[test]
+fn a_late_bucket_and_sync_batch_norm_do_not_wait_for_each_other() {
+    let flags = format!("{SMALL} {DDP} --sync-bn --timeout 20");
+    let expected = Machine::new(2).trained(&flags).losses();
+    let late = Machine::new(2).with("STAND_IN", "slow_large_call:0=200").trained(&flags).losses();
+    assert_eq!(late, expected);
+}
+
 /// Without the waits between Burn's streams and NCCL's, results are wrong.
 ///
 /// Each all-reduce takes 100 ms, so that it has not ended when its result is used without a wait.

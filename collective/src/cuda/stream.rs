@@ -10,6 +10,9 @@
 //! - The watchdog keeps the memory of a collective until it has ended, so that CubeCL cannot reuse it for those
 //!   kernels.
 //!
+//! Events of a context include the streams of all groups. All groups of a process therefore enqueue their collectives
+//! in the order of the calls, which is the same on all ranks.
+//!
 //! With an older driver the host waits in both places.
 //!
 //! With a stream handle from CubeCL (such as `ComputeClient::stream_handle(StreamId)`), both events could be limited

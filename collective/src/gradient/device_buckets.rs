@@ -4,10 +4,11 @@
 //! and all buckets before it have started. The remaining kernels of backward run concurrently: only
 //! [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
 //!
-//! Collectives of other groups during backward, such as SyncBatchNorm's, wait for the buckets started before them,
-//! because an event of the whole context includes NCCL's streams. If the order of backward differs between ranks,
-//! for example because only some ranks use a parameter between two such layers, ranks may wait for each other until
-//! the deadline. Without overlap this cannot happen.
+//! Buckets and collectives of other groups during backward, such as SyncBatchNorm's, are called on the thread that
+//! runs backward. They are enqueued on the device in the order of the calls, which is the same on all ranks because
+//! autodiff runs equal graphs in equal order. If the graphs differ, for example because only some ranks use a
+//! parameter between two such layers, ranks may wait for each other until the deadline. Without overlap this cannot
+//! happen.
 
 use super::{
     accumulate::Weights,

@@ -27,11 +27,12 @@ impl CallQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place in the queue, to be waited for with [`CallQueue::wait`].
-    pub fn ticket(&self) -> u64 {
+    /// Takes a place in the queue, to be waited for with [`CallQueue::wait`], and calls `with` before another place
+    /// is taken.
+    pub fn ticket<T>(&self, with: impl FnOnce() -> T) -> (u64, T) {
         let mut state = self.lock();
         state.next += 1;
-        state.next - 1
+        (state.next - 1, with())
     }
 
     /// Whether no call is queued or in progress.
@@ -50,18 +51,19 @@ impl CallQueue {
         CallPermit(self)
     }
 
-    /// Takes a ticket and waits for it. Fails on the thread that holds the permit, which would wait for
-    /// itself.
+    /// Takes a [`ticket`](CallQueue::ticket) and waits for it. Fails on the thread that holds the permit, which
+    /// would wait for itself.
     ///
     /// # Errors
     /// [`Error::Invalid`] on the thread that holds the permit.
-    pub fn take(&self) -> Result<CallPermit<'_>> {
+    pub fn take<T>(&self, with: impl FnOnce() -> T) -> Result<(CallPermit<'_>, T)> {
         if self.lock().holder == Some(thread::current().id()) {
             return Err(Error::Invalid(
                 "a collective was called on the group from within one of its operations: use the group that is passed to the closure".into(),
             ));
         }
-        Ok(self.wait(self.ticket()))
+        let (ticket, value) = self.ticket(with);
+        Ok((self.wait(ticket), value))
     }
 }
 
@@ -83,7 +85,7 @@ mod tests {
     fn tickets_are_served_in_order() {
         let queue = CallQueue::default();
         let served = Mutex::new(Vec::new());
-        let tickets: Vec<_> = (0..8).map(|_| queue.ticket()).collect();
+        let tickets: Vec<_> = (0..8).map(|_| queue.ticket(|| ()).0).collect();
         thread::scope(|scope| {
             for ticket in tickets.into_iter().rev() {
                 let (queue, served) = (&queue, &served);
@@ -99,9 +101,9 @@ mod tests {
     #[test]
     fn a_second_permit_on_the_same_thread_is_an_error() {
         let queue = CallQueue::default();
-        let turn = queue.take().unwrap();
-        assert!(queue.take().is_err());
+        let turn = queue.take(|| ()).unwrap();
+        assert!(queue.take(|| ()).is_err());
         drop(turn);
-        assert!(queue.take().is_ok());
+        assert!(queue.take(|| ()).is_ok());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{
     ProcessGroup, Work,
+    device_order::DeviceOrder,
     group_state::DeviceTransport,
     shared_group::{CallSpec, SharedGroup},
 };
@@ -98,7 +99,8 @@ impl ProcessGroup {
             return Ok(DevicePath::Host(why));
         }
         let path = DevicePath::Nccl(site.library()?.to_string());
-        let attached = DeviceTransport { site, worker: started? };
+        let order = DeviceOrder::of(site.identity()?);
+        let attached = DeviceTransport { site, worker: started?, order };
         if self.shared.state.device.set(attached).is_err() {
             return Err(Error::Invalid("the group has a device transport already".into()));
         }
@@ -169,6 +171,7 @@ impl ProcessGroup {
     ///
     /// The ranks first agree on the call on the host. Then `act` enqueues it on the stream that it receives,
     /// behind all work submitted to the device so far; work submitted later waits for it on the device.
+    /// Collectives of all groups are enqueued on a device in the order in which they are called or started.
     /// `memory` is kept until the device has finished.
     ///
     /// # Errors
@@ -179,8 +182,7 @@ impl ProcessGroup {
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        let submitted = self.device_worker()?.submitted()?;
-        let pending = self.put_on_device(call, memory, submitted.as_ref(), act)?;
+        let pending = self.put_on_device(call, memory, None, act)?;
         pending.hold_device()?;
         Ok(pending)
     }
@@ -199,32 +201,38 @@ impl ProcessGroup {
     ) -> Result<Work<Pending>> {
         // Recorded here and not on the worker's thread, because the call must not wait for work that is
         // submitted in between.
-        let submitted = self.device_worker()?.submitted()?;
-        self.start(move |group| group.put_on_device(call, memory, submitted.as_ref(), act))
+        let submitted = self.attached()?.worker.submitted()?;
+        self.start(move |group| group.put_on_device(call, memory, Some(submitted), act))
     }
 
-    fn device_worker(&self) -> Result<&NcclWorker> {
+    fn attached(&self) -> Result<&DeviceTransport> {
         let attached = self.shared.state.device.get();
-        attached
-            .map(|attached| &attached.worker)
-            .ok_or_else(|| Error::Invalid("the group has no device transport; attach one first".into()))
+        attached.ok_or_else(|| Error::Invalid("the group has no device transport; attach one first".into()))
     }
 
+    /// Enqueues a collective behind the work that was `submitted`, or behind all work if it is `None`.
     fn put_on_device(
         &self,
         call: DeviceCall,
         memory: Box<dyn Any + Send>,
-        submitted: &dyn Submitted,
+        submitted: Option<Box<dyn Submitted>>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        let worker = self.device_worker()?;
+        let DeviceTransport { worker, order, .. } = self.attached()?;
         let DeviceCall { operation, dtype, count, reduce, root } = call;
         let root = root.map(|root| self.shared.check_rank("root", root)).transpose()?;
         let spec = CallSpec { operation, dtype, count, reduce, root };
-        self.run(spec, |comm, call| {
-            comm.barrier(call)?;
-            worker.run(call, memory, submitted, |nccl, stream| act(nccl, call, stream))
-        })
+        self.with_permit_and(
+            || order.ticket(),
+            |group, ticket| {
+                group.shared.run(spec, |comm, call| {
+                    comm.barrier(call)?;
+                    ticket.wait(call)?;
+                    let submitted = submitted.map_or_else(|| worker.submitted(), Ok)?;
+                    worker.run(call, memory, submitted.as_ref(), |nccl, stream| act(nccl, call, stream))
+                })
+            },
+        )
     }
 
     /// Destroys the NCCL communicator together with the other ranks.

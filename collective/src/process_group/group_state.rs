@@ -2,6 +2,7 @@
 
 use super::{
     call_queue::CallQueue,
+    device_order::DeviceOrder,
     family::Family,
     flight_recorder::{Endpoints, FlightRecord, FlightRecorder, microseconds},
 };
@@ -47,6 +48,7 @@ pub(super) struct GroupParts {
 pub(super) struct DeviceTransport {
     pub site: Arc<dyn DeviceSite>,
     pub worker: NcclWorker,
+    pub order: Arc<DeviceOrder>,
 }
 
 /// The part of a group that its arbiter watches.

@@ -4,6 +4,7 @@ mod address_exchange;
 mod call_queue;
 mod collectives;
 mod device;
+mod device_order;
 pub(crate) mod explain;
 mod family;
 mod flight_recorder;
@@ -128,7 +129,7 @@ impl ProcessGroup {
     /// groups. Dropping all handles has the same effect.
     pub fn destroy(self) {
         // Fails only if this thread is inside a call of the group, which then fails, too.
-        let turn = self.shared.state.queue.take();
+        let turn = self.shared.state.queue.take(|| ());
         self.shared.state.destroyed.store(true, Ordering::Release);
         self.detach();
         match &self.shared.arbiter {
@@ -151,12 +152,22 @@ impl ProcessGroup {
 
     /// Runs several calls without calls of other threads in between.
     fn with_permit<R>(&self, act: impl FnOnce(&ProcessGroup) -> Result<R>) -> Result<R> {
+        self.with_permit_and(|| (), |group, ()| act(group))
+    }
+
+    /// [`with_permit`](Self::with_permit), with a value that is created when the place among the group's calls is
+    /// taken.
+    fn with_permit_and<T, R>(
+        &self,
+        create: impl FnOnce() -> T,
+        act: impl FnOnce(&ProcessGroup, T) -> Result<R>,
+    ) -> Result<R> {
         if self.has_permit {
-            return act(self);
+            return act(self, create());
         }
         let _waiting = self.shared.state.wait();
-        let _permit = self.shared.state.queue.take()?;
-        act(&ProcessGroup { shared: self.shared.clone(), has_permit: true })
+        let (_permit, value) = self.shared.state.queue.take(create)?;
+        act(&ProcessGroup { shared: self.shared.clone(), has_permit: true }, value)
     }
 
     fn run<R>(&self, spec: CallSpec, act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>) -> Result<R> {

@@ -1,7 +1,7 @@
 //! Collectives in the background: one worker thread per group runs them in the order in which they were
 //! started, in sequence with the blocking ones.
 
-use super::{ProcessGroup, group_state::GroupState, shared_group::Job};
+use super::{ProcessGroup, device_order::DeviceOrder, group_state::GroupState, shared_group::Job};
 use crate::{Element, Error, ReduceOp, Result};
 use std::{
     fmt,
@@ -58,7 +58,8 @@ impl<R> Work<R> {
 impl ProcessGroup {
     /// Runs `act` in the background, between all earlier and all later calls of this group.
     ///
-    /// `act` may make any number of calls on the group that it receives.
+    /// `act` may make any number of calls on the group that it receives. If the group has a device transport, other
+    /// groups' later collectives on the device wait until `act` has returned.
     ///
     /// ```
     /// # use collective::{ProcessGroup, ReduceOp};
@@ -79,6 +80,22 @@ impl ProcessGroup {
         &self,
         act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
     ) -> Result<Work<R>> {
+        self.start_in(self.shared.state.device.get().map(|attached| &attached.order), act)
+    }
+
+    /// [`start`](Self::start) for host memory, which holds no device.
+    fn start_on_host<R: Send + 'static>(
+        &self,
+        act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
+    ) -> Result<Work<R>> {
+        self.start_in(None, act)
+    }
+
+    fn start_in<R: Send + 'static>(
+        &self,
+        order: Option<&Arc<DeviceOrder>>,
+        act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
+    ) -> Result<Work<R>> {
         let (done, result) = channel();
         // Ticket and place in the worker's queue must be in one order.
         let mut jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,11 +104,14 @@ impl ProcessGroup {
             none => none.insert(worker()?),
         };
         let group = ProcessGroup { shared: self.shared.clone(), has_permit: true };
-        let ticket = self.shared.state.queue.ticket();
+        let (ticket, place) = self.shared.state.queue.ticket(|| order.map(DeviceOrder::ticket));
         let job: Job = Box::new(move || {
             let turn = group.shared.state.queue.wait(ticket);
+            if let Some(place) = &place {
+                place.adopt();
+            }
             let outcome = catch_unwind(AssertUnwindSafe(|| act(&group)));
-            drop(turn);
+            drop((turn, place));
             if outcome.is_err() {
                 group.abort("a background operation panicked");
             }
@@ -114,7 +134,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn all_reduce_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
-        self.start(move |group| group.all_reduce(&mut buffer, op).map(|()| buffer))
+        self.start_on_host(move |group| group.all_reduce(&mut buffer, op).map(|()| buffer))
     }
 
     /// [`ProcessGroup::reduce_scatter`] in the background; `wait` returns this rank's part.
@@ -122,7 +142,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn reduce_scatter_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
-        self.start(move |group| group.reduce_scatter(&mut buffer, op).map(|part| part.to_vec()))
+        self.start_on_host(move |group| group.reduce_scatter(&mut buffer, op).map(|part| part.to_vec()))
     }
 
     /// [`ProcessGroup::broadcast`] in the background; `wait` returns the buffer.
@@ -130,7 +150,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn broadcast_async<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
-        self.start(move |group| group.broadcast(&mut buffer, root).map(|()| buffer))
+        self.start_on_host(move |group| group.broadcast(&mut buffer, root).map(|()| buffer))
     }
 
     /// [`ProcessGroup::all_gather`] in the background.
@@ -138,7 +158,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn all_gather_async<T: Element>(&self, mine: Vec<T>) -> Result<Work<Vec<Vec<T>>>> {
-        self.start(move |group| group.all_gather(&mine))
+        self.start_on_host(move |group| group.all_gather(&mine))
     }
 
     /// [`ProcessGroup::barrier`] in the background.
@@ -146,7 +166,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn barrier_async(&self) -> Result<Work<()>> {
-        self.start(|group| group.barrier())
+        self.start_on_host(|group| group.barrier())
     }
 }
 

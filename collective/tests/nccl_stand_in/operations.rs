@@ -5,6 +5,11 @@ use crate::settings::{note, pending, setting};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::Duration;
+
+/// Elements above which `slow_large_call` delays a call.
+const LARGE: usize = 1_000_000;
 
 type Waiting = (*mut c_void, usize, Operation);
 
@@ -28,6 +33,10 @@ pub unsafe extern "C" fn ncclGroupEnd() -> c_int {
 
 unsafe fn put(comm: *mut c_void, stream: usize, operations: Vec<Operation>) -> c_int {
     let comm = unsafe { borrow(comm) };
+    let large = operations.iter().any(|operation| operation.count > LARGE);
+    if let Some(ms) = setting("slow_large_call", comm.rank).filter(|_| large) {
+        thread::sleep(Duration::from_millis(ms));
+    }
     let names: Vec<_> = operations.iter().map(|operation| operation.name).collect();
     note(format!("{} {}", names.join("+"), comm.rank));
     if setting("block_at", comm.rank) == Some(comm.calls.fetch_add(1, SeqCst) + 1) {

@@ -11,7 +11,7 @@ static PENDING: Mutex<Option<HashMap<usize, i64>>> = Mutex::new(None);
 
 /// Adds a fault.
 ///
-/// `slow_init` and `busy`: milliseconds. `hang_at`, `error_at`, `remote_error_at` and `die_at`: number of the
+/// `slow_init`, `busy` and, before a call of more than 1,000,000 elements, `slow_large_call`: milliseconds. `hang_at`, `error_at`, `remote_error_at` and `die_at`: number of the
 /// operation, from 1. `block_at`: number of the call, from 1, that blocks until the communicator is aborted.
 /// `no_init` and `no_finalize`: never completed. `version`: the reported version.
 #[unsafe(no_mangle)]

@@ -168,6 +168,33 @@ fn background_work_holds_the_device_only_when_awaited() {
     });
 }
 
+/// Rank 0 enqueues a large call late.
+#[test]
+fn groups_of_a_device_enqueue_in_the_order_of_the_calls() {
+    let stand_in = StandIn::of(&[("slow_large_call", 0, 200)]).unwrap();
+    world(Kind::Thread, 2, options(), |group| {
+        attach(&group, &stand_in);
+        let other = group.split(0, group.rank() as i64).unwrap();
+        let mut values = vec![1u8; 1_000_001];
+        let (call, at) = (DeviceCall { count: values.len(), ..nothing() }, values.as_mut_ptr() as usize);
+        let large = group.start_on_device(call, Box::new(values), move |nccl, call, stream| {
+            // SAFETY: the call keeps the memory.
+            unsafe { nccl.all_reduce(call, at as *const c_void, at as *mut c_void, stream) }
+        });
+        assert_eq!(collective(&other, &Op::Broadcast(0), &[1.0f32]).unwrap(), [1.0]);
+        large.unwrap().wait().unwrap().wait().unwrap();
+        // A call of an operation is enqueued in the operation's place.
+        let inside = group.start(|group| collective(group, &Op::AllGather, &[1u8])).unwrap();
+        collective(&other, &Op::Broadcast(0), &[1.0f32]).unwrap();
+        assert_eq!(inside.wait().unwrap(), [1, 1]);
+        leave(group);
+    });
+    for rank in 0..2 {
+        let calls = stand_in.calls(rank);
+        assert_eq!(calls[2..6], ["AllReduce", "Broadcast", "AllGather", "Broadcast"], "{calls:?}");
+    }
+}
+
 #[test]
 fn a_device_must_be_attached_exactly_once() {
     let stand_in = StandIn::new();

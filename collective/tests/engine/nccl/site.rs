@@ -190,6 +190,8 @@ pub fn site(stand_in: &Arc<StandIn>, rank: usize) -> Result<Arc<dyn DeviceSite>,
 
 impl HostSite {
     pub fn new(stand_in: &Arc<StandIn>, identity: String) -> Self {
+        // Tests in other threads have devices of their own.
+        let identity = format!("{identity} of {:p}", Arc::as_ptr(stand_in));
         HostSite { stand_in: stand_in.clone(), identity, orders: true, held: Arc::default() }
     }
 }
