@@ -120,6 +120,10 @@ const ACCURATE: &[(&str, Operation)] = &[
         let layer = layer_norm(&x);
         of_leaf(&x, layer.gamma.val(), layer.forward(x.clone()))
     }),
+    ("LayerNorm, gradient of beta", |x| {
+        let layer = layer_norm(&x);
+        of_leaf(&x, layer.beta.as_ref().expect("a beta").val(), layer.forward(x.clone()))
+    }),
     ("kernels::layers::layer_norm, gradient of gamma", |x| {
         let layer = layer_norm(&x);
         let beta = layer.beta.as_ref().expect("a beta").val();
@@ -144,7 +148,7 @@ const ACCURATE: &[(&str, Operation)] = &[
     }),
 ];
 
-/// Operations that add in 16 bits.
+/// Operations that add in 16 bits, in one type at least.
 const INACCURATE: &[(&str, Operation)] = &[
     ("conv2d, gradient of the weight", |x| {
         let layer = conv(&x);
@@ -190,7 +194,7 @@ fn operations_that_add_in_16_bits_are_those_of_the_book() {
         for (name, operation) in operations {
             let [bf16, f16] = errors(*operation);
             println!("| {name} | {bf16:.1e} | {f16:.1e} |");
-            let right = if accurate { bf16 < 1e-2 && f16 < 2e-3 } else { bf16 > 0.1 && f16 > 0.1 };
+            let right = if accurate { bf16 < 1e-2 && f16 < 2e-3 } else { bf16.max(f16) > 0.1 };
             wrong.extend((!right).then_some(name));
         }
     }
