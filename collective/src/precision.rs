@@ -14,7 +14,9 @@
 //!
 //! [`Scatter::cast`](crate::data_parallel::Scatter::cast) casts a batch. Layers that create f32 tensors in their forward
 //! pass fail with 16-bit input: Burn's recurrent layers, `PositionalEncoding` and `BatchNorm`, in place of which
-//! [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) works.
+//! [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) works. A trainable `burn::nn::Embedding` is an error, because
+//! its gradient would be added in 16 bits: [`MixedPrecisionEmbedding`](kernels::layers::MixedPrecisionEmbedding) adds it
+//! in f32.
 
 use crate::{Error, Result, batch_context};
 use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor};

@@ -87,7 +87,7 @@ fn of_leaf<const D: usize, const E: usize>(x: &Tensor<2>, leaf: Tensor<D>, outpu
 
 /// Operations that are accurate, with their names in the book.
 const ACCURATE: &[(&str, Operation)] = &[
-    ("sum", |x| rows(x.slice([0..N / 4]).sum())),
+    ("sum", |x| rows(x.slice(0..N / 4).sum())),
     ("sum_dim", |x| rows(x.sum_dim(0))),
     ("mean", |x| rows(x.mean())),
     ("mean_dim", |x| rows(x.mean_dim(0))),
