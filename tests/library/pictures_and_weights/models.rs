@@ -11,13 +11,14 @@ fn losses(ranks: usize) -> Vec<f64> {
     let outcome = launch(&format!("--nproc-per-node {ranks}"), &script).succeeded();
     assert_eq!(outcome.stdout.matches("Learner Summary").count(), 1, "rank 0 alone prints: {outcome:#?}");
     let log = fs::read_to_string(dir.join("train/epoch-1/Loss.log")).expect("burn-train's log");
-    assert_eq!(log.lines().count(), 21, "rank 0 alone writes: {log}");
+    assert_eq!(log.lines().count(), 22, "rank 0 alone writes 21 steps and their mean: {log}");
     let numbers = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!((words[0], words[2], words[5]), ("epoch", "train", "valid"), "{line}");
         [words[4], words[7]].map(|word| word.parse::<f64>().expect("a number"))
     };
-    outcome.stdout.lines().filter(|line| line.starts_with("epoch")).flat_map(numbers).collect()
+    let lines = outcome.stdout.lines().filter_map(|line| line.strip_prefix("[rank0] "));
+    lines.filter(|line| line.starts_with("epoch")).flat_map(numbers).collect()
 }
 
 #[test]
