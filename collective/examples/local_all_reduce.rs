@@ -7,16 +7,12 @@
 //!
 //! Arguments: transport (`shm`, `thread`), number of ranks, and optionally sizes in bytes. Every round begins with a
 //! barrier; `time` is rank 0's time per round. `bus` is the memory bandwidth per rank that a ring would need:
-//! bytes / median time × 2 (n − 1) / n.
+//! bytes / median time × 2 (n − 1) / n. Shared memory needs Linux.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, unused_imports))]
 
-use collective::{
-    Communicator, DType, ReduceOp,
-    communicator::Call,
-    transport::{
-        shm::{ShmCommunicator, ShmSegment},
-        thread::ThreadGroup,
-    },
-};
+#[cfg(target_os = "linux")]
+use collective::transport::shm::{ShmCommunicator, ShmSegment};
+use collective::{Communicator, DType, ReduceOp, communicator::Call, transport::thread::ThreadGroup};
 use std::{
     env,
     error::Error,
@@ -39,6 +35,7 @@ fn main() -> Outcome {
     let sizes: Vec<usize> = arguments.map(|n| n.parse()).collect::<Result<_, _>>()?;
     let sizes = if sizes.is_empty() { SIZES.to_vec() } else { sizes };
 
+    #[cfg(target_os = "linux")]
     if let Ok(child) = env::var(CHILD) {
         let (rank, name) = child.split_once(' ').ok_or("malformed")?;
         let segment = ShmSegment::open(name, ranks)?;
@@ -47,12 +44,14 @@ fn main() -> Outcome {
     println!("{transport}, {ranks} ranks; copying 64 MiB on one core: {:.1} GB/s", copy_bandwidth());
     println!("{:>10} {:>10} {:>10} {:>12} {:>12}", "bytes", "min ms", "median ms", "GB/s", "bus GB/s");
     match transport.as_str() {
+        #[cfg(target_os = "linux")]
         "shm" => processes(ranks, &sizes),
         "thread" => threads(ranks, &sizes),
         other => Err(format!("no transport {other:?}: choose shm or thread").into()),
     }
 }
 
+#[cfg(target_os = "linux")]
 fn processes(ranks: usize, sizes: &[usize]) -> Outcome {
     let segment = ShmSegment::create(ranks)?;
     let start = |rank: usize| {

@@ -3,10 +3,7 @@
 use anyhow::{Context, Result, bail};
 use rustix::{
     io::{FdFlags, fcntl_setfd},
-    process::{
-        Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getppid, kill_process, kill_process_group,
-        set_parent_process_death_signal, waitid,
-    },
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid},
 };
 use std::{
     ffi::OsString,
@@ -40,9 +37,10 @@ impl Process {
         if !foreground {
             command.process_group(0);
         }
-        let launcher = std::process::id();
+        #[cfg(target_os = "linux")]
+        end_with_launcher(&mut command);
         // SAFETY: between fork and exec only async-signal-safe calls are made.
-        unsafe { command.pre_exec(move || prepare(inherited, launcher)) };
+        unsafe { command.pre_exec(move || keep_open(inherited)) };
         match command.spawn() {
             Ok(child) => Ok(Process { child, foreground, status: None }),
             Err(error) => {
@@ -114,17 +112,26 @@ fn peek(child: &Child, events: WaitIdOptions) -> rustix::io::Result<Option<WaitI
     waitid(WaitId::Pid(Pid::from_child(child)), events | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
 }
 
-/// Runs in the child: makes it die with the launcher, even after SIGKILL, and keeps the socket open.
-fn prepare(inherited: Option<RawFd>, launcher: u32) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    {
+/// Makes the child end with the launcher, even after SIGKILL.
+#[cfg(target_os = "linux")]
+fn end_with_launcher(command: &mut Command) {
+    use rustix::process::{getppid, set_parent_process_death_signal};
+    let launcher = std::process::id();
+    let prepare = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The launcher may have been killed before the call above.
         if getppid().is_none_or(|parent| parent.as_raw_pid() as u32 != launcher) {
             // SAFETY: ends the process without running anything of the parent's.
             unsafe { libc::_exit(1) };
         }
-    }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are made.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// Runs in the child: keeps the socket open.
+fn keep_open(inherited: Option<RawFd>) -> io::Result<()> {
     if let Some(fd) = inherited {
         // SAFETY: the launcher keeps the socket open until the round ends.
         fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;

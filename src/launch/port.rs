@@ -1,7 +1,10 @@
 //! The port on which rank 0 will listen.
 
 use anyhow::{Context, Result};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+use rustix::{
+    io::{FdFlags, fcntl_setfd},
+    net::{AddressFamily, SocketType, bind, getsockname, socket_with, sockopt},
+};
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs},
@@ -58,7 +61,13 @@ impl MasterPort {
 
 /// Binds a wildcard port without listening.
 fn reserve() -> io::Result<(OwnedFd, u16)> {
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    #[cfg(not(target_vendor = "apple"))]
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    // Apple's systems have no such flag.
+    #[cfg(target_vendor = "apple")]
+    let flags = rustix::net::SocketFlags::empty();
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
     let address = SocketAddr::try_from(getsockname(&socket)?)?;

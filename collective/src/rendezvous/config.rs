@@ -200,7 +200,12 @@ fn inherited() -> Result<Option<TcpListener>> {
         return Err(refuse("0 to 2 are the standard streams"));
     }
     // SAFETY: the number is used for one system call, which rejects one that is not an open socket.
-    let listening = sockopt::socket_acceptconn(unsafe { BorrowedFd::borrow_raw(fd) });
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    #[cfg(not(target_vendor = "apple"))]
+    let listening = sockopt::socket_acceptconn(socket);
+    // Apple's systems cannot tell whether a socket listens.
+    #[cfg(target_vendor = "apple")]
+    let listening = sockopt::socket_type(socket).map(|kind| kind == rustix::net::SocketType::STREAM);
     if listening != Ok(true) {
         return Err(refuse("that is not a listening socket"));
     }

@@ -193,6 +193,7 @@ impl Control {
     ///
     /// # Errors
     /// The first cause if the job fails, or [`Error::Timeout`].
+    #[cfg(target_os = "linux")]
     pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
         let begun = Instant::now();
         self.ask(key, true, deadline)?.flatten().ok_or_else(|| unset(key, begun))

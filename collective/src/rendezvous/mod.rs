@@ -107,6 +107,7 @@ pub(crate) fn tune_control(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
     sockopt::set_tcp_keepcnt(stream, 5)?;
     // Covers unacknowledged data, for which keep-alive does not run.
+    #[cfg(target_os = "linux")]
     sockopt::set_tcp_user_timeout(stream, 5_000)?;
     Ok(())
 }

@@ -72,6 +72,7 @@ impl<M: Memory> Member<M> {
     }
 
     /// Sets the detection of lost peers.
+    #[cfg(target_os = "linux")]
     pub fn watch(&mut self, liveness: Box<dyn Liveness>) {
         self.liveness = liveness;
     }
