@@ -43,9 +43,10 @@ pub fn cause(error: &(impl Display + Debug)) -> String {
     let (short, long) = (error.to_string(), format!("{error:?}"));
     // The errors differ in which format prints the chain.
     let text = if !short.contains("Caused by") && long.contains("Caused by") { long } else { short };
-    let chain = text.lines().map(str::trim).take_while(|line| !is_backtrace(line));
+    let chain = text.lines().map(str::trim).take_while(|line| !is_end(line));
     let causes: Vec<&str> = chain.filter(|line| !line.is_empty() && !line.starts_with("Caused by")).collect();
-    let cause = causes.last().map_or(text.as_str(), |cause| cause);
+    let compiler = causes.iter().find(|line| line.contains("): error"));
+    let cause = compiler.or(causes.last()).map_or(text.as_str(), |cause| cause);
     let advice = match cause.starts_with(NO_MEMORY) {
         true => "; use a smaller batch, or end other programs on the device",
         false => "",
@@ -53,10 +54,10 @@ pub fn cause(error: &(impl Display + Debug)) -> String {
     format!("{cause}{advice}")
 }
 
-/// Whether a line of CubeCL's report begins its backtrace.
-fn is_backtrace(line: &str) -> bool {
+/// Whether a line of CubeCL's report begins its backtrace, or the source of a kernel that does not compile.
+fn is_end(line: &str) -> bool {
     let frame = line.split_once(": ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-    frame || ["Backtrace", "No backtrace", "Asked at"].iter().any(|start| line.starts_with(start))
+    frame || ["Backtrace", "No backtrace", "Asked at", "[Source]"].iter().any(|start| line.starts_with(start))
 }
 
 /// Message of a panic, if any.
@@ -91,6 +92,9 @@ mod tests {
                     .starts_with("out of device memory allocating 8 bytes; use")
             );
         }
+        let compiler = "A compilation failed\nCaused by:\n  [Compilation Error] \n    a.cu(3): warning: unused\n    \
+            a.cu(7): error: no such type\n    1 error detected\n[Source]  \n__global__ void a() {\n}\nBacktrace:\n";
+        assert_eq!(cause(&compiler), "a.cu(7): error: no such type");
         assert_eq!(cause(&"one line"), "one line");
         assert_eq!(cause(&""), "");
         assert_eq!(cause_of_panic(chain), cause(&chain));

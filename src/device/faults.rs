@@ -1,13 +1,16 @@
 //! Converts device failures inside Burn and CubeCL into one error.
 //!
 //! CubeCL catches panics on its threads, drops the task and logs it. The log is the only trace, because
-//! CubeCL also catches harmless panics, such as those of kernels that tuning rejects. It logs kernels that
-//! cannot be compiled or loaded, too. Burn panics when a tensor is read that was never computed.
+//! CubeCL also catches harmless panics, such as those of kernels that tuning rejects. Burn panics when a tensor is
+//! read that was never computed.
+//!
+//! A kernel that cannot be compiled or loaded needs no detection here. CubeCL marks what it would have written, and
+//! all that is computed from it, so that the read of a loss fails. During tuning the kernel is left out.
 
 use anyhow::Result;
 use collective::{
     Error,
-    device_error::{cause, cause_of_panic, panic_text},
+    device_error::{cause_of_panic, panic_text},
     health,
 };
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -24,15 +27,6 @@ use std::{
 const SOURCE: &str = "cubecl_common::device";
 /// Prefix of its message about a dropped task.
 const DROPPED: &str = "CallError(task panicked on device runner thread";
-/// CubeCL's module that logs failed launches.
-const FAILURES: &str = "cubecl_runtime::logging::server";
-/// Part of its message about a kernel that was not compiled or loaded.
-///
-/// CubeCL does not mark the outputs of such a kernel as failed, nor tensors that it would have updated in place.
-const NOT_COMPILED: &str = "An error caused the compilation to fail";
-/// Part of NVRTC's message about a missing CUDA header. Tuning leaves such kernels out, and training warns
-/// about them at the start.
-const NO_HEADER: &str = "cannot open source file";
 /// Parts of every panic message of Burn about a failed device.
 const REPORT: [&str; 2] = ["Caused by:", "acktrace"];
 
@@ -117,29 +111,21 @@ pub(crate) fn listen(warn: impl FnOnce(&str)) {
 /// # Ok::<(), log::SetLoggerError>(())
 /// ```
 pub fn inspect(record: &Record<'_>) {
-    let target = record.target();
-    if target == PROBE {
+    if record.target() == PROBE {
         INSPECTED.store(true, Ordering::Relaxed);
     }
     if !is_source(record.metadata()) {
         return;
     }
-    let text = record.args().to_string();
-    let reason = match target {
-        FAILURES => not_compiled(&text),
-        _ => dropped(&text).map(|panic| {
-            format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong")
-        }),
-    };
-    if let Some(reason) = reason {
+    if let Some(panic) = dropped(&record.args().to_string()) {
+        let reason = format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong");
         health::report(&device(thread::current().name()), &reason);
     }
 }
 
 /// Whether CubeCL reports device failures in records like this.
 fn is_source(metadata: &Metadata<'_>) -> bool {
-    metadata.level() <= Level::Warn
-        && (metadata.target().starts_with(SOURCE) || metadata.target() == FAILURES)
+    metadata.level() <= Level::Warn && metadata.target().starts_with(SOURCE)
 }
 
 /// The logger of a program that has none.
@@ -162,13 +148,6 @@ fn dropped(message: &str) -> Option<String> {
     let panic = message.strip_prefix(DROPPED)?;
     let panic = panic.strip_suffix(')').unwrap_or(panic).trim_start_matches(':');
     Some(cause_of_panic(panic))
-}
-
-/// Returns the reason why a CUDA kernel was not compiled or loaded.
-fn not_compiled(message: &str) -> Option<String> {
-    let counts =
-        KIND.get() == Some(&"cuda") && message.contains(NOT_COMPILED) && !message.contains(NO_HEADER);
-    counts.then(|| cause(&message))
 }
 
 /// Returns the device of a CubeCL thread from its name, such as `DSD-0-1`.

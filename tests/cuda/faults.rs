@@ -59,6 +59,30 @@ fn a_module_that_cannot_be_loaded_ends_the_run() {
     }
 }
 
+/// Trains on a machine that measures kernels and has none cached. The first kernel with this name does not compile.
+fn without(kernel: &str) -> Outcome {
+    let cache = tempfile::tempdir().expect("temporary folder");
+    let machine = Machine::new(1).with("BURN_DDP_KERNEL_CACHE", cache.path().display());
+    let machine = machine.with("CUDA_STAND_IN_TIMES", 1).with("CUDA_STAND_IN_FAIL_KERNEL", kernel);
+    machine.example("custom_loop", "--mode single --device cuda")
+}
+
+#[test]
+fn tuning_leaves_out_a_kernel_that_does_not_compile() {
+    let expected = without("no kernel").succeeded().stdout;
+    assert!(expected.contains("epoch 1  train loss"), "{expected}");
+    assert_eq!(without("reduce_kernel_in").succeeded().stdout, expected);
+}
+
+#[test]
+fn a_kernel_that_does_not_compile_ends_the_run() {
+    for kernel in ["kernel_binop", "elemwise_fuse", "slice_kernel"] {
+        let outcome = without(kernel);
+        assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
+        check_error(&outcome, &["cuda:0", "error: refused by"]);
+    }
+}
+
 #[test]
 fn memory_that_runs_out_ends_the_run() {
     fails("FAIL_ALLOC", 6, &["cuda:", "out of device memory", "smaller batch"]);

@@ -101,6 +101,11 @@ impl Machine {
         self.start(&mnist(), flags)
     }
 
+    /// Runs an example with these flags, separated by spaces.
+    pub fn example(&self, name: &str, flags: &str) -> Outcome {
+        self.start(&common::example(name), flags)
+    }
+
     /// Runs `burn-ddp` with these arguments, separated by spaces.
     pub fn run(&self, arguments: &str) -> Outcome {
         self.start(&program(), arguments)

@@ -14,7 +14,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process, ptr,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 const SUCCESS: c_int = 0;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn nvrtcCompileProgram(
 ) -> c_int {
     let program = unsafe { &mut *program };
     let number = COMPILED.fetch_add(1, Ordering::Relaxed) + 1;
-    if setting("FAIL_COMPILE") == Some(number) {
+    if setting("FAIL_COMPILE") == Some(number) || is_refused(&program.source) {
         program.log = b"probe.cu(1): error: refused by CUDA_STAND_IN_FAIL_COMPILE\0".to_vec();
         return COMPILATION;
     }
@@ -106,6 +106,13 @@ fn count(kernel: &str) {
 
 /// Number of programs that were to be compiled.
 static COMPILED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the kernel is the one of `FAIL_KERNEL`.
+fn is_refused(source: &str) -> bool {
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    let Ok(start) = env::var("CUDA_STAND_IN_FAIL_KERNEL") else { return false };
+    kernel_name(source).is_some_and(|name| name.starts_with(&start)) && !REFUSED.swap(true, Ordering::Relaxed)
+}
 
 fn setting(name: &str) -> Option<u64> {
     env::var(format!("CUDA_STAND_IN_{name}")).ok()?.parse().ok()

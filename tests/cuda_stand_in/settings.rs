@@ -6,9 +6,11 @@
 //! | `DRIVER` | version of the driver, such as 12040 (13000) |
 //! | `COMPUTE_CAPABILITY` | such as 61 |
 //! | `MEMORY` | bytes of a device's memory (4 GiB) |
+//! | `TIMES` | milliseconds that every kernel takes; without it, device time is not available |
 //! | `SEED` | seed of the order in which streams are executed (1) |
 //! | `NVRTC` | version of NVRTC, such as 12.8 (13.0) |
 //! | `FAIL_COMPILE` | the call of NVRTC's compiler, from 1, that fails |
+//! | `FAIL_KERNEL` | beginning of a name; the first kernel with such a name cannot be compiled |
 //! | `BAD_LOG` | the call of NVRTC's compiler, from 1, that fails with a log on which CubeCL panics |
 //! | `FAIL_MODULE` | the call of that kind, from 1, that fails |
 //! | `FAIL_LAUNCH` | the launch, from 1, that fails and loses the device |
