@@ -33,7 +33,7 @@ fn train(context: &Context, mut model: impl ParallelModule<Linear>) -> anyhow::R
     let inputs = (0..500u16).map(|i| f32::from(i) / 250.0 - 1.0);
     let samples = InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect());
     let loader = ShardedLoader::builder(samples, Stack).batch_size(48 / context.world_size()).shuffle(7);
-    let loader = loader.build(context.world());
+    let loader = loader.num_workers(1).build(context.world());
     let mut optimizer = SgdConfig::new().init();
     for epoch in 1..=10 {
         let mut sum = 0.0;

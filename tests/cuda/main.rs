@@ -8,6 +8,7 @@ mod counts;
 mod faults;
 mod inputs;
 mod kernel_cache;
+mod loader;
 mod loggers;
 mod memory;
 mod ordering;

@@ -6,7 +6,7 @@
 use crate::{
     INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status, fault,
     pages::{self, PAGE},
-    settings::{collects_sources, count, fails_from, lock},
+    settings::{collects_sources, count, fails_from, lock, mark},
     stream::{self, Operation},
 };
 use std::{
@@ -142,6 +142,7 @@ pub fn free_now(address: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut usize, size: usize) -> Status {
     count("allocations");
+    mark("launches", "launches before the last allocation");
     if fails_from("FAIL_ALLOC") {
         return OUT_OF_MEMORY;
     }

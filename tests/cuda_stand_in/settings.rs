@@ -67,6 +67,12 @@ pub fn add(what: &str, more: u64) -> u64 {
     *number
 }
 
+/// Sets the count `mark` to the present count `what`.
+pub fn mark(what: &str, mark: &str) {
+    let number = add(what, 0);
+    lock(&COUNTS).insert(mark.into(), number);
+}
+
 /// Whether this call fails: the requested one and all later ones.
 pub fn fails_from(which: &str) -> bool {
     setting(which).is_some_and(|first| count(which) >= first)

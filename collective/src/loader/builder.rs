@@ -1,6 +1,9 @@
 //! Builder of a sharded loader, similar to Burn's `DataLoaderBuilder`.
 
-use super::sharded::{ShardedLoader, Transform};
+use super::{
+    sharded::{ShardedLoader, Transform},
+    workers::streams,
+};
 use crate::{World, sampler::DistributedSampler};
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 use burn::tensor::Device;
@@ -101,7 +104,7 @@ impl<I, O> ShardedLoaderBuilder<I, O> {
             Some(weights) => sampler.weighted(&weights),
             None => sampler,
         };
-        let (device, next_epoch) = (Device::default(), AtomicUsize::new(1));
-        ShardedLoader { dataset, batcher, sampler, batch_size, workers, device, transform, next_epoch }
+        let (device, next_epoch, streams) = (Device::default(), AtomicUsize::new(1), streams(workers));
+        ShardedLoader { dataset, batcher, sampler, batch_size, streams, device, transform, next_epoch }
     }
 }

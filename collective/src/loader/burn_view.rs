@@ -53,7 +53,7 @@ impl<I, O> ShardedLoader<I, O> {
             batcher: self.batcher.clone(),
             sampler,
             batch_size: self.batch_size,
-            workers: self.workers,
+            streams: self.streams.clone(),
             device: self.device.clone(),
             transform: self.transform.clone(),
             next_epoch: AtomicUsize::new(1),

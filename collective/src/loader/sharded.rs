@@ -5,6 +5,7 @@ use super::{
     workers::{self, Batch},
 };
 use crate::sampler::DistributedSampler;
+use burn::backend::StreamId;
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
@@ -21,7 +22,8 @@ pub struct ShardedLoader<I, O> {
     pub(super) batcher: Arc<dyn Batcher<I, O>>,
     pub(super) sampler: DistributedSampler,
     pub(super) batch_size: usize,
-    pub(super) workers: usize,
+    /// Streams of the worker threads.
+    pub(super) streams: Arc<[StreamId]>,
     pub(super) device: Device,
     pub(super) transform: Option<Transform<I>>,
     /// Epoch counter for Burn's own strategies, which do not pass an epoch.
@@ -57,7 +59,7 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
         let batches = batches.into_iter().enumerate();
         let batches =
             batches.map(|(step, indices)| Batch { indices, global: global(step), last: step + 1 == steps });
-        workers::build(batches.skip(skip).collect(), self.workers, self.batch_maker(epoch, device))
+        workers::build(batches.skip(skip).collect(), &self.streams, self.batch_maker(epoch, device))
     }
 }
 

@@ -1,13 +1,20 @@
 //! Worker threads that build batches in advance and deliver them in order.
+//!
+//! The threads end with the epoch. CubeCL has a pool of device memory per stream, each thread has a stream of its own,
+//! and the pool of a thread that has ended is neither freed nor used again. The threads of all epochs of a loader
+//! therefore use the same streams.
 
 use super::{ShardedBatch, ShardedBatches};
 use crate::device_error::{cause_of_panic, panic_text};
-use burn::data::dataset::DatasetError;
+use burn::{backend::StreamId, data::dataset::DatasetError};
 use std::{
     collections::VecDeque,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::mpsc::{Receiver, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{Receiver, sync_channel},
+    },
     thread,
 };
 
@@ -23,13 +30,18 @@ pub(super) struct Batch {
     pub last: bool,
 }
 
-/// Builds each batch with `build` on at most `workers` threads, or on the calling thread if there are none.
+/// Streams of `workers` threads.
+pub(super) fn streams(workers: usize) -> Arc<[StreamId]> {
+    (0..workers).map(|_| StreamId::allocate()).collect()
+}
+
+/// Builds each batch with `build` on at most one thread per stream, or on the calling thread if there are none.
 pub(super) fn build<O: Send + 'static>(
     batches: Vec<Batch>,
-    workers: usize,
+    streams: &[StreamId],
     build: impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
 ) -> ShardedBatches<O> {
-    let workers = workers.min(batches.len());
+    let workers = streams.len().min(batches.len());
     // A panic must not end the epoch normally, because other ranks continue.
     let build = move |batch: &Batch| {
         catch_unwind(AssertUnwindSafe(|| build(batch))).unwrap_or_else(|panic| {
@@ -44,12 +56,14 @@ pub(super) fn build<O: Send + 'static>(
     // Worker w builds batches w, w + workers, …, each through its own channel, so that reading
     // the channels in turn gives the batches in order. A dropped iterator closes the channels,
     // which ends the workers.
-    let queues = (0..workers)
-        .map(|worker| {
+    let queues = (streams[..workers].iter().copied().enumerate())
+        .map(|(worker, stream)| {
             let build = build.clone();
             let mine: Vec<_> = batches.iter().skip(worker).step_by(workers).cloned().collect();
             let (send, receive) = sync_channel(AHEAD);
-            thread::spawn(move || mine.iter().all(|batch| send.send(build(batch)).is_ok()));
+            thread::spawn(move || {
+                stream.executes(|| mine.iter().all(|batch| send.send(build(batch)).is_ok()))
+            });
             receive
         })
         .collect();
