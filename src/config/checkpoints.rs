@@ -25,7 +25,13 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
     pub early_stop: Option<usize>,
     /// Evaluation metric that selects the best epoch, such as loss or accuracy
-    #[arg(long, default_value = "loss", value_name = "METRIC", hide_short_help = true, help_heading = "Checkpoints")]
+    #[arg(
+        long,
+        default_value = "loss",
+        value_name = "METRIC",
+        hide_short_help = true,
+        help_heading = "Checkpoints"
+    )]
     pub monitor: String,
 }
 
