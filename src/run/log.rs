@@ -292,7 +292,7 @@ mod tests {
     fn a_finite_value_is_better_than_nan() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let log = RunLog::create(folder.path(), MetricInfo::loss(), EvaluatedSet::Test)?;
-        let mut best_of = |epoch, loss| {
+        let best_of = |epoch, loss| {
             log.epoch_done(&report(epoch, loss, vec![]));
             log.progress().map(|progress| progress.best.map(|best| (best.epoch, best.ago)))
         };
