@@ -5,10 +5,7 @@ use crate::common::{
     events::{Scalars, files, histograms, points},
     finish, run_example, trained,
 };
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// 8 steps per epoch with two ranks.
 const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1";
