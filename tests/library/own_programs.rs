@@ -18,6 +18,7 @@ use collective::{
 };
 use std::{
     env, fs,
+    path::Path,
     process::{ExitCode, exit},
 };
 
@@ -26,8 +27,11 @@ fn two_ranks(name: &str, program: fn(&Context) -> anyhow::Result<()>) -> Option<
     if env::var_os("BURN_DDP_TEST_PROGRAM").is_some() {
         exit(i32::from(launch(program) != ExitCode::SUCCESS));
     }
-    let this = env::current_exe().expect("this program");
-    let mut program = command(&this, &["--exact", &format!("own_programs::{name}"), "--nocapture"]);
+    // A program in cargo's folder of tests may not start ranks.
+    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_file(&link);
+    fs::hard_link(env::current_exe().expect("this program"), &link).expect("a link to this program");
+    let mut program = command(&link, &["--exact", &format!("own_programs::{name}"), "--nocapture"]);
     program.env("BURN_DDP_TEST_PROGRAM", "1").env("CUDA_VISIBLE_DEVICES", "").env("RUST_BACKTRACE", "0");
     Some(finish(program.spawn().expect("a process")))
 }

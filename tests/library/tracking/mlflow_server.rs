@@ -194,7 +194,8 @@ fn answer(request: &Received, requests: &[Received]) -> (u16, Value) {
         "runs/get" if !was_called("runs/create") => missing,
         "runs/get" => {
             let logged = |kind: &'static str| {
-                let bodies = requests.iter().map(Received::json);
+                let batches = requests.iter().filter(|request| request.path.ends_with("runs/log-batch"));
+                let bodies = batches.map(Received::json);
                 bodies.filter_map(|body| body[kind].as_array().cloned()).flatten().collect::<Vec<_>>()
             };
             let mut last = serde_json::Map::new();
