@@ -17,3 +17,9 @@ fn a_missing_wait_is_detected() {
     });
     assert!(noticed, "five orders of execution without the waits gave the right sums");
 }
+
+#[test]
+fn without_events_of_contexts_the_host_waits() {
+    let outcome = Machine::new(2).with("CUDA_STAND_IN_NO_CONTEXT_EVENTS", 1).run(CHECK).succeeded();
+    assert!(outcome.stdout.contains("\"wrong\":[]"), "{outcome:#?}");
+}

@@ -77,6 +77,9 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
+    if setting("NO_CONTEXT_EVENTS").is_some() {
+        return NOT_SUPPORTED;
+    }
     overlap::recorded(event, None);
     record(event, of_context(context))
 }

@@ -17,6 +17,7 @@
 //! | `FAIL_ALLOC` | the first allocation of device memory, from 1, that fails; all later ones fail, too |
 //! | `LOST_AT` | the operation, from 1, at which the device is lost |
 //! | `IGNORE_WAITS` | `stream` or `context`: ignores such waits for events, to show that tests detect it |
+//! | `NO_CONTEXT_EVENTS` | if set, the driver refuses to record events of contexts |
 //! | `COUNTS` | file for the counts, written at exit, with the process id appended |
 //! | `SOURCES` | folder for kernels as CUDA C++; only the probe is compiled and executed |
 //! | `KERNELS` | file for the time of each kernel, written like `COUNTS` |

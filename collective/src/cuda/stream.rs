@@ -13,7 +13,7 @@
 //! Events of a context include the streams of all groups. All groups of a process therefore enqueue their collectives
 //! in the order of the calls, which is the same on all ranks.
 //!
-//! With an older driver the host waits in both places.
+//! With an older driver, or one that refuses these events, the host waits in both places.
 //!
 //! With a stream handle from CubeCL (such as `ComputeClient::stream_handle(StreamId)`), both events could be limited
 //! to the stream that wrote or reads the data.
@@ -49,9 +49,16 @@ struct ContextEvents {
 }
 
 impl ContextEvents {
-    fn get() -> Option<Self> {
+    /// The functions, if the driver has them and accepts calls on `site`.
+    fn get(site: &CudaSite) -> Option<Self> {
         static EVENTS: OnceLock<Option<ContextEvents>> = OnceLock::new();
-        *EVENTS.get_or_init(Self::load)
+        *EVENTS.get_or_init(|| Self::load().filter(|events| events.are_accepted(site)))
+    }
+
+    fn are_accepted(&self, site: &CudaSite) -> bool {
+        let Ok(event) = site.enter().and_then(|()| DriverEvent::new()) else { return false };
+        // SAFETY: context and event are alive, and of one device.
+        [self.record, self.wait].iter().all(|call| unsafe { call(site.context.0, event.0) }.result().is_ok())
     }
 
     fn load() -> Option<Self> {
@@ -111,7 +118,7 @@ impl CudaSite {
 
     /// Whether the GPU orders collectives and computation by itself.
     pub fn orders_device(&self) -> bool {
-        ContextEvents::get().is_some()
+        ContextEvents::get(self).is_some()
     }
 }
 
@@ -138,7 +145,7 @@ impl DeviceSite for CudaSite {
         self.enter()?;
         let stream = stream::create(stream::StreamKind::NonBlocking).map_err(driver_error)?;
         let made = Made { stream, site: self.clone() };
-        Ok(Arc::new(CudaStream { made: Arc::new(made), events: ContextEvents::get() }))
+        Ok(Arc::new(CudaStream { made: Arc::new(made), events: ContextEvents::get(self) }))
     }
 }
 
