@@ -7,11 +7,13 @@ median() { column samples_per_second "$1" | tail -30 | sort -g | awk '{ a[NR] = 
 
 # speed MODE BATCH: one run. Earlier runs have filled the kernel cache; tuning is in the first steps.
 speed() {
-    local mode=$1 batch=$2 name=speed-$1-$2 rate images=$(($2 * steps))
+    local mode=$1 batch=$2 name=speed-$1-$2 rate images=$(($2 * steps)) transport=auto
+    # A single rank reduces nothing, unless NCCL is requested.
+    [ "$mode$device" != ddpcuda ] || transport=nccl
     # Limits the time for generating images.
     [ $images -le 20480 ] || images=20480
     rm -rf "$out/logs/$name"
-    part "speed $mode $batch" 100 "$mnist" --device "$device" --mode "$mode" --nproc-per-node 1 --dataset digits --train-limit "$images" --epochs $((batch * steps / images + 1)) --eval-limit 10 --batch-size "$batch" --max-steps "$steps" --progress plain --run-dir "$out/logs/$name" || return
+    part "speed $mode $batch" 100 "$mnist" --device "$device" --mode "$mode" --nproc-per-node 1 --transport "$transport" --dataset digits --train-limit "$images" --epochs $((batch * steps / images + 1)) --eval-limit 10 --batch-size "$batch" --max-steps "$steps" --progress plain --run-dir "$out/logs/$name" || return
     rate=$(median "$out/logs/$name")
     rates+=("{\"kind\": \"burn-ddp $mode\", \"batch\": $batch, \"images_per_second\": $rate}")
     printf -v "rate_${mode}_$batch" %s "$rate"

@@ -54,7 +54,7 @@ pub struct ContextArgs {
     pub threads: Option<u16>,
     /// Transport between ranks: auto, nccl, shm (one machine), tcp or mpi
     ///
-    /// nccl needs an NVIDIA GPU per rank, mpi a build with the feature `mpi` and mpirun.
+    /// nccl needs an NVIDIA GPU per rank and is then used by a single rank, too; mpi needs a build with the feature `mpi` and mpirun.
     #[arg(long, default_value = "auto", value_name = "TRANSPORT", hide_short_help = true)]
     pub transport: Transport,
     /// Time limit of a collective in seconds

@@ -24,7 +24,7 @@ use crate::{
 use anyhow::Result;
 use burn::module::Module;
 use burn::tensor::Device;
-use collective::{Options, ProcessGroup, ReduceOp, World, module_state};
+use collective::{Options, ProcessGroup, ReduceOp, Transport, World, module_state};
 use compute_threads::share;
 use kernels::host_tensor::is_flex;
 use std::{
@@ -77,8 +77,10 @@ impl Context {
         signals: StopSignals,
     ) -> Result<Self> {
         let console = Console::new(role.environment.is_main());
+        // Measures what NCCL costs without other ranks.
+        let even_alone = args.transport == Transport::Nccl && role.replicas.is_none();
         let transport =
-            transport::attach(args.transport, role.device, &group, false, &|line| console.warn(line))?;
+            transport::attach(args.transport, role.device, &group, even_alone, &|line| console.warn(line))?;
         let device = role.device.burn()?.autodiff();
         let stop_signal = AtomicU8::new(0);
         let began = Instant::now();

@@ -103,7 +103,11 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
     let Config { world_size, batch_size, lr, lr_factor, train_samples, test_samples, .. } = config;
     let mode = serde_name(&config.mode);
     console.print(&format!("mode      {mode}, world size {world_size}: {why}"));
-    let network = if *world_size > 1 { format!(", {transport} between ranks") } else { String::new() };
+    let network = if *world_size > 1 || transport.starts_with("nccl") {
+        format!(", {transport} between ranks")
+    } else {
+        String::new()
+    };
     console.print(&format!("device    {}, {} thread(s) per rank{network}", config.device, config.threads));
     let (before, after) = match &config.dataset {
         Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),

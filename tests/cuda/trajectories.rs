@@ -46,6 +46,14 @@ fn one_device_follows_the_cpu() {
 }
 
 #[test]
+fn one_rank_with_nccl_follows_the_cpu() {
+    let flags = "--mode ddp --nproc-per-node 1 --transport nccl";
+    follows_the_cpu(flags, 1, "", 1e-6);
+    let outcome = Machine::new(1).train(&format!("--device cuda {SMALL} {flags} --max-steps 1")).succeeded();
+    assert!(outcome.stdout.contains(", nccl with "), "{outcome:#?}");
+}
+
+#[test]
 fn two_ranks_follow_the_cpu() {
     follows_the_cpu(DDP, 2, "", 1e-6);
 }

@@ -115,7 +115,7 @@ impl Default for ReducerOptions {
 pub struct Reducer {
     plan: Arc<BucketPlan>,
     /// A separate group, so that other collectives, such as SyncBatchNorm's, are independent of the buckets' order
-    /// during backward. `None` in a world of one.
+    /// during backward. `None` in a world of one without a device transport.
     sender: Option<BucketSender>,
     accumulated: AccumulatedGradients,
     anchors: Arc<DepthAnchors>,
@@ -145,7 +145,7 @@ impl Reducer {
         check_precision(module, precision)?;
         check_embeddings(module, precision)?;
         let sender = match group.world_size() {
-            1 => None,
+            1 if group.device().is_none() => None,
             _ => Some(BucketSender { group: group.duplicate("gradients")?, hook }),
         };
         // Hooks run on the host.

@@ -28,7 +28,7 @@ pub struct Step<'a> {
     context: BatchContext,
     /// Whether the loss was scaled.
     scaled: bool,
-    /// `None` in a world of one.
+    /// `None` in a world of one without a device transport.
     reduction: Option<Arc<InFlightReduction>>,
 }
 
@@ -146,7 +146,8 @@ impl Step<'_> {
         Ok((self.unless_infinite(averaged, module)?, totals))
     }
 
-    /// Starts the reduction of this step's gradients and the accumulated ones; `None` in a world of one.
+    /// Starts the reduction of this step's gradients and the accumulated ones; `None` in a world of one without a
+    /// device transport.
     ///
     /// With `compare`, gradients that arrive during backward are compared with backward's result.
     fn start<M: Module>(&self, module: &M, compare: bool) -> Result<Option<Arc<InFlightReduction>>> {

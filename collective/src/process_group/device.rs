@@ -156,7 +156,7 @@ impl ProcessGroup {
     /// Attaches this group's devices if those of `parent` are attached.
     pub(super) fn attach_like(&self, parent: &ProcessGroup) -> Result<()> {
         let Some(attached) = parent.shared.state.device.get() else { return Ok(()) };
-        if self.world_size() > 1 {
+        if self.world_size() > 1 || parent.world_size() == 1 {
             self.attach(Ok(attached.site.clone()))?;
         }
         Ok(())
