@@ -6,7 +6,6 @@ mod collectives;
 mod device;
 mod device_order;
 pub(crate) mod explain;
-mod family;
 mod flight_recorder;
 mod group_state;
 mod init;

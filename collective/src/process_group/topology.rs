@@ -1,6 +1,6 @@
 //! Placement of a job's ranks on machines, and the choice of a group's transport.
 
-use super::{family::Family, group_state::GroupParts};
+use super::group_state::{Family, GroupParts};
 use crate::{
     Error, Options, Result,
     communicator::{Communicator, Solo},
