@@ -16,9 +16,9 @@ pub(crate) use convert::check_precision;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
-use activated::{Activated, ActivatedBatchNormBackend};
+use activated::Activated;
 use backend::SyncBatchNormBackend;
-use burn::backend::{Dispatch, DispatchTensor};
+use burn::backend::Dispatch;
 use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::pool::MaxPool2d;
@@ -29,10 +29,11 @@ use burn::tensor::{
 use kernel::Settings;
 use kernels::{
     host_tensor::is_host,
-    layers::{relu_max_pool, relu_max_pool_windows},
+    layers::{operation::ternary, relu_max_pool, relu_max_pool_windows},
     pool::Windows,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::{Arc, OnceLock};
 
 /// Variance of a batch of `n` values per channel that updates the running variance.
 ///
@@ -153,7 +154,7 @@ impl SyncBatchNorm {
     /// As [`SyncBatchNorm::forward`].
     pub fn forward_relu<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match self.is_fused(&input) {
-            true => Tensor::from_dispatch(self.forward_activated(input, None)),
+            true => self.forward_activated(input, None),
             false => relu(self.forward(input)),
         }
     }
@@ -166,7 +167,7 @@ impl SyncBatchNorm {
     /// As [`SyncBatchNorm::forward`].
     pub fn forward_relu_max_pool(&self, pool: &MaxPool2d, input: Tensor<4>) -> Tensor<4> {
         match self.is_fused(&input).then(|| relu_max_pool_windows(pool, &input)).flatten() {
-            Some(windows) => Tensor::from_dispatch(self.forward_activated(input, Some(windows))),
+            Some(windows) => self.forward_activated(input, Some(windows)),
             None => relu_max_pool(pool, self.forward(input)),
         }
     }
@@ -176,21 +177,17 @@ impl SyncBatchNorm {
         input.device().is_autodiff() && self.norm.training.is_enabled() && is_host(input)
     }
 
-    fn forward_activated<const D: usize>(
-        &self,
-        input: Tensor<D>,
-        windows: Option<Windows>,
-    ) -> DispatchTensor {
+    fn forward_activated<const D: usize>(&self, input: Tensor<D>, windows: Option<Windows>) -> Tensor<D> {
         let solo = ProcessGroup::solo();
-        let group = self.group.as_ref().unwrap_or(&solo);
-        let activated = Activated { settings: self.settings(&input, group), windows };
-        let (output, mean, variance) = <Dispatch as ActivatedBatchNormBackend>::activated_batch_norm(
-            input.into_dispatch(),
-            self.norm.gamma.val().into_dispatch(),
-            self.norm.beta.val().into_dispatch(),
-            activated,
-        );
-        self.follow(group, mean, variance);
+        let (group, device) = (self.group.as_ref().unwrap_or(&solo), input.device());
+        let moments = Arc::<OnceLock<_>>::default();
+        let activated =
+            Activated { settings: self.settings(&input, group), windows, moments: moments.clone() };
+        let output = ternary(activated, input, self.norm.gamma.val(), self.norm.beta.val());
+        if let Some([mean, variance]) = moments.get() {
+            let constant = |values: &Vec<f32>| Tensor::from_data(values.as_slice(), &device);
+            self.follow(group, constant(mean), constant(variance));
+        }
         output
     }
 
@@ -202,7 +199,7 @@ impl SyncBatchNorm {
             self.norm.beta.val().into_dispatch(),
             settings,
         );
-        self.follow(group, mean, variance);
+        self.follow(group, Tensor::from_dispatch(mean), Tensor::from_dispatch(variance));
         Tensor::from_dispatch(output)
     }
 
@@ -220,9 +217,9 @@ impl SyncBatchNorm {
     }
 
     /// Updates the running statistics with those of all ranks' batches, unless the group has failed.
-    fn follow(&self, group: &ProcessGroup, mean: DispatchTensor, variance: DispatchTensor) {
+    fn follow(&self, group: &ProcessGroup, mean: Tensor<1>, variance: Tensor<1>) {
         if group.failure().is_none() {
-            self.update(Tensor::from_dispatch(mean), Tensor::from_dispatch(variance));
+            self.update(mean, variance);
         }
     }
 

@@ -1,18 +1,8 @@
-//! Causal self-attention as a Burn operation.
+//! Causal self-attention.
 
+use super::operation::{self, Operation};
 use crate::attention::Attention;
-use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
-use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex,
-    autodiff::{
-        NodeId,
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
-    backend_extension,
-    tensor::FloatTensor,
-};
+use crate::host_tensor::{Host, is_host, tensor, values};
 use burn::tensor::{DType, Tensor, activation::softmax};
 use std::sync::Arc;
 
@@ -26,11 +16,7 @@ use std::sync::Arc;
 pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize) -> Tensor<2> {
     let width = all.dims()[1] / 3;
     if is_host(&all) {
-        let with = Attention { batch, time, heads, width };
-        return Tensor::from_dispatch(<Dispatch as AttentionBackend>::kernel_causal_attention(
-            all.into_dispatch(),
-            with,
-        ));
+        return operation::unary(Attention { batch, time, heads, width }, all);
     }
     causal_attention_with(all, [batch, time], heads, |weights| weights)
 }
@@ -59,49 +45,25 @@ pub fn causal_attention_with(
     weights.matmul(value).swap_dims(1, 2).reshape([batch * time, width])
 }
 
-/// A Burn backend with the attention of this crate.
-#[backend_extension(Autodiff, Flex)]
-pub trait AttentionBackend: Backend {
-    /// Attention over `all`, `[batch × time, 3 × width]`, f32.
-    fn kernel_causal_attention(all: FloatTensor<Self>, with: Attention) -> FloatTensor<Self>;
-}
+impl Operation<1, 1> for Attention {
+    /// The attention weights.
+    type Saved = Arc<Vec<f32>>;
 
-fn forward(all: Host, with: Attention) -> (Host, Vec<f32>) {
-    let (output, weights) = with.forward(values(&contiguous(all)));
-    (tensor(output, [with.batch * with.time, with.width]), weights)
-}
+    const READS: [usize; 1] = [0];
 
-impl AttentionBackend for Flex {
-    fn kernel_causal_attention(all: Host, with: Attention) -> Host {
-        forward(all, with).0
+    fn forward(&self, [all]: [Host; 1]) -> (Host, Self::Saved) {
+        let (output, weights) = Attention::forward(self, values(&all));
+        (tensor(output, [self.batch * self.time, self.width]), Arc::new(weights))
     }
-}
 
-#[derive(Debug)]
-struct AttentionBackward;
-
-impl Backward<Flex, 1> for AttentionBackward {
-    type State = (NodeId, Arc<Vec<f32>>, Attention);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let (node, weights, with) = ops.state;
-        let all = contiguous(checkpointer.retrieve_node_output::<Host>(node));
-        unary::<Flex, _>(ops.parents, ops.node, grads, |grad| {
-            let gradient = with.backward(values(&all), &weights, values(&contiguous(grad)));
-            tensor(gradient, [with.batch * with.time, 3 * with.width])
-        });
-    }
-}
-
-impl<C: CheckpointStrategy> AttentionBackend for Autodiff<Flex, C> {
-    fn kernel_causal_attention(all: FloatTensor<Self>, with: Attention) -> FloatTensor<Self> {
-        let (output, weights) = forward(all.clone().into_primitive(), with);
-        match AttentionBackward.prepare::<C>([all.node()]).compute_bound().stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let state = prep.checkpoint(&all);
-                prep.finish((state, Arc::new(weights), with), output)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
+    fn backward(
+        &self,
+        [all]: [Host; 1],
+        weights: Self::Saved,
+        grad: Host,
+        _: [bool; 1],
+    ) -> [Option<Host>; 1] {
+        let gradient = Attention::backward(self, values(&all), &weights, values(&grad));
+        [Some(tensor(gradient, [self.batch * self.time, 3 * self.width]))]
     }
 }

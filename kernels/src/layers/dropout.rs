@@ -1,21 +1,12 @@
-//! Dropout as a Burn operation.
+//! Dropout.
 
+use super::operation::{self, Operation};
 use crate::{
     dropout::{Kept, Key},
-    host_tensor::{Host, contiguous, is_host, tensor, values},
+    host_tensor::{Host, is_host, tensor, values},
     random,
 };
-use burn::backend::{
-    Autodiff, Backend, Dispatch, Distribution, Flex, TensorMetadata,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
-    backend_extension,
-    ops::FloatTensorOps,
-    tensor::FloatTensor,
-};
+use burn::backend::{Distribution, Flex, TensorMetadata, ops::FloatTensorOps};
 use burn::nn::Dropout;
 use burn::tensor::{FloatDType, Shape, Tensor};
 use std::sync::Arc;
@@ -28,29 +19,28 @@ pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
     if !layer.training.is_enabled() || !x.device().is_autodiff() || layer.prob == 0.0 || !is_host(&x) {
         return layer.forward(x);
     }
-    Tensor::from_dispatch(<Dispatch as DropoutBackend>::kernel_dropout(x.into_dispatch(), layer.prob))
+    operation::unary(Operator { probability: layer.prob }, x)
 }
 
-/// A Burn backend with the dropout of this crate.
-#[backend_extension(Autodiff, Flex)]
-pub trait DropoutBackend: Backend {
-    /// Dropout of `x`, `[batch, ...]`, f32, with probability `prob`.
-    fn kernel_dropout(x: FloatTensor<Self>, prob: f64) -> FloatTensor<Self>;
+#[derive(Clone, Debug)]
+struct Operator {
+    probability: f64,
 }
 
-impl DropoutBackend for Flex {
-    fn kernel_dropout(x: Host, prob: f64) -> Host {
-        scale(&draw(&x, prob), &x)
+impl Operation<1, 0> for Operator {
+    type Saved = Arc<Kept>;
+
+    const READS: [usize; 0] = [];
+
+    fn forward(&self, [x]: [Host; 1]) -> (Host, Arc<Kept>) {
+        let shape = x.shape();
+        let kept = Kept::draw(shape[0], shape[1..].iter().product(), self.probability, key());
+        (tensor(kept.scale(values(&x)), shape), Arc::new(kept))
     }
-}
 
-fn draw(x: &Host, prob: f64) -> Arc<Kept> {
-    let shape = x.shape();
-    Arc::new(Kept::draw(shape[0], shape[1..].iter().product(), prob, key()))
-}
-
-fn scale(kept: &Kept, x: &Host) -> Host {
-    tensor(kept.scale(values(&contiguous(x.clone()))), x.shape())
+    fn backward(&self, []: [Host; 0], kept: Arc<Kept>, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        [Some(tensor(kept.scale(values(&grad)), grad.shape()))]
+    }
 }
 
 /// Key for ChaCha from the stream in scope, or from the device's generator, which `Device::seed` seeds.
@@ -67,30 +57,6 @@ fn key() -> Key {
         *bytes = ((value * 65536.0) as u16).to_le_bytes();
     }
     key
-}
-
-#[derive(Debug)]
-struct DropoutBackward;
-
-impl Backward<Flex, 1> for DropoutBackward {
-    type State = Arc<Kept>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let kept = ops.state;
-        unary::<Flex, _>(ops.parents, ops.node, grads, |grad| scale(&kept, &grad));
-    }
-}
-
-impl<C: CheckpointStrategy> DropoutBackend for Autodiff<Flex, C> {
-    fn kernel_dropout(x: FloatTensor<Self>, prob: f64) -> FloatTensor<Self> {
-        let (x, guard) = x.into_parts();
-        let kept = draw(&x, prob);
-        let output = scale(&kept, &x);
-        match DropoutBackward.prepare::<C>([guard]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish(kept, output),
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,65 +1,29 @@
-//! GELU as a Burn operation.
+//! The activation function GELU.
 
+use super::operation::{self, Operation};
 use crate::gelu;
-use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
-use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex, TensorMetadata,
-    autodiff::{
-        NodeId,
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
-    backend_extension,
-    tensor::FloatTensor,
-};
+use crate::host_tensor::{Host, is_host, tensor, values};
+use burn::backend::TensorMetadata;
 use burn::tensor::{Tensor, activation};
 
 /// Computes `burn::tensor::activation::gelu(x)`.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if !is_host(&x) {
-        return activation::gelu(x);
+    if is_host(&x) { operation::unary(Operator, x) } else { activation::gelu(x) }
+}
+
+#[derive(Clone, Debug)]
+struct Operator;
+
+impl Operation<1, 1> for Operator {
+    type Saved = ();
+
+    const READS: [usize; 1] = [0];
+
+    fn forward(&self, [x]: [Host; 1]) -> (Host, ()) {
+        (tensor(gelu::forward(values(&x)), x.shape()), ())
     }
-    Tensor::from_dispatch(<Dispatch as GeluBackend>::kernel_gelu(x.into_dispatch()))
-}
 
-/// A Burn backend with the GELU of this crate.
-#[backend_extension(Autodiff, Flex)]
-pub trait GeluBackend: Backend {
-    /// GELU of `x`, f32, of any shape.
-    fn kernel_gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
-}
-
-impl GeluBackend for Flex {
-    fn kernel_gelu(x: Host) -> Host {
-        let x = contiguous(x);
-        tensor(gelu::forward(values(&x)), x.shape())
-    }
-}
-
-#[derive(Debug)]
-struct GeluBackward;
-
-impl Backward<Flex, 1> for GeluBackward {
-    type State = NodeId;
-
-    fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let x = contiguous(checkpointer.retrieve_node_output::<Host>(ops.state));
-        unary::<Flex, _>(ops.parents, ops.node, grads, |grad| {
-            tensor(gelu::backward(values(&x), values(&contiguous(grad))), x.shape())
-        });
-    }
-}
-
-impl<C: CheckpointStrategy> GeluBackend for Autodiff<Flex, C> {
-    fn kernel_gelu(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        let output = Flex::kernel_gelu(x.clone().into_primitive());
-        match GeluBackward.prepare::<C>([x.node()]).compute_bound().stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let state = prep.checkpoint(&x);
-                prep.finish(state, output)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
+    fn backward(&self, [x]: [Host; 1], (): (), grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        [Some(tensor(gelu::backward(values(&x), values(&grad)), x.shape()))]
     }
 }

@@ -1,18 +1,9 @@
-//! Layer normalisation as a Burn operation.
+//! Layer normalisation.
 
-use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
-use crate::layer_norm::LayerNorm as Kernel;
-use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex, TensorMetadata,
-    autodiff::{
-        NodeId,
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind},
-    },
-    backend_extension,
-    tensor::FloatTensor,
-};
+use super::operation::{self, Operation};
+use crate::host_tensor::{Host, is_host, tensor, values};
+use crate::layer_norm::LayerNorm;
+use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Tensor, assert_shape};
 
 /// Normalises `x` over its last dimension, as `burn::tensor::module::layer_norm`.
@@ -37,72 +28,33 @@ pub fn layer_norm<const D: usize>(
     if !is_host(&x) || !is_host(&gamma) || !is_host(&beta) {
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }
-    let (gamma, beta) = (gamma.into_dispatch(), beta.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as LayerNormBackend>::kernel_layer_norm(
-        x.into_dispatch(),
-        gamma,
-        beta,
-        epsilon,
-    ))
+    operation::ternary(Operator { epsilon: epsilon as f32 }, x, gamma, beta)
 }
 
-/// A Burn backend with the layer normalisation of this crate.
-#[backend_extension(Autodiff, Flex)]
-pub trait LayerNormBackend: Backend {
-    /// Normalises the last dimension of `x`, of the length of `gamma` and `beta`; all are f32.
-    fn kernel_layer_norm(
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        beta: FloatTensor<Self>,
-        epsilon: f64,
-    ) -> FloatTensor<Self>;
+#[derive(Clone, Debug)]
+struct Operator {
+    epsilon: f32,
 }
 
-impl LayerNormBackend for Flex {
-    fn kernel_layer_norm(x: Host, gamma: Host, beta: Host, epsilon: f64) -> Host {
-        let [x, gamma, beta] = [x, gamma, beta].map(contiguous);
-        let with = Kernel { gamma: values(&gamma), beta: values(&beta), epsilon: epsilon as f32 };
-        tensor(with.forward(values(&x)), x.shape())
+impl Operator {
+    fn kernel<'a>(&self, gamma: &'a Host, beta: &'a Host) -> LayerNorm<'a> {
+        LayerNorm { gamma: values(gamma), beta: values(beta), epsilon: self.epsilon }
     }
 }
 
-#[derive(Debug)]
-struct LayerNormBackward;
+impl Operation<3, 3> for Operator {
+    type Saved = ();
 
-impl Backward<Flex, 3> for LayerNormBackward {
-    type State = ([NodeId; 3], f64);
+    const READS: [usize; 3] = [0, 1, 2];
 
-    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
-        let (nodes, epsilon) = ops.state;
-        let [x, gamma, beta] = nodes.map(|node| contiguous(checkpointer.retrieve_node_output::<Host>(node)));
-        let grad = contiguous(grads.consume::<Flex>(&ops.node));
-        let with = Kernel { gamma: values(&gamma), beta: values(&beta), epsilon: epsilon as f32 };
-        let gradients = with.backward(values(&x), values(&grad));
-        let shapes = [&x, &gamma, &beta].map(|tensor| tensor.shape());
-        for ((node, gradient), shape) in ops.parents.into_iter().zip(gradients).zip(shapes) {
-            if let Some(node) = node {
-                grads.register::<Flex>(node.id, tensor(gradient, shape));
-            }
-        }
+    fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, ()) {
+        (tensor(self.kernel(&gamma, &beta).forward(values(&x)), x.shape()), ())
     }
-}
 
-impl<C: CheckpointStrategy> LayerNormBackend for Autodiff<Flex, C> {
-    fn kernel_layer_norm(
-        x: FloatTensor<Self>,
-        gamma: FloatTensor<Self>,
-        beta: FloatTensor<Self>,
-        epsilon: f64,
-    ) -> FloatTensor<Self> {
-        let nodes = [x.node(), gamma.node(), beta.node()];
-        let [input, factors, offsets] = [&x, &gamma, &beta].map(|tensor| tensor.clone().into_primitive());
-        let output = Flex::kernel_layer_norm(input, factors, offsets, epsilon);
-        match LayerNormBackward.prepare::<C>(nodes).compute_bound().stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let state = [prep.checkpoint(&x), prep.checkpoint(&gamma), prep.checkpoint(&beta)];
-                prep.finish((state, epsilon), output)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
+    fn backward(&self, read: [Host; 3], (): (), grad: Host, _: [bool; 3]) -> [Option<Host>; 3] {
+        let [x, gamma, beta] = &read;
+        let [for_x, for_gamma, for_beta] = self.kernel(gamma, beta).backward(values(x), values(&grad));
+        [(for_x, x), (for_gamma, gamma), (for_beta, beta)]
+            .map(|(gradient, of)| Some(tensor(gradient, of.shape())))
     }
 }

@@ -17,6 +17,7 @@ mod embedding;
 mod gelu;
 mod layer_norm;
 mod linear;
+pub mod operation;
 mod pool;
 mod sgd;
 

@@ -1,17 +1,8 @@
-//! ReLU and max-pooling in one pass, as a Burn operation.
+//! ReLU and max-pooling in one pass.
 
-use crate::host_tensor::{Host, contiguous, is_host, tensor, values};
+use super::operation::{self, Operation};
+use crate::host_tensor::{Host, is_host, tensor, values};
 use crate::pool::{self, Windows};
-use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex,
-    autodiff::{
-        checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
-        grads::Gradients,
-        ops::{Backward, Ops, OpsKind, unary},
-    },
-    backend_extension,
-    tensor::FloatTensor,
-};
 use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
 use std::sync::Arc;
@@ -21,10 +12,7 @@ use std::sync::Arc;
 /// The kernel supports windows with a stride equal to their size, without padding and dilation.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     match relu_max_pool_windows(layer, &x) {
-        Some(windows) => {
-            let pooled = <Dispatch as PoolBackend>::kernel_relu_max_pool2d(x.into_dispatch(), windows);
-            Tensor::from_dispatch(pooled)
-        }
+        Some(windows) => operation::unary(windows, x),
         None => layer.forward(relu(x)),
     }
 }
@@ -43,43 +31,19 @@ pub(super) fn side_by_side(layer: &MaxPool2d) -> bool {
         && !layer.ceil_mode
 }
 
-/// A Burn backend with the ReLU and max-pooling of this crate.
-#[backend_extension(Autodiff, Flex)]
-pub trait PoolBackend: Backend {
-    /// ReLU and max-pooling of `x`, f32, by `windows`.
-    fn kernel_relu_max_pool2d(x: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self>;
-}
+impl Operation<1, 0> for Windows {
+    /// Index of each pooled value within its window.
+    type Saved = Arc<Vec<u8>>;
 
-impl PoolBackend for Flex {
-    fn kernel_relu_max_pool2d(x: Host, windows: Windows) -> Host {
-        tensor(pool::forward(values(&contiguous(x)), &windows).0, windows.output())
+    const READS: [usize; 0] = [];
+
+    fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
+        let (output, taken) = pool::forward(values(&x), self);
+        (tensor(output, self.output()), Arc::new(taken))
     }
-}
 
-#[derive(Debug)]
-struct PoolBackward;
-
-impl Backward<Flex, 1> for PoolBackward {
-    type State = (Arc<Vec<u8>>, Windows);
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let (taken, windows) = ops.state;
-        unary::<Flex, _>(ops.parents, ops.node, grads, |grad| {
-            let spread = pool::backward(values(&contiguous(grad)), &taken, &windows);
-            tensor(spread, windows.input())
-        });
-    }
-}
-
-impl<C: CheckpointStrategy> PoolBackend for Autodiff<Flex, C> {
-    fn kernel_relu_max_pool2d(x: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self> {
-        let (x, guard) = x.into_parts();
-        let (output, taken) = pool::forward(values(&contiguous(x)), &windows);
-        let output = tensor(output, windows.output());
-        match PoolBackward.prepare::<C>([guard]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => prep.finish((Arc::new(taken), windows), output),
-            OpsKind::UnTracked(prep) => prep.finish(output),
-        }
+    fn backward(&self, []: [Host; 0], taken: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        [Some(tensor(pool::backward(values(&grad), &taken, self), self.input()))]
     }
 }
 

@@ -1,14 +1,13 @@
-//! Convolution as a Burn operation, optionally with ReLU and max-pooling.
+//! Convolution, optionally with ReLU and max-pooling.
 
-mod backend;
+mod operation;
 #[cfg(test)]
 mod tests;
 
+use super::operation::ternary;
 use super::pool::{relu_max_pool, side_by_side};
 use crate::conv::{Geometry, Strided};
 use crate::host_tensor::is_flex;
-use backend::ConvBackend;
-use burn::backend::Dispatch;
 use burn::nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d};
 use burn::tensor::{DType, FloatDType, Tensor, activation::relu};
 
@@ -89,19 +88,11 @@ fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
         None => Tensor::zeros([settings.shape.geometry().weights()[0]], &weight.device()),
     };
     if dtype == FloatDType::F32 {
-        return compute(x, weight, bias, settings);
+        return ternary(settings, x, weight, bias);
     }
     let f32 = FloatDType::F32;
-    compute(x.cast(f32), weight.cast(f32), bias.cast(f32), settings).cast(dtype)
-}
-
-fn compute(x: Tensor<4>, weight: Tensor<4>, bias: Tensor<1>, settings: Settings) -> Tensor<4> {
-    Tensor::from_dispatch(<Dispatch as ConvBackend>::kernel_conv2d(
-        x.into_dispatch(),
-        weight.into_dispatch(),
-        bias.into_dispatch(),
-        settings,
-    ))
+    let output: Tensor<4> = ternary(settings, x.cast(f32), weight.cast(f32), bias.cast(f32));
+    output.cast(dtype)
 }
 
 /// The shape, if the kernels support it.
