@@ -253,7 +253,7 @@ impl SharedGroup {
             Error::Io { what, reason } => Error::Io { what: format!("{call}: {what}"), reason },
             other => other,
         };
-        let cause = self.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
+        let cause = self.control.as_ref().map_or(error.clone(), |control| control.fail(error));
         self.end(cause.clone());
         self.state.comm.abort();
         self.state.write_flight_record(&cause);

@@ -1,6 +1,6 @@
 //! The flight recorder: the last 256 calls of this rank in one group.
 //!
-//! It reports this rank's position to the arbiter, finds calls that have waited long, and is written to a file
+//! It reports this rank's position to the control plane, finds calls that have waited long, and is written to a file
 //! when the group fails.
 
 use crate::{

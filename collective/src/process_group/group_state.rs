@@ -1,4 +1,4 @@
-//! State of a group that its arbiter watches: members, call counters, flight recorder, abort. The family of the
+//! State of a group that the control plane watches: members, call counters, flight recorder, abort. The family of the
 //! group and its duplicates.
 
 use super::{
@@ -10,7 +10,8 @@ use crate::{
     Error,
     communicator::{Call, Communicator, World},
     rendezvous::{
-        Arbiter, Watched,
+        Watched,
+        control::Control,
         wait::{Callback, Report},
         wire::{GroupProgress, PendingCall, Place, Stall},
     },
@@ -38,7 +39,7 @@ pub(super) struct GroupParts {
     pub members: Vec<usize>,
     pub rank: usize,
     pub comm: Box<dyn Communicator>,
-    pub arbiter: Option<Arc<dyn Arbiter>>,
+    pub control: Option<Arc<Control>>,
     pub timeout: Duration,
     pub flight_folder: Option<PathBuf>,
     pub report: Option<Report>,
@@ -52,10 +53,10 @@ pub(super) struct DeviceTransport {
     pub order: Arc<DeviceOrder>,
 }
 
-/// The part of a group that its arbiter watches.
+/// The part of a group that the control plane watches.
 ///
-/// It does not own the arbiter: dropping the last reference to a group leaves the job, which must not
-/// happen on the arbiter's own thread.
+/// It does not own the connection to the server: dropping the last reference to a group leaves the job, which must not
+/// happen on the connection's own thread.
 pub(super) struct GroupState {
     pub group: u64,
     label: String,
@@ -128,7 +129,7 @@ impl GroupState {
         *seq
     }
 
-    /// Describes a call that has waited for `waited`, for the arbiter.
+    /// Describes a call that has waited for `waited`, for the control plane.
     pub fn stall(&self, call: &Call, message: Option<Endpoints>, waited: Duration, expired: bool) -> Stall {
         let members = match message {
             Some((from, to)) => vec![self.members[if from == self.world.rank { to } else { from }]],

@@ -8,11 +8,12 @@ use super::{
 use crate::{
     Error, InitMethod, Options, Result,
     rendezvous::{
-        RendezvousConfig, in_process,
+        RendezvousConfig,
+        control::Control,
         store::{FileStore, Store},
         wait::RendezvousWait,
     },
-    transport::Transport,
+    transport::{Transport, thread::ThreadGroups},
 };
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -66,16 +67,16 @@ impl ProcessGroup {
         match world_size {
             0 => Err(Error::Invalid("the world size is 0; it must be at least 1".into())),
             1 => Ok(vec![Self::alone(options)]),
-            size => in_process::open(size)?
-                .into_iter()
-                .enumerate()
-                .map(|(rank, member)| {
-                    let topology =
-                        Arc::new(Topology::Threads { member: Arc::new(member), options: options.clone() });
+            size => {
+                let groups = Arc::<ThreadGroups>::default();
+                let open = |(rank, control)| {
+                    let (control, groups) = (Arc::new(control), groups.clone());
+                    let topology = Arc::new(Topology::Threads { control, groups, options: options.clone() });
                     let parts = topology.open(WORLD, (0..size).collect(), rank)?;
                     Ok(ProcessGroup::new(topology, parts))
-                })
-                .collect(),
+                };
+                Control::in_process(size)?.into_iter().enumerate().map(open).collect()
+            }
         }
     }
 

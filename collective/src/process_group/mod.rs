@@ -111,8 +111,9 @@ impl ProcessGroup {
     pub fn store(&self) -> Arc<dyn Store> {
         match self.shared.topology.as_ref() {
             Topology::Solo { store, .. } => store.clone(),
-            Topology::Threads { member, .. } => member.clone(),
-            Topology::Processes { control, .. } => Arc::<Control>::clone(control),
+            Topology::Threads { control, .. } | Topology::Processes { control, .. } => {
+                Arc::<Control>::clone(control)
+            }
         }
     }
 
@@ -131,9 +132,9 @@ impl ProcessGroup {
         let turn = self.shared.state.queue.take(|| ());
         self.shared.state.destroyed.store(true, Ordering::Release);
         self.detach();
-        match &self.shared.arbiter {
-            Some(arbiter) if self.shared.state.group == init::WORLD => arbiter.goodbye(),
-            Some(arbiter) => arbiter.group_closed(),
+        match &self.shared.control {
+            Some(control) if self.shared.state.group == init::WORLD => control.goodbye(),
+            Some(control) => control.group_closed(),
             None => {}
         }
         drop(turn);
@@ -143,7 +144,7 @@ impl ProcessGroup {
     pub fn abort(&self, reason: impl Into<String>) {
         let rank = self.shared.state.members[self.shared.state.world.rank];
         let error = Error::PeerLost { rank, reason: reason.into() };
-        let cause = self.shared.arbiter.as_ref().map_or(error.clone(), |arbiter| arbiter.fail(error));
+        let cause = self.shared.control.as_ref().map_or(error.clone(), |control| control.fail(error));
         self.shared.state.abort();
         self.shared.state.record(&cause);
         self.shared.end(cause);

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     DType, Element, Error, ReduceOp, Result,
     communicator::{Call, Communicator},
-    rendezvous::{Arbiter, Watched},
+    rendezvous::{Watched, control::Control},
 };
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
@@ -21,12 +21,12 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 /// State shared by all handles of a process group.
 pub(super) struct SharedGroup {
     /// Dropped before the transport, so that the exit is announced before the data connections close.
-    pub arbiter: Option<Arc<dyn Arbiter>>,
+    pub control: Option<Arc<Control>>,
     pub topology: Arc<Topology>,
     pub state: Arc<GroupState>,
     /// Queue of the group's worker thread.
     pub jobs: Mutex<Option<Sender<Job>>>,
-    /// First cause of failure of a group without an arbiter.
+    /// First cause of failure of a group without a control plane.
     ended: Mutex<Option<Error>>,
 }
 
@@ -57,14 +57,14 @@ impl CallSpec {
 
 impl SharedGroup {
     pub fn new(topology: Arc<Topology>, parts: GroupParts) -> Self {
-        let arbiter = parts.arbiter.clone();
+        let control = parts.control.clone();
         let state = Arc::new(GroupState::new(parts));
         state.family.add(&state);
-        if let Some(arbiter) = &arbiter {
+        if let Some(control) = &control {
             let watched: Arc<dyn Watched> = state.clone();
-            arbiter.watch(&watched);
+            control.watch(&watched);
         }
-        SharedGroup { arbiter, topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
+        SharedGroup { control, topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
     }
 
     /// Validates a rank that a caller passed.
@@ -88,7 +88,7 @@ impl SharedGroup {
 
     /// The first cause of failure, if the group has failed.
     pub fn cause(&self) -> Option<Error> {
-        let known = self.arbiter.as_ref().and_then(|arbiter| arbiter.cause());
+        let known = self.control.as_ref().and_then(|control| control.cause());
         known.or_else(|| self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
@@ -153,7 +153,7 @@ impl SharedGroup {
         result
     }
 
-    /// The first cause behind a transport's error, as the arbiter decides.
+    /// The first cause behind a transport's error, as the control plane decides.
     fn settle(&self, call: &Call, message: Option<Endpoints>, begun: Instant, error: Error) -> Error {
         if let Some(cause) = self.cause() {
             return cause;
@@ -166,12 +166,12 @@ impl SharedGroup {
             }
             other => other,
         };
-        let cause = match (&self.arbiter, &error) {
+        let cause = match (&self.control, &error) {
             (None, _) => error,
-            (Some(arbiter), Error::Timeout { .. }) => {
-                arbiter.expire(self.state.stall(call, message, begun.elapsed(), true), error)
+            (Some(control), Error::Timeout { .. }) => {
+                control.expire(self.state.stall(call, message, begun.elapsed(), true), error)
             }
-            (Some(arbiter), _) => arbiter.fail(error),
+            (Some(control), _) => control.fail(error),
         };
         self.end(cause.clone());
         cause

@@ -4,12 +4,13 @@ use super::group_state::{Family, GroupParts};
 use crate::{
     Error, Options, Result,
     communicator::{Communicator, Solo},
-    rendezvous::{Arbiter, control::Control, in_process::LocalMember, store::HashStore},
+    rendezvous::{control::Control, store::HashStore},
     transport::{
         Transport,
         hierarchical::Hierarchical,
         mpi,
         tcp::{ConnectionPool, Tcp},
+        thread::ThreadGroups,
     },
 };
 use std::{sync::Arc, time::Duration};
@@ -20,7 +21,7 @@ pub(super) enum Topology {
     /// A world of one.
     Solo { options: Options, store: Arc<HashStore> },
     /// Threads of one process.
-    Threads { member: Arc<LocalMember>, options: Options },
+    Threads { control: Arc<Control>, groups: Arc<ThreadGroups>, options: Options },
     /// Processes that have completed the rendezvous.
     Processes { control: Arc<Control>, pool: Arc<ConnectionPool>, options: Options },
 }
@@ -62,7 +63,7 @@ impl Topology {
         members: Vec<usize>,
         rank: usize,
         comm: Box<dyn Communicator>,
-        arbiter: Option<Arc<dyn Arbiter>>,
+        control: Option<Arc<Control>>,
     ) -> GroupParts {
         let Options { timeout, flight_folder, report, .. } = self.options().clone();
         let label = match group {
@@ -70,7 +71,7 @@ impl Topology {
             group => format!("group {group:016x}"),
         };
         let family = Arc::<Family>::default();
-        GroupParts { group, label, family, members, rank, comm, arbiter, timeout, flight_folder, report }
+        GroupParts { group, label, family, members, rank, comm, control, timeout, flight_folder, report }
     }
 
     /// A group of `members`, given by world rank, in which this rank is number `rank`.
@@ -79,19 +80,20 @@ impl Topology {
     /// If the transport cannot be used or created.
     pub fn open(&self, group: u64, members: Vec<usize>, rank: usize) -> Result<GroupParts> {
         let alone = members.len() == 1;
-        let (comm, arbiter): (Box<dyn Communicator>, Option<Arc<dyn Arbiter>>) = match self {
+        let (comm, control): (Box<dyn Communicator>, Option<&Arc<Control>>) = match self {
             Topology::Solo { .. } => (Box::new(Solo), None),
-            Topology::Threads { member, .. } if alone => (Box::new(Solo), Some(member.clone())),
-            Topology::Threads { member, .. } => {
-                (Box::new(member.communicator(group, rank, members.len())?), Some(member.clone()))
+            Topology::Threads { control, .. } | Topology::Processes { control, .. } if alone => {
+                (Box::new(Solo), Some(control))
             }
-            Topology::Processes { control, .. } if alone => (Box::new(Solo), Some(control.clone())),
+            Topology::Threads { control, groups, .. } => {
+                (Box::new(groups.communicator(group, rank, members.len())?), Some(control))
+            }
             Topology::Processes { control, pool, options } => {
                 let plan = TransportBuilder { group, members: &members, rank, control, pool, options };
-                (plan.open()?, Some(control.clone()))
+                (plan.open()?, Some(control))
             }
         };
-        Ok(self.parts(group, members, rank, comm, arbiter))
+        Ok(self.parts(group, members, rank, comm, control.cloned()))
     }
 }
 

@@ -1,11 +1,12 @@
 //! A rank's connection to the server: joins, uses the store, reports failures and receives the first cause.
 
 use super::{
-    Arbiter, Secret, Watched,
+    Secret, Watched,
     control_client::{ClientState, ControlClient},
     secret::HANDSHAKE,
-    server::Server,
+    server::{self, Server},
     store::unset,
+    tune_control,
     wait::RendezvousWait,
     wire::{Hello, Member, Request, Stall},
 };
@@ -121,7 +122,8 @@ impl Control {
         let Joining { rank, world, job, member, server } = joining;
         let failed = |e| Error::io("join the rendezvous", &e);
         let address = stream.peer_addr().map_err(failed)?.to_string();
-        let client = ControlClient::start(rank, stream).map_err(failed)?;
+        let client =
+            tune_control(&stream).and_then(|()| ControlClient::start(rank, stream)).map_err(failed)?;
         // From here on, the drop of `control` ends the thread.
         let mut control = Control { client, members: Vec::new(), address };
         control.client.send(&Request::Hello(Hello::new(rank, job)));
@@ -134,6 +136,20 @@ impl Control {
             )));
         }
         Ok(control)
+    }
+
+    /// Connects the ranks of one process, in rank order.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a connection or thread cannot be created.
+    pub fn in_process(world: usize) -> Result<Vec<Self>> {
+        let failed = |e| Error::io("connect the ranks of this process", &e);
+        let (members, streams) = server::in_process(world).map_err(failed)?;
+        let join = |(rank, stream)| {
+            let client = ControlClient::start(rank, stream).map_err(failed)?;
+            Ok(Control { client, members: members.clone(), address: "this process".into() })
+        };
+        streams.into_iter().enumerate().map(join).collect()
     }
 
     /// Waits for all ranks to join.
@@ -206,37 +222,41 @@ impl Control {
         self.client.send(&Request::Get { id, key: key.into(), wait });
         self.client.wait(deadline, |state| state.values.remove(&id))
     }
-}
 
-impl Arbiter for Control {
-    fn cause(&self) -> Option<Error> {
+    /// The job's first cause of failure, if it has failed.
+    pub fn cause(&self) -> Option<Error> {
         self.client.cause()
     }
 
-    fn fail(&self, error: Error) -> Error {
+    /// Reports this rank's failure and returns the first cause.
+    pub fn fail(&self, error: Error) -> Error {
         self.client.send(&Request::Report { error: error.clone() });
         self.first_cause(error)
     }
 
-    fn expire(&self, stall: Stall, error: Error) -> Error {
+    /// Reports a call whose deadline has passed and returns the first cause, or `error`.
+    pub fn expire(&self, stall: Stall, error: Error) -> Error {
         self.client.send(&Request::Stall(stall));
         self.first_cause(error)
     }
 
-    fn watch(&self, group: &Arc<dyn Watched>) {
+    /// Registers a group, which is then aborted when the job fails.
+    pub fn watch(&self, group: &Arc<dyn Watched>) {
         let mut state = self.client.lock();
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));
         state.counters.insert(group.id(), group.counter());
     }
 
-    fn group_closed(&self) {
+    /// Leaves the job if all groups of this rank are closed.
+    pub fn group_closed(&self) {
         if self.client.groups().iter().all(|group| group.closed()) {
             self.goodbye();
         }
     }
 
-    fn goodbye(&self) {
+    /// Announces a clean exit. Idempotent.
+    pub fn goodbye(&self) {
         if std::mem::replace(&mut self.client.lock().closing, true) {
             return;
         }

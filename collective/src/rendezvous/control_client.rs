@@ -3,7 +3,6 @@
 use super::{
     Watched, abort_all,
     frame::{FrameReader, Next, write_frame},
-    tune_control,
     wire::{Event, Member, Place, Request},
 };
 use crate::{Error, Result};
@@ -53,7 +52,6 @@ impl ControlClient {
     /// # Errors
     /// If the connection cannot be configured or the thread cannot be started.
     pub fn start(rank: usize, stream: TcpStream) -> io::Result<Arc<Self>> {
-        tune_control(&stream)?;
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let stream = Arc::new(stream);
         let reader = FrameReader::new(stream.clone());
@@ -151,7 +149,7 @@ impl ControlClient {
             }
         };
         let mut state = self.lock();
-        // Rank 0 may finish first; the other ranks then run without an arbiter.
+        // Rank 0 may finish first, and its server with it.
         if state.closing || state.left.contains(&0) {
             state.gone = true;
             drop(state);

@@ -3,6 +3,7 @@
 //! Rank 0 hosts a server ([`server`]) with a key-value store and the control plane. Every rank, rank 0
 //! included, keeps one connection to it ([`control`]). The server tracks which ranks have joined, left or
 //! failed. The first failure is the cause that all ranks report. Tensor data does not pass through it.
+//! Ranks that are threads of one process connect to the same server through pairs of sockets.
 //!
 //! Connections are authenticated before any data is accepted ([`secret`]).
 
@@ -13,7 +14,6 @@ pub(crate) mod control;
 mod control_client;
 pub(crate) mod diagnosis;
 pub(crate) mod frame;
-pub(crate) mod in_process;
 pub mod listener;
 mod method;
 pub(crate) mod secret;
@@ -30,14 +30,14 @@ pub use secret::Secret;
 use crate::Error;
 use rustix::net::sockopt;
 use std::{
-    fmt, io,
+    io,
     net::TcpStream,
     sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 use wire::{Place, Stall};
 
-/// State of a group at its arbiter.
+/// A group as the control plane sees it.
 pub(crate) trait Watched: Send + Sync {
     fn id(&self) -> u64;
     /// Number of the last collective; outlives the group.
@@ -58,22 +58,6 @@ pub(crate) trait Watched: Send + Sync {
 pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn Watched>> + Clone, cause: &Error) {
     groups.clone().for_each(|group| group.abort());
     groups.for_each(|group| group.record(cause));
-}
-
-/// Decides which failure of a job was the first.
-pub(crate) trait Arbiter: Send + Sync + fmt::Debug {
-    /// The job's first cause of failure, if it has failed.
-    fn cause(&self) -> Option<Error>;
-    /// Reports this rank's failure and returns the first cause.
-    fn fail(&self, error: Error) -> Error;
-    /// Reports a call whose deadline has passed and returns the first cause, or `error`.
-    fn expire(&self, stall: Stall, error: Error) -> Error;
-    /// Registers a group, which is then aborted when the job fails.
-    fn watch(&self, group: &Arc<dyn Watched>);
-    /// Leaves the job if all groups of this rank are closed.
-    fn group_closed(&self);
-    /// Announces a clean exit. Idempotent.
-    fn goodbye(&self);
 }
 
 /// Time that a report of a lost peer waits for the peer's own report, if that is still connected.

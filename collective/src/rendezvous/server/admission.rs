@@ -1,6 +1,6 @@
 //! Admission of ranks: handshake, then job id, protocol version and byte order, then rank.
 
-use super::{RankSlot, ServerState, Shared};
+use super::{RankSlot, ServerState, Shared, WRITE_TIMEOUT};
 use crate::{
     Error, Result,
     rendezvous::{
@@ -25,7 +25,7 @@ impl Shared {
             return None;
         }
         tune_control(&stream).ok()?;
-        stream.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT)).ok()?;
         let stream = Arc::new(stream);
         let mut reader = FrameReader::new(stream.clone());
         let mut next = || loop {

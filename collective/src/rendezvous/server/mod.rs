@@ -1,4 +1,4 @@
-//! The server in rank 0's process: key-value store, and arbiter of which ranks have joined, left or failed.
+//! The server in rank 0's process: key-value store, and state of which ranks have joined, left or failed.
 //!
 //! It runs one thread per connection. A connection that has not authenticated and joined within two seconds
 //! is closed and counted. The first error that reaches the server is the job's first cause and is sent to
@@ -10,23 +10,33 @@ mod state;
 
 use super::{
     Secret,
-    frame::Next,
+    frame::{FrameReader, Next},
+    host,
     listener::{self, Unproven},
-    wire::{Event, Request},
+    wire::{Event, Member, Request},
 };
 use crate::{Error, Result};
 use state::{Inquiry, RankSlot, ServerState};
 use std::{
+    io,
     net::{SocketAddr, TcpListener, TcpStream},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    thread,
+    time::Duration,
 };
+
+/// Time in which a rank must take a message, or its connection is closed.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Shared {
     world: usize,
-    address: SocketAddr,
+    /// Its address, for messages.
+    address: String,
     secret: Secret,
     /// The job's id, if it has one.
     job: Option<String>,
@@ -48,16 +58,7 @@ impl Server {
     pub fn start(listener: TcpListener, world: usize, secret: Secret, job: Option<String>) -> Result<Self> {
         let failed = |e| Error::io("start the rendezvous server", &e);
         let address = listener.local_addr().map_err(failed)?;
-        let state = ServerState { slots: (0..world).map(|_| None).collect(), ..ServerState::default() };
-        let shared = Arc::new(Shared {
-            world,
-            address,
-            secret,
-            job,
-            state: Mutex::new(state),
-            answered: Condvar::new(),
-            refused: AtomicUsize::new(0),
-        });
+        let shared = Shared::new(world, address.to_string(), secret, job);
         let (here, serving) = (shared.clone(), shared.clone());
         let serve = move |stream, unproven| serving.clone().serve(stream, unproven);
         listener::listen(listener, "ddp-server", move || !here.deserted(), serve).map_err(failed)?;
@@ -76,7 +77,49 @@ impl Server {
     }
 }
 
+/// Serves the ranks of one process. Returns the ranks and their connections.
+///
+/// # Errors
+/// If a connection or thread cannot be created.
+pub(super) fn in_process(world: usize) -> io::Result<(Vec<Member>, Vec<TcpStream>)> {
+    let shared = Shared::new(world, "this process".into(), Secret::random(), None);
+    let member = Member {
+        data: SocketAddr::from(([0; 4], 0)),
+        host: host(),
+        machine: String::new(),
+        pid: process::id(),
+        transport: String::new(),
+    };
+    let mut streams = Vec::new();
+    for _ in 0..world {
+        let (here, there) = UnixStream::pair()?;
+        let [stream, other] = [here, there].map(|end| TcpStream::from(OwnedFd::from(end)));
+        stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        let slot = RankSlot {
+            member: member.clone(),
+            peer: "a thread".into(),
+            stream: Arc::new(stream),
+            left: None,
+            gone: false,
+        };
+        shared.lock().slots[streams.len()] = Some(slot);
+        streams.push(other);
+    }
+    shared.lock().complete = true;
+    for (rank, slot) in shared.lock().slots.iter().flatten().enumerate() {
+        let (shared, reader) = (shared.clone(), FrameReader::new(slot.stream.clone()));
+        thread::Builder::new().name("ddp-server".into()).spawn(move || shared.follow(rank, reader))?;
+    }
+    Ok((vec![member; world], streams))
+}
+
 impl Shared {
+    fn new(world: usize, address: String, secret: Secret, job: Option<String>) -> Arc<Self> {
+        let state = ServerState { slots: (0..world).map(|_| None).collect(), ..ServerState::default() };
+        let (state, answered, refused) = (Mutex::new(state), Condvar::new(), AtomicUsize::new(0));
+        Arc::new(Shared { world, address, secret, job, state, answered, refused })
+    }
+
     fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +134,13 @@ impl Shared {
     fn serve(self: Arc<Self>, stream: TcpStream, unproven: Unproven) {
         let joined = self.admit(stream);
         drop(unproven);
-        let Some((rank, mut reader)) = joined else { return };
+        if let Some((rank, reader)) = joined {
+            self.follow(rank, reader);
+        }
+    }
+
+    /// Handles the messages of a rank that has joined, until its connection ends.
+    fn follow(self: Arc<Self>, rank: usize, mut reader: FrameReader) {
         let reason = loop {
             match reader.next(None) {
                 Ok(Next::Frame(request)) => self.clone().handle(rank, request),
@@ -117,7 +166,7 @@ impl Shared {
             Request::Late { seconds } => {
                 if !state.complete {
                     let absent = self.absent(&state);
-                    state.poison(Error::Rendezvous { address: self.address.to_string(), seconds, absent });
+                    state.poison(Error::Rendezvous { address: self.address.clone(), seconds, absent });
                 }
             }
             Request::Set { key, value } => {

@@ -1,10 +1,9 @@
-//! The job's own store for ranks that are processes, kept by rank 0's server: PyTorch's `TCPStore`.
+//! The job's own store, kept by rank 0's server: PyTorch's `TCPStore`.
 
 use super::{Store, USER_KEYS, check_size, unset};
 use crate::{
     Error, Result,
     rendezvous::{
-        Arbiter,
         control::{CAUSE_TIMEOUT, Control},
         deadline, frame,
     },

@@ -37,40 +37,6 @@ impl HashStore {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// As [`Store::get`], but fails when `given_up` returns an error, which [`HashStore::wake`] rechecks.
-    pub(crate) fn get_unless<E>(
-        &self,
-        key: &str,
-        timeout: Duration,
-        given_up: impl Fn() -> Option<E>,
-    ) -> Result<Vec<u8>, E>
-    where
-        E: From<crate::Error>,
-    {
-        let begun = Instant::now();
-        let mut values = self.lock();
-        loop {
-            if let Some(value) = values.get(key) {
-                return Ok(value.clone());
-            }
-            if let Some(why) = given_up() {
-                return Err(why);
-            }
-            let left = timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                return Err(unset(key, begun).into());
-            }
-            values = self.changed.wait_timeout(values, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Makes all waiting threads recheck whether to give up.
-    pub(crate) fn wake(&self) {
-        // Under the lock, so that no thread is between its check and its wait.
-        let _values = self.lock();
-        self.changed.notify_all();
-    }
 }
 
 impl Store for HashStore {
@@ -90,6 +56,17 @@ impl Store for HashStore {
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.get_unless(key, timeout, || None::<crate::Error>)
+        let begun = Instant::now();
+        let mut values = self.lock();
+        loop {
+            if let Some(value) = values.get(key) {
+                return Ok(value.clone());
+            }
+            let left = timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Err(unset(key, begun));
+            }
+            values = self.changed.wait_timeout(values, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     Error, FileStore, InitMethod, Options, ProcessGroup, Store, Transport,
     rendezvous::{
-        Arbiter, config,
+        config,
         control::{Control, Joining, connect},
         wait::RendezvousWait,
         wire::Member,

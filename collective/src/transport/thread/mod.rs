@@ -15,10 +15,14 @@ use super::{
     },
     method::{Method, MethodCall},
 };
-use crate::{Communicator, Result, World, communicator::Call, reduce::reduce_raw};
+use crate::{Communicator, Error, Result, World, communicator::Call, reduce::reduce_raw};
 use heap::Heap;
 use shared_buffers::{PeerBuffers, SharedBuffers};
-use std::{ops::Range, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    ops::Range,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Creates the ranks of one process.
 #[derive(Debug)]
@@ -37,6 +41,31 @@ impl ThreadGroup {
         (0..world)
             .map(|rank| Ok(ThreadCommunicator { member: member(rank)?, shared: shared.clone() }))
             .collect()
+    }
+}
+
+/// Communicators of groups that not all ranks of a process have opened yet, by group.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadGroups(Mutex<HashMap<u64, Vec<Option<ThreadCommunicator>>>>);
+
+impl ThreadGroups {
+    /// The communicator of one rank in a group. The first rank creates those of all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the rank is in use, or the world is empty or too large.
+    pub fn communicator(&self, group: u64, rank: usize, size: usize) -> Result<ThreadCommunicator> {
+        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let communicators = match groups.entry(group) {
+            Entry::Occupied(found) => found.into_mut(),
+            Entry::Vacant(place) => place.insert(ThreadGroup::create(size)?.into_iter().map(Some).collect()),
+        };
+        let mine = communicators.get_mut(rank).and_then(Option::take).ok_or_else(|| {
+            Error::Invalid(format!("rank {rank} of {size} is already in use in this group"))
+        })?;
+        if communicators.iter().all(Option::is_none) {
+            groups.remove(&group);
+        }
+        Ok(mine)
     }
 }
 
