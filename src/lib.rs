@@ -1,15 +1,16 @@
 //! Data-parallel training for [Burn](https://burn.dev): the same program on one device, on several devices of one
 //! process (DP) and on several processes on one or more machines (DDP).
 //!
-//! Choose how much of the loop you own; each level uses the one below:
+//! Choose how much of the training loop you write; each level uses the one below:
 //!
-//! | level | what you write | what you get |
+//! | level | you write | you get |
 //! |---|---|---|
-//! | 1. [`collective`] | everything | process groups, all-reduce and the other collectives, on slices and tensors |
-//! | 2. [`launch()`] | the training loop | ranks, devices, sharded loaders, synchronised gradients and BatchNorm |
-//! | 3. [`Trainer`] | model and data | flags, progress, checkpoints and resume, early stopping, TensorBoard, a report |
+//! | [`Trainer`] | model, data set | flags, progress, checkpoints and resume, early stopping, TensorBoard, a report |
+//! | [`DdpStrategy`](collective::strategy::DdpStrategy) or [`DpStrategy`](collective::strategy::DpStrategy) | a burn-train `Learner` | the same training under burn-train |
+//! | [`DistributedDataParallel`](collective::DistributedDataParallel) or [`DataParallel`](collective::DataParallel) | the training loop | ranks, devices, sharded loaders, synchronised gradients and BatchNorm |
+//! | [process groups](collective::ProcessGroup) | everything | collectives on slices and tensors |
 //!
-//! A level-3 program is a model with burn-train's `TrainStep` and `InferenceStep`, a data set with a batcher, and
+//! A program with a [`Trainer`] is a model with burn-train's `TrainStep` and `InferenceStep`, a data set with a batcher, and
 //! this:
 //!
 //! ```no_run

@@ -1,10 +1,12 @@
 //! Process groups, transports and, with the default feature `burn`, data-parallel training on Burn tensors.
 //!
-//! | level | items |
-//! |---|---|
-//! | collectives on slices and tensors | `ProcessGroup`, `tensor` |
-//! | a custom training loop | `DistributedDataParallel`, `DataParallel`, `loader` |
-//! | burn-train | `strategy::DdpStrategy`, `strategy::DpStrategy` |
+//! It has the three lower levels of `burn-ddp`'s API:
+//!
+//! | level | you write | you get |
+//! |---|---|---|
+//! | `strategy::DdpStrategy` or `strategy::DpStrategy` | a burn-train `Learner` | the same training under burn-train |
+//! | `DistributedDataParallel` or `DataParallel` | the training loop | sharded loaders, synchronised gradients and BatchNorm |
+//! | `ProcessGroup` | everything | collectives on slices and tensors |
 //!
 //! This crate contains no model, no data set and no command line.
 
