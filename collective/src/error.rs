@@ -92,7 +92,7 @@ pub enum Error {
     /// A loss or gradient is NaN or infinite.
     #[error(
         "the {what} is {value} in step {step}{}; lower the learning rate or clip gradients, or continue with \
-         --allow-nan (allow_non_finite_loss)", at(.ranks)
+         --allow-nan (StepOptions::allow_non_finite)", at(.ranks)
     )]
     NonFinite {
         /// The quantity, such as `training loss`.

@@ -17,6 +17,7 @@ use crate::{
 };
 use anyhow::Result;
 use collective::{
+    StepOptions,
     lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
     metric::MetricInfo,
     strategy::Position,
@@ -156,6 +157,19 @@ impl Config {
             other => other.to_string(),
         };
         Ok(shared.map(|(name, value)| (name, text(value))).collect())
+    }
+
+    /// Options of a training step.
+    pub fn step_options(&self) -> StepOptions {
+        let gradients = &self.gradients;
+        StepOptions {
+            reducer: gradients.reducer(),
+            grad_accum_steps: gradients.grad_accum_steps,
+            clip_grad_norm: gradients.clip_grad_norm,
+            sync_batch_norm: self.sync_bn,
+            seed: Some(self.seed),
+            allow_non_finite: self.allow_nan,
+        }
     }
 
     /// Number of optimizer steps in an epoch of `batches` batches per rank.

@@ -20,6 +20,7 @@ use crate::{
 use anyhow::{Context as _, Result};
 use burn::train::{Learner, LearnerModel};
 use collective::{
+    StepOptions,
     lr::{RangeTestCurve, RangeTestLr, RangeTestPoint},
     metric::StepOutput,
     strategy::{Checkpoints, Observer, StepReport, StopRequest, TrainedOutput, ValidOutput},
@@ -62,7 +63,7 @@ where
     let asked = finder.clone();
     let stop = Arc::new(StopRequest::new(move || if asked.is_over() { OVER } else { stop::requested() }));
     let setup = Setup {
-        args,
+        options: StepOptions { allow_non_finite: true, ..config.step_options() },
         observers: vec![finder.clone()],
         callbacks: Vec::new(),
         histograms: None,
@@ -70,7 +71,6 @@ where
         checkpoints: Checkpoints { every: None, sink: None },
         snapshot: None,
         max_steps: None,
-        allow_nan: true,
         stop: stop.clone(),
     };
     // More than enough, because accumulation makes epochs shorter.

@@ -111,7 +111,6 @@ where
             max_steps: resumed.last_step(&config, &*loaders.train),
             snapshot: resumed.snapshot,
             stop: stop.clone(),
-            allow_nan: args.allow_nan,
             callbacks: callbacks.into_iter().map(|make| make(files.as_ref())).collect(),
             histograms: args
                 .histograms
@@ -121,7 +120,7 @@ where
                 every: args.checkpoints.save_every,
                 sink: output.as_ref().map(|output| output.checkpoints.clone()),
             },
-            args,
+            options: config.step_options(),
         };
         let learner = Learner::new(model, optimizer.into(), config.schedule(loaders.train.steps()));
         let result = setup.run(context, &loaders, parallel, learner, resumed.epochs, |training| {

@@ -1,12 +1,13 @@
 //! Configuration of the training strategy from flags and program.
 
 use super::Loaders;
-use crate::{config::TrainerArgs, context::Context, run::tensorboard::GradientHistograms};
+use crate::{context::Context, run::tensorboard::GradientHistograms};
 use anyhow::{Result, bail};
 use burn::train::{
     Learner, LearnerModel, LearningResult, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger,
 };
 use collective::{
+    StepOptions,
     data_parallel::{DataParallelConfig, ParallelStep},
     loader::DistributedLoader,
     metric::StepOutput,
@@ -19,14 +20,14 @@ use std::sync::Arc;
 
 /// Makes the strategy of a run, on one device or those of `--mode dp`.
 pub(super) type MakeStrategy<M> =
-    fn(&Context, Option<DataParallelConfig>, &Loaders<M>, Setup<'_, M>) -> Result<TrainingStrategy<M>>;
+    fn(&Context, Option<DataParallelConfig>, &Loaders<M>, Setup<M>) -> Result<TrainingStrategy<M>>;
 
 /// The strategy for a model that has only a `TrainStep`, and therefore no devices of `--mode dp`.
 pub(super) fn train_step<M>(
     context: &Context,
     _: Option<DataParallelConfig>,
     loaders: &Loaders<M>,
-    setup: Setup<'_, M>,
+    setup: Setup<M>,
 ) -> Result<TrainingStrategy<M>>
 where
     M: LearnerModel,
@@ -41,7 +42,7 @@ pub(super) fn parallel_step<M>(
     context: &Context,
     devices: Option<DataParallelConfig>,
     loaders: &Loaders<M>,
-    setup: Setup<'_, M>,
+    setup: Setup<M>,
 ) -> Result<TrainingStrategy<M>>
 where
     M: LearnerModel + ParallelStep,
@@ -60,8 +61,8 @@ fn one_device<M: LearnerModel>(context: &Context, loaders: &Loaders<M>) -> DdpSt
 }
 
 /// Inputs common to all training strategies.
-pub(super) struct Setup<'a, M: LearnerModel> {
-    pub args: &'a TrainerArgs,
+pub(super) struct Setup<M: LearnerModel> {
+    pub options: StepOptions,
     pub observers: Vec<Arc<dyn Observer>>,
     pub callbacks: Vec<Box<dyn Callback<M>>>,
     pub histograms: Option<GradientHistograms>,
@@ -70,15 +71,13 @@ pub(super) struct Setup<'a, M: LearnerModel> {
     pub checkpoints: Checkpoints,
     pub snapshot: Option<Snapshot>,
     pub max_steps: Option<usize>,
-    /// Whether to continue when the loss is not finite.
-    pub allow_nan: bool,
     pub stop: Arc<StopRequest>,
 }
 
 /// How the strategy is made, and the devices of `--mode dp`.
 pub(super) type Parallel<M> = (MakeStrategy<M>, Option<DataParallelConfig>);
 
-impl<M> Setup<'_, M>
+impl<M> Setup<M>
 where
     M: LearnerModel,
     TrainedOutput<M>: StepOutput,
@@ -122,19 +121,14 @@ where
         self,
         strategy: ParallelStrategy<M, C>,
     ) -> TrainingStrategy<M> {
-        let (args, gradients) = (self.args, &self.args.gradients);
         let strategy = strategy
             .with_observer(Arc::new(self.observers))
             .with_callbacks(self.callbacks)
             .with_test(self.test)
             .with_max_steps(self.max_steps)
             .with_resume(self.snapshot)
-            .with_reducer(gradients.reducer())
-            .with_accumulation(gradients.grad_accum_steps)
-            .with_clip(gradients.clip_grad_norm)
+            .with_options(self.options)
             .with_checkpoints(self.checkpoints)
-            .with_seed(args.seed)
-            .allow_non_finite_loss(self.allow_nan)
             .with_stop(self.stop);
         TrainingStrategy::Custom(match self.histograms {
             Some(histograms) => Arc::new(strategy.with_callback(histograms)),

@@ -9,9 +9,8 @@ use super::{
     settings::RunSettings,
 };
 use crate::{
-    Error, ProcessGroup, Result,
+    Error, ProcessGroup, Result, StepOptions,
     data_parallel::{DataParallelConfig, ParallelStep, Replicas},
-    gradient::ReducerOptions,
     loader::DistributedLoader,
     metric::StepOutput,
 };
@@ -125,41 +124,19 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
         self.with_callback(OfMetric(metric))
     }
 
-    /// Sets how gradients are synchronised.
-    pub fn with_reducer(mut self, reducer: ReducerOptions) -> Self {
-        self.run.options.reducer = reducer;
-        self
-    }
-
-    /// Makes an optimizer step of `batches` batches, of which only the last synchronises. The last
-    /// step of an epoch takes the remaining batches. Default: burn-train's
-    /// `SupervisedTraining::grads_accumulation`, or 1.
+    /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
     ///
-    /// # Panics
-    /// If `batches` is 0.
-    pub fn with_accumulation(mut self, batches: usize) -> Self {
-        assert!(batches > 0, "an optimizer step needs at least 1 batch");
-        self.run.grad_accum_steps = Some(batches);
-        self
-    }
-
-    /// Clips the averaged gradients, all together, to this norm: see
-    /// [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
-    pub fn with_clip(mut self, max_norm: Option<f64>) -> Self {
-        self.run.options.clip_grad_norm = max_norm;
+    /// burn-train's `SupervisedTraining::grads_accumulation`, if it is set, replaces
+    /// [`StepOptions::grad_accum_steps`]. SyncBatchNorm layers of the model are used as they are:
+    /// [`StepOptions::sync_batch_norm`] has no effect.
+    pub fn with_options(mut self, options: StepOptions) -> Self {
+        self.run.options = options;
         self
     }
 
     /// Ends the run after this many optimizer steps, with an evaluation.
     pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
         self.run.max_steps = max_steps;
-        self
-    }
-
-    /// Whether to continue when the loss or the norm of the gradients to clip is NaN or infinite. By
-    /// default the run then ends with [`Error::NonFinite`] on every rank.
-    pub fn allow_non_finite_loss(mut self, allow: bool) -> Self {
-        self.run.options.allow_non_finite = allow;
         self
     }
 
@@ -177,13 +154,6 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
     /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
     pub fn with_resume(mut self, snapshot: Option<Snapshot>) -> Self {
         self.run.resume = snapshot;
-        self
-    }
-
-    /// Seeds the random numbers of each step from `seed`, the rank and the number of
-    /// the step, so that a run that resumes from a checkpoint drops out the same units.
-    pub fn with_seed(mut self, seed: u64) -> Self {
-        self.run.options.seed = Some(seed);
         self
     }
 

@@ -26,8 +26,6 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
     pub observer: Arc<dyn Observer>,
     pub options: StepOptions,
-    /// Of `options`, unless burn-train's setting is to be used.
-    pub grad_accum_steps: Option<usize>,
     pub max_steps: Option<usize>,
     pub callbacks: Callbacks<M>,
     pub checkpoints: Option<Checkpoints>,
@@ -54,7 +52,6 @@ impl<M: LearnerModel> RunSettings<M> {
             test: None,
             observer: Arc::new(Silent),
             options: StepOptions::default(),
-            grad_accum_steps: None,
             max_steps: None,
             callbacks: Callbacks::default(),
             checkpoints: None,
@@ -77,8 +74,8 @@ impl<M: LearnerModel> RunSettings<M> {
             snapshot.apply(learner)?;
             position = snapshot.position.clone();
         }
-        let accumulation = self.grad_accum_steps.or(components.grad_accumulation).unwrap_or(1).max(1);
-        let options = StepOptions { grad_accum_steps: accumulation, ..self.options.clone() };
+        let grad_accum_steps = components.grad_accumulation.unwrap_or(self.options.grad_accum_steps).max(1);
+        let options = StepOptions { grad_accum_steps, ..self.options.clone() };
         let settings = self.settings(learner, components.num_epochs, &options, &position);
         self.group.verify_settings(&settings)?;
         self.train.require_samples("training")?;

@@ -3,8 +3,8 @@
 use crate::gradient::ReducerOptions;
 use std::fmt::Display;
 
-/// Options of [`DistributedDataParallel`](super::DistributedDataParallel) and
-/// [`DataParallel`](super::DataParallel).
+/// Options of [`DistributedDataParallel`](super::DistributedDataParallel), [`DataParallel`](super::DataParallel) and the
+/// strategies for burn-train.
 ///
 /// ```
 /// use collective::{StepOptions, gradient::ReducerOptions, precision::Precision};
@@ -23,16 +23,18 @@ pub struct StepOptions {
     pub reducer: ReducerOptions,
     /// Number of batches per optimizer step, of which only the last synchronises.
     ///
-    /// The last step of an epoch has the remaining batches.
+    /// The last step of an epoch has the remaining batches. 0 counts as 1.
     pub grad_accum_steps: usize,
     /// Maximum global norm of the gradients: see [`clip_by_global_norm`](crate::gradient::clip_by_global_norm).
     pub clip_grad_norm: Option<f64>,
     /// Whether [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) layers synchronise their statistics over all
     /// ranks or replicas.
     pub sync_batch_norm: bool,
-    /// Seed of the random numbers, from which each rank and step derives its own.
+    /// Seed of the random numbers, from which each rank and step derives its own, also after a resume.
     pub seed: Option<u64>,
     /// Whether to continue when the loss or the gradient norm is NaN or infinite.
+    ///
+    /// By default that is [`Error::NonFinite`](crate::Error::NonFinite) on every rank.
     pub allow_non_finite: bool,
 }
 

@@ -13,7 +13,7 @@ use burn::train::{
     Learner, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger, metric::LossMetric,
 };
 use collective::{
-    Error, ProcessGroup, World,
+    Error, ProcessGroup, StepOptions, World,
     data_parallel::DataParallelConfig,
     gradient::ReducerOptions,
     loader::ShardedLoader,
@@ -81,12 +81,13 @@ impl Run<'_> {
         world: World,
     ) -> Result<Reports, Error> {
         let listen = Arc::new(Listen::default());
-        let strategy = strategy
-            .with_observer(listen.clone())
-            .with_callback(GradientTypes)
-            .with_accumulation(self.accumulation)
-            .with_reducer(ReducerOptions { precision: self.precision, ..ReducerOptions::default() })
-            .allow_non_finite_loss(true);
+        let strategy =
+            strategy.with_observer(listen.clone()).with_callback(GradientTypes).with_options(StepOptions {
+                grad_accum_steps: self.accumulation,
+                reducer: ReducerOptions { precision: self.precision, ..ReducerOptions::default() },
+                allow_non_finite: true,
+                ..StepOptions::default()
+            });
         let loader = self.loader(world);
         let net = Net::new(&Device::flex().autodiff());
         let result = SupervisedTraining::<Net>::new(".", loader.clone(), loader)

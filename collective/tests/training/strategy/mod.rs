@@ -22,7 +22,7 @@ use burn::train::{
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
 use collective::{
-    Error, ProcessGroup,
+    Error, ProcessGroup, StepOptions,
     loader::ShardedLoader,
     precision::{self, Precision},
     strategy::{DdpStrategy, NoopRenderer, collective_error},
@@ -33,6 +33,13 @@ use std::sync::{
 };
 
 type Ddp = DdpStrategy<LinearModel>;
+
+/// Sets some of the options of a step.
+fn with(ddp: Ddp, set: impl FnOnce(&mut StepOptions)) -> Ddp {
+    let mut options = StepOptions::default();
+    set(&mut options);
+    ddp.with_options(options)
+}
 
 /// Linear regression, with an optional BatchNorm before it.
 #[derive(Module, Debug)]

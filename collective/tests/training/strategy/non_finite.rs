@@ -1,6 +1,6 @@
 //! Losses and gradients that are NaN or infinite.
 
-use super::{Rank, failures, fit_all};
+use super::{Rank, failures, fit_all, with};
 use collective::Error;
 
 /// NaN in the third batch of rank 1.
@@ -20,7 +20,7 @@ fn a_nan_loss_on_one_rank_ends_the_run_on_all() {
         assert!(told.iter().all(|rank| rank.steps.len() == 2), "the third step is not done");
     }
     // Two batches per step, so that the third is in the second step.
-    let told = fit_all(2, poisoned, |_, ddp| ddp.with_accumulation(2));
+    let told = fit_all(2, poisoned, |_, ddp| with(ddp, |options| options.grad_accum_steps = 2));
     for error in failures(&told) {
         assert!(error.to_string().contains("training loss is NaN in step 2 on rank 1"), "{error}");
     }
@@ -46,7 +46,7 @@ fn a_loss_that_overflows_only_in_the_sum_names_no_rank() {
 fn a_non_finite_gradient_ends_a_run_with_clipping() {
     let rank = |_| Rank { factor: |batch| if batch == 2 { 0.0 } else { 1.0 }, ..Rank::default() };
     for size in [1, 2] {
-        let told = fit_all(size, rank, |_, ddp| ddp.with_clip(Some(1.0)));
+        let told = fit_all(size, rank, |_, ddp| with(ddp, |options| options.clip_grad_norm = Some(1.0)));
         for error in failures(&told) {
             assert!(error.to_string().contains("norm of the gradients is NaN in step 2;"), "{error}");
         }
@@ -55,7 +55,7 @@ fn a_non_finite_gradient_ends_a_run_with_clipping() {
 
 #[test]
 fn a_non_finite_loss_can_be_allowed() {
-    let told = fit_all(2, poisoned, |_, ddp| ddp.allow_non_finite_loss(true));
+    let told = fit_all(2, poisoned, |_, ddp| with(ddp, |options| options.allow_non_finite = true));
     for rank in told {
         assert_eq!(rank.failure, None);
         assert_eq!(rank.epochs.len(), 2);

@@ -1,10 +1,10 @@
 //! Overflow of f16 gradients: skipped steps are reported, and their number is bounded.
 
-use super::{Ddp, Rank, failures, fit_all};
-use collective::{Error, gradient::ReducerOptions, precision::Precision};
+use super::{Ddp, Rank, failures, fit_all, with};
+use collective::{Error, precision::Precision};
 
 fn half(_: usize, ddp: Ddp) -> Ddp {
-    ddp.with_reducer(ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() })
+    with(ddp, |options| options.reducer.precision = Precision::F16)
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Ranks whose settings differ, in a user's program.
 
-use super::{Ddp, Rank, failures, fit_all};
-use collective::{Error, gradient::ReducerOptions, strategy::Checkpoints};
+use super::{Ddp, Rank, failures, fit_all, with};
+use collective::{Error, strategy::Checkpoints};
 
 /// Fails unless both ranks report exactly this setting, and neither made a step.
 fn assert_named(
@@ -25,17 +25,20 @@ fn assert_set(wanted: &str, set: impl Fn(usize, Ddp) -> Ddp + Sync) {
 
 #[test]
 fn settings_of_the_strategy_are_compared() {
-    assert_set("accumulation is 1 on rank 0 and 2 on rank 1", |rank, ddp| ddp.with_accumulation(1 + rank));
+    assert_set("accumulation is 1 on rank 0 and 2 on rank 1", |rank, ddp| {
+        with(ddp, |options| options.grad_accum_steps = 1 + rank)
+    });
     assert_set("max_steps is none on rank 0 and 7 on rank 1", |rank, ddp| {
         ddp.with_max_steps((rank == 1).then_some(7))
     });
-    assert_set("clip is 0.5 on rank 0 and 1.5 on rank 1", |rank, ddp| ddp.with_clip(Some(rank as f64 + 0.5)));
-    assert_set("seed is none on rank 0 and 3 on rank 1", |rank, ddp| match rank {
-        0 => ddp,
-        _ => ddp.with_seed(3),
+    assert_set("clip is 0.5 on rank 0 and 1.5 on rank 1", |rank, ddp| {
+        with(ddp, |options| options.clip_grad_norm = Some(rank as f64 + 0.5))
+    });
+    assert_set("seed is none on rank 0 and 3 on rank 1", |rank, ddp| {
+        with(ddp, |options| options.seed = (rank == 1).then_some(3))
     });
     assert_set("non-finite loss is an error on rank 0 and allowed on rank 1", |rank, ddp| {
-        ddp.allow_non_finite_loss(rank == 1)
+        with(ddp, |options| options.allow_non_finite = rank == 1)
     });
     assert_set("checkpoints is none on rank 0 and after every epoch on rank 1", |rank, ddp| match rank {
         0 => ddp,
@@ -44,7 +47,7 @@ fn settings_of_the_strategy_are_compared() {
     assert_set("compression is none on rank 0 and bf16 on rank 1", |rank, ddp| {
         let hook = collective::gradient::HalfPrecision::Bf16;
         let hook = (rank == 1).then(|| std::sync::Arc::new(hook) as _);
-        ddp.with_reducer(ReducerOptions { hook, ..ReducerOptions::default() })
+        with(ddp, |options| options.reducer.hook = hook)
     });
 }
 
