@@ -2,16 +2,22 @@
 
 use crate::common::{self, Outcome, Run, finish, mnist, program};
 use std::{
+    collections::HashMap,
     env, fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::OnceLock,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 /// A short run on generated digits.
 pub const SMALL: &str =
     "--dataset digits --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
     --scale-lr none --lr 0.01 --progress plain";
+
+/// [`SMALL`] with the smaller network, whose steps take a tenth of the time.
+pub const TINY: &str =
+    "--dataset digits --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
+    --scale-lr none --lr 0.01 --progress plain --network lenet";
 
 /// Headers that the program requires; the NVRTC stand-in reads none.
 const HEADERS: [&str; 5] = ["cuda_runtime.h", "mma.h", "crt/mma.h", "nv/target", "cuda/barrier"];
@@ -127,6 +133,25 @@ impl Machine {
         clean(&outcome);
         Run::within(path, folder)
     }
+
+    /// Losses on an emulated GPU with these flags.
+    pub fn losses(&self, flags: &str) -> Vec<f64> {
+        once(format!("{:?} {flags}", self.variables), || self.trained(flags))
+    }
+}
+
+/// The losses of a run that several tests compare with. The first test makes it.
+fn once(key: String, make: impl FnOnce() -> Run) -> Vec<f64> {
+    static RUNS: Mutex<Option<HashMap<String, Arc<OnceLock<Vec<f64>>>>>> = Mutex::new(None);
+    let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let run = runs.get_or_insert_default().entry(key).or_default().clone();
+    drop(runs);
+    run.get_or_init(|| make().losses()).clone()
+}
+
+/// Losses on the CPU with these flags.
+pub fn cpu_losses(flags: &str) -> Vec<f64> {
+    once(format!("cpu {flags}"), || common::trained(flags))
 }
 
 /// Panics if a thread panicked or the stand-in reported an error, such as a copy out of bounds.
