@@ -19,18 +19,42 @@ unsafe extern "C" {
 /// RTLD_LAZY and RTLD_NOLOAD.
 const IF_LOADED: c_int = 1 | 4;
 
-/// The libcuda stand-in's entry point for other libraries.
-pub fn push() -> Option<Push> {
-    static PUSH: OnceLock<Option<Push>> = OnceLock::new();
-    *PUSH.get_or_init(|| {
-        const DRIVER: &CStr = c"libcuda.so.1";
-        // SAFETY: the symbol has this type in the stand-in.
+/// The libcuda stand-in's entry points for other libraries.
+struct Driver {
+    push: Push,
+    device: unsafe extern "C" fn() -> c_int,
+    stream_device: unsafe extern "C" fn(usize) -> c_int,
+}
+
+fn driver() -> Option<&'static Driver> {
+    static FOUND: OnceLock<Option<Driver>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        // SAFETY: the symbols have these types in the stand-in.
         unsafe {
-            let driver = dlopen(DRIVER.as_ptr(), IF_LOADED);
-            let found = if driver.is_null() { driver } else { dlsym(driver, c"cudaStandInPush".as_ptr()) };
-            (!found.is_null()).then(|| std::mem::transmute::<*mut c_void, Push>(found))
+            let driver = dlopen(c"libcuda.so.1".as_ptr(), IF_LOADED);
+            let symbol = |name: &CStr| Some(dlsym(driver, name.as_ptr())).filter(|found| !found.is_null());
+            (!driver.is_null()).then_some(())?;
+            Some(Driver {
+                push: std::mem::transmute::<*mut c_void, Push>(symbol(c"cudaStandInPush")?),
+                device: std::mem::transmute::<*mut c_void, _>(symbol(c"cudaStandInDevice")?),
+                stream_device: std::mem::transmute::<*mut c_void, _>(symbol(c"cudaStandInStreamDevice")?),
+            })
         }
-    })
+    });
+    found.as_ref()
+}
+
+pub fn push() -> Option<Push> {
+    driver().map(|driver| driver.push)
+}
+
+/// The calling thread's device.
+pub fn current() -> Option<c_int> {
+    driver().map(|driver| unsafe { (driver.device)() })
+}
+
+pub fn of_stream(stream: usize) -> Option<c_int> {
+    driver().map(|driver| unsafe { (driver.stream_device)(stream) })
 }
 
 /// Operations that are enqueued on a stream.
@@ -78,14 +102,20 @@ impl Staged {
 
     fn end(&self) {
         for (operation, (_, output)) in self.device.iter().zip(&self.host) {
-            unsafe { std::ptr::copy_nonoverlapping(output.as_ptr(), operation.recv as *mut u8, output.len()) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(output.as_ptr(), operation.recv as *mut u8, output.len())
+            };
         }
     }
 }
 
 /// A copy of device memory.
 unsafe fn copy(address: usize, length: usize) -> Vec<u8> {
-    if length == 0 { Vec::new() } else { unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec() }
+    if length == 0 {
+        Vec::new()
+    } else {
+        unsafe { std::slice::from_raw_parts(address as *const u8, length) }.to_vec()
+    }
 }
 
 unsafe extern "C" fn poll(staged: *mut c_void) -> c_int {

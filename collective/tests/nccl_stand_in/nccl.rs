@@ -37,6 +37,8 @@ const IN_PROGRESS: c_int = 7;
 struct Comm {
     rank: c_int,
     size: c_int,
+    /// Its device of the libcuda stand-in, if that is loaded: the current one when it was created.
+    device: Option<c_int>,
     state: AtomicI32,
     aborted: AtomicBool,
     folder: PathBuf,
@@ -125,6 +127,7 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     let comm = Arc::new(Comm {
         rank,
         size,
+        device: device::current(),
         state: AtomicI32::new(IN_PROGRESS),
         aborted: AtomicBool::new(false),
         folder,
@@ -188,8 +191,7 @@ pub unsafe extern "C" fn ncclCommFinalize(comm: *mut c_void) -> c_int {
             return comm.hang();
         }
         // All ranks must call it; the name differs from those of operations.
-        comm.put(&format!("leave-{}", comm.rank), b"bye");
-        if (0..comm.size).all(|rank| comm.take(&format!("leave-{rank}")).is_some()) {
+        if comm.meet("leave") {
             comm.state.store(SUCCESS, SeqCst);
         }
     });

@@ -1,6 +1,6 @@
 //! Functions of the NCCL stand-in that enqueue work, alone or in a group.
 
-use super::{Batch, INTERNAL_ERROR, INVALID_USAGE, Operation, SUCCESS, borrow, device};
+use super::{Batch, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, Operation, SUCCESS, borrow, device};
 use crate::settings::{note, pending, setting};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
@@ -39,9 +39,19 @@ unsafe fn put(comm: *mut c_void, stream: usize, operations: Vec<Operation>) -> c
     }
     let names: Vec<_> = operations.iter().map(|operation| operation.name).collect();
     note(format!("{} {}", names.join("+"), comm.rank));
-    if setting("block_at", comm.rank) == Some(comm.calls.fetch_add(1, SeqCst) + 1) {
+    let number = comm.calls.fetch_add(1, SeqCst) + 1;
+    if setting("block_at", comm.rank) == Some(number) {
         comm.hang();
         return INTERNAL_ERROR;
+    }
+    if setting("meet", comm.rank).is_some_and(|calls| number <= calls)
+        && !comm.meet(&format!("call-{number}"))
+    {
+        return INTERNAL_ERROR;
+    }
+    if device::of_stream(stream) != comm.device {
+        eprintln!("NCCL stand-in: rank {} calls on a stream of another device than its own", comm.rank);
+        return INVALID_ARGUMENT;
     }
     if comm.state.load(SeqCst) != SUCCESS {
         return INVALID_USAGE;

@@ -11,9 +11,10 @@ static PENDING: Mutex<Option<HashMap<usize, i64>>> = Mutex::new(None);
 
 /// Adds a fault.
 ///
-/// `slow_init`, `busy` and, before a call of more than 1,000,000 elements, `slow_large_call`: milliseconds. `hang_at`, `error_at`, `remote_error_at` and `die_at`: number of the
-/// operation, from 1. `block_at`: number of the call, from 1, that blocks until the communicator is aborted.
-/// `no_init` and `no_finalize`: never completed. `version`: the reported version.
+/// `slow_init`, `busy` and, before a call of more than 1,000,000 elements, `slow_large_call`: milliseconds. `hang_at`,
+/// `error_at`, `remote_error_at` and `die_at`: number of the operation, from 1. `block_at`: number of the call, from 1,
+/// that blocks until the communicator is aborted. `meet`: number of first calls that block until all ranks make theirs,
+/// as NCCL's may that connect the ranks. `no_init` and `no_finalize`: never completed. `version`: the reported version.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn standInSet(name: *const c_char, rank: c_int, value: u64) {
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();

@@ -2,7 +2,7 @@
 //!
 //! Ranks exchange data through files in a shared folder.
 
-use super::{Comm, IN_PROGRESS, INTERNAL_ERROR, Operation, REMOTE_ERROR};
+use super::{Comm, IN_PROGRESS, INTERNAL_ERROR, INVALID_USAGE, Operation, REMOTE_ERROR};
 use crate::{numbers, settings::setting};
 use std::ffi::c_int;
 use std::fs;
@@ -55,8 +55,23 @@ impl Comm {
             self.hang();
             return false;
         }
-        self.put(&format!("join-{}", self.rank), b"here");
-        (0..self.size).all(|rank| self.take(&format!("join-{rank}")).is_some())
+        let device = self.device.map_or_else(String::new, |device| device.to_string());
+        self.put(&format!("join-{}", self.rank), device.as_bytes());
+        let joined = (0..self.size).map(|rank| self.take(&format!("join-{rank}")));
+        let Some(devices) = joined.collect::<Option<Vec<_>>>() else { return false };
+        let mine = |theirs: &&Vec<u8>| !theirs.is_empty() && ***theirs == *device.as_bytes();
+        if devices.iter().filter(mine).count() > 1 {
+            eprintln!("NCCL stand-in: rank {} and another rank use device {device}", self.rank);
+            self.state.store(INVALID_USAGE, SeqCst);
+            return false;
+        }
+        true
+    }
+
+    /// Waits until all ranks have come to this point; false if aborted.
+    pub fn meet(&self, point: &str) -> bool {
+        self.put(&format!("{point}-{}", self.rank), b"here");
+        (0..self.size).all(|rank| self.take(&format!("{point}-{rank}")).is_some())
     }
 
     /// Executes an operation; `Err(None)` if it was aborted or hangs.

@@ -2,6 +2,7 @@
 //!
 //! Initialisation, order of calls, results, errors, time-outs and aborts.
 
+mod blocking;
 mod failures;
 mod killed;
 mod results;

@@ -171,7 +171,13 @@ fn background_work_holds_the_device_only_when_awaited() {
 /// Rank 0 enqueues a large call late.
 #[test]
 fn groups_of_a_device_enqueue_in_the_order_of_the_calls() {
-    let stand_in = StandIn::of(&[("slow_large_call", 0, 200)]).unwrap();
+    enqueue_in_order(&[("slow_large_call", 0, 200)]);
+    // Each call blocks until all ranks have come.
+    enqueue_in_order(&[("slow_large_call", 0, 200), ("meet", -1, 100)]);
+}
+
+fn enqueue_in_order(settings: &[(&str, i32, u64)]) {
+    let stand_in = StandIn::of(settings).unwrap();
     world(Kind::Thread, 2, options(), |group| {
         attach(&group, &stand_in);
         let other = group.split(0, group.rank() as i64).unwrap();
