@@ -10,7 +10,7 @@ mod inputs;
 mod kernel_cache;
 mod loader;
 mod loggers;
-mod memory;
+mod mistakes;
 mod ordering;
 mod overlap;
 mod precision;

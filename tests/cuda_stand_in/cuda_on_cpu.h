@@ -15,7 +15,7 @@ extern "C" { __attribute__((visibility("default"))) dim3_ threadIdx, blockIdx, b
 static const int warpSize = 32;
 // --- barriers, shuffles, votes
 static inline __attribute__((always_inline)) void __syncthreads() { emulation->barrier(); }
-enum { CPU_SYNC, CPU_IDX, CPU_XOR, CPU_UP, CPU_DOWN, CPU_BALLOT, CPU_ACTIVE };
+enum { CPU_SYNC, CPU_IDX, CPU_XOR, CPU_UP, CPU_DOWN, CPU_BALLOT, CPU_GATHER };
 static __attribute__((noinline)) unsigned long cpu_warp(int op, unsigned long v, unsigned a) { return emulation->warp(op, v, a, __builtin_return_address(0)); }
 static inline __attribute__((always_inline)) void __syncwarp(unsigned = ~0u) { cpu_warp(CPU_SYNC, 0, 0); }
 static inline unsigned __activemask() { return ~0u; }
@@ -81,7 +81,10 @@ template <class... A, unsigned... I> static inline void cpu_call(void (*f)(A...)
 template <class F> struct cpu_parameters;
 template <class... A> struct cpu_parameters<void(A...)> { static constexpr unsigned count = sizeof...(A); static constexpr unsigned sizes[sizeof...(A) + 1] = {(unsigned)sizeof(A)..., 0}; };
 template <class... A> static inline void cpu_one(void (*f)(A...), void **p) { cpu_call(f, p, cpu_seq<__integer_pack((unsigned)sizeof...(A))...>()); }
-#define ENTRY(kernel, sync) extern "C" { __attribute__((visibility("default"))) int threads_meet = sync; \
+#define SHARED_MEMORY 232448
+#define ENTRY(kernel, sync, shared, threads) extern "C" { __attribute__((visibility("default"))) void *shared_memory = shared; \
+  __attribute__((visibility("default"))) unsigned most_threads = threads; \
+  __attribute__((visibility("default"))) int threads_meet = sync; \
   __attribute__((visibility("default"))) unsigned parameter_count = cpu_parameters<decltype(kernel)>::count; \
   __attribute__((visibility("default"))) const unsigned *parameter_sizes = cpu_parameters<decltype(kernel)>::sizes; \
   __attribute__((visibility("default"))) void run_thread(void **p) { cpu_one(kernel, p); } \

@@ -1,16 +1,23 @@
 //! Events of streams and contexts. Times are available only while kernel sources are collected.
 
 use crate::{
-    INVALID_VALUE, NOT_READY, NOT_SUPPORTED, SUCCESS, Status, overlap,
+    INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, SUCCESS, Status,
+    context::current,
+    overlap,
     settings::{collects_sources, count, setting},
-    stream::{Event, Operation, State, UNUSED, count_wait, wait_until, with},
+    stream::{Event, Operation, State, UNUSED, count_wait, existing, wait_until, with},
+};
+use std::{
+    env,
+    hash::{DefaultHasher, Hash, Hasher},
 };
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventCreate(event: *mut usize, _flags: u32) -> Status {
+    let context = or_return!(current("cuEventCreate"));
     let handle = with(|state| {
         let handle = state.new_handle();
-        state.events.insert(handle, Event::default());
+        state.events.insert(handle, Event { context, ..Event::default() });
         handle
     });
     unsafe { *event = handle };
@@ -31,11 +38,15 @@ pub extern "C" fn cuEventDestroy_v2(event: usize) -> Status {
     })
 }
 
-/// Records an event in several streams at once.
-fn record(event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
+/// Records an event in several streams of a context at once.
+fn record(event: usize, context: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
     with(|state| {
         let (streams, queued) = (streams(state), state.queued);
         let Some(found) = state.events.get_mut(&event) else { return INVALID_VALUE };
+        if found.context != context {
+            eprintln!("CUDA stand-in: an event is recorded in another context than its own");
+            return INVALID_HANDLE;
+        }
         (found.number, found.queued) = (found.number + 1, queued);
         found.anchor = UNUSED.get().filter(|unused| streams == [*unused]);
         let number = found.number;
@@ -50,7 +61,7 @@ fn record(event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
 }
 
 fn wait(what: &str, event: usize, streams: impl Fn(&State) -> Vec<usize>) -> Status {
-    if std::env::var("CUDA_STAND_IN_IGNORE_WAITS").is_ok_and(|ignored| ignored == what) {
+    if env::var("CUDA_STAND_IN_IGNORE_WAITS").is_ok_and(|ignored| ignored == what) {
         return SUCCESS;
     }
     with(|state| {
@@ -71,8 +82,9 @@ fn of_context(context: usize) -> impl Fn(&State) -> Vec<usize> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
+    let (stream, context) = or_return!(existing(stream));
     overlap::recorded(event, Some(stream));
-    record(event, |_| vec![stream])
+    record(event, context, |_| vec![stream])
 }
 
 #[unsafe(no_mangle)]
@@ -81,11 +93,12 @@ pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
         return NOT_SUPPORTED;
     }
     overlap::recorded(event, None);
-    record(event, of_context(context))
+    record(event, context, of_context(context))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: u32) -> Status {
+    let (stream, _) = or_return!(existing(stream));
     overlap::stream_waits(stream, event);
     wait("stream", event, |_| vec![stream])
 }
@@ -108,7 +121,7 @@ pub extern "C" fn cuEventQuery(event: usize) -> Status {
 
 /// Whether kernels are timed.
 fn measures_time() -> bool {
-    collects_sources() || setting("TIMES").is_some()
+    collects_sources() || env::var_os("CUDA_STAND_IN_TIMES").is_some()
 }
 
 /// Device time is not available, unless it is set.
@@ -122,8 +135,7 @@ pub extern "C" fn cuEventSynchronize(event: usize) -> Status {
         found.unwrap_or((0, None, 0))
     });
     let measures = anchor.filter(|anchor| UNUSED.get() == Some(*anchor) && !measures_time());
-    if let Some(stream) = measures {
-        with(|state| state.streams.remove(&stream));
+    if measures.is_some() {
         return NOT_SUPPORTED;
     }
     count_wait(queued);
@@ -140,11 +152,20 @@ pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: usize,
 /// CubeCL skips the rest of a group if some of its kernels are not faster.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, _from: usize, _to: usize) -> Status {
-    let time = match setting("TIMES") {
-        Some(time) => time as f32,
-        None if collects_sources() => 1e4 * 0.97_f32.powi((count("times") % 600) as i32),
-        None => return NOT_SUPPORTED,
+    let time = match (setting("TIMES"), env::var_os("CUDA_STAND_IN_TIMES")) {
+        (Some(time), _) => time as f32,
+        (None, Some(_)) => random_time(),
+        (None, None) if collects_sources() => 1e4 * 0.97_f32.powi((count("times") % 600) as i32),
+        (None, None) => return NOT_SUPPORTED,
     };
     unsafe { *milliseconds = time };
     SUCCESS
+}
+
+/// A time that differs from rank to rank, so that ranks choose different kernels.
+fn random_time() -> f32 {
+    let rank: u64 = env::var("RANK").ok().and_then(|rank| rank.parse().ok()).unwrap_or(0);
+    let mut hasher = DefaultHasher::new();
+    (setting("SEED"), rank, count("times")).hash(&mut hasher);
+    1.0 + (hasher.finish() % 1000) as f32
 }

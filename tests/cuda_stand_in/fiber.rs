@@ -7,6 +7,7 @@ use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_void},
     ptr,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 const STACK: usize = 256 << 10;
@@ -142,16 +143,20 @@ const XOR: c_int = 2;
 const UP: c_int = 3;
 const DOWN: c_int = 4;
 const BALLOT: c_int = 5;
+const GATHER: c_int = 6;
 
 /// Performs the exchange of the lanes of a warp that wait at one address.
 fn exchange(lanes: &mut [Fiber]) {
-    let Some(place) = lanes.iter().find(|lane| lane.wants == Wants::Warp).map(|lane| lane.place) else { return };
+    let Some(place) = lanes.iter().find(|lane| lane.wants == Wants::Warp).map(|lane| lane.place) else {
+        return;
+    };
     let meets = |lane: &Fiber| lane.wants == Wants::Warp && lane.place == place;
     let given: Vec<Option<u64>> = lanes.iter().map(|lane| meets(lane).then_some(lane.value)).collect();
     let votes = given.iter().enumerate().fold(0, |votes, (lane, value)| match value {
         Some(value) if *value != 0 => votes | 1 << lane,
         Some(_) | None => votes,
     });
+    let gathered = gather(&given);
     for (index, lane) in lanes.iter_mut().enumerate() {
         let Some(own) = given[index] else { continue };
         let argument = lane.argument as usize;
@@ -164,10 +169,20 @@ fn exchange(lanes: &mut [Fiber]) {
         };
         lane.value = match lane.operation {
             BALLOT => votes,
+            GATHER => gathered,
             _ => given.get(source).copied().flatten().unwrap_or(own),
         };
         lane.wants = Wants::ToRun;
     }
+}
+
+/// Address of the values of all lanes, which are kept until the next exchange.
+fn gather(given: &[Option<u64>]) -> u64 {
+    static VALUES: [AtomicU64; WARP] = [const { AtomicU64::new(0) }; WARP];
+    for (kept, value) in VALUES.iter().zip(given) {
+        kept.store(value.unwrap_or_default(), Ordering::Relaxed);
+    }
+    VALUES.as_ptr() as u64
 }
 
 /// Runs one block of a kernel with barriers or warp operations.
@@ -184,7 +199,8 @@ pub unsafe fn run_block(entry: &Entry, arguments: *const *const c_void, [width, 
         ((*block).entry, (*block).arguments) = (entry, arguments);
         for index in 0..count {
             // Stacks with the same offset within a page would share cache sets.
-            let top = (*block).stacks as usize / 64 * 64 + (index + 1) * STACK - 64 - index * 1088 % 8192 / 64 * 64;
+            let top =
+                (*block).stacks as usize / 64 * 64 + (index + 1) * STACK - 64 - index * 1088 % 8192 / 64 * 64;
             let stack = top as *mut usize;
             // Six registers, the entry point, and an unused return address.
             *stack.sub(1) = 0;

@@ -1,10 +1,10 @@
 //! Kernels: shared objects compiled from the NVRTC stand-in's CUDA C++, and their launches.
 //!
 //! The stand-in's "PTX" is the name of a source file. It is compiled when one of its kernels is first executed, and
-//! cached under a hash of its contents.
+//! cached under a hash of its contents, which include the compiler's flags.
 
 use crate::{
-    fault, fiber,
+    ILLEGAL_ADDRESS, INVALID_IMAGE, Status, compiler, device, fault, fiber, memory,
     settings::{lock, spent},
 };
 use std::{
@@ -13,14 +13,11 @@ use std::{
     process::{self, Command},
     sync::{
         Mutex, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
-
-/// Size in bytes of the shared memory of a block, as in `cuda_on_cpu.h`.
-pub const SHARED_MEMORY: usize = 65_536;
 
 unsafe extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
@@ -56,6 +53,10 @@ pub struct Entry {
     pub meets: bool,
     /// Size of each parameter in bytes.
     sizes: Vec<usize>,
+    /// Number of threads of a block, from `__launch_bounds__`.
+    most_threads: u32,
+    /// The block's shared memory; null if the kernel has none.
+    shared: *mut u8,
     pub thread_index: *mut Dim,
     block_index: *mut Dim,
     block_size: *mut Dim,
@@ -68,12 +69,16 @@ unsafe impl Sync for Entry {}
 
 pub struct Module {
     source: PathBuf,
+    context: usize,
     functions: Mutex<Vec<&'static Function>>,
 }
 
 pub struct Function {
     name: String,
     source: PathBuf,
+    pub context: usize,
+    /// Bytes of shared memory that a launch may use.
+    pub shared: AtomicUsize,
     entry: OnceLock<Entry>,
 }
 
@@ -82,14 +87,16 @@ pub struct Launch {
     function: &'static Function,
     grid: [u32; 3],
     block: [u32; 3],
+    /// Bytes of shared memory of a block.
+    shared: usize,
     /// The arguments, each aligned to 16 bytes.
     arguments: Vec<u128>,
 }
 
 impl Module {
-    pub fn new(image: &CStr) -> Option<Self> {
+    pub fn new(image: &CStr, context: usize) -> Option<Self> {
         let source = PathBuf::from(image.to_str().ok()?);
-        source.is_file().then(|| Module { source, functions: Mutex::default() })
+        source.is_file().then(|| Module { source, context, functions: Mutex::default() })
     }
 
     pub fn function(&self, name: &str) -> *const Function {
@@ -97,7 +104,13 @@ impl Module {
         if let Some(found) = functions.iter().find(|function| function.name == name) {
             return *found;
         }
-        let function = Function { name: name.into(), source: self.source.clone(), entry: OnceLock::new() };
+        let function = Function {
+            name: name.into(),
+            source: self.source.clone(),
+            context: self.context,
+            shared: AtomicUsize::new(device::SHARED),
+            entry: OnceLock::new(),
+        };
         functions.push(Box::leak(Box::new(function)));
         functions[functions.len() - 1]
     }
@@ -115,9 +128,10 @@ impl Function {
         &'static self,
         grid: [u32; 3],
         block: [u32; 3],
+        shared: usize,
         params: *const *const c_void,
-    ) -> Option<Launch> {
-        let entry = self.entry()?;
+    ) -> Result<Launch, Status> {
+        let entry = self.entry().ok_or(INVALID_IMAGE)?;
         let mut arguments: Vec<u128> = Vec::new();
         for (number, size) in entry.sizes.iter().enumerate() {
             let at = arguments.len();
@@ -128,7 +142,17 @@ impl Function {
                 std::ptr::copy_nonoverlapping(from, arguments[at..].as_mut_ptr().cast(), *size);
             }
         }
-        Some(Launch { function: self, grid, block, arguments })
+        let other = |word: &u128| memory::owner(*word as usize, 1).is_some_and(|owner| owner != self.context);
+        if arguments.iter().any(other) {
+            eprintln!("CUDA stand-in: {} accesses memory of another device", self.name);
+            return Err(ILLEGAL_ADDRESS);
+        }
+        Ok(Launch { function: self, grid, block, shared, arguments })
+    }
+
+    /// Number of threads for which the kernel was compiled.
+    pub fn most_threads(&self) -> u32 {
+        self.entry().map_or(u32::MAX, |entry| entry.most_threads)
     }
 
     fn entry(&self) -> Option<&Entry> {
@@ -149,11 +173,7 @@ fn compiled(source: &Path) -> Option<PathBuf> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let own = source.with_extension(format!("{}-{number}.so", process::id()));
-    let flags = ["-std=c++17", "-w", "-O2", "-fPIC", "-shared", "-fno-strict-aliasing", "-fno-math-errno"];
-    let more = ["-ffp-contract=off", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-x", "c++"];
-    // Without this flag every conversion of a `__half` calls libgcc.
-    let half = std::is_x86_feature_detected!("f16c").then_some("-mf16c");
-    let output = Command::new("g++").args(flags).args(more).args(half).arg(source).arg("-o").arg(&own).output();
+    let output = Command::new("g++").args(compiler::flags()).arg(source).arg("-o").arg(&own).output();
     match output {
         Ok(output) if output.status.success() => {
             std::fs::rename(&own, &library).ok()?;
@@ -186,9 +206,12 @@ fn load(library: &Path) -> Option<Entry> {
             block: std::mem::transmute::<*mut c_void, _>(symbol(c"run_block")),
             sizes: {
                 let count = *symbol(c"parameter_count").cast::<c_uint>() as usize;
-                let sizes = std::slice::from_raw_parts(*symbol(c"parameter_sizes").cast::<*const c_uint>(), count);
+                let sizes =
+                    std::slice::from_raw_parts(*symbol(c"parameter_sizes").cast::<*const c_uint>(), count);
                 sizes.iter().map(|size| *size as usize).collect()
             },
+            most_threads: *symbol(c"most_threads").cast::<c_uint>(),
+            shared: *symbol(c"shared_memory").cast::<*mut u8>(),
             meets: *symbol(c"threads_meet").cast::<c_int>() != 0,
             thread_index: symbol(c"threadIdx").cast(),
             block_index: symbol(c"blockIdx").cast(),
@@ -218,8 +241,12 @@ impl Launch {
         unsafe {
             *entry.block_size = self.block.into();
             *entry.grid_size = self.grid.into();
-            for (x, y, z) in (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| (x, y, z)))) {
+            for (x, y, z) in (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| (x, y, z))))
+            {
                 *entry.block_index = Dim { x, y, z };
+                if !entry.shared.is_null() {
+                    std::ptr::write_bytes(entry.shared, 0xff, self.shared);
+                }
                 if entry.meets {
                     fiber::run_block(entry, pointers.as_ptr(), self.block);
                 } else {

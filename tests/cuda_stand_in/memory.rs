@@ -4,7 +4,10 @@
 //! segmentation fault. New memory is filled with NaN.
 
 use crate::{
-    INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status, fault,
+    INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, Status,
+    context::current,
+    copy::outside,
+    device, fault,
     pages::{self, PAGE},
     settings::{collects_sources, count, fails_from, lock, mark},
     stream::{self, Operation},
@@ -23,8 +26,8 @@ const RANGE: usize = 256 << 30;
 struct Memory {
     start: usize,
     next: usize,
-    /// Sizes of the device allocations by address.
-    live: BTreeMap<usize, usize>,
+    /// Sizes and contexts of the device allocations by address.
+    live: BTreeMap<usize, (usize, usize)>,
     /// Sizes of page-locked host memory by address.
     pinned: BTreeMap<usize, usize>,
     open: bool,
@@ -45,7 +48,7 @@ static MEMORY: Mutex<Memory> = Mutex::new(Memory {
 });
 
 impl Memory {
-    fn allocate(&mut self, size: usize) -> Option<usize> {
+    fn allocate(&mut self, size: usize, context: usize) -> Option<usize> {
         if self.start == 0 {
             let range = pages::reserve(RANGE)?;
             (self.start, self.next) = (range, range);
@@ -53,7 +56,8 @@ impl Memory {
             fault::install();
         }
         let pages = size.max(1).next_multiple_of(PAGE);
-        if self.next + pages + PAGE > self.start + RANGE || self.used() + size > crate::total_memory() {
+        if self.next + pages + PAGE > self.start + RANGE || self.used(context) + size > device::total_memory()
+        {
             return None;
         }
         // The end is at the guard page, up to an alignment of 512 bytes.
@@ -64,12 +68,12 @@ impl Memory {
         {
             return None;
         }
-        self.live.insert(address, size);
+        self.live.insert(address, (size, context));
         Some(address)
     }
 
-    fn used(&self) -> usize {
-        self.live.values().sum()
+    fn used(&self, context: usize) -> usize {
+        self.live.values().filter(|(_, owner)| *owner == context).map(|(size, _)| size).sum()
     }
 
     fn pages(address: usize, size: usize) -> (usize, usize) {
@@ -78,14 +82,16 @@ impl Memory {
     }
 
     fn free(&mut self, address: usize) -> bool {
-        let Some(size) = self.live.remove(&address) else { return false };
+        let Some((size, _)) = self.live.remove(&address) else { return false };
         let (first, length) = Self::pages(address, size);
         pages::discard(first, length);
         true
     }
 
-    fn holds(map: &BTreeMap<usize, usize>, address: usize, length: usize) -> bool {
-        map.range(..=address).next_back().is_some_and(|(start, size)| address + length <= start + size)
+    /// Context of the allocation that contains these bytes.
+    fn owner(&self, address: usize, length: usize) -> Option<usize> {
+        let (start, (size, context)) = self.live.range(..=address).next_back()?;
+        (address + length <= start + size).then_some(*context)
     }
 }
 
@@ -105,7 +111,7 @@ pub fn open(open: bool) {
         }
     }
     memory.open = open;
-    for (address, size) in &memory.live {
+    for (address, (size, _)) in &memory.live {
         let (first, length) = Memory::pages(*address, *size);
         pages::protect(first, length, open);
     }
@@ -121,15 +127,22 @@ pub fn in_range(address: usize) -> bool {
 
 /// Whether these bytes are within one allocation.
 pub fn is_device(address: usize, length: usize) -> bool {
-    Memory::holds(&lock(&MEMORY).live, address, length)
+    owner(address, length).is_some()
+}
+
+/// Context of the allocation that contains these bytes.
+pub fn owner(address: usize, length: usize) -> Option<usize> {
+    lock(&MEMORY).owner(address, length)
 }
 
 pub fn is_pinned(address: usize, length: usize) -> bool {
-    Memory::holds(&lock(&MEMORY).pinned, address, length)
+    let memory = lock(&MEMORY);
+    let found = memory.pinned.range(..=address).next_back();
+    found.is_some_and(|(start, size)| address + length <= start + size)
 }
 
-pub fn allocated() -> usize {
-    lock(&MEMORY).used()
+pub fn allocated(context: usize) -> usize {
+    lock(&MEMORY).used(context)
 }
 
 /// Frees memory. Called in stream order, because earlier operations may use the memory.
@@ -139,29 +152,41 @@ pub fn free_now(address: usize) {
     }
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut usize, size: usize) -> Status {
+fn allocate(size: usize, context: usize) -> Result<usize, Status> {
     count("allocations");
     mark("launches", "launches before the last allocation");
+    if size == 0 {
+        return Err(INVALID_VALUE);
+    }
     if fails_from("FAIL_ALLOC") {
-        return OUT_OF_MEMORY;
+        return Err(OUT_OF_MEMORY);
     }
-    match lock(&MEMORY).allocate(size) {
-        Some(found) => unsafe { *address = found },
-        None => return OUT_OF_MEMORY,
-    }
+    lock(&MEMORY).allocate(size, context).ok_or(OUT_OF_MEMORY)
+}
+
+/// Waits for the device, as the driver may do.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut usize, size: usize) -> Status {
+    let allocated = current("cuMemAlloc").and_then(|context| match stream::drain(context) {
+        SUCCESS => allocate(size, context),
+        lost => Err(lost),
+    });
+    unsafe { *address = or_return!(allocated) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemAllocAsync(address: *mut usize, size: usize, _stream: usize) -> Status {
-    unsafe { cuMemAlloc_v2(address, size) }
+pub unsafe extern "C" fn cuMemAllocAsync(address: *mut usize, size: usize, stream: usize) -> Status {
+    let (_, context) = or_return!(stream::existing(stream));
+    unsafe { *address = or_return!(allocate(size, context)) };
+    SUCCESS
 }
 
 /// Waits for the device, as the driver does.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: usize) -> Status {
-    match stream::synchronize_all() {
+    let context = or_return!(current("cuMemFree"));
+    match stream::drain(owner(address, 1).unwrap_or(context)) {
         SUCCESS if lock(&MEMORY).free(address) => SUCCESS,
         SUCCESS => outside("a free", address, 0),
         // The work of a lost device may still be in progress.
@@ -176,6 +201,7 @@ pub extern "C" fn cuMemFreeAsync(address: usize, stream: usize) -> Status {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocHost_v2(address: *mut usize, size: usize) -> Status {
+    or_return!(current("cuMemAllocHost"));
     let memory = vec![0xff_u8; size.max(1)].leak();
     lock(&MEMORY).pinned.insert(memory.as_ptr() as usize, size);
     unsafe { *address = memory.as_mut_ptr() as usize };
@@ -188,116 +214,4 @@ pub extern "C" fn cuMemFreeHost(address: usize) -> Status {
         Some(_) => SUCCESS,
         None => INVALID_VALUE,
     }
-}
-
-fn outside(what: &str, address: usize, length: usize) -> Status {
-    eprintln!("CUDA stand-in: {what} of {length} bytes at {address:#x} is not within one live allocation");
-    INVALID_VALUE
-}
-
-/// The driver copies from pageable memory before it returns, from page-locked memory later.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
-    to: usize,
-    from: usize,
-    length: usize,
-    stream: usize,
-) -> Status {
-    count("uploads");
-    if !is_device(to, length) {
-        return outside("an upload", to, length);
-    }
-    if is_pinned(from, length) {
-        return stream::push(stream, Operation::Copy { to, from, length });
-    }
-    // SAFETY: the caller passes this number of bytes.
-    let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, length) }.to_vec();
-    stream::push(stream, Operation::Write { to, bytes })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
-    to: usize,
-    from: usize,
-    length: usize,
-    stream: usize,
-) -> Status {
-    count("downloads");
-    if !is_device(from, length) {
-        return outside("a download", from, length);
-    }
-    let status = stream::push(stream, Operation::Copy { to, from, length });
-    // A copy to pageable memory is complete when the call returns.
-    if is_pinned(to, length) || status != SUCCESS { status } else { stream::synchronize(stream) }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, length: usize, stream: usize) -> Status {
-    for address in [to, from] {
-        if !is_device(address, length) {
-            return outside("a copy on the device", address, length);
-        }
-    }
-    stream::push(stream, Operation::Copy { to, from, length })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn cuMemsetD8Async(to: usize, value: u8, length: usize, stream: usize) -> Status {
-    if !is_device(to, length) {
-        return outside("a fill", to, length);
-    }
-    stream::push(stream, Operation::Write { to, bytes: vec![value; length] })
-}
-
-/// `CUDA_MEMCPY2D`.
-#[repr(C)]
-pub struct Copy2d {
-    from_x: usize,
-    from_y: usize,
-    from_kind: u32,
-    from_host: usize,
-    from_device: usize,
-    from_array: usize,
-    from_pitch: usize,
-    to_x: usize,
-    to_y: usize,
-    to_kind: u32,
-    to_host: usize,
-    to_device: usize,
-    to_array: usize,
-    to_pitch: usize,
-    width: usize,
-    height: usize,
-}
-
-const HOST: u32 = 1;
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: usize) -> Status {
-    let copy = unsafe { &*copy };
-    let (upload, download) = (copy.from_kind == HOST, copy.to_kind == HOST);
-    let from =
-        if upload { copy.from_host } else { copy.from_device } + copy.from_y * copy.from_pitch + copy.from_x;
-    let to = if download { copy.to_host } else { copy.to_device } + copy.to_y * copy.to_pitch + copy.to_x;
-    count(if upload { "uploads" } else { "downloads" });
-    for row in 0..copy.height {
-        let (from, to) = (from + row * copy.from_pitch, to + row * copy.to_pitch);
-        if !upload && !is_device(from, copy.width) {
-            return outside("a row of a download", from, copy.width);
-        }
-        if !download && !is_device(to, copy.width) {
-            return outside("a row of an upload", to, copy.width);
-        }
-        let status = if upload {
-            // SAFETY: the caller passes this number of bytes per row.
-            let bytes = unsafe { std::slice::from_raw_parts(from as *const u8, copy.width) }.to_vec();
-            stream::push(stream, Operation::Write { to, bytes })
-        } else {
-            stream::push(stream, Operation::Copy { to, from, length: copy.width })
-        };
-        if status != SUCCESS {
-            return status;
-        }
-    }
-    if download { stream::synchronize(stream) } else { SUCCESS }
 }

@@ -3,8 +3,12 @@
 //! The "PTX" is the name of that file, which holds the source between `cuda_on_cpu.h` and a launcher. The libcuda
 //! stand-in compiles it with g++ when a kernel is first launched, so that unused kernels are not compiled.
 //!
-//! The files are in the folder `CUDA_STAND_IN_CACHE`, named by a hash of their contents.
+//! The files are in the folder `CUDA_STAND_IN_CACHE`, named by a hash of their contents: headers, source and the flags
+//! of g++.
 #![allow(non_snake_case, clippy::missing_safety_doc)]
+
+mod compiler;
+mod ptx;
 
 use std::{
     env,
@@ -23,6 +27,7 @@ const COMPILATION: c_int = 6;
 const PROBE: &str = "burn_ddp_probe";
 const HEADER: &str = include_str!("cuda_on_cpu.h");
 const HALF_HEADER: &str = include_str!("half_on_cpu.h");
+const MMA_HEADER: &str = include_str!("mma_on_cpu.h");
 
 pub struct Program {
     source: String,
@@ -100,7 +105,8 @@ fn count(kernel: &str) {
     if let Ok(path) = env::var("CUDA_STAND_IN_COUNTS") {
         let path = format!("{path}.{}.nvrtc", process::id());
         let file = fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = file.and_then(|mut file| file.write_all(format!("programs 1\nkernel:{kernel} 1\n").as_bytes()));
+        let _ =
+            file.and_then(|mut file| file.write_all(format!("programs 1\nkernel:{kernel} 1\n").as_bytes()));
     }
 }
 
@@ -120,18 +126,28 @@ fn setting(name: &str) -> Option<u64> {
 
 fn write(source: &str) -> Result<PathBuf, String> {
     let kernel = kernel_name(source).ok_or("there is no __global__ function in the source")?;
-    let meets = ["__syncthreads", "_sync(", "__syncwarp"].iter().any(|word| source.contains(word));
-    let (source, halves) = without_half_headers(source);
-    let half_header = if halves { HALF_HEADER } else { "" };
-    let mut text =
-        format!("{HEADER}\n{half_header}\n#line 1 \"{kernel}.cu\"\n{}\n", calls_for_atomics(&source));
+    let meets = ["__syncthreads", "_sync(", "__syncwarp", "mma.sync", "ldmatrix"]
+        .iter()
+        .any(|word| source.contains(word));
+    let tensor_cores = ["<mma.h>", "mma.sync", "ldmatrix"].iter().any(|word| source.contains(word));
+    let halves = tensor_cores || HALF_INCLUDES.iter().any(|include| source.contains(include));
+    let header = |needed, text| if needed { text } else { "" };
+    let headers = [HEADER, header(halves, HALF_HEADER), header(tensor_cores, MMA_HEADER)].join("\n");
+    let source = without_includes(source);
+    let mut text = format!(
+        "// {}\n{headers}\n#line 1 \"{kernel}.cu\"\n{}\n",
+        compiler::flags().join(" "),
+        ptx::calls(&source)
+    );
     // The block's shared memory, declared without a size. One block runs at a time.
-    for (at, _) in source.match_indices("extern __shared__") {
-        let declaration = source[at..].split('[').next().unwrap_or_default();
-        let name = declaration.rsplit([' ', '*']).next().unwrap_or_default();
-        text += &format!("__attribute__((aligned(128))) char {name}[65536];\n");
+    let shared = source.split_once("extern __shared__").and_then(|(_, rest)| rest.split('[').next());
+    let shared = shared.and_then(|declaration| declaration.rsplit([' ', '*']).next());
+    if let Some(name) = shared {
+        text += &format!("__attribute__((aligned(128))) char {name}[SHARED_MEMORY];\n");
     }
-    text += &format!("ENTRY({kernel}, {})\n", u8::from(meets));
+    let shared = shared.unwrap_or("nullptr");
+    let most = launch_bounds(&source).unwrap_or("1024");
+    text += &format!("ENTRY({kernel}, {}, {shared}, {most})\n", u8::from(meets));
     let folder = env::var("CUDA_STAND_IN_CACHE").map_err(|_| "CUDA_STAND_IN_CACHE is not set")?;
     keep(&text, Path::new(&folder), "cpp")
 }
@@ -166,36 +182,18 @@ fn kernel_name(source: &str) -> Option<&str> {
     }
 }
 
-/// The source without CUDA's headers of half types, and whether it had one.
-fn without_half_headers(source: &str) -> (String, bool) {
-    let text = source.replace("#include <cuda_fp16.h>", "").replace("#include <cuda_bf16.h>", "");
-    let halves = text.len() != source.len();
-    (text, halves)
+/// The number of threads in the kernel's launch bounds.
+fn launch_bounds(source: &str) -> Option<&str> {
+    source.split_once("__launch_bounds__(")?.1.split([')', ',']).next()
 }
 
-/// Replaces inline PTX atomics by calls of the header's functions.
-///
-/// Example: `asm volatile("atom.relaxed.add.u32 %0, [%1], %2;" : "=r"(a) : "l"(p), "r"(v) );`.
-fn calls_for_atomics(source: &str) -> String {
-    const START: &str = "asm volatile(\"atom.";
-    let mut parts = source.split(START);
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match call(part) {
-            Some((call, rest)) => text += &(call + rest),
-            None => text += &format!("{START}{part}"),
-        }
-    }
-    text
-}
+/// CUDA's headers of half types.
+const HALF_INCLUDES: [&str; 2] = ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>"];
 
-fn call(part: &str) -> Option<(String, &str)> {
-    let (instruction, rest) = part.split_once(' ')?;
-    let end = rest.find(';').and_then(|at| rest[at + 1..].find(';').map(|next| at + 1 + next))?;
-    let operation = instruction.split('.').rev().nth(1)?;
-    let mut names = rest[..end].split(")").filter_map(|piece| piece.rsplit_once('(')).map(|(_, name)| name);
-    let (to, at, value) = (names.next()?, names.next()?, names.next()?);
-    Some((format!("{to} = atom_{operation}({at}, {value})"), &rest[end..]))
+/// The source without CUDA's headers.
+fn without_includes(source: &str) -> String {
+    let includes = HALF_INCLUDES.iter().chain(&["#include <mma.h>"]);
+    includes.fold(source.to_owned(), |text, include| text.replace(include, ""))
 }
 
 #[unsafe(no_mangle)]

@@ -6,8 +6,8 @@
 //! | `DRIVER` | version of the driver, such as 12040 (13000) |
 //! | `COMPUTE_CAPABILITY` | such as 61 |
 //! | `MEMORY` | bytes of a device's memory (4 GiB) |
-//! | `TIMES` | milliseconds that every kernel takes; without it, device time is not available |
-//! | `SEED` | seed of the order in which streams are executed (1) |
+//! | `TIMES` | milliseconds that every kernel takes, or `random`, which differs from rank to rank; without it, device time is not available |
+//! | `SEED` | seed of the order in which streams are executed (1), and of random times |
 //! | `NVRTC` | version of NVRTC, such as 12.8 (13.0) |
 //! | `FAIL_COMPILE` | the call of NVRTC's compiler, from 1, that fails |
 //! | `FAIL_KERNEL` | beginning of a name; the first kernel with such a name cannot be compiled |

@@ -3,8 +3,9 @@
 //! The thread executes the head of a random stream that no event blocks. The seed is `CUDA_STAND_IN_SEED`.
 
 use crate::{
-    CONTEXT, LAUNCH_FAILED, SUCCESS, Status, fault, kernel, memory,
-    overlap,
+    INVALID_HANDLE, LAUNCH_FAILED, SUCCESS, Status,
+    context::{self, current},
+    executor, kernel, memory, overlap,
     settings::{count, lock, setting},
 };
 use std::{
@@ -13,7 +14,6 @@ use std::{
     ffi::{c_int, c_void},
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
 };
 
 /// Work that another library enqueues, called with its argument until it returns 1.
@@ -22,13 +22,29 @@ pub type Poll = unsafe extern "C" fn(*mut c_void) -> c_int;
 pub enum Operation {
     Nothing,
     Launch(kernel::Launch),
-    Copy { to: usize, from: usize, length: usize },
-    Write { to: usize, bytes: Vec<u8> },
+    Copy {
+        to: usize,
+        from: usize,
+        length: usize,
+    },
+    Write {
+        to: usize,
+        bytes: Vec<u8>,
+    },
     Free(usize),
     /// One part of an event's record. The record of a context's event has a part for each stream.
-    Record { event: usize, number: u64 },
-    Wait { event: usize, number: u64 },
-    External { poll: Poll, argument: usize },
+    Record {
+        event: usize,
+        number: u64,
+    },
+    Wait {
+        event: usize,
+        number: u64,
+    },
+    External {
+        poll: Poll,
+        argument: usize,
+    },
 }
 
 #[derive(Default)]
@@ -36,6 +52,7 @@ pub struct Stream {
     pub context: usize,
     pub queue: VecDeque<Operation>,
     busy: bool,
+    destroyed: bool,
 }
 
 #[derive(Default)]
@@ -44,6 +61,8 @@ pub struct Event {
     pub number: u64,
     /// Parts that are not executed, by record. Earlier waits refer to their own record.
     pub open: BTreeMap<u64, usize>,
+    /// The context in which it was created.
+    pub context: usize,
     /// Number of operations that had been queued at the last record.
     pub queued: u64,
     /// The stream in which it is recorded, if this thread has just created and not used it.
@@ -70,8 +89,6 @@ static STATE: Mutex<Option<State>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
-    /// The context of the calling thread.
-    pub static CURRENT: Cell<usize> = const { Cell::new(CONTEXT) };
     /// The stream that the calling thread created last, until the thread uses a stream.
     pub static UNUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
@@ -91,6 +108,18 @@ impl State {
 
     fn is_idle(&self, stream: usize) -> bool {
         self.streams.get(&stream).is_none_or(|stream| stream.queue.is_empty() && !stream.busy)
+    }
+
+    /// Removes a destroyed stream without work.
+    fn sweep(&mut self, stream: usize) {
+        if self.is_idle(stream) && self.streams.get(&stream).is_some_and(|stream| stream.destroyed) {
+            self.streams.remove(&stream);
+        }
+    }
+
+    /// Whether a context has no work.
+    fn is_context_idle(&self, context: usize) -> bool {
+        self.streams.iter().all(|(handle, stream)| stream.context != context || self.is_idle(*handle))
     }
 
     pub fn new_handle(&mut self) -> usize {
@@ -127,7 +156,7 @@ fn state() -> MutexGuard<'static, Option<State>> {
     });
     if !state.executor {
         state.executor = true;
-        thread::spawn(execute);
+        thread::spawn(executor::execute);
     }
     guard
 }
@@ -163,67 +192,63 @@ pub fn lose() {
     with(|state| state.lost = Some(LAUNCH_FAILED));
 }
 
-/// Body of the executing thread.
-fn execute() {
-    let lost_at = setting("LOST_AT");
+/// Waits for the next operation that the device can execute.
+pub fn next() -> (usize, Operation) {
+    let mut guard = lock(&STATE);
     loop {
-        let mut guard = lock(&STATE);
-        let (stream, mut operation) = loop {
-            if let Some(found) = guard.as_mut().and_then(State::take) {
-                break found;
-            }
-            memory::open(false);
-            guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        };
-        drop(guard);
-        memory::open(true);
-        let mut again = false;
-        match &mut operation {
-            Operation::Launch(launch) => launch.run(),
-            // SAFETY: both were checked when the copy was enqueued.
-            Operation::Copy { to, from, length } => unsafe {
-                fault::doing("a copy");
-                std::ptr::copy(*from as *const u8, *to as *mut u8, *length);
-            },
-            // SAFETY: as above.
-            Operation::Write { to, bytes } => unsafe {
-                fault::doing("an upload");
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, bytes.len());
-            },
-            Operation::Free(address) => memory::free_now(*address),
-            Operation::Nothing | Operation::Record { .. } | Operation::Wait { .. } => {}
-            // SAFETY: the caller keeps both valid until the work has completed.
-            Operation::External { poll, argument } => again = unsafe { poll(*argument as *mut c_void) } == 0,
+        if let Some(found) = guard.as_mut().and_then(State::take) {
+            return found;
         }
-        with(|state| {
-            if let Operation::Record { event, number } = operation
-                && let Some(event) = state.events.get_mut(&event)
-                && let Some(parts) = event.open.get_mut(&number)
-            {
-                *parts -= 1;
-                if *parts == 0 {
-                    event.open.remove(&number);
-                }
-            }
-            if let Some(stream) = state.streams.get_mut(&stream) {
-                stream.busy = false;
-                if again {
-                    stream.queue.push_front(operation);
-                }
-            }
-            state.executed += u64::from(!again);
-            if lost_at == Some(state.executed) {
-                state.lost = Some(LAUNCH_FAILED);
-            }
-        });
-        if again {
-            thread::sleep(Duration::from_micros(50));
-        }
+        memory::open(false);
+        guard = CHANGED.wait(guard).unwrap_or_else(PoisonError::into_inner);
     }
+}
+
+/// Completes an operation of a stream, or returns it to the stream.
+pub fn completed(stream: usize, operation: Operation, again: bool) {
+    with(|state| {
+        if let Operation::Record { event, number } = operation
+            && let Some(event) = state.events.get_mut(&event)
+            && let Some(parts) = event.open.get_mut(&number)
+        {
+            *parts -= 1;
+            if *parts == 0 {
+                event.open.remove(&number);
+            }
+        }
+        if let Some(found) = state.streams.get_mut(&stream) {
+            found.busy = false;
+            if again {
+                found.queue.push_front(operation);
+            }
+        }
+        state.sweep(stream);
+        state.executed += u64::from(!again);
+        if setting("LOST_AT") == Some(state.executed) {
+            state.lost = Some(LAUNCH_FAILED);
+        }
+    });
+}
+
+/// The stream of a handle, and its context. Handle 0 is the default stream of the calling thread's context.
+pub fn existing(stream: usize) -> Result<(usize, usize), Status> {
+    let default = if stream == 0 { Some(current("a call on the default stream")?) } else { None };
+    with(|state| match (default, state.streams.get(&stream)) {
+        (Some(context), _) => {
+            state.streams.entry(context).or_insert_with(|| Stream { context, ..Stream::default() });
+            Ok((context, context))
+        }
+        (None, Some(found)) if !found.destroyed => Ok((stream, found.context)),
+        (None, _) => {
+            eprintln!("CUDA stand-in: a call on the stream {stream:#x}, which does not exist");
+            Err(INVALID_HANDLE)
+        }
+    })
 }
 
 pub fn push(stream: usize, operation: Operation) -> Status {
     UNUSED.set(None);
+    let (stream, _) = or_return!(existing(stream));
     match &operation {
         Operation::Launch(_) => overlap::launched(),
         Operation::External { .. } => overlap::collective(stream),
@@ -233,22 +258,22 @@ pub fn push(stream: usize, operation: Operation) -> Status {
         if let Some(status) = state.lost {
             return status;
         }
-        let context = CURRENT.get();
         let work = matches!(operation, Operation::Launch(_) | Operation::External { .. });
         state.queued += u64::from(work);
-        let queue = state.streams.entry(stream).or_insert_with(|| Stream { context, ..Stream::default() });
-        queue.queue.push_back(operation);
+        state.streams.entry(stream).or_default().queue.push_back(operation);
         SUCCESS
     })
 }
 
 pub fn synchronize(stream: usize) -> Status {
+    let (stream, _) = or_return!(existing(stream));
     count("drains");
     wait_until(|state| state.is_idle(stream))
 }
 
-pub fn synchronize_all() -> Status {
-    wait_until(|state| state.streams.keys().all(|stream| state.is_idle(*stream)))
+/// Waits for all work of a context.
+pub fn drain(context: usize) -> Status {
+    wait_until(|state| state.is_context_idle(context))
 }
 
 /// Enqueues another library's work: the device's thread calls `poll` until it returns 1.
@@ -257,11 +282,18 @@ pub extern "C" fn cudaStandInPush(stream: usize, poll: Poll, argument: usize) ->
     push(stream, Operation::External { poll, argument })
 }
 
+/// Device of a stream; -1 if there is no such stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaStandInStreamDevice(stream: usize) -> c_int {
+    existing(stream).map_or(-1, |(_, context)| context::device(context))
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: u32) -> Status {
+    let context = or_return!(current("cuStreamCreate"));
     let handle = with(|state| {
         let handle = state.new_handle();
-        state.streams.insert(handle, Stream { context: CURRENT.get(), ..Stream::default() });
+        state.streams.insert(handle, Stream { context, ..Stream::default() });
         handle
     });
     UNUSED.set(Some(handle));
@@ -270,13 +302,22 @@ pub unsafe extern "C" fn cuStreamCreate(stream: *mut usize, _flags: u32) -> Stat
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuStreamCreateWithPriority(stream: *mut usize, flags: u32, _priority: c_int) -> Status {
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    stream: *mut usize,
+    flags: u32,
+    _priority: c_int,
+) -> Status {
     unsafe { cuStreamCreate(stream, flags) }
 }
 
 /// Queued work is still executed.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamDestroy_v2(_stream: usize) -> Status {
+pub extern "C" fn cuStreamDestroy_v2(stream: usize) -> Status {
+    let (stream, _) = or_return!(existing(stream));
+    with(|state| {
+        state.streams.entry(stream).and_modify(|stream| stream.destroyed = true);
+        state.sweep(stream);
+    });
     SUCCESS
 }
 
@@ -304,8 +345,5 @@ pub extern "C" fn cuStreamSynchronize(stream: usize) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> Status {
     count_wait(with(|state| state.queued));
-    let context = CURRENT.get();
-    wait_until(|state| {
-        state.streams.iter().all(|(handle, stream)| stream.context != context || state.is_idle(*handle))
-    })
+    drain(or_return!(current("cuCtxSynchronize")))
 }
