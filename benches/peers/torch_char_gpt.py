@@ -6,6 +6,7 @@ Under `torchrun --nproc-per-node N`, ranks share a batch and use DistributedData
 Prints one line of JSON: losses of the first steps, final validation and test losses, and seconds of training.
 """
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -15,6 +16,9 @@ import time
 import torch
 from torch import distributed, nn
 from torch.nn import functional as F
+
+from networks import Gpt
+from tf32 import Tf32
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--text", required=True)
@@ -36,75 +40,13 @@ parser.add_argument("--dropout", type=float, default=0.0)
 parser.add_argument("--tie-weights", action="store_true")
 parser.add_argument("--attention", choices=["fused", "manual"], default="fused")
 parser.add_argument("--compile", action="store_true")
+parser.add_argument("--tf32", choices=["nearest", "truncate"], help="rounding of the products' inputs; with --attention manual")
 args = parser.parse_args()
 torch.set_num_threads(args.threads)
 torch.manual_seed(1)
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 if world > 1:
     distributed.init_process_group("gloo")
-
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c_attn = nn.Linear(args.width, 3 * args.width)
-        self.c_proj = nn.Linear(args.width, args.width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        q, k, v = (part.view(batch, length, args.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, 2))
-        dropout = args.dropout if self.training else 0.0
-        if args.attention == "fused":
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
-        else:
-            scores = q @ k.transpose(2, 3) / math.sqrt(q.size(3))
-            later = torch.ones(length, length, dtype=torch.bool).triu(1)
-            y = F.dropout(scores.masked_fill(later, -math.inf).softmax(3), dropout) @ v
-        return F.dropout(self.c_proj(y.transpose(1, 2).reshape(x.shape)), dropout)
-
-
-class Mlp(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.c_fc = nn.Linear(args.width, 4 * args.width)
-        self.c_proj = nn.Linear(4 * args.width, args.width)
-
-    def forward(self, x):
-        return F.dropout(self.c_proj(F.gelu(self.c_fc(x))), args.dropout, self.training)
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1, self.attn = nn.LayerNorm(args.width), Attention()
-        self.ln_2, self.mlp = nn.LayerNorm(args.width), Mlp()
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
-
-
-class Gpt(nn.Module):
-    def __init__(self, characters):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(characters, args.width), nn.Embedding(args.block_size, args.width)
-        self.h = nn.ModuleList(Block() for _ in range(args.layers))
-        self.ln_f = nn.LayerNorm(args.width)
-        if not args.tie_weights:
-            self.lm_head = nn.Linear(args.width, characters, bias=False)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() >= 2:
-                residual = math.sqrt(2 * args.layers) if name.endswith("c_proj.weight") else 1
-                nn.init.normal_(parameter, std=0.02 / residual)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
-
-    def forward(self, characters):
-        x = self.wte(characters) + self.wpe.weight[: characters.size(1)]
-        x = F.dropout(x, args.dropout, self.training)
-        for block in self.h:
-            x = block(x)
-        return F.linear(self.ln_f(x), self.wte.weight if args.tie_weights else self.lm_head.weight)
 
 
 def safetensors(path):
@@ -138,7 +80,7 @@ def windows(part, starts):
     return part[at], part[at + 1]
 
 
-net = Gpt(len(numbers))
+net = Gpt(len(numbers), args)
 if args.weights:
     net.load_state_dict(dict(safetensors(args.weights)))
 model = torch.compile(net) if args.compile else net
@@ -194,8 +136,9 @@ while step < total:
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(*windows(parts["train"], starts[rank::world]))
-        loss.backward()
+        with Tf32(args.tf32) if args.tf32 else contextlib.nullcontext():
+            loss = loss_of(*windows(parts["train"], starts[rank::world]))
+            loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())

@@ -56,6 +56,8 @@ static inline float __fdividef(float a, float b) { return a / b; } static inline
 #define isfinite(x) __builtin_isfinite(x)
 static inline unsigned __float_as_uint(float a) { unsigned r; __builtin_memcpy(&r, &a, 4); return r; } static inline float __uint_as_float(unsigned a) { float r; __builtin_memcpy(&r, &a, 4); return r; }
 static inline int __float_as_int(float a) { return (int)__float_as_uint(a); } static inline float __int_as_float(int a) { return __uint_as_float((unsigned)a); }
+// 10 bits of mantissa, to nearest even
+static inline float cpu_tf32(float a) { unsigned b = __float_as_uint(a); return __uint_as_float((b + 0xFFF + (b >> 13 & 1)) & ~0x1FFFu); }
 // --- atomics: one launch at a time and one thread of it at a time
 template <class T, class U> static inline T atomicAdd(T *p, U v) { T o = *p; *p = o + (T)v; return o; }
 template <class T, class U> static inline T atomicSub(T *p, U v) { T o = *p; *p = o - (T)v; return o; }

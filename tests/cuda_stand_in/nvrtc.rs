@@ -9,6 +9,7 @@
 
 mod compiler;
 mod ptx;
+mod tf32;
 
 use std::{
     env,
@@ -133,7 +134,10 @@ fn write(source: &str) -> Result<PathBuf, String> {
     let halves = tensor_cores || HALF_INCLUDES.iter().any(|include| source.contains(include));
     let header = |needed, text| if needed { text } else { "" };
     let headers = [HEADER, header(halves, HALF_HEADER), header(tensor_cores, MMA_HEADER)].join("\n");
-    let source = without_includes(source);
+    let mut source = without_includes(source);
+    if env::var_os("CUDA_STAND_IN_TF32").is_some() {
+        source = tf32::rounded(kernel, source);
+    }
     let mut text = format!(
         "// {}\n{headers}\n#line 1 \"{kernel}.cu\"\n{}\n",
         compiler::flags().join(" "),

@@ -9,6 +9,7 @@
 //! | `TIMES` | milliseconds that every kernel takes, or `random`, which differs from rank to rank; without it, device time is not available |
 //! | `SEED` | seed of the order in which streams are executed (1), and of random times |
 //! | `NVRTC` | version of NVRTC, such as 12.8 (13.0) |
+//! | `TF32` | if set, matrix products and convolutions round their inputs to 10 bits of mantissa |
 //! | `FAIL_COMPILE` | the call of NVRTC's compiler, from 1, that fails |
 //! | `FAIL_KERNEL` | beginning of a name; the first kernel with such a name cannot be compiled |
 //! | `BAD_LOG` | the call of NVRTC's compiler, from 1, that fails with a log on which CubeCL panics |
