@@ -1,5 +1,7 @@
-"""The networks of examples/mnist_ddp and examples/char_gpt in PyTorch."""
+"""The networks of examples/mnist_ddp and examples/char_gpt in PyTorch, and their weights."""
+import json
 import math
+import struct
 
 import torch
 from torch import nn
@@ -78,3 +80,16 @@ class Gpt(nn.Module):
         for block in self.h:
             x = block(x)
         return F.linear(self.ln_f(x), self.wte.weight if self.args.tie_weights else self.lm_head.weight)
+
+
+def safetensors(path):
+    """Names and tensors of a file."""
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, end = (8 + length + at for at in entry["data_offsets"])
+            values = torch.frombuffer(bytearray(data[start:end]), dtype=torch.float32)
+            yield name, values.reshape(entry["shape"])

@@ -10,14 +10,13 @@ import contextlib
 import json
 import math
 import os
-import struct
 import time
 
 import torch
 from torch import distributed, nn
 from torch.nn import functional as F
 
-from networks import Gpt
+from networks import Gpt, safetensors
 from tf32 import Tf32
 
 parser = argparse.ArgumentParser()
@@ -47,18 +46,6 @@ torch.manual_seed(1)
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 if world > 1:
     distributed.init_process_group("gloo")
-
-
-def safetensors(path):
-    with open(path, "rb") as file:
-        data = file.read()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    for name, entry in header.items():
-        if name != "__metadata__":
-            start, end = (8 + length + at for at in entry["data_offsets"])
-            values = torch.frombuffer(bytearray(data[start:end]), dtype=torch.float32)
-            yield name, values.reshape(entry["shape"])
 
 
 def half_away(x):

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod events;
+pub mod gpu_check;
 pub mod launched;
 pub mod reference;
 

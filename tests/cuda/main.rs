@@ -16,5 +16,6 @@ mod overlap;
 mod precision;
 mod stand_in;
 mod streams;
+mod tf32;
 mod toolkit;
 mod trajectories;

@@ -96,6 +96,11 @@ impl Machine {
         self
     }
 
+    /// The environment variables.
+    pub fn variables(&self) -> &[(String, String)] {
+        &self.variables
+    }
+
     /// Value of an environment variable.
     pub fn value(&self, name: &str) -> &str {
         let found = self.variables.iter().find(|(existing, _)| existing == name);

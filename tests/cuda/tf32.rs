@@ -1,0 +1,30 @@
+//! TF32 in matrix products and convolutions stays within the tolerance of `scripts/gpu-check`, and mistakes do not.
+
+use crate::{
+    common::gpu_check::Check,
+    stand_in::{Machine, folder},
+};
+
+#[test]
+fn the_tolerance_is_between_tf32_and_mistakes() {
+    let cache = folder().join("gpu-check");
+    let machine = Machine::new(2)
+        .with("CUDA_STAND_IN_TF32", 1)
+        .with("GPU_CHECK_SMALL", 1)
+        .with("XDG_CACHE_HOME", cache.display());
+    let check = |ways: &str, mistake: &str| {
+        let machine = machine.clone().with("GPU_CHECK_MISTAKE", mistake);
+        Check::run(&["correctness", "--only", ways], machine.variables())
+    };
+    for ways in ["sync-bn single", "sync-bn d"] {
+        check(ways, "").assert_all("passed");
+    }
+    // A learning rate that is 1 % too high, statistics per rank, and gradients that are summed.
+    for (way, mistake) in [
+        ("sync-bn single", "0.002 0.00202"),
+        ("sync-bn ddp", "--sync-bn --batch-norm"),
+        ("sync-bn ddp", "none linear"),
+    ] {
+        check(way, mistake).assert_all("failed");
+    }
+}
