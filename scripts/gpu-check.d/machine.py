@@ -33,7 +33,8 @@ class Machine:
         self.small = self.device == "cpu" or os.environ.get("GPU_CHECK_SMALL") == "1"
         self.real = self.device == "cuda" and not self.small
         self.flags = ["--device", self.device, "--transport", "nccl" if self.device == "cuda" else "auto"]
-        self.shipped = os.path.join(ROOT, "gpu-check.kernels")
+        self.shipped = os.path.join(ROOT, "kernels.bundle")
+        self.has_kernels = bool(output([self.burn_ddp, "kernels", "--help"]))
         # Flags of a training of mnist_ddp that can be compared.
         self.plain = ["--data-dir", MNIST, "--dropout", 0, "--scale-lr", "none", "--no-shuffle", "--progress", "plain"]
         shutil.rmtree(os.path.join(WORK, "runs"), ignore_errors=True)

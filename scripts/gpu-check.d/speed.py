@@ -9,7 +9,7 @@ import sys
 
 from machine import KERNELS, ROOT, WORK, folders
 from report import Failed, Skipped
-from training import column, import_kernels, kernels
+from training import column, kernels
 
 PEER = os.path.join(ROOT, "benches/peers/torch_gpu.py")
 NETWORKS = ("mnist", "char_gpt")
@@ -17,8 +17,8 @@ NETWORKS = ("mnist", "char_gpt")
 SINGLE = ("single", ["--mode", "single"])
 NCCL = ("ddp, a world of one", ["--mode", "ddp", "--nproc-per-node", 1])
 ON_DEVICE = ("data on device", ["--mode", "single", "--data-on-device"])
-# Two runs of different length, whose difference is that of their steps.
-COUNTED = (20, 60)
+# Of PyTorch.
+KINDS = ("eager", "compile", "reduce-overhead")
 
 
 def sizes(machine):
@@ -27,51 +27,58 @@ def sizes(machine):
 
 
 def check(report, machine):
-    precisions = ("f32",) if machine.device == "cpu" else ("f32", "bf16")
     report.part("kernels", 240, lambda run: fill_cache(run, machine))
+    precisions = ("f32",) if machine.device == "cpu" else ("f32", "bf16")
     rates = {}
 
-    def rate(name, limit, work):
-        values = report.part(name, limit, work)
-        return (values or {}).get("samples_per_second")
+    def ours(network, precision, batch, way):
+        values = report.part(f"{network} {precision} {batch} {way[0]}", 60,
+                             lambda run: measure(run, machine, network, precision, batch, way))
+        if values:
+            rates.setdefault((network, precision, batch, way[0]), []).append(values["samples_per_second"])
 
-    # Alternating, so that both see the same state of the machine.
     for network in NETWORKS:
         for batch in sizes(machine):
+            # Alternating, so that both see the same state of the machine.
             for way in (SINGLE, NCCL, SINGLE, NCCL):
-                rates.setdefault((network, batch, way[0]), []).append(
-                    rate(f"{network} f32 {batch} {way[0]}", 60, lambda run: measure(run, machine, network, "f32", batch, way)))
-            alone, ddp = (rates[network, batch, way[0]] for way in (SINGLE, NCCL))
-            if all(alone) and all(ddp):
-                cost = (sum(alone) / sum(ddp) - 1) * 100
-                report.say(f"  {network} {batch}: NCCL in a world of one costs {cost:.2f} % (goal: at most 1 %)")
-                report.data.setdefault("nccl_cost_percent", {})[f"{network} {batch}"] = round(cost, 2)
+                ours(network, "f32", batch, way)
+            alone, ddp = (rates.get((network, "f32", batch, way[0]), []) for way in (SINGLE, NCCL))
+            if len(alone) == len(ddp) == 2:
+                cost = round((sum(alone) / sum(ddp) - 1) * 100, 2)
+                report.say(f"  {network} {batch}: NCCL in a world of one costs {cost} % (goal: at most 1 %)")
+                report.data.setdefault("nccl_cost_percent", {})[f"{network} {batch}"] = cost
     for batch in sizes(machine):
-        rate(f"mnist f32 {batch} {ON_DEVICE[0]}", 60, lambda run: measure(run, machine, "mnist", "f32", batch, ON_DEVICE))
-    for network in NETWORKS if "bf16" in precisions else ():
-        for batch in sizes(machine):
-            rate(f"{network} bf16 {batch} single", 60, lambda run: measure(run, machine, network, "bf16", batch, SINGLE))
-    tracer = {}
-    report.part("tracer", 60, lambda run: tracer.update(path=compile_tracer(run, machine)))
-    for network, precision, way in [(network, precision, SINGLE) for network in NETWORKS for precision in precisions] + [
-            ("mnist", "f32", NCCL), ("mnist", "f32", ON_DEVICE)]:
-        report.part(f"trace {network} {precision} {min(sizes(machine))} {way[0]}", 60, lambda run: trace(
-            run, machine, tracer, lambda steps: training(machine, network, precision, min(sizes(machine)), way, steps)))
+        ours("mnist", "f32", batch, ON_DEVICE)
+        for network in NETWORKS:
+            if "bf16" in precisions:
+                ours(network, "bf16", batch, SINGLE)
 
-    kinds = ("eager",) if machine.small else ("eager", "compile", "reduce-overhead")
-    for kind in kinds:
+    tracer, least = {}, min(sizes(machine))
+    report.part("tracer", 60, lambda run: tracer.update(path=compile_tracer(run, machine)))
+    for network, precision, way in [*((network, precision, SINGLE) for network in NETWORKS for precision in precisions),
+                                    ("mnist", "f32", NCCL), ("mnist", "f32", ON_DEVICE)]:
+        report.part(f"trace {network} {precision} {least} {way[0]}", 60, lambda run: trace(
+            run, machine, tracer, lambda steps: training(machine, network, precision, least, way, steps)[0]))
+
+    for kind in KINDS[:1] if machine.small else KINDS:
         for network in NETWORKS:
             for precision in precisions:
-                name = f"PyTorch {kind} {network} {precision}"
-                values = report.part(name, 120, lambda run: peer(run, machine, network, precision, kind))
-                for batch, speed in (values or {}).items():
-                    rates[network, batch, name] = [speed]
+                values = report.part(f"PyTorch {kind} {network} {precision}", 120,
+                                     lambda run: peer(run, machine, network, precision, kind)) or {}
+                for batch, rate in zip(sizes(machine), values.values()):
+                    rates[network, precision, batch, kind] = [rate]
     for network in NETWORKS:
-        report.part(f"trace PyTorch eager {network} f32", 60, lambda run: trace(
-            run, machine, tracer, lambda steps: peer_command(machine, network, "f32", "eager", steps)))
+        report.part(f"trace PyTorch eager {network} f32 {least}", 60, lambda run: trace(
+            run, machine, tracer, lambda steps: peer_command(machine, network, "f32", "eager", steps, [least])))
     if machine.real:
         report.part("all-reduce of device memory", 60, lambda run: {"sizes": [
             json.loads(line) for line in run([machine.burn_ddp, "bench", "device"]).splitlines() if line.startswith("{")]})
+    report.say()
+    for network, precision, batch, way in [key for key in rates if key[3] == SINGLE[0]]:
+        rate = max(rates[network, precision, batch, way])
+        peers = {kind: rates[network, precision, batch, kind][0] for kind in KINDS if (network, precision, batch, kind) in rates}
+        report.say(f"{network} {precision} {batch}: {rate} samples/s" + "".join(
+            f", {rate / peer:.2f} of PyTorch {kind}" for kind, peer in peers.items()))
 
 
 def training(machine, network, precision, batch, way, steps):
@@ -104,17 +111,16 @@ def fill_cache(run, machine):
     """Compiles all kernels concurrently, and keeps them without the timings, which the load has distorted."""
     if machine.device != "cuda":
         raise Skipped("no GPU")
+    if not machine.has_kernels:
+        raise Skipped("this burn-ddp has no command kernels")
     if not os.path.exists(KERNELS) and os.path.exists(machine.shipped):
-        import_kernels(run, machine, machine.shipped, KERNELS)
-    kernels(run, machine, "export", os.path.join(WORK, "before"))  # fails early if the command is missing
-    precisions = ("f32", "bf16")
-    commands = [training(machine, network, precision, batch, SINGLE, 2)[0]
-                for network in NETWORKS for precision in precisions for batch in sizes(machine)]
-    run.all([(command, {}) for command in commands])
-    file = os.path.join(WORK, "all")
+        kernels(run, machine, "import", machine.shipped)
+    run.all([(training(machine, network, precision, batch, SINGLE, 2)[0], {})
+             for network in NETWORKS for precision in ("f32", "bf16") for batch in sizes(machine)])
+    file = os.path.join(WORK, "all.bundle")
     kernels(run, machine, "export", file)
-    shutil.rmtree(KERNELS, ignore_errors=True)
-    import_kernels(run, machine, file, KERNELS)
+    shutil.rmtree(KERNELS)
+    kernels(run, machine, "import", file)
     return {"bytes": os.path.getsize(file)}
 
 
@@ -136,44 +142,36 @@ def compile_tracer(run, machine):
 def trace(run, machine, tracer, command_of):
     """Launches and GPU time per step: the difference of two runs of different length."""
     library = tracer.get("path")
-    if not library and machine.device != "cuda":
-        raise Skipped("no GPU")
-    if not library and machine.real:
+    if not library and (machine.real or machine.device == "cpu"):
         raise Skipped("no tracer")
-    totals = []
-    for steps in COUNTED:
-        command = command_of(steps)
-        file = os.path.join(WORK, f"runs/trace-{os.urandom(4).hex()}")
+    totals, lengths = [], (4, 8) if machine.small else (20, 60)
+    for steps in lengths:
+        file = os.path.join(WORK, f"runs/trace-{steps}-{os.urandom(4).hex()}")
         # The emulated GPU counts launches itself, and writes them in the same form.
-        variables = {"CUDA_INJECTION64_PATH": library} if library else {}
-        run(command, GPU_CHECK_TRACE=file, CUDA_STAND_IN_COUNTS=file, **variables)
+        variables = {"CUDA_INJECTION64_PATH": library} if library else {"CUDA_STAND_IN_COUNTS": file}
+        run(command_of(steps), GPU_CHECK_TRACE=file, **variables)
         total = {}
-        for path in glob.glob(glob.escape(file) + ".*"):
+        for path in glob.glob(file + ".*"):
             with open(path) as lines:
-                for line in lines:
-                    name, number = line.rsplit(maxsplit=1)
+                for name, number in (line.rsplit(maxsplit=1) for line in lines):
                     total[name] = total.get(name, 0) + int(number)
         totals.append(total)
     few, many = totals
-    steps = COUNTED[1] - COUNTED[0]
-    values = {name: round((many[name] - few[name]) / steps, 1) for name in ("launches", "copies", "fills") if name in many}
-    if not values:
+    if "launches" not in few:
         raise Failed("the tracer wrote nothing")
-    if "busy_us" in many:
-        values["gpu_ms"] = round((many["busy_us"] - few["busy_us"]) / steps / 1000, 4)
-    return values
+    return {name: round((many[name] - few[name]) / (lengths[1] - lengths[0]), 1)
+            for name in ("launches", "copies", "fills", "busy_us") if name in many}
 
 
-def peer_command(machine, network, precision, kind, steps, batches=None):
-    device = "cuda" if machine.real else "cpu"
-    return [sys.executable, PEER, "--network", network, "--precision", precision, "--kind", kind, "--device", device,
-            "--steps", steps, *(batches or [min(sizes(machine))])]
+def peer_command(machine, network, precision, kind, steps, batches):
+    return [sys.executable, PEER, "--network", network, "--precision", precision, "--kind", kind, "--steps", steps,
+            "--device", "cuda" if machine.real else "cpu", *batches]
 
 
 def peer(run, machine, network, precision, kind):
     """Rates of PyTorch by batch."""
     if subprocess.run([sys.executable, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode != 0:
         raise Skipped("no PyTorch")
-    steps = 6 if machine.small else 60
-    text = run(peer_command(machine, network, precision, kind, steps, list(sizes(machine))))
-    return {f"batch_{result['batch']}": result["samples_per_second"] for result in map(json.loads, text.splitlines())}
+    text = run(peer_command(machine, network, precision, kind, 4 if machine.small else 60, sizes(machine)))
+    results = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return {f"batch_{result['batch']}": result["samples_per_second"] for result in results}

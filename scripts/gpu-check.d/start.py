@@ -7,7 +7,7 @@ import time
 import speed
 from machine import KERNELS, WORK
 from report import Failed, Skipped
-from training import import_kernels, kernels, world
+from training import kernels, world
 
 
 def check(report, machine):
@@ -31,7 +31,7 @@ def check(report, machine):
     report.part("collectives, host waits", 60, lambda run: run(command, BURN_DDP_HOST_SYNC=1) and None)
     report.part("a killed rank", 100, lambda run: kill_one(run, machine))
     # The other commands, or another machine, import them.
-    report.part("kernels of the other commands", 250, lambda run: export(run, machine, report.path + ".kernels"))
+    report.part("kernels of the other commands", 250, lambda run: export(run, machine, report.path + ".bundle"))
 
 
 def start(run, machine, cache):
@@ -47,7 +47,9 @@ def start(run, machine, cache):
 def shipped_start(run, machine):
     cache = os.path.join(WORK, "shipped")
     shutil.rmtree(cache, ignore_errors=True)
-    import_kernels(run, machine, machine.shipped, cache)
+    if not os.path.exists(machine.shipped):
+        raise Skipped(f"no {machine.shipped}")
+    kernels(run, machine, "import", machine.shipped, cache)
     return start(run, machine, cache)
 
 

@@ -45,18 +45,8 @@ def compare(folder, reference, tolerance):
     return {"difference": float(f"{worst:.3g}"), "tolerance": tolerance}
 
 
-def import_kernels(run, machine, file, cache):
-    """Fills an empty cache with exported kernels."""
-    if not os.path.exists(file):
-        raise Skipped(f"there is no file {file}")
-    kernels(run, machine, "import", file, cache)
-
-
 def kernels(run, machine, action, file, cache=KERNELS):
     """Exports or imports compiled kernels."""
-    process = run.start([machine.burn_ddp, "kernels", action, file], BURN_DDP_KERNEL_CACHE=cache)
-    if run.wait(process) != 0:
-        text = run.text(process).strip()
-        if "unrecognized subcommand" in text:
-            raise Skipped("this burn-ddp has no command kernels")
-        raise Failed(text.splitlines()[-1] if text else f"kernels {action} failed")
+    if not machine.has_kernels:
+        raise Skipped("this burn-ddp has no command kernels")
+    run([machine.burn_ddp, "kernels", action, file], BURN_DDP_KERNEL_CACHE=cache)
