@@ -50,6 +50,11 @@ pub fn folder() -> &'static Path {
 
 /// Builds a stand-in whose `SONAME` is its file name, as for NVIDIA's libraries.
 pub fn build(source: &str, library: &Path) {
+    build_with(source, library, &[]);
+}
+
+/// [`build`] with more flags of rustc.
+pub fn build_with(source: &str, library: &Path, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let name = library.file_name().and_then(|name| name.to_str()).expect("UTF-8");
     let new = library.with_extension("new");
@@ -57,6 +62,7 @@ pub fn build(source: &str, library: &Path) {
     let output = Command::new(rustc)
         .args(["--edition", "2024", "--crate-type", "cdylib", "-C", "opt-level=2", "-o"])
         .args([&new, &source])
+        .args(flags)
         .args(["-C", &format!("link-arg=-Wl,-soname,{name}")])
         .output()
         .expect("rustc");

@@ -2,7 +2,7 @@
 
 use crate::{
     common::Outcome,
-    stand_in::{Machine, SMALL, build},
+    stand_in::{Machine, SMALL, build, build_with},
 };
 use std::{fs, path::Path};
 
@@ -115,7 +115,26 @@ fn nvrtc_newer_than_the_driver_is_rejected() {
 
 #[test]
 fn an_old_driver_is_rejected() {
-    fails_cleanly(&Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_040), &["CUDA 12.4", "12.8", "570"]);
+    fails_cleanly(&Machine::new(1).with("CUDA_STAND_IN_DRIVER", 11_080), &["CUDA 11.8", "12.0", "525"]);
+}
+
+/// A driver for CUDA 12.0 has no `cuEventElapsedTime_v2`, with which CUDA 12.8 and later measure kernels, and no events
+/// of contexts.
+#[test]
+fn the_oldest_driver_trains_and_tunes() {
+    let machine = Machine::new(2);
+    let folder = tempfile::tempdir().expect("temporary folder");
+    build_with("tests/cuda_stand_in/driver.rs", &folder.path().join("libcuda.so.1"), &["--cfg", "cuda_12_0"]);
+    let libraries = format!("{}:{}", text(folder.path()), machine.value("LD_LIBRARY_PATH"));
+    let cache = folder.path().join("cache");
+    let machine = machine
+        .with("LD_LIBRARY_PATH", libraries)
+        .with("CUDA_STAND_IN_DRIVER", 12_000)
+        .with("CUDA_STAND_IN_NVRTC", "12.0")
+        .with("BURN_DDP_KERNEL_CACHE", text(&cache));
+    machine.trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 12 --max-steps 2"));
+    let measured = machine.with("CUDA_STAND_IN_TIMES", 1).with("BURN_DDP_KERNEL_CACHE", "off");
+    measured.example("custom_loop", "--mode single --device cuda").succeeded();
 }
 
 #[test]
@@ -146,7 +165,7 @@ fn the_doctor_shows_the_toolkit() {
     ] {
         assert!(outcome.stdout.contains(line), "{line}: {outcome:#?}");
     }
-    let outcome = Machine::new(1).with("CUDA_STAND_IN_DRIVER", 12_040).run("doctor");
+    let outcome = Machine::new(1).with("CUDA_STAND_IN_DRIVER", 11_080).run("doctor");
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
     assert!(outcome.stdout.contains("FAIL  CUDA toolkit"), "{outcome:#?}");
 }

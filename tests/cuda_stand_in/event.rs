@@ -87,7 +87,7 @@ pub extern "C" fn cuEventRecord(event: usize, stream: usize) -> Status {
     record(event, context, |_| vec![stream])
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(cuda_12_0), unsafe(no_mangle))]
 pub extern "C" fn cuCtxRecordEvent(context: usize, event: usize) -> Status {
     if setting("NO_CONTEXT_EVENTS").is_some() {
         return NOT_SUPPORTED;
@@ -103,7 +103,7 @@ pub extern "C" fn cuStreamWaitEvent(stream: usize, event: usize, _flags: u32) ->
     wait("stream", event, |_| vec![stream])
 }
 
-#[unsafe(no_mangle)]
+#[cfg_attr(not(cuda_12_0), unsafe(no_mangle))]
 pub extern "C" fn cuCtxWaitEvent(context: usize, event: usize) -> Status {
     overlap::context_waits(event);
     wait("context", event, of_context(context))
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: usize,
 /// While sources are collected, each time is shorter than the previous one, so that CubeCL tries all kernels.
 ///
 /// CubeCL skips the rest of a group if some of its kernels are not faster.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(cuda_12_0), unsafe(no_mangle))]
 pub unsafe extern "C" fn cuEventElapsedTime_v2(milliseconds: *mut f32, _from: usize, _to: usize) -> Status {
     let time = match (setting("TIMES"), env::var_os("CUDA_STAND_IN_TIMES")) {
         (Some(time), _) => time as f32,

@@ -26,6 +26,8 @@ pub struct Gpu {
     pub name: String,
     /// Memory in bytes.
     pub memory: usize,
+    /// Compute capability times ten: 90 for sm_90.
+    pub architecture: u32,
 }
 
 /// Environment variable with the visible GPUs and their order.
@@ -74,7 +76,7 @@ pub fn devices() -> Result<Vec<Gpu>> {
             let name = result::device::get_name(device).map_err(driver_error)?;
             // SAFETY: the device is one that the driver has just given.
             let memory = unsafe { result::device::total_mem(device) }.map_err(driver_error)?;
-            Ok(Gpu { index, name, memory })
+            Ok(Gpu { index, name, memory, architecture: architecture(device)? })
         })
         .collect()
 }
@@ -108,6 +110,18 @@ fn device(index: usize) -> Result<sys::CUdevice> {
         return Err(Error::Invalid(format!("cuda:{index}: this machine has {count} GPUs, numbered from 0")));
     }
     result::device::get(index as i32).map_err(driver_error)
+}
+
+/// The compute capability times ten.
+fn architecture(device: sys::CUdevice) -> Result<u32> {
+    use sys::CUdevice_attribute as Attribute;
+    let [major, minor] = [
+        Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    ]
+    // SAFETY: the device is one that the driver has given.
+    .map(|attribute| unsafe { result::device::get_attribute(device, attribute) }.map_err(driver_error));
+    Ok((major? * 10 + minor?).unsigned_abs())
 }
 
 /// Whether this value of `CUDA_VISIBLE_DEVICES` hides all GPUs.

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 use cudarc::driver::{
     DriverError,
     result::{self, memcpy_dtoh_async, memcpy_htod_async},
-    sys::{self, CUdevice_attribute as Attribute, cudaError_enum as Status},
+    sys::{self, cudaError_enum as Status},
 };
 use cudarc::nvrtc;
 use std::{
@@ -90,17 +90,8 @@ unsafe fn log(program: nvrtc::sys::nvrtcProgram) -> Option<String> {
 
 /// The architecture that CubeCL compiles for, such as `sm_90a`.
 fn architecture(index: usize) -> Result<String> {
-    let device = device(index)?;
-    let [major, minor] = [
-        Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-        Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-    ]
-    // SAFETY: the device is one that the driver has given.
-    .map(|attribute| {
-        unsafe { result::device::get_attribute(device, attribute) }.map_err(super::driver_error)
-    });
-    let (major, minor) = (major?, minor?);
-    Ok(format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" }))
+    let version = super::architecture(device(index)?)?;
+    Ok(format!("sm_{version}{}", if version >= 90 { "a" } else { "" }))
 }
 
 type ProbeResult<T> = Result<T, (&'static str, DriverError)>;

@@ -5,19 +5,20 @@ mod nvrtc;
 
 use crate::{Error, Result};
 use cudarc::driver::sys;
+use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
-/// CubeCL calls `cuEventElapsedTime_v2` (through cudarc's bindings of CUDA 13), which older drivers lack.
-pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 12, minor: 8 };
+/// The version of cudarc's bindings. Later bindings call functions that older drivers lack.
+pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 12, minor: 0 };
 /// The branch of the NVIDIA driver that supports [`OLDEST_DRIVER`].
-const OLDEST_BRANCH: u32 = 570;
+const OLDEST_BRANCH: u32 = 525;
 
 /// A version of CUDA, such as 12.8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct CudaVersion {
     /// Major version, such as 12.
     pub major: i32,
@@ -124,8 +125,8 @@ mod tests {
     #[test]
     fn an_old_driver_is_rejected_with_both_versions() {
         assert!(check_driver(OLDEST_DRIVER).is_ok());
-        let error = check_driver(CudaVersion::from_number(12_040)).unwrap_err().to_string();
-        for part in ["CUDA 12.4", "12.8", "570"] {
+        let error = check_driver(CudaVersion::from_number(11_080)).unwrap_err().to_string();
+        for part in ["CUDA 11.8", "12.0", "525"] {
             assert!(error.contains(part), "{error}");
         }
     }
