@@ -87,6 +87,8 @@ pub mod context;
 pub mod data;
 pub mod device;
 pub mod doctor;
+#[cfg(feature = "cuda")]
+pub mod kernels_command;
 pub mod launch;
 pub mod launch_command;
 pub mod process;

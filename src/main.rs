@@ -34,6 +34,10 @@ enum Command {
     /// Verify collectives on this machine
     #[command(subcommand)]
     Check(Check),
+    /// Copy compiled CUDA kernels between machines
+    #[cfg(feature = "cuda")]
+    #[command(subcommand)]
+    Kernels(burn_ddp::kernels_command::Kernels),
     /// List available devices and backends
     Devices,
     /// Regenerate report.html for a finished, running or interrupted run
@@ -58,6 +62,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bench(bench) => bench::run(&bench),
         Command::Check(check) => check::run(&check),
+        #[cfg(feature = "cuda")]
+        Command::Kernels(kernels) => burn_ddp::kernels_command::run(&kernels),
         Command::Devices => {
             devices::list();
             Ok(ExitCode::SUCCESS)

@@ -1,9 +1,11 @@
 //! Program start: launches the ranks, or runs the program as one of them.
 
 use super::{Context, ContextArgs, plan::Plan};
+#[cfg(feature = "cuda")]
+use crate::device::kernel_cache;
 use crate::{
     device::{faults, gpus},
-    launch::{claim, ranks_with},
+    launch::{Variable, claim, ranks_with},
     process::{exit, stop::BlockedSignals},
 };
 use anyhow::Result;
@@ -14,12 +16,28 @@ use std::{env, fs, process::ExitCode, sync::atomic::Ordering};
 /// Burn's default is the first GPU on every rank. The first optimizer step moves the state to this rank's device.
 const RESTORED_ON_HOST: (&str, &str) = ("BURN_DEVICE", "flex");
 
-/// Sets an environment variable if this process has a single thread.
-fn set_if_alone((name, value): (&str, &str)) {
+/// Environment variables that Burn and the driver read, without those that are set.
+fn variables() -> Vec<Variable> {
+    let (name, value) = RESTORED_ON_HOST;
+    let mut variables = Vec::new();
+    if env::var_os(name).is_none() {
+        variables.push((name, value.into()));
+    }
+    #[cfg(feature = "cuda")]
+    if let Some(folder) = kernel_cache::driver_folder() {
+        variables.push((kernel_cache::DRIVER_FOLDER, folder.into()));
+    }
+    variables
+}
+
+/// Sets environment variables if this process has a single thread.
+fn set_if_alone(variables: &[Variable]) {
     if fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1) {
-        // SAFETY: no other thread exists, and only this one could start any, so that nothing else accesses the
-        // environment.
-        unsafe { env::set_var(name, value) };
+        for (name, value) in variables {
+            // SAFETY: no other thread exists, and only this one could start any, so that nothing else accesses the
+            // environment.
+            unsafe { env::set_var(name, value) };
+        }
     }
 }
 
@@ -34,8 +52,8 @@ fn set_if_alone((name, value): (&str, &str)) {
 ///
 /// # State of the process
 /// A rank receives SIGINT and SIGTERM in a thread of burn-ddp. Threads that exist already, such as rayon's, stay in
-/// use. If this thread is the only one, the environment variable `BURN_DEVICE` is set to `flex`, unless it is set
-/// already. On a GPU, a panic hook calls the one before it except for failures of the device, which are returned as
+/// use. If this thread is the only one, the environment variables `BURN_DEVICE` and `CUDA_CACHE_PATH` are set to `flex`
+/// and to a folder in the kernel cache, unless they are set already. On a GPU, a panic hook calls the one before it except for failures of the device, which are returned as
 /// errors; and the first use of the device installs a logger if the program has none. A logger of the program calls
 /// [`inspect`](crate::device::faults::inspect), so that device failures end the run.
 ///
@@ -72,8 +90,8 @@ pub(crate) fn start<F>(args: &ContextArgs, program: F) -> Result<ExitCode>
 where
     F: FnOnce(&Context) -> Result<()>,
 {
-    let variable = env::var_os(RESTORED_ON_HOST.0).is_none().then_some(RESTORED_ON_HOST);
-    variable.into_iter().for_each(set_if_alone);
+    let variables = variables();
+    set_if_alone(&variables);
     // Threads of the drivers inherit the mask.
     let blocked = BlockedSignals::block()?;
     let launched = args.world.environment()?;
@@ -81,7 +99,7 @@ where
         Plan::Launch { ranks, why } => {
             // The launcher handles signals itself, and its ranks inherit the mask.
             drop(blocked);
-            ranks_with(ranks, &why, variable.into_iter().collect())
+            ranks_with(ranks, &why, variables)
         }
         Plan::Train(role) => faults::run(&role.device.to_string(), || {
             claim(launched.is_none())?;

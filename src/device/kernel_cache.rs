@@ -2,7 +2,7 @@
 //!
 //! CubeCL stores both in an SQLite database in WAL mode, so that several ranks may use it concurrently. Its keys
 //! contain the GPU's architecture and index, but neither its model nor the versions of driver and NVRTC. The
-//! folder's name contains those.
+//! folder's name contains those. The driver's cache of what it compiles from CubeCL's kernels is in the same folder.
 
 use anyhow::{Context, Result};
 use collective::cuda::Toolkit;
@@ -27,6 +27,24 @@ pub fn folder() -> Option<PathBuf> {
         Some(_) | None => dirs::cache_dir()?.join("burn-ddp/kernels"),
     };
     Some(of_machine(folder.clone(), file_system(&folder), &collective::host()))
+}
+
+/// Environment variable with the folder of the driver's own cache.
+///
+/// CubeCL's kernels are PTX, which the driver compiles for the GPU when it loads them. It reads the variable when it is
+/// initialised. Its default folder, `~/.nv/ComputeCache`, is not kept with this cache.
+pub const DRIVER_FOLDER: &str = "CUDA_CACHE_PATH";
+
+/// The folder in this machine's caches for what the driver compiles, unless the user has set another one.
+pub fn driver_folder() -> Option<PathBuf> {
+    if env::var_os(DRIVER_FOLDER).is_some() {
+        return None;
+    }
+    Some(driver_folder_in(&folder()?))
+}
+
+fn driver_folder_in(folder: &Path) -> PathBuf {
+    folder.join("driver")
 }
 
 /// Adds the machine's name on a network file system: SQLite's WAL mode needs memory that all processes share.
@@ -61,15 +79,20 @@ fn file_system(folder: &Path) -> u32 {
     found.map_or(0, |found| found.f_type as u32)
 }
 
-/// Enables the cache.
+/// Enables the cache, and returns whether it is enabled.
 ///
 /// Call it before the first use of a GPU, because CubeCL reads its configuration once. A `cubecl.toml` or
 /// `burn.toml` that sets another folder has precedence.
 ///
 /// # Errors
 /// If the CUDA driver or NVRTC cannot be queried.
-pub fn enable() -> Result<()> {
-    let Some(folder) = folder() else { return Ok(()) };
+pub fn enable() -> Result<bool> {
+    let Some(folder) = folder() else { return Ok(false) };
+    let driver = driver_folder_in(&folder);
+    if env::var_os(DRIVER_FOLDER).is_some_and(|set| set == driver) {
+        // Without the folder, the driver compiles in every process.
+        let _ = fs::create_dir_all(driver);
+    }
     let folder = folder.join(environment()?);
     let mut config = CubeClRuntimeConfig::from_current_dir().override_from_env();
     config.compilation.cache = true;
@@ -78,7 +101,7 @@ pub fn enable() -> Result<()> {
     }
     // Returns false if this process already has a configuration, for example from an earlier call.
     CubeClRuntimeConfig::try_set(config);
-    Ok(())
+    Ok(true)
 }
 
 /// Returns the cache key of this machine, such as `nvidia-h100-80gb-hbm3-driver-13.0-nvrtc-13.0`.

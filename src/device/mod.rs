@@ -5,6 +5,8 @@ mod allocator;
 mod choice;
 pub mod faults;
 #[cfg(feature = "cuda")]
+pub mod kernel_archive;
+#[cfg(feature = "cuda")]
 pub mod kernel_cache;
 pub mod list;
 pub mod transport;

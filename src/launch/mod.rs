@@ -31,7 +31,7 @@ pub use limit::cores;
 pub use nodes::Rules;
 pub(crate) use once::claim;
 pub use output::Output;
-pub use ranks::Job;
+pub use ranks::{Job, Variable};
 pub use rounds::LaunchConfig;
 
 use crate::launch::world::Environment;
@@ -66,11 +66,7 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 }
 
 /// [`ranks()`], with environment variables for the ranks.
-pub(crate) fn ranks_with(
-    count: usize,
-    why: &str,
-    variables: Vec<(&'static str, &'static str)>,
-) -> Result<ExitCode> {
+pub(crate) fn ranks_with(count: usize, why: &str, variables: Vec<Variable>) -> Result<ExitCode> {
     limit::check(count)?;
     once::refuse_in_tests(count)?;
     once::claim(false)?;

@@ -23,6 +23,9 @@ use std::{
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Name and value of an environment variable.
+pub type Variable = (&'static str, OsString);
+
 /// The program to start as every rank.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -34,7 +37,7 @@ pub struct Job {
     /// Reason for the number of ranks, printed by rank 0.
     pub why: String,
     /// Environment variables of the ranks, besides the launcher's.
-    pub variables: Vec<(&'static str, &'static str)>,
+    pub variables: Vec<Variable>,
 }
 
 #[derive(Debug)]
@@ -88,7 +91,7 @@ impl Ranks {
             }
             let rank = round.first_rank() + local_rank;
             let mut command = Command::new(&job.program);
-            command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().copied());
+            command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().cloned());
             round.describe(&mut command, local_rank, port);
             command.stdout(job.output.stdio()).stderr(job.output.stdio());
             if rank != 0 || (terminal && !foreground) {

@@ -8,15 +8,24 @@ use cubecl_environment::persistence::{Access, CacheOption, Database, Store, Stor
 use std::{fs, path::Path};
 
 /// The kernels that were compiled, over all processes of a run.
-fn compiled(counts: &Path) -> Vec<String> {
+pub fn compiled(counts: &Path) -> Vec<String> {
+    let names = lines(counts).into_iter();
+    names.filter_map(|line| Some(line.strip_prefix("kernel:")?.split_once(' ')?.0.to_owned())).collect()
+}
+
+/// The driver's folder for compiled kernels, in each process.
+pub fn driver_caches(counts: &Path) -> Vec<String> {
+    let lines = lines(counts).into_iter();
+    lines.filter_map(|line| Some(line.strip_prefix("cache:")?.rsplit_once(' ')?.0.to_owned())).collect()
+}
+
+/// The lines of the counts of all processes.
+fn lines(counts: &Path) -> Vec<String> {
     let folder = counts.parent().expect("a folder");
     let files = fs::read_dir(folder).expect("counts").flatten().map(|entry| entry.path());
     let files = files.filter(|path| path.to_string_lossy().starts_with(&*counts.to_string_lossy()));
     let texts = files.map(|path| fs::read_to_string(path).expect("counts"));
-    texts
-        .flat_map(|text| text.lines().map(String::from).collect::<Vec<_>>())
-        .filter_map(|line| Some(line.strip_prefix("kernel:")?.split_once(' ')?.0.to_owned()))
-        .collect()
+    texts.flat_map(|text| text.lines().map(String::from).collect::<Vec<_>>()).collect()
 }
 
 /// Two ranks write the cache concurrently.

@@ -7,6 +7,7 @@ mod common;
 mod counts;
 mod faults;
 mod inputs;
+mod kernel_archive;
 mod kernel_cache;
 mod loader;
 mod loggers;

@@ -106,7 +106,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
         5..=7 => GRID[attribute as usize - 5] as c_int,
         8 => SHARED as c_int,
         10 => 32, // warp size
-        16 => 8,  // multiprocessors
+        16 => setting("MULTIPROCESSORS").unwrap_or(8) as c_int,
         75 => capability() / 10,
         76 => capability() % 10,
         97 => most_shared() as c_int,

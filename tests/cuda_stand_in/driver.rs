@@ -58,6 +58,9 @@ pub const NOT_SUPPORTED: Status = 801;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(_flags: c_uint) -> Status {
+    if let Ok(folder) = std::env::var("CUDA_CACHE_PATH") {
+        settings::count(&format!("cache:{folder}"));
+    }
     SUCCESS
 }
 

@@ -5,7 +5,7 @@
 
 use crate::{
     ILLEGAL_ADDRESS, INVALID_IMAGE, Status, compiler, device, fault, fiber, memory,
-    settings::{lock, spent},
+    settings::{collects_sources, lock, spent},
 };
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
@@ -96,7 +96,8 @@ pub struct Launch {
 impl Module {
     pub fn new(image: &CStr, context: usize) -> Option<Self> {
         let source = PathBuf::from(image.to_str().ok()?);
-        source.is_file().then(|| Module { source, context, functions: Mutex::default() })
+        let known = collects_sources() || source.is_file();
+        known.then(|| Module { source, context, functions: Mutex::default() })
     }
 
     pub fn function(&self, name: &str) -> *const Function {

@@ -5,6 +5,7 @@
 //! | `DEVICES` | number of devices (1) |
 //! | `DRIVER` | version of the driver, such as 12040 (13000) |
 //! | `COMPUTE_CAPABILITY` | such as 61 |
+//! | `MULTIPROCESSORS` | number of multiprocessors (8) |
 //! | `MEMORY` | bytes of a device's memory (4 GiB) |
 //! | `TIMES` | milliseconds that every kernel takes, or `random`, which differs from rank to rank; without it, device time is not available |
 //! | `SEED` | seed of the order in which streams are executed (1), and of random times |
@@ -21,10 +22,13 @@
 //! | `NO_CONTEXT_EVENTS` | if set, the driver refuses to record events of contexts |
 //! | `COUNTS` | file for the counts, written at exit, with the process id appended |
 //! | `SOURCES` | folder for kernels as CUDA C++; only the probe is compiled and executed |
+//! | `NVRTC_LIBRARY` | NVIDIA's NVRTC, which compiles the kernels in `SOURCES`; a file `.txt` beside each has the seconds and the log |
 //! | `KERNELS` | file for the time of each kernel, written like `COUNTS` |
 //!
 //! The NVRTC stand-in writes its count `programs` to a separate file. `synchronisations` are waits for work for which
-//! there was no earlier wait, and `drains` are those without work queued behind it.
+//! there was no earlier wait, and `drains` are those without work queued behind it. `cache:FOLDER` is `CUDA_CACHE_PATH`.
+//!
+//! Compiled with `--cfg cuda_12_0`, the libcuda stand-in lacks the functions that are newer than CUDA 12.0.
 
 use std::{
     collections::BTreeMap,
