@@ -57,6 +57,23 @@ fn one_loop_supports_a_device_replicas_and_ranks() {
 }
 
 #[test]
+fn a_replayed_step_continues_from_the_previous_one() {
+    // A CPU has no graphs: the recorded closure is called again.
+    let outcome = run_example("graph_replay", "--mode single --device cpu").succeeded();
+    let lines: Vec<&str> = outcome.stdout.lines().filter(|line| line.starts_with("step ")).collect();
+    assert_eq!(lines.len(), 5, "{outcome:#?}");
+    assert!(outcome.stdout.contains("CUDA graph: false"), "{outcome:#?}");
+    let loss = |line: &str, which: &str| -> f64 {
+        let mut words = line.split_whitespace().skip_while(|word| *word != which);
+        words.nth(1).and_then(|word| word.parse().ok()).expect("a loss")
+    };
+    for line in &lines {
+        assert_eq!(loss(line, "computed"), loss(line, "replayed"), "{line}");
+    }
+    assert!(loss(lines[4], "replayed") < loss(lines[0], "replayed") / 50.0, "it learns: {lines:?}");
+}
+
+#[test]
 fn the_book_states_how_much_of_a_burn_train_program_changes() {
     let text = include_str!("../../../examples/custom_learner.rs");
     let added = text.lines().filter(|line| line.contains("// DDP") || line.contains("/* DDP */")).count();
