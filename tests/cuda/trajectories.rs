@@ -59,6 +59,17 @@ fn two_ranks_follow_the_cpu() {
 }
 
 #[test]
+fn ranks_on_mig_instances_of_one_gpu_train_without_nccl() {
+    let machine = Machine::new(2).with("CUDA_STAND_IN_MIG", 1);
+    let flags = format!("--device cuda {SMALL} --mode ddp --nproc-per-node 2 --max-steps 1");
+    let outcome = machine.train(&flags).succeeded();
+    let why = "ranks 0 and 1 share one GPU (cuda:1), which NCCL does not allow";
+    assert!(outcome.stderr.contains(why), "{outcome:#?}");
+    let refused = machine.train(&format!("{flags} --transport nccl"));
+    assert!(refused.code != Some(0) && refused.stderr.contains(why), "{refused:#?}");
+}
+
+#[test]
 fn two_ranks_with_synchronised_batch_norm_follow_the_cpu() {
     follows_the_cpu(DDP, 2, "--sync-bn", 2e-5);
 }

@@ -125,6 +125,8 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut u8, device: c_int) -> Sta
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(to: *mut c_char, length: c_int, device: c_int) -> Status {
+    // MIG instances of one GPU have its address.
+    let device = if setting("MIG").is_some() { 0 } else { device };
     let Some(number) = number(device as usize) else { return INVALID_DEVICE };
     unsafe { write_text(to, length, &format!("0000:{:02x}:00.0", number + 1)) };
     SUCCESS

@@ -6,6 +6,7 @@
 //! | `DRIVER` | version of the driver, such as 12040 (13000) |
 //! | `COMPUTE_CAPABILITY` | such as 61 |
 //! | `MULTIPROCESSORS` | number of multiprocessors (8) |
+//! | `MIG` | if set, the devices are MIG instances of one GPU |
 //! | `MEMORY` | bytes of a device's memory (4 GiB) |
 //! | `TIMES` | milliseconds that every kernel takes, or `random`, which differs from rank to rank; without it, device time is not available |
 //! | `SEED` | seed of the order in which streams are executed (1), and of random times |

@@ -21,6 +21,7 @@
 use super::{device, driver_error};
 use crate::{
     Error, Result,
+    rendezvous::host,
     transport::nccl::{DeviceSite, Event, Library, Stream, Submitted},
 };
 use cudarc::driver::{
@@ -30,6 +31,7 @@ use cudarc::driver::{
 use std::{
     env,
     ffi::c_void,
+    fs,
     sync::{Arc, OnceLock},
 };
 
@@ -127,14 +129,20 @@ impl DeviceSite for CudaSite {
         format!("cuda:{}", self.index)
     }
 
+    /// Machine and PCI address, which NCCL compares, too. The UUIDs of MIG instances of one GPU differ.
     fn identity(&self) -> Result<String> {
-        let uuid = result::device::get_uuid(device(self.index)?).map_err(driver_error)?;
-        let mut text = hex::encode(uuid.bytes.map(|byte| byte as u8));
+        let mut address = [0_u8; 32];
+        let (to, length) = (address.as_mut_ptr().cast(), address.len() as i32);
+        // SAFETY: the driver writes text of at most this length.
+        unsafe { sys::cuDeviceGetPCIBusId(to, length, device(self.index)?) }
+            .result()
+            .map_err(driver_error)?;
+        let address = String::from_utf8_lossy(&address);
         // NCCL treats ranks with different values as being on different machines, and so on different GPUs.
-        if let Ok(host) = env::var("NCCL_HOSTID") {
-            text = format!("{text} {host}");
-        }
-        Ok(text)
+        let machine =
+            env::var("NCCL_HOSTID").or_else(|_| fs::read_to_string("/proc/sys/kernel/random/boot_id"));
+        let machine = machine.unwrap_or_else(|_| host());
+        Ok(format!("{} {}", machine.trim(), address.trim_end_matches('\0')))
     }
 
     fn library(&self) -> Result<&'static Library> {
