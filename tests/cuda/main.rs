@@ -20,3 +20,4 @@ mod streams;
 mod tf32;
 mod toolkit;
 mod trajectories;
+mod tuning;

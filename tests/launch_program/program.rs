@@ -1,9 +1,11 @@
 //! A program with threads, a logger, a panic hook and several launches of its own, for the tests of `launch`.
 
-use burn::tensor::{Device, Tensor};
+use burn::nn::LinearConfig;
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Distribution, Tensor};
 use burn_ddp::{Context, ContextArgs, device::faults, launch::spawn, process::exit};
 use clap::{Parser, ValueEnum};
-use collective::ReduceOp;
+use collective::{DistributedDataParallel, ReduceOp, StepOptions, loader::ShardedBatch, module_state};
 use log::{LevelFilter, Log, Metadata, Record};
 use std::{env, panic, process::ExitCode};
 
@@ -21,6 +23,9 @@ struct Args {
     /// Number of launches
     #[arg(long, default_value_t = 1)]
     launches: usize,
+    /// Train a layer, and print the digest of each rank's replica
+    #[arg(long)]
+    train: Option<Rate>,
     /// Launch two processes with `spawn`
     #[arg(long)]
     spawn: bool,
@@ -34,6 +39,13 @@ enum When {
     After,
     /// Before the launch, a logger that inspects its records
     Inspecting,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Rate {
+    Constant,
+    /// A mistake: each rank computes the rate from a sum on its own device, whose rounding may differ
+    OwnSum,
 }
 
 struct Logger {
@@ -64,7 +76,32 @@ fn install(inspects: bool) {
     log::set_max_level(LevelFilter::Info);
 }
 
+/// Makes some steps with clipped gradients.
+fn train(context: &Context, rate: Rate) -> anyhow::Result<()> {
+    let net = context.init_module(7, |device| LinearConfig::new(96, 64).init(device));
+    let options = StepOptions { clip_grad_norm: Some(0.1), ..StepOptions::default() };
+    let mut model = DistributedDataParallel::with_options(net, context.group(), options)?;
+    let mut optimizer = SgdConfig::new().init();
+    for _ in 0..4 {
+        let item = Tensor::<2>::random([8, 96], Distribution::Default, context.device());
+        let inputs = ShardedBatch { item, samples: 8, global_samples: 8 * context.world_size(), last: false };
+        let (_, gradients) =
+            model.backward(inputs, |net, inputs| net.forward(inputs).powi_scalar(2).mean())?;
+        let weights = model.module().weight.val().inner();
+        let rate = match rate {
+            Rate::Constant => 0.1,
+            Rate::OwnSum => f64::from(weights.powi_scalar(2).sum().into_scalar::<f32>()),
+        };
+        model.step(&mut optimizer, rate, gradients);
+    }
+    println!("replica {}", module_state::digest(model.module())?);
+    Ok(())
+}
+
 fn rank(context: &Context, args: &Args) -> anyhow::Result<()> {
+    if let Some(rate) = args.train {
+        return train(context, rate);
+    }
     if args.logger == Some(When::After) {
         install(false);
     }

@@ -1,0 +1,36 @@
+//! Ranks that choose different kernels keep equal replicas.
+
+use crate::{common::example, stand_in::Machine};
+use std::{collections::BTreeSet, fs};
+
+/// Trains two ranks that measure random times; returns their replicas' digests and how often each ran which kernel.
+fn trained(rate: &str) -> (Vec<String>, BTreeSet<String>) {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let machine = Machine::new(2).with("BURN_DDP_KERNEL_CACHE", "off").with("CUDA_STAND_IN_TIMES", "random");
+    let machine = machine.with("CUDA_STAND_IN_KERNELS", folder.path().join("kernels").display());
+    let flags = format!("--device cuda --mode ddp --nproc-per-node 2 --transport nccl --train {rate}");
+    let outcome = machine.start(&example("launch_program"), &flags).succeeded();
+    let digests = outcome.stdout.lines().filter_map(|line| line.strip_prefix("replica ")).map(String::from);
+    let files = fs::read_dir(folder.path()).expect("a folder").map(|file| file.expect("a file").path());
+    // Without the times, which differ.
+    let counts = |text: String| -> String {
+        let mut lines: Vec<_> = text.lines().filter_map(|line| line.split_once(" s ")).collect();
+        lines.sort_by_key(|(_, count)| *count);
+        lines.into_iter().map(|(_, count)| format!("{count}\n")).collect()
+    };
+    (digests.collect(), files.map(|file| counts(fs::read_to_string(file).expect("kernels"))).collect())
+}
+
+#[test]
+fn ranks_with_different_kernels_agree() {
+    let (digests, kernels) = trained("constant");
+    assert_eq!(kernels.len(), 2, "both ranks chose the same kernels: {kernels:?}");
+    assert!(digests.len() == 2 && digests[0] == digests[1], "{digests:?}");
+}
+
+/// Verifies the test above.
+#[test]
+fn a_rate_from_a_sum_of_each_rank_makes_replicas_differ() {
+    let (digests, _) = trained("own-sum");
+    assert!(digests.len() == 2 && digests[0] != digests[1], "{digests:?}");
+}
