@@ -20,7 +20,7 @@ TRAJECTORIES = [
 def check(report, machine):
     report.part("kernels", 240, lambda run: speed.fill_cache(run, machine))
     for name, flags, batch, steps, tolerance in TRAJECTORIES:
-        train = [machine.mnist, *machine.plain, *flags, "--max-steps", steps, "--eval-limit", 100]
+        train = [machine.mnist, *machine.plain, *flags, "--max-steps", steps, "--eval-limit", 16]
         reference = [*train, "--device", "cpu", "--mode", "single", "--batch-size", batch, "--run-dir",
                      machine.run_folder(f"{name} cpu")]
         single = [*train, "--device", machine.device, "--mode", "single", "--batch-size", batch]
