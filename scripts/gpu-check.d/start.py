@@ -5,7 +5,7 @@ import sys
 import time
 
 import speed
-from machine import KERNELS, WORK
+from machine import KERNELS
 from report import Failed, Skipped
 from training import kernels, world
 
@@ -18,10 +18,12 @@ def check(report, machine):
         report.part(f"probe kernel {kind}", 60, lambda run: run([sys.executable, probe, kind]) and None)
 
     shutil.rmtree(KERNELS, ignore_errors=True)
-    report.part("first start", 300, lambda run: start(run, machine, KERNELS))
+    shipped = os.path.exists(machine.shipped)
+    if shipped:
+        report.part("first start with shipped kernels", 200, lambda run: shipped_start(run, machine))
+    else:
+        report.part("first start", 300, lambda run: start(run, machine, KERNELS))
     report.part("second start", 120, lambda run: start(run, machine, KERNELS))
-    report.part("first start with shipped kernels", 120, lambda run: shipped_start(run, machine))
-
     chain = ["--size", 64, "--milliseconds", 5, "--rounds", 5] if machine.small else []
     for size in (1, 2):
         for what, flags in (("collectives", []), ("ordering", chain)):
@@ -30,6 +32,8 @@ def check(report, machine):
     command = [machine.burn_ddp, "check", "collectives", *machine.flags, "--ranks", 1]
     report.part("collectives, host waits", 60, lambda run: run(command, BURN_DDP_HOST_SYNC=1) and None)
     report.part("a killed rank", 100, lambda run: kill_one(run, machine))
+    if shipped:
+        report.part("first start", 300, lambda run: start(run, machine, machine.run_folder("kernels")))
     # The other commands, or another machine, import them.
     report.part("kernels of the other commands", 250, lambda run: export(run, machine, report.path + ".bundle"))
 
@@ -45,12 +49,8 @@ def start(run, machine, cache):
 
 
 def shipped_start(run, machine):
-    cache = os.path.join(WORK, "shipped")
-    shutil.rmtree(cache, ignore_errors=True)
-    if not os.path.exists(machine.shipped):
-        raise Skipped(f"no {machine.shipped}")
-    kernels(run, machine, "import", machine.shipped, cache)
-    return start(run, machine, cache)
+    kernels(run, machine, "import", machine.shipped)
+    return start(run, machine, KERNELS)
 
 
 def kill_one(run, machine):
