@@ -28,7 +28,7 @@ fn a_resumed_loop_is_bit_identical_unless_a_part_is_forgotten() {
 #[test]
 fn a_killed_run_resumes_to_the_parameters_of_an_uninterrupted_one() {
     let marker = "chapter-checkpoints";
-    let flags = "--dataset digits --train-limit 960 --eval-limit 20 --nproc-per-node 2 --batch-size 8 --epochs 2 \
+    let flags = "--dataset subset --train-limit 960 --eval-limit 20 --nproc-per-node 2 --batch-size 8 --epochs 2 \
                  --save-every 7";
     let whole = trained(flags);
     let flags = format!("--device cpu --progress plain {flags}");

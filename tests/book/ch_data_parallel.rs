@@ -17,7 +17,7 @@ fn one_loop_gives_one_curve_in_every_mode() {
 
 #[test]
 fn dp_and_ddp_train_the_same_model() {
-    let flags = "--dataset digits --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --threads 1";
+    let flags = "--dataset subset --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --threads 1";
     let single = trained(&format!("{flags} --mode single --batch-size 64")).losses();
     let dp = trained(&format!("{flags} --mode dp --device-ids cpu:0,cpu:1 --batch-size 64")).losses();
     let ddp = trained(&format!("{flags} --nproc-per-node 2 --batch-size 32")).losses();
@@ -28,7 +28,7 @@ fn dp_and_ddp_train_the_same_model() {
 
 #[test]
 fn all_modes_train_the_same_model_in_16_bits() {
-    let flags = "--dataset digits --train-limit 256 --eval-limit 20 --dropout 0 --scale-lr none --threads 1";
+    let flags = "--dataset subset --train-limit 256 --eval-limit 20 --dropout 0 --scale-lr none --threads 1";
     let run = |flags_of_mode: &str| trained(&format!("{flags} {flags_of_mode}")).losses();
     let exact = run("--mode single");
     for way in ["--mode single", "--mode dp --device-ids cpu:0,cpu:1", "--nproc-per-node 2 --batch-size 32"] {

@@ -20,7 +20,7 @@ fn converted_modules_use_the_statistics_of_all_ranks() {
 
 /// The losses of each epoch.
 fn losses(flags: &str) -> Vec<f64> {
-    let data = "--dataset digits --train-limit 500 --eval-limit 50";
+    let data = "--dataset subset --train-limit 500 --eval-limit 50";
     let outcome = run("batch_norm", &format!("{data} --device cpu {flags}"));
     let losses =
         outcome.stdout.lines().filter_map(|line| line.split_once("train loss ")).map(|(_, loss)| loss);

@@ -5,7 +5,7 @@ use crate::common::{assert_close, trained};
 #[test]
 fn neither_threads_nor_ranks_change_the_training() {
     let run = |flags: &str| {
-        let common = "--dataset digits --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none";
+        let common = "--dataset subset --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none";
         trained(&format!("{common} {flags}"))
     };
     let one = run("--mode single --threads 1 --batch-size 128");

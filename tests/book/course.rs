@@ -3,7 +3,7 @@
 use crate::common::{Run, assert_close, run_example, train};
 
 /// Flags for little data.
-const LITTLE: &str = "--dataset digits --train-limit 640 --eval-limit 100 --epochs 2";
+const LITTLE: &str = "--dataset subset --train-limit 640 --eval-limit 100 --epochs 2";
 
 /// The losses of each epoch, and the digest of each rank's parameters.
 fn trained(name: &str, flags: &str) -> (Vec<f64>, Vec<String>) {
@@ -84,7 +84,7 @@ fn linear_scaling_without_warm_up_diverges_at_a_high_rate() {
     let accuracy = |scaling: &str| {
         let folder = tempfile::tempdir().expect("temporary folder");
         let outcome = train(&format!(
-            "--device cpu --dataset digits --train-limit 8000 --eval-limit 300 --epochs 2 --seed 1 --dropout 0 \
+            "--device cpu --dataset subset --eval-limit 300 --epochs 2 --seed 1 --dropout 0 \
              --threads 1 --nproc-per-node 4 --lr 0.1 --progress plain --scale-lr {scaling} --run-dir {}",
             folder.path().join("run").display()
         ));

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 /// The first 6000 training and 2000 test images of MNIST.
 pub fn mnist() -> PathBuf {
-    fixtures().join("mnist")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/mnist_ddp/subset")
 }
 
 fn fixtures() -> PathBuf {

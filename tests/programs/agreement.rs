@@ -5,7 +5,7 @@ use crate::common::{Outcome, Run, launched::launch, mnist, train, trained};
 use std::time::Instant;
 
 const SMALL: &str =
-    "--device cpu --progress plain --dataset digits --train-limit 320 --eval-limit 20 --batch-size 16";
+    "--device cpu --progress plain --dataset subset --train-limit 320 --eval-limit 20 --batch-size 16";
 
 /// Runs two ranks with `flags`, in which `$RANK` is replaced. Also returns their common run folder.
 fn ranks(flags: &str) -> (Outcome, tempfile::TempDir) {
@@ -87,7 +87,7 @@ fn a_training_loss_that_is_not_finite_ends_the_run() {
 #[test]
 fn a_non_finite_loss_is_allowed_by_a_flag() {
     let run = trained(
-        "--dataset digits --train-limit 320 --eval-limit 20 --nproc-per-node 2 --lr 1e20 --allow-nan",
+        "--dataset subset --train-limit 320 --eval-limit 20 --nproc-per-node 2 --lr 1e20 --allow-nan",
     );
     assert!(run.losses()[1].is_nan(), "{:?}", run.losses());
     assert!(run.path.join("report.html").exists());

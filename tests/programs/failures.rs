@@ -13,7 +13,7 @@ use std::{
 
 /// A run long enough to be interrupted.
 const LONG: &str =
-    "--dataset digits --train-limit 20000 --eval-limit 10 --epochs 50 --device cpu --progress plain";
+    "--dataset subset --eval-limit 10 --epochs 200 --device cpu --progress plain";
 
 #[test]
 fn an_invalid_flag_is_rejected_before_anything_starts() {
@@ -92,7 +92,7 @@ fn without_a_launcher_a_rank_reports_the_loss_of_another() {
 fn a_used_port_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("bound").port().to_string();
-    let mut command = command(&mnist(), &["--device", "cpu", "--dataset", "digits"]);
+    let mut command = command(&mnist(), &["--device", "cpu", "--dataset", "subset"]);
     let vars = [("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", port.as_str())];
     let outcome = finish(command.envs(vars).spawn().expect("built"));
     outcome.failed_with(&[&port, "127.0.0.1"]);
@@ -101,7 +101,7 @@ fn a_used_port_is_named() {
 #[test]
 fn a_run_folder_is_never_overwritten() {
     let run =
-        common::trained("--mode single --dataset digits --train-limit 64 --eval-limit 10 --max-steps 1");
+        common::trained("--mode single --dataset subset --train-limit 64 --eval-limit 10 --max-steps 1");
     let before = run.summary();
     let again = train(&format!("{LONG} --mode single --run-dir {}", run.path.display()));
     again.failed_with(&["--run-dir", &run.path.display().to_string()]);
@@ -113,7 +113,7 @@ fn a_rejected_start_can_be_repeated_in_the_same_folder() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let run = folder.path().join("run");
     let flags = format!(
-        "--device cpu --dataset digits --train-limit 64 --eval-limit 10 --batch-size 8 --max-steps 1 --run-dir {}",
+        "--device cpu --dataset subset --train-limit 64 --eval-limit 10 --batch-size 8 --max-steps 1 --run-dir {}",
         run.display()
     );
     let untouched = |what: &str| {
@@ -159,7 +159,7 @@ fn weights_that_do_not_fit_are_named() {
     let header = br#"{"module.fc2.bias":{"dtype":"F32","shape":[3],"data_offsets":[0,12]},"fc9.bias":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}"#;
     let file = [&(header.len() as u64).to_le_bytes()[..], header, &[0; 16]].concat();
     fs::write(&path, file).expect("write");
-    let flags = "--device cpu --dataset digits --train-limit 64 --eval-limit 10 --nproc-per-node 2";
+    let flags = "--device cpu --dataset subset --train-limit 64 --eval-limit 10 --nproc-per-node 2";
     let outcome = train(&format!("{flags} --init-from {}", path.display()));
     let text = outcome.failed_with(&["fc2.bias", "fc9.bias", "conv1.weight", "missing"]);
     assert!(!text.contains("--batch-norm"), "a flag that not every program has: {text}");

@@ -11,7 +11,7 @@ use std::{
 };
 
 const RUN: &str =
-    "--dataset digits --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1";
+    "--dataset subset --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1";
 
 /// [`RUN`] with the flags that `common::trained` adds.
 fn flags() -> impl Iterator<Item = &'static str> {

@@ -8,7 +8,7 @@ use crate::common::{
 use std::{fs, path::Path};
 
 /// Six steps per epoch at a global batch of 16.
-const SMALL: &str = "--dataset digits --train-limit 96 --eval-limit 20";
+const SMALL: &str = "--dataset subset --train-limit 96 --eval-limit 20";
 const ALL: &str = "--lr-schedule one-cycle:0.25 --nesterov --weight-decay 0.0005 --label-smoothing 0.1 \
                    --augment shift:1,rotate:5,zoom:4";
 
@@ -183,7 +183,7 @@ fn invalid_values_are_named() {
 
 /// Runs a learning-rate range test into a folder.
 fn find_lr(flags: &str, folder: &Path) -> (Run, Outcome) {
-    let flags = format!("--device cpu --progress plain --dataset digits --eval-limit 20 --dropout 0 {flags}");
+    let flags = format!("--device cpu --progress plain --dataset subset --eval-limit 20 --dropout 0 {flags}");
     let outcome = train(&format!("{flags} --run-dir {}", folder.display()));
     (Run::at(folder.into()), outcome)
 }
@@ -276,7 +276,7 @@ fn an_interrupted_range_test_leaves_other_files_alone() {
     let file = |name: &str| folder.path().join(name);
     names.iter().for_each(|name| fs::write(file(name), "a user's file").expect("written"));
     let flags =
-        "--device cpu --mode single --dataset digits --find-lr=1e-9..1e-8 --find-lr-steps 1000000 --run-dir";
+        "--device cpu --mode single --dataset subset --find-lr=1e-9..1e-8 --find-lr-steps 1000000 --run-dir";
     let args: Vec<&str> = flags.split_whitespace().chain(folder.path().to_str()).collect();
     let child = common::command(&common::mnist(), &args).spawn().expect("the program was built");
     // Its start needs less processor time.

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1 \
+const RUN: &str = "--dataset subset --train-limit 256 --eval-limit 20 --max-steps 3 --batch-size 16 --threads 1 \
                    --device cpu --progress plain";
 
 fn free_port() -> u16 {

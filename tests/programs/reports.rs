@@ -3,7 +3,7 @@
 use crate::common::{self, Outcome, Run, command, finish, program, trained};
 use std::{fs, path::Path};
 
-const RUN: &str = "--dataset digits --train-limit 128 --eval-limit 101 --batch-size 16 --threads 1";
+const RUN: &str = "--dataset subset --train-limit 128 --eval-limit 101 --batch-size 16 --threads 1";
 
 fn burn_ddp(args: &[&str]) -> Outcome {
     finish(command(&program(), args).spawn().expect("the program was built"))

@@ -10,7 +10,7 @@ use crate::common::{
 use std::{fs, path::Path};
 
 const RUN: &str =
-    "--dataset digits --train-limit 960 --eval-limit 20 --batch-size 16 --threads 1 --save-every 5";
+    "--dataset subset --train-limit 960 --eval-limit 20 --batch-size 16 --threads 1 --save-every 5";
 
 /// The process of `rank` in the job with this marker.
 fn rank_of(marker: &str, rank: usize) -> Option<u32> {

@@ -4,7 +4,7 @@ use crate::common::{self, assert_close, train, trained};
 
 /// Steps of 64 images, the same for all flags.
 const SMALL: &str =
-    "--dataset digits --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02";
+    "--dataset subset --train-limit 640 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02";
 
 #[test]
 fn accumulating_four_batches_of_16_equals_a_batch_of_64() {
@@ -24,7 +24,7 @@ fn accumulating_four_batches_of_16_equals_a_batch_of_64() {
 fn the_last_step_of_an_epoch_has_the_remaining_batches_on_uneven_ranks() {
     // 500 samples: 11 batches of 48 over 3 ranks, the last one short and uneven; 3 steps of 4, 4 and 3.
     let flags =
-        "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02 --epochs 2";
+        "--dataset subset --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --lr 0.02 --epochs 2";
     let three = trained(&format!("{flags} --nproc-per-node 3 --batch-size 16 --grad-accum-steps 4"));
     let one = trained(&format!("{flags} --mode single --batch-size 48 --grad-accum-steps 4"));
     assert_eq!(three.losses().len(), 6);

@@ -7,14 +7,14 @@ use crate::common::{
 };
 use rand_mt::Mt;
 
-/// A small run on generated digits, fast enough to repeat.
-const SMALL: &str = "--dataset digits --train-limit 480 --eval-limit 101 --max-steps 12";
+/// A small run on images of MNIST, fast enough to repeat.
+const SMALL: &str = "--dataset subset --train-limit 480 --eval-limit 101 --max-steps 12";
 
 #[test]
 fn two_ranks_write_a_complete_run_folder() {
     let run = trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 16 --lr 0.02"));
     let summary = run.summary();
-    for (key, wanted) in [("mode", "ddp"), ("device", "cpu"), ("dataset", "digits")] {
+    for (key, wanted) in [("mode", "ddp"), ("device", "cpu"), ("dataset", "subset")] {
         assert_eq!(summary[key], wanted, "{summary:#}");
     }
     for (key, wanted) in [("world_size", 2), ("epochs", 1), ("steps", 12)] {
@@ -42,7 +42,7 @@ fn equal_configurations_give_bit_identical_runs() {
 #[test]
 fn every_world_size_follows_the_same_trajectory() {
     // 500 samples at a global batch of 48: the last global batch is short, and uneven over ranks.
-    let flags = "--dataset digits --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --epochs 2";
+    let flags = "--dataset subset --train-limit 500 --eval-limit 50 --dropout 0 --scale-lr none --epochs 2";
     let run =
         |world: usize| trained(&format!("{flags} --nproc-per-node {world} --batch-size {}", 48 / world));
     let one = run(1);
@@ -58,7 +58,7 @@ fn every_world_size_follows_the_same_trajectory() {
 #[test]
 fn replicas_in_one_process_train_like_one_device() {
     // The last batch has 3 samples, for 4 replicas.
-    let flags = "--dataset digits --train-limit 35 --eval-limit 50 --dropout 0 --batch-size 16 --epochs 2";
+    let flags = "--dataset subset --train-limit 35 --eval-limit 50 --dropout 0 --batch-size 16 --epochs 2";
     let one = trained(&format!("{flags} --mode single"));
     for more in [
         "cpu:0,cpu:1",
@@ -84,7 +84,7 @@ fn every_test_image_counts_once() {
 #[test]
 fn more_ranks_than_samples_finish() {
     let run = trained(
-        "--dataset digits --train-limit 5 --eval-limit 2 --nproc-per-node 3 --batch-size 1 --epochs 2",
+        "--dataset subset --train-limit 5 --eval-limit 2 --nproc-per-node 3 --batch-size 1 --epochs 2",
     );
     assert_eq!(run.losses().len(), 4);
     assert!(run.losses().iter().all(|loss| loss.is_finite()));
@@ -92,7 +92,7 @@ fn more_ranks_than_samples_finish() {
 
 #[test]
 fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
-    let flags = "--train-limit 320 --eval-limit 10 --dataset digits --batch-size 16 --nproc-per-node 2";
+    let flags = "--train-limit 320 --eval-limit 10 --dataset subset --batch-size 16 --nproc-per-node 2";
     let run = trained(&format!("{flags} --lr 0.01 --warmup-epochs 0.5"));
     let lr = run.column("steps.csv", "lr");
     assert_eq!(lr.len(), 10);
@@ -105,7 +105,7 @@ fn warm_up_rises_from_the_base_rate_to_the_scaled_one() {
 fn warm_up_starts_at_a_fraction_of_an_unscaled_rate_too() {
     let rates = |flags: &str| {
         let flags = format!("{flags} --lr 0.04 --warmup-epochs 0.5 --batch-size 16");
-        let flags = format!("--dataset digits --train-limit 128 --eval-limit 10 {flags}");
+        let flags = format!("--dataset subset --train-limit 128 --eval-limit 10 {flags}");
         let run = trained(&flags);
         (run.column("steps.csv", "lr"), run.json("config.json")["warmup_start_factor"].clone())
     };
@@ -127,7 +127,7 @@ fn warm_up_starts_at_a_fraction_of_an_unscaled_rate_too() {
 #[test]
 fn a_run_that_ends_before_its_warm_up_prints_a_warning() {
     let flags =
-        "--device cpu --progress plain --dataset digits --train-limit 64 --eval-limit 10 --batch-size 16";
+        "--device cpu --progress plain --dataset subset --train-limit 64 --eval-limit 10 --batch-size 16";
     let run = |flags: &str| {
         let folder = tempfile::tempdir().expect("temporary folder");
         train(&format!("{flags} --run-dir {}/run", folder.path().display())).succeeded()
@@ -205,7 +205,7 @@ fn the_synchronised_batch_norm_network_follows_pytorch_at_every_world_size() {
 fn synchronised_batch_norm_follows_one_trajectory_with_uneven_batches() {
     // At a global batch of 12, the last step of each epoch has 5 samples or 1, so that ranks may have none.
     for samples in [29, 25] {
-        let flags = format!("--sync-bn --dataset digits --train-limit {samples} --eval-limit 50 --epochs 4");
+        let flags = format!("--sync-bn --dataset subset --train-limit {samples} --eval-limit 50 --epochs 4");
         let run = |world: usize| {
             let batch = 12 / world;
             let flags = format!("{flags} --nproc-per-node {world} --batch-size {batch}");

@@ -3,7 +3,7 @@
 use crate::common::{Run, assert_close, train, trained};
 use std::fs;
 
-const RUN: &str = "--dataset digits --train-limit 200 --eval-limit 50 --dropout 0 --scale-lr none --threads 1
+const RUN: &str = "--dataset subset --train-limit 200 --eval-limit 50 --dropout 0 --scale-lr none --threads 1
     --valid-split 0.2";
 
 /// A column of `epochs.csv`, as text.

@@ -18,7 +18,7 @@ const DEVICE: &str = if cfg!(feature = "vulkan") { "vulkan" } else { "wgpu" };
 
 /// A short run, because a software driver is slow.
 const SMALL: &str =
-    "--dataset digits --train-limit 160 --eval-limit 20 --max-steps 8 --dropout 0 --scale-lr none
+    "--dataset subset --train-limit 160 --eval-limit 20 --max-steps 8 --dropout 0 --scale-lr none
     --lr 0.01 --progress plain";
 
 /// Limits autotuning to one measurement per kernel, because it takes minutes on a software driver.

@@ -18,7 +18,7 @@ use mnist::data::{DatasetKind, Images, Request, prepare};
 /// Flags of the data set.
 #[derive(Args)]
 pub struct DataArgs {
-    /// Dataset; auto is MNIST if it is found or can be downloaded, else generated digits
+    /// Dataset; auto is MNIST if it is found or can be downloaded, else a subset of it
     #[arg(long, value_enum, default_value_t = DatasetKind::Auto)]
     dataset: DatasetKind,
     /// Limit on training images: the first N

@@ -16,7 +16,7 @@ pub struct MnistArgs {
     #[command(flatten)]
     pub trainer: TrainerArgs,
 
-    /// Dataset; auto is MNIST if it is found or can be downloaded, else generated digits
+    /// Dataset; auto is MNIST if it is found or can be downloaded, else a subset of it
     #[arg(
         long, value_enum, default_value_t = DatasetKind::Auto, hide_short_help = true, help_heading = "Data"
     )]

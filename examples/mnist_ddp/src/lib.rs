@@ -1,4 +1,4 @@
-//! The MNIST example: pytorch/examples' network, MNIST or generated digits, augmentation, recipes, and prediction of
+//! The MNIST example: pytorch/examples' network, MNIST or a subset of it, augmentation, recipes, and prediction of
 //! handwritten digits.
 
 pub mod args;

@@ -71,7 +71,6 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
         data_dir: args.data_dir.clone(),
-        seed: args.trainer.seed,
         download: context.environment().is_local_main(),
         progress: context.is_main(),
     };

@@ -7,7 +7,7 @@ use super::{
 use std::fs;
 
 /// Few images, so that a run takes a second.
-const FEW: &str = "device = \"cpu\"\nprogress = \"plain\"\ndataset = \"digits\"\ntrain-limit = 96\n\
+const FEW: &str = "device = \"cpu\"\nprogress = \"plain\"\ndataset = \"subset\"\ntrain-limit = 96\n\
                    eval_limit = 20\nbatch-size = 8\nlr = 0.02\n";
 
 #[test]

@@ -174,7 +174,7 @@ fn drawn_by_another_program(folder: &Path) -> Vec<String> {
 
 #[test]
 fn images_without_a_digit_are_named_and_the_others_classified() {
-    let run = trained("--dataset digits --mode single --train-limit 8 --eval-limit 10 --max-steps 1");
+    let run = trained("--dataset subset --mode single --train-limit 8 --eval-limit 10 --max-steps 1");
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = |name: &str| folder.path().join(name);
     png(&path("empty.png"), 40, 1, &[200; 40 * 30]);

@@ -11,7 +11,7 @@ use mnist::{
 };
 use std::{fs, path::Path, process::Command};
 
-const FLAGS: &str = "--dataset digits --mode single --train-limit 160 --eval-limit 20 --batch-size 16";
+const FLAGS: &str = "--dataset subset --mode single --train-limit 160 --eval-limit 20 --batch-size 16";
 /// Number of images for the comparison of logits.
 const COUNT: usize = 16;
 
@@ -54,7 +54,7 @@ torch.save(net.double().state_dict(), folder + "/double.pt")
 
 /// The normalised images for the comparison of logits, in rows of [`PIXELS`].
 fn images() -> Vec<f32> {
-    let test = Dataset::digits(0, COUNT, 5).test;
+    let test = Dataset::subset([Some(1), Some(COUNT)]).expect("the subset").test;
     test.pixels().iter().map(|pixel| normalise(f32::from(*pixel))).collect()
 }
 

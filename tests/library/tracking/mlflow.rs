@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 /// 8 steps per epoch with two ranks.
-const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1 \
+const RUN: &str = "--dataset subset --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1 \
                    --device cpu --nproc-per-node 2 --progress plain";
 
 /// Trains with the flags [`RUN`] into the folder `run` of `folder`, with variables in the environment.
@@ -85,7 +85,7 @@ fn a_run_arrives_as_in_its_tables() {
     }
 
     let params: BTreeMap<String, String> = server.params().into_iter().collect();
-    for (name, value) in [("lr", "0.05"), ("epochs", "2.0"), ("world_size", "2"), ("dataset", "digits")] {
+    for (name, value) in [("lr", "0.05"), ("epochs", "2.0"), ("world_size", "2"), ("dataset", "subset")] {
         assert_eq!(
             params.get(name).map(|v| v.trim_end_matches(".0")),
             Some(value.trim_end_matches(".0")),

@@ -8,7 +8,7 @@ use crate::common::{
 use std::path::{Path, PathBuf};
 
 /// 8 steps per epoch with two ranks.
-const RUN: &str = "--dataset digits --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1";
+const RUN: &str = "--dataset subset --train-limit 256 --eval-limit 50 --batch-size 16 --threads 1";
 
 /// The scalars that a run writes, with table and column.
 const SCALARS: [(&str, &str, &str); 5] = [

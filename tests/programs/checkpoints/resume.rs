@@ -104,7 +104,7 @@ fn without_a_checkpoint_a_run_starts_with_a_notice() {
 #[test]
 fn the_newest_and_the_best_checkpoints_are_kept() {
     let flags =
-        "--dataset digits --train-limit 64 --eval-limit 20 --mode single --batch-size 8 --save-every 1";
+        "--dataset subset --train-limit 64 --eval-limit 20 --mode single --batch-size 8 --save-every 1";
     let run = trained(&format!("{flags} --keep-last 3 --epochs 2 --lr 0.01"));
     let folder = run.path.join("checkpoints");
     let best = fs::read_link(folder.join("best")).expect("a link");
@@ -127,7 +127,7 @@ fn the_newest_and_the_best_checkpoints_are_kept() {
 #[test]
 fn training_stops_early_on_all_ranks_and_stays_stopped() {
     // Without learning, no epoch is better than the first.
-    let flags = "--dataset digits --train-limit 32 --eval-limit 20 --epochs 9 --lr 0 --early-stop 2";
+    let flags = "--dataset subset --train-limit 32 --eval-limit 20 --epochs 9 --lr 0 --early-stop 2";
     let run = trained(&format!("{flags} --nproc-per-node 2 --batch-size 8 --monitor accuracy"));
     assert_eq!(run.column("epochs.csv", "epoch"), [1., 2., 3.]);
     let flags = format!("{flags} --nproc-per-node 2 --batch-size 8 --monitor accuracy --device cpu");
@@ -141,7 +141,7 @@ fn training_stops_early_on_all_ranks_and_stays_stopped() {
 #[test]
 fn matching_weights_of_another_network_are_loaded() {
     let flags =
-        "--dataset digits --train-limit 32 --eval-limit 20 --mode single --batch-size 8 --max-steps 1";
+        "--dataset subset --train-limit 32 --eval-limit 20 --mode single --batch-size 8 --max-steps 1";
     let plain = trained(&format!("{flags} --dropout 0"));
     let from = format!("--init-from {}", plain.path.join("model.bpk").display());
     let args = format!("--device cpu {flags} --batch-norm {from}");
@@ -163,6 +163,6 @@ fn matching_weights_of_another_network_are_loaded() {
 fn resuming_with_a_different_configuration_is_rejected() {
     finish(crate::common::command(&mnist(), &["--resume"]).spawn().expect("built"))
         .failed_with(&["--run-dir"]);
-    train("--device cpu --dataset digits --train-limit 9 --mode single --resume /nowhere/at/all")
+    train("--device cpu --dataset subset --train-limit 9 --mode single --resume /nowhere/at/all")
         .failed_with(&["/nowhere/at/all", "no such folder"]);
 }

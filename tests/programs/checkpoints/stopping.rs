@@ -4,7 +4,7 @@ use super::SMALL;
 use crate::common::{Run, command, finish, mnist, processes_with, trained};
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Child,
     thread,
     time::{Duration, Instant},
@@ -85,12 +85,29 @@ fn a_signal_stops_all_ranks_after_the_same_step() {
     }
 }
 
+/// Writes `count` blank images in MNIST's format, more than the subset has.
+fn blank_images(folder: &Path, count: u32) -> PathBuf {
+    let data = folder.join("data");
+    fs::create_dir(&data).expect("a folder");
+    for split in ["train", "t10k"] {
+        for (kind, dimensions) in [("images-idx3", &[count, 28, 28][..]), ("labels-idx1", &[count][..])] {
+            let magic = 0x0800 + dimensions.len() as u32;
+            let header = [&[magic], dimensions].concat().into_iter().flat_map(u32::to_be_bytes);
+            let items = vec![0; dimensions.iter().product::<u32>() as usize];
+            let file = header.chain(items).collect::<Vec<u8>>();
+            fs::write(data.join(format!("{split}-{kind}-ubyte")), file).expect("written");
+        }
+    }
+    data
+}
+
 #[test]
 fn a_second_signal_ends_a_run_at_once() {
     for (name, flags) in [("twice-1", "--nproc-per-node 2"), ("twice-2", "--mode single")] {
         let folder = tempfile::tempdir().expect("temporary folder");
+        let data = blank_images(folder.path(), 20_000);
         // One step takes minutes.
-        let flags = format!("--dataset digits --train-limit 20000 --eval-limit 20 {flags}");
+        let flags = format!("--data-dir {} --eval-limit 20 {flags}", data.display());
         let path = folder.path().join("run");
         let args = format!("--device cpu --batch-size 10000 {flags} --run-dir {}", path.display());
         let args: Vec<&str> = args.split_whitespace().collect();

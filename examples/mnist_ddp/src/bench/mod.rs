@@ -5,7 +5,12 @@ mod overlap;
 mod step;
 mod wrapper;
 
+use crate::{
+    batch::{ImageDataset, Sample},
+    data::Dataset,
+};
 use anyhow::Result;
+use burn::data::dataset::{self, DatasetError};
 use clap::Subcommand;
 use std::process::ExitCode;
 
@@ -29,5 +34,27 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
         Bench::Overlap(bench) => overlap::run(bench),
         Bench::Step(bench) => step::run(bench),
         Bench::Wrapper(bench) => wrapper::run(bench),
+    }
+}
+
+/// Images of MNIST, repeated so that one epoch has as many as a benchmark needs.
+struct Repeated {
+    images: ImageDataset,
+    count: usize,
+}
+
+impl Repeated {
+    fn new(count: usize) -> Result<Self> {
+        Ok(Self { images: ImageDataset(Dataset::subset([None, Some(1)])?.train), count })
+    }
+}
+
+impl dataset::Dataset<Sample> for Repeated {
+    fn get(&self, index: usize) -> Result<Sample, DatasetError> {
+        self.images.get(index % self.images.len())
+    }
+
+    fn len(&self) -> usize {
+        self.count
     }
 }

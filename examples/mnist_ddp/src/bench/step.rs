@@ -1,9 +1,8 @@
 //! `mnist_ddp bench step`: time of a training step by stage, on one or more ranks.
 
-use super::operations;
+use super::{Repeated, operations};
 use crate::{
-    batch::{ImageDataset, MnistBatch, Normaliser},
-    data::Dataset,
+    batch::{MnistBatch, Normaliser},
     model::{Net, NetConfig},
     sgd::sgd,
 };
@@ -137,8 +136,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let mut reducer = Reducer::new(&net, group, ReducerOptions::default())?;
     let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
-    let images = ImageDataset(Dataset::digits(samples, 0, 1).train);
-    let loader = ShardedLoader::builder(images, Normaliser).batch_size(bench.batch).shuffle(1).build(world);
+    let loader = ShardedLoader::builder(Repeated::new(samples)?, Normaliser).batch_size(bench.batch).shuffle(1).build(world);
     let mut shares = loader.epoch(1, 0, &device);
 
     let mut times: [Vec<f64>; 7] = Default::default();

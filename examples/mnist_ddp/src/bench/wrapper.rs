@@ -1,8 +1,8 @@
 //! `mnist_ddp bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
 
+use super::Repeated;
 use crate::{
-    batch::{ImageDataset, MnistBatch, Normaliser, Sample},
-    data::Dataset,
+    batch::{MnistBatch, Normaliser, Sample},
     model::{Net, NetConfig},
     sgd::sgd,
 };
@@ -53,7 +53,7 @@ const ALONE: World = World { rank: 0, size: 1 };
 pub fn run(bench: &Wrapper) -> Result<ExitCode> {
     use_threads(bench.threads)?;
     let device = Device::flex().autodiff();
-    let images = Arc::new(ImageDataset(Dataset::digits(bench.batch_size * (bench.steps + 1), 0, 1).train));
+    let images = Arc::new(Repeated::new(bench.batch_size * (bench.steps + 1))?);
     let net = NetConfig { batch_norm: false, dropout: [0.25, 0.5], ..NetConfig::default() }.init(&device);
     let loader = || {
         let loader = ShardedLoader::builder(images.clone(), Normaliser)
@@ -141,8 +141,7 @@ fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Re
 fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
     let clock = Arc::new(Clock::start());
     let test = {
-        let images = ImageDataset(Dataset::digits(1, 1, 1).test);
-        Arc::new(ShardedLoader::builder(images, Normaliser).build(ALONE))
+        Arc::new(ShardedLoader::builder(Repeated::new(1)?, Normaliser).build(ALONE))
     };
     let ddp = DdpStrategy::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())

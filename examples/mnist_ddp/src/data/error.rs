@@ -10,18 +10,18 @@ pub enum DataError {
     /// MNIST was requested and is not available.
     #[error(
         "MNIST was not found; tried {}.\nName the folder of its four files (train-images-idx3-ubyte.gz and so on) \
-         with --data-dir or MNIST_DIR, or train on generated digits with --dataset digits",
+         with --data-dir or MNIST_DIR, or train on a subset with --dataset subset",
         tried.join("; ")
     )]
     NotFound { tried: Vec<String> },
     /// A folder that the user named, or a download, is incomplete.
     #[error("{what} {}: {missing}; it must hold the four files of MNIST, plain or as .gz", folder.display())]
     Incomplete { what: &'static str, folder: PathBuf, missing: String },
-    /// A folder was given for generated digits, which do not read one.
-    #[error("--dataset digits reads no files: leave out --data-dir {} or use --dataset mnist", .0.display())]
+    /// A folder was given for the subset, which is in the program.
+    #[error("--dataset subset reads no files: leave out --data-dir {} or use --dataset mnist", .0.display())]
     UnusedFolder(PathBuf),
     /// An unknown name of a data set.
-    #[error("unknown data set {0:?}: use auto, mnist or digits")]
+    #[error("unknown data set {0:?}: use auto, mnist or subset")]
     UnknownKind(String),
     /// `$MNIST_MIRROR` is not an address.
     #[error("MNIST_MIRROR={0:?} must be an address that begins with http:// or https://")]

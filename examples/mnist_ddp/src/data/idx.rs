@@ -21,8 +21,20 @@ const RESERVE: u64 = 64 << 20;
 
 /// Reads a file of images and the file of their labels, each plain or gzipped.
 pub fn read(images: &Path, labels: &Path) -> Result<Images, DataError> {
-    let pixels = Idx::open(images)?.images()?;
-    let classes = Idx::open(labels)?.labels()?;
+    let open = |path| {
+        let file = File::open(path).map_err(DataError::io("open", path))?;
+        Ok(BufReader::with_capacity(1 << 16, file))
+    };
+    decode((images, open(images)?), (labels, open(labels)?))
+}
+
+/// Decodes images and their labels, each plain or gzipped. The paths are for errors.
+pub fn decode<'a, R: BufRead + 'a>(
+    (images, pixels): (&'a Path, R),
+    (labels, classes): (&'a Path, R),
+) -> Result<Images, DataError> {
+    let pixels = Idx::new(images, pixels)?.images()?;
+    let classes = Idx::new(labels, classes)?.labels()?;
     if pixels.len() != classes.len() * PIXELS {
         return Err(DataError::Mismatch {
             images_path: images.into(),
@@ -53,17 +65,15 @@ pub enum Encoding {
 /// An IDX file being read.
 struct Idx<'a> {
     path: &'a Path,
-    reader: Box<dyn Read>,
+    reader: Box<dyn Read + 'a>,
     encoding: Encoding,
     /// Uncompressed bytes read so far.
     offset: u64,
 }
 
 impl<'a> Idx<'a> {
-    fn open(path: &'a Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(DataError::io("open", path))?;
-        let buffered = BufReader::with_capacity(1 << 16, file);
-        let (reader, encoding) = decompressed(buffered).map_err(DataError::io("read", path))?;
+    fn new(path: &'a Path, reader: impl BufRead + 'a) -> Result<Self, DataError> {
+        let (reader, encoding) = decompressed(reader).map_err(DataError::io("read", path))?;
         Ok(Idx { path, reader, encoding, offset: 0 })
     }
 

@@ -1,9 +1,8 @@
-//! The data set: MNIST from this machine or the internet, drop-ins in its format, or generated digits.
+//! The data set: MNIST from this machine or the internet, drop-ins in its format, or a subset of MNIST.
 //!
 //! On each machine one rank calls [`prepare`] with `download` set and loads the result, while the others wait at a
 //! barrier. They then call [`prepare`], which only searches. The module prints nothing but the progress bar.
 
-mod digits;
 mod download;
 mod error;
 mod idx;
@@ -11,41 +10,36 @@ mod images;
 mod locate;
 mod part;
 mod prepare;
+mod subset;
 
 pub use error::DataError;
 pub use images::{CLASSES, Images, MEAN, PIXELS, SIDE, STD, normalise};
 pub use prepare::{Prepared, load, prepare};
 
-use digits::Split;
 use sha2::{Digest, Sha256};
 use std::{fmt, path::PathBuf, str::FromStr};
-
-/// Number of generated training images, equal to MNIST's.
-pub const TRAIN_DIGITS: usize = 60_000;
-/// Number of generated test images, equal to MNIST's.
-pub const TEST_DIGITS: usize = 10_000;
 
 /// The data set to train on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum DatasetKind {
-    /// MNIST, or generated digits where it can neither be found nor downloaded
+    /// MNIST, or the subset where it can neither be found nor downloaded
     #[default]
     Auto,
     /// MNIST or a drop-in in its format
     Mnist,
-    /// Generated digits
-    Digits,
+    /// 6,000 training and 2,000 test images of MNIST, which are in the program
+    Subset,
 }
 
 impl DatasetKind {
-    const ALL: [Self; 3] = [DatasetKind::Auto, DatasetKind::Mnist, DatasetKind::Digits];
+    const ALL: [Self; 3] = [DatasetKind::Auto, DatasetKind::Mnist, DatasetKind::Subset];
 
     /// Name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             DatasetKind::Auto => "auto",
             DatasetKind::Mnist => "mnist",
-            DatasetKind::Digits => "digits",
+            DatasetKind::Subset => "subset",
         }
     }
 }
@@ -72,8 +66,6 @@ pub struct Request {
     pub kind: DatasetKind,
     /// The user's folder, which is then the only place, also for [`DatasetKind::Auto`].
     pub data_dir: Option<PathBuf>,
-    /// Seed of the generated digits.
-    pub seed: u64,
     /// Whether this rank downloads for its machine.
     pub download: bool,
     /// Whether to draw a progress bar on standard error.
@@ -87,29 +79,15 @@ pub struct Dataset {
     pub train: Images,
     /// Evaluation images.
     pub test: Images,
-    /// `"mnist"` or `"digits"`.
+    /// `"mnist"` or `"subset"`.
     pub name: &'static str,
-    /// The folder of the files, or a description of the generated digits.
+    /// The folder of the files, or that they are in the program.
     pub source: String,
     /// A line for the user if this is not the preferred data.
     pub notice: Option<String>,
 }
 
 impl Dataset {
-    /// Generates digits.
-    ///
-    /// The same seed gives the same images on every machine, and the first n images of a split do not depend on their
-    /// number.
-    pub fn digits(train: usize, test: usize, seed: u64) -> Self {
-        Dataset {
-            train: digits::generate(train, Split::Train, seed),
-            test: digits::generate(test, Split::Test, seed),
-            name: "digits",
-            source: format!("generated from seed {seed}"),
-            notice: None,
-        }
-    }
-
     /// SHA-256 over all images and labels, in hexadecimal.
     ///
     /// It must be equal on all ranks; with `auto`, machines may have different data.
@@ -139,15 +117,15 @@ mod tests {
             assert_eq!(value.get_name(), kind.name());
         }
         let error = "cifar".parse::<DatasetKind>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown data set \"cifar\": use auto, mnist or digits");
+        assert_eq!(error.to_string(), "unknown data set \"cifar\": use auto, mnist or subset");
     }
 
     #[test]
     fn different_data_sets_have_different_digests() {
-        let digits = Dataset::digits(20, 10, 1);
-        assert_eq!(digits.digest(), Dataset::digits(20, 10, 1).digest());
-        assert_ne!(digits.digest(), Dataset::digits(20, 10, 2).digest());
-        assert_ne!(digits.digest(), Dataset::digits(20, 11, 1).digest());
-        assert_eq!(digits.digest().len(), 64);
+        let digest = |train, test| Dataset::subset([Some(train), Some(test)]).unwrap().digest();
+        assert_eq!(digest(20, 10), digest(20, 10));
+        assert_ne!(digest(20, 10), digest(21, 10));
+        assert_ne!(digest(20, 10), digest(20, 11));
+        assert_eq!(digest(20, 10).len(), 64);
     }
 }

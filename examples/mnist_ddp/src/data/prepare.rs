@@ -1,7 +1,7 @@
-//! Choice of the source of images: the user's folder, `$MNIST_DIR`, the cache, the internet, or the generator.
+//! Choice of the source of images: the user's folder, `$MNIST_DIR`, the cache, the internet, or the subset.
 
 use super::{
-    DataError, Dataset, DatasetKind, Request, TEST_DIGITS, TRAIN_DIGITS,
+    DataError, Dataset, DatasetKind, Request,
     download::{self, Patience},
     idx,
     locate::{self, Places},
@@ -13,16 +13,16 @@ use std::path::PathBuf;
 pub enum Prepared {
     /// The four files: training images and labels, test images and labels.
     Files { folder: PathBuf, files: [PathBuf; 4] },
-    /// Generated digits, and the reason if MNIST was preferred.
-    Digits { seed: u64, notice: Option<String> },
+    /// The subset, and the reason if MNIST was preferred.
+    Subset { notice: Option<String> },
 }
 
 impl Prepared {
-    /// Reads or generates the images: all, or the first `limits` of training and test images.
+    /// Reads the images: all, or the first `limits` of training and test images.
     pub fn load(&self, limits: [Option<usize>; 2]) -> Result<Dataset, DataError> {
-        let [train, test] = limits.map(|limit| limit.unwrap_or(usize::MAX));
         match self {
             Prepared::Files { folder, files: [train_images, train_labels, test_images, test_labels] } => {
+                let [train, test] = limits.map(|limit| limit.unwrap_or(usize::MAX));
                 Ok(Dataset {
                     train: idx::read(train_images, train_labels)?.first(train),
                     test: idx::read(test_images, test_labels)?.first(test),
@@ -31,9 +31,8 @@ impl Prepared {
                     notice: None,
                 })
             }
-            Prepared::Digits { seed, notice } => {
-                let digits = Dataset::digits(train.min(TRAIN_DIGITS), test.min(TEST_DIGITS), *seed);
-                Ok(Dataset { notice: notice.clone(), ..digits })
+            Prepared::Subset { notice } => {
+                Ok(Dataset { notice: notice.clone(), ..Dataset::subset(limits)? })
             }
         }
     }
@@ -54,19 +53,19 @@ pub fn load(request: &Request) -> Result<Dataset, DataError> {
 
 fn prepare_in(request: &Request, places: &Places, patience: Patience) -> Result<Prepared, DataError> {
     match (request.kind, &request.data_dir) {
-        (DatasetKind::Digits, Some(folder)) => Err(DataError::UnusedFolder(folder.clone())),
-        (DatasetKind::Digits, None) => Ok(Prepared::Digits { seed: request.seed, notice: None }),
+        (DatasetKind::Subset, Some(folder)) => Err(DataError::UnusedFolder(folder.clone())),
+        (DatasetKind::Subset, None) => Ok(Prepared::Subset { notice: None }),
         (DatasetKind::Auto | DatasetKind::Mnist, Some(folder)) => match locate::find(folder) {
             Ok(files) => Ok(Prepared::Files { folder: folder.clone(), files }),
             Err(missing) => Err(DataError::Incomplete { what: "--data-dir", folder: folder.clone(), missing }),
         },
         (DatasetKind::Auto, None) => search(request, places, patience).or_else(|tried| {
             let notice = format!(
-                "NOT MNIST but generated digits: accuracies do not compare with MNIST's. Name MNIST's folder with \
-                 --data-dir or MNIST_DIR; tried {}",
+                "NOT ALL OF MNIST but 6,000 training and 2,000 test images of it: accuracies do not compare with MNIST's. \
+                 Name MNIST's folder with --data-dir or MNIST_DIR; tried {}",
                 tried.join("; ")
             );
-            Ok(Prepared::Digits { seed: request.seed, notice: Some(notice) })
+            Ok(Prepared::Subset { notice: Some(notice) })
         }),
         (DatasetKind::Mnist, None) => {
             search(request, places, patience).map_err(|tried| DataError::NotFound { tried })
@@ -99,10 +98,7 @@ fn search(request: &Request, places: &Places, patience: Patience) -> Result<Prep
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            Images, MEAN,
-            fixture::{self, Mirror},
-        },
+        super::fixture::{self, Mirror},
         *,
     };
     use std::{fs, path::Path};
@@ -118,7 +114,7 @@ mod tests {
     }
 
     fn request(kind: DatasetKind) -> Request {
-        Request { kind, seed: 5, download: true, ..Request::default() }
+        Request { kind, download: true, ..Request::default() }
     }
 
     #[test]
@@ -145,9 +141,9 @@ mod tests {
         assert_eq!((dataset.name, dataset.source), ("mnist", own.display().to_string()));
         assert_eq!((dataset.train.len(), dataset.test.len()), (fixture::TRAIN, fixture::TEST));
 
-        let request = Request { kind: DatasetKind::Digits, ..request };
+        let request = Request { kind: DatasetKind::Subset, ..request };
         let error = prepare_in(&request, &places, Patience::default()).unwrap_err().to_string();
-        assert!(error.starts_with("--dataset digits reads no files"), "{error}");
+        assert!(error.starts_with("--dataset subset reads no files"), "{error}");
     }
 
     #[test]
@@ -159,7 +155,7 @@ mod tests {
         let found = |places: &Places, request: &Request| {
             let Prepared::Files { folder, .. } = prepare_in(request, places, Patience::default()).unwrap()
             else {
-                panic!("generated digits")
+                panic!("the subset")
             };
             folder
         };
@@ -180,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn without_internet_auto_generates_digits_and_mnist_lists_the_attempts() {
+    fn without_internet_auto_takes_the_subset_and_mnist_lists_the_attempts() {
         let folder = tempfile::tempdir().unwrap();
         let mut places = places(folder.path(), &[]);
         // No process listens on a port that was just released.
@@ -188,8 +184,8 @@ mod tests {
         places.mirrors = vec![format!("http://127.0.0.1:{port}/")];
         places.mnist_dir = Some(folder.path().join("variable"));
         let prepared = prepare_in(&request(DatasetKind::Auto), &places, Patience::default()).unwrap();
-        let Prepared::Digits { seed: 5, notice: Some(notice) } = prepared else { panic!("{prepared:?}") };
-        assert!(notice.starts_with("NOT MNIST but generated digits") && !notice.contains('\n'), "{notice}");
+        let Prepared::Subset { notice: Some(notice) } = prepared else { panic!("{prepared:?}") };
+        assert!(notice.starts_with("NOT ALL OF MNIST ") && !notice.contains('\n'), "{notice}");
 
         let error =
             prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap_err().to_string();
@@ -197,7 +193,7 @@ mod tests {
         let cache = folder.path().join("cache").display().to_string();
         let url = format!("http://127.0.0.1:{port}/train-images-idx3-ubyte.gz");
         for part in
-            ["MNIST_DIR", "variable: there is no such folder", &cache, &url, "--data-dir", "--dataset digits"]
+            ["MNIST_DIR", "variable: there is no such folder", &cache, &url, "--data-dir", "--dataset subset"]
         {
             assert!(error.contains(part), "{part} is not in: {error}");
         }
@@ -209,19 +205,5 @@ mod tests {
         let error =
             prepare_in(&request(DatasetKind::Mnist), &places, Patience::default()).unwrap_err().to_string();
         assert!(error.contains("for want of a home folder"), "{error}");
-    }
-
-    #[test]
-    fn the_first_images_of_mnist() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/mnist");
-        let dataset = load(&Request { data_dir: Some(folder), ..Request::default() }).unwrap();
-        assert_eq!((dataset.train.len(), dataset.test.len()), (6000, 2000));
-        assert_eq!(dataset.train.labels()[..10], [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]);
-        assert_eq!(dataset.test.labels()[..10], [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]);
-        let sum = |images: &Images| images.pixels().iter().map(|&pixel| u64::from(pixel)).sum::<u64>();
-        assert_eq!((sum(&dataset.train), sum(&dataset.test)), (157_703_741, 48_335_026));
-        // The constant refers to all 60,000 images.
-        let mean = sum(&dataset.train) as f64 / 255.0 / dataset.train.pixels().len() as f64;
-        assert!((mean - f64::from(MEAN)).abs() < 1e-3, "{mean}");
     }
 }
