@@ -12,7 +12,6 @@ use burn_ddp::{config::config_file, process::exit};
 use clap::{Parser, Subcommand};
 use mnist::{
     args::MnistArgs,
-    bench::{self, Bench},
     predict::{self, PredictArgs},
     train,
     weights::{self, WeightsCommand},
@@ -43,9 +42,6 @@ enum Command {
     /// Export weights for other programs
     #[command(subcommand)]
     Weights(WeightsCommand),
-    /// Measure training of the MNIST network
-    #[command(subcommand)]
-    Bench(Bench),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +50,5 @@ fn main() -> ExitCode {
         None => train::run(&cli.train),
         Some(Command::Predict(args)) => predict::run(&args),
         Some(Command::Weights(command)) => weights::run(&command),
-        Some(Command::Bench(bench)) => bench::run(&bench),
     }))
 }

@@ -82,7 +82,7 @@ fn without_cargo(line: &str) -> Option<String> {
     let name = ["--example ", "--bin "].iter().find_map(|kind| target.trim().strip_prefix(kind));
     let exe = name.map_or_else(program, |name| example(name.trim()));
     // Subcommands and the other examples do not have these flags.
-    let subcommand = ["predict", "weights", "bench"].iter().any(|name| args.trim_start().starts_with(name));
+    let subcommand = ["predict", "weights"].iter().any(|name| args.trim_start().starts_with(name));
     let trains = target.contains("mnist_ddp") && !subcommand;
     let is_stage = ["one_device", "ddp_by_hand", "ddp"].iter().any(|stage| name == Some(stage));
     let flags = if trains {

@@ -4,7 +4,6 @@
 pub mod args;
 pub mod augment;
 pub mod batch;
-pub mod bench;
 pub mod data;
 pub mod data_parallel;
 pub mod misclassified;

@@ -1,11 +1,6 @@
-//! `mnist_ddp bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
+//! `mnist_bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
 
-use super::Repeated;
-use crate::{
-    batch::{MnistBatch, Normaliser, Sample},
-    model::{Net, NetConfig},
-    sgd::sgd,
-};
+use crate::Repeated;
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use burn::train::{
@@ -24,6 +19,11 @@ use collective::{
     lr::WarmupLr,
     metric::GlobalAccuracy,
     strategy::{DdpStrategy, NoopRenderer, Observer, StepReport, collective_error},
+};
+use mnist::{
+    batch::{MnistBatch, Normaliser, Sample},
+    model::{Net, NetConfig},
+    sgd::sgd,
 };
 use std::{
     process::ExitCode,

@@ -1,9 +1,5 @@
-//! `mnist_ddp bench overlap`: the training step over an artificially slow link, with and without overlap.
+//! `mnist_bench overlap`: the training step over an artificially slow link, with and without overlap.
 
-use crate::{
-    batch::MnistBatch,
-    model::{Net, NetConfig},
-};
 use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
@@ -18,6 +14,10 @@ use collective::{
     Options, ProcessGroup, ReduceOp, Transport,
     gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
     module_state,
+};
+use mnist::{
+    batch::MnistBatch,
+    model::{Net, NetConfig},
 };
 use serde::Serialize;
 use std::{

@@ -1,11 +1,6 @@
-//! `mnist_ddp bench step`: time of a training step by stage, on one or more ranks.
+//! `mnist_bench step`: time of a training step by stage, on one or more ranks.
 
-use super::{Repeated, operations};
-use crate::{
-    batch::{MnistBatch, Normaliser},
-    model::{Net, NetConfig},
-    sgd::sgd,
-};
+use crate::{Repeated, operations};
 use anyhow::{Context, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
@@ -23,6 +18,11 @@ use collective::{
     loader::{DistributedLoader, ShardedLoader},
     module_state,
     sync_batch_norm::convert_sync_batch_norm,
+};
+use mnist::{
+    batch::{MnistBatch, Normaliser},
+    model::{Net, NetConfig},
+    sgd::sgd,
 };
 use serde::Serialize;
 use std::{process::ExitCode, time::Duration};
