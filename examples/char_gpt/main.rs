@@ -8,11 +8,9 @@
 //! cargo run --example char_gpt -- export runs/… gpt.safetensors   # weights for PyTorch
 //! ```
 
-use burn_ddp::{config::config_file, process::exit};
+use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
 use char_gpt::{
-    args::GptArgs,
-    export::{self, ExportArgs},
-    generate, train,
+    args::GptArgs, generate, run::TrainedGpt, train,
 };
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -42,7 +40,7 @@ enum Command {
 
 fn main() -> ExitCode {
     exit::report(config_file::parse::<Cli>().and_then(|cli| match (cli.command, &cli.train.generate) {
-        (Some(Command::Export(args)), _) => export::run(&args),
+        (Some(Command::Export(args)), _) => args.run(|from| Ok(TrainedGpt::open(from)?.net)),
         (None, Some(prompt)) => generate::run(&cli.train, prompt),
         (None, None) => train::run(&cli.train),
     }))

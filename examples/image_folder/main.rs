@@ -8,11 +8,11 @@
 //! cargo run --example image_folder -- export runs/… resnet.safetensors    # weights for PyTorch
 //! ```
 
-use burn_ddp::{config::config_file, process::exit};
+use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
 use clap::{Parser, Subcommand};
 use image_folder::{
     args::ImageArgs,
-    export::{self, ExportArgs},
+    run,
     shapes::{self, ShapesArgs},
     train,
 };
@@ -45,7 +45,7 @@ enum Command {
 
 fn main() -> ExitCode {
     exit::report(config_file::parse::<Cli>().and_then(|cli| match cli.command {
-        Some(Command::Export(args)) => export::run(&args),
+        Some(Command::Export(args)) => args.run(run::open),
         Some(Command::Shapes(args)) => shapes::run(&args),
         None => train::run(&cli.train),
     }))

@@ -8,13 +8,13 @@
 //! torchrun --nproc-per-node 4 target/debug/examples/mnist_ddp  # ranks started by torchrun
 //! ```
 
-use burn_ddp::{config::config_file, process::exit};
+use burn::tensor::Device;
+use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
 use clap::{Parser, Subcommand};
 use mnist::{
     args::MnistArgs,
     predict::{self, PredictArgs},
-    train,
-    weights::{self, WeightsCommand},
+    train, weights,
 };
 use std::process::ExitCode;
 
@@ -44,11 +44,19 @@ enum Command {
     Weights(WeightsCommand),
 }
 
+#[derive(Subcommand)]
+enum WeightsCommand {
+    /// Export weights as safetensors with PyTorch's key names and layouts
+    Export(ExportArgs),
+}
+
 fn main() -> ExitCode {
     let cli = config_file::parse_with::<Cli>(Some(MnistArgs::RECIPE));
     exit::report(cli.and_then(|cli| match cli.command {
         None => train::run(&cli.train),
         Some(Command::Predict(args)) => predict::run(&args),
-        Some(Command::Weights(command)) => weights::run(&command),
+        Some(Command::Weights(WeightsCommand::Export(args))) => {
+            args.run(|from| weights::open(from, &Device::flex()))
+        }
     }))
 }

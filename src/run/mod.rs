@@ -4,6 +4,7 @@ pub mod checkpoint;
 pub mod confusion;
 mod epoch_table;
 mod evaluation;
+mod export;
 mod folder;
 mod learner_metrics;
 mod log;
@@ -19,5 +20,6 @@ pub mod top_k;
 pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};
+pub use export::ExportArgs;
 pub use folder::{RunFolder, recorded, timestamp};
 pub(crate) use output::Output;

@@ -71,6 +71,18 @@ pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
     Ok(Loaded { model: model.map(&mut ToF32), loaded: result.applied.len(), mismatches: mismatches(&result) })
 }
 
+/// Loads a run or file that has exactly the tensors of `model`.
+///
+/// # Errors
+/// As for [`load`], or if a tensor is missing, unused or incompatible.
+pub fn open<M: ModuleSnapshot>(model: M, path: &Path) -> Result<M> {
+    let Loaded { model, mismatches, .. } = load(model, path)?;
+    if !mismatches.is_empty() {
+        bail!("{} does not fit the network: {}", path.display(), mismatches.join("; "));
+    }
+    Ok(model)
+}
+
 impl Context {
     /// Writes a module's weights on rank 0 as [`save`] does; other ranks do nothing.
     ///

@@ -2,7 +2,6 @@
 
 pub mod args;
 pub mod batch;
-pub mod export;
 pub mod model;
 pub mod run;
 pub mod shapes;

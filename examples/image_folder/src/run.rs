@@ -1,7 +1,7 @@
 //! A run folder of this example: network and classes, from `config.json`, and weights.
 
 use crate::model::{ResNet, ResNetConfig};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use burn::tensor::Device;
 use burn_ddp::run::{recorded, weights};
 use serde::Deserialize;
@@ -20,14 +20,8 @@ struct Recorded {
 /// # Errors
 /// If `path` is not in the folder of such a run, or the weights cannot be read.
 pub fn open(path: &Path) -> Result<ResNet> {
-    let failed = || path.display().to_string();
-    let Recorded { network, class_names } = recorded(path).with_context(failed)?;
-    let net = ResNetConfig { classes: class_names.len(), ..network }.init(&Device::flex());
-    let loaded = weights::load(net, path)?;
-    match &loaded.mismatches[..] {
-        [] => Ok(loaded.model),
-        mismatches => bail!("{} does not fit its config.json: {}", failed(), mismatches.join("; ")),
-    }
+    let Recorded { network, class_names } = recorded(path).with_context(|| path.display().to_string())?;
+    weights::open(ResNetConfig { classes: class_names.len(), ..network }.init(&Device::flex()), path)
 }
 
 /// The classes of the run that contains `path`, if it is one of this example.

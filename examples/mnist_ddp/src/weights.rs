@@ -1,8 +1,4 @@
-//! Weights of the MNIST network: reading from a run or file, and export for PyTorch.
-
-mod export;
-
-pub use export::{WeightsCommand, run};
+//! Weights of the MNIST network, read from a run or file.
 
 use crate::model::{Net, NetConfig, Network};
 use anyhow::{Result, bail};
