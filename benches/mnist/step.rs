@@ -21,8 +21,7 @@ use collective::{
 };
 use mnist::{
     batch::{MnistBatch, Normaliser},
-    model::{Net, NetConfig},
-    sgd::sgd,
+    model::{Net, NetConfig, sgd},
 };
 use serde::Serialize;
 use std::{process::ExitCode, time::Duration};
@@ -136,7 +135,10 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     let mut reducer = Reducer::new(&net, group, ReducerOptions::default())?;
     let world = group.world();
     let samples = bench.batch * world.size * (bench.steps + WARM);
-    let loader = ShardedLoader::builder(Repeated::new(samples)?, Normaliser).batch_size(bench.batch).shuffle(1).build(world);
+    let loader = ShardedLoader::builder(Repeated::new(samples)?, Normaliser)
+        .batch_size(bench.batch)
+        .shuffle(1)
+        .build(world);
     let mut shares = loader.epoch(1, 0, &device);
 
     let mut times: [Vec<f64>; 7] = Default::default();

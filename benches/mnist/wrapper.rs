@@ -22,8 +22,7 @@ use collective::{
 };
 use mnist::{
     batch::{MnistBatch, Normaliser, Sample},
-    model::{Net, NetConfig},
-    sgd::sgd,
+    model::{Net, NetConfig, sgd},
 };
 use std::{
     process::ExitCode,
@@ -140,9 +139,7 @@ fn bare_loop(mut net: Net, loader: &Loader, steps: usize, device: &Device) -> Re
 /// Seconds per step of the strategy on one device.
 fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> Result<Seconds> {
     let clock = Arc::new(Clock::start());
-    let test = {
-        Arc::new(ShardedLoader::builder(Repeated::new(1)?, Normaliser).build(ALONE))
-    };
+    let test = { Arc::new(ShardedLoader::builder(Repeated::new(1)?, Normaliser).build(ALONE)) };
     let ddp = DdpStrategy::new(ProcessGroup::solo(), device, loader.clone(), test.clone())
         .with_observer(clock.clone())
         .with_max_steps(Some(steps + 1));

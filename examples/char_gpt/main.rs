@@ -9,9 +9,7 @@
 //! ```
 
 use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
-use char_gpt::{
-    args::GptArgs, generate, run::TrainedGpt, train,
-};
+use char_gpt::{args::GptArgs, generate, run::TrainedGpt, train};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 

@@ -13,8 +13,9 @@ use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
 use clap::{Parser, Subcommand};
 use mnist::{
     args::MnistArgs,
+    model::Net,
     predict::{self, PredictArgs},
-    train, weights,
+    train,
 };
 use std::process::ExitCode;
 
@@ -56,7 +57,7 @@ fn main() -> ExitCode {
         None => train::run(&cli.train),
         Some(Command::Predict(args)) => predict::run(&args),
         Some(Command::Weights(WeightsCommand::Export(args))) => {
-            args.run(|from| weights::open(from, &Device::flex()))
+            args.run(|from| Net::open(from, &Device::flex()))
         }
     }))
 }

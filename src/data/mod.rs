@@ -1,7 +1,8 @@
-//! Data sets for training programs: pictures in folders, and windows of text.
+//! Data sets for training programs: pictures in folders, windows of text, and verified downloads.
 
 mod augment;
 mod balance;
+pub mod download;
 mod exif;
 mod image_folder;
 mod picture;

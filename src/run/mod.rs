@@ -8,6 +8,7 @@ mod export;
 mod folder;
 mod learner_metrics;
 mod log;
+pub mod misclassified;
 pub mod mlflow;
 mod output;
 pub mod png;

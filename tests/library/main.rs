@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod metrics;
+mod mnist_example;
 mod own_programs;
 mod pictures_and_weights;
 mod tracking;

@@ -12,8 +12,7 @@ use std::{
 };
 
 /// A run long enough to be interrupted.
-const LONG: &str =
-    "--dataset subset --eval-limit 10 --epochs 200 --device cpu --progress plain";
+const LONG: &str = "--dataset subset --eval-limit 10 --epochs 200 --device cpu --progress plain";
 
 #[test]
 fn an_invalid_flag_is_rejected_before_anything_starts() {

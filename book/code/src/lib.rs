@@ -11,7 +11,7 @@ use burn::nn::{
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_ddp::collective::{World, sampler::DistributedSampler};
 use clap::Args;
-use mnist::data::{DatasetKind, Images, Request, prepare};
+use mnist::data::{self, DatasetKind, Images, Request};
 // ANCHOR_END: imports
 
 // ANCHOR: data
@@ -19,7 +19,7 @@ use mnist::data::{DatasetKind, Images, Request, prepare};
 #[derive(Args)]
 pub struct DataArgs {
     /// Dataset; auto is MNIST if it is found or can be downloaded, else a subset of it
-    #[arg(long, value_enum, default_value_t = DatasetKind::Auto)]
+    #[arg(long, value_enum, default_value = "auto")]
     dataset: DatasetKind,
     /// Limit on training images: the first N
     #[arg(long, value_name = "N")]
@@ -36,11 +36,12 @@ pub struct DataArgs {
 pub fn load(args: &DataArgs, download: bool) -> anyhow::Result<(Images, Images)> {
     let request = Request {
         kind: args.dataset,
+        limits: [args.train_limit, args.eval_limit],
         download,
         progress: download,
         ..Request::default()
     };
-    let data = prepare(&request)?.load([args.train_limit, args.eval_limit])?;
+    let data = data::load(&request)?;
     if let (true, Some(notice)) = (download, &data.notice) {
         eprintln!("warning: {notice}");
     }

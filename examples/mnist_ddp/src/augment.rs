@@ -3,54 +3,47 @@
 //! The transformation of an image depends only on seed, epoch and the image's index, so that neither the world size nor
 //! a resume changes it.
 
-mod on_device;
-
-pub use on_device::Mover;
-
 use crate::data::{PIXELS, SIDE};
+use burn::tensor::{Device, Int, Tensor, TensorData, ops::GridSampleOptions};
 use collective::sampler::mix;
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// Maximum augmentation of training images.
+/// The transformations with the limit that a flag without a number sets, and the largest limit.
+///
+/// `shift` is a translation in pixels along each axis, `rotate` a rotation about the centre in degrees, `zoom` an
+/// enlargement or reduction in percent, `elastic` a displacement of the corners of 7 × 7 squares in pixels: a coarse
+/// form of Simard et al. 2003, "Best practices for convolutional neural networks applied to visual document analysis",
+/// section 2.
+const TRANSFORMS: [(&str, f32, f32); 4] = [
+    ("shift", 2.0, SIDE as f32),
+    ("rotate", 10.0, 180.0),
+    ("zoom", 10.0, 90.0),
+    ("elastic", 2.0, SIDE as f32),
+];
+
+/// Limits of the [`TRANSFORMS`]; 0 disables one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Augment {
-    /// Translation in pixels along each axis.
-    pub shift: f32,
-    /// Rotation about the centre in degrees, in either direction.
-    pub rotate: f32,
-    /// Enlargement or reduction in percent.
-    pub zoom: f32,
-    /// Elastic distortion: displacement of the corners of 7 × 7 squares in pixels.
-    ///
-    /// A coarse form of Simard et al. 2003, "Best practices for convolutional neural networks applied to visual
-    /// document analysis", section 2.
-    pub elastic: f32,
-}
+pub struct Augment([f32; 4]);
 
 /// Displacements of the corners of an image's squares, in pixels across and down.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Bend([[[f32; 2]; Bend::CORNERS]; Bend::CORNERS]);
+type Bend = [[[f32; 2]; CORNERS]; CORNERS];
+/// Side of a square in pixels.
+const SQUARE: usize = 7;
+const CORNERS: usize = SIDE / SQUARE + 1;
 
 /// Transformation of one image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Movement {
-    bend: Option<Bend>,
-    right: f32,
-    down: f32,
+    pub bend: Option<Bend>,
+    pub right: f32,
+    pub down: f32,
     /// Source vector of a step of one pixel to the right: (cos, sin) / zoom.
-    step: (f32, f32),
+    pub step: (f32, f32),
 }
 
 impl Augment {
-    const EXPECTED: &str =
-        "expected none, or some of shift:PIXELS, rotate:DEGREES, zoom:PERCENT, elastic:PIXELS";
-    const SHIFT: f32 = 2.0;
-    const ROTATE: f32 = 10.0;
-    const ZOOM: f32 = 10.0;
-    const ELASTIC: f32 = 2.0;
-
     /// Whether images are unchanged.
     pub fn is_none(&self) -> bool {
         *self == Augment::default()
@@ -59,54 +52,57 @@ impl Augment {
     /// The transformation of image `index` in `epoch`.
     pub fn draw(&self, seed: u64, epoch: usize, index: usize) -> Movement {
         let mut rng = ChaCha8Rng::seed_from_u64(mix(mix(seed, epoch as u64), index as u64));
+        let [shift, rotate, zoom, elastic] = self.0;
         // Always the same number of draws, so that one parameter does not change another's. The last may be omitted.
         let mut within = |limit: f32| limit * (2.0 * rng.random::<f32>() - 1.0);
-        let (right, down) = (within(self.shift), within(self.shift));
-        let (angle, zoom) = (within(self.rotate).to_radians(), 1.0 + within(self.zoom) / 100.0);
+        let (right, down) = (within(shift), within(shift));
+        let (angle, zoom) = (within(rotate).to_radians(), 1.0 + within(zoom) / 100.0);
         let step = (angle.cos() / zoom, angle.sin() / zoom);
-        let bend = (self.elastic > 0.0).then(|| {
-            let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
-            bend.0.iter_mut().flatten().flatten().for_each(|offset| *offset = within(self.elastic));
+        let bend = (elastic > 0.0).then(|| {
+            let mut bend = Bend::default();
+            bend.iter_mut().flatten().flatten().for_each(|offset| *offset = within(elastic));
             bend
         });
         Movement { bend, right, down, step }
     }
 }
 
-impl Bend {
-    /// Side of a square in pixels.
-    const SIDE: usize = 7;
-    const CORNERS: usize = SIDE / Self::SIDE + 1;
-
-    /// Displacement of a pixel, interpolated between the corners of its square.
-    fn at(&self, x: usize, y: usize) -> [f32; 2] {
-        let (column, row) = (x / Self::SIDE, y / Self::SIDE);
-        let part = |place: usize| (place % Self::SIDE) as f32 / Self::SIDE as f32;
-        let parts = (part(x), part(y));
-        [0, 1].map(|axis| blend(parts, |right, down| self.0[row + down][column + right][axis]))
-    }
-}
-
 impl Movement {
     /// The transformed image with pixels from 0 to 255, interpolated bilinearly, with background outside.
     pub fn of(&self, image: &[u8]) -> [f32; PIXELS] {
-        let centre = (SIDE as f32 - 1.0) / 2.0;
         let (cos, sin) = self.step;
         let mut moved = [0.0; PIXELS];
         for (at, pixel) in moved.iter_mut().enumerate() {
-            let bent = self.bend.map_or([0.0; 2], |bend| bend.at(at % SIDE, at / SIDE));
-            let x = (at % SIDE) as f32 - centre - self.right - bent[0];
-            let y = (at / SIDE) as f32 - centre - self.down - bent[1];
-            *pixel = between(image, cos * x + sin * y + centre, cos * y - sin * x + centre);
+            let bent = self.bend.map_or([0.0; 2], |bend| displacement(&bend, at % SIDE, at / SIDE));
+            let x = (at % SIDE) as f32 - CENTRE - self.right - bent[0];
+            let y = (at / SIDE) as f32 - CENTRE - self.down - bent[1];
+            *pixel = between(image, cos * x + sin * y + CENTRE, cos * y - sin * x + CENTRE);
         }
         moved
     }
+
+    /// Appends the parameters for [`Mover`].
+    ///
+    /// Translation right and down, cosine and sine of the step, then the displacement of each corner across and down.
+    pub fn extend_parameters(&self, parameters: &mut Vec<f32>) {
+        parameters.extend([self.right, self.down, self.step.0, self.step.1]);
+        for axis in 0..2 {
+            parameters.extend(self.bend.iter().flatten().flatten().map(|offset| offset[axis]));
+        }
+    }
+}
+
+/// Displacement of a pixel, interpolated between the corners of its square.
+fn displacement(bend: &Bend, x: usize, y: usize) -> [f32; 2] {
+    let (column, row) = (x / SQUARE, y / SQUARE);
+    let part = |place: usize| (place % SQUARE) as f32 / SQUARE as f32;
+    let parts = (part(x), part(y));
+    [0, 1].map(|axis| blend(parts, |right, down| bend[row + down][column + right][axis]))
 }
 
 /// Bilinear interpolation of the image between its pixels.
 fn between(image: &[u8], x: f32, y: f32) -> f32 {
     let (left, top) = (x.floor(), y.floor());
-    let (right, down) = (x - left, y - top);
     let pixel = |x: f32, y: f32| {
         let inside = 0.0..SIDE as f32;
         if inside.contains(&x) && inside.contains(&y) {
@@ -115,7 +111,7 @@ fn between(image: &[u8], x: f32, y: f32) -> f32 {
             0.0
         }
     };
-    blend((right, down), |right, down| pixel(left + right as f32, top + down as f32))
+    blend((x - left, y - top), |right, down| pixel(left + right as f32, top + down as f32))
 }
 
 /// Bilinear interpolation within a square; `corner(right, down)` gives its corner values.
@@ -126,41 +122,99 @@ fn blend((right, down): (f32, f32), corner: impl Fn(usize, usize) -> f32) -> f32
     row(0) * (1.0 - down) + row(1) * down
 }
 
+/// Transforms batches of images on a GPU, and keeps the tensors that all batches share.
+pub struct Mover {
+    /// Distance of each pixel from the centre, across and down, `[1, PIXELS]`.
+    from_centre: [Tensor<2>; 2],
+    /// The four corners of each pixel's square: indices, `[PIXELS]`, and weights, `[1, PIXELS]`.
+    corners: [(Tensor<1, Int>, Tensor<2>); 4],
+}
+
+/// Centre of an image, from which coordinates are measured.
+const CENTRE: f32 = (SIDE as f32 - 1.0) / 2.0;
+/// Number of parameters without the elastic distortion.
+const RIGID: usize = 4;
+
+impl Mover {
+    /// A mover for images on `device`.
+    pub fn new(device: &Device) -> Self {
+        let row = |value: &dyn Fn(usize, usize) -> f32| {
+            let values: Vec<f32> = (0..PIXELS).map(|at| value(at % SIDE, at / SIDE)).collect();
+            Tensor::<2>::from_data(TensorData::new(values, [1, PIXELS]), device)
+        };
+        let corner = |right: usize, down: usize| {
+            let number = |at: usize| (at / SIDE / SQUARE + down) * CORNERS + at % SIDE / SQUARE + right;
+            let numbers: Vec<i32> = (0..PIXELS).map(|at| number(at) as i32).collect();
+            let part = |place: usize, far: usize| {
+                let part = (place % SQUARE) as f32 / SQUARE as f32;
+                if far == 1 { part } else { 1.0 - part }
+            };
+            let weights = row(&|x, y| part(x, right) * part(y, down));
+            (Tensor::from_data(TensorData::new(numbers, [PIXELS]), device), weights)
+        };
+        Self {
+            from_centre: [row(&|x, _| x as f32 - CENTRE), row(&|_, y| y as f32 - CENTRE)],
+            corners: [corner(0, 0), corner(1, 0), corner(0, 1), corner(1, 1)],
+        }
+    }
+
+    /// Transforms the images `[n, PIXELS]` as [`Movement::of`] does.
+    ///
+    /// `parameters`, `[n, k]`, are those of [`Movement::extend_parameters`].
+    pub fn moved(&self, images: Tensor<2>, parameters: &Tensor<2>) -> Tensor<2> {
+        let [n, count] = parameters.dims();
+        let columns = |first: usize, columns: usize| parameters.clone().slice([0..n, first..first + columns]);
+        // Source coordinates of each pixel along an axis, before the rotation.
+        let shifted = |axis: usize| {
+            let place = self.from_centre[axis].clone() - columns(axis, 1);
+            if count == RIGID {
+                return place;
+            }
+            let offsets = columns(RIGID + axis * CORNERS * CORNERS, CORNERS * CORNERS);
+            let part = |(corner, weight): &(Tensor<1, Int>, Tensor<2>)| {
+                offsets.clone().select(1, corner.clone()) * weight.clone()
+            };
+            let [a, b, c, d] = self.corners.each_ref().map(part);
+            place - (a + b + c + d)
+        };
+        let ([x, y], [cos, sin]) = ([shifted(0), shifted(1)], [columns(2, 1), columns(3, 1)]);
+        let from_x = cos.clone() * x.clone() + sin.clone() * y.clone();
+        let from_y = cos * y - sin * x;
+        // From pixels to a grid sample's coordinates, -1 to 1.
+        let grid = Tensor::stack::<3>(vec![from_x, from_y], 2).div_scalar(CENTRE);
+        // The defaults are bilinear interpolation and background outside.
+        let options = GridSampleOptions::default().with_align_corners(true);
+        let moved =
+            images.reshape([n, 1, SIDE, SIDE]).grid_sample_2d(grid.reshape([n, SIDE, SIDE, 2]), options);
+        moved.reshape([n, PIXELS])
+    }
+}
+
 impl FromStr for Augment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut augment = Augment::default();
-        if text == "none" {
-            return Ok(augment);
-        }
-        for part in text.split(',') {
+        let mut limits = [0.0; 4];
+        for part in text.split(',').filter(|_| text != "none") {
             let (name, limit) =
                 part.split_once(':').map_or((part, None), |(name, limit)| (name, Some(limit)));
-            let (own, usual, most) = match name {
-                "shift" => (&mut augment.shift, Self::SHIFT, SIDE as f32),
-                "rotate" => (&mut augment.rotate, Self::ROTATE, 180.0),
-                "zoom" => (&mut augment.zoom, Self::ZOOM, 90.0),
-                "elastic" => (&mut augment.elastic, Self::ELASTIC, SIDE as f32),
-                _ => {
-                    return Err(Self::EXPECTED.into());
-                }
-            };
-            *own = limit.map_or(Ok(usual), |limit| {
+            let at = TRANSFORMS.iter().position(|transform| transform.0 == name).ok_or(
+                "expected none, or some of shift:PIXELS, rotate:DEGREES, zoom:PERCENT, elastic:PIXELS",
+            )?;
+            let (_, usual, most) = TRANSFORMS[at];
+            limits[at] = limit.map_or(Ok(usual), |limit| {
                 let limit = limit.parse().ok().filter(|limit| (0.0..=most).contains(limit));
                 limit.ok_or_else(|| format!("the limit of {name} is a number from 0 to {most}"))
             })?;
         }
-        Ok(augment)
+        Ok(Augment(limits))
     }
 }
 
 impl fmt::Display for Augment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Augment { shift, rotate, zoom, elastic } = *self;
-        let parts = [("shift", shift), ("rotate", rotate), ("zoom", zoom), ("elastic", elastic)];
-        let named = parts.iter().filter(|(_, limit)| *limit > 0.0);
-        let named: Vec<String> = named.map(|(name, limit)| format!("{name}:{limit}")).collect();
+        let named = TRANSFORMS.iter().zip(self.0).filter(|(_, limit)| *limit > 0.0);
+        let named: Vec<String> = named.map(|((name, ..), limit)| format!("{name}:{limit}")).collect();
         if named.is_empty() { f.write_str("none") } else { f.write_str(&named.join(",")) }
     }
 }
@@ -168,99 +222,5 @@ impl fmt::Display for Augment {
 impl Serialize for Augment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An image with one bright pixel.
-    fn dot(x: usize, y: usize) -> [u8; PIXELS] {
-        let mut image = [0; PIXELS];
-        image[y * SIDE + x] = 200;
-        image
-    }
-
-    fn movement(right: f32, down: f32, degrees: f32, zoom: f32) -> Movement {
-        let (sin, cos) = degrees.to_radians().sin_cos();
-        Movement { bend: None, right, down, step: (cos / zoom, sin / zoom) }
-    }
-
-    fn brightest(image: &[f32]) -> (usize, usize) {
-        let at = (0..PIXELS).max_by(|a, b| image[*a].total_cmp(&image[*b])).expect("pixels");
-        (at % SIDE, at / SIDE)
-    }
-
-    #[test]
-    fn without_movement_images_are_unchanged() {
-        let image = dot(5, 9);
-        assert_eq!(movement(0.0, 0.0, 0.0, 1.0).of(&image), image.map(f32::from));
-        let none = Augment::default().draw(1, 2, 3);
-        assert_eq!(none.of(&image), image.map(f32::from));
-    }
-
-    #[test]
-    fn movements_have_the_documented_direction() {
-        let image = dot(10, 10);
-        assert_eq!(movement(2.0, -3.0, 0.0, 1.0).of(&image), dot(12, 7).map(f32::from));
-        let half = movement(0.5, 0.0, 0.0, 1.0).of(&image);
-        assert_eq!((half[10 * SIDE + 10], half[10 * SIDE + 11]), (100.0, 100.0));
-        // A quarter turn clockwise on the screen, about (13.5, 13.5).
-        assert_eq!(brightest(&movement(0.0, 0.0, 90.0, 1.0).of(&image)), (17, 10));
-        let larger = movement(0.0, 0.0, 0.0, 1.5).of(&dot(11, 15));
-        assert!([9, 10].contains(&brightest(&larger).0) && [15, 16].contains(&brightest(&larger).1));
-        assert_eq!(movement(28.0, 0.0, 0.0, 1.0).of(&image), [0.0; PIXELS]);
-    }
-
-    #[test]
-    fn elastic_distortion_displaces_neighbouring_pixels() {
-        let mut bend = Bend([[[0.0; 2]; Bend::CORNERS]; Bend::CORNERS]);
-        bend.0[1][2] = [2.0, -1.0];
-        let bent = Movement { bend: Some(bend), ..movement(0.0, 0.0, 0.0, 1.0) };
-        assert_eq!(bend.at(14, 7), [2.0, -1.0]);
-        assert_eq!(bend.at(14 + 7, 7), [0.0, 0.0]);
-        let half = bend.at(14, 7 + 3).map(|offset| offset * 7.0 / 4.0);
-        assert!((half[0] - 2.0).abs() < 1e-6 && (half[1] + 1.0).abs() < 1e-6, "{half:?}");
-        // The corner shows the pixel that was up and to the left of it.
-        assert_eq!(bent.of(&dot(12, 8))[7 * SIDE + 14], 200.0);
-        assert_eq!(bent.of(&dot(3, 20)), dot(3, 20).map(f32::from));
-        let drawn: Augment = "elastic:3".parse().expect("good");
-        let all: Vec<f32> = (0..100)
-            .flat_map(|index| drawn.draw(1, 1, index).bend.expect("a bend").0.into_iter().flatten().flatten())
-            .collect();
-        let widest = all.iter().fold(0f32, |widest, offset| widest.max(offset.abs()));
-        assert!((2.9..=3.0).contains(&widest), "{widest}");
-    }
-
-    #[test]
-    fn draws_are_bounded_and_depend_on_seed_epoch_and_image() {
-        let augment: Augment = "shift:2,rotate:10".parse().expect("good");
-        let of = |seed, epoch, index| augment.draw(seed, epoch, index);
-        assert_eq!(of(1, 2, 3), of(1, 2, 3));
-        for other in [of(2, 2, 3), of(1, 3, 3), of(1, 2, 4), of(1, 3, 2)] {
-            assert_ne!(of(1, 2, 3), other);
-        }
-        let all: Vec<Movement> = (0..1000).map(|index| of(7, 1, index)).collect();
-        let widest =
-            |value: fn(&Movement) -> f32| all.iter().map(value).fold(0.0, |a: f32, b| a.max(b.abs()));
-        assert!((1.9..=2.0).contains(&widest(|m| m.right)) && (1.9..=2.0).contains(&widest(|m| m.down)));
-        let sine = 10f32.to_radians().sin();
-        assert!((0.97 * sine..=sine * 1.0001).contains(&widest(|m| m.step.1)));
-        let mean = all.iter().map(|m| m.right).sum::<f32>() / 1000.0;
-        assert!(mean.abs() < 0.15, "{mean}");
-    }
-
-    #[test]
-    fn augmentations_are_named_as_documented() {
-        let parsed = |text: &str| text.parse::<Augment>();
-        assert_eq!(parsed("shift,rotate"), Ok(Augment { shift: 2.0, rotate: 10.0, ..Augment::default() }));
-        assert_eq!(parsed("none"), Ok(Augment::default()));
-        for text in ["none", "shift:1", "shift:2,rotate:7.5,zoom:10", "zoom:5,elastic:1.5"] {
-            assert_eq!(parsed(text).expect(text).to_string(), text);
-        }
-        for bad in ["", "flip", "shift:-1", "shift:29", "rotate:x", "shift,,", "none,shift", "rotate:NaN"] {
-            assert!(parsed(bad).is_err(), "{bad}");
-        }
     }
 }

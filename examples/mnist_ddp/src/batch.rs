@@ -1,18 +1,18 @@
 //! Images as tensors: a Burn data set over [`Images`], and batchers for the host and for GPUs.
-
-mod on_device;
-
-pub use on_device::{DeviceBatcher, HostBatch, HostBatcher, resident_bytes};
+//!
+//! On a GPU, images are uploaded as bytes or stay in device memory, and are normalised and augmented there.
 
 use crate::{
-    augment::{Augment, Movement},
-    data::{Images, PIXELS, normalise},
+    augment::{Augment, Movement, Mover},
+    data::{Images, MEAN, PIXELS, SIDE, STD, normalise},
 };
 use burn::data::{
     dataloader::batcher::Batcher,
     dataset::{Dataset, DatasetError},
 };
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
+use kernels::host_tensor::is_flex;
+use std::sync::{Mutex, PoisonError};
 
 /// A batch on its device.
 #[derive(Clone, Debug)]
@@ -22,6 +22,8 @@ pub struct MnistBatch {
     /// Labels from 0 to 9, `[batch]`.
     pub labels: Tensor<1, Int>,
 }
+
+collective::scatter!(MnistBatch { images, labels });
 
 /// One image, as u8 in the data set's memory.
 #[derive(Clone, Debug)]
@@ -38,14 +40,8 @@ impl Sample {
         self
     }
 
-    /// Appends the normalised pixels to a batch.
-    fn extend(&self, batch: &mut Vec<f32>) {
-        match self.movement {
-            None => self.images.extend_normalised(self.index, batch),
-            Some(movement) => {
-                batch.extend(movement.of(self.images.image(self.index)).map(normalise));
-            }
-        }
+    fn label(&self) -> i32 {
+        self.images.label(self.index).into()
     }
 }
 
@@ -62,20 +58,151 @@ impl Dataset<Sample> for ImageDataset {
     }
 }
 
-/// Builds [`MnistBatch`]es.
+/// Builds [`MnistBatch`]es on the host.
 pub struct Normaliser;
 
 impl Batcher<Sample, MnistBatch> for Normaliser {
     fn batch(&self, samples: Vec<Sample>, device: &Device) -> MnistBatch {
         let size = samples.len();
         let mut pixels = Vec::with_capacity(size * PIXELS);
-        for sample in &samples {
-            sample.extend(&mut pixels);
+        for Sample { images, index, movement } in &samples {
+            match movement {
+                None => images.extend_normalised(*index, &mut pixels),
+                Some(movement) => pixels.extend(movement.of(images.image(*index)).map(normalise)),
+            }
         }
-        let labels: Vec<i32> = samples.iter().map(|s| i32::from(s.images.label(s.index))).collect();
+        let labels: Vec<i32> = samples.iter().map(Sample::label).collect();
         MnistBatch {
-            images: Tensor::from_data(TensorData::new(pixels, [size, 1, 28, 28]), device),
+            images: Tensor::from_data(TensorData::new(pixels, [size, 1, SIDE, SIDE]), device),
             labels: Tensor::from_data(TensorData::new(labels, [size]), device),
         }
     }
+}
+
+/// The part of a batch that a data worker prepares.
+pub enum HostBatch {
+    /// A complete batch, for the CPU.
+    Ready(Box<MnistBatch>),
+    /// Bytes to be uploaded.
+    Bytes { pixels: Vec<u8>, labels: Vec<i32>, movements: Vec<f32> },
+    /// Indices of images that are on the device.
+    Rows { rows: Vec<i32>, movements: Vec<f32> },
+}
+
+/// Prepares [`HostBatch`]es.
+pub struct HostBatcher {
+    /// Whether the images are in device memory.
+    pub resident: bool,
+}
+
+impl Batcher<Sample, HostBatch> for HostBatcher {
+    fn batch(&self, samples: Vec<Sample>, device: &Device) -> HostBatch {
+        if !self.resident && (is_flex(device) || !device.supports_dtype(DType::U8)) {
+            return HostBatch::Ready(Box::new(Normaliser.batch(samples, device)));
+        }
+        let mut movements = Vec::new();
+        for movement in samples.iter().filter_map(|sample| sample.movement.as_ref()) {
+            movement.extend_parameters(&mut movements);
+        }
+        if self.resident {
+            let rows = samples.iter().map(|sample| sample.index as i32).collect();
+            return HostBatch::Rows { rows, movements };
+        }
+        let mut pixels = Vec::with_capacity(samples.len() * PIXELS);
+        samples.iter().for_each(|sample| pixels.extend_from_slice(sample.images.image(sample.index)));
+        HostBatch::Bytes { pixels, labels: samples.iter().map(Sample::label).collect(), movements }
+    }
+}
+
+/// Computes [`MnistBatch`]es from [`HostBatch`]es.
+pub struct DeviceBatcher {
+    images: Images,
+    on_device: Mutex<Option<OnDevice>>,
+}
+
+/// Tensors that stay on a device between batches.
+struct OnDevice {
+    device: Device,
+    /// Pixels of all images, `[images, PIXELS]`, and labels, `[images]`.
+    images: Option<(Tensor<2, Int>, Tensor<1, Int>)>,
+    mover: Option<Mover>,
+}
+
+impl DeviceBatcher {
+    /// A batcher for `images`.
+    pub fn new(images: Images) -> Self {
+        Self { images, on_device: Mutex::new(None) }
+    }
+
+    /// Computes the batch on `device`.
+    pub fn finish(&self, batch: HostBatch, device: &Device) -> MnistBatch {
+        // The graph of a device with autodiff starts at the finished batch.
+        let plain = device.clone().without_autodiff();
+        let (pixels, labels, movements) = match batch {
+            HostBatch::Ready(batch) => return *batch,
+            HostBatch::Bytes { pixels, labels, movements } => {
+                let (pixels, labels) = uploaded(pixels, labels, &plain);
+                (pixels, labels, movements)
+            }
+            HostBatch::Rows { rows, movements } => {
+                let count = rows.len();
+                let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [count]), &plain);
+                let (pixels, labels) = self.with(&plain, |here| {
+                    let (pixels, labels) = here.images.get_or_insert_with(|| {
+                        let labels = self.images.labels().iter().map(|label| i32::from(*label));
+                        uploaded(self.images.pixels().to_vec(), labels.collect(), &plain)
+                    });
+                    (pixels.clone().select(0, rows.clone()), labels.clone().select(0, rows))
+                });
+                (pixels, labels, movements)
+            }
+        };
+        let count = labels.dims()[0];
+        let mut pixels = pixels.cast(FloatDType::F32);
+        if !movements.is_empty() {
+            let each = movements.len() / count;
+            let movements = Tensor::from_data(TensorData::new(movements, [count, each]), &plain);
+            pixels = self.with(&plain, |here| {
+                here.mover.get_or_insert_with(|| Mover::new(&plain)).moved(pixels, &movements)
+            });
+        }
+        // The operations of `data::normalise`, in the same order.
+        let images = pixels.div_scalar(255.0).sub_scalar(MEAN).div_scalar(STD);
+        let images = images.reshape([count, 1, SIDE, SIDE]);
+        match device.is_autodiff() {
+            true => MnistBatch { images: Tensor::from_inner(images), labels: Tensor::from_inner(labels) },
+            false => MnistBatch { images, labels },
+        }
+    }
+
+    /// Calls `act` with the tensors on `device`. Only those of the last device are kept.
+    fn with<R>(&self, device: &Device, act: impl FnOnce(&mut OnDevice) -> R) -> R {
+        let mut on_device = self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
+        act(match &mut *on_device {
+            Some(here) if here.device == *device => here,
+            other => other.insert(OnDevice { device: device.clone(), images: None, mover: None }),
+        })
+    }
+}
+
+/// The integer type for bytes on a device.
+fn byte(device: &Device) -> DType {
+    if device.supports_dtype(DType::U8) { DType::U8 } else { DType::I32 }
+}
+
+/// Uploads pixels, `[count, PIXELS]`, and labels, `[count]`.
+///
+/// The pixels are uploaded as one dimension, because a tensor with several is copied row by row.
+fn uploaded(pixels: Vec<u8>, labels: Vec<i32>, device: &Device) -> (Tensor<2, Int>, Tensor<1, Int>) {
+    let count = labels.len();
+    let pixels = TensorData::new(pixels, [count * PIXELS]);
+    let pixels = Tensor::<1, Int>::from_data(pixels, (device, byte(device)));
+    let labels = Tensor::from_data(TensorData::new(labels, [count]), (device, DType::I32));
+    (pixels.reshape([count, PIXELS]), labels)
+}
+
+/// Bytes of device memory for images that stay on `device`.
+pub fn resident_bytes(images: &Images, device: &Device) -> usize {
+    let pixel = if byte(device) == DType::U8 { 1 } else { size_of::<i32>() };
+    images.len() * (PIXELS * pixel + size_of::<i32>())
 }

@@ -1,6 +1,7 @@
-//! The networks for MNIST, with PyTorch's parameter names.
+//! The networks for MNIST, with PyTorch's parameter names, their training steps, and their optimizer.
 
 use crate::batch::MnistBatch;
+use anyhow::{Result, bail};
 use burn::module::Module;
 use burn::nn::{
     Dropout, DropoutConfig, Linear, LinearConfig, PaddingConfig2d, Relu,
@@ -8,15 +9,19 @@ use burn::nn::{
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
     pool::{MaxPool2d, MaxPool2dConfig},
 };
+use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
+use burn_ddp::run::weights::load;
 use clap::ValueEnum;
 use collective::{
+    data_parallel::ParallelStep,
     metric::Classification,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
 use kernels::layers;
 use serde::Serialize;
+use std::path::Path;
 
 /// Which network is trained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -42,16 +47,16 @@ pub struct NetConfig {
 /// Two convolutions and two linear layers.
 #[derive(Module, Debug)]
 pub struct Net {
-    conv1: Conv2d,
+    pub conv1: Conv2d,
     bn1: Option<SyncBatchNorm>,
-    pool1: Option<MaxPool2d>,
-    conv2: Conv2d,
+    pub pool1: Option<MaxPool2d>,
+    pub conv2: Conv2d,
     bn2: Option<SyncBatchNorm>,
-    pool: MaxPool2d,
+    pub pool: MaxPool2d,
     dropout1: Dropout,
-    fc1: Linear,
+    pub fc1: Linear,
     dropout2: Dropout,
-    fc2: Linear,
+    pub fc2: Linear,
     relu: Relu,
     loss: CrossEntropyLoss,
     /// The training loss, with label smoothing if enabled.
@@ -89,6 +94,32 @@ impl NetConfig {
 }
 
 impl Net {
+    /// Loads the network of a run or file onto `device`.
+    ///
+    /// It is the network of the file, with BatchNorm if the file has it.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or does not contain exactly such a network.
+    pub fn open(path: &Path, device: &Device) -> Result<Self> {
+        let candidates = Network::value_variants().iter().flat_map(|network| {
+            [false, true].map(|batch_norm| NetConfig {
+                network: *network,
+                batch_norm,
+                ..NetConfig::default()
+            })
+        });
+        let mut mismatches = Vec::new();
+        for config in candidates {
+            let loaded = load(config.init(device), path)?;
+            if loaded.mismatches.is_empty() {
+                return Ok(loaded.model);
+            }
+            mismatches.push(loaded.mismatches);
+        }
+        let nearest = mismatches.into_iter().min_by_key(Vec::len).unwrap_or_default();
+        bail!("{} does not fit the MNIST network: {}", path.display(), nearest.join("; "))
+    }
+
     /// Adds label smoothing to the training loss, as PyTorch's `label_smoothing`.
     ///
     /// A fraction `smoothing` of each label is distributed over all classes (Szegedy et al. 2015, arXiv 1512.00567).
@@ -153,41 +184,23 @@ impl InferenceStep for Net {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use burn::tensor::{Distribution, activation::relu};
+/// `--mode dp` and `--precision` run a training step in two parts.
+impl ParallelStep for Net {
+    /// Logits `[batch, 10]`.
+    type Outputs = Tensor<2>;
 
-    #[test]
-    fn the_networks_have_the_documented_number_of_parameters() {
-        for (network, parameters) in [(Network::Cnn, 1_199_882), (Network::Lenet, 80_202)] {
-            let net = NetConfig { network, ..NetConfig::default() }.init(&Device::flex());
-            assert_eq!(net.num_params(), parameters, "{network:?}");
-        }
+    fn forward_part(&self, part: MnistBatch) -> Tensor<2> {
+        self.forward(part.images)
     }
 
-    /// Logits and the gradients of all convolutions, for the fused layers and for Burn's own.
-    #[test]
-    fn fused_layers_compute_what_burns_layers_do() {
-        let device = Device::flex().autodiff();
-        for network in [Network::Cnn, Network::Lenet] {
-            let net = NetConfig { network, ..NetConfig::default() }.init(&device);
-            let images = Tensor::random([3, 1, 28, 28], Distribution::Normal(0.0, 1.0), &device);
-            let plain = |x: Tensor<4>| {
-                let x = relu(net.conv1.forward(x));
-                let x = net.pool1.as_ref().map_or(x.clone(), |pool| pool.forward(x));
-                let x = net.pool.forward(relu(net.conv2.forward(x))).flatten(1, 3);
-                net.fc2.forward(relu(net.fc1.forward(x)))
-            };
-            let results = [net.forward(images.clone()), plain(images)].map(|logits: Tensor<2>| {
-                let gradients = logits.clone().powf_scalar(2.0).sum().backward();
-                let of = |conv: &Conv2d| conv.weight.grad(&gradients).expect("a gradient").flatten::<1>(0, 3);
-                Tensor::cat(vec![logits.inner().flatten::<1>(0, 1), of(&net.conv1), of(&net.conv2)], 0)
-            });
-            let [ours, burns] = results;
-            let scale = burns.clone().abs().max();
-            let difference = ((ours - burns).abs().max() / scale).into_scalar::<f32>();
-            assert!(difference < 1e-5, "{network:?}: {difference}");
-        }
+    fn criterion(&self, logits: Tensor<2>, batch: MnistBatch) -> (Tensor<1>, Classification) {
+        self.judge(logits, batch.labels)
     }
 }
+
+// ANCHOR: sgd
+/// PyTorch's SGD as a Burn optimizer, without dampening.
+pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
+    layers::Sgd { momentum, nesterov, weight_decay }.into()
+}
+// ANCHOR_END: sgd

@@ -3,15 +3,13 @@
 mod digit;
 mod lighting;
 mod picture;
-mod sample;
 
-pub use digit::{NotADigit, digit};
-pub use picture::Picture;
+pub use digit::digit;
+pub use picture::{Picture, Plane};
 
 use crate::{
     data::{CLASSES, PIXELS, SIDE, normalise},
     model::Net,
-    weights,
 };
 use anyhow::{Context, Result, anyhow};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -64,11 +62,13 @@ pub struct Prediction {
 /// If the model cannot be read.
 pub fn run(args: &PredictArgs) -> Result<ExitCode> {
     let device = Device::flex();
-    let net = weights::open(&args.model, &device).context("--model")?;
+    let net = Net::open(&args.model, &device).context("--model")?;
     let mut code = ExitCode::SUCCESS;
     for file in &args.images {
         let seen = Picture::read(file).and_then(|picture| {
-            let digit = digit(&picture).map_err(|error| anyhow!("{}: {error}", file.display()))?;
+            let digit = digit(&picture).with_context(|| {
+                format!("{}: no digit found: the image is blank or its contrast is too low", file.display())
+            })?;
             Ok((predict(&net, &digit, file, &device)?, digit))
         });
         match seen {

@@ -4,9 +4,7 @@ use crate::{
     args::MnistArgs,
     batch::{DeviceBatcher, HostBatcher, ImageDataset, Sample, resident_bytes},
     data::{self, Dataset, Images},
-    misclassified::Misclassified,
-    model::{Net, NetConfig},
-    sgd::sgd,
+    model::{Net, NetConfig, sgd},
 };
 use anyhow::{Result, bail};
 use burn::tensor::Device;
@@ -14,7 +12,7 @@ use burn::train::metric::LossMetric;
 use burn_ddp::{
     Context, Trainer,
     device::{MIN_FREE_MEMORY, gigabytes},
-    run::confusion::Confusion,
+    run::{confusion::Confusion, misclassified::Misclassified},
     trainer::{Loaders, start},
 };
 use collective::{
@@ -71,11 +69,11 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
     let request = data::Request {
         kind: args.dataset,
         data_dir: args.data_dir.clone(),
+        limits: [args.train_limit, args.eval_limit],
         download: context.environment().is_local_main(),
         progress: context.is_main(),
     };
-    let data =
-        context.local_main_first(|| data::prepare(&request)?.load([args.train_limit, args.eval_limit]))?;
+    let data = context.local_main_first(|| data::load(&request))?;
     if let Some(notice) = &data.notice {
         context.console().warn(notice);
     }

