@@ -11,7 +11,7 @@ def draw():
     plot = Plot(
         "Test accuracy over the batch per rank on two ranks",
         [(batch, str(batch)) for batch in BATCHES],
-        [70, 75, 80, 85, 90, 95],
+        [65, 70, 75, 80, 85, 90, 95],
         "samples per rank and step",
         "test accuracy in %, mean of three seeds",
         log_x=True,

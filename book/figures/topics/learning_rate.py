@@ -23,6 +23,6 @@ def losses(name, lr, low, high):
 
 def draw():
     small = [(value, f"{value:g}") for value in [0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5]]
-    losses("learning-rate.svg", "0.05", 0.02, small)
-    large = [(0.01, "0.01"), (1, "1"), (100, "100"), (1e4, "10⁴"), (1e8, "10⁸"), (1e12, "10¹²"), (1e14, "10¹⁴")]
+    losses("learning-rate.svg", "0.025", 0.02, small)
+    large = [(0.01, "0.01"), (1, "1"), (100, "100"), (1e4, "10⁴"), (1e6, "10⁶")]
     losses("learning-rate-high.svg", "0.1", 0.01, large)

@@ -2,13 +2,13 @@
 
 from drawing import BLUE, GREEN, GREY, ORANGE, Figure
 
-# Measured: 100 steps, a checkpoint after every 15 steps and after each epoch of 40, killed after step 54.
-LAST, KILLED, RESUMED = 100, 54, 45
+# Measured: 100 steps, a checkpoint after every 15 steps and after each epoch of 40, killed after step 52.
+LAST, KILLED, RESUMED = 100, 52, 45
 CHECKPOINTS = [15, 30, 40, 45]
 
 
 def draw():
-    figure = Figure(480, 344, "A run that is killed after step 54 and resumed from the checkpoint of step 45")
+    figure = Figure(480, 344, "A run that is killed after step 52 and resumed from the checkpoint of step 45")
     at = lambda step: 16 + 448 * step / LAST
 
     def steps(y, first, last, colour, label):
@@ -29,7 +29,7 @@ def draw():
     x = at(KILLED) + 14
     figure.line([(x - 7, 100), (x + 7, 114)], ORANGE, 3)
     figure.line([(x - 7, 114), (x + 7, 100)], ORANGE, 3)
-    figure.text(x + 14, 112, "kill -9 after step 54", ORANGE)
+    figure.text(x + 14, 112, "kill -9 after step 52", ORANGE)
 
     figure.text(16, 182, "resumed")
     figure.line([(at(RESUMED), 154), (at(RESUMED), 188)], GREEN, 1.5, "4 3")
