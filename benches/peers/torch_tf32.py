@@ -18,7 +18,7 @@ from tf32 import Tf32
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", default=os.path.join(ROOT, "tests/fixtures/mnist"))
+parser.add_argument("--data", default=os.path.join(ROOT, "examples/mnist_ddp/subset"))
 parser.add_argument("--batch-norm", action="store_true")
 parser.add_argument("--batch", type=int, default=48)
 parser.add_argument("--steps", type=int, default=20)

@@ -9,14 +9,14 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-/// A short run on generated digits.
+/// A short run on images of MNIST.
 pub const SMALL: &str =
-    "--dataset digits --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
+    "--dataset subset --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
     --scale-lr none --lr 0.01 --progress plain";
 
 /// [`SMALL`] with the smaller network, whose steps take a tenth of the time.
 pub const TINY: &str =
-    "--dataset digits --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
+    "--dataset subset --train-limit 96 --eval-limit 16 --max-steps 5 --dropout 0 --no-shuffle
     --scale-lr none --lr 0.01 --progress plain --network lenet";
 
 /// Headers that the program requires; the NVRTC stand-in reads none.
