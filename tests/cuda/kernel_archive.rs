@@ -1,19 +1,19 @@
 //! `burn-ddp kernels`: compiled kernels of one machine shorten the first start of another one.
 
 use crate::{
-    common::Run,
     kernel_cache::{compiled, driver_caches},
-    stand_in::{Machine, SMALL},
+    stand_in::{self, Machine, SMALL},
 };
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::OnceLock,
     thread,
 };
 use tempfile::TempDir;
 
-/// The probe kernel of each rank, which is compiled in every start.
-const PROBES: usize = 2;
+/// The probe kernel, which is compiled in every start.
+const PROBES: usize = 1;
 
 fn folder() -> (TempDir, impl Fn(&str) -> String) {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -27,29 +27,42 @@ fn machine(cache: &str, driver: u32, nvrtc: &str) -> Machine {
     machine.with("CUDA_STAND_IN_DRIVER", driver).with("CUDA_STAND_IN_NVRTC", nvrtc)
 }
 
-/// Trains on two ranks; returns the run and the kernels that were compiled.
-fn train(machine: &Machine, counts: &str) -> (Run, Vec<String>) {
+/// Trains; returns the losses and the kernels that were compiled.
+fn train(machine: &Machine, counts: &str) -> (Vec<f64>, Vec<String>) {
     let machine = machine.clone().with("CUDA_STAND_IN_COUNTS", counts);
-    let run = machine.trained(&format!("{SMALL} --nproc-per-node 2 --batch-size 12"));
-    (run, compiled(counts.as_ref()))
+    let run = machine.trained(&format!("{SMALL} --mode single --batch-size 24 --max-steps 2"));
+    (run.losses(), compiled(counts.as_ref()))
 }
 
 /// A file of a machine with a driver for CUDA 12.8.
-fn exported(path: &impl Fn(&str) -> String) -> (String, Run, usize) {
-    let machine = machine(&path("cache-a"), 12_080, "12.8");
-    let (run, kernels) = train(&machine, &path("counts-a"));
-    let file = path("kernels.bundle");
-    let outcome = machine.run(&format!("kernels export {file}")).succeeded();
-    assert!(outcome.stdout.contains("kernels for sm_61 to"), "{outcome:#?}");
-    assert!(!Path::new(&path(".kernels.bundle.flat")).exists());
-    (file, run, kernels.len())
+struct Exported {
+    file: String,
+    losses: Vec<f64>,
+    compiled: usize,
+}
+
+fn exported() -> &'static Exported {
+    static EXPORTED: OnceLock<Exported> = OnceLock::new();
+    EXPORTED.get_or_init(|| {
+        let folder = stand_in::folder().join("exported");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
+        let machine = machine(&path("cache"), 12_080, "12.8");
+        let (losses, compiled) = train(&machine, &path("counts"));
+        let file = path("kernels.bundle");
+        let outcome = machine.run(&format!("kernels export {file}")).succeeded();
+        assert!(outcome.stdout.contains("kernels for sm_61 to"), "{outcome:#?}");
+        assert!(!Path::new(&path(".kernels.bundle.flat")).exists());
+        Exported { file, losses, compiled: compiled.len() }
+    })
 }
 
 #[test]
 fn a_first_start_with_another_machines_kernels_compiles_nothing() {
     let (_folder, path) = folder();
-    let (file, run, before) = exported(&path);
-    assert!(before > 20, "{before} kernels were compiled");
+    let Exported { file, losses, compiled: before, .. } = exported();
+    assert!(*before > 20, "{before} kernels were compiled");
 
     // Another driver and another NVRTC have another cache, and its first start compiles as much.
     let bare = machine(&path("cache-b"), 13_000, "13.0");
@@ -62,7 +75,7 @@ fn a_first_start_with_another_machines_kernels_compiles_nothing() {
     assert!(first.contains("for sm_61; 0 were there") && !first.contains("imported 0"), "{first}");
     let (again, with) = train(&fresh, &path("counts-c"));
     assert_eq!(with.len(), PROBES, "compiled with the file: {with:?}");
-    assert_eq!(again.losses(), run.losses());
+    assert_eq!(again, *losses);
 
     let second = imports(&fresh);
     assert!(second.starts_with("imported 0 kernels") && !second.contains("; 0 were there"), "{second}");
@@ -72,8 +85,7 @@ fn a_first_start_with_another_machines_kernels_compiles_nothing() {
 #[test]
 fn files_that_do_not_fit_are_rejected() {
     let (_folder, path) = folder();
-    let (file, ..) = exported(&path);
-    let good = fs::read(&file).expect("a file");
+    let good = fs::read(&exported().file).expect("a file");
     let end = good.iter().position(|byte| *byte == b'\n').expect("a header");
     let header = String::from_utf8(good[..end].to_vec()).expect("UTF-8");
     let with_header = |from: &str, to: &str| {
@@ -132,17 +144,19 @@ fn databases(folder: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.is_file()).collect()
 }
 
-/// Two imports and two ranks write one cache.
+/// Two imports and a training write one cache.
 #[test]
-fn files_are_imported_while_ranks_train() {
+fn files_are_imported_while_a_run_trains() {
     let (_folder, path) = folder();
-    let (file, run, _) = exported(&path);
+    let Exported { file, losses, .. } = exported();
     let fresh = machine(&path("cache-b"), 13_000, "13.0");
     let import = || fresh.run(&format!("kernels import {file}")).succeeded();
     thread::scope(|scope| {
         let imports = [scope.spawn(import), scope.spawn(import)];
-        assert_eq!(train(&fresh, &path("counts-b")).0.losses(), run.losses());
-        imports.map(|import| import.join().expect("imported"));
+        assert_eq!(train(&fresh, &path("counts-b")).0, *losses);
+        for import in imports {
+            import.join().expect("imported");
+        }
     });
     let (_, compiled) = train(&fresh, &path("counts-c"));
     assert_eq!(compiled.len(), PROBES, "{compiled:?}");

@@ -117,6 +117,11 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut u8, device: c_int) -> Status {
+    unsafe { cuDeviceGetUuid_v2(uuid, device) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut u8, device: c_int) -> Status {
     let Some(number) = number(device as usize) else { return INVALID_DEVICE };
     unsafe { std::ptr::write_bytes(uuid, number + 1, 16) };
