@@ -11,7 +11,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # The data set: a folder with MNIST's four files. The tolerances of losses are for its first images.
 MNIST = next(filter(os.path.isdir, (os.path.join(ROOT, folder) for folder in (
-    "mnist", "examples/mnist_ddp/subset", "tests/fixtures/mnist"))), "mnist")
+    "mnist", "examples/mnist_ddp/subset"))), "mnist")
 WORK = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "burn-ddp/gpu-check")
 KERNELS = os.path.join(WORK, "kernels")
 
