@@ -113,11 +113,6 @@ impl<M: Memory> Member<M> {
         self.declare(Failure::Aborted { by: self.rank });
     }
 
-    /// Whether a rank has failed.
-    pub fn has_failed(&self) -> bool {
-        self.region.header().failed.load(Acquire) != 0
-    }
-
     /// The reason why rank `rank` is lost, if it is. Asks the system only with `look`.
     fn gone(&self, rank: usize, look: bool) -> Option<String> {
         if self.region.slot(rank).presence.load(Acquire) == LEFT {

@@ -148,14 +148,6 @@ impl<'a, M: Memory> Session<'a, M> {
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 
-    /// Checks that no rank has failed.
-    ///
-    /// # Errors
-    /// The failure.
-    pub fn check_failure(&mut self) -> Result<()> {
-        self.member.failure().map_or(Ok(()), |failure| Err(self.peer_failure(failure, &[])))
-    }
-
     /// Completes the call. Dropping the session without it fails the group.
     pub fn finish(mut self) {
         self.finished = true;
