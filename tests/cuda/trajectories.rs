@@ -61,7 +61,7 @@ fn two_ranks_follow_the_cpu() {
 #[test]
 fn ranks_on_mig_instances_of_one_gpu_train_without_nccl() {
     let machine = Machine::new(2).with("CUDA_STAND_IN_MIG", 1);
-    let flags = format!("--device cuda {SMALL} --mode ddp --nproc-per-node 2 --max-steps 1");
+    let flags = format!("--device cuda {TINY} --mode ddp --nproc-per-node 2 --max-steps 1");
     let outcome = machine.train(&flags).succeeded();
     let why = "ranks 0 and 1 share one GPU (cuda:1), which NCCL does not allow";
     assert!(outcome.stderr.contains(why), "{outcome:#?}");

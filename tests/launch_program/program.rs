@@ -92,7 +92,7 @@ fn train(context: &Context, rate: Rate) -> anyhow::Result<()> {
             Rate::Constant => 0.1,
             Rate::OwnSum => f64::from(weights.powi_scalar(2).sum().into_scalar::<f32>()),
         };
-        model.step(&mut optimizer, rate, gradients);
+        model.step(&mut optimizer, rate, gradients)?;
     }
     println!("replica {}", module_state::digest(model.module())?);
     Ok(())
