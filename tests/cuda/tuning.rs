@@ -21,16 +21,27 @@ fn trained(rate: &str) -> (Vec<String>, BTreeSet<String>) {
     (digests.collect(), files.map(|file| counts(fs::read_to_string(file).expect("kernels"))).collect())
 }
 
+/// Number of runs in which random times must lead to different choices at least once.
+const RUNS: usize = 6;
+
 #[test]
 fn ranks_with_different_kernels_agree() {
-    let (digests, kernels) = trained("constant");
-    assert_eq!(kernels.len(), 2, "both ranks chose the same kernels: {kernels:?}");
-    assert!(digests.len() == 2 && digests[0] == digests[1], "{digests:?}");
+    let differ = (0..RUNS).any(|_| {
+        let (digests, kernels) = trained("constant");
+        assert!(digests.len() == 2 && digests[0] == digests[1], "{digests:?}");
+        kernels.len() == 2
+    });
+    assert!(differ, "both ranks chose the same kernels in {RUNS} runs");
 }
 
 /// Verifies the test above.
 #[test]
 fn a_rate_from_a_sum_of_each_rank_makes_replicas_differ() {
-    let (digests, _) = trained("own-sum");
-    assert!(digests.len() == 2 && digests[0] != digests[1], "{digests:?}");
+    // The chosen kernels may add in the same order.
+    let differ = (0..RUNS).any(|_| {
+        let (digests, _) = trained("own-sum");
+        assert_eq!(digests.len(), 2);
+        digests[0] != digests[1]
+    });
+    assert!(differ, "equal replicas in {RUNS} runs");
 }
