@@ -151,9 +151,11 @@ impl Machine {
     }
 }
 
+type Losses = Arc<OnceLock<Vec<f64>>>;
+
 /// The losses of a run that several tests compare with. The first test makes it.
 fn once(key: String, make: impl FnOnce() -> Run) -> Vec<f64> {
-    static RUNS: Mutex<Option<HashMap<String, Arc<OnceLock<Vec<f64>>>>>> = Mutex::new(None);
+    static RUNS: Mutex<Option<HashMap<String, Losses>>> = Mutex::new(None);
     let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
     let run = runs.get_or_insert_default().entry(key).or_default().clone();
     drop(runs);
