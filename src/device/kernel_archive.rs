@@ -1,9 +1,9 @@
 //! Files with compiled CUDA kernels, which shorten the first start on another machine.
 //!
-//! A file is one line of JSON, [`Header`], and CubeCL's flat bundle. It has compiled kernels only: tuning results
+//! A file is one line of JSON, the header, and CubeCL's flat bundle. It has compiled kernels only: tuning results
 //! depend on the GPU. CubeCL finds a kernel by a hash of its source and the GPU's architecture, so that kernels are
 //! valid for every GPU of their architecture. They are PTX, which a driver loads if it is at least as new as the
-//! NVRTC that compiled them. [`Header::driver`] is the exporting machine's driver, which can load all of them.
+//! NVRTC that compiled them. The header's driver is the exporting machine's driver, which can load all of them.
 
 use super::kernel_cache;
 use crate::process::atomic_file;

@@ -23,7 +23,7 @@ const TRANSFORMS: [(&str, f32, f32); 4] = [
     ("elastic", 2.0, SIDE as f32),
 ];
 
-/// Limits of the [`TRANSFORMS`]; 0 disables one.
+/// Limits of the transforms; 0 disables one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Augment([f32; 4]);
 
