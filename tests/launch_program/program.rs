@@ -25,7 +25,7 @@ struct Args {
     launches: usize,
     /// Train a layer, and print the digest of each rank's replica
     #[arg(long)]
-    train: Option<Rate>,
+    train: bool,
     /// Launch two processes with `spawn`
     #[arg(long)]
     spawn: bool,
@@ -39,13 +39,6 @@ enum When {
     After,
     /// Before the launch, a logger that inspects its records
     Inspecting,
-}
-
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Rate {
-    Constant,
-    /// A mistake: each rank computes the rate from a sum on its own device, whose rounding may differ
-    OwnSum,
 }
 
 struct Logger {
@@ -77,7 +70,7 @@ fn install(inspects: bool) {
 }
 
 /// Makes some steps with clipped gradients.
-fn train(context: &Context, rate: Rate) -> anyhow::Result<()> {
+fn train(context: &Context) -> anyhow::Result<()> {
     let net = context.init_module(7, |device| LinearConfig::new(96, 64).init(device));
     let options = StepOptions { clip_grad_norm: Some(0.1), ..StepOptions::default() };
     let mut model = DistributedDataParallel::with_options(net, context.group(), options)?;
@@ -87,20 +80,15 @@ fn train(context: &Context, rate: Rate) -> anyhow::Result<()> {
         let inputs = ShardedBatch { item, samples: 8, global_samples: 8 * context.world_size(), last: false };
         let (_, gradients) =
             model.backward(inputs, |net, inputs| net.forward(inputs).powi_scalar(2).mean())?;
-        let weights = model.module().weight.val().inner();
-        let rate = match rate {
-            Rate::Constant => 0.1,
-            Rate::OwnSum => f64::from(weights.powi_scalar(2).sum().into_scalar::<f32>()),
-        };
-        model.step(&mut optimizer, rate, gradients)?;
+        model.step(&mut optimizer, 0.1, gradients)?;
     }
     println!("replica {}", module_state::digest(model.module())?);
     Ok(())
 }
 
 fn rank(context: &Context, args: &Args) -> anyhow::Result<()> {
-    if let Some(rate) = args.train {
-        return train(context, rate);
+    if args.train {
+        return train(context);
     }
     if args.logger == Some(When::After) {
         install(false);
