@@ -91,25 +91,18 @@ pub(super) fn in_process(world: usize) -> io::Result<(Vec<Member>, Vec<TcpStream
         transport: String::new(),
     };
     let mut streams = Vec::new();
-    for _ in 0..world {
+    for rank in 0..world {
         let (here, there) = UnixStream::pair()?;
         let [stream, other] = [here, there].map(|end| TcpStream::from(OwnedFd::from(end)));
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        let slot = RankSlot {
-            member: member.clone(),
-            peer: "a thread".into(),
-            stream: Arc::new(stream),
-            left: None,
-            gone: false,
-        };
-        shared.lock().slots[streams.len()] = Some(slot);
+        let stream = Arc::new(stream);
+        let (followed, reader) = (shared.clone(), FrameReader::new(stream.clone()));
+        let (member, peer) = (member.clone(), "a thread".into());
+        shared.lock().slots[rank] = Some(RankSlot { member, peer, stream, left: None, gone: false });
+        thread::Builder::new().name("ddp-server".into()).spawn(move || followed.follow(rank, reader))?;
         streams.push(other);
     }
     shared.lock().complete = true;
-    for (rank, slot) in shared.lock().slots.iter().flatten().enumerate() {
-        let (shared, reader) = (shared.clone(), FrameReader::new(slot.stream.clone()));
-        thread::Builder::new().name("ddp-server".into()).spawn(move || shared.follow(rank, reader))?;
-    }
     Ok((vec![member; world], streams))
 }
 
