@@ -11,6 +11,8 @@ use std::{
 
 /// Beginning of CubeCL's message for insufficient device memory.
 const NO_MEMORY: &str = "out of device memory";
+/// End of CubeCL's message about a kernel whose memory could not be allocated.
+const NOT_ALLOCATED: &str = "Memory location was never initialized";
 
 /// Reads a tensor's values.
 ///
@@ -47,6 +49,7 @@ pub fn cause(error: &(impl Display + Debug)) -> String {
     let causes: Vec<&str> = chain.filter(|line| !line.is_empty() && !line.starts_with("Caused by")).collect();
     let compiler = causes.iter().find(|line| line.contains("): error"));
     let cause = compiler.or(causes.last()).map_or(text.as_str(), |cause| cause);
+    let cause = if cause.ends_with(NOT_ALLOCATED) { NO_MEMORY } else { cause };
     let advice = match cause.starts_with(NO_MEMORY) {
         true => "; use a smaller batch, or end other programs on the device",
         false => "",

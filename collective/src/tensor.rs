@@ -11,8 +11,11 @@ pub use backend::CollectiveBackend;
 pub(crate) use backend::read;
 pub use exchange::Exchange;
 
-use crate::{Error, ProcessGroup, ReduceOp, Result, Work, transport::nccl::Pending};
-use burn::{backend::Dispatch, tensor::Tensor};
+use crate::{Error, ProcessGroup, ReduceOp, Result, transport::nccl::Pending};
+use burn::{
+    backend::Dispatch,
+    tensor::{FloatDType, Tensor},
+};
 use exchange::Kind;
 
 /// The reduction of all ranks' tensors, with the same bits on every rank.
@@ -27,7 +30,18 @@ pub fn all_reduce<const D: usize>(
     group: &ProcessGroup,
     op: ReduceOp,
 ) -> Result<Tensor<D>> {
-    run(tensor, group, Kind::AllReduce(op))
+    run(tensor, Exchange::new(group, Kind::AllReduce(op)))
+}
+
+/// The concatenation of `parts` `[n]`, multiplied by `factor`, in f32. On a CUDA device, a launch writes up to 32 parts.
+pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32) -> Tensor<1> {
+    #[cfg(feature = "cuda")]
+    if let Some(parts) = crate::cuda::ManyTensors::from_tensors(parts.iter()) {
+        return parts.concatenate(factor);
+    }
+    let parts = parts.into_iter().map(|part| part.cast(FloatDType::F32));
+    let scale = |part: Tensor<1>| if factor == 1.0 { part } else { part.mul_scalar(factor) };
+    Tensor::cat(parts.map(scale).collect(), 0)
 }
 
 /// An all-reduce in progress.
@@ -35,10 +49,10 @@ pub(crate) struct Reduction {
     /// The result, which must not be read before [`finish`].
     tensor: Tensor<1>,
     /// `None` if it is finished.
-    work: Option<Work<Pending>>,
+    pending: Option<Pending>,
 }
 
-/// Starts [`all_reduce`] in the background if the tensor is on the group's device.
+/// Starts [`all_reduce`] without waiting for the other ranks if the tensor is on the group's device.
 ///
 /// The device runs other work at the same time, until [`finish`]. Elsewhere the all-reduce has finished when
 /// this returns.
@@ -51,11 +65,11 @@ pub(crate) fn start_all_reduce(tensor: Tensor<1>, group: &ProcessGroup, op: Redu
         && crate::cuda::is_on(&primitive, group)
     {
         drop(tensor);
-        let (result, work) = crate::cuda::start_all_reduce(primitive, group, op)?;
+        let (result, pending) = crate::cuda::start_all_reduce(primitive, group, op)?;
         let tensor = Tensor::from_primitive::<burn::backend::Cube>(result);
-        return Ok(Reduction { tensor, work: Some(work) });
+        return Ok(Reduction { tensor, pending: Some(pending) });
     }
-    Ok(Reduction { tensor: all_reduce(tensor, group, op)?, work: None })
+    Ok(Reduction { tensor: all_reduce(tensor, group, op)?, pending: None })
 }
 
 /// The results of reductions of one group, in the order in which they were started.
@@ -63,22 +77,12 @@ pub(crate) fn start_all_reduce(tensor: Tensor<1>, group: &ProcessGroup, op: Redu
 /// Work submitted to the device afterwards waits for them there.
 ///
 /// # Errors
-/// If the group or a device fails.
+/// If the device fails.
 pub(crate) fn finish(reductions: Vec<Option<Reduction>>) -> Result<Vec<Option<Tensor<1>>>> {
-    let mut last = None;
-    let mut results = Vec::new();
-    for reduction in reductions {
-        results.push(match reduction {
-            Some(Reduction { tensor, work }) => {
-                last = work.map(Work::wait).transpose()?.or(last);
-                Some(tensor)
-            }
-            None => None,
-        });
-    }
     // They run in sequence on one stream.
-    last.map_or(Ok(()), |last| last.hold_device())?;
-    Ok(results)
+    let last = reductions.iter().flatten().filter_map(|reduction| reduction.pending.as_ref()).next_back();
+    last.map_or(Ok(()), Pending::hold_device)?;
+    Ok(reductions.into_iter().map(|reduction| reduction.map(|reduction| reduction.tensor)).collect())
 }
 
 /// The concatenation of all ranks' tensors along the first dimension, which may differ between ranks.
@@ -96,7 +100,7 @@ pub fn all_gather<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup) -> Re
             "all_gather: rank 0 has shape {ours:?}, but rank {rank} {theirs:?}"
         )));
     }
-    run(tensor, group, Kind::AllGather(all.iter().map(|shape| shape[0]).collect()))
+    run(tensor, Exchange::new(group, Kind::AllGather(all.iter().map(|shape| shape[0]).collect())))
 }
 
 /// The rows of this rank in the reduction of all ranks' tensors.
@@ -121,11 +125,8 @@ pub fn reduce_scatter<const D: usize>(
         }
     };
     let (len, n) = (tensor.dims()[0], group.world_size());
-    run(
-        tensor,
-        group,
-        Kind::ReduceScatter((0..n).map(|rank| len / n + usize::from(rank < len % n)).collect()),
-    )
+    let rows = (0..n).map(|rank| len / n + usize::from(rank < len % n)).collect();
+    run(tensor, Exchange::new(group, Kind::ReduceScatter(rows)))
 }
 
 /// The tensor of rank `root`, on every rank.
@@ -135,13 +136,21 @@ pub fn reduce_scatter<const D: usize>(
 /// # Errors
 /// If the group fails, or there is no rank `root`.
 pub fn broadcast<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, root: usize) -> Result<Tensor<D>> {
-    run(tensor, group, Kind::Broadcast(root))
+    run(tensor, Exchange::new(group, Kind::Broadcast(root)))
+}
+
+/// [`broadcast`] of a training step, which does not wait for the other ranks if the tensor is on the group's device.
+///
+/// # Errors
+/// If the group fails.
+pub(crate) fn broadcast_in_step(tensor: Tensor<1>, group: &ProcessGroup, root: usize) -> Result<Tensor<1>> {
+    run(tensor, Exchange::of_step(group, Kind::Broadcast(root)))
 }
 
 /// Runs a collective. Inside Burn's graph it cannot return an error: it then returns zeros, and the group
 /// keeps the error.
-fn run<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, kind: Kind) -> Result<Tensor<D>> {
-    let exchange = Exchange::new(group, kind);
+fn run<const D: usize>(tensor: Tensor<D>, exchange: Exchange) -> Result<Tensor<D>> {
+    let group = exchange.group.clone();
     let result =
         Tensor::from_dispatch(<Dispatch as CollectiveBackend>::exchange(tensor.into_dispatch(), exchange));
     group.failure().map_or(Ok(result), Err)

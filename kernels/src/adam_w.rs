@@ -5,7 +5,7 @@ use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// Settings of a step of AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     /// The learning rate of this step.
     pub rate: f32,

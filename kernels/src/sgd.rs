@@ -5,7 +5,7 @@ use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
 /// Settings of a step of PyTorch's `torch.optim.SGD` without dampening.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
     /// The learning rate of this step.
     pub rate: f32,

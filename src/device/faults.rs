@@ -4,8 +4,10 @@
 //! CubeCL also catches harmless panics, such as those of kernels that tuning rejects. Burn panics when a tensor is
 //! read that was never computed.
 //!
-//! A kernel that cannot be compiled or loaded needs no detection here. CubeCL marks what it would have written, and
-//! all that is computed from it, so that the read of a loss fails. During tuning the kernel is left out.
+//! If a kernel cannot be compiled, loaded or launched, CubeCL marks what it would have written, and all that is computed
+//! from it, so that the read of a loss fails. The marks have gaps: CubeCL 0.11.3 takes the output of a kernel with atomic
+//! additions for an input, and memory as written after any launch that writes a part of it. Such a failure is therefore
+//! an error wherever it is logged, except while CubeCL measures kernels, which leaves the failing one out.
 
 use anyhow::Result;
 use collective::{
@@ -15,6 +17,7 @@ use collective::{
 };
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::{
+    backtrace::Backtrace,
     panic::{self, AssertUnwindSafe},
     sync::{
         Once, OnceLock,
@@ -25,6 +28,10 @@ use std::{
 
 /// CubeCL's module that runs and drops tasks.
 const SOURCE: &str = "cubecl_common::device";
+/// CubeCL's module that logs the error of a kernel.
+const KERNEL: &str = "cubecl_runtime::logging::server";
+/// Parts of the names of CubeCL's functions that measure kernels.
+const MEASURING: [&str; 2] = ["tune::tune_benchmark", "tune::schedule"];
 /// Prefix of its message about a dropped task.
 const DROPPED: &str = "CallError(task panicked on device runner thread";
 /// Parts of every panic message of Burn about a failed device.
@@ -117,15 +124,30 @@ pub fn inspect(record: &Record<'_>) {
     if !is_source(record.metadata()) {
         return;
     }
-    if let Some(panic) = dropped(&record.args().to_string()) {
-        let reason = format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong");
-        health::report(&device(thread::current().name()), &reason);
-    }
+    let message = record.args().to_string();
+    let reason = match record.target().starts_with(KERNEL) {
+        true if is_measuring() => return,
+        true => cause_of_panic(&message),
+        false => match dropped(&message) {
+            Some(panic) => {
+                format!("work was dropped after a panic in CubeCL ({panic}); results would be wrong")
+            }
+            None => return,
+        },
+    };
+    health::report(&device(thread::current().name()), &reason);
+}
+
+/// Whether CubeCL measures kernels on this thread, or this is unknown because the program has no symbols.
+fn is_measuring() -> bool {
+    let stack = Backtrace::force_capture().to_string();
+    !stack.contains("cubecl") || MEASURING.iter().any(|function| stack.contains(function))
 }
 
 /// Whether CubeCL reports device failures in records like this.
 fn is_source(metadata: &Metadata<'_>) -> bool {
-    metadata.level() <= Level::Warn && metadata.target().starts_with(SOURCE)
+    metadata.level() <= Level::Warn
+        && (metadata.target().starts_with(SOURCE) || metadata.target().starts_with(KERNEL))
 }
 
 /// The logger of a program that has none.

@@ -54,7 +54,7 @@ fn check_error(outcome: &Outcome, words: &[&str]) {
 
 #[test]
 fn a_module_that_cannot_be_loaded_ends_the_run() {
-    fails("FAIL_MODULE", [40, 10, 40], &["cuda:", "device kernel image is invalid"]);
+    fails("FAIL_MODULE", [40; 3], &["cuda:", "device kernel image is invalid"]);
 }
 
 /// Trains on a machine that measures kernels and has none cached. The first kernel with this name does not compile.
@@ -79,6 +79,18 @@ fn a_kernel_that_does_not_compile_ends_the_run() {
         assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
         check_error(&outcome, &["cuda:0", "error: refused by"]);
     }
+}
+
+/// CubeCL does not mark the output of this kernel, which is a part of the gradient, as missing.
+#[test]
+fn an_atomic_kernel_that_does_not_compile_ends_the_run() {
+    let cache = tempfile::tempdir().expect("temporary folder");
+    let machine = Machine::new(1).with("BURN_DDP_KERNEL_CACHE", cache.path().display());
+    let machine = machine.with("CUDA_STAND_IN_FAIL_KERNEL", "scatter_add_atomic");
+    let run = cache.path().join("run");
+    let outcome = machine.train(&format!("--device cuda {TINY} {} --run-dir {}", WAYS[0], run.display()));
+    assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
+    check_error(&outcome, &["cuda:0", "error: refused by"]);
 }
 
 #[test]

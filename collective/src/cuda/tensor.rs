@@ -1,7 +1,7 @@
 //! Collectives on Burn tensors in a GPU's memory.
 
 use crate::{
-    DType, DeviceCall, Error, ProcessGroup, ReduceOp, Result, Work,
+    DType, DeviceCall, Error, ProcessGroup, ReduceOp, Result,
     communicator::Call,
     device_error::cause,
     tensor::exchange::{Exchange, Kind},
@@ -23,7 +23,7 @@ use cubecl_runtime::runtime::Runtime;
 use std::{any::Any, ffi::c_void};
 
 type Server = <CudaRuntime as Runtime>::Server;
-type FusionClient = fusion::Client<<CubeBackend as fusion::FusionBackend>::FusionRuntime>;
+pub(super) type FusionClient = fusion::Client<<CubeBackend as fusion::FusionBackend>::FusionRuntime>;
 
 fn name(device: &CubeDevice) -> String {
     match device {
@@ -52,10 +52,10 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
     let row: usize = shape[1..].iter().product();
     let equal = |rows: &[usize]| rows.iter().all(|count| *count == rows[0]);
     match &*exchange.kind {
-        Kind::AllReduce(op) => all_reduce(tensor, group, *op),
+        Kind::AllReduce(op) => all_reduce(tensor, exchange, *op),
         Kind::Broadcast(root) => {
             let call = CollectiveSpec { root: Some(*root), ..CollectiveSpec::new("device broadcast") };
-            call.run(tensor, group, shape, |nccl, call, send, recv, stream| {
+            call.run(tensor, exchange, shape, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size.
                 unsafe { nccl.broadcast(call, send, recv, stream) }
             })
@@ -66,7 +66,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
             let mut whole = shape.clone();
             whole[0] = longest * size;
             let call = CollectiveSpec::new("device all_gather");
-            let all = call.run(padded, group, whole, |nccl, call, send, recv, stream| {
+            let all = call.run(padded, exchange, whole, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size, and of all ranks' to receive.
                 unsafe { nccl.all_gather(call, send, recv, stream) }
             })?;
@@ -84,13 +84,13 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
                 reduce: Some(ReduceOp::Sum),
                 ..CollectiveSpec::new("device reduce_scatter")
             };
-            call.run(tensor, group, part, |nccl, call, send, recv, stream| {
+            call.run(tensor, exchange, part, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size, and of one part to receive.
                 unsafe { nccl.reduce_scatter(call, send, recv, stream) }
             })
         }
         Kind::ReduceScatter(rows) => {
-            let sum = all_reduce(tensor, group, ReduceOp::Sum)?;
+            let sum = all_reduce(tensor, exchange, ReduceOp::Sum)?;
             Ok(slice(&sum, rows[..rank].iter().sum(), rows[rank]))
         }
         Kind::Reduce(root) => {
@@ -100,7 +100,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
                 root: Some(*root),
                 ..CollectiveSpec::new("device reduce")
             };
-            let sum = call.run(tensor, group, shape.clone(), |nccl, call, send, recv, stream| {
+            let sum = call.run(tensor, exchange, shape.clone(), |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size.
                 unsafe { nccl.reduce(call, send, recv, stream) }
             })?;
@@ -109,10 +109,10 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
     }
 }
 
-fn all_reduce(tensor: FloatTensor<Cube>, group: &ProcessGroup, op: ReduceOp) -> Result<FloatTensor<Cube>> {
+fn all_reduce(tensor: FloatTensor<Cube>, exchange: &Exchange, op: ReduceOp) -> Result<FloatTensor<Cube>> {
     let shape = tensor.shape();
     let call = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
-    call.run(tensor, group, shape, |nccl, call, send, recv, stream| {
+    call.run(tensor, exchange, shape, |nccl, call, send, recv, stream| {
         // SAFETY: `run` gives memory of the call's size.
         unsafe { nccl.all_reduce(call, send, recv, stream) }
     })
@@ -153,12 +153,17 @@ impl CollectiveSpec {
     fn run(
         self,
         tensor: FloatTensor<Cube>,
-        group: &ProcessGroup,
+        exchange: &Exchange,
         output: Shape,
         act: impl FnOnce(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>,
     ) -> Result<FloatTensor<Cube>> {
         let Operands { call, memory, send, recv, result } = self.operands(tensor, output)?;
-        group.run_on_device(call, memory, |nccl, call, stream| act(nccl, call, send.0, recv.0, stream))?;
+        let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
+        if exchange.of_step {
+            exchange.group.start_on_device(call, memory, act)?.hold_device()?;
+        } else {
+            exchange.group.run_on_device(call, memory, act)?;
+        }
         Ok(result.register())
     }
 
@@ -190,44 +195,26 @@ impl CollectiveSpec {
         let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
         // They keep both allocations in place until the collective has ended.
         let memory = Box::new((from, to));
-        Ok(Operands {
-            call,
-            memory,
-            send: Send(send),
-            recv: Recv(recv),
-            result: Unregistered { client, result },
-        })
+        Ok(Operands { call, memory, send, recv, result: Unregistered { client, result } })
     }
 }
 
 struct Operands {
     call: DeviceCall,
-    memory: Box<dyn Any + std::marker::Send>,
-    send: Send,
-    recv: Recv,
+    memory: Box<dyn Any + Send>,
+    send: *const c_void,
+    recv: *mut c_void,
     result: Unregistered,
 }
 
-/// Device memory that a collective reads.
-#[derive(Clone, Copy)]
-struct Send(*const c_void);
-// SAFETY: it is an address on a device, which any thread may pass to NCCL.
-unsafe impl std::marker::Send for Send {}
-
-/// Device memory that a collective writes.
-#[derive(Clone, Copy)]
-struct Recv(*mut c_void);
-// SAFETY: likewise.
-unsafe impl std::marker::Send for Recv {}
-
 /// A result that is not registered with Burn's fusion yet.
-struct Unregistered {
-    client: FusionClient,
-    result: CubeTensor,
+pub(super) struct Unregistered {
+    pub client: FusionClient,
+    pub result: CubeTensor,
 }
 
 impl Unregistered {
-    fn register(self) -> FloatTensor<Cube> {
+    pub fn register(self) -> FloatTensor<Cube> {
         let Unregistered { client, result } = self;
         let (shape, dtype) = (result.shape(), result.dtype);
         let result = CubeFusionHandle::from(result);
@@ -236,7 +223,7 @@ impl Unregistered {
     }
 }
 
-/// Starts an all-reduce in the background, of a tensor for which [`is_on`] is true.
+/// Starts an all-reduce of a tensor for which [`is_on`] is true.
 ///
 /// The result must not be read before [`Pending::hold_device`].
 ///
@@ -246,17 +233,15 @@ pub(crate) fn start_all_reduce(
     tensor: FloatTensor<Cube>,
     group: &ProcessGroup,
     op: ReduceOp,
-) -> Result<(FloatTensor<Cube>, Work<Pending>)> {
+) -> Result<(FloatTensor<Cube>, Pending)> {
     let shape = tensor.shape();
     let spec = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
     let Operands { call, memory, send, recv, result } = spec.operands(tensor, shape)?;
-    let work = group.start_on_device(call, memory, move |nccl, call, stream| {
-        // Moved whole, because a closure would capture the pointers only, which are not `Send`.
-        let (send, recv) = (send, recv);
+    let pending = group.start_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: the memory is of the call's size.
-        unsafe { nccl.all_reduce(call, send.0, recv.0, stream) }
+        unsafe { nccl.all_reduce(call, send, recv, stream) }
     })?;
-    Ok((result.register(), work))
+    Ok((result.register(), pending))
 }
 
 fn dtype(dtype: BurnType) -> Result<DType> {

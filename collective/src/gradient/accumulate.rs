@@ -2,12 +2,14 @@
 
 use super::{
     buckets::BucketPlan,
+    gradient_list::{GradientList, from_list, list},
     read::{f32s, read},
 };
 use crate::{Error, Result};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
+use std::collections::HashMap;
 
 /// Weights of this rank's gradients in the mean over the global batch.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +24,7 @@ pub(super) struct Weights {
 /// Sum of gradients, each multiplied by its number of samples.
 #[derive(Default, Debug)]
 pub(super) struct AccumulatedGradients {
-    grads: GradientsParams,
+    sums: GradientList,
     batches: usize,
     samples: usize,
 }
@@ -34,7 +36,8 @@ impl AccumulatedGradients {
         self.samples += samples;
         if samples > 0 {
             let weights = Weights { own: samples as f32, accumulated: Some(1.0) };
-            self.grads = combine(std::mem::take(&mut self.grads), grads, module, weights);
+            let sums = std::mem::take(&mut self.sums);
+            self.sums = combine(sums, list(&grads, module), weights);
         }
     }
 
@@ -57,119 +60,61 @@ impl AccumulatedGradients {
         module: &M,
         weights: Weights,
     ) -> GradientsParams {
-        let accumulated = std::mem::take(self);
-        combine(accumulated.grads, grads, module, weights)
+        let sums = std::mem::take(self).sums;
+        let own = list(&grads, module);
+        drop(grads);
+        from_list(combine(sums, own, weights), module)
     }
 
     /// Writes the accumulated gradients into zeroed buckets and marks the parameters that have one.
     ///
     /// # Errors
     /// If a gradient cannot be read from its device.
-    pub fn fill<M: Module>(
-        &self,
-        module: &M,
-        plan: &BucketPlan,
-        buffers: &mut [Vec<f32>],
-    ) -> Result<Vec<bool>> {
-        let used = vec![false; plan.slots.len()];
-        if self.is_empty() {
-            return Ok(used);
+    pub fn fill(&self, plan: &BucketPlan, buffers: &mut [Vec<f32>]) -> Result<Vec<bool>> {
+        let mut used = vec![false; plan.slots.len()];
+        for (id, grad) in &self.sums {
+            let Some(index) = plan.slot_of(*id) else { continue };
+            let slot = &plan.slots[index];
+            let data = read(grad.clone())?;
+            let values = f32s(&data).map_err(|reason| {
+                let what = format!("reading the gradient of {}", slot.path);
+                Error::Io { what, reason }
+            })?;
+            buffers[slot.bucket][slot.range.clone()].copy_from_slice(&values);
+            used[index] = true;
         }
-        let mut fill = Fill { grads: &self.grads, plan, buffers, used, failure: None };
-        module.visit(&mut fill);
-        fill.failure.map_or(Ok(fill.used), Err)
+        Ok(used)
     }
 
     /// Accumulated gradients in row-major order, one for each slot of the plan, on their device.
-    pub fn flat<M: Module>(&self, module: &M, plan: &BucketPlan) -> Vec<Option<Tensor<1>>> {
-        let mut flat = Flatten { grads: &self.grads, plan, flat: vec![None; plan.slots.len()] };
-        if !self.is_empty() {
-            module.visit(&mut flat);
+    pub fn flat(&self, plan: &BucketPlan) -> Vec<Option<Tensor<1>>> {
+        let mut flat = vec![None; plan.slots.len()];
+        for (id, grad) in &self.sums {
+            if let Some(index) = plan.slot_of(*id) {
+                flat[index] = Some(grad.clone().reshape([plan.slots[index].range.len()]));
+            }
         }
-        flat.flat
-    }
-}
-
-struct Flatten<'a> {
-    grads: &'a GradientsParams,
-    plan: &'a BucketPlan,
-    flat: Vec<Option<Tensor<1>>>,
-}
-
-impl ModuleVisitor for Flatten<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(index) = self.plan.slot_of(param.id) else { return };
-        let grad = self.grads.get::<D>(param.id);
-        self.flat[index] = grad.map(|grad| grad.reshape([self.plan.slots[index].range.len()]));
+        flat
     }
 }
 
 /// Weighted sum of `accumulated` and `own`, for every parameter that has either.
-fn combine<M: Module>(
-    accumulated: GradientsParams,
-    own: GradientsParams,
-    module: &M,
-    weights: Weights,
-) -> GradientsParams {
-    let mut combine = Combine { accumulated, own, weights, sum: GradientsParams::new() };
-    module.visit(&mut combine);
-    combine.sum
-}
-
-struct Combine {
-    accumulated: GradientsParams,
-    own: GradientsParams,
-    weights: Weights,
-    sum: GradientsParams,
-}
-
-impl ModuleVisitor for Combine {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let accumulated = self.accumulated.remove::<D>(param.id);
-        let accumulated = accumulated.map(|grad| match self.weights.accumulated {
+fn combine(accumulated: GradientList, own: GradientList, weights: Weights) -> GradientList {
+    // The gradient of padding has an arbitrary value, possibly NaN.
+    let own = own.into_iter().filter(|_| weights.own > 0.0);
+    let mut own: HashMap<_, _> = own.map(|(id, grad)| (id, grad.mul_scalar(weights.own))).collect();
+    let mut sums: GradientList = Vec::with_capacity(accumulated.len().max(own.len()));
+    for (id, grad) in accumulated {
+        let grad = match weights.accumulated {
             Some(1.0) | None => grad,
             Some(weight) => grad.mul_scalar(weight),
-        });
-        // The gradient of padding has an arbitrary value, possibly NaN.
-        let own = self.own.remove::<D>(param.id).filter(|_| self.weights.own > 0.0);
-        let own = own.map(|grad| grad.mul_scalar(self.weights.own));
-        let sum = match (accumulated, own) {
-            (Some(accumulated), Some(own)) => accumulated + own,
-            (Some(one), None) | (None, Some(one)) => one,
-            (None, None) => return,
         };
-        self.sum.register::<D>(param.id, sum);
+        let sum = match own.remove(&id) {
+            Some(own) => grad + own,
+            None => grad,
+        };
+        sums.push((id, sum));
     }
-}
-
-struct Fill<'a> {
-    grads: &'a GradientsParams,
-    plan: &'a BucketPlan,
-    buffers: &'a mut [Vec<f32>],
-    used: Vec<bool>,
-    failure: Option<Error>,
-}
-
-impl Fill<'_> {
-    fn put<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
-        let Some(index) = self.plan.slot_of(param.id) else { return Ok(()) };
-        let Some(grad) = self.grads.get::<D>(param.id) else { return Ok(()) };
-        let slot = &self.plan.slots[index];
-        let data = read(grad)?;
-        let values = f32s(&data).map_err(|reason| {
-            let what = format!("reading the gradient of {}", slot.path);
-            Error::Io { what, reason }
-        })?;
-        self.buffers[slot.bucket][slot.range.clone()].copy_from_slice(&values);
-        self.used[index] = true;
-        Ok(())
-    }
-}
-
-impl ModuleVisitor for Fill<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if self.failure.is_none() {
-            self.failure = self.put(param).err();
-        }
-    }
+    sums.extend(own);
+    sums
 }

@@ -94,8 +94,7 @@ impl Arrivals {
         self.failure.get_or_insert(error);
     }
 
-    /// Ends the step. Returns flags to be summed over ranks, which [`outcome`] decodes, and the reason for a
-    /// repetition.
+    /// Ends the step. Returns flags to be summed over ranks, and the reason for a repetition.
     ///
     /// # Errors
     /// The first registered error, or an error that a gradient is missing.
@@ -112,13 +111,4 @@ impl Arrivals {
         let flags = self.used.iter().copied().chain([self.has_samples, self.spoiled.is_some()]);
         Ok((flags.map(|flag| f32::from(u8::from(flag))).collect(), self.spoiled))
     }
-}
-
-/// Decodes the summed flags: the number of ranks that used each parameter, followed by that of the ranks with samples,
-/// and the reason for a repetition.
-pub(super) fn outcome(spoiled: Option<String>, sums: &[f32]) -> (Vec<usize>, Option<String>) {
-    let (used, again) = sums.split_at(sums.len() - 1);
-    let users = used.iter().map(|ranks| *ranks as usize).collect();
-    let again = (again[0] > 0.0).then(|| spoiled.unwrap_or_else(|| "another rank could not overlap".into()));
-    (users, again)
 }

@@ -1,11 +1,14 @@
 //! Gradient clipping by the global norm.
 
+use super::gradient_list::{GradientList, from_list, list};
+#[cfg(feature = "cuda")]
+use crate::cuda::ManyTensors;
 use crate::{Result, device_error::read_data};
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::backend::{Dispatch, ops::FloatTensorOps};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, FloatDType, Shape, Tensor};
 use kernels::host_tensor::is_flex;
-use std::collections::HashSet;
 
 /// Factor for gradients whose squares overflow f32.
 ///
@@ -31,10 +34,7 @@ pub fn clip_by_global_norm<M: Module>(
 ) -> Result<(GradientsParams, f64)> {
     let norm = global_norm(&grads, module)?;
     let factor = max_norm / (norm + 1e-6);
-    if factor >= 1.0 {
-        return Ok((grads, norm));
-    }
-    Ok((scale(grads, module, Factor::Host(factor)), norm))
+    Ok((if factor < 1.0 || factor.is_nan() { scaled(grads, module, factor) } else { grads }, norm))
 }
 
 /// Global norm of all gradients before clipping.
@@ -48,7 +48,7 @@ pub(crate) enum Norm {
 /// [`clip_by_global_norm`] without waiting for a device.
 ///
 /// On a device, norm and factor are f32 tensors. `agree` returns the same norm on all ranks, because devices may
-/// sum in different orders.
+/// sum in different orders. On a CUDA device, gradients in f32 share their launches.
 ///
 /// # Errors
 /// If the device cannot be read, or `agree` fails.
@@ -58,21 +58,52 @@ pub(super) fn clip<M: Module>(
     max_norm: f64,
     agree: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
 ) -> Result<(GradientsParams, Norm)> {
-    let sums = squares(&grads, module, None);
-    if sums.first().is_none_or(|sum| is_flex(&sum.device())) {
+    let all = list(&grads, module);
+    if all.first().is_none_or(|(_, grad)| is_flex(&grad.device())) {
+        drop(all);
         let (grads, norm) = clip_by_global_norm(grads, module, max_norm)?;
         return Ok((grads, Norm::Host(norm)));
     }
-    let total = |parts: Vec<Tensor<1>>| parts.into_iter().reduce(|sum, part| sum + part);
-    let low = total(squares(&grads, module, Some(DOWN)));
-    let Some((sum, low)) = total(sums).zip(low) else { return Ok((grads, Norm::Host(0.0))) };
+    #[cfg(feature = "cuda")]
+    if let Some(tensors) = ManyTensors::from_tensors(all.iter().map(|(_, grad)| grad)) {
+        let sums = tensors.squares(DOWN as f32).sum_dim(1);
+        let [sum, low] = [0, 1].map(|row| sums.clone().slice([row..row + 1, 0..1]).reshape([1]));
+        let norm = agree(norm_of(sum, low))?;
+        let scaled = tensors.scale(factor_for(norm.clone(), max_norm));
+        let clipped = all.into_iter().map(|(id, _)| id).zip(scaled).collect();
+        return Ok((from_list(clipped, module), Norm::Device(Box::new(norm))));
+    }
+    let total = |factor| squares(&all, factor).into_iter().reduce(|sum, part| sum + part);
+    let Some((sum, low)) = total(None).zip(total(Some(DOWN))) else { return Ok((grads, Norm::Host(0.0))) };
+    let norm = agree(norm_of(sum, low))?;
+    let factor = factor_for(norm.clone(), max_norm);
+    let clipped = all.into_iter().map(|(id, grad)| (id, scale_on_device(grad, &factor))).collect();
+    Ok((from_list(clipped, module), Norm::Device(Box::new(norm))))
+}
+
+/// The norm `[1]` of values with the sum of squares `sum`, and `low` after multiplication by [`DOWN`].
+fn norm_of(sum: Tensor<1>, low: Tensor<1>) -> Tensor<1> {
     let overflow = sum.clone().is_finite().bool_not();
-    let norm = agree(sum.sqrt().mask_where(overflow, low.sqrt().div_scalar(DOWN)))?;
-    let factor = norm.clone().add_scalar(1e-6).recip().mul_scalar(max_norm);
+    sum.sqrt().mask_where(overflow, low.sqrt().div_scalar(DOWN))
+}
+
+/// The factor `[1]` of gradients with this norm.
+fn factor_for(norm: Tensor<1>, max_norm: f64) -> Tensor<1> {
+    let factor = norm.add_scalar(1e-6).recip().mul_scalar(max_norm);
     // A NaN factor makes the gradients NaN, as on the host.
     let unclipped = factor.clone().greater_equal_elem(1.0);
-    let factor = Factor::Device(Box::new(factor.mask_fill(unclipped, 1.0)));
-    Ok((scale(grads, module, factor), Norm::Device(Box::new(norm))))
+    factor.mask_fill(unclipped, 1.0)
+}
+
+/// Multiplies a gradient by `factor` `[1]`, in f32.
+fn scale_on_device(grad: Tensor<1>, factor: &Tensor<1>) -> Tensor<1> {
+    let factor = factor.clone().to_device(&grad.device()).into_dispatch();
+    let ones = Shape::from(vec![1; grad.shape().num_dims()]);
+    let factor = Tensor::from_dispatch(Dispatch::float_reshape(factor, ones));
+    match grad.dtype() {
+        DType::F32 => grad * factor,
+        dtype => (grad.cast(FloatDType::F32) * factor).cast(FloatDType::from(dtype)),
+    }
 }
 
 /// Global norm of the gradients of `module`; 0 if there are none.
@@ -80,108 +111,51 @@ pub(super) fn clip<M: Module>(
 /// # Errors
 /// If the device cannot be read.
 pub(super) fn global_norm<M: Module>(grads: &GradientsParams, module: &M) -> Result<f64> {
-    let norm = sum_of_squares(grads, module, None)?.sqrt();
-    if norm.is_finite() {
-        return Ok(norm);
-    }
-    Ok(sum_of_squares(grads, module, Some(DOWN))?.sqrt() / DOWN)
+    let all = list(grads, module);
+    let norm = sum_of_squares(&all, None)?.sqrt();
+    Ok(if norm.is_finite() { norm } else { sum_of_squares(&all, Some(DOWN))?.sqrt() / DOWN })
 }
 
 /// Sum of squares of all gradients, multiplied by `factor` first.
-fn sum_of_squares<M: Module>(grads: &GradientsParams, module: &M, factor: Option<f64>) -> Result<f64> {
-    let sums = squares(grads, module, factor);
-    if sums.is_empty() {
+fn sum_of_squares(all: &GradientList, factor: Option<f64>) -> Result<f64> {
+    if all.is_empty() {
         return Ok(0.0);
     }
     // One transfer for all gradients.
-    let data = read_data(Tensor::cat(sums, 0))?;
+    let data = read_data(Tensor::cat(squares(all, factor), 0))?;
     Ok(data.iter::<f64>().sum())
 }
 
 /// Sums of squares `[1]` of each gradient, multiplied by `factor` first, on one device.
-fn squares<M: Module>(grads: &GradientsParams, module: &M, factor: Option<f64>) -> Vec<Tensor<1>> {
-    let mut squares = Squares { grads, factor, seen: HashSet::new(), sums: Vec::new() };
-    module.visit(&mut squares);
-    squares.sums
-}
-
-struct Squares<'a> {
-    grads: &'a GradientsParams,
-    factor: Option<f64>,
-    seen: HashSet<ParamId>,
-    sums: Vec<Tensor<1>>,
-}
-
-impl ModuleVisitor for Squares<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.seen.insert(param.id) {
-            return;
-        }
-        let Some(grad) = self.grads.get::<D>(param.id) else { return };
+fn squares(all: &GradientList, factor: Option<f64>) -> Vec<Tensor<1>> {
+    let Some(device) = all.first().map(|(_, grad)| grad.device()) else { return Vec::new() };
+    let square = |(_, grad): &(_, Tensor<1>)| {
         let grad = match grad.dtype() {
             // 256 squared is infinite in f16.
-            DType::F16 | DType::BF16 => grad.cast(FloatDType::F32),
-            _ => grad,
+            DType::F16 | DType::BF16 => grad.clone().cast(FloatDType::F32),
+            _ => grad.clone(),
         };
-        let grad = match self.factor {
+        let grad = match factor {
             Some(factor) => grad.mul_scalar(factor),
             None => grad,
         };
-        let device: Option<Device> = self.sums.first().map(Tensor::device);
-        let sum = grad.square().sum().cast(FloatDType::F32);
-        self.sums.push(device.map_or(sum.clone(), |device| sum.to_device(&device)));
-    }
+        grad.square().sum().cast(FloatDType::F32).to_device(&device)
+    };
+    all.iter().map(square).collect()
 }
 
 /// Multiplies all gradients by `factor`.
 pub(crate) fn scaled<M: Module>(grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
-    if factor == 1.0 { grads } else { scale(grads, module, Factor::Host(factor)) }
-}
-
-fn scale<M: Module>(grads: GradientsParams, module: &M, factor: Factor) -> GradientsParams {
-    let mut scale = Scale { grads, factor, seen: HashSet::new() };
-    module.visit(&mut scale);
-    scale.grads
-}
-
-enum Factor {
-    Host(f64),
-    /// `[1]`, f32.
-    Device(Box<Tensor<1>>),
-}
-
-impl Factor {
-    fn apply<const D: usize>(&self, grad: Tensor<D>) -> Tensor<D> {
-        match self {
-            // In two steps where the factor is subnormal in f32, or 0.
-            Factor::Host(tiny) if *tiny < f64::from(f32::MIN_POSITIVE) => {
-                grad.mul_scalar(DOWN).mul_scalar(tiny / DOWN)
-            }
-            Factor::Host(factor) => grad.mul_scalar(*factor),
-            Factor::Device(factor) => {
-                let factor = Tensor::clone(factor).to_device(&grad.device()).reshape([1; D]);
-                match grad.dtype() {
-                    DType::F32 => grad * factor,
-                    dtype => (grad.cast(FloatDType::F32) * factor).cast(FloatDType::from(dtype)),
-                }
-            }
-        }
+    if factor == 1.0 {
+        return grads;
     }
-}
-
-struct Scale {
-    grads: GradientsParams,
-    factor: Factor,
-    seen: HashSet<ParamId>,
-}
-
-impl ModuleVisitor for Scale {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !self.seen.insert(param.id) {
-            return;
-        }
-        if let Some(grad) = self.grads.remove::<D>(param.id) {
-            self.grads.register::<D>(param.id, self.factor.apply(grad));
-        }
-    }
+    let all = list(&grads, module);
+    // The list then holds the only references, and a product reuses the memory.
+    drop(grads);
+    let scale = |grad: Tensor<1>| match factor {
+        // In two steps where the factor is subnormal in f32, or 0.
+        tiny if tiny < f64::from(f32::MIN_POSITIVE) => grad.mul_scalar(DOWN).mul_scalar(tiny / DOWN),
+        factor => grad.mul_scalar(factor),
+    };
+    from_list(all.into_iter().map(|(id, grad)| (id, scale(grad))).collect(), module)
 }

@@ -1,8 +1,10 @@
 //! Gradient buckets in device memory.
 //!
-//! Each gradient is scaled and stored when it is final. The all-reduce of a bucket starts when the bucket is full
-//! and all buckets before it have started. The remaining kernels of backward run concurrently: only
+//! Each gradient is stored when it is final. When all gradients of a bucket are there and all buckets before it have
+//! started, they are scaled and written into one tensor, whose all-reduce starts. The remaining kernels of backward run concurrently: only
 //! [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
+//!
+//! The training thread enqueues all of it and waits for no other rank: the ranks' calls are compared in the background.
 //!
 //! Buckets and collectives of other groups during backward, such as SyncBatchNorm's, are called on the thread that
 //! runs backward. They are enqueued on the device in the order of the calls, which is the same on all ranks because
@@ -20,7 +22,7 @@ use crate::{
     ProcessGroup, ReduceOp, Result,
     tensor::{self, Reduction},
 };
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use std::sync::Arc;
 
 pub(super) struct DeviceBuckets {
@@ -84,36 +86,32 @@ impl DeviceBuckets {
         }
     }
 
-    /// Waits until all buckets are on the device's queue, makes the device wait for the sums, and returns them and
-    /// those of `totals` `[n]`. `flags` and `users` become sums on the host.
+    /// Makes the device wait for the sums, and returns them and those of `totals` `[n]`.
     ///
     /// # Errors
     /// The first error on this rank or in the group.
     pub fn finish(
         mut self,
         totals: Option<Tensor<1>>,
-        flags: &mut [f32],
-        users: &mut [f32],
     ) -> Result<(Vec<Option<Tensor<1>>>, Option<Tensor<1>>)> {
         // Only a bucket without parameters has not been started.
         self.started.resize_with(self.plan.buckets(), || None);
         let totals = totals.map(|totals| tensor::start_all_reduce(totals, &self.group, ReduceOp::Sum));
         self.started.push(totals.transpose()?);
-        let mut message = [&*flags, &*users].concat();
-        self.group.all_reduce(&mut message, ReduceOp::Sum)?;
-        let (own, used) = message.split_at(flags.len());
-        flags.copy_from_slice(own);
-        users.copy_from_slice(used);
         let mut buckets = tensor::finish(self.started)?;
         let totals = buckets.pop().flatten();
         Ok((buckets, totals))
     }
 
-    /// Stores a scaled gradient plus the accumulated one as this rank's part of the sum, in f32.
+    /// Stores this rank's part of the sum, which [`factor`](Self::factor) scales later.
     fn put(&mut self, arrivals: &mut Arrivals, slot: usize, gradient: Option<Tensor<1>>, device: &Device) {
         let length = self.plan.slots[slot].range.len();
         // The gradient of padding has an arbitrary value, possibly NaN.
-        let own = gradient.filter(|_| self.weights.own > 0.0).map(|grad| grad.mul_scalar(self.weights.own));
+        let own = gradient.filter(|_| self.weights.own > 0.0);
+        let own = match self.weights.accumulated {
+            None => own,
+            Some(_) => own.map(|grad| grad.mul_scalar(self.weights.own)),
+        };
         let weight = self.weights.accumulated.unwrap_or(1.0);
         let accumulated = self.accumulated[slot].take().map(|grad| grad.mul_scalar(weight));
         let counts = own.is_some() || accumulated.is_some();
@@ -125,8 +123,16 @@ impl DeviceBuckets {
         if sum.shape().num_elements() != length {
             arrivals.unreadable(slot, format!("it has {} elements", sum.shape().num_elements()));
         }
-        self.parts[slot] = Some(sum.cast(FloatDType::F32));
+        self.parts[slot] = Some(sum);
         arrivals.write(slot, counts);
+    }
+
+    /// Factor of the stored parts. Accumulated gradients and those added to them are scaled already.
+    fn factor(&self) -> f32 {
+        match self.weights {
+            Weights { own, accumulated: None } if own > 0.0 => own,
+            _ => 1.0,
+        }
     }
 
     /// Starts the all-reduces of the buckets that are full, in order.
@@ -134,7 +140,8 @@ impl DeviceBuckets {
         while arrivals.is_ready(self.started.len()) {
             let members = &self.plan.members[self.started.len()];
             let parts: Vec<Tensor<1>> = members.iter().filter_map(|slot| self.parts[*slot].take()).collect();
-            match tensor::start_all_reduce(Tensor::cat(parts, 0), &self.group, ReduceOp::Sum) {
+            let bucket = tensor::concatenate(parts, self.factor());
+            match tensor::start_all_reduce(bucket, &self.group, ReduceOp::Sum) {
                 Ok(reduction) => self.started.push(Some(reduction)),
                 Err(error) => arrivals.fail(error),
             }

@@ -1,13 +1,14 @@
 //! The reduction of one step's gradients, in host or device memory, from the forward pass to the sums.
 
 use super::{
-    arrivals::{Arrivals, outcome},
+    agreement::{Agreement, Message},
+    arrivals::Arrivals,
     buckets::BucketPlan,
     device_buckets::DeviceBuckets,
     host_buckets::HostBuckets,
     read::{DeviceGradient, Values},
 };
-use crate::{ProcessGroup, Result};
+use crate::{ProcessGroup, ReduceOp, Result};
 use burn::module::ParamId;
 use burn::tensor::{Device, Tensor};
 use std::{
@@ -16,16 +17,13 @@ use std::{
 };
 
 /// Sums over all ranks.
-#[derive(Default)]
 pub(super) struct ReducedGradients {
     /// `None` for a bucket without parameters.
     pub buckets: Vec<Option<Tensor<1>>>,
-    /// Number of ranks on which each parameter had a gradient of real samples, and last that of the ranks with samples.
-    pub users: Vec<usize>,
     /// Sums of the totals.
     pub totals: Option<Tensor<1>>,
-    /// Reason why, on some rank, the sums differ from those of the gradients that backward returned.
-    pub again: Option<String>,
+    /// What the ranks agree on, on a device still in progress.
+    pub agreement: Agreement,
 }
 
 pub(super) enum Buckets {
@@ -147,20 +145,28 @@ impl InFlightReduction {
     }
 
     /// Ends the step: reduces the remaining buckets, waits for all of them and returns the sums, with those of
-    /// `totals` `[n]`. `flags` become sums over all ranks.
+    /// `totals` `[n]` and of `flags`. In device memory, only the device waits.
     ///
     /// # Errors
     /// The first error on this rank or in the group, or an error that a gradient is missing.
-    pub fn finish(&self, totals: Option<Tensor<1>>, flags: &mut [f32]) -> Result<ReducedGradients> {
+    pub fn finish(&self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ReducedGradients> {
         // Nothing arrives from now on. Other threads do not wait for the sums. `Step` finishes a reduction once.
         let State { arrivals, buckets } = self.state().take().expect("a reduction in progress");
-        let (mut users, spoiled) = arrivals.end().inspect_err(|error| self.group.abort(error.to_string()))?;
-        let (buckets, totals) = match buckets {
-            Buckets::Host(host) => host.finish(totals, flags, &mut users)?,
-            Buckets::Device(device) => device.finish(totals, flags, &mut users)?,
+        let (users, spoiled) = arrivals.end().inspect_err(|error| self.group.abort(error.to_string()))?;
+        let mut message = Message { flags: flags.to_vec(), users, spoiled };
+        let ranks = self.group.world_size();
+        let (buckets, totals, agreement) = match buckets {
+            Buckets::Host(host) => {
+                let (buckets, totals) = host.finish(totals, &mut message.flags, &mut message.users)?;
+                (buckets, totals, Agreement::known(message, ranks))
+            }
+            Buckets::Device(device) => {
+                let (buckets, totals) = device.finish(totals)?;
+                let sum = |values| self.group.all_reduce_async(values, ReduceOp::Sum);
+                (buckets, totals, Agreement::start(message, ranks, sum)?)
+            }
         };
-        let (users, again) = outcome(spoiled, &users);
-        Ok(ReducedGradients { buckets, users, totals, again })
+        Ok(ReducedGradients { buckets, totals, agreement })
     }
 }
 
@@ -195,9 +201,10 @@ mod tests {
         assert!(!reduction.has(bias));
         assert!(reduction.write(bias, tensor(all(2.0, 2)), &device).unwrap());
 
-        let reduced = reduction.finish(None, &mut []).unwrap();
+        let reduced = reduction.finish(None, &[]).unwrap();
         let bucket = reduced.buckets[0].clone().unwrap().into_data().try_to_vec::<f32>().unwrap();
         assert_eq!(bucket, [2.0, 2.0, 1.0, 1.0, 1.0, 1.0]);
-        assert_eq!((reduced.users, reduced.again), (vec![1, 1, 1], None));
+        let agreed = reduced.agreement.wait().unwrap();
+        assert_eq!((agreed.users, agreed.again), (vec![1, 1, 1], None));
     }
 }

@@ -15,18 +15,22 @@
 //!
 //! If the group has a device transport ([`ProcessGroup::attach`]), buckets stay in device memory. The all-reduce of
 //! a full bucket is queued on the device during backward, and the device waits for the sums at the end of the
-//! step.
+//! step. The training thread waits for the other ranks' flags in the first step, and in steps in which it has no
+//! gradient of some parameter; otherwise they are read after the next step is launched. A step that must be repeated
+//! on some ranks only is then an error, unless it is the first.
 //!
 //! A parameter that no rank uses gets no gradient, as on a single device. A parameter that some ranks use
 //! contributes zeros on the others. This is PyTorch's `find_unused_parameters`, always enabled, because the number
 //! of ranks that used a parameter is part of a message that is sent in any case.
 
 mod accumulate;
+mod agreement;
 mod arrivals;
 pub(crate) mod buckets;
 mod clip;
 mod device_buckets;
 mod embeddings;
+mod gradient_list;
 mod hook;
 mod host_buckets;
 mod in_flight;
@@ -43,6 +47,7 @@ pub(crate) use clip::{Norm, scaled};
 pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
 pub use power_sgd::PowerSgd;
 pub use step::Step;
+pub(crate) use step::{FinishedStep, StepFlags};
 pub use top_k::TopK;
 pub(crate) use watch::{ModuleCopies, in_precision};
 
@@ -105,7 +110,7 @@ impl Default for ReducerOptions {
 /// // Two batches per step with 7 samples; only the second one communicates.
 /// let grads = backward(&model, 4);
 /// reducer.accumulate(grads, &model, 4);
-/// let step = reducer.step(&model, 3, 7)?;
+/// let step = reducer.step(3, 7)?;
 /// let grads = backward(&step.watch(&model), 3);
 /// let grads = step.finish(grads, &model, &mut vec![])?;
 /// model = optimizer.step(0.1, model, grads);
@@ -125,10 +130,11 @@ pub struct Reducer {
     overlap: bool,
     /// Whether buckets stay in device memory.
     on_device: bool,
-    /// Whether a step with overlap has been compared completely with backward's result.
-    compared: bool,
     fallback: Option<String>,
-    /// [`ReducedGradients::users`](in_flight::ReducedGradients::users) of the last step.
+    /// Whether the ranks have agreed on a step, whose gradients were compared completely with backward's. On a device,
+    /// later steps are used before they have.
+    agreed: bool,
+    /// [`Agreed::users`](agreement::Agreed::users) of the last step on which the ranks have agreed.
     users: Vec<usize>,
     /// Time spent waiting for all ranks' gradients after backward.
     waited: Duration,
@@ -162,8 +168,8 @@ impl Reducer {
             scaler: (precision == Precision::F16).then(LossScaler::start),
             overlap,
             on_device,
-            compared: false,
             fallback: None,
+            agreed: false,
             users: Vec::new(),
             waited: Duration::ZERO,
         })
@@ -196,7 +202,7 @@ impl Reducer {
         max_norm: f64,
     ) -> Result<(GradientsParams, Norm)> {
         clip::clip(grads, module, max_norm, |norm| match &self.sender {
-            Some(sender) => tensor::broadcast(norm, &sender.group, 0),
+            Some(sender) => tensor::broadcast_in_step(norm, &sender.group, 0),
             None => Ok(norm),
         })
     }
@@ -246,6 +252,21 @@ impl Reducer {
         if let (Some(scaler), Some(state)) = (&mut self.scaler, state) {
             *scaler = LossScaler::restore(state);
         }
+    }
+
+    /// Waits for the sums of a step's flags over all ranks.
+    ///
+    /// # Errors
+    /// If the group fails, or the step's sums differ from the ranks' gradients.
+    pub(crate) fn settle(&mut self, flags: StepFlags) -> Result<Vec<f32>> {
+        let agreement = match flags {
+            StepFlags::Summed(flags) => return Ok(flags),
+            StepFlags::InProgress(agreement) => agreement,
+        };
+        let agreed = agreement.wait()?;
+        agreed.unanimous()?;
+        self.users = agreed.users;
+        Ok(agreed.flags)
     }
 
     /// Parameters that only some ranks used in the last step, with the number of ranks, and unused ones.

@@ -1,9 +1,6 @@
 //! Moves gradients between a module, as Burn keeps them, and the buckets.
 
-use super::{
-    buckets::BucketPlan,
-    in_flight::{InFlightReduction, ReducedGradients},
-};
+use super::{buckets::BucketPlan, gradient_list::list, in_flight::InFlightReduction};
 use crate::{Error, ProcessGroup, ReduceOp, Result, tensor};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -67,11 +64,11 @@ impl ModuleVisitor for Collect<'_> {
 /// On a CPU they are views of the buckets.
 pub(super) fn scatter<M: Module>(
     plan: &BucketPlan,
-    reduced: ReducedGradients,
+    buckets: Vec<Option<Tensor<1>>>,
+    users: &[usize],
     module: &M,
 ) -> GradientsParams {
-    let ReducedGradients { buckets, users, .. } = reduced;
-    let mut scatter = Scatter { plan, buckets, users: &users, grads: GradientsParams::new() };
+    let mut scatter = Scatter { plan, buckets, users, grads: GradientsParams::new() };
     module.visit(&mut scatter);
     scatter.grads
 }
@@ -106,46 +103,26 @@ pub(crate) fn all_reduce<M: Module>(
     grads: GradientsParams,
     module: &M,
 ) -> Result<GradientsParams> {
-    let slots = plan.slots.len();
-    let mut flatten = Flatten { plan, grads, flat: vec![None; slots], used: vec![false; slots] };
-    module.visit(&mut flatten);
-    let Flatten { mut flat, used, .. } = flatten;
+    let device = module.devices().into_iter().next().unwrap_or_default();
+    let device = if device.is_autodiff() { device.inner() } else { device };
+    let mut flat: Vec<Option<Tensor<1>>> = vec![None; plan.slots.len()];
+    for (id, grad) in list(&grads, module) {
+        if let Some(slot) = plan.slot_of(id) {
+            flat[slot] = Some(grad.reshape([plan.slots[slot].range.len()]));
+        }
+    }
+    let mut flags: Vec<f32> = flat.iter().map(|grad| f32::from(u8::from(grad.is_some()))).collect();
     let mut buckets = Vec::new();
     for members in &plan.members {
-        let parts: Vec<Tensor<1>> = members.iter().filter_map(|slot| flat[*slot].take()).collect();
-        if parts.is_empty() {
-            buckets.push(None);
-            continue;
-        }
-        buckets.push(Some(tensor::all_reduce(Tensor::cat(parts, 0), group, ReduceOp::Sum)?));
-    }
-    let mut flags: Vec<f32> = used.iter().map(|used| f32::from(u8::from(*used))).collect();
-    group.all_reduce(&mut flags, ReduceOp::Sum)?;
-    let users = flags.iter().map(|ranks| *ranks as usize).collect();
-    Ok(scatter(plan, ReducedGradients { buckets, users, ..ReducedGradients::default() }, module))
-}
-
-struct Flatten<'a> {
-    plan: &'a BucketPlan,
-    grads: GradientsParams,
-    /// In f32; zeros for a parameter without a gradient.
-    flat: Vec<Option<Tensor<1>>>,
-    used: Vec<bool>,
-}
-
-impl ModuleVisitor for Flatten<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(index) = self.plan.slot_of(param.id) else { return };
-        if self.flat[index].is_some() {
-            return;
-        }
-        let length = self.plan.slots[index].range.len();
-        self.flat[index] = Some(match self.grads.remove::<D>(param.id) {
-            Some(grad) => {
-                self.used[index] = true;
-                grad.reshape([length]).cast(FloatDType::F32)
-            }
-            None => Tensor::zeros([length], (&param.base().device().inner(), DType::F32)),
+        let zeros = |slot: &usize| Tensor::zeros([plan.slots[*slot].range.len()], (&device, DType::F32));
+        let parts: Vec<_> =
+            members.iter().map(|slot| flat[*slot].take().unwrap_or_else(|| zeros(slot))).collect();
+        buckets.push(match parts.is_empty() {
+            true => None,
+            false => Some(tensor::all_reduce(tensor::concatenate(parts, 1.0), group, ReduceOp::Sum)?),
         });
     }
+    group.all_reduce(&mut flags, ReduceOp::Sum)?;
+    let users: Vec<usize> = flags.iter().map(|ranks| *ranks as usize).collect();
+    Ok(scatter(plan, buckets, &users, module))
 }

@@ -3,6 +3,7 @@
 use super::{
     Reducer,
     accumulate::Weights,
+    agreement::Agreement,
     clip::global_norm,
     device_buckets::DeviceBuckets,
     host_buckets::HostBuckets,
@@ -19,6 +20,22 @@ use std::sync::Arc;
 
 /// Number of elements of each gradient that are compared with backward's result after the first step.
 const SPOT: usize = 64;
+
+/// A step's flags, summed over all ranks.
+#[derive(Debug)]
+pub(crate) enum StepFlags {
+    Summed(Vec<f32>),
+    /// [`Reducer::settle`] waits for them.
+    InProgress(Agreement),
+}
+
+/// The result of a step.
+pub(crate) struct FinishedStep {
+    pub grads: GradientsParams,
+    /// Sums of the totals over all ranks.
+    pub totals: Option<Tensor<1>>,
+    pub flags: StepFlags,
+}
 
 /// A step in progress, from [`Reducer::step`]. Every rank must finish it.
 #[must_use = "the other ranks wait until it is finished"]
@@ -39,14 +56,14 @@ impl Reducer {
     ///
     /// # Errors
     /// If accumulated gradients cannot be read from their device.
-    pub fn step<M: Module>(&mut self, module: &M, samples: usize, global_samples: usize) -> Result<Step<'_>> {
+    pub fn step(&mut self, samples: usize, global_samples: usize) -> Result<Step<'_>> {
         // The loss scale applies to all gradients.
         let global = global_samples.max(1) as f64 * f64::from(self.loss_scale());
         let accumulated = (!self.accumulated.is_empty()).then(|| (1.0 / global) as f32);
         let weights = Weights { own: (samples as f64 / global) as f32, accumulated };
         let context = BatchContext::new(samples, global_samples, self.loss_scale());
         let mut step = Step { reducer: self, weights, context, scaled: false, reduction: None };
-        step.reduction = step.start(module, true)?;
+        step.reduction = step.start(true)?;
         Ok(step)
     }
 }
@@ -101,12 +118,18 @@ impl Step<'_> {
         module: &M,
         totals: &mut Vec<f32>,
     ) -> Result<GradientsParams> {
-        Ok(self.finish_with(grads, module, None, totals)?.0)
+        let finished = self.finish_with(grads, module, None, totals.clone(), true)?;
+        if let StepFlags::Summed(sums) = finished.flags {
+            *totals = sums;
+        }
+        Ok(finished.grads)
     }
 
     /// [`finish`](Step::finish) with totals `[n]` on a device, returned as sums over all ranks.
     ///
-    /// The totals stay on the device if the gradients do. `flags` are summed on the host.
+    /// The totals stay on the device if the gradients do. `flags` are summed on the host. Unless `wait` is set, their
+    /// sums may be in progress if gradients stay on the device, this rank has one of every parameter, and the ranks
+    /// have agreed on an earlier step.
     ///
     /// # Errors
     /// Those of [`finish`](Step::finish), and if the totals cannot be read from the device.
@@ -115,8 +138,9 @@ impl Step<'_> {
         mut grads: GradientsParams,
         module: &M,
         totals: Option<Tensor<1>>,
-        flags: &mut Vec<f32>,
-    ) -> Result<(GradientsParams, Option<Tensor<1>>)> {
+        flags: Vec<f32>,
+        wait: bool,
+    ) -> Result<FinishedStep> {
         if self.reducer.scaler.is_some() && !self.scaled {
             return Err(Error::Invalid(
                 "precision f16: the training step did not scale its loss; register the model's ParallelStep with Trainer::data_parallel() or DdpStrategy::with_parallel_step(), or call collective::precision::backward(&loss) in place of loss.backward()".into(),
@@ -125,44 +149,54 @@ impl Step<'_> {
         let Some(reduction) = self.reduction.take() else {
             let alone = self.reducer.scaler.is_none() && self.reducer.accumulated.is_empty();
             let mean = if alone { grads } else { self.reducer.accumulated.mean(grads, module, self.weights) };
-            return Ok((self.unless_infinite(mean, module)?, totals));
+            let flags = StepFlags::Summed(flags);
+            return Ok(FinishedStep { grads: self.unless_infinite(mean, module)?, totals, flags });
         };
-        let backup = flags.clone();
-        let mut reduced = self.reduce(&reduction, &mut grads, module, totals.clone(), flags)?;
-        if let Some(reason) = reduced.again.take() {
-            // Repeats the reduction from backward's gradients; later steps do not overlap.
-            self.reducer.overlap = false;
-            self.reducer.fallback = Some(reason);
-            flags.clone_from(&backup);
-            if let Some(reduction) = self.start(module, false)? {
-                reduced = self.reduce(&reduction, &mut grads, module, totals, flags)?;
+        let early = !wait && self.reducer.on_device && self.reducer.agreed;
+        let mut reduced = self.reduce(&reduction, &mut grads, module, totals.clone(), &flags)?;
+        let (users, flags) = if early && reduced.agreement.is_complete() {
+            (vec![1; self.reducer.plan.slots.len()], StepFlags::InProgress(reduced.agreement))
+        } else {
+            let mut agreed = timed(&mut self.reducer.waited, || reduced.agreement.wait())?;
+            if early {
+                agreed.unanimous()?;
             }
-        }
+            if let Some((reason, _)) = agreed.again.take() {
+                // Repeats the reduction from backward's gradients; later steps do not overlap.
+                self.reducer.overlap = false;
+                self.reducer.fallback = Some(reason);
+                if let Some(reduction) = self.start(false)? {
+                    let again = self.reduce(&reduction, &mut grads, module, totals, &flags)?;
+                    (reduced.buckets, reduced.totals) = (again.buckets, again.totals);
+                    agreed = timed(&mut self.reducer.waited, || again.agreement.wait())?;
+                }
+            }
+            self.reducer.agreed = true;
+            self.reducer.users.clone_from(&agreed.users);
+            (agreed.users, StepFlags::Summed(agreed.flags))
+        };
         self.reducer.accumulated.clear();
-        self.reducer.compared |= self.reducer.overlap;
-        self.reducer.users.clone_from(&reduced.users);
-        let totals = reduced.totals.take();
-        let averaged = scatter(&self.reducer.plan, reduced, module);
-        Ok((self.unless_infinite(averaged, module)?, totals))
+        let averaged = scatter(&self.reducer.plan, reduced.buckets, &users, module);
+        Ok(FinishedStep { grads: self.unless_infinite(averaged, module)?, totals: reduced.totals, flags })
     }
 
     /// Starts the reduction of this step's gradients and the accumulated ones; `None` in a world of one without a
     /// device transport.
     ///
     /// With `compare`, gradients that arrive during backward are compared with backward's result.
-    fn start<M: Module>(&self, module: &M, compare: bool) -> Result<Option<Arc<InFlightReduction>>> {
+    fn start(&self, compare: bool) -> Result<Option<Arc<InFlightReduction>>> {
         let Reducer { plan, sender, accumulated, on_device, .. } = &*self.reducer;
         let Some(sender) = sender.clone() else { return Ok(None) };
         let (plan, group, weights) = (plan.clone(), sender.group.clone(), self.weights);
         let (used, buckets) = if *on_device {
-            let accumulated = accumulated.flat(module, &plan);
+            let accumulated = accumulated.flat(&plan);
             let used = vec![false; plan.slots.len()];
             let buckets = DeviceBuckets::new(plan.clone(), group.clone(), weights, accumulated);
             (used, Buckets::Device(buckets))
         } else {
             let mut buffers = self.reducer.buffers();
-            let used = accumulated.fill(module, &plan, &mut buffers)?;
-            let compared = match (compare && self.reducer.overlap, self.reducer.compared) {
+            let used = accumulated.fill(&plan, &mut buffers)?;
+            let compared = match (compare && self.reducer.overlap, self.reducer.agreed) {
                 (false, _) => 0,
                 (true, false) => usize::MAX,
                 (true, true) => SPOT,
@@ -179,7 +213,7 @@ impl Step<'_> {
         grads: &mut GradientsParams,
         module: &M,
         totals: Option<Tensor<1>>,
-        flags: &mut [f32],
+        flags: &[f32],
     ) -> Result<ReducedGradients> {
         // With overlap, a repetition may need them.
         let keep = self.reducer.overlap;

@@ -1,7 +1,7 @@
 //! A group's device transport: NCCL, controlled through the group's own transport.
 
 use super::{
-    ProcessGroup, Work,
+    ProcessGroup,
     device_order::DeviceOrder,
     group_state::DeviceTransport,
     shared_group::{CallSpec, SharedGroup},
@@ -9,7 +9,7 @@ use super::{
 use crate::{
     DType, Error, ReduceOp, Result,
     communicator::Call,
-    transport::nccl::{DeviceSite, NcclCommunicator, NcclWorker, Pending, Submitted, UniqueId},
+    transport::nccl::{Compared, DeviceSite, NcclCommunicator, NcclWorker, Pending, UniqueId},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -169,40 +169,65 @@ impl ProcessGroup {
 
     /// Runs one collective on device memory and returns before the device has finished it.
     ///
-    /// The ranks first agree on the call on the host. Then `act` enqueues it on the stream that it receives,
-    /// behind all work submitted to the device so far; work submitted later waits for it on the device.
+    /// The ranks first compare their calls on the host. Then `act` enqueues the collective on the stream that it
+    /// receives, behind all work submitted to the device so far; work submitted later waits for it on the device.
     /// Collectives of all groups are enqueued on a device in the order in which they are called or started.
     /// `memory` is kept until the device has finished.
     ///
     /// # Errors
-    /// If the group fails or has no device transport, or NCCL or the driver fails.
+    /// If the group fails or has no device transport, the ranks' calls differ, or NCCL or the driver fails.
     pub fn run_on_device(
         &self,
         call: DeviceCall,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        let pending = self.put_on_device(call, memory, None, act)?;
+        let DeviceTransport { worker, order, .. } = self.attached()?;
+        let spec = self.device_spec(call)?;
+        let pending = self.with_permit_and(
+            || order.ticket(),
+            |group, ticket| {
+                group.shared.run(spec, |comm, call| {
+                    comm.barrier(call)?;
+                    ticket.wait(call)?;
+                    let compared = Compared::now(call);
+                    worker.run(call, compared, memory, |nccl, stream| act(nccl, call, stream))
+                })
+            },
+        )?;
         pending.hold_device()?;
         Ok(pending)
     }
 
-    /// [`ProcessGroup::run_on_device`] in the background.
+    /// Enqueues a collective like [`run_on_device`](Self::run_on_device), without waiting for the other ranks.
     ///
-    /// Nothing on the device waits for it until [`Pending::hold_device`].
+    /// The group's worker thread compares the ranks' calls, with the group's time limit. If they differ or a rank is
+    /// absent, the group fails, and so do its later calls. Nothing on the device waits for the collective until
+    /// [`Pending::hold_device`].
+    ///
+    /// The calls are compared first if the ranks are threads, because a rank that copies from the device of another one
+    /// would wait there for a collective that waits for itself, and inside an operation of [`start`](Self::start).
     ///
     /// # Errors
-    /// If the group has no device transport, or the driver fails.
+    /// If the group has failed or has no device transport, or NCCL or the driver fails.
     pub fn start_on_device(
         &self,
         call: DeviceCall,
         memory: Box<dyn Any + Send>,
-        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()> + Send + 'static,
-    ) -> Result<Work<Pending>> {
-        // Recorded here and not on the worker's thread, because the call must not wait for work that is
-        // submitted in between.
-        let submitted = self.attached()?.worker.submitted()?;
-        self.start(move |group| group.put_on_device(call, memory, Some(submitted), act))
+        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
+    ) -> Result<Pending> {
+        if self.has_permit || self.transport() == "thread" {
+            return self.run_on_device(call, memory, act);
+        }
+        let DeviceTransport { worker, order, .. } = self.attached()?;
+        let (spec, ticket) = (self.device_spec(call)?, order.ticket());
+        let (compared, call) = (Compared::default(), self.shared.next_call(spec)?);
+        // Compared first, because NCCL may wait for the other ranks in a group's first call.
+        drop(self.compare(spec, compared.clone())?);
+        let enqueued = ticket
+            .wait(&call)
+            .and_then(|()| worker.run(&call, compared, memory, |nccl, stream| act(nccl, &call, stream)));
+        enqueued.map_err(|error| self.shared.fail(error))
     }
 
     fn attached(&self) -> Result<&DeviceTransport> {
@@ -210,29 +235,10 @@ impl ProcessGroup {
         attached.ok_or_else(|| Error::Invalid("the group has no device transport; attach one first".into()))
     }
 
-    /// Enqueues a collective behind the work that was `submitted`, or behind all work if it is `None`.
-    fn put_on_device(
-        &self,
-        call: DeviceCall,
-        memory: Box<dyn Any + Send>,
-        submitted: Option<Box<dyn Submitted>>,
-        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
-    ) -> Result<Pending> {
-        let DeviceTransport { worker, order, .. } = self.attached()?;
+    fn device_spec(&self, call: DeviceCall) -> Result<CallSpec> {
         let DeviceCall { operation, dtype, count, reduce, root } = call;
         let root = root.map(|root| self.shared.check_rank("root", root)).transpose()?;
-        let spec = CallSpec { operation, dtype, count, reduce, root };
-        self.with_permit_and(
-            || order.ticket(),
-            |group, ticket| {
-                group.shared.run(spec, |comm, call| {
-                    comm.barrier(call)?;
-                    ticket.wait(call)?;
-                    let submitted = submitted.map_or_else(|| worker.submitted(), Ok)?;
-                    worker.run(call, memory, submitted.as_ref(), |nccl, stream| act(nccl, call, stream))
-                })
-            },
-        )
+        Ok(CallSpec { operation, dtype, count, reduce, root })
     }
 
     /// Destroys the NCCL communicator together with the other ranks.

@@ -31,6 +31,7 @@ pub(super) struct SharedGroup {
 }
 
 /// A call without a sequence number.
+#[derive(Clone, Copy)]
 pub(super) struct CallSpec {
     pub operation: &'static str,
     pub dtype: DType,
@@ -111,10 +112,33 @@ impl SharedGroup {
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
         self.alive()?;
-        let seq = self.state.next_seq();
-        let CallSpec { operation, dtype, count, reduce, root } = spec;
-        let call = Call { seq, operation, dtype, count, reduce, root, timeout: self.state.timeout };
+        let call = self.call(spec, self.state.next_seq());
         self.record(&call, None, || act(self.state.comm.as_ref(), &call))
+    }
+
+    /// The call `spec` as the next one, for messages; a call that is not compared yet may precede it.
+    ///
+    /// # Errors
+    /// The first cause, if the group has failed.
+    pub fn next_call(&self, spec: CallSpec) -> Result<Call> {
+        self.alive()?;
+        Ok(self.call(spec, self.state.last_seq() + 1))
+    }
+
+    fn call(&self, spec: CallSpec, seq: u64) -> Call {
+        let CallSpec { operation, dtype, count, reduce, root } = spec;
+        Call { seq, operation, dtype, count, reduce, root, timeout: self.state.timeout }
+    }
+
+    /// Fails the group and returns the first cause.
+    pub fn fail(&self, error: Error) -> Error {
+        if let Some(cause) = self.cause() {
+            return cause;
+        }
+        let cause = self.control.as_ref().map_or(error.clone(), |control| control.fail(error));
+        self.end(cause.clone());
+        self.state.write_flight_record(&cause);
+        cause
     }
 
     /// Passes one message from rank `from` to rank `to`, one of which is this one.

@@ -1,8 +1,13 @@
 //! Collectives in the background: one worker thread per group runs them in the order in which they were
 //! started, in sequence with the blocking ones.
 
-use super::{ProcessGroup, device_order::DeviceOrder, group_state::GroupState, shared_group::Job};
-use crate::{Element, Error, ReduceOp, Result};
+use super::{
+    ProcessGroup,
+    device_order::DeviceOrder,
+    group_state::GroupState,
+    shared_group::{CallSpec, Job},
+};
+use crate::{Element, Error, ReduceOp, Result, transport::nccl::Compared};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -127,6 +132,17 @@ impl ProcessGroup {
             (unsent.0)();
         }
         Ok(Work { result, early: None, group: self.shared.state.clone() })
+    }
+
+    /// Compares the ranks' calls in the background and registers the result in `compared`.
+    pub(super) fn compare(&self, spec: CallSpec, compared: Compared) -> Result<Work<()>> {
+        self.start_on_host(move |group| {
+            group.shared.run(spec, |comm, call| {
+                comm.barrier(call)?;
+                compared.set(call);
+                Ok(())
+            })
+        })
     }
 
     /// [`ProcessGroup::all_reduce`] in the background; `wait` returns the buffer.

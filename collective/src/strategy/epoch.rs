@@ -9,6 +9,7 @@ use crate::{
     gradient::timed,
     loader::ShardedBatches,
     metric::StepOutput,
+    optimizer,
     wrapper::engine::{BatchOutput, BatchSize, SynchronisedStep},
 };
 use burn::train::{LearnerEvent, LearnerModel};
@@ -40,14 +41,14 @@ where
                 Err(stop) => return Err(self.failed_after(launched, stop, &mut clock)),
             };
             let Some(next) = next else { break };
-            let stop = next.stop;
+            let mut stop = false;
             if let Some(before) = launched.replace(next) {
-                self.complete(before, &mut clock)?;
+                stop |= self.complete(before, &mut clock)?;
             }
             let every = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.every);
             let checkpoint = every.is_some_and(|n| self.position.step.is_multiple_of(n));
             if let Some(step) = launched.take_if(|step| stop || checkpoint || step.is_here()) {
-                self.complete(step, &mut clock)?;
+                stop |= self.complete(step, &mut clock)?;
             }
             if stop {
                 return Err(self.stop()?);
@@ -56,8 +57,10 @@ where
                 self.keep()?;
             }
         }
-        if let Some(last) = launched {
-            self.complete(last, &mut clock)?;
+        if let Some(last) = launched
+            && self.complete(last, &mut clock)?
+        {
+            return Err(self.stop()?);
         }
         self.event(LearnerEvent::EndSplit(epoch));
         Ok(batches.peek().is_none())
@@ -104,7 +107,7 @@ where
         let step = self.position.step;
         self.settings.callbacks.each(|callback| callback.averaged(step, model, &grads))?;
         self.learner.lr_step();
-        self.learner.optimizer_step(grads);
+        optimizer::step(|| self.learner.optimizer_step(grads));
         self.warn(loss_scale);
         self.position.skipped += usize::from(skipped);
         let report = StepReport {
@@ -118,7 +121,7 @@ where
             skipped,
         };
         let (done, lr) = (self.position.samples, self.learner.lr_current());
-        Ok(LaunchedStep::start(report, lr, done, flags[0] > 0.0, own, totals, norm)?)
+        Ok(LaunchedStep::start(report, lr, done, flags, own, totals, norm)?)
     }
 
     /// Warns of parameters that only some ranks use, of the first skipped step, and of disabled overlap.

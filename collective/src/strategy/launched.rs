@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Error,
+    gradient::StepFlags,
     metric::{StepOutput, add_totals, check_totals},
     readback::Readback,
     wrapper::engine::first,
@@ -23,8 +24,8 @@ pub(super) struct LaunchedStep {
     lr: ModuleLearningRate,
     /// Number of samples of the epoch up to this step, over all ranks.
     done: usize,
-    /// Whether any rank was asked to stop; all ranks then stop.
-    pub stop: bool,
+    /// The first is the number of ranks that were asked to stop.
+    flags: StepFlags,
     /// Totals of this rank.
     own: Tensor<1>,
     /// Totals over all ranks, followed by the norm of the gradients if that is on the device.
@@ -40,13 +41,13 @@ impl LaunchedStep {
         report: StepReport,
         lr: ModuleLearningRate,
         done: usize,
-        stop: bool,
+        flags: StepFlags,
         own: Tensor<1>,
         totals: Tensor<1>,
         norm: Option<Tensor<1>>,
     ) -> Result<Self, Error> {
         let values = Readback::start([totals].into_iter().chain(norm).collect())?;
-        Ok(Self { report, lr, done, stop, own, values })
+        Ok(Self { report, lr, done, flags, own, values })
     }
 
     /// Whether its totals are on the host.
@@ -75,9 +76,12 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Waits for a step's totals, verifies and reports them.
-    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<(), Stop> {
-        let LaunchedStep { mut report, lr, done, own, values, .. } = step;
+    /// Waits for a step's totals, verifies and reports them. Returns whether any rank was asked to stop; all ranks
+    /// then stop.
+    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<bool, Stop> {
+        let LaunchedStep { mut report, lr, done, flags, own, values } = step;
+        // First, because an absent rank is detected on the host.
+        let stop = self.engine.reducer.settle(flags)?.first().is_some_and(|ranks| *ranks > 0.0);
         let mut values = values.wait()?.into_iter();
         let totals = values.next().unwrap_or_default();
         self.engine.check_loss(report.step, &own, first(&totals))?;
@@ -100,7 +104,7 @@ where
             Some(report.step),
             Some(lr),
         )));
-        Ok(())
+        Ok(stop)
     }
 
     /// Returns the error to report when a step after `launched` failed.

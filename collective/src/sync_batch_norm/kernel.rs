@@ -5,7 +5,10 @@
 //! ("Algorithms for computing the sample variance", 1983). Half types are computed in f32.
 
 use super::passes::{BatchNormPasses, Centred, Projection, Statistics};
-use crate::{ProcessGroup, ReduceOp, tensor::Exchange};
+use crate::{
+    ProcessGroup, ReduceOp,
+    tensor::{Exchange, exchange::Kind},
+};
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};
 use std::ops::Range;
@@ -82,7 +85,7 @@ impl<B: BatchNormPasses> Batch<B> {
             Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
         };
         let rows = vec![1; settings.group.world_size()];
-        let all = B::exchange(row, Exchange::all_gather(&settings.group, rows));
+        let all = B::exchange(row, Exchange::of_step(&settings.group, Kind::AllGather(rows)));
         let (statistics, variance) = combine::<B>(all, channels, settings.epsilon);
         Self { centred, statistics, variance }
     }
@@ -174,7 +177,7 @@ pub fn project<B: BatchNormPasses>(
         true => B::float_mul_scalar(row, Scalar::Float(settings.weight)),
         false => B::float_zeros(Shape::new([1, 2 * channels]), &device, wide.into()),
     };
-    let all = B::exchange(row, Exchange::all_reduce(&settings.group, ReduceOp::Sum));
+    let all = B::exchange(row, Exchange::of_step(&settings.group, Kind::AllReduce(ReduceOp::Sum)));
     // Divides by the weight, because the whole gradient is multiplied by it later.
     let factor = if counts { settings.weight.recip() } else { 0.0 };
     let mean = B::float_div(all, statistics.count.clone());

@@ -44,21 +44,19 @@ impl Kind {
 pub struct Exchange {
     pub(crate) group: ProcessGroup,
     pub(crate) kind: Arc<Kind>,
+    /// Whether it belongs to a training step. On a device, the ranks' calls are then compared in the background.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only read for CUDA devices"))]
+    pub(crate) of_step: bool,
 }
 
 impl Exchange {
     pub(crate) fn new(group: &ProcessGroup, kind: Kind) -> Self {
-        Exchange { group: group.clone(), kind: Arc::new(kind) }
+        Exchange { group: group.clone(), kind: Arc::new(kind), of_step: false }
     }
 
-    /// An all-reduce.
-    pub(crate) fn all_reduce(group: &ProcessGroup, op: ReduceOp) -> Self {
-        Self::new(group, Kind::AllReduce(op))
-    }
-
-    /// An all-gather of `rows` rows of each rank.
-    pub(crate) fn all_gather(group: &ProcessGroup, rows: Vec<usize>) -> Self {
-        Self::new(group, Kind::AllGather(rows))
+    /// A collective of a training step.
+    pub(crate) fn of_step(group: &ProcessGroup, kind: Kind) -> Self {
+        Exchange { of_step: true, ..Self::new(group, kind) }
     }
 
     fn apply<T: crate::Element + burn::tensor::Element>(&self, data: &TensorData) -> Result<Vec<T>> {

@@ -1,21 +1,13 @@
 //! `DistributedDataParallel`: a replica of a module on every rank.
 
-use super::{
-    Loss, ParallelModule, StepGradients, StepOptions, StepState, Wrapped, device_of,
-    engine::{BatchOutput, Engine},
-    gradients, size_of,
-};
+use super::{Loss, ParallelModule, StepGradients, StepOptions, engine::Engine};
 use crate::{
-    ProcessGroup, Result,
-    data_parallel::{Scatter, split::cast},
-    loader::ShardedBatch,
-    module_state,
+    ProcessGroup, Result, data_parallel::Scatter, loader::ShardedBatch, module_state,
     sync_batch_norm::convert_sync_batch_norm,
 };
 use burn::module::Module;
-use burn::optim::{ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
-use burn::tensor::Tensor;
-use std::ops::Deref;
+use burn::tensor::{Device, Tensor};
+use std::ops::{Deref, DerefMut};
 
 /// A module that is trained on all ranks of a process group, as PyTorch's `DistributedDataParallel`.
 ///
@@ -41,11 +33,9 @@ use std::ops::Deref;
 /// }
 /// # Ok::<(), collective::Error>(())
 /// ```
-pub struct DistributedDataParallel<M> {
-    inner: Wrapped<M>,
-}
+pub struct DistributedDataParallel<M>(ParallelModule<M>);
 
-impl<M: Module> DistributedDataParallel<M> {
+impl<M: Module + 'static> DistributedDataParallel<M> {
     /// Wraps `module`, which is on this rank's device, with default options.
     ///
     /// Copies rank 0's parameters and buffers to all ranks. Every rank must call it, on the training thread.
@@ -74,140 +64,43 @@ impl<M: Module> DistributedDataParallel<M> {
             module = convert_sync_batch_norm(module, &group.duplicate("SyncBatchNorm")?)?;
         }
         let engine = Engine::new(&module, group, &device, options)?;
-        Ok(Self { inner: Wrapped { module, engine, unchecked: None } })
+        Ok(Self(ParallelModule { module, engine, replicas: None, unchecked: None }))
     }
 
-    /// Runs forward and backward over this rank's part of a global batch.
-    ///
-    /// Averages the gradients over all ranks. `loss` returns the mean loss `[1]` over the samples of its batch, in
-    /// any float type. In 16 bits, it receives parameters and a batch of that type, and casts the outputs to f32 if the
-    /// loss is to be computed in f32. Every rank must call it for each of its batches, including padding.
-    ///
-    /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; earlier gradients are
-    /// accumulated.
+    /// [`ParallelModule::backward`] with a loss that may borrow from its environment.
     ///
     /// # Errors
-    /// If the group or the device fails, or the loss over all ranks is not finite: of this step on a CPU, of the
-    /// previous step on a GPU.
+    /// Those of [`ParallelModule::backward`].
     pub fn backward<B: Scatter>(
         &mut self,
         batch: ShardedBatch<B>,
         loss: impl FnOnce(&M, B) -> Tensor<1>,
     ) -> Result<(Loss, StepGradients)> {
-        let (size, item) = (size_of(&batch), batch.item);
-        let Wrapped { module, engine, .. } = &mut self.inner;
-        let computed = engine.batch(module, size, |copies, scope| {
-            let (net, item) = (&copies.net, cast(item, scope.precision));
-            let (grads, loss) = scope.enter(|| gradients(net, loss(net, item)));
-            let totals = loss.mul_scalar(size.samples as f32);
-            Ok(BatchOutput { grads, totals, flags: Vec::new() })
-        })?;
-        self.inner.results(computed, size.samples)
-    }
-
-    /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
-    ///
-    /// # Errors
-    /// Currently none: device errors are returned by the call that reads a value.
-    pub fn step(
-        &mut self,
-        optimizer: &mut ModuleOptimizer,
-        lr: impl Into<ModuleLearningRate>,
-        gradients: StepGradients,
-    ) -> Result<()> {
-        self.inner.step(optimizer, lr, gradients);
-        Ok(())
-    }
-
-    /// The module, for checkpoints and for reading parameters.
-    pub fn module(&self) -> &M {
-        &self.inner.module
+        self.0.backward_here(batch, loss)
     }
 
     /// The module, without the wrapper.
     pub fn into_inner(self) -> M {
-        self.inner.module
-    }
-
-    /// A copy for inference, without autodiff, dropout and batch statistics.
-    pub fn valid(&self) -> M {
-        self.inner.module.valid()
-    }
-
-    /// Waits for the last step and verifies that all ranks hold the same parameters.
-    ///
-    /// Copies rank 0's buffers, such as BatchNorm's running statistics, to all ranks, and returns the module's digest.
-    /// Every rank must call it, for instance at the end of an epoch.
-    ///
-    /// # Errors
-    /// [`Error::Diverged`](crate::Error::Diverged) naming the ranks whose parameters differ,
-    /// [`Error::NonFinite`](crate::Error::NonFinite) for the last step, or if the group or the device fails.
-    pub fn synchronize(&mut self) -> Result<String> {
-        self.inner.finish()?;
-        let when = format!("after step {}", self.inner.engine.steps);
-        let (module, digest) = module_state::verify_and_share_buffers(
-            self.inner.module.clone(),
-            &self.inner.engine.group,
-            0,
-            &when,
-        )?;
-        self.inner.module = module;
-        Ok(digest)
-    }
-
-    /// The state for a checkpoint, besides the module and the optimizer. Equal on all ranks.
-    pub fn state(&self) -> StepState {
-        self.inner.state()
-    }
-
-    /// Restores the state from a checkpoint.
-    pub fn load_state(&mut self, state: StepState) {
-        self.inner.load_state(state);
-    }
-
-    /// The reason why overlap is disabled although it was requested, if it is.
-    pub fn fallback(&self) -> Option<&str> {
-        self.inner.engine.reducer.fallback()
-    }
-
-    /// Parameters that not all ranks with samples used in the last step, with the number of ranks that did.
-    pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
-        self.inner.engine.reducer.unused()
-    }
-
-    /// The process group.
-    pub fn group(&self) -> &ProcessGroup {
-        &self.inner.engine.group
+        self.0.module
     }
 }
 
-impl<M: Module> Deref for DistributedDataParallel<M> {
-    type Target = M;
+impl<M> Deref for DistributedDataParallel<M> {
+    type Target = ParallelModule<M>;
 
-    fn deref(&self) -> &M {
-        self.module()
+    fn deref(&self) -> &ParallelModule<M> {
+        &self.0
     }
 }
 
-impl<M: Module> ParallelModule<M> for DistributedDataParallel<M> {
-    fn backward<B: Scatter>(
-        &mut self,
-        batch: ShardedBatch<B>,
-        loss: impl Fn(&M, B) -> Tensor<1> + Send + Sync + 'static,
-    ) -> Result<(Loss, StepGradients)> {
-        DistributedDataParallel::backward(self, batch, loss)
+impl<M> DerefMut for DistributedDataParallel<M> {
+    fn deref_mut(&mut self) -> &mut ParallelModule<M> {
+        &mut self.0
     }
+}
 
-    fn step(
-        &mut self,
-        optimizer: &mut ModuleOptimizer,
-        lr: impl Into<ModuleLearningRate>,
-        gradients: StepGradients,
-    ) -> Result<()> {
-        DistributedDataParallel::step(self, optimizer, lr, gradients)
-    }
-
-    fn module(&self) -> &M {
-        &self.inner.module
-    }
+/// The device of `module`, with autodiff.
+fn device_of<M: Module>(module: &M) -> Device {
+    let device = module.devices().into_iter().next().unwrap_or_default();
+    if device.is_autodiff() { device } else { device.autodiff() }
 }

@@ -7,7 +7,7 @@ use super::StepOptions;
 use crate::{
     Error, ProcessGroup, Result,
     batch_context::BatchContext,
-    gradient::{ModuleCopies, Norm, Reducer, in_precision},
+    gradient::{FinishedStep, ModuleCopies, Norm, Reducer, StepFlags, in_precision},
     module_state::require_trainable,
     precision::Precision,
     readback::Readback,
@@ -90,7 +90,7 @@ pub(crate) struct SynchronisedStep {
     /// The totals over all ranks.
     pub totals: Tensor<1>,
     /// Sums of the flags over all ranks.
-    pub flags: Vec<f32>,
+    pub flags: StepFlags,
     /// The norm before clipping, if it is on a device and not checked.
     pub norm: Option<Tensor<1>>,
     /// Samples over all ranks.
@@ -189,15 +189,15 @@ impl Engine {
             return Ok(ComputedBatch { own, step: None });
         }
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
-        let mut step = self.reducer.step(module, samples, self.accumulated.samples)?;
+        let mut step = self.reducer.step(samples, self.accumulated.samples)?;
         let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
         let output = run(&copies, &mut scope)?;
         step.loss_was_scaled(scope.scaled);
         let Accumulated { batches, samples: all, own, .. } = std::mem::take(&mut self.accumulated);
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
         let own = add_totals(own, of_batch.clone());
-        let mut flags = output.flags;
-        let (grads, totals) = step.finish_with(output.grads, module, Some(own.clone()), &mut flags)?;
+        let FinishedStep { grads, totals, flags } =
+            step.finish_with(output.grads, module, Some(own.clone()), output.flags, false)?;
         let totals = totals.unwrap_or_else(|| own.clone());
         self.steps += 1;
         // Values on the host are checked before the optimizer uses the gradients, others later.

@@ -12,41 +12,183 @@ pub use loss::Loss;
 pub use options::StepOptions;
 pub(crate) use options::or_none;
 
-use crate::{Result, data_parallel::Scatter, loader::ShardedBatch, precision::backward};
+use crate::{
+    ProcessGroup, Result,
+    data_parallel::{Replicas, Scatter, split::cast},
+    gradient::StepFlags,
+    loader::ShardedBatch,
+    module_state, optimizer,
+    precision::backward,
+};
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
-use burn::tensor::{DType, Device, FloatDType, Tensor};
-use engine::{BatchSize, ComputedBatch, Engine, SynchronisedStep};
+use burn::tensor::{DType, FloatDType, Tensor};
+use engine::{BatchOutput, BatchSize, ComputedBatch, Engine, SynchronisedStep};
 use serde::{Deserialize, Serialize};
+use std::{ops::Deref, sync::Arc};
 
-/// Common interface of [`DistributedDataParallel`] and [`DataParallel`].
-pub trait ParallelModule<M: Module> {
-    /// Runs forward and backward over a batch.
+/// A module in data-parallel training: a [`DistributedDataParallel`] or a [`DataParallel`], which dereference to it.
+///
+/// A training loop over `&mut ParallelModule<M>` serves both.
+pub struct ParallelModule<M> {
+    module: M,
+    engine: Engine,
+    /// The replicas on the devices of this process; `None` for [`DistributedDataParallel`].
+    replicas: Option<Replicas<M>>,
+    /// The last step whose values are not checked.
+    unchecked: Option<UncheckedStep>,
+}
+
+impl<M: Module + 'static> ParallelModule<M> {
+    /// Runs forward and backward over this rank's part of a global batch, in parts on the devices of the process.
     ///
-    /// `loss` returns the mean loss `[1]` over the samples of its part, in any float type. In 16 bits, it receives
-    /// parameters and a batch of that type.
+    /// Averages the gradients over the global batch. `loss` returns the mean loss `[1]` over the samples of its part, in
+    /// any float type. In 16 bits, it receives parameters and a batch of that type, and casts the outputs to f32 if the
+    /// loss is to be computed in f32. Every rank must call it for each of its batches, including padding.
+    ///
+    /// With [`StepOptions::grad_accum_steps`], only the last batch of a step communicates; earlier gradients are
+    /// accumulated.
     ///
     /// # Errors
-    /// If a rank, a replica, the group or a device fails, or the loss is not finite.
-    fn backward<B: Scatter>(
+    /// If a rank, a replica, the group or a device fails, or the loss over all ranks is not finite: of this step on a
+    /// CPU, of the previous step on a GPU.
+    pub fn backward<B: Scatter>(
         &mut self,
         batch: ShardedBatch<B>,
         loss: impl Fn(&M, B) -> Tensor<1> + Send + Sync + 'static,
-    ) -> Result<(Loss, StepGradients)>;
+    ) -> Result<(Loss, StepGradients)> {
+        let Self { module, engine, replicas: Some(replicas), .. } = self else {
+            return self.backward_here(batch, loss);
+        };
+        let (size, item, loss) = (size_of(&batch), batch.item, Arc::new(loss));
+        let computed = engine.batch(module, size, |copies, scope| {
+            let (grads, loss) = replicas.gradients(module, &copies.net, item, scope, &loss)?;
+            let totals = loss.mul_scalar(size.samples as f32);
+            Ok(BatchOutput { grads, totals, flags: Vec::new() })
+        })?;
+        self.results(computed, size.samples)
+    }
 
-    /// Makes an optimizer step, unless the gradients are only accumulated.
+    /// [`backward`](Self::backward) on this thread and device.
+    fn backward_here<B: Scatter>(
+        &mut self,
+        batch: ShardedBatch<B>,
+        loss: impl FnOnce(&M, B) -> Tensor<1>,
+    ) -> Result<(Loss, StepGradients)> {
+        let (size, item) = (size_of(&batch), batch.item);
+        let computed = self.engine.batch(&self.module, size, |copies, scope| {
+            let (net, item) = (&copies.net, cast(item, scope.precision));
+            let (grads, loss) = scope.enter(|| gradients(net, loss(net, item)));
+            let totals = loss.mul_scalar(size.samples as f32);
+            Ok(BatchOutput { grads, totals, flags: Vec::new() })
+        })?;
+        self.results(computed, size.samples)
+    }
+
+    /// Converts the result of a batch of `samples` on this rank.
+    fn results(&mut self, computed: ComputedBatch, samples: usize) -> Result<(Loss, StepGradients)> {
+        let Some(step) = computed.step else {
+            let loss = Loss::start(computed.own, None, samples, false)?;
+            return Ok((loss, StepGradients { grads: None, skipped: false }));
+        };
+        let SynchronisedStep { grads, own, totals, flags, norm, samples, skipped, .. } = step;
+        let loss = Loss::start(totals, norm, samples, true)?;
+        let gradients = StepGradients { grads: Some(grads), skipped };
+        let number = self.engine.steps;
+        let done = loss.is_ready() && matches!(flags, StepFlags::Summed(_));
+        let unchecked = (!done).then(|| UncheckedStep { number, own, loss: loss.clone(), flags });
+        let earlier = std::mem::replace(&mut self.unchecked, unchecked);
+        self.check(earlier)?;
+        Ok((loss, gradients))
+    }
+
+    /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
     ///
     /// # Errors
-    /// If a device failed. The current implementations report that when a value is read.
-    fn step(
+    /// Currently none: device errors are returned by the call that reads a value.
+    pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
         lr: impl Into<ModuleLearningRate>,
         gradients: StepGradients,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        if let Some(grads) = gradients.grads {
+            let module = self.module.clone();
+            self.module = optimizer::step(|| optimizer.step(lr, module, grads));
+        }
+        Ok(())
+    }
 
-    /// The module.
-    fn module(&self) -> &M;
+    /// The module on this rank's first device, for checkpoints and for reading parameters.
+    pub fn module(&self) -> &M {
+        &self.module
+    }
+
+    /// A copy for inference, without autodiff, dropout and batch statistics.
+    pub fn valid(&self) -> M {
+        self.module.valid()
+    }
+
+    /// Waits for the last step and verifies that all ranks hold the same parameters.
+    ///
+    /// Copies rank 0's buffers, such as BatchNorm's running statistics, to all ranks, and returns the module's digest.
+    /// Every rank must call it, for instance at the end of an epoch.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`](crate::Error::Diverged) naming the ranks whose parameters differ,
+    /// [`Error::NonFinite`](crate::Error::NonFinite) for the last step, or if the group or the device fails.
+    pub fn synchronize(&mut self) -> Result<String> {
+        let last = self.unchecked.take();
+        self.check(last)?;
+        let when = format!("after step {}", self.engine.steps);
+        let (module, digest) =
+            module_state::verify_and_share_buffers(self.module.clone(), &self.engine.group, 0, &when)?;
+        self.module = module;
+        Ok(digest)
+    }
+
+    /// Waits for the values of a step, and verifies that they are finite and that the ranks agree on the step.
+    fn check(&mut self, step: Option<UncheckedStep>) -> Result<()> {
+        let Some(UncheckedStep { number, own, loss, flags }) = step else { return Ok(()) };
+        self.engine.reducer.settle(flags)?;
+        let (sum, norm) = loss.read()?;
+        self.engine.check_loss(number, &own, sum)?;
+        norm.map_or(Ok(()), |norm| self.engine.check_norm(number, norm))
+    }
+
+    /// The state for a checkpoint, besides the module and the optimizer. Equal on all ranks.
+    pub fn state(&self) -> StepState {
+        StepState { steps: self.engine.steps, loss_scale: self.engine.reducer.scaler_state() }
+    }
+
+    /// Restores the state from a checkpoint.
+    pub fn load_state(&mut self, state: StepState) {
+        self.engine.steps = state.steps;
+        self.engine.reducer.restore_scaler(state.loss_scale);
+    }
+
+    /// The reason why overlap is disabled although it was requested, if it is.
+    pub fn fallback(&self) -> Option<&str> {
+        self.engine.reducer.fallback()
+    }
+
+    /// Parameters that not all ranks with samples used in the last step, with the number of ranks that did.
+    pub fn unused(&self) -> impl Iterator<Item = (&str, usize)> {
+        self.engine.reducer.unused()
+    }
+
+    /// The process group; that of one rank for [`DataParallel`].
+    pub fn group(&self) -> &ProcessGroup {
+        &self.engine.group
+    }
+}
+
+impl<M> Deref for ParallelModule<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.module
+    }
 }
 
 /// Gradients of a step for the optimizer, averaged over all ranks, unscaled and clipped.
@@ -83,63 +225,13 @@ pub struct StepState {
     pub loss_scale: Option<(f32, u32)>,
 }
 
-/// A module with its engine, which both wrappers contain.
-struct Wrapped<M> {
-    module: M,
-    engine: Engine,
-    /// The last step whose values are not checked: its number, this rank's totals, and the loss.
-    unchecked: Option<(usize, Tensor<1>, Loss)>,
-}
-
-impl<M: Module> Wrapped<M> {
-    /// Converts the result of a batch of `samples` on this rank.
-    fn results(&mut self, computed: ComputedBatch, samples: usize) -> Result<(Loss, StepGradients)> {
-        let Some(step) = computed.step else {
-            let loss = Loss::start(computed.own, None, samples, false)?;
-            return Ok((loss, StepGradients { grads: None, skipped: false }));
-        };
-        let SynchronisedStep { grads, own, totals, norm, samples, skipped, .. } = step;
-        let loss = Loss::start(totals, norm, samples, true)?;
-        let gradients = StepGradients { grads: Some(grads), skipped };
-        let earlier = self.unchecked.take();
-        self.unchecked = (!loss.is_ready()).then(|| (self.engine.steps, own, loss.clone()));
-        self.check(earlier)?;
-        Ok((loss, gradients))
-    }
-
-    fn step(
-        &mut self,
-        optimizer: &mut ModuleOptimizer,
-        lr: impl Into<ModuleLearningRate>,
-        gradients: StepGradients,
-    ) {
-        if let Some(grads) = gradients.grads {
-            self.module = optimizer.step(lr, self.module.clone(), grads);
-        }
-    }
-
-    /// Waits for the values of a step and verifies that they are finite.
-    fn check(&self, step: Option<(usize, Tensor<1>, Loss)>) -> Result<()> {
-        let Some((step, own, loss)) = step else { return Ok(()) };
-        let (sum, norm) = loss.read()?;
-        self.engine.check_loss(step, &own, sum)?;
-        norm.map_or(Ok(()), |norm| self.engine.check_norm(step, norm))
-    }
-
-    /// Waits for the last step and checks it.
-    fn finish(&mut self) -> Result<()> {
-        let last = self.unchecked.take();
-        self.check(last)
-    }
-
-    fn state(&self) -> StepState {
-        StepState { steps: self.engine.steps, loss_scale: self.engine.reducer.scaler_state() }
-    }
-
-    fn load_state(&mut self, state: StepState) {
-        self.engine.steps = state.steps;
-        self.engine.reducer.restore_scaler(state.loss_scale);
-    }
+/// A step whose values are still computed or summed over the ranks.
+struct UncheckedStep {
+    number: usize,
+    /// This rank's totals.
+    own: Tensor<1>,
+    loss: Loss,
+    flags: StepFlags,
 }
 
 fn size_of<B>(batch: &ShardedBatch<B>) -> BatchSize {
@@ -154,10 +246,4 @@ pub(crate) fn gradients<M: Module>(net: &M, loss: Tensor<1>) -> (GradientsParams
     };
     let grads = GradientsParams::from_grads(backward(&loss), net);
     (grads, loss.inner())
-}
-
-/// The device of `module`, with autodiff.
-fn device_of<M: Module>(module: &M) -> Device {
-    let device = module.devices().into_iter().next().unwrap_or_default();
-    if device.is_autodiff() { device } else { device.autodiff() }
 }

@@ -1,5 +1,6 @@
 //! AdamW as a Burn optimizer, in one pass on the CPU.
 
+use super::together::batched;
 use crate::adam_w;
 use crate::host_tensor::{Host, contiguous, is_host, tensor, values, values_mut};
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension, tensor::FloatTensor};
@@ -26,6 +27,30 @@ impl AdamW {
         Self { betas, epsilon, weight_decay, burn }
     }
 
+    /// Adds the step to the current batch, if there is one; otherwise computes it with Burn's operations.
+    fn on_device<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        mut state: AdamWState<D>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        let momentum = &mut state.momentum;
+        let with = self.at(lr, momentum.time + 1);
+        let added = batched(|batch| {
+            let [first, second] =
+                [&momentum.moment_1, &momentum.moment_2].map(|moment| moment.clone().into_dispatch());
+            let (tensor, grad) = (tensor.clone().into_dispatch(), grad.clone().into_dispatch());
+            momentum.max_moment_2.is_none().then(|| batch.adam_w(with, tensor, [first, second], grad))?
+        });
+        let Some([tensor, first, second]) = added else {
+            return self.burn.step(lr, tensor, grad, Some(state));
+        };
+        momentum.time += 1;
+        [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
+        (Tensor::from_dispatch(tensor), Some(state))
+    }
+
     fn at(&self, lr: LearningRate, time: usize) -> adam_w::AdamW {
         let Self { betas, epsilon, weight_decay, .. } = *self;
         let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
@@ -45,7 +70,8 @@ impl Optimizer for AdamW {
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
         let mut state = match state {
             Some(state) if on_host(&tensor, &grad, &state) => state,
-            state => return self.burn.step(lr, tensor, grad, state),
+            Some(state) => return self.on_device(lr, tensor, grad, state),
+            None => return self.burn.step(lr, tensor, grad, None),
         };
         let momentum = &mut state.momentum;
         momentum.time += 1;

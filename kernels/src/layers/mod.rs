@@ -20,6 +20,7 @@ mod linear;
 pub mod operation;
 mod pool;
 mod sgd;
+mod together;
 
 pub use adam_w::AdamW;
 pub use attention::{causal_attention, causal_attention_with};
@@ -31,6 +32,7 @@ pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use pool::{relu_max_pool, relu_max_pool_windows};
 pub use sgd::Sgd;
+pub use together::{UpdateBatch, Values, together};
 
 #[cfg(test)]
 mod transformer_tests;

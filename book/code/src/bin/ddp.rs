@@ -69,7 +69,7 @@ impl Batcher<usize, Batch> for ToDevice {
 fn train(
     context: &Context,
     args: &Args,
-    mut model: impl ParallelModule<Net>,
+    model: &mut ParallelModule<Net>,
 ) -> anyhow::Result<()> {
     let (rank, ranks, device) =
         (context.rank(), context.world_size(), context.device());
@@ -121,12 +121,14 @@ fn main() -> ExitCode {
     burn_ddp::launch_with(&args.context, |context| {
         let net = context.init_module(7, Net::new);
         match &context.devices()?[..] {
-            [_] => train(
-                context,
-                &args,
-                DistributedDataParallel::new(net, context.group())?,
-            ),
-            devices => train(context, &args, DataParallel::new(net, devices)?),
+            [_] => {
+                let mut model = DistributedDataParallel::new(net, context.group())?;
+                train(context, &args, &mut model)
+            }
+            devices => {
+                let mut model = DataParallel::new(net, devices)?;
+                train(context, &args, &mut model)
+            }
         }
     })
 }

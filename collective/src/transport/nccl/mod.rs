@@ -2,9 +2,9 @@
 //!
 //! The control plane is the same as without a GPU: rendezvous, fingerprints, flight records and the search
 //! for missing ranks use [`shm`](super::shm), [`tcp`](super::tcp) or [`thread`](super::thread). The ranks
-//! agree on each call there before its data moves on the devices. A rank that is late, missing or makes
-//! another call is thereby detected before NCCL, which would hang, receives the call. A watchdog for each
-//! communicator detects failures inside NCCL.
+//! compare each call there: a single collective before its data moves on the devices, those of a training step in
+//! the background. A rank that is late, missing or makes another call is thereby detected, although NCCL would
+//! hang. A watchdog for each communicator detects failures inside NCCL.
 //!
 //! The library is loaded at run time by [`Library::get`]; building needs no part of CUDA.
 
@@ -20,6 +20,7 @@ pub use api::UniqueId;
 pub use communicator::NcclCommunicator;
 pub use library::{Library, VARIABLE};
 pub use stream::{DeviceSite, Event, Stream, Submitted};
+pub(crate) use watchdog::Compared;
 pub use watchdog::OnFailure;
 pub(crate) use worker::NcclWorker;
 pub use worker::Pending;

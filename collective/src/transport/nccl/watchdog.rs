@@ -23,14 +23,56 @@ const IDLE: Duration = Duration::from_millis(500);
 /// Interval of checks while the communicator is being closed.
 const CLOSING: Duration = Duration::from_micros(200);
 
+/// Time for the comparison of a call that fails on the device. Different calls are then reported as the cause.
+const COMPARISON: Duration = Duration::from_secs(2);
+
 /// Called on the watchdog's thread when a call fails on the device.
 pub type OnFailure = Box<dyn Fn(&Call, Error) + Send>;
+
+/// Whether the ranks' calls have been compared, and when.
+///
+/// Until then, the comparison has the time limit and reports absent ranks.
+#[derive(Clone, Debug, Default)]
+pub struct Compared(Arc<OnceLock<(Call, Instant)>>);
+
+impl Compared {
+    /// The comparison of `call` that has just ended.
+    pub fn now(call: &Call) -> Self {
+        let compared = Self::default();
+        compared.set(call);
+        compared
+    }
+
+    /// Registers the end of the comparison of `call`.
+    pub fn set(&self, call: &Call) {
+        // It is set once.
+        let _ = self.0.set((call.clone(), Instant::now()));
+    }
+
+    /// The call, if its time limit has passed.
+    fn overdue(&self) -> Option<&Call> {
+        self.0.get().filter(|(call, begun)| begun.elapsed() > call.timeout).map(|(call, _)| call)
+    }
+
+    /// Waits for the end of the comparison, at most [`COMPARISON`].
+    fn wait(&self) {
+        let begun = Instant::now();
+        while self.0.get().is_none() && begun.elapsed() < COMPARISON {
+            thread::sleep(CLOSING);
+        }
+    }
+
+    /// The call with its number, if it is known; otherwise `call`.
+    fn or(&self, call: &Call) -> Call {
+        self.0.get().map_or(call, |(call, _)| call).clone()
+    }
+}
 
 /// A call that the device executes.
 pub(super) struct InFlight {
     pub call: Call,
     pub event: Arc<dyn Event>,
-    pub begun: Instant,
+    pub compared: Compared,
     /// Memory that the call reads and writes.
     pub _memory: Box<dyn Any + Send>,
     pub outcome: Arc<OnceLock<Result<()>>>,
@@ -38,8 +80,8 @@ pub(super) struct InFlight {
 
 #[derive(Default)]
 pub(super) struct WorkerState {
-    /// The call that is being enqueued, and its start.
-    pub entering: Option<(Call, Instant)>,
+    /// The call that is being enqueued.
+    pub entering: Option<(Call, Compared)>,
     pub in_flight: VecDeque<InFlight>,
     /// All work in progress is to be aborted.
     pub aborted: bool,
@@ -118,16 +160,16 @@ impl WorkerState {
             seconds: call.timeout.as_secs_f64(),
             absent: absent.into(),
         };
-        match (&self.entering, self.in_flight.front()) {
-            (_, Some(first)) if first.begun.elapsed() > first.call.timeout => Err(timeout(
-                &first.call,
-                "all ranks put it on their devices, but NCCL did not finish it there",
-            )),
-            (Some((call, begun)), _) if begun.elapsed() > call.timeout => {
-                Err(timeout(call, "all ranks have called it, but NCCL did not put it on this rank's device"))
-            }
-            _ => Ok(()),
+        if let Some(call) = self.in_flight.front().and_then(|first| first.compared.overdue()) {
+            return Err(timeout(call, "all ranks put it on their devices, but NCCL did not finish it there"));
         }
+        if let Some(call) = self.entering.as_ref().and_then(|(_, compared)| compared.overdue()) {
+            return Err(timeout(
+                call,
+                "all ranks have called it, but NCCL did not put it on this rank's device",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -195,12 +237,13 @@ impl Watchdog {
         self.communicator.abort();
         let mut state = self.shared.lock();
         let in_flight = std::mem::take(&mut state.in_flight);
-        let entering = state.entering.as_ref().map(|(call, _)| call.clone());
+        let entering = state.entering.clone();
         state.gone = true;
         drop(state);
-        let first = in_flight.front().map(|first| first.call.clone()).or(entering);
-        if let (true, Some(call)) = (found, first) {
-            (self.failed)(&call, error.clone());
+        let first = in_flight.front().map(|first| (first.call.clone(), first.compared.clone())).or(entering);
+        if let (true, Some((call, compared))) = (found, first) {
+            compared.wait();
+            (self.failed)(&compared.or(&call), error.clone());
         }
         for call in in_flight {
             // It is set once.

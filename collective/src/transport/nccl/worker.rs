@@ -2,8 +2,8 @@
 
 use super::{
     NcclCommunicator,
-    stream::{Event, Stream, Submitted},
-    watchdog::{InFlight, OnFailure, Watchdog, WorkerShared},
+    stream::{Event, Stream},
+    watchdog::{Compared, InFlight, OnFailure, Watchdog, WorkerShared},
 };
 use crate::{Error, Result, communicator::Call};
 use std::{
@@ -112,33 +112,23 @@ impl NcclWorker {
         Ok(NcclWorker { communicator, stream, shared, watchdog: Mutex::new(Some(watchdog)) })
     }
 
-    /// Marks the end of all work that the device was given so far.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn submitted(&self) -> Result<Box<dyn Submitted>> {
-        self.stream.enter()?;
-        self.stream.submitted()
-    }
-
-    /// Enqueues a call on the stream, behind the work that was `submitted`. `memory` is kept until the device
-    /// has finished.
+    /// Enqueues a call on the stream, behind all work that the device was given so far. `memory` is kept until the
+    /// device has finished. The time limit of `call` begins when the ranks' calls are `compared`.
     ///
     /// # Errors
     /// Immediate errors of NCCL or the driver. The watchdog and [`Pending::wait`] report later ones.
     pub fn run(
         &self,
         call: &Call,
+        compared: Compared,
         memory: Box<dyn Any + Send>,
-        submitted: &dyn Submitted,
         act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        let begun = Instant::now();
         let mut state = self.shared.lock();
         state.alive()?;
-        state.entering = Some((call.clone(), begun));
+        state.entering = Some((call.clone(), compared.clone()));
         drop(state);
-        let put = self.put(submitted, act);
+        let put = self.put(act);
         let outcome = Arc::default();
         let mut state = self.shared.lock();
         state.entering = None;
@@ -152,7 +142,7 @@ impl NcclWorker {
         let wake = state.in_flight.is_empty();
         if !state.gone {
             let (call, event, outcome) = (call.clone(), event.clone(), Arc::clone(&outcome));
-            state.in_flight.push_back(InFlight { call, event, begun, _memory: memory, outcome });
+            state.in_flight.push_back(InFlight { call, event, compared, _memory: memory, outcome });
         }
         alive?;
         state.release_finished()?;
@@ -164,13 +154,9 @@ impl NcclWorker {
         Ok(Pending { event, outcome, shared: self.shared.clone(), orders_device })
     }
 
-    fn put(
-        &self,
-        submitted: &dyn Submitted,
-        act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>,
-    ) -> Result<Arc<dyn Event>> {
+    fn put(&self, act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>) -> Result<Arc<dyn Event>> {
         self.stream.enter()?;
-        submitted.precede()?;
+        self.stream.submitted()?.precede()?;
         act(&self.communicator, self.stream.handle())?;
         self.stream.record_event()
     }

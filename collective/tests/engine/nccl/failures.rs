@@ -2,10 +2,13 @@
 
 use super::{
     common::{Kind, options, world},
-    site::{Op, StandIn, attach, cause, collective},
+    site::{Op, StandIn, attach, cause, collective, start_sum},
 };
 use collective::{Error, ProcessGroup, ReduceOp, Result};
-use std::time::{Duration, Instant};
+use std::{
+    sync::Barrier,
+    time::{Duration, Instant},
+};
 
 const SUM: Op = Op::AllReduce(ReduceOp::Sum);
 
@@ -167,4 +170,48 @@ fn aborting_the_group_ends_work_on_the_device() {
         let cause = cause(&group);
         assert!(matches!(&cause, Error::PeerLost { rank: 1, reason } if reason == "enough"), "{cause}");
     });
+}
+
+/// Rank 1 begins after rank 0 has started three calls.
+#[test]
+fn a_started_call_does_not_wait_for_the_other_ranks() {
+    let (stand_in, started) = (StandIn::new(), Barrier::new(2));
+    world(Kind::Thread, 2, options().timeout(Duration::from_secs(10)), |group| {
+        attach(&group, &stand_in);
+        if group.rank() == 1 {
+            started.wait();
+        }
+        let calls: Vec<_> = (0..3).map(|_| start_sum(&group, 10).unwrap()).collect();
+        if group.rank() == 0 {
+            started.wait();
+        }
+        calls.iter().for_each(|call| call.wait().unwrap());
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
+fn different_started_calls_fail_on_all_ranks() {
+    let (errors, _) = each(2, Duration::from_secs(60), |group| {
+        let _ = start_sum(group, 10 + group.rank());
+        Err(cause(group))
+    });
+    for error in errors {
+        let Error::Mismatch { call_a, call_b, .. } = &error else { panic!("{error}") };
+        let both = format!("{call_a} {call_b}");
+        assert!(both.contains("10 x F32") && both.contains("11 x F32"), "{both}");
+    }
+}
+
+#[test]
+fn a_rank_that_is_absent_from_a_started_call_is_named() {
+    let (errors, _) = each(3, Duration::from_secs(2), |group| {
+        if group.rank() != 1 {
+            let _ = start_sum(group, 10);
+        }
+        Err(cause(group))
+    });
+    for error in errors {
+        assert!(matches!(error, Error::Timeout { .. }) && error.to_string().contains("rank 1"), "{error}");
+    }
 }

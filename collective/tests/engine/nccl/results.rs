@@ -147,7 +147,7 @@ fn the_host_does_not_wait_if_the_device_orders_streams() {
 }
 
 #[test]
-fn background_work_holds_the_device_only_when_awaited() {
+fn started_calls_hold_the_device_only_on_request() {
     let stand_in = StandIn::new();
     world(Kind::Thread, 2, options(), |group| {
         let device = HostSite::new(&stand_in, group.rank().to_string());
@@ -155,11 +155,10 @@ fn background_work_holds_the_device_only_when_awaited() {
         assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
         let started: Vec<_> =
             (0..3).map(|_| group.start_on_device(nothing(), Box::new(()), reduce_nothing).unwrap()).collect();
-        // A call in the foreground follows the background calls and holds the device itself.
+        // A blocking call follows the started ones and holds the device itself.
         group.run_on_device(nothing(), Box::new(()), reduce_nothing).unwrap().wait().unwrap();
         assert_eq!(held.load(Ordering::SeqCst), 1);
-        for work in started {
-            let pending = work.wait().unwrap();
+        for pending in started {
             pending.hold_device().unwrap();
             pending.wait().unwrap();
         }
@@ -182,13 +181,13 @@ fn enqueue_in_order(settings: &[(&str, i32, u64)]) {
         attach(&group, &stand_in);
         let other = group.split(0, group.rank() as i64).unwrap();
         let mut values = vec![1u8; 1_000_001];
-        let (call, at) = (DeviceCall { count: values.len(), ..nothing() }, values.as_mut_ptr() as usize);
-        let large = group.start_on_device(call, Box::new(values), move |nccl, call, stream| {
+        let (call, at) = (DeviceCall { count: values.len(), ..nothing() }, values.as_mut_ptr());
+        let large = group.start_on_device(call, Box::new(values), |nccl, call, stream| {
             // SAFETY: the call keeps the memory.
-            unsafe { nccl.all_reduce(call, at as *const c_void, at as *mut c_void, stream) }
+            unsafe { nccl.all_reduce(call, at.cast_const().cast(), at.cast(), stream) }
         });
         assert_eq!(collective(&other, &Op::Broadcast(0), &[1.0f32]).unwrap(), [1.0]);
-        large.unwrap().wait().unwrap().wait().unwrap();
+        large.unwrap().wait().unwrap();
         // A call of an operation is enqueued in the operation's place.
         let inside = group.start(|group| collective(group, &Op::AllGather, &[1u8])).unwrap();
         collective(&other, &Op::Broadcast(0), &[1.0f32]).unwrap();

@@ -4,7 +4,7 @@
 
 use collective::{
     DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
-    transport::nccl::{DeviceSite, Event, Library, Stream, Submitted},
+    transport::nccl::{DeviceSite, Event, Library, Pending, Stream, Submitted},
 };
 use std::{
     cell::UnsafeCell,
@@ -257,6 +257,19 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
     pending.wait()?;
     // SAFETY: the stream has completed the call.
     Ok(unsafe { (*recv.0.get()).clone() })
+}
+
+/// Starts an all-reduce of `count` numbers.
+pub fn start_sum(group: &ProcessGroup, count: usize) -> Result<Pending> {
+    let memory = Arc::new(Memory(UnsafeCell::new(vec![1f32; count])));
+    let reduce = Some(ReduceOp::Sum);
+    let call = DeviceCall { operation: "all_reduce", dtype: DType::F32, count, reduce, root: None };
+    group.start_on_device(call, Box::new(memory.clone()), |nccl, call, stream| {
+        // SAFETY: the call keeps the memory, which is of its length.
+        let at = unsafe { (*memory.0.get()).as_mut_ptr() };
+        // SAFETY: as above.
+        unsafe { nccl.all_reduce(call, at.cast_const().cast(), at.cast(), stream) }
+    })
 }
 
 /// The first cause of a failed call; waits until the group has recorded it.

@@ -4,9 +4,12 @@
 
 use super::{Net, TINY, by_parameter, device, flat, rows, site, uneven_step, worst};
 use crate::common::{Kind, options, world};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
 use collective::{
-    ProcessGroup,
+    DistributedDataParallel, Error, ProcessGroup, Result,
     gradient::{BucketSizes, Reducer, ReducerOptions},
+    loader::ShardedBatch,
     module_state,
 };
 
@@ -54,7 +57,7 @@ fn accumulated_batches_are_included() {
         let from = group.rank() * 4;
         let early = reducer.local(&net).grads(x.clone().slice([from..from + 1, 0..4]));
         reducer.accumulate(early, &net, 1);
-        let step = reducer.step(&net, 3, 12).expect("step");
+        let step = reducer.step(3, 12).expect("step");
         let grads = step.watch(&net).grads(x.slice([from + 1..from + 4, 0..4]));
         let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
         (flat(&grads, &net), wanted)
@@ -79,4 +82,43 @@ fn without_overlap_there_is_one_bucket_and_hooks_run_on_the_host() {
         let hooked = Reducer::new(&net, group, choose(Some(half))).expect("a reducer");
         assert!(!hooked.on_device() && hooked.buckets() > 1);
     });
+}
+
+/// Runs three steps of a wrapped layer. In step `number`, rank 1 runs a second backward pass.
+fn with_a_second_pass(number: usize) -> Vec<Result<Option<String>>> {
+    on_devices(|_, group| {
+        let layer: Linear = LinearConfig::new(4, 2).init(&device());
+        let mut model = DistributedDataParallel::new(layer, group)?;
+        let mut optimizer = SgdConfig::new().init();
+        for step in 1..=3 {
+            let batch = ShardedBatch::whole(rows(3, 4, &device()), 3);
+            let (_, gradients) = model.backward(batch, |layer, x| {
+                if step == number && group.rank() == 1 {
+                    let _ = layer.forward(x.clone()).mean().backward();
+                }
+                layer.forward(x).mean()
+            })?;
+            model.step(&mut optimizer, 0.1, gradients)?;
+        }
+        model.synchronize()?;
+        Ok(model.fallback().map(String::from))
+    })
+}
+
+#[test]
+fn a_first_step_that_one_rank_must_repeat_is_repeated_on_all() {
+    for reason in with_a_second_pass(1) {
+        assert!(reason.expect("three steps").is_some());
+    }
+}
+
+/// The other ranks use the sums of a later step before they know.
+#[test]
+fn a_later_step_that_one_rank_must_repeat_is_an_error_on_all() {
+    for result in with_a_second_pass(3) {
+        let error = result.expect_err("different gradients");
+        let text = error.to_string();
+        assert!(matches!(error, Error::Invalid(_)) && text.contains("on 1 of 3 ranks"), "{text}");
+        assert!(text.contains("--no-overlap"), "{text}");
+    }
 }

@@ -43,7 +43,7 @@ fn step_options(precision: Precision) -> StepOptions {
 }
 
 /// Losses of 30 steps of 12 images over all ranks, half of them accumulated.
-fn train(model: &mut impl ParallelModule<Net>, world: World, loss: Loss) -> Vec<f32> {
+fn train(model: &mut ParallelModule<Net>, world: World, loss: Loss) -> Vec<f32> {
     let mut optimizer = SgdConfig::new().init();
     let (mine, mut losses) = (6 / world.size, Vec::new());
     for half in 0..60 {
@@ -150,7 +150,7 @@ fn a_model_that_does_not_scale_its_loss_is_an_error() {
     let group = ProcessGroup::solo();
     let net = Net::new(&device());
     let mut reducer = Reducer::new(&net, &group, choose(Precision::F16)).expect("a reducer");
-    let mut step = reducer.step(&net, 3, 3).expect("step");
+    let mut step = reducer.step(3, 3).expect("step");
     let watched = step.watch(&net);
     let batch = batch(&[0, 1, 2], &device()).cast(FloatDType::F16);
     let grads = step.scope(|| cast(&watched, batch).backward());

@@ -82,7 +82,7 @@ pub fn optimizer() -> ModuleOptimizer {
 
 /// The mean losses of all steps of two epochs, and the final parameters.
 pub fn train(
-    mut model: impl ParallelModule<Net>,
+    model: &mut ParallelModule<Net>,
     world: World,
     count: usize,
     precision: Precision,

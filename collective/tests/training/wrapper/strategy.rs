@@ -70,8 +70,8 @@ fn a_custom_loop_and_burn_train_make_the_same_steps() {
                 .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
                 .launch(Learner::new(Net::new(false), optimizer(), 0.1));
             assert_eq!(collective_error(&result), None);
-            let model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
-            let (wanted, trained) = train(model, ranks, count, Precision::F32);
+            let mut model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
+            let (wanted, trained) = train(&mut model, ranks, count, Precision::F32);
             assert_eq!(*losses.0.lock().expect("no panic"), wanted);
             assert_eq!(parameters(&result.model.train()), trained);
         });

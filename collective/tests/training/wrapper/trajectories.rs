@@ -23,7 +23,7 @@ type Trajectory = (Vec<f64>, Vec<f32>);
 fn distributed(size: usize, norm: bool, chosen: &StepOptions) -> Trajectory {
     let results = world(Kind::Thread, size, options(), |group: ProcessGroup| {
         let model = DistributedDataParallel::with_options(Net::new(norm), &group, chosen.clone());
-        train(model.expect("a model"), group.world(), COUNT, chosen.reducer.precision)
+        train(&mut model.expect("a model"), group.world(), COUNT, chosen.reducer.precision)
     });
     assert!(results.iter().all(|result| *result == results[0]), "the same bits on every rank");
     results.into_iter().next().expect("a rank")
@@ -31,8 +31,8 @@ fn distributed(size: usize, norm: bool, chosen: &StepOptions) -> Trajectory {
 
 fn replicas(count: usize, norm: bool, chosen: &StepOptions, reduce: DpReduce) -> Trajectory {
     let config = DataParallelConfig { reduce, ..DataParallelConfig::new(&vec![Device::flex(); count]) };
-    let model = DataParallel::with_options(Net::new(norm), config, chosen.clone()).expect("a model");
-    train(model, World { rank: 0, size: 1 }, COUNT, chosen.reducer.precision)
+    let mut model = DataParallel::with_options(Net::new(norm), config, chosen.clone()).expect("a model");
+    train(&mut model, World { rank: 0, size: 1 }, COUNT, chosen.reducer.precision)
 }
 
 fn assert_one_trajectory(what: &str, norm: bool, chosen: &StepOptions, tolerance: f64) -> Trajectory {

@@ -1,0 +1,250 @@
+//! Operations on many tensors with one launch: sums of squares, scaling and concatenation.
+//!
+//! A launch takes up to [`MOST`] tensors. Each block of threads computes one chunk of one tensor.
+
+use super::tensor::{FusionClient, Unregistered};
+use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{DType, Shape, Tensor};
+use burn_cubecl::{
+    CubeBackend, CubeDevice,
+    cubecl::{self, prelude::*},
+    kernel::into_contiguous,
+    tensor::CubeTensor,
+};
+use cubecl_runtime::server::Handle;
+
+/// Maximum number of tensors of a launch, whose pointers are parameters of the kernel.
+pub(super) const MOST: usize = 32;
+/// Threads of a block.
+pub(super) const THREADS: usize = 256;
+/// Elements that a block computes.
+pub(super) const CHUNK: usize = 4096;
+
+/// Sums of squares of one chunk, by thread, of the values and of the values multiplied by `down`.
+#[cube(launch_unchecked)]
+fn sums_of_squares(tensors: Sequence<Box<[f32]>>, sums: &mut [f32], down: f32, #[comptime] chunk: usize) {
+    let mut sum = 0.0f32;
+    let mut low = 0.0f32;
+    let mut begin = 0;
+    #[unroll]
+    for i in 0..tensors.len() {
+        let tensor = tensors.index(i);
+        let length = tensor.len();
+        let blocks = length.div_ceil(chunk);
+        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
+            let from = (CUBE_POS - begin) * chunk;
+            let end = min(from + chunk, length);
+            let mut at = from + UNIT_POS as usize;
+            while at < end {
+                let value = tensor[at];
+                let small = value * down;
+                sum += value * value;
+                low += small * small;
+                at += CUBE_DIM as usize;
+            }
+        }
+        begin += blocks;
+    }
+    let half = sums.len() / 2;
+    let at = CUBE_POS * CUBE_DIM as usize + UNIT_POS as usize;
+    sums[at] = sum;
+    sums[half + at] = low;
+}
+
+/// Multiplies every tensor by `factor[0]`.
+#[cube(launch_unchecked)]
+fn scale_all(
+    tensors: Sequence<Box<[f32]>>,
+    mut scaled: Sequence<Box<[f32]>>,
+    factor: &[f32],
+    #[comptime] chunk: usize,
+) {
+    let factor = factor[0];
+    let mut begin = 0;
+    #[unroll]
+    for i in 0..tensors.len() {
+        let tensor = tensors.index(i);
+        let length = tensor.len();
+        let blocks = length.div_ceil(chunk);
+        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
+            let from = (CUBE_POS - begin) * chunk;
+            let end = min(from + chunk, length);
+            let output = scaled.index_mut(i);
+            let mut at = from + UNIT_POS as usize;
+            while at < end {
+                output[at] = tensor[at] * factor;
+                at += CUBE_DIM as usize;
+            }
+        }
+        begin += blocks;
+    }
+}
+
+/// Writes every tensor, multiplied by `factor`, behind the previous one.
+#[cube(launch_unchecked)]
+fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32, #[comptime] chunk: usize) {
+    let mut begin = 0;
+    let mut place = 0;
+    #[unroll]
+    for i in 0..tensors.len() {
+        let tensor = tensors.index(i);
+        let length = tensor.len();
+        let blocks = length.div_ceil(chunk);
+        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
+            let from = (CUBE_POS - begin) * chunk;
+            let end = min(from + chunk, length);
+            let mut at = from + UNIT_POS as usize;
+            while at < end {
+                whole[place + at] = tensor[at] * factor;
+                at += CUBE_DIM as usize;
+            }
+        }
+        begin += blocks;
+        place += length;
+    }
+}
+
+/// Tensors of one CUDA device, in f32 and contiguous.
+pub(crate) struct ManyTensors {
+    fusion: FusionClient,
+    tensors: Vec<CubeTensor>,
+}
+
+impl ManyTensors {
+    /// `None` if a tensor is not on a CUDA device, on another one than the first, not f32 or empty.
+    pub fn from_tensors<'a>(tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<Self> {
+        let on_cube = |tensor: &Tensor<1>| tensor.clone().try_into_primitive::<Cube>().ok();
+        let tensors: Vec<_> = tensors.map(on_cube).collect::<Option<_>>()?;
+        let fusion = tensors.first()?.client.clone();
+        let tensors = on_cuda(&tensors).then(|| tensors.into_iter().map(resolve).collect())?;
+        Some(Self { fusion, tensors })
+    }
+
+    /// Sums of squares of parts of the tensors, `[2, parts]`: of the values, and of the values multiplied by `down`.
+    pub fn squares(&self, down: f32) -> Tensor<2> {
+        let parts = self.tensors.chunks(MOST).map(|tensors| {
+            let blocks = blocks(tensors.iter());
+            let sums = empty(&tensors[0], Shape::new([2, blocks * THREADS]));
+            // SAFETY: every index is below the length of its tensor.
+            unsafe {
+                sums_of_squares::launch_unchecked(
+                    &tensors[0].client,
+                    CubeCount::Static(blocks as u32, 1, 1),
+                    CubeDim::new_1d(THREADS as u32),
+                    buffers(tensors.iter()),
+                    sums.clone().into_buffer_arg(),
+                    down,
+                    CHUNK,
+                );
+            }
+            Tensor::<2>::from_primitive::<Cube>(register(&self.fusion, sums))
+        });
+        parts.reduce(|sums, more| Tensor::cat(vec![sums, more], 1)).expect("at least one tensor")
+    }
+
+    /// The tensors in one, multiplied by `factor`.
+    ///
+    /// Each launch writes a part of its own, because CubeCL takes memory as written after a launch that succeeds, even if
+    /// an earlier one failed to write another part of it.
+    pub fn concatenate(&self, factor: f32) -> Tensor<1> {
+        let length = self.tensors.iter().map(elements).sum();
+        let whole = empty(&self.tensors[0], Shape::new([length]));
+        let mut place = 0;
+        for tensors in self.tensors.chunks(MOST) {
+            let length = tensors.iter().map(elements).sum();
+            let written = part(&whole.handle, place, length);
+            place += length;
+            // SAFETY: every index is below the length of its tensor, and `written` is as long as all of them.
+            unsafe {
+                concatenate_all::launch_unchecked(
+                    &whole.client,
+                    CubeCount::Static(blocks(tensors.iter()) as u32, 1, 1),
+                    CubeDim::new_1d(THREADS as u32),
+                    buffers(tensors.iter()),
+                    BufferArg::from_raw_parts(written, length),
+                    factor,
+                    CHUNK,
+                );
+            }
+        }
+        Tensor::from_primitive::<Cube>(register(&self.fusion, whole))
+    }
+
+    /// The tensors multiplied by `factor` `[1]`, which is on their device.
+    ///
+    /// # Panics
+    /// If the factor is on another kind of device.
+    pub fn scale(self, factor: Tensor<1>) -> Vec<Tensor<1>> {
+        let factor = resolve(factor.try_into_primitive::<Cube>().expect("a factor on the device"));
+        let scaled: Vec<_> = self.tensors.iter().map(empty_like).collect();
+        for (tensors, scaled) in self.tensors.chunks(MOST).zip(scaled.chunks(MOST)) {
+            // SAFETY: every index is below the length of its tensor, and outputs are as long as inputs.
+            unsafe {
+                scale_all::launch_unchecked(
+                    &factor.client,
+                    CubeCount::Static(blocks(tensors.iter()) as u32, 1, 1),
+                    CubeDim::new_1d(THREADS as u32),
+                    buffers(tensors.iter()),
+                    buffers(scaled.iter()),
+                    factor.clone().into_buffer_arg(),
+                    CHUNK,
+                );
+            }
+        }
+        let tensor = |tensor| Tensor::from_primitive::<Cube>(register(&self.fusion, tensor));
+        scaled.into_iter().map(tensor).collect()
+    }
+}
+
+/// Whether tensors are on one CUDA device, in f32 and not empty.
+pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
+    let device = |tensor: &FloatTensor<Cube>| tensor.client.device().clone();
+    let Some(first) = tensors.first().map(device) else { return false };
+    let fits = |tensor: &FloatTensor<Cube>| {
+        device(tensor) == first && tensor.dtype() == DType::F32 && tensor.shape().num_elements() > 0
+    };
+    matches!(first, CubeDevice::Cuda(_)) && tensors.iter().all(fits)
+}
+
+/// The contiguous values of a tensor, after launching what they depend on.
+///
+/// Kernels take the length of a buffer from its memory, which may be larger than the tensor.
+pub(super) fn resolve(tensor: FloatTensor<Cube>) -> CubeTensor {
+    let mut tensor = into_contiguous(tensor.client.clone().resolve_tensor_float::<CubeBackend>(tensor));
+    tensor.handle = part(&tensor.handle, 0, elements(&tensor));
+    tensor
+}
+
+/// The memory of `length` elements, from element `from`.
+fn part(handle: &Handle, from: usize, length: usize) -> Handle {
+    let [from, used] = [from, length].map(|elements| (elements * size_of::<f32>()) as u64);
+    let rest = handle.size_in_used() - from - used;
+    handle.clone().offset_start(from).offset_end(rest)
+}
+
+fn elements(tensor: &CubeTensor) -> usize {
+    tensor.shape().num_elements()
+}
+
+pub(super) fn register(client: &FusionClient, result: CubeTensor) -> FloatTensor<Cube> {
+    Unregistered { client: client.clone(), result }.register()
+}
+
+fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
+    let handle = like.client.empty(shape.num_elements() * size_of::<f32>());
+    CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, DType::F32)
+}
+
+pub(super) fn empty_like(tensor: &CubeTensor) -> CubeTensor {
+    empty(tensor, tensor.shape())
+}
+
+/// Arguments of a kernel.
+pub(super) fn buffers<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> SequenceArg<Box<[f32]>> {
+    tensors.map(|tensor| tensor.clone().into_buffer_arg()).collect()
+}
+
+/// Number of blocks for all chunks of `tensors`.
+pub(super) fn blocks<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> usize {
+    tensors.map(|tensor| elements(tensor).div_ceil(CHUNK)).sum()
+}

@@ -1,0 +1,247 @@
+//! Optimizer steps of many parameters with one launch.
+
+use super::many::{CHUNK, MOST, THREADS, blocks, buffers, empty_like, on_cuda, register};
+use burn::backend::{Cube, tensor::FloatTensor};
+use burn::tensor::Tensor;
+use burn_cubecl::{
+    cubecl::{self, prelude::*},
+    tensor::CubeTensor,
+};
+use kernels::{
+    adam_w::AdamW,
+    layers::{UpdateBatch, Values},
+    sgd::Sgd,
+};
+
+/// SGD with momentum. CubeCL fuses a product and a sum, which are rounded once.
+#[cube(launch_unchecked)]
+fn sgd_all(
+    parameters: Sequence<Box<[f32]>>,
+    velocities: Sequence<Box<[f32]>>,
+    gradients: Sequence<Box<[f32]>>,
+    mut new_parameters: Sequence<Box<[f32]>>,
+    mut new_velocities: Sequence<Box<[f32]>>,
+    rate: f32,
+    momentum: f32,
+    weight_decay: f32,
+    #[comptime] nesterov: bool,
+    #[comptime] decays: bool,
+    #[comptime] chunk: usize,
+) {
+    let mut begin = 0;
+    #[unroll]
+    for i in 0..parameters.len() {
+        let parameter = parameters.index(i);
+        let length = parameter.len();
+        let blocks = length.div_ceil(chunk);
+        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
+            let from = (CUBE_POS - begin) * chunk;
+            let end = min(from + chunk, length);
+            let velocity = velocities.index(i);
+            let gradient = gradients.index(i);
+            let new_parameter = new_parameters.index_mut(i);
+            let new_velocity = new_velocities.index_mut(i);
+            let mut at = from + UNIT_POS as usize;
+            while at < end {
+                let value = parameter[at];
+                let mut decayed = gradient[at];
+                if comptime![decays] {
+                    decayed = value * weight_decay + decayed;
+                }
+                let moved = decayed + velocity[at] * momentum;
+                let mut along = moved;
+                if comptime![nesterov] {
+                    along = moved * momentum + decayed;
+                }
+                new_velocity[at] = moved;
+                new_parameter[at] = value - along * rate;
+                at += CUBE_DIM as usize;
+            }
+        }
+        begin += blocks;
+    }
+}
+
+/// AdamW. CubeCL fuses a product and a sum, which are rounded once.
+#[cube(launch_unchecked)]
+fn adam_w_all(
+    parameters: Sequence<Box<[f32]>>,
+    firsts: Sequence<Box<[f32]>>,
+    seconds: Sequence<Box<[f32]>>,
+    gradients: Sequence<Box<[f32]>>,
+    mut new_parameters: Sequence<Box<[f32]>>,
+    mut new_firsts: Sequence<Box<[f32]>>,
+    mut new_seconds: Sequence<Box<[f32]>>,
+    rate: f32,
+    beta_1: f32,
+    beta_2: f32,
+    rest_1: f32,
+    rest_2: f32,
+    correction_1: f32,
+    correction_2: f32,
+    epsilon: f32,
+    decay: f32,
+    #[comptime] chunk: usize,
+) {
+    let mut begin = 0;
+    #[unroll]
+    for i in 0..parameters.len() {
+        let parameter = parameters.index(i);
+        let length = parameter.len();
+        let blocks = length.div_ceil(chunk);
+        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
+            let from = (CUBE_POS - begin) * chunk;
+            let end = min(from + chunk, length);
+            let first = firsts.index(i);
+            let second = seconds.index(i);
+            let gradient = gradients.index(i);
+            let new_parameter = new_parameters.index_mut(i);
+            let new_first = new_firsts.index_mut(i);
+            let new_second = new_seconds.index_mut(i);
+            let mut at = from + UNIT_POS as usize;
+            while at < end {
+                let slope = gradient[at];
+                let mean = first[at] * beta_1 + slope * rest_1;
+                let square = second[at] * beta_2 + slope * slope * rest_2;
+                let along = (mean / correction_1) / ((square / correction_2).sqrt() + epsilon);
+                new_first[at] = mean;
+                new_second[at] = square;
+                new_parameter[at] = parameter[at] * decay - along * rate;
+                at += CUBE_DIM as usize;
+            }
+        }
+        begin += blocks;
+    }
+}
+
+/// Steps of parameters on CUDA devices, with a launch for each device, for equal settings and 32 parameters.
+#[derive(Default)]
+pub(crate) struct CudaUpdates {
+    sgd: Vec<(Sgd, Vec<[CubeTensor; 5]>)>,
+    adam_w: Vec<(AdamW, Vec<[CubeTensor; 7]>)>,
+}
+
+impl UpdateBatch for CudaUpdates {
+    fn sgd(
+        &mut self,
+        with: Sgd,
+        parameter: Values,
+        velocity: Values,
+        gradient: Values,
+    ) -> Option<[Values; 2]> {
+        let [parameter, velocity, gradient] = inputs([parameter, velocity, gradient])?;
+        let client = parameter.client.clone();
+        let [parameter, velocity, gradient] = [parameter, velocity, gradient].map(super::many::resolve);
+        let new = [(); 2].map(|()| empty_like(&parameter));
+        let results = new.clone().map(|tensor| values(register(&client, tensor)));
+        let [new_parameter, new_velocity] = new;
+        add(&mut self.sgd, with, [parameter, velocity, gradient, new_parameter, new_velocity]);
+        Some(results)
+    }
+
+    fn adam_w(
+        &mut self,
+        with: AdamW,
+        parameter: Values,
+        [first, second]: [Values; 2],
+        gradient: Values,
+    ) -> Option<[Values; 3]> {
+        let tensors = inputs([parameter, first, second, gradient])?;
+        let client = tensors[0].client.clone();
+        let [parameter, first, second, gradient] = tensors.map(super::many::resolve);
+        let new = [(); 3].map(|()| empty_like(&parameter));
+        let results = new.clone().map(|tensor| values(register(&client, tensor)));
+        let [moved, mean, square] = new;
+        add(&mut self.adam_w, with, [parameter, first, second, gradient, moved, mean, square]);
+        Some(results)
+    }
+
+    fn finish(&mut self) {
+        for (with, steps) in std::mem::take(&mut self.sgd) {
+            steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
+        }
+        for (with, steps) in std::mem::take(&mut self.adam_w) {
+            steps.chunks(MOST).for_each(|steps| launch_adam_w(with, steps));
+        }
+    }
+}
+
+fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
+    let Sgd { rate, momentum, nesterov, weight_decay } = with;
+    let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
+    // SAFETY: every index is below the length of the tensors of a step, which are equally long.
+    unsafe {
+        sgd_all::launch_unchecked(
+            &steps[0][0].client,
+            CubeCount::Static(blocks(tensors(0)) as u32, 1, 1),
+            CubeDim::new_1d(THREADS as u32),
+            buffers(tensors(0)),
+            buffers(tensors(1)),
+            buffers(tensors(2)),
+            buffers(tensors(3)),
+            buffers(tensors(4)),
+            rate,
+            momentum,
+            weight_decay,
+            nesterov,
+            weight_decay != 0.0,
+            CHUNK,
+        );
+    }
+}
+
+fn launch_adam_w(with: AdamW, steps: &[[CubeTensor; 7]]) {
+    let AdamW { rate, betas: [beta_1, beta_2], epsilon, decay, time } = with;
+    let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
+    // SAFETY: every index is below the length of the tensors of a step, which are equally long.
+    unsafe {
+        adam_w_all::launch_unchecked(
+            &steps[0][0].client,
+            CubeCount::Static(blocks(tensors(0)) as u32, 1, 1),
+            CubeDim::new_1d(THREADS as u32),
+            buffers(tensors(0)),
+            buffers(tensors(1)),
+            buffers(tensors(2)),
+            buffers(tensors(3)),
+            buffers(tensors(4)),
+            buffers(tensors(5)),
+            buffers(tensors(6)),
+            rate,
+            beta_1,
+            beta_2,
+            1.0 - beta_1,
+            1.0 - beta_2,
+            1.0 - beta_1.powi(time),
+            1.0 - beta_2.powi(time),
+            epsilon,
+            decay,
+            CHUNK,
+        );
+    }
+}
+
+/// Adds a step to those with the same settings on the same device.
+fn add<W: PartialEq, const N: usize>(
+    all: &mut Vec<(W, Vec<[CubeTensor; N]>)>,
+    with: W,
+    step: [CubeTensor; N],
+) {
+    let same = |(other, steps): &&mut (W, Vec<[CubeTensor; N]>)| {
+        *other == with && steps[0][0].device == step[0].device
+    };
+    match all.iter_mut().find(same) {
+        Some((_, steps)) => steps.push(step),
+        None => all.push((with, vec![step])),
+    }
+}
+
+/// Tensors of equal size on one CUDA device, in f32.
+fn inputs<const N: usize>(tensors: [Values; N]) -> Option<[FloatTensor<Cube>; N]> {
+    let tensors = tensors.map(|values| Tensor::<1>::from_dispatch(values).try_into_primitive::<Cube>().ok());
+    let tensors: Vec<_> = tensors.into_iter().collect::<Option<_>>()?;
+    on_cuda(&tensors).then(|| tensors.try_into().ok())?
+}
+
+fn values(tensor: FloatTensor<Cube>) -> Values {
+    Tensor::<1>::from_primitive::<Cube>(tensor).into_dispatch()
+}
