@@ -1,7 +1,10 @@
-//! Result of an evaluation.
+//! Results of steps and evaluations.
 
 use crate::config::Config;
-use collective::{metric::MetricInfo, strategy::EpochReport};
+use collective::{
+    metric::MetricInfo,
+    strategy::{EpochReport, StepReport},
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -16,7 +19,7 @@ pub enum EvaluatedSet {
 
 impl EvaluatedSet {
     /// The set of a run with this configuration.
-    pub fn of(config: &Config) -> Self {
+    pub fn from_config(config: &Config) -> Self {
         if config.valid_samples > 0 { EvaluatedSet::Valid } else { EvaluatedSet::Test }
     }
 
@@ -38,7 +41,7 @@ pub struct Evaluation(pub BTreeMap<String, Option<f64>>);
 
 impl Evaluation {
     /// Computes the means of an epoch's report.
-    pub fn of(report: &EpochReport) -> Self {
+    pub fn from_report(report: &EpochReport) -> Self {
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
         Self(report.means().map(|(metric, value)| (metric.name.clone(), finite(value))).collect())
     }
@@ -56,4 +59,25 @@ impl Evaluation {
             (new, _) => new.is_some(),
         }
     }
+}
+
+/// Names and values of an optimizer step, for trackers.
+pub(super) fn step_scalars(report: &StepReport) -> impl Iterator<Item = (&'static str, f64)> {
+    let samples_per_second = report.samples as f64 / report.elapsed.as_secs_f64().max(1e-9);
+    let skipped = f64::from(u8::from(report.skipped));
+    let scale =
+        report.loss_scale.map(|scale| [("train/loss_scale", scale.into()), ("train/skipped", skipped)]);
+    [("train/loss", report.loss), ("train/lr", report.lr), ("train/samples_per_second", samples_per_second)]
+        .into_iter()
+        .chain(scale.into_iter().flatten())
+}
+
+/// Names and values of an evaluation, for trackers: metrics, and values of callbacks that are numbers.
+pub(super) fn evaluation_scalars(
+    set: EvaluatedSet,
+    report: &EpochReport,
+) -> impl Iterator<Item = (String, f64)> {
+    let metrics =
+        report.means().map(move |(metric, value)| (format!("{}/{}", set.name(), metric.name), value));
+    metrics.chain(report.logged.iter().filter_map(|logged| Some((logged.name.clone(), logged.number?))))
 }

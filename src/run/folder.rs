@@ -2,7 +2,6 @@
 //!
 //! [`log`](super::log) and [`checkpoint`](super::checkpoint) write further files into it.
 
-use super::mlflow;
 use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_file};
 use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
@@ -157,7 +156,7 @@ impl RunFolder {
 
     /// Removes configuration and tables, and the folder if it is then empty. Errors are ignored.
     pub fn remove(&self) {
-        for name in [CONFIG, "steps.csv", "epochs.csv", "ranks.csv", mlflow::RUN_FILE] {
+        for name in [CONFIG, "steps.csv", "epochs.csv", "ranks.csv", "mlflow.json"] {
             let _ = fs::remove_file(self.path.join(name));
         }
         self.remove_empty();

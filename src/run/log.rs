@@ -212,7 +212,7 @@ impl Observer for RunLog {
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        let evaluation = Evaluation::of(report);
+        let evaluation = Evaluation::from_report(report);
         self.update(|tables, progress| {
             progress.best = Some(match progress.best.take() {
                 Some(best) if !evaluation.is_better(&best.evaluation, &self.monitor) => {
@@ -244,7 +244,7 @@ impl Observer for RunLog {
 
     fn tested(&self, report: &EpochReport) {
         self.update(|_, progress| {
-            progress.tested = Some(Evaluation::of(report));
+            progress.tested = Some(Evaluation::from_report(report));
             progress.callbacks = logged(report);
         });
     }

@@ -6,21 +6,23 @@ mod epoch_table;
 mod evaluation;
 mod export;
 mod folder;
-mod learner_metrics;
 mod log;
+mod metric_logger;
 pub mod misclassified;
+#[cfg(feature = "mlflow")]
 pub mod mlflow;
 mod output;
 pub mod png;
 pub mod report;
-mod scalars;
 pub mod tables;
 pub mod tensor_io;
 pub mod tensorboard;
 pub mod top_k;
+pub(crate) mod tracking;
 pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};
 pub use export::ExportArgs;
 pub use folder::{RunFolder, recorded, timestamp};
+pub use metric_logger::{MetricsLogger, ScalarSink};
 pub(crate) use output::Output;

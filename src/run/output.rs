@@ -5,9 +5,9 @@ use super::{
     checkpoint::{CheckpointStore, CheckpointWriter, Identity, ResumePoint},
     folder::{RunFolder, Summary},
     log::RunLog,
-    mlflow::{self, MlflowRun, RunInfo, Server, Status},
     report,
     tensorboard::EventLog,
+    tracking::{self, Status, Tracker},
 };
 use crate::{
     config::{Config, TrainerArgs},
@@ -16,9 +16,9 @@ use crate::{
 use anyhow::Result;
 use burn::module::Module;
 use collective::strategy::{CheckpointSink, Observer};
-use std::{fs, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
-/// Files that are uploaded to MLflow, small ones first.
+/// Files that a tracker gets, small ones first.
 const ARTIFACTS: [&str; 5] =
     ["config.json", "summary.json", "confusion_matrix.csv", "report.html", "model.bpk"];
 
@@ -27,7 +27,7 @@ pub struct Output {
     pub folder: RunFolder,
     pub log: Arc<RunLog>,
     pub events: Arc<EventLog>,
-    mlflow: Option<Arc<MlflowRun>>,
+    tracker: Option<Arc<dyn Tracker>>,
     pub checkpoints: Arc<dyn CheckpointSink>,
     began: Instant,
     /// Whether this process has created the run.
@@ -53,7 +53,8 @@ impl Output {
             Some(found) => RunFolder::reopen(found.run.clone())?,
             None => RunFolder::create(args.run_dir.clone())?,
         };
-        let (monitor, set) = (args.checkpoints.monitored(&config.metrics)?, EvaluatedSet::of(config));
+        let (monitor, set) =
+            (args.checkpoints.monitored(&config.metrics)?, EvaluatedSet::from_config(config));
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
         let log = Arc::new(match checkpoint {
             Some(checkpoint) => {
@@ -80,32 +81,30 @@ impl Output {
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
         folder.write_config(config)?;
-        let mlflow =
-            args.mlflow.as_deref().map(|uri| track(uri, args, config, &folder, found.is_some(), console));
-        let mlflow = mlflow.transpose()?.map(Arc::new);
-        Ok(Self { folder, log, events, mlflow, checkpoints: Arc::new(checkpoints), began, is_new })
+        let tracker = tracking::start(args, config, &folder, found.is_some(), console)?;
+        Ok(Self { folder, log, events, tracker, checkpoints: Arc::new(checkpoints), began, is_new })
     }
 
     /// Observers that write the run's metrics.
     pub fn observers(&self) -> Vec<Arc<dyn Observer>> {
         let mut observers: Vec<Arc<dyn Observer>> = vec![self.log.clone(), self.events.clone()];
-        observers.extend(self.mlflow.clone().map(|run| run as _));
+        observers.extend(self.tracker.clone().map(|tracker| tracker as _));
         observers
     }
 
-    /// Ends the MLflow run with `status` and those of the files `names` that exist.
-    fn close_mlflow(&self, status: Status, names: &[&str]) {
-        let Some(mlflow) = &self.mlflow else { return };
+    /// Ends the tracking with `status` and those of the files `names` that exist.
+    fn close_tracker(&self, status: Status, names: &[&str]) {
+        let Some(tracker) = &self.tracker else { return };
         let files = names.iter().map(|name| self.folder.path().join(name));
-        mlflow.close(status, files.filter(|path| path.is_file()).collect());
+        tracker.close(status, files.filter(|path| path.is_file()).collect());
     }
 
     /// Prints the command that shows the run in TensorBoard, and the MLflow server.
     pub fn print_tracking_hints(&self, console: Console) {
         let folder = EventLog::folder(self.folder.path());
         console.print(&format!("watch     tensorboard --logdir {}", folder.display()));
-        if let Some(mlflow) = &self.mlflow {
-            console.print(&format!("mlflow    {}", mlflow.destination()));
+        if let Some(tracker) = &self.tracker {
+            console.print(&format!("mlflow    {}", tracker.destination()));
         }
     }
 
@@ -118,7 +117,7 @@ impl Output {
         self.events.flush()?;
         let path = self.folder.path().display();
         self.report(console);
-        self.close_mlflow(Status::Killed, &ARTIFACTS);
+        self.close_tracker(Status::Killed, &ARTIFACTS);
         console.print(&format!("stopped by {name} after step {step}; resume with --resume {path}"));
         Ok(())
     }
@@ -148,7 +147,7 @@ impl Output {
         }
         console.print(&format!("run folder    {}", self.folder.path().display()));
         self.report(console);
-        self.close_mlflow(Status::Finished, &ARTIFACTS);
+        self.close_tracker(Status::Finished, &ARTIFACTS);
         Ok(())
     }
 
@@ -187,36 +186,13 @@ impl Output {
     }
 }
 
-/// Starts the tracking of a new or resumed run with MLflow.
-fn track(
-    uri: &str,
-    args: &TrainerArgs,
-    config: &Config,
-    folder: &RunFolder,
-    is_resumed: bool,
-    console: Console,
-) -> Result<MlflowRun> {
-    let mut settings = serde_json::to_value(config)?;
-    // Flags repeat the settings, and metrics are no settings.
-    settings.as_object_mut().map(|settings| ["flags", "metrics"].map(|name| settings.remove(name)));
-    let path = fs::canonicalize(folder.path()).unwrap_or_else(|_| folder.path().into());
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if !is_resumed {
-        // A run that failed before its first step may have left it.
-        let _ = fs::remove_file(folder.path().join(mlflow::RUN_FILE));
-    }
-    let info = RunInfo::new(args.mlflow_experiment.as_deref(), &name, &settings).in_folder(folder.path());
-    let server = Server::new(uri)?;
-    MlflowRun::start(server, info, EvaluatedSet::of(config), console)
-}
-
 impl Drop for Output {
     /// Removes the files of a new run that failed before its first step.
     ///
     /// The run can then be started again with the same folder.
     fn drop(&mut self) {
         // Has no effect if the run has finished.
-        self.close_mlflow(Status::Failed, &[]);
+        self.close_tracker(Status::Failed, &[]);
         if self.is_new && self.log.progress().is_ok_and(|progress| progress.step == 0) {
             self.events.remove();
             self.folder.remove();

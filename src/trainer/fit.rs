@@ -92,8 +92,12 @@ where
             output.print_tracking_hints(console);
         }
         let style = Style::choose(args.progress, context.is_main());
-        let mut observers: Vec<Arc<dyn Observer>> =
-            vec![Arc::new(Progress::new(style, console, config.epochs.begun(), EvaluatedSet::of(&config)))];
+        let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::new(Progress::new(
+            style,
+            console,
+            config.epochs.begun(),
+            EvaluatedSet::from_config(&config),
+        ))];
         #[cfg(feature = "cuda")]
         if let Some(progress) = KernelProgress::start(context.local_device(), console) {
             observers.push(Arc::new(progress));

@@ -19,7 +19,7 @@ use crate::{
     config::{DatasetName, Resolved, TrainerArgs, config_file},
     context::{self, Context},
     process::exit,
-    run::{mlflow::Server, tensorboard::EventLog, weights},
+    run::{tensorboard::EventLog, tracking, weights},
 };
 use anyhow::{Context as _, Result};
 use burn::tensor::Device;
@@ -67,7 +67,7 @@ where
     // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {
         args.check()?;
-        args.mlflow.as_deref().map_or(Ok(()), Server::check).context("--mlflow")?;
+        args.mlflow.as_deref().map_or(Ok(()), tracking::check).context("--mlflow")?;
         args.export.as_deref().map_or(Ok(()), weights::check_export).context("--export")?;
         check()?;
     }

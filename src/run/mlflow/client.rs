@@ -1,11 +1,12 @@
-//! Requests of MLflow's REST API.
+//! Address, credentials and requests of an MLflow tracking server.
 
-use super::server::Server;
+use anyhow::{Result, bail};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
-use std::{fs::File, io::Cursor, path::Path, time::Duration};
+use std::{env, fs::File, path::Path, time::Duration};
 use ureq::{
-    Agent, Body, SendBody,
-    http::{Method, Request, Response},
+    Agent, AsSendBody,
+    http::{Method, Request, Uri},
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,10 +25,9 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub fn reason(&self) -> &str {
-        match self {
-            Failure::Temporary(reason) | Failure::Refused { reason, .. } => reason,
-        }
+    /// A refusal without an error code.
+    pub fn refused(reason: impl Into<String>) -> Self {
+        Failure::Refused { code: String::new(), reason: reason.into() }
     }
 
     pub fn has_code(&self, expected: &str) -> bool {
@@ -35,14 +35,41 @@ impl Failure {
     }
 }
 
-/// HTTP client of a tracking server.
-pub(super) struct Client {
-    pub server: Server,
+/// MLflow tracking server with the credentials of the environment.
+///
+/// `MLFLOW_TRACKING_USERNAME` with `MLFLOW_TRACKING_PASSWORD`, or `MLFLOW_TRACKING_TOKEN`, as in MLflow's own client.
+#[derive(Clone)]
+pub struct Server {
+    uri: String,
+    authorization: Option<String>,
+    secrets: Vec<String>,
     agent: Agent,
 }
 
-impl Client {
-    pub fn new(server: Server) -> Self {
+impl Server {
+    /// Parses a URI and reads the credentials.
+    ///
+    /// # Errors
+    /// If [`check`](Self::check) fails.
+    pub fn new(uri: &str) -> Result<Self> {
+        Self::check(uri)?;
+        let read = |name: &str| {
+            let value = env::var(name).ok().map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        let user = read("MLFLOW_TRACKING_USERNAME").zip(read("MLFLOW_TRACKING_PASSWORD"));
+        Ok(Self::with_credentials(uri, user, read("MLFLOW_TRACKING_TOKEN")))
+    }
+
+    fn with_credentials(uri: &str, user: Option<(String, String)>, token: Option<String>) -> Self {
+        let (authorization, secrets) = match (user, token) {
+            (Some((name, password)), _) => {
+                let encoded = STANDARD.encode(format!("{name}:{password}"));
+                (Some(format!("Basic {encoded}")), vec![encoded, password])
+            }
+            (None, Some(token)) => (Some(format!("Bearer {token}")), vec![token]),
+            (None, None) => (None, vec![]),
+        };
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             // A redirected POST request would become a GET request.
@@ -50,83 +77,105 @@ impl Client {
             .max_redirects_will_error(false)
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT));
-        if server.is_local() {
+        let host = uri.parse::<Uri>().ok().and_then(|uri| uri.host().map(str::to_owned));
+        // A proxy is not used for this machine.
+        if host.is_some_and(|host| host == "localhost" || host == "[::1]" || host.starts_with("127.")) {
             config = config.proxy(None);
         }
-        Self { agent: config.build().into(), server }
+        let uri = uri.trim_end_matches('/').to_owned();
+        Self { uri, authorization, secrets, agent: config.build().into() }
+    }
+
+    /// Checks that `uri` is an HTTP address without credentials.
+    ///
+    /// # Errors
+    /// If it is not. No error contains credentials.
+    pub fn check(uri: &str) -> Result<()> {
+        if uri.contains('@') {
+            bail!(
+                "the URI contains a user or password; remove them and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            );
+        }
+        if uri.contains(['?', '#']) {
+            bail!("the URI must end with the host, port or path; remove the query");
+        }
+        let parsed = uri.parse::<Uri>().unwrap_or_default();
+        let has_host = parsed.host().is_some_and(|host| !host.is_empty());
+        match parsed.scheme_str() {
+            Some("http" | "https") if has_host => Ok(()),
+            _ => bail!("`{uri}` is not the address of an MLflow server; use http://HOST:PORT"),
+        }
+    }
+
+    /// URI without a slash at its end.
+    pub fn uri(&self) -> &str {
+        &self.uri
     }
 
     /// Calls an endpoint of the tracking API with a JSON body.
-    pub fn post(&self, endpoint: &str, body: &Value, timeout: Duration) -> Result<Value, Failure> {
-        let body = body.to_string().into_bytes();
-        let length = body.len() as u64;
-        let path = format!("/api/2.0/mlflow/{endpoint}");
-        self.call(Method::POST, &path, SendBody::from_owned_reader(Cursor::new(body)), length, timeout)
+    pub(super) fn post(&self, endpoint: &str, body: &Value, timeout: Duration) -> Result<Value, Failure> {
+        self.call(Method::POST, &format!("mlflow/{endpoint}"), body.to_string(), timeout)
     }
 
     /// Calls an endpoint of the tracking API with a query of one field.
-    pub fn get(
+    pub(super) fn get(
         &self,
         endpoint: &str,
         (name, value): (&str, &str),
         timeout: Duration,
     ) -> Result<Value, Failure> {
-        let path = format!("/api/2.0/mlflow/{endpoint}?{name}={}", encoded(value));
-        self.call(Method::GET, &path, SendBody::none(), 0, timeout)
+        self.call(Method::GET, &format!("mlflow/{endpoint}?{name}={}", encoded(value)), (), timeout)
     }
 
     /// Uploads a file to a path of the server's artifact store.
-    pub fn upload(&self, path: &str, file: &Path, timeout: Duration) -> Result<(), Failure> {
+    pub(super) fn upload(&self, path: &str, file: &Path, timeout: Duration) -> Result<(), Failure> {
         let unreadable = |error| Failure::Temporary(format!("cannot read {}: {error}", file.display()));
         let content = File::open(file).map_err(unreadable)?;
-        let length = content.metadata().map_err(unreadable)?.len();
         let path: Vec<String> = path.split('/').map(encoded).collect();
-        let path = format!("/api/2.0/mlflow-artifacts/artifacts/{}", path.join("/"));
-        self.call(Method::PUT, &path, SendBody::from_owned_reader(content), length, timeout).map(|_| ())
+        let path = format!("mlflow-artifacts/artifacts/{}", path.join("/"));
+        self.call(Method::PUT, &path, content, timeout).map(drop)
     }
 
     fn call(
         &self,
         method: Method,
         path: &str,
-        body: SendBody<'static>,
-        length: u64,
+        body: impl AsSendBody,
         timeout: Duration,
     ) -> Result<Value, Failure> {
-        let mut request = Request::builder().method(&method).uri(format!("{}{path}", self.server.uri()));
-        if let Some(authorization) = self.server.authorization() {
+        let content = if method == Method::PUT { "application/octet-stream" } else { "application/json" };
+        let mut request = Request::builder().method(method).uri(format!("{}/api/2.0/{path}", self.uri));
+        request = request.header("Content-Type", content);
+        if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        let content = if method == Method::PUT { "application/octet-stream" } else { "application/json" };
-        if method != Method::GET {
-            request = request.header("Content-Type", content).header("Content-Length", length);
-        }
-        let temporary = |error: ureq::Error| Failure::Temporary(self.server.mask(&error.to_string()));
+        let temporary = |error: ureq::Error| Failure::Temporary(self.mask(&error.to_string()));
         let request = request.body(body).map_err(|error| temporary(error.into()))?;
         let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
-        self.read(self.agent.run(request).map_err(temporary)?)
-    }
-
-    fn read(&self, answer: Response<Body>) -> Result<Value, Failure> {
+        let answer = self.agent.run(request).map_err(temporary)?;
         let status = answer.status();
         let text = answer.into_body().into_with_config().limit(MAX_ANSWER).read_to_string();
-        let text = text.map_err(|error| Failure::Temporary(self.server.mask(&error.to_string())))?;
-        let parsed: Option<Value> = serde_json::from_str(&text).ok();
+        let text = text.map_err(temporary)?;
+        // Uploads may be answered by an empty body.
+        let parsed = if text.trim().is_empty() { Ok(json!({})) } else { serde_json::from_str(&text) };
         if status.is_success() {
-            let reason = "the answer is not JSON; check that the URI is that of an MLflow server".into();
-            // Uploads may be answered by an empty body.
-            let parsed = if text.trim().is_empty() { Some(json!({})) } else { parsed };
-            return parsed.ok_or(Failure::Refused { code: String::new(), reason });
+            let reason = "the answer is not JSON; check that the URI is that of an MLflow server";
+            return parsed.map_err(|_| Failure::refused(reason));
         }
-        let field = |name: &str| parsed.as_ref()?.get(name)?.as_str().map(str::to_owned);
-        let message = field("message").unwrap_or_default();
-        let message: String =
-            self.server.mask(message.lines().next().unwrap_or_default()).chars().take(MAX_REASON).collect();
+        let parsed = parsed.unwrap_or_default();
+        let field = |name: &str| parsed.get(name).and_then(Value::as_str).unwrap_or_default();
+        let message = self.mask(field("message").lines().next().unwrap_or_default());
+        let message: String = message.chars().take(MAX_REASON).collect();
         let reason = format!("{status} {message}").trim().to_owned();
-        if status.is_server_error() || [408, 429].contains(&status.as_u16()) {
-            return Err(Failure::Temporary(reason));
+        match status.is_server_error() || [408, 429].contains(&status.as_u16()) {
+            true => Err(Failure::Temporary(reason)),
+            false => Err(Failure::Refused { code: field("error_code").into(), reason }),
         }
-        Err(Failure::Refused { code: field("error_code").unwrap_or_default(), reason })
+    }
+
+    /// Removes credentials from a text that a server has sent.
+    fn mask(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
 }
 
@@ -137,4 +186,34 @@ fn encoded(text: &str) -> String {
         _ => format!("%{byte:02X}"),
     };
     text.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_addresses_are_refused_without_their_passwords() {
+        for bad in ["", "host:5000", "file:///tmp/x", "http://", "ftp://host", "http://ho st"] {
+            assert!(Server::check(bad).is_err(), "{bad}");
+        }
+        for secret in ["http://me:hunter2@host", "postgresql://me:hunter2@host", "http://host?token=hunter2"]
+        {
+            let error = format!("{:#}", Server::check(secret).expect_err(secret));
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        for good in ["http://localhost:5000", "https://host/", "http://[::1]:5000/mlflow"] {
+            Server::check(good).expect(good);
+        }
+    }
+
+    #[test]
+    fn credentials_are_sent_as_the_python_client_does_and_masked() {
+        let user = Some(("me".to_owned(), "hunter2".to_owned()));
+        let server = Server::with_credentials("http://host/", user, Some("token".into()));
+        assert_eq!(server.authorization.as_deref(), Some("Basic bWU6aHVudGVyMg=="));
+        assert_eq!(server.mask("Basic bWU6aHVudGVyMg== of hunter2"), "Basic *** of ***");
+        let server = Server::with_credentials("http://host/", None, Some("secret".into()));
+        assert_eq!((server.authorization.as_deref(), server.uri()), (Some("Bearer secret"), "http://host"));
+    }
 }

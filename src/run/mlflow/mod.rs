@@ -2,47 +2,43 @@
 //!
 //! A thread sends the run, so that a slow or missing server does not delay training.
 
-mod buffer;
 mod client;
-mod metric_logger;
-mod params;
-mod remote;
 mod sender;
-mod server;
 
-pub use buffer::Status;
-pub use metric_logger::MlflowLogger;
-pub use remote::RUN_FILE;
-pub use server::Server;
+pub use client::Server;
 
-use crate::{
-    process::console::Console,
-    run::{
-        EvaluatedSet,
-        scalars::{evaluation_scalars, step_scalars},
-    },
+use super::{
+    evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
+    metric_logger::{MetricsLogger, ScalarSink},
+    tracking::{Status, Tracker},
 };
+use crate::process::console::Console;
 use anyhow::{Context, Result};
-use buffer::{Buffer, Counts, End, Point};
-use client::Client;
 use collective::strategy::{EpochReport, Observer, StepReport};
-use params::{flattened, metric_name};
 use sender::{Report, Sender};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     env,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-        mpsc::{self, Receiver},
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        mpsc,
     },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+/// File of a run folder that names its MLflow run.
+pub(super) const RUN_FILE: &str = "mlflow.json";
+/// Maximum number of buffered points: an hour without a server, at ten steps per second.
+const CAPACITY: usize = 100_000;
 /// Time that the thread has to report after its limits.
 const MARGIN: Duration = Duration::from_millis(200);
+/// MLflow's limits, in bytes.
+const MAX_NAME: usize = 250;
+const MAX_VALUE: usize = 6000;
 
 /// Description of a run for MLflow.
 #[derive(Clone, Debug, Default)]
@@ -58,14 +54,18 @@ pub struct RunInfo {
 
 impl RunInfo {
     /// Creates a description; `config` is an object whose fields are logged as parameters.
-    pub fn new(experiment: Option<&str>, name: &str, config: &serde_json::Value) -> Self {
-        let program = program_name();
+    pub fn new(experiment: Option<&str>, name: &str, config: &Value) -> Self {
+        let program = env::current_exe().ok();
+        let program = program.as_ref().and_then(|path| path.file_stem());
+        let program = program.map_or_else(|| "Default".into(), |name| name.to_string_lossy().into_owned());
         let tags = [("burn_ddp.version", env!("CARGO_PKG_VERSION")), ("mlflow.source.name", &program)];
+        let mut params = BTreeMap::new();
+        flatten("", config, &mut params);
         Self {
-            experiment: experiment.map_or_else(|| program.clone(), str::to_owned),
+            experiment: experiment.unwrap_or(&program).to_owned(),
             name: name.into(),
             folder: None,
-            params: flattened(config),
+            params,
             tags: tags.map(|(key, value)| (key.into(), value.into())).into(),
         }
     }
@@ -76,23 +76,95 @@ impl RunInfo {
     }
 }
 
-/// Name of this program, or MLflow's default experiment.
-fn program_name() -> String {
-    let program = env::current_exe().ok();
-    let name = program.as_ref().and_then(|path| path.file_stem()).map(|name| name.to_string_lossy().into());
-    name.unwrap_or_else(|| "Default".into())
+/// Adds the fields of a JSON object: the field `b` of an object `a` becomes `a.b`.
+///
+/// Fields that are null are omitted, and values are truncated to MLflow's limit.
+fn flatten(prefix: &str, value: &Value, found: &mut BTreeMap<String, String>) {
+    let text = match value {
+        Value::Null => return,
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                flatten(&name, field, found);
+            }
+            return;
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    found.insert(metric_name(prefix), text[..text.floor_char_boundary(MAX_VALUE)].into());
+}
+
+/// Replaces the characters that MLflow does not accept in names of metrics and parameters.
+fn metric_name(name: &str) -> String {
+    let accepted = |c: char| c.is_ascii_alphanumeric() || "_-. /".contains(c);
+    let mut name: String = name.chars().map(|c| if accepted(c) { c } else { '_' }).collect();
+    name.truncate(MAX_NAME);
+    name
+}
+
+impl Status {
+    /// Name in MLflow's API.
+    fn name(self) -> &'static str {
+        match self {
+            Status::Finished => "FINISHED",
+            Status::Failed => "FAILED",
+            Status::Killed => "KILLED",
+        }
+    }
+
+    /// Time after a run for its remaining points and status, and for the uploads that follow.
+    ///
+    /// The launcher gives a rank 5 seconds after another rank's failure, and 30 after a signal.
+    fn limits(self) -> (Duration, Duration) {
+        let [wait, uploads] = match self {
+            Status::Finished => [10, 60],
+            Status::Failed => [3, 0],
+            Status::Killed => [5, 5],
+        };
+        (Duration::from_secs(wait), Duration::from_secs(uploads))
+    }
+}
+
+/// Value of a metric at a step.
+#[derive(Clone, Debug, PartialEq)]
+struct Point {
+    key: String,
+    value: f64,
+    step: usize,
+    /// Milliseconds since the Unix epoch.
+    time: u64,
+}
+
+/// End of a run.
+#[derive(Clone, Debug)]
+struct End {
+    status: Status,
+    files: Vec<PathBuf>,
+    /// Time at which points and status are given up.
+    deadline: Instant,
+}
+
+/// Numbers of points.
+#[derive(Default)]
+struct Counts {
+    received: AtomicUsize,
+    buffered: AtomicUsize,
+    sent: AtomicUsize,
 }
 
 /// Sends a run to an MLflow server.
 pub struct MlflowRun {
     uri: String,
     experiment: String,
-    buffer: Arc<Buffer>,
     console: Console,
     set: EvaluatedSet,
     /// Number of optimizer steps.
     step: AtomicUsize,
-    done: Mutex<Option<Receiver<Report>>>,
+    counts: Arc<Counts>,
+    points: mpsc::Sender<Point>,
+    /// The thread until the end of the run.
+    thread: Mutex<Option<(mpsc::Sender<End>, mpsc::Receiver<Report>)>>,
 }
 
 impl MlflowRun {
@@ -102,53 +174,72 @@ impl MlflowRun {
     /// If the thread cannot be started.
     pub fn start(server: Server, info: RunInfo, set: EvaluatedSet, console: Console) -> Result<Self> {
         let (uri, experiment) = (server.uri().to_owned(), info.experiment.clone());
-        let buffer = Arc::new(Buffer::default());
+        let counts = Arc::new(Counts::default());
+        let ((points, received), (end, ended)) = (mpsc::channel(), mpsc::channel());
         let (finished, done) = mpsc::channel();
-        let shared = buffer.clone();
+        let shared = counts.clone();
         let send = move || {
+            let mut sender =
+                Sender { server, console, points: received, end: ended, ended: None, warned: false };
             let mut report = Report::default();
-            let mut sender = Sender::new(Client::new(server), info, shared.clone(), console);
-            let run = sender.send(&mut report);
+            let taken = |points: usize, sent: bool| {
+                shared.buffered.fetch_sub(points, Relaxed);
+                shared.sent.fetch_add(if sent { points } else { 0 }, Relaxed);
+            };
+            let run = sender.send(&info, taken, &mut report);
             // The receiver waits for the points first and for the files second.
-            let _ = finished.send(Report { files: vec![], page: report.page.clone(), ended: report.ended });
-            if let Some((run, end)) = run.zip(shared.end()) {
-                report.files = sender.upload(&run, &end);
+            let _ = finished.send(report.clone());
+            if let Some(run) = run {
+                report.missing = sender.upload(&run);
                 let _ = finished.send(report);
             }
         };
         thread::Builder::new().name("mlflow".into()).spawn(send).context("cannot start a thread")?;
-        let (step, done) = (AtomicUsize::new(0), Mutex::new(Some(done)));
-        Ok(Self { uri, experiment, buffer, console, set, step, done })
+        let thread = Mutex::new(Some((end, done)));
+        Ok(Self { uri, experiment, console, set, step: AtomicUsize::new(0), counts, points, thread })
     }
 
-    /// Server and experiment, for display.
-    pub fn destination(&self) -> String {
+    fn log(&self, name: &str, step: usize, value: f64) {
+        self.counts.received.fetch_add(1, Relaxed);
+        if self.counts.buffered.load(Relaxed) < CAPACITY {
+            self.counts.buffered.fetch_add(1, Relaxed);
+            // Points after the server has refused the run are lost.
+            let _ = self.points.send(Point { key: metric_name(name), value, step, time: now() });
+        }
+    }
+
+    fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
+        let step = self.step.load(Relaxed);
+        evaluation_scalars(set, report).for_each(|(name, value)| self.log(&name, step, value));
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+impl Tracker for MlflowRun {
+    fn destination(&self) -> String {
         format!("{}, experiment {}", self.uri, self.experiment)
     }
 
-    /// Logs a value at `step` without waiting for the server.
-    pub fn scalar(&self, name: &str, step: usize, value: f64) {
-        self.buffer.push(Point { key: metric_name(name), value, step, time: now() });
-    }
-
-    /// Sends the remaining points, `status` and `files`. Only the first call has an effect.
-    ///
-    /// The wait is bounded. What is not sent is a warning.
-    pub fn close(&self, status: Status, files: Vec<PathBuf>) {
-        let Some(done) = self.done.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        let (wait, uploads) = status.limits();
-        let deadline = Instant::now() + wait;
-        let names: Vec<String> =
-            files.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
-        self.buffer.finish(End { status, files, deadline });
-        let report = done.recv_timeout(wait + MARGIN).unwrap_or_default();
-        let Counts { received, unsent } = self.buffer.counts();
-        let missing = match report.ended {
-            true if names.is_empty() => vec![],
-            true => done.recv_timeout(uploads + MARGIN).map_or(names, |report| report.files),
-            false => names,
+    fn close(&self, status: Status, files: Vec<PathBuf>) {
+        let Some((end, done)) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
         };
-        let points = (unsent > 0).then(|| format!("{unsent} of {received} points"));
+        let (wait, uploads) = status.limits();
+        let mut missing: Vec<String> =
+            files.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
+        // The thread has ended if the server has refused the run.
+        let _ = end.send(End { status, files, deadline: Instant::now() + wait });
+        let report = done.recv_timeout(wait + MARGIN).unwrap_or_default();
+        if report.ended && !missing.is_empty() {
+            missing = done.recv_timeout(uploads + MARGIN).map_or(missing, |report| report.missing);
+        }
+        let received = self.counts.received.load(Relaxed);
+        let points = received.saturating_sub(self.counts.sent.load(Relaxed));
+        let points = (points > 0).then(|| format!("{points} of {received} points"));
         let status = (!report.ended).then(|| "the status".to_owned());
         let unsent: Vec<String> = points.into_iter().chain(status).chain(missing).collect();
         if !unsent.is_empty() {
@@ -158,26 +249,16 @@ impl MlflowRun {
             self.console.print(&format!("mlflow run    {page}"));
         }
     }
-
-    fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
-        let step = self.step.load(Ordering::Relaxed);
-        evaluation_scalars(set, report).for_each(|(name, value)| self.scalar(&name, step, value));
-    }
-}
-
-/// Milliseconds since the Unix epoch.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 impl Observer for MlflowRun {
     fn step_done(&self, report: &StepReport) {
-        self.step.store(report.step, Ordering::Relaxed);
-        step_scalars(report).for_each(|(name, value)| self.scalar(name, report.step, value));
+        self.step.store(report.step, Relaxed);
+        step_scalars(report).for_each(|(name, value)| self.log(name, report.step, value));
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        self.scalar("train_epoch/loss", self.step.load(Ordering::Relaxed), report.train_loss);
+        self.log("train_epoch/loss", self.step.load(Relaxed), report.train_loss);
         self.evaluated(self.set, report);
     }
 
@@ -189,5 +270,71 @@ impl Observer for MlflowRun {
 impl Drop for MlflowRun {
     fn drop(&mut self) {
         self.close(Status::Failed, vec![]);
+    }
+}
+
+impl ScalarSink for MlflowRun {
+    fn scalar(&self, name: String, step: usize, value: f64) {
+        self.log(&name, step, value);
+    }
+
+    fn finish(&self) {
+        self.close(if thread::panicking() { Status::Failed } else { Status::Finished }, vec![]);
+    }
+}
+
+/// Sends the numeric metrics of a burn-train `Learner` to an MLflow server.
+///
+/// Names and steps are those of [`TensorBoardLogger`](crate::run::tensorboard::TensorBoardLogger). A thread sends the
+/// metrics; a server that is slow or away does not delay training. The run ends when the logger is dropped, as
+/// `FAILED` during a panic and as `FINISHED` otherwise.
+///
+/// [`Trainer`](crate::Trainer) uses [`MlflowRun`] as an [`Observer`] instead: a `MetricLogger` gets neither the
+/// learning rate nor the step of a resumed run.
+///
+/// ```no_run
+/// # use burn_ddp::run::mlflow::MlflowLogger;
+/// # fn configure<M: burn::train::LearnerModel + 'static>(
+/// #     training: burn::train::SupervisedTraining<M>,
+/// # ) -> anyhow::Result<burn::train::SupervisedTraining<M>> {
+/// let params = serde_json::json!({ "lr": 0.02, "batch_size": 48 });
+/// let logger = MlflowLogger::create("http://localhost:5000", Some("curves"), "first run", &params)?;
+/// let training = training.with_metric_logger(logger);
+/// # Ok(training)
+/// # }
+/// ```
+pub type MlflowLogger = MetricsLogger<MlflowRun>;
+
+impl MlflowLogger {
+    /// Starts a run of an experiment, which is the program's name by default.
+    ///
+    /// The fields of `params` are logged as parameters. Credentials are read from the environment, see [`Server`].
+    ///
+    /// # Errors
+    /// If `uri` is not an HTTP address or contains credentials, or the thread cannot be started.
+    pub fn create(uri: &str, experiment: Option<&str>, name: &str, params: &Value) -> Result<Self> {
+        let info = RunInfo::new(experiment, name, params);
+        let run = MlflowRun::start(Server::new(uri)?, info, EvaluatedSet::Valid, Console::new(true))?;
+        Ok(Self::new(run))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configurations_are_flattened_within_the_limits() {
+        let long = "é".repeat(5000);
+        let config = serde_json::json!({
+            "lr": 0.05, "mode": "ddp", "none": null, "ids": [1, 2], "a": {"b": {"c": true}}, "top-k %": 1, "text": long,
+        });
+        let params = RunInfo::new(None, "run", &config).params;
+        let expected =
+            [("a.b.c", "true"), ("ids", "[1,2]"), ("lr", "0.05"), ("mode", "ddp"), ("top-k _", "1")];
+        for (name, value) in expected {
+            assert_eq!(params[name], value, "{name}");
+        }
+        assert_eq!((params.len(), params["text"].len()), (6, 6000));
     }
 }

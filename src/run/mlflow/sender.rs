@@ -1,20 +1,27 @@
 //! Thread that sends a run to an MLflow server.
 
 use super::{
-    RunInfo,
-    buffer::{Buffer, End, Status},
-    client::{Client, Failure},
+    super::tracking::Status,
+    End, Point, RunInfo,
+    client::{Failure, Server},
     now,
-    remote::RemoteRun,
 };
-use crate::process::console::Console;
+use crate::process::{atomic_file, console::Console};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::{
-    sync::Arc,
+    collections::HashMap,
+    fs,
+    path::Path,
+    sync::mpsc::{Receiver, RecvTimeoutError},
+    thread,
     time::{Duration, Instant},
 };
 
 /// MLflow's limit for the metrics of a request.
 const BATCH: usize = 1000;
+/// Parameters per request. MLflow accepts 100, and 1 MB; a parameter may have 6000 bytes.
+const PARAMS: usize = 50;
 /// Time in which points are collected for a request.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Limit for a request during training. A server that is started may take long for its first answer.
@@ -23,100 +30,76 @@ const FIRST_RETRY: Duration = Duration::from_millis(500);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Result of a run's tracking.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     /// Address of the run's page.
     pub page: Option<String>,
     /// Whether the server has the final status.
     pub ended: bool,
     /// Names of files that were not uploaded.
-    pub files: Vec<String>,
+    pub missing: Vec<String>,
 }
 
+/// Sends points, status and files in the order in which they arrive.
 pub(super) struct Sender {
-    client: Client,
-    info: RunInfo,
-    buffer: Arc<Buffer>,
-    console: Console,
-    warned: bool,
-    retry: Duration,
+    pub server: Server,
+    pub console: Console,
+    pub points: Receiver<Point>,
+    pub end: Receiver<End>,
+    /// End of the run, once it is known.
+    pub ended: Option<End>,
+    pub warned: bool,
 }
 
 impl Sender {
-    pub fn new(client: Client, info: RunInfo, buffer: Arc<Buffer>, console: Console) -> Self {
-        Self { client, info, buffer, console, warned: false, retry: FIRST_RETRY }
-    }
-
-    /// Sends points until the end of the run, then its status. Returns the run if it exists.
-    pub fn send(&mut self, report: &mut Report) -> Option<RemoteRun> {
+    /// Sends points until the end of the run, then its status. Returns the run if it exists on the server.
+    ///
+    /// `taken` is called with the number of points taken from the buffer, and whether they were sent.
+    pub fn send(
+        &mut self,
+        info: &RunInfo,
+        taken: impl Fn(usize, bool),
+        report: &mut Report,
+    ) -> Option<RemoteRun> {
         let began = now();
-        let mut run = loop {
-            match RemoteRun::open(&self.client, &self.info, began, self.timeout()?) {
-                Ok(run) => break run,
-                Err(failure) => self.failed(&failure)?,
-            }
-        };
+        let run = self.retry(|server, timeout| RemoteRun::open(server, info, began, timeout))?;
         report.page = Some(run.page());
-        while let Err(failure) = run.log_params(&self.client, self.timeout()?) {
-            self.warn(&failure);
-            if matches!(failure, Failure::Temporary(_)) {
-                self.pause()?;
-            }
-        }
-        loop {
-            let end = self.buffer.end();
-            let points = self.buffer.first(BATCH);
-            if points.is_empty()
-                && let Some(end) = end
-            {
-                report.ended = self.end(&run, end.status);
-                return Some(run);
-            }
-            match run.log(&self.client, &points, self.timeout()?) {
-                Ok(()) => {
-                    self.buffer.sent(points.len());
-                    self.retry = FIRST_RETRY;
-                    if points.len() < BATCH {
-                        self.buffer.wait(INTERVAL);
-                    }
-                }
-                Err(failure @ Failure::Temporary(_)) => {
-                    self.warn(&failure);
-                    self.pause()?;
-                }
-                Err(failure) => {
-                    self.warn(&failure);
-                    self.buffer.refused(points.len());
-                }
-            }
-        }
-    }
-
-    /// Sets the final status, with retries until the deadline.
-    fn end(&mut self, run: &RemoteRun, status: Status) -> bool {
-        let time = now();
-        while let Some(timeout) = self.timeout() {
-            match run.end(&self.client, status, time, timeout) {
-                Ok(()) => return true,
-                Err(failure) => self.warn(&failure),
-            }
-            if self.pause().is_none() {
+        for params in run.params.chunks(PARAMS) {
+            let body = json!({"run_id": run.stored.run_id, "params": params});
+            // Refused once, refused again.
+            if self.retry(|server, timeout| server.post("runs/log-batch", &body, timeout)).is_none() {
                 break;
             }
         }
-        false
+        loop {
+            let is_over = self.ended.is_some();
+            let points: Vec<Point> = self.points.try_iter().take(BATCH).collect();
+            if points.is_empty() && is_over {
+                break;
+            }
+            let logged = self.retry(|server, timeout| run.log(server, &points, timeout)).is_some();
+            taken(points.len(), logged);
+            self.timeout()?;
+            if points.len() < BATCH && !is_over {
+                self.wait(INTERVAL);
+            }
+        }
+        let status = self.ended.as_ref().map_or(Status::Failed, |end| end.status);
+        let body = json!({"run_id": run.stored.run_id, "status": status.name(), "end_time": now()});
+        report.ended = self.retry(|server, timeout| server.post("runs/update", &body, timeout)).is_some();
+        Some(run)
     }
 
-    /// Uploads files. Returns the names of those that failed.
-    pub fn upload(&mut self, run: &RemoteRun, End { files, status, .. }: &End) -> Vec<String> {
+    /// Uploads the files of the end. Returns the names of those that failed.
+    pub fn upload(&mut self, run: &RemoteRun) -> Vec<String> {
+        let Some(End { status, files, .. }) = self.ended.clone() else { return Vec::new() };
         let until = Instant::now() + status.limits().1;
         let mut missing = Vec::new();
-        for file in files {
+        for file in &files {
             let left = until.saturating_duration_since(Instant::now());
-            let uploaded = if left.is_zero() {
-                Err(Failure::Temporary("timeout: uploads".into()))
-            } else {
-                run.upload(&self.client, file, left)
+            let uploaded = match left.is_zero() {
+                true => Err(Failure::Temporary("timeout: uploads".into())),
+                false => run.upload(&self.server, file, left),
             };
             if let Err(failure) = uploaded {
                 self.warn(&failure);
@@ -126,43 +109,214 @@ impl Sender {
         missing
     }
 
+    /// Repeats a request until it succeeds. Returns `None` if the server refuses it, or after the deadline.
+    fn retry<T>(&mut self, request: impl Fn(&Server, Duration) -> Result<T, Failure>) -> Option<T> {
+        let mut pause = FIRST_RETRY;
+        loop {
+            match request(&self.server, self.timeout()?) {
+                Ok(answer) => return Some(answer),
+                Err(failure) => self.warn(&failure).then_some(())?,
+            }
+            match self.ended {
+                None => self.wait(pause),
+                Some(_) => thread::sleep(FIRST_RETRY.min(self.timeout()?)),
+            }
+            pause = LAST_RETRY.min(pause * 2);
+        }
+    }
+
     /// Limit for the next request, or `None` after the deadline.
     fn timeout(&self) -> Option<Duration> {
-        let Some(end) = self.buffer.end() else { return Some(REQUEST_TIMEOUT) };
+        let Some(end) = &self.ended else { return Some(REQUEST_TIMEOUT) };
         let left = end.deadline.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
-    /// Handles a failure to open the run: `None` if the server refuses it.
-    fn failed(&mut self, failure: &Failure) -> Option<()> {
-        self.warn(failure);
-        if matches!(failure, Failure::Temporary(_)) {
-            return self.pause();
+    /// Waits for `time`, or until the end of the run.
+    fn wait(&mut self, time: Duration) {
+        match self.end.recv_timeout(time) {
+            Ok(end) => self.ended = Some(end),
+            Err(RecvTimeoutError::Timeout) => {}
+            // The end is always sent first.
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(time),
         }
-        self.buffer.close();
-        None
     }
 
-    /// Waits before the next attempt. Returns `None` after the deadline.
-    fn pause(&mut self) -> Option<()> {
-        match self.buffer.end() {
-            None => self.buffer.wait(self.retry),
-            Some(_) => std::thread::sleep(FIRST_RETRY.min(self.timeout()?)),
-        }
-        self.retry = LAST_RETRY.min(self.retry * 2);
-        self.timeout().map(drop)
-    }
-
-    /// Prints the first failure.
-    fn warn(&mut self, failure: &Failure) {
+    /// Prints the first failure. Returns whether a later attempt may succeed.
+    fn warn(&mut self, failure: &Failure) -> bool {
+        let (Failure::Temporary(reason) | Failure::Refused { reason, .. }) = failure;
         if !std::mem::replace(&mut self.warned, true) {
-            let (uri, reason) = (self.client.server.uri(), failure.reason());
-            match self.buffer.end() {
+            let uri = self.server.uri();
+            match self.ended {
                 None => self.console.warn(&format!(
                     "MLflow server {uri}: {reason}; training continues without waiting for it"
                 )),
                 Some(_) => self.console.warn(&format!("MLflow server {uri}: {reason}")),
             }
         }
+        matches!(failure, Failure::Temporary(_))
     }
+}
+
+/// Content of [`RUN_FILE`](super::RUN_FILE).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Stored {
+    tracking_uri: String,
+    experiment_id: String,
+    run_id: String,
+}
+
+/// A run that exists on the server.
+pub(super) struct RemoteRun {
+    stored: Stored,
+    /// `mlflow-artifacts:/PATH` if the server stores artifacts itself.
+    artifact_uri: String,
+    /// Parameters that the server does not have.
+    params: Vec<Value>,
+    /// Last step of each metric on the server.
+    last: HashMap<String, usize>,
+}
+
+/// Returns a text field of an answer.
+fn text(answer: &Value, pointer: &str) -> Result<String, Failure> {
+    let found = answer.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    found.ok_or_else(|| {
+        Failure::refused(format!(
+            "the answer has no {pointer}; check that the URI is that of an MLflow server"
+        ))
+    })
+}
+
+fn key(entry: &Value) -> Option<String> {
+    Some(entry.get("key")?.as_str()?.to_owned())
+}
+
+/// Tags or parameters as MLflow's JSON.
+fn entries<'a>(entries: impl IntoIterator<Item = (&'a String, &'a String)>) -> Vec<Value> {
+    entries.into_iter().map(|(key, value)| json!({"key": key, "value": value})).collect()
+}
+
+impl RemoteRun {
+    /// Continues the run that the run folder names, or creates a run.
+    fn open(server: &Server, info: &RunInfo, time: u64, timeout: Duration) -> Result<Self, Failure> {
+        let path = info.folder.as_ref().map(|folder| folder.join(super::RUN_FILE));
+        let stored = path.as_ref().and_then(|path| fs::read(path).ok());
+        let stored: Option<Stored> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        if let Some(stored) = stored.filter(|stored| stored.tracking_uri == server.uri()) {
+            match Self::continued(server, info, stored, timeout) {
+                Ok(Some(run)) => return Ok(run),
+                Ok(None) => {}
+                Err(failure) if failure.has_code("RESOURCE_DOES_NOT_EXIST") => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let run = Self::created(server, info, time, timeout)?;
+        if let Some(path) = path {
+            let bytes = serde_json::to_vec_pretty(&run.stored).unwrap_or_default();
+            // Without the file, a resumed run is a new one in MLflow.
+            atomic_file::write(&path, &bytes)
+                .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))?;
+        }
+        Ok(run)
+    }
+
+    /// Sets a stored run to running. Returns `None` if it was deleted.
+    fn continued(
+        server: &Server,
+        info: &RunInfo,
+        stored: Stored,
+        timeout: Duration,
+    ) -> Result<Option<Self>, Failure> {
+        let answer = server.get("runs/get", ("run_id", &stored.run_id), timeout)?;
+        if answer.pointer("/run/info/lifecycle_stage").is_some_and(|stage| stage != "active") {
+            return Ok(None);
+        }
+        let list = |name: &str| {
+            let list = answer.pointer(&format!("/run/data/{name}")).and_then(Value::as_array);
+            list.into_iter().flatten()
+        };
+        // 64-bit integers are strings in some versions' JSON.
+        let step = |entry: &Value| {
+            let step = entry.get("step").cloned().unwrap_or_default();
+            step.as_u64().or_else(|| step.as_str()?.parse().ok()).unwrap_or(0) as usize
+        };
+        let last = list("metrics").filter_map(|metric| Some((key(metric)?, step(metric)))).collect();
+        // MLflow does not change parameters.
+        let known: Vec<String> = list("params").filter_map(key).collect();
+        let params = entries(info.params.iter().filter(|(name, _)| !known.contains(name)));
+        server.post("runs/update", &json!({"run_id": stored.run_id, "status": "RUNNING"}), timeout)?;
+        let artifact_uri = text(&answer, "/run/info/artifact_uri")?;
+        Ok(Some(Self { stored, artifact_uri, params, last }))
+    }
+
+    fn created(server: &Server, info: &RunInfo, time: u64, timeout: Duration) -> Result<Self, Failure> {
+        let experiment_id = experiment(server, &info.experiment, timeout)?;
+        let run = json!({
+            "experiment_id": experiment_id, "run_name": info.name, "start_time": time, "tags": entries(&info.tags),
+        });
+        let answer = server.post("runs/create", &run, timeout)?;
+        let run_id = text(&answer, "/run/info/run_id")?;
+        Ok(Self {
+            stored: Stored { tracking_uri: server.uri().into(), experiment_id, run_id },
+            artifact_uri: text(&answer, "/run/info/artifact_uri")?,
+            params: entries(&info.params),
+            last: HashMap::new(),
+        })
+    }
+
+    /// Logs points, without those that the server already has.
+    fn log(&self, server: &Server, points: &[Point], timeout: Duration) -> Result<(), Failure> {
+        let is_new = |point: &&Point| self.last.get(&point.key).is_none_or(|last| point.step > *last);
+        let metrics: Vec<Value> = points.iter().filter(is_new).map(metric).collect();
+        if metrics.is_empty() {
+            return Ok(());
+        }
+        let body = json!({"run_id": self.stored.run_id, "metrics": metrics});
+        server.post("runs/log-batch", &body, timeout).map(drop)
+    }
+
+    /// Uploads a file as an artifact of the same name.
+    fn upload(&self, server: &Server, file: &Path, timeout: Duration) -> Result<(), Failure> {
+        let Some(folder) = self.artifact_uri.strip_prefix("mlflow-artifacts:/") else {
+            let scheme = self.artifact_uri.split(':').next().unwrap_or_default();
+            return Err(Failure::refused(format!(
+                "artifacts are in a store (`{scheme}`) that the server does not serve; start it with --serve-artifacts"
+            )));
+        };
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        server.upload(&format!("{}/{name}", folder.trim_matches('/')), file, timeout)
+    }
+
+    /// Address of the run's page.
+    fn page(&self) -> String {
+        let Stored { tracking_uri, experiment_id, run_id } = &self.stored;
+        format!("{tracking_uri}/#/experiments/{experiment_id}/runs/{run_id}")
+    }
+}
+
+/// Finds or creates an experiment.
+fn experiment(server: &Server, name: &str, timeout: Duration) -> Result<String, Failure> {
+    let find = || {
+        let answer = server.get("experiments/get-by-name", ("experiment_name", name), timeout)?;
+        text(&answer, "/experiment/experiment_id")
+    };
+    match find() {
+        Err(failure) if failure.has_code("RESOURCE_DOES_NOT_EXIST") => {}
+        found => return found,
+    }
+    match server.post("experiments/create", &json!({"name": name}), timeout) {
+        // Another run has created it.
+        Err(failure) if failure.has_code("RESOURCE_ALREADY_EXISTS") => find(),
+        answer => text(&answer?, "/experiment_id"),
+    }
+}
+
+/// A point in MLflow's JSON, in which numbers that are not finite are strings.
+fn metric(point: &Point) -> Value {
+    let value = match point.value {
+        value if value.is_nan() => json!("NaN"),
+        value if value.is_infinite() => json!(if value > 0.0 { "Infinity" } else { "-Infinity" }),
+        value => json!(value),
+    };
+    json!({"key": point.key, "value": value, "timestamp": point.time, "step": point.step})
 }

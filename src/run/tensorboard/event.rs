@@ -1,6 +1,7 @@
-//! TensorBoard events in the Protocol Buffers wire format.
+//! TensorBoard events in the Protocol Buffers wire format, and TFRecord frames.
 //!
-//! The messages are defined in tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
+//! The messages are defined in tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto, the frame
+//! in tensorflow/core/lib/io/record_writer.h.
 
 use super::histogram::Histogram;
 use std::borrow::Cow;
@@ -61,6 +62,14 @@ impl Event {
         }
         event.0
     }
+}
+
+/// Frames one record: its length, the length's CRC, the data and the data's CRC.
+pub(super) fn record(bytes: &[u8]) -> Vec<u8> {
+    let length = (bytes.len() as u64).to_le_bytes();
+    // TFRecord's masked CRC-32C, which stays effective for data that contains CRCs.
+    let crc = |bytes| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xA282_EAD8).to_le_bytes();
+    [&length[..], &crc(&length), bytes, &crc(bytes)].concat()
 }
 
 /// Encodes a `Summary` with one value.
@@ -181,5 +190,12 @@ mod tests {
              0000000000f03f2900000000000014403210000000000000000000000000000000403a10000000000000f03f0000000000\
              000040"
         );
+    }
+
+    #[test]
+    fn a_frame_is_what_tensorflow_writes() {
+        // Written by TensorBoard's RecordWriter for b"foo".
+        let known = [3, 0, 0, 0, 0, 0, 0, 0, 176, 153, 73, 14, 102, 111, 111, 97, 138, 190, 254];
+        assert_eq!(record(b"foo"), known);
     }
 }

@@ -5,25 +5,23 @@
 mod event;
 mod gradients;
 mod histogram;
-mod metric_logger;
-mod record;
 
 pub use event::Picture;
 pub use gradients::GradientHistograms;
 pub use histogram::Histogram;
-pub use metric_logger::TensorBoardLogger;
 
-use crate::run::{
-    EvaluatedSet,
-    scalars::{evaluation_scalars, step_scalars},
+use super::{
+    evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
+    metric_logger::{MetricsLogger, ScalarSink},
 };
+use crate::process::console::Console;
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use event::{Event, What};
-use record::RecordFile;
 use std::{
     borrow::Cow,
-    fs, io,
+    fs::{self, File},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -40,7 +38,7 @@ pub struct EventLog {
 }
 
 struct State {
-    file: RecordFile,
+    file: BufWriter<File>,
     /// Number of optimizer steps.
     step: usize,
     flushed: Instant,
@@ -65,15 +63,11 @@ impl EventLog {
         let failed = || format!("cannot write TensorBoard's event file in {}", folder.display());
         fs::create_dir_all(&folder).with_context(failed)?;
         let (path, file) = fresh(&folder).with_context(failed)?;
-        let log = Self {
-            path,
-            set,
-            state: Mutex::new(State { file, step, flushed: Instant::now(), failure: None }),
-        };
+        let state = State { file: BufWriter::new(file), step, flushed: Instant::now(), failure: None };
+        let log = Self { path, set, state: Mutex::new(state) };
         log.write(|state| {
             state.add(0, What::Version)?;
-            state.add(step + 1, What::Start)?;
-            state.file.flush()
+            state.add(step + 1, What::Start)
         });
         log.flush()?;
         Ok(log)
@@ -132,11 +126,11 @@ impl EventLog {
 }
 
 /// Creates a file whose name sorts behind the others, because TensorBoard reads files in that order.
-fn fresh(folder: &Path) -> io::Result<(PathBuf, RecordFile)> {
+fn fresh(folder: &Path) -> io::Result<(PathBuf, File)> {
     let before = fs::read_dir(folder)?.count();
     for number in before.. {
         let path = folder.join(format!("events.out.tfevents.{:010.0}.{number:04}", now().floor()));
-        match RecordFile::create(&path) {
+        match File::create_new(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             file => return Ok((path, file?)),
         }
@@ -152,7 +146,7 @@ fn now() -> f64 {
 impl State {
     fn add(&mut self, step: usize, what: What) -> io::Result<()> {
         let event = Event { wall_time: now(), step: step as i64, what };
-        self.file.append(&event.encode())
+        self.file.write_all(&event::record(&event.encode()))
     }
 
     fn scalars<T: Into<Cow<'static, str>>>(
@@ -185,5 +179,43 @@ impl Observer for EventLog {
 
     fn tested(&self, report: &EpochReport) {
         self.evaluated(EvaluatedSet::Test, report);
+    }
+}
+
+impl ScalarSink for EventLog {
+    fn scalar(&self, name: String, step: usize, value: f64) {
+        self.scalar(name, step, value);
+    }
+
+    fn finish(&self) {
+        if let Err(error) = self.flush() {
+            Console::new(true).warn(&format!("{error:#}"));
+        }
+    }
+}
+
+/// Writes the numeric metrics of a burn-train `Learner` to TensorBoard event files.
+///
+/// [`Trainer`](crate::Trainer) writes its events as an [`Observer`] instead: a `MetricLogger` gets neither the learning
+/// rate nor the step of a resumed run.
+///
+/// ```no_run
+/// # use burn_ddp::run::tensorboard::TensorBoardLogger;
+/// # fn configure<M: burn::train::LearnerModel + 'static>(
+/// #     training: burn::train::SupervisedTraining<M>,
+/// # ) -> anyhow::Result<burn::train::SupervisedTraining<M>> {
+/// let training = training.with_metric_logger(TensorBoardLogger::create("runs/mine".as_ref())?);
+/// # Ok(training)
+/// # }
+/// ```
+pub type TensorBoardLogger = MetricsLogger<EventLog>;
+
+impl TensorBoardLogger {
+    /// Creates an event file in the folder `tensorboard` of `folder`.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
+    pub fn create(folder: &Path) -> Result<Self> {
+        Ok(Self::new(EventLog::create(folder, 0, EvaluatedSet::Valid)?))
     }
 }
