@@ -37,7 +37,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    exit::report(config_file::parse::<Cli>().and_then(|cli| match (cli.command, &cli.train.generate) {
+    exit::report(config_file::parse::<Cli>(None).and_then(|cli| match (cli.command, &cli.train.generate) {
         (Some(Command::Export(args)), _) => args.run(|from| Ok(TrainedGpt::open(from)?.net)),
         (None, Some(prompt)) => generate::run(&cli.train, prompt),
         (None, None) => train::run(&cli.train),

@@ -44,7 +44,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    exit::report(config_file::parse::<Cli>().and_then(|cli| match cli.command {
+    exit::report(config_file::parse::<Cli>(None).and_then(|cli| match cli.command {
         Some(Command::Export(args)) => args.run(run::open),
         Some(Command::Shapes(args)) => shapes::run(&args),
         None => train::run(&cli.train),

@@ -52,7 +52,7 @@ enum WeightsCommand {
 }
 
 fn main() -> ExitCode {
-    let cli = config_file::parse_with::<Cli>(Some(MnistArgs::RECIPE));
+    let cli = config_file::parse::<Cli>(Some(MnistArgs::RECIPE));
     exit::report(cli.and_then(|cli| match cli.command {
         None => train::run(&cli.train),
         Some(Command::Predict(args)) => predict::run(&args),

@@ -4,19 +4,24 @@
 
 use super::{
     checkpoints::CheckpointArgs,
-    config_file::ExplicitFlags,
-    find_lr::FindLrArgs,
+    explicit::ExplicitFlags,
     gradients::GradientArgs,
-    learning_rate::{Epochs, RateArgs},
-    values::{ProgressArg, ScaleArg},
+    learning_rate::{Epochs, FindLrArgs, RateArgs},
 };
 use crate::context::{
     ContextArgs,
     values::{positive, probability, rate, whole},
 };
-use anyhow::Result;
-use clap::Args;
-use std::path::PathBuf;
+use anyhow::{Result, bail};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use collective::lr::LrScaling;
+use std::{
+    io::{IsTerminal, stdout},
+    path::PathBuf,
+};
 
 /// Flags shared by all training programs.
 ///
@@ -98,9 +103,10 @@ pub struct TrainerArgs {
     pub lr: f64,
     /// Scaling of the learning rate with the world size
     #[arg(
-        long, value_enum, default_value_t = ScaleArg::Linear, hide_short_help = true, help_heading = "Training"
+        long, default_value = "linear", value_parser = lr_scaling(), hide_short_help = true,
+        help_heading = "Training"
     )]
-    pub scale_lr: ScaleArg,
+    pub scale_lr: LrScaling,
     /// Seed of weights, data order, dropout and augmentation
     #[arg(
         long,
@@ -170,6 +176,24 @@ fn loader_threads(text: &str) -> Result<usize, String> {
     whole(text, 0..=256)
 }
 
+/// Parser of `--scale-lr`.
+fn lr_scaling() -> impl TypedValueParser<Value = LrScaling> {
+    PossibleValuesParser::new(["linear", "sqrt", "none"]).map(|name| match name.as_str() {
+        "linear" => LrScaling::Linear,
+        "sqrt" => LrScaling::Sqrt,
+        _ => LrScaling::None,
+    })
+}
+
+/// Value of `--progress`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProgressArg {
+    Auto,
+    Bar,
+    Plain,
+    Tui,
+}
+
 impl TrainerArgs {
     /// Validates the flags that do not depend on devices or data.
     ///
@@ -178,7 +202,13 @@ impl TrainerArgs {
     pub fn check(&self) -> Result<()> {
         self.checkpoints.check(self.run_dir.as_deref())?;
         self.rate.check()?;
-        self.progress.check()
+        if self.progress == ProgressArg::Tui && !cfg!(feature = "tui") {
+            bail!("--progress tui: this program was built without the feature `tui`");
+        }
+        if self.progress == ProgressArg::Tui && !stdout().is_terminal() {
+            bail!("--progress tui needs a terminal as standard output");
+        }
+        Ok(())
     }
 }
 

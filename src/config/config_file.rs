@@ -3,18 +3,13 @@
 //! They are inserted before those of the command line, so that clap validates both and the command line has
 //! precedence. The file is TOML, or JSON such as a run's `config.json`, whose `flags` reproduce the run.
 
-mod entries;
-mod explicit;
-
-pub use explicit::{ExplicitFlags, Flags};
-
 use anyhow::{Context, Result, bail};
 use clap::{
     Arg, ArgAction, Command, Error, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
     value_parser,
 };
-use entries::{Entry, Value};
+use serde_json::{Map, Value};
 use std::{ffi::OsString, fs, path::Path};
 
 /// The flag that names the file.
@@ -31,19 +26,11 @@ pub struct Preset {
 
 /// Parses the command line, including the files that `--config` names.
 ///
-/// Like clap's `parse`, exits with a message if the command line is invalid.
+/// Like clap's `parse`, exits with a message if the command line is invalid. Flags of files override those of a preset.
 ///
 /// # Errors
 /// If a file cannot be read or contains an invalid flag. The error names file, line and flag.
-pub fn parse<P: Parser>() -> Result<P> {
-    parse_with(None)
-}
-
-/// Parses the command line as [`parse`] does, with a preset. Flags of files override those of the preset.
-///
-/// # Errors
-/// As [`parse`].
-pub fn parse_with<P: Parser>(preset: Option<Preset>) -> Result<P> {
+pub fn parse<P: Parser>(preset: Option<Preset>) -> Result<P> {
     let args = expand(&command::<P>(), std::env::args_os().collect(), preset)?;
     Ok(parsed(args).unwrap_or_else(|error: Error| error.exit()))
 }
@@ -61,9 +48,20 @@ fn parsed<P: Parser>(mut args: Vec<OsString>) -> Result<P, Error> {
     }
 }
 
-/// Returns the command of `P`; a later flag overrides an earlier one.
+/// Returns the command of `P`, in which a later flag overrides an earlier one.
+///
+/// Switches accept a value, so that `--batch-norm=false` overrides a file.
 fn command<P: Parser>() -> Command {
-    switchable(P::command().args_override_self(true))
+    P::command().args_override_self(true).mut_args(|arg| match arg.get_action() {
+        ArgAction::SetTrue => arg
+            .action(ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_value("false")
+            .default_missing_value("true")
+            .value_parser(value_parser!(bool)),
+        _ => arg,
+    })
 }
 
 /// Inserts the flags of files before the others. Subcommands are unchanged.
@@ -107,39 +105,71 @@ fn read(command: &Command, path: &Path) -> Result<Vec<String>> {
     let path = &if path.is_dir() { path.join("config.json") } else { path.into() };
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {CONFIG} {}", path.display()))?;
-    let json = path.extension().is_some_and(|extension| extension == "json");
-    let entries = if json { entries::of_json(&text) } else { entries::of_toml(&text) };
-    let entries = entries.map_err(|(line, what)| anyhow::anyhow!("{}: {what}", place(path, line)))?;
+    let place = |line: usize| format!("{}, line {line}", path.display());
+    let mut entries: Map<String, Value> = match path.extension() {
+        Some(extension) if extension == "json" => serde_json::from_str(&text).with_context(|| place(1))?,
+        _ => toml::from_str(&text).map_err(|error| {
+            let line = 1 + text[..error.span().map_or(0, |span| span.start)].matches('\n').count();
+            anyhow::anyhow!("{}: {}", place(line), error.message().replace('\n', ", "))
+        })?,
+    };
+    if let Some(Value::Object(flags)) = entries.remove("flags") {
+        entries = flags;
+    }
+    let mut entries: Vec<_> = entries
+        .into_iter()
+        .map(|(key, value)| (line_of(&text, &key), key.replace('_', "-"), value))
+        .collect();
+    entries.sort_by_key(|(line, ..)| *line);
     let mut flags = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
-        let place = place(path, entry.line);
-        if entries[..at].iter().any(|earlier| earlier.name == entry.name) {
-            bail!("{place}: duplicate entry `{}`", entry.name);
+    for (at, (line, name, value)) in entries.iter().enumerate() {
+        if entries[..at].iter().any(|earlier| earlier.1 == *name) {
+            bail!("{}: duplicate entry `{name}`", place(*line));
         }
-        let Some(flag) = typed(command, entry) else { continue };
-        check(command, &flag, &entry.name).with_context(|| place)?;
+        let Some(flag) = typed(command, name, value).with_context(|| place(*line))? else { continue };
+        check(command, &flag, name).with_context(|| place(*line))?;
         flags.push(flag);
     }
     Ok(flags)
 }
 
-fn place(path: &Path, line: usize) -> String {
-    format!("{}, line {line}", path.display())
+/// Line of an entry, from 1. In config.json, `flags` is the last entry and repeats other keys.
+fn line_of(text: &str, key: &str) -> usize {
+    let is_entry = |line: &str| {
+        let line = line.trim_start().trim_start_matches(['"', '\'', '[']);
+        line.strip_prefix(key)
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || "-_".contains(c)))
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    lines.into_iter().rposition(is_entry).map_or(1, |at| at + 1)
 }
 
 /// Converts an entry to a command-line flag.
 ///
 /// Returns `None` for `false`, unless the flag is a switch.
-fn typed(command: &Command, Entry { name, value, .. }: &Entry) -> Option<String> {
+fn typed(command: &Command, name: &str, value: &Value) -> Result<Option<String>> {
     let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
     let stands_alone = arg.and_then(Arg::get_num_args).is_some_and(|values| values.min_values() == 0);
-    match value {
+    let is_switch = arg.is_some_and(|arg| arg.get_default_values() == ["false"]);
+    Ok(match value {
         // A preset may have switched it on.
-        Value::Switch(false) if arg.is_some_and(is_switch) => Some(format!("--{name}=false")),
-        Value::Switch(on) if stands_alone => on.then(|| format!("--{name}")),
-        Value::Switch(on) => Some(format!("--{name}={on}")),
-        Value::Text(text) => Some(format!("--{name}={text}")),
-    }
+        Value::Bool(on) if stands_alone && (*on || !is_switch) => on.then(|| format!("--{name}")),
+        value => Some(format!("--{name}={}", text(name, value)?)),
+    })
+}
+
+/// Command-line form of a value.
+fn text(name: &str, value: &Value) -> Result<String> {
+    Ok(match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Array(parts) => {
+            parts.iter().map(|part| text(name, part)).collect::<Result<Vec<_>>>()?.join(",")
+        }
+        Value::Null | Value::Object(_) => {
+            bail!("`{name}` is a table or null; give it a value, or several as [A, B]")
+        }
+    })
 }
 
 /// Validates one flag alone. Conflicts with other flags are checked later.
@@ -162,25 +192,6 @@ fn check(command: &Command, flag: &str, name: &str) -> Result<()> {
             bail!("{}", said.collect::<Vec<_>>().join(" ").trim_start_matches("error: "))
         }
     }
-}
-
-/// Whether [`switchable`] has changed this argument.
-fn is_switch(arg: &Arg) -> bool {
-    arg.get_default_values() == ["false"]
-}
-
-/// Makes switches accept a value, so that `--batch-norm=false` overrides a file.
-fn switchable(command: Command) -> Command {
-    command.mut_args(|arg| match arg.get_action() {
-        ArgAction::SetTrue => arg
-            .action(ArgAction::Set)
-            .num_args(0..=1)
-            .require_equals(true)
-            .default_value("false")
-            .default_missing_value("true")
-            .value_parser(value_parser!(bool)),
-        _ => arg,
-    })
 }
 
 #[cfg(test)]

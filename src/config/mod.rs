@@ -3,10 +3,9 @@
 pub mod args;
 mod checkpoints;
 pub mod config_file;
-pub mod find_lr;
+mod explicit;
 pub mod gradients;
 pub mod learning_rate;
-pub mod values;
 
 pub use args::TrainerArgs;
 pub use checkpoints::CheckpointArgs;
@@ -22,7 +21,6 @@ use collective::{
     metric::MetricInfo,
     strategy::Position,
 };
-use config_file::Flags;
 use gradients::GradientArgs;
 use learning_rate::{Epochs, RateArgs};
 use serde::Serialize;
@@ -73,7 +71,38 @@ pub struct Config {
     pub own: Map<String, Value>,
     pub version: &'static str,
     /// Flags that reproduce the run, for `--config`.
-    pub flags: Flags,
+    pub flags: Map<String, Value>,
+}
+
+/// Flags that depend on the machine, with their resolved values.
+fn pinned(
+    mode: Mode,
+    world_size: usize,
+    device: LocalDevice,
+    replicas: Option<&Replicas>,
+    threads: usize,
+) -> Vec<(String, Value)> {
+    let kind = match device {
+        LocalDevice::Cpu => "cpu".to_owned(),
+        LocalDevice::Gpu(kind, _) => kind.to_string(),
+    };
+    let mut flags: Vec<(&str, Value)> = vec![("threads", threads.into())];
+    flags.extend(match mode {
+        Mode::Single => vec![
+            ("mode", "single".into()),
+            ("device", device.to_string().into()),
+            ("nproc-per-node", "auto".into()),
+        ],
+        Mode::Ddp => {
+            vec![("mode", "ddp".into()), ("device", kind.into()), ("nproc-per-node", world_size.into())]
+        }
+        Mode::Dp => vec![("mode", "dp".into()), ("device", kind.into())],
+    });
+    if let Some(Replicas { devices, output }) = replicas {
+        let devices: Vec<String> = devices.iter().map(|id| id.to_string()).collect();
+        flags.extend([("device-ids", devices.into()), ("output-device", output.to_string().into())]);
+    }
+    flags.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Name and source of a data set, for display.
@@ -108,10 +137,9 @@ impl Config {
             resolved;
         let (role, threads) = (context.role(), context.threads());
         let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
-        let scale_lr = LrScaling::from(args.scale_lr);
-        let mut flags = args.explicit.flags();
-        flags.pin(mode, world_size, device, role.replicas.as_ref(), threads);
-        decided.into_iter().for_each(|(name, value)| flags.set(&name, value));
+        let mut flags = args.explicit.0.clone();
+        flags.extend(pinned(mode, world_size, device, role.replicas.as_ref(), threads));
+        flags.extend(decided);
         Self {
             mode,
             world_size,
@@ -130,8 +158,8 @@ impl Config {
             epochs: args.epochs,
             batch_size: args.batch_size,
             lr: args.lr,
-            scale_lr,
-            lr_factor: scale_lr.factor(world_size),
+            scale_lr: args.scale_lr,
+            lr_factor: args.scale_lr.factor(world_size),
             rate: args.rate,
             allow_nan: args.allow_nan,
             gradients: args.gradients.clone(),

@@ -1,7 +1,7 @@
 //! Console metrics renderer for burn-train.
 
 use super::progress::{PLAIN_EVERY, Style, progress_bar};
-use crate::{config::values::ProgressArg, process::console::Console};
+use crate::{config::args::ProgressArg, process::console::Console};
 use burn::train::{
     LearnerSummary,
     logger::{EvaluationProgressLogger, TrainingProgressLogger},

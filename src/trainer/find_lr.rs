@@ -9,7 +9,7 @@ use super::{
     strategy::{Parallel, Setup},
 };
 use crate::{
-    config::{Config, TrainerArgs, find_lr::LrRange},
+    config::{Config, TrainerArgs, learning_rate::LrRange},
     context::Context,
     process::{atomic_file, console::Console, stop},
     run::{

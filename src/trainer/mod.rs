@@ -49,7 +49,7 @@ where
     F: FnOnce(&Context, &P) -> Result<()>,
 {
     exit::report(
-        config_file::parse::<P>()
+        config_file::parse::<P>(None)
             .and_then(|args| start(trainer(&args), || Ok(()), |context| program(context, &args))),
     )
 }

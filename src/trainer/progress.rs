@@ -1,7 +1,7 @@
 //! Progress display of a run: a bar, plain lines, or burn-train's dashboard.
 
 use crate::{
-    config::{Config, values::ProgressArg},
+    config::{Config, args::ProgressArg},
     process::console::Console,
     run::EvaluatedSet,
 };
