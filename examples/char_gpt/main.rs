@@ -9,7 +9,10 @@
 //! ```
 
 use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
-use char_gpt::{args::GptArgs, generate, run::TrainedGpt, train};
+use char_gpt::{
+    generate::TrainedGpt,
+    train::{self, GptArgs},
+};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -37,9 +40,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    exit::report(config_file::parse::<Cli>(None).and_then(|cli| match (cli.command, &cli.train.generate) {
-        (Some(Command::Export(args)), _) => args.run(|from| Ok(TrainedGpt::open(from)?.net)),
-        (None, Some(prompt)) => generate::run(&cli.train, prompt),
-        (None, None) => train::run(&cli.train),
+    exit::report(config_file::parse::<Cli>(None).and_then(|cli| match cli.command {
+        Some(Command::Export(args)) => args.run(|from| Ok(TrainedGpt::open(from)?.net)),
+        None => train::run(&cli.train),
     }))
 }

@@ -11,10 +11,8 @@
 use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
 use clap::{Parser, Subcommand};
 use image_folder::{
-    args::ImageArgs,
-    run,
     shapes::{self, ShapesArgs},
-    train,
+    train::{self, ImageArgs},
 };
 use std::process::ExitCode;
 
@@ -45,7 +43,7 @@ enum Command {
 
 fn main() -> ExitCode {
     exit::report(config_file::parse::<Cli>(None).and_then(|cli| match cli.command {
-        Some(Command::Export(args)) => args.run(run::open),
+        Some(Command::Export(args)) => args.run(train::open),
         Some(Command::Shapes(args)) => shapes::run(&args),
         None => train::run(&cli.train),
     }))

@@ -1,6 +1,7 @@
 //! Confusion matrix of a classifier: a callback over the test set, summed over all ranks.
 
-use crate::{process::atomic_file, run::tensor_io::values};
+use super::{RunFiles, tensor_io::values};
+use crate::process::atomic_file;
 use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     metric::Classification,
@@ -18,8 +19,9 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// Creates the callback for labels below `classes`; `file` is the output file on rank 0.
-    pub fn new(file: Option<PathBuf>, classes: usize) -> Self {
+    /// Creates the callback for labels below `classes`. It writes `confusion_matrix.csv` if there are files.
+    pub fn new(files: Option<&RunFiles>, classes: usize) -> Self {
+        let file = files.map(|files| files.folder.join("confusion_matrix.csv"));
         Self { classes, counts: vec![0; classes * classes], file }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! [`log`](super::log) and [`checkpoint`](super::checkpoint) write further files into it.
 
+use super::tensorboard::EventLog;
 use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_file};
 use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
@@ -12,6 +13,7 @@ use std::{
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 use time::{OffsetDateTime, macros::format_description};
 
@@ -39,6 +41,14 @@ pub struct RunFolder {
     path: PathBuf,
     /// Whether this run created the folder.
     created: bool,
+}
+
+/// Files of a run to which callbacks may add, available on rank 0.
+pub struct RunFiles {
+    /// Run folder.
+    pub folder: PathBuf,
+    /// TensorBoard's event file.
+    pub events: Arc<EventLog>,
 }
 
 /// Result of a run, as stored in `summary.json`.

@@ -3,7 +3,7 @@
 use crate::{
     process::atomic_file,
     run::{
-        png,
+        RunFiles, png,
         tables::{MISTAKE_COLUMNS as COLUMNS, Mistake},
         tensor_io::{softmax, values},
         tensorboard::{EventLog, Picture},
@@ -56,9 +56,8 @@ pub struct Misclassified<I> {
 
 impl<I: GreyImages> Misclassified<I> {
     /// Creates the callback. `images` must be distributed to the ranks in order, as evaluation does.
-    ///
-    /// `output` is the run folder and its events, on rank 0.
-    pub fn new(images: I, world: World, output: Option<(PathBuf, Arc<EventLog>)>) -> Self {
+    pub fn new(images: I, world: World, files: Option<&RunFiles>) -> Self {
+        let output = files.map(|files| (files.folder.clone(), files.events.clone()));
         Self { images, world, seen: 0, worst: Vec::new(), output }
     }
 

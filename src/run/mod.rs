@@ -23,6 +23,6 @@ pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};
 pub use export::ExportArgs;
-pub use folder::{RunFolder, recorded, timestamp};
+pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
 pub use metric_logger::{MetricsLogger, ScalarSink};
 pub(crate) use output::Output;

@@ -122,7 +122,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes model, summary and report, and prints the result.
+    /// Writes model, summary and report, prints the result, and returns the summary.
     ///
     /// # Errors
     /// If the model, the summary, an event or a row of the log cannot be written.
@@ -132,7 +132,7 @@ impl Output {
         config: &Config,
         transport: &str,
         console: Console,
-    ) -> Result<()> {
+    ) -> Result<Summary> {
         let summary = self.summary(config, transport)?;
         self.events.flush()?;
         self.folder.write_model(model)?;
@@ -148,7 +148,7 @@ impl Output {
         console.print(&format!("run folder    {}", self.folder.path().display()));
         self.report(console);
         self.close_tracker(Status::Finished, &ARTIFACTS);
-        Ok(())
+        Ok(summary)
     }
 
     /// Writes `report.html`. Failure is logged as a warning.

@@ -66,7 +66,6 @@ where
         options: StepOptions { allow_non_finite: true, ..config.step_options() },
         observers: vec![finder.clone()],
         callbacks: Vec::new(),
-        histograms: None,
         test: None,
         checkpoints: Checkpoints { every: None, sink: None },
         snapshot: None,

@@ -3,16 +3,15 @@
 #[cfg(feature = "cuda")]
 use super::kernel_progress::KernelProgress;
 use super::{
-    Loaders, RunFiles, Trainer, find_lr,
-    prepare::{devices, prepared},
+    Loaders, Trainer, find_lr,
+    prepare::{Resumed, devices, prepared},
     progress::{Progress, Style, print_header},
-    resumed::Resumed,
     strategy::{Setup, train_step},
 };
 use crate::{
     config::Config,
     process::stop,
-    run::{EvaluatedSet, tensorboard::GradientHistograms, weights},
+    run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
 };
 use anyhow::{Context as _, Result, bail};
 use burn::optim::ModuleOptimizer;
@@ -20,7 +19,7 @@ use burn::train::{Learner, LearnerModel};
 use collective::{
     metric::StepOutput,
     module_state::require_trainable,
-    strategy::{Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
+    strategy::{Callback, Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
 };
 use std::sync::Arc;
 
@@ -75,8 +74,11 @@ where
 
         // Nothing is written before every rank has passed its checks.
         group.barrier()?;
-        let output =
-            context.is_main().then(|| resumed.open(args, &config, context.began(), console)).transpose()?;
+        let open = || {
+            let Resumed { found, identity, .. } = &resumed;
+            Output::open(args, &config, found.as_ref(), identity.clone(), context.began(), console)
+        };
+        let output = context.is_main().then(open).transpose()?;
         print_header(console, &config, &context.why(), context.transport());
         if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
             console.warn(&format!(
@@ -109,16 +111,18 @@ where
         let files = output
             .as_ref()
             .map(|output| RunFiles { folder: output.folder.path().into(), events: output.events.clone() });
+        let mut callbacks: Vec<Box<dyn Callback<M>>> =
+            callbacks.into_iter().map(|make| make(files.as_ref())).collect();
+        if let Some(every) = args.histograms {
+            callbacks.push(Box::new(GradientHistograms::new(every, files.map(|files| files.events))));
+        }
         let stop = Arc::new(StopRequest::new(stop::requested));
         let setup = Setup {
             observers,
             max_steps: resumed.last_step(&config, &*loaders.train),
             snapshot: resumed.snapshot,
             stop: stop.clone(),
-            callbacks: callbacks.into_iter().map(|make| make(files.as_ref())).collect(),
-            histograms: args
-                .histograms
-                .map(|every| GradientHistograms::new(every, files.map(|files| files.events))),
+            callbacks,
             test: loaders.valid.is_some().then(|| loaders.test.clone()),
             checkpoints: Checkpoints {
                 every: args.checkpoints.save_every,
@@ -137,8 +141,8 @@ where
             return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
         }
         let Some(output) = output else { return Ok(()) };
-        output.finish(result.model.clone(), &config, context.transport(), console)?;
-        finished.into_iter().try_for_each(|act| act(output.folder.path()))?;
+        let summary = output.finish(result.model.clone(), &config, context.transport(), console)?;
+        finished.into_iter().try_for_each(|act| act(output.folder.path(), &summary))?;
         // Last, so that a failure leaves a complete run folder.
         export.map_or(Ok(()), |path| weights::save(&result.model, &path, "").context("--export"))
     }

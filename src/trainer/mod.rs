@@ -8,7 +8,6 @@ mod kernel_progress;
 mod loaders;
 mod prepare;
 pub mod progress;
-mod resumed;
 mod strategy;
 
 pub use collective::strategy::NoopRenderer;
@@ -19,7 +18,7 @@ use crate::{
     config::{DatasetName, Resolved, TrainerArgs, config_file},
     context::{self, Context},
     process::exit,
-    run::{tensorboard::EventLog, tracking, weights},
+    run::{RunFiles, Summary, tracking, weights},
 };
 use anyhow::{Context as _, Result};
 use burn::tensor::Device;
@@ -35,7 +34,6 @@ use serde_json::{Map, Value};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
 };
 use strategy::{MakeStrategy, parallel_step};
 
@@ -74,17 +72,9 @@ where
     context::start(&args.context, program)
 }
 
-/// Files of a run to which callbacks may add, available on rank 0.
-pub struct RunFiles {
-    /// Run folder.
-    pub folder: PathBuf,
-    /// TensorBoard's event file.
-    pub events: Arc<EventLog>,
-}
-
 type MakeCallback<M> = Box<dyn FnOnce(Option<&RunFiles>) -> Box<dyn Callback<M>>>;
 type Metrics<M> = Box<dyn FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>>;
-type Finished<'a> = Box<dyn FnOnce(&Path) -> Result<()> + 'a>;
+type Finished<'a> = Box<dyn FnOnce(&Path, &Summary) -> Result<()> + 'a>;
 
 /// Trainer of a model, configured by flags. See the [example](crate).
 pub struct Trainer<'a, M: LearnerModel> {
@@ -133,7 +123,7 @@ where
     ///
     /// It must be equal on all ranks, and a checkpoint is resumed only with the same value. `name` is the flag without
     /// leading dashes.
-    pub fn setting(mut self, name: &str, value: impl Serialize) -> Self {
+    pub fn must_match(mut self, name: &str, value: impl Serialize) -> Self {
         // Values that JSON does not support, such as NaN, become null.
         let value = serde_json::to_value(value).unwrap_or_default();
         self.identity.insert(format!("--{name}"), value.clone());
@@ -141,14 +131,21 @@ where
         self
     }
 
+    /// Records the fields of a struct of flags as [`must_match`](Self::must_match) does.
+    pub fn must_match_fields(self, fields: &impl Serialize) -> Self {
+        let fields = serde_json::to_value(fields).unwrap_or_default();
+        let fields = fields.as_object().into_iter().flatten();
+        fields.fold(self, |trainer, (name, value)| trainer.must_match(&name.replace('_', "-"), value))
+    }
+
     /// Records a value in `config.json` that does not directly determine the result of the run.
-    pub fn recorded(mut self, name: &str, value: impl Serialize) -> Self {
+    pub fn note(mut self, name: &str, value: impl Serialize) -> Self {
         self.resolved.own.insert(name.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
 
     /// Allows resuming a checkpoint only with the same value, without recording it in `config.json`.
-    pub fn identity(mut self, what: &str, value: impl Serialize) -> Self {
+    pub fn must_match_unrecorded(mut self, what: &str, value: impl Serialize) -> Self {
         self.identity.insert(what.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
@@ -158,11 +155,11 @@ where
     /// `what` names the digest in errors and contains the flag that selects the data.
     pub fn data_digest(mut self, what: &str, digest: String) -> Self {
         self.data_digest = Some(digest.clone());
-        self.identity(what, digest)
+        self.must_match_unrecorded(what, digest)
     }
 
     /// Records the resolved value of a flag, so that `--config` reproduces the run.
-    pub fn decided(mut self, flag: &str, value: impl Into<Value>) -> Self {
+    pub fn resolved_flag(mut self, flag: &str, value: impl Into<Value>) -> Self {
         self.resolved.decided.insert(flag.into(), value.into());
         self
     }
@@ -205,8 +202,9 @@ where
         self
     }
 
-    /// Runs `act` with the run folder on rank 0 after a completed run, but not after one stopped by a signal.
-    pub fn finished(mut self, act: impl FnOnce(&Path) -> Result<()> + 'a) -> Self {
+    /// Runs `act` with the run folder and its summary on rank 0 after a completed run, but not after one stopped by a
+    /// signal.
+    pub fn finished(mut self, act: impl FnOnce(&Path, &Summary) -> Result<()> + 'a) -> Self {
         self.finished.push(Box::new(act));
         self
     }

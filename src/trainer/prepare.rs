@@ -1,13 +1,24 @@
-//! Preparation of the model and the devices of a run.
+//! Preparation of a run: model, devices and starting point.
 
 use crate::{
     config::{Config, TrainerArgs},
     context::Context,
-    run::weights::{self, Loaded},
+    process::console::Console,
+    run::{
+        checkpoint::{Identity, ResumePoint},
+        weights::{self, Loaded},
+    },
 };
 use anyhow::{Context as _, Result, bail};
 use burn::train::LearnerModel;
-use collective::{data_parallel::DataParallelConfig, sync_batch_norm::convert_sync_batch_norm};
+use collective::{
+    ProcessGroup,
+    data_parallel::DataParallelConfig,
+    loader::DistributedLoader,
+    strategy::{Position, Snapshot},
+    sync_batch_norm::convert_sync_batch_norm,
+};
+use serde_json::{Map, Value};
 
 /// Applies `--sync-bn` and `--init-from` to a model.
 pub(super) fn prepared<M: LearnerModel>(
@@ -50,4 +61,48 @@ pub(super) fn devices(
     let config = replicas.config(&args.context, context.threads(), args.sync_bn, context.console())?;
     config.devices.iter().try_for_each(|(device, _)| args.gradients.precision.check(device))?;
     Ok(Some(config))
+}
+
+/// Resume state on every rank.
+pub(super) struct Resumed {
+    /// Resume point on rank 0, `None` on other ranks.
+    pub found: Option<ResumePoint>,
+    pub identity: Identity,
+    pub snapshot: Option<Snapshot>,
+    /// Epochs of the whole run; 0 if early stopping has ended it.
+    pub epochs: usize,
+}
+
+impl Resumed {
+    /// Reads the checkpoint on rank 0 and broadcasts it. `own` are the program's settings.
+    ///
+    /// # Errors
+    /// If the checkpoint is damaged or was written with other settings.
+    pub fn find(
+        args: &TrainerArgs,
+        config: &mut Config,
+        own: Map<String, Value>,
+        group: &ProcessGroup,
+        console: Console,
+    ) -> Result<Self> {
+        let identity = Identity::new(config, own);
+        let find = || ResumePoint::find_and_report(args, config, &identity, console);
+        let mut found = group.on_rank_zero(find).transpose()?.flatten();
+        let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
+        let snapshot = Snapshot::share(kept, group)?;
+        let mut epochs = args.epochs.begun();
+        if snapshot.is_some() {
+            // The checkpoint contains the weights.
+            config.init_from = None;
+            let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
+            epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
+        }
+        Ok(Self { found, identity, snapshot, epochs })
+    }
+
+    /// Returns the last optimizer step if training ends within an epoch.
+    pub fn last_step<O>(&self, config: &Config, train: &dyn DistributedLoader<O>) -> Option<usize> {
+        let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
+        config.last_step(train.steps(), train.steps_left(position.done()), &position)
+    }
 }

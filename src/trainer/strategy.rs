@@ -1,7 +1,7 @@
 //! Configuration of the training strategy from flags and program.
 
 use super::Loaders;
-use crate::{context::Context, run::tensorboard::GradientHistograms};
+use crate::context::Context;
 use anyhow::{Result, bail};
 use burn::train::{
     Learner, LearnerModel, LearningResult, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger,
@@ -65,7 +65,6 @@ pub(super) struct Setup<M: LearnerModel> {
     pub options: StepOptions,
     pub observers: Vec<Arc<dyn Observer>>,
     pub callbacks: Vec<Box<dyn Callback<M>>>,
-    pub histograms: Option<GradientHistograms>,
     /// Evaluated at the end only.
     pub test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>,
     pub checkpoints: Checkpoints,
@@ -130,9 +129,6 @@ where
             .with_options(self.options)
             .with_checkpoints(self.checkpoints)
             .with_stop(self.stop);
-        TrainingStrategy::Custom(match self.histograms {
-            Some(histograms) => Arc::new(strategy.with_callback(histograms)),
-            None => Arc::new(strategy),
-        })
+        TrainingStrategy::Custom(Arc::new(strategy))
     }
 }

@@ -1,35 +1,160 @@
-//! `--generate`: text of a trained network.
+//! Text generation with a trained network.
 
-use crate::{args::GptArgs, run::TrainedGpt, sampling::Sampling};
-use anyhow::{Context, Result, anyhow};
-use burn::tensor::Device;
-use burn_ddp::process::console::print_line;
-use std::process::ExitCode;
+use crate::{
+    model::{Gpt, GptConfig},
+    text::Vocabulary,
+};
+use anyhow::{Context, Result, anyhow, bail};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_ddp::{
+    context::values::{positive, rate, whole},
+    run::{
+        recorded,
+        tensor_io::{softmax, values},
+        weights,
+    },
+};
+use clap::Args;
+use collective::sampler::mix;
+use serde::Deserialize;
+use std::path::Path;
 
-/// Prints the prompt and the text generated after it.
-///
-/// # Errors
-/// If the model cannot be read, or the prompt has a character that the model does not know.
-pub fn run(args: &GptArgs, prompt: &str) -> Result<ExitCode> {
-    let model = args.model.as_deref().context("--generate needs --model")?;
-    let model = TrainedGpt::open(model).context("--model")?;
-    print_line(&text(&model, prompt, args.sampling())?);
-    Ok(ExitCode::SUCCESS)
+/// How characters are drawn.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(about = None, long_about = None, next_help_heading = "Generation")]
+pub struct Sampling {
+    /// Characters to generate, also after training; 0 generates none
+    #[arg(long, default_value_t = 300, value_name = "N", value_parser = characters, hide_short_help = true)]
+    pub length: usize,
+    /// Divisor of the logits; 0 always takes the most likely character
+    #[arg(long, default_value_t = 0.8, value_name = "T", value_parser = rate, hide_short_help = true)]
+    pub temperature: f64,
+    /// Sample from the K most likely characters only
+    #[arg(long, value_name = "K", value_parser = positive, hide_short_help = true)]
+    pub top_k: Option<usize>,
 }
 
-/// Generates text after `prompt`.
+/// Parses a number of characters to generate.
+fn characters(text: &str) -> Result<usize, String> {
+    whole(text, 0..=1_000_000)
+}
+
+/// What `config.json` says about the network.
+#[derive(Deserialize)]
+struct Recorded {
+    #[serde(flatten)]
+    network: GptConfig,
+    vocabulary: String,
+}
+
+/// A trained network and its characters.
+pub struct TrainedGpt {
+    pub net: Gpt,
+    pub vocabulary: Vocabulary,
+}
+
+impl TrainedGpt {
+    /// Opens a run, or a checkpoint or weights file in its folder, on the CPU.
+    ///
+    /// # Errors
+    /// If `path` is not in the folder of such a run, or the weights cannot be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (network, vocabulary) = recorded_network(path).with_context(|| path.display().to_string())?;
+        Ok(Self { net: weights::open(network.init(&Device::flex()), path)?, vocabulary })
+    }
+
+    /// Generates text after `prompt`.
+    ///
+    /// # Errors
+    /// If the prompt has a character that the model does not know, or the logits cannot be read.
+    pub fn generate(&self, prompt: &str, sampling: Sampling, seed: u64) -> Result<String> {
+        let mut known = self.vocabulary.encode(prompt).map_err(|character| {
+            anyhow!(
+                "--generate: the character {character:?} is not in the text that the model was trained on"
+            )
+        })?;
+        if known.is_empty() {
+            // An empty prompt begins a line.
+            known = self.vocabulary.encode("\n").unwrap_or_else(|_| vec![0]);
+        }
+        let first = known.len();
+        for step in 0..sampling.length {
+            let context = &known[known.len().saturating_sub(self.net.block_size())..];
+            let shape = [1, context.len()];
+            let input =
+                Tensor::<2, Int>::from_data(TensorData::new(context.to_vec(), shape), &Device::flex());
+            let logits = values::<f32, 3, _>(self.net.forward(input).narrow(1, shape[1] - 1, 1));
+            let logits = logits.map_err(|error| anyhow!("cannot read the logits: {error}"))?;
+            known.push(sampling.draw(&logits, mix(seed, step as u64)));
+        }
+        Ok(format!("{prompt}{}", self.vocabulary.decode(&known[first..])))
+    }
+}
+
+/// Network and vocabulary of the run that contains `path`.
 ///
 /// # Errors
-/// If the prompt has a character that the model does not know.
-pub fn text(TrainedGpt { net, vocabulary }: &TrainedGpt, prompt: &str, sampling: Sampling) -> Result<String> {
-    let mut known = vocabulary.encode(prompt).map_err(|character| {
-        anyhow!("--generate: the character {character:?} is not in the text that the model was trained on")
-    })?;
-    if known.is_empty() {
-        // An empty prompt begins a line.
-        known = vocabulary.encode("\n").unwrap_or_else(|_| vec![0]);
+/// If there is no `config.json` of this example.
+pub fn recorded_network(path: &Path) -> Result<(GptConfig, Vocabulary)> {
+    let Recorded { network, vocabulary } = recorded(path)?;
+    let vocabulary = Vocabulary::of(&vocabulary);
+    if network.heads == 0
+        || !network.width.is_multiple_of(network.heads)
+        || !(0.0..1.0).contains(&network.dropout)
+    {
+        bail!("its config.json is damaged: heads, width or dropout");
     }
-    let generated = sampling.generate(net, &known, &Device::flex());
-    let generated = generated.map_err(|error| anyhow!("cannot read the logits: {error}"))?;
-    Ok(format!("{prompt}{}", vocabulary.decode(&generated)))
+    Ok((GptConfig { characters: vocabulary.len(), ..network }, vocabulary))
+}
+
+impl Sampling {
+    /// Draws a character from its logits with the bits `random`.
+    fn draw(&self, logits: &[f32], random: u64) -> i32 {
+        let mut likeliest: Vec<usize> = (0..logits.len()).collect();
+        likeliest.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        likeliest.truncate(self.top_k.unwrap_or(logits.len()));
+        let first = likeliest.first().map_or(0, |first| *first as i32);
+        if self.temperature == 0.0 {
+            return first;
+        }
+        let scaled: Vec<f32> =
+            likeliest.iter().map(|at| (f64::from(logits[*at]) / self.temperature) as f32).collect();
+        // The upper 53 bits as a number from 0 to below 1.
+        let mut left = (random >> 11) as f64 / (1u64 << 53) as f64;
+        for (character, probability) in likeliest.iter().zip(softmax(&scaled)) {
+            left -= probability;
+            if left < 0.0 {
+                return *character as i32;
+            }
+        }
+        // Rounding, or a temperature so low that the scaled logits overflow.
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [f32; 4] = [1.0, 3.0, 2.0, -1.0];
+
+    fn counts(sampling: Sampling) -> [usize; 4] {
+        let mut counts = [0; 4];
+        (0..20_000).for_each(|step| counts[sampling.draw(&LOGITS, mix(5, step)) as usize] += 1);
+        counts
+    }
+
+    #[test]
+    fn frequencies_are_the_probabilities() {
+        let sampling = Sampling { length: 0, temperature: 1.0, top_k: None };
+        for (count, probability) in counts(sampling).into_iter().zip(softmax(&LOGITS)) {
+            assert!((count as f64 / 20_000.0 - probability).abs() < 0.01, "{count} {probability}");
+        }
+        let two = counts(Sampling { top_k: Some(2), ..sampling });
+        assert!(two[0] == 0 && two[3] == 0 && two[2] > 0, "{two:?}");
+        let cold = counts(Sampling { temperature: 0.0, ..sampling });
+        assert_eq!(cold, [0, 20_000, 0, 0]);
+        let nearly_cold = counts(Sampling { temperature: 1e-300, ..sampling });
+        assert_eq!(nearly_cold, [0, 20_000, 0, 0]);
+    }
 }

@@ -1,41 +1,54 @@
-//! The network of nanoGPT's character model, with nanoGPT's parameter names.
+//! The network of nanoGPT's character model, with nanoGPT's parameter names, and its training step.
 
-mod attention;
-mod block;
-mod common;
-
-use crate::output::CharacterLoss;
-use block::Block;
 use burn::module::Module;
 use burn::nn::{
     Dropout, DropoutConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
     loss::CrossEntropyLossConfig,
 };
-use burn::tensor::{Device, Int, Tensor};
-use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use burn_ddp::data::Windows;
-use collective::data_parallel::ParallelStep;
-use common::{Sizes, norm};
+use burn::tensor::{Device, ExecutionError, Int, Tensor};
+use burn::train::{
+    InferenceStep, ItemLazy, TrainOutput, TrainStep,
+    metric::{Adaptor, LossInput},
+};
+use burn_ddp::{
+    context::values::{probability, up_to},
+    data::Windows,
+};
+use clap::Args;
+use collective::{data_parallel::ParallelStep, metric::StepOutput};
 use kernels::layers::{self, MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 use serde::{Deserialize, Serialize};
 
 /// Standard deviation of the initial weights, GPT-2's.
 const INITIAL_STD: f64 = 0.02;
+/// The default of Burn's `LayerNormConfig` and PyTorch; [`LayerNorm`] does not give access to it.
+const NORM_EPSILON: f64 = 1e-5;
 
 /// Sizes and options of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Args, Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[command(about = None, long_about = None, next_help_heading = "Model")]
 pub struct GptConfig {
     /// Number of different characters.
-    #[serde(default)]
+    #[arg(skip)]
+    #[serde(skip)]
     pub characters: usize,
-    /// Context length.
+    /// Context length: characters that the model sees
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = up_to(65_536))]
     pub block_size: usize,
+    /// Number of transformer blocks
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(1_000))]
     pub layers: usize,
+    /// Attention heads per block
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(65_536))]
     pub heads: usize,
-    /// Embedding size, a multiple of `heads`.
+    /// Embedding size, a multiple of --heads
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = up_to(65_536))]
     pub width: usize,
+    /// Dropout probability; 0 disables dropout
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability, hide_short_help = true)]
     pub dropout: f64,
-    /// Whether the output layer uses the token embedding's weights.
+    /// Use the token embedding as the weights of the output layer
+    #[arg(long, hide_short_help = true)]
     pub tie_weights: bool,
 }
 
@@ -59,19 +72,22 @@ impl GptConfig {
             let config = MixedPrecisionEmbeddingConfig::new(count, self.width);
             config.with_initializer(normal.clone()).init(device)
         };
-        let sizes = Sizes { width: self.width, heads: self.heads, dropout: self.dropout };
-        let residual_std = INITIAL_STD / (2.0 * self.layers as f64).sqrt();
         Gpt {
             wte: embedding(self.characters),
             wpe: embedding(self.block_size),
             drop: DropoutConfig::new(self.dropout).init(),
-            h: (0..self.layers).map(|_| Block::new(sizes, [INITIAL_STD, residual_std], device)).collect(),
+            h: (0..self.layers).map(|_| Block::new(self, device)).collect(),
             ln_f: LayerNormConfig::new(self.width).init(device),
             lm_head: (!self.tie_weights).then(|| {
                 let head = LinearConfig::new(self.width, self.characters).with_bias(false);
                 head.with_initializer(normal.clone()).init(device)
             }),
         }
+    }
+
+    /// Standard deviation of the initial weights before a residual sum.
+    fn residual_std(&self) -> f64 {
+        INITIAL_STD / (2.0 * self.layers as f64).sqrt()
     }
 }
 
@@ -100,6 +116,146 @@ impl Gpt {
         };
         let [_, characters] = logits.dims();
         logits.reshape([batch, time, characters])
+    }
+}
+
+/// Pre-norm transformer block.
+#[derive(Module, Debug)]
+struct Block {
+    ln_1: LayerNorm,
+    attn: Attention,
+    ln_2: LayerNorm,
+    mlp: Mlp,
+}
+
+impl Block {
+    fn new(config: &GptConfig, device: &Device) -> Self {
+        let norm = || LayerNormConfig::new(config.width).init(device);
+        Self {
+            ln_1: norm(),
+            attn: Attention::new(config, device),
+            ln_2: norm(),
+            mlp: Mlp::new(config, device),
+        }
+    }
+
+    /// Maps `[batch * time, width]` to the same shape.
+    fn forward(&self, x: Tensor<2>, size: [usize; 2]) -> Tensor<2> {
+        let x = x.clone() + self.attn.forward(norm(&self.ln_1, x), size);
+        x.clone() + self.mlp.forward(norm(&self.ln_2, x))
+    }
+}
+
+/// Two linear layers with four times the width between them.
+#[derive(Module, Debug)]
+struct Mlp {
+    c_fc: Linear,
+    c_proj: Linear,
+    dropout: Dropout,
+}
+
+impl Mlp {
+    fn new(config: &GptConfig, device: &Device) -> Self {
+        let width = config.width;
+        Self {
+            c_fc: linear([width, 4 * width], INITIAL_STD, device),
+            c_proj: linear([4 * width, width], config.residual_std(), device),
+            dropout: DropoutConfig::new(config.dropout).init(),
+        }
+    }
+
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = layers::gelu(layers::linear(&self.c_fc, x));
+        layers::dropout(&self.dropout, layers::linear(&self.c_proj, x))
+    }
+}
+
+/// Self-attention in which a position sees itself and earlier ones (Vaswani et al. 2017).
+#[derive(Module, Debug)]
+struct Attention {
+    /// Queries, keys and values of all heads.
+    c_attn: Linear,
+    c_proj: Linear,
+    attn_dropout: Dropout,
+    resid_dropout: Dropout,
+    heads: usize,
+}
+
+impl Attention {
+    fn new(config: &GptConfig, device: &Device) -> Self {
+        let (width, dropout) = (config.width, || DropoutConfig::new(config.dropout).init());
+        Self {
+            c_attn: linear([width, 3 * width], INITIAL_STD, device),
+            c_proj: linear([width, width], config.residual_std(), device),
+            attn_dropout: dropout(),
+            resid_dropout: dropout(),
+            heads: config.heads,
+        }
+    }
+
+    /// Maps `[batch * time, width]` to the same shape.
+    fn forward(&self, x: Tensor<2>, size: [usize; 2]) -> Tensor<2> {
+        let all = layers::linear(&self.c_attn, x); // [batch * time, 3 * width]
+        let drops = self.attn_dropout.prob > 0.0 && all.device().is_autodiff();
+        let x = match drops {
+            true => layers::causal_attention_with(all, size, self.heads, |weights| {
+                layers::dropout(&self.attn_dropout, weights)
+            }),
+            false => layers::causal_attention(all, size, self.heads),
+        };
+        layers::dropout(&self.resid_dropout, layers::linear(&self.c_proj, x))
+    }
+}
+
+/// Computes `layer.forward(x)`.
+fn norm(layer: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
+    match &layer.beta {
+        Some(beta) => layers::layer_norm(x, layer.gamma.val(), beta.val(), NORM_EPSILON),
+        None => layer.forward(x),
+    }
+}
+
+/// A linear layer with normally distributed weights and a bias of zeros.
+fn linear([from, to]: [usize; 2], std: f64, device: &Device) -> Linear {
+    let config = LinearConfig::new(from, to).with_initializer(Initializer::Normal { mean: 0.0, std });
+    Linear { bias: Some(Initializer::Zeros.init([to], device)), ..config.with_bias(false).init(device) }
+}
+
+/// Loss of windows of equal length, each of which is a sample.
+#[derive(Clone, Debug)]
+pub struct CharacterLoss {
+    /// `[1]`: sum over the windows of the mean loss per character.
+    total: Tensor<1>,
+    windows: usize,
+}
+
+impl CharacterLoss {
+    /// Creates the output from the mean loss `[1]` over all characters of `windows` windows.
+    pub fn new(loss: Tensor<1>, windows: usize) -> Self {
+        Self { total: loss.inner().mul_scalar(windows as f32), windows }
+    }
+}
+
+impl StepOutput for CharacterLoss {
+    fn totals(&self) -> Tensor<1> {
+        self.total.clone()
+    }
+
+    fn from_totals(totals: &[f64], windows: usize) -> Self {
+        let total = totals.first().copied().unwrap_or(f64::NAN);
+        Self { total: Tensor::from_data([total], &Device::flex()), windows }
+    }
+}
+
+impl ItemLazy for CharacterLoss {
+    fn sync(self) -> Result<Self, ExecutionError> {
+        Ok(self)
+    }
+}
+
+impl Adaptor<LossInput> for CharacterLoss {
+    fn adapt(&self) -> LossInput {
+        LossInput::new(self.total.clone().div_scalar(self.windows.max(1) as f32))
     }
 }
 

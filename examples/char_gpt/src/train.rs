@@ -1,41 +1,163 @@
-//! Training from command-line flags.
+//! Flags, optimizer and training.
 
 use crate::{
-    args::GptArgs,
-    generate,
-    model::Gpt,
-    optimizer::adam_w,
-    output::describe,
-    run::{TrainedGpt, recorded},
+    generate::{Sampling, TrainedGpt, recorded_network},
+    model::{Gpt, GptConfig},
     text::Text,
 };
 use anyhow::{Context as _, Result, bail};
+use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
 use burn::train::metric::LossMetric;
 use burn_ddp::{
-    Context, Trainer,
-    process::console::Console,
+    Context, Trainer, TrainerArgs,
+    context::values::{bounded, probability, rate},
+    process::console::print_line,
+    run::Summary,
     trainer::{Loaders, start},
 };
-use serde::Deserialize;
-use std::{fs, path::Path, process::ExitCode, sync::Arc};
+use clap::Args;
+use kernels::layers::AdamW;
+use serde::Serialize;
+use std::{
+    f64::consts::LN_2,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
 
-/// Starts the ranks, or trains if this process is a rank.
+/// PyTorch's default of AdamW.
+const ADAM_EPSILON: f32 = 1e-8;
+
+/// Train a character-level GPT, or generate text
+// The defaults of the trainer's flags are similar to nanoGPT's for a CPU.
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("epochs", |arg| arg.default_value("5")),
+    mut_arg("batch_size", |arg| arg.default_value("16")),
+    mut_arg("lr", |arg| arg.default_value("0.001")),
+    mut_arg("scale_lr", |arg| arg.default_value("sqrt")),
+    mut_arg("lr_schedule", |arg| arg.default_value("cosine")),
+    mut_arg("warmup_epochs", |arg| arg.default_value("0.2")),
+    mut_arg("warmup_start_factor", |arg| arg.default_value("0.01")),
+    mut_arg("clip_grad_norm", |arg| arg.default_value("1")),
+    mut_arg("valid_split", |arg| arg.default_value("0.1").long_help(
+        "Fraction of the text before the test part for validation; with 0, the test part is evaluated after every epoch"
+    )),
+)]
+pub struct GptArgs {
+    #[command(flatten)]
+    pub trainer: TrainerArgs,
+
+    /// UTF-8 text [default: the book of this repository]
+    #[arg(long, value_name = "FILE", help_heading = "Data")]
+    pub text: Option<PathBuf>,
+    /// Fraction of the text for the test, at its end
+    #[arg(
+        long, default_value_t = 0.1, value_name = "FRACTION", value_parser = fraction, hide_short_help = true,
+        help_heading = "Data"
+    )]
+    pub test_split: f64,
+
+    #[command(flatten)]
+    pub network: GptConfig,
+    #[command(flatten)]
+    pub adam: AdamArgs,
+
+    /// Generate text after TEXT with a trained model instead of training
+    #[arg(long, value_name = "TEXT", requires = "model", help_heading = "Generation")]
+    pub generate: Option<String>,
+    /// Run folder or checkpoint of --generate
+    #[arg(long, value_name = "RUN", requires = "generate", help_heading = "Generation")]
+    pub model: Option<PathBuf>,
+    #[command(flatten, next_help_heading = None)]
+    pub sampling: Sampling,
+}
+
+/// Parses a fraction of the text.
+fn fraction(text: &str) -> Result<f64, String> {
+    bounded(text, "a number above 0 and below 1", |x| x > 0.0 && x < 1.0)
+}
+
+/// AdamW with decoupled weight decay of parameters with two or more dimensions.
+///
+/// As in nanoGPT, biases and the parameters of LayerNorm are not decayed. A parameter's group follows from its
+/// shape and not from its ID, so that it is the same in a resumed run.
+#[derive(Clone)]
+struct DecayMatrices {
+    decaying: AdamW,
+    plain: AdamW,
+}
+
+/// Flags of AdamW.
+#[derive(Args, Clone, Copy, Debug, Serialize)]
+#[command(about = None, long_about = None, next_help_heading = "Training")]
+pub struct AdamArgs {
+    /// AdamW: decoupled weight decay of matrices and embeddings
+    #[arg(long, default_value_t = 0.1, value_name = "DECAY", value_parser = rate, hide_short_help = true)]
+    pub weight_decay: f64,
+    /// AdamW: decay rate of the first moment
+    #[arg(long, default_value_t = 0.9, value_name = "BETA", value_parser = probability, hide_short_help = true)]
+    pub beta1: f64,
+    /// AdamW: decay rate of the second moment
+    #[arg(long, default_value_t = 0.99, value_name = "BETA", value_parser = probability, hide_short_help = true)]
+    pub beta2: f64,
+}
+
+impl AdamArgs {
+    /// Creates the optimizer.
+    pub fn init(&self) -> ModuleOptimizer {
+        let betas = [self.beta1 as f32, self.beta2 as f32];
+        let with_decay = |decay| AdamW::new(betas, ADAM_EPSILON, decay);
+        DecayMatrices { decaying: with_decay(self.weight_decay as f32), plain: with_decay(0.0) }.into()
+    }
+}
+
+impl Optimizer for DecayMatrices {
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamWState<D>>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        let optimizer = if D >= 2 { &self.decaying } else { &self.plain };
+        optimizer.step(lr, tensor, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        AdamW::to_device(state, device)
+    }
+}
+
+/// Generates text with `--generate`; otherwise starts the ranks, or trains if this process is a rank.
 ///
 /// # Errors
-/// If flags or the text are invalid, or training fails.
+/// If flags or the text are invalid, a model cannot be read, or training fails.
 pub fn run(args: &GptArgs) -> Result<ExitCode> {
-    start(&args.trainer, || check(args), |context| train(context, args))
+    let (Some(prompt), Some(model)) = (&args.generate, &args.model) else {
+        return start(&args.trainer, || check(args), |context| train(context, args));
+    };
+    let trained = TrainedGpt::open(model).context("--model")?;
+    print_line(&trained.generate(prompt, args.sampling, args.trainer.seed)?);
+    Ok(ExitCode::SUCCESS)
 }
 
 fn load(args: &GptArgs) -> Result<Text> {
-    Text::load(args.text.as_deref(), [args.trainer.valid_split, args.test_split], args.block_size)
+    Text::load(args.text.as_deref(), [args.trainer.valid_split, args.test_split], args.network.block_size)
 }
 
+/// Checks the flags and the text before any rank is started.
 fn check(args: &GptArgs) -> Result<()> {
-    args.check()?;
+    let GptConfig { heads, width, .. } = args.network;
+    if !width.is_multiple_of(heads) {
+        bail!("--width {width} is not a multiple of --heads {heads}");
+    }
     let text = load(args)?;
     let Some(path) = &args.trainer.init_from else { return Ok(()) };
-    match recorded(path) {
+    match recorded_network(path) {
         Ok((_, vocabulary)) if vocabulary != text.vocabulary => bail!(
             "--init-from {}: its vocabulary is not that of the text; train on a text with the same characters",
             path.display()
@@ -51,58 +173,90 @@ fn train(context: &Context, args: &GptArgs) -> Result<()> {
     let trainer = Trainer::new(context, &args.trainer)
         .dataset(&text.name, &text.source)
         .data_digest("--text (digest of the text)", text.digest.clone())
-        .setting("test-split", args.test_split)
-        .setting("block-size", args.block_size)
-        .setting("layers", args.layers)
-        .setting("heads", args.heads)
-        .setting("width", args.width)
-        .setting("dropout", args.dropout)
-        .setting("tie-weights", args.tie_weights)
-        .setting("weight-decay", args.weight_decay)
-        .setting("beta1", args.beta1)
-        .setting("beta2", args.beta2)
-        .recorded("vocabulary", text.vocabulary.characters())
+        .must_match("test-split", args.test_split)
+        .must_match_fields(&args.network)
+        .must_match_fields(&args.adam)
+        .note("vocabulary", text.vocabulary.characters())
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(),)))
-        .finished(|folder| print_result(context.console(), args, folder));
+        .finished(|folder, summary| print_result(args, folder, summary));
     let loaders = loaders(&trainer, args, &text);
-    let net = trainer.init(|device| args.network(text.vocabulary.len()).init(device));
-    trainer.fit(net, adam_w(args.beta1, args.beta2, args.weight_decay), loaders)
+    let network = GptConfig { characters: text.vocabulary.len(), ..args.network };
+    let net = trainer.init(|device| network.init(device));
+    trainer.fit(net, args.adam.init(), loaders)
 }
 
 // ANCHOR: loaders
 /// This rank's share of the training, validation and test windows.
 fn loaders(trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<Gpt> {
-    let evaluated = |tokens| Arc::new(trainer.windows(tokens, args.block_size));
+    let evaluated = |tokens| Arc::new(trainer.windows(tokens, args.network.block_size));
     let valid = (!text.valid.is_empty()).then(|| evaluated(&text.valid) as _);
-    let train = Arc::new(trainer.train_windows(&text.train, args.block_size));
+    let train = Arc::new(trainer.train_windows(&text.train, args.network.block_size));
     Loaders::new(train, evaluated(&text.test)).with_validation(valid)
 }
 // ANCHOR_END: loaders
 
-/// Losses in `summary.json`.
-#[derive(Deserialize)]
-struct Summary {
-    test_loss: Option<f64>,
-    valid_loss: Option<f64>,
-}
-
 /// Prints the losses and a sample of generated text.
-fn print_result(console: Console, args: &GptArgs, folder: &Path) -> Result<()> {
-    let summary = folder.join("summary.json");
-    let failed = || format!("cannot read {}", summary.display());
-    let text = fs::read(&summary).with_context(failed)?;
-    let Summary { test_loss, valid_loss } = serde_json::from_slice(&text).with_context(failed)?;
-    for (set, loss) in [("validation", valid_loss), ("test", test_loss)] {
-        if let Some(loss) = loss {
-            console.print(&format!("{set:<13} {}", describe(loss)));
+fn print_result(args: &GptArgs, folder: &Path, summary: &Summary) -> Result<()> {
+    for (set, name) in [("validation", "valid_loss"), ("test", "test_loss")] {
+        if let Some(Some(loss)) = summary.metrics.get(name) {
+            let (bits, perplexity) = (loss / LN_2, loss.exp());
+            print_line(&format!(
+                "{set:<13} {loss:.4} nats = {bits:.4} bits per character, perplexity {perplexity:.2}"
+            ));
         }
     }
-    if args.length > 0 {
-        let sample = generate::text(&TrainedGpt::open(folder)?, "", args.sampling())?;
-        console
-            .print(&format!("sample        {} characters at temperature {}:", args.length, args.temperature));
-        console.print(sample.trim_start_matches('\n'));
+    let Sampling { length, temperature, .. } = args.sampling;
+    if length > 0 {
+        let sample = TrainedGpt::open(folder)?.generate("", args.sampling, args.trainer.seed)?;
+        print_line(&format!("sample        {length} characters at temperature {temperature}:"));
+        print_line(sample.trim_start_matches('\n'));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::nn::LinearConfig;
+    use burn::optim::GradientsParams;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        gpt: GptArgs,
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_can_be_overridden() {
+        Flags::command().debug_assert();
+        let gpt = |flags: &[&str]| {
+            let line = ["program"].iter().chain(flags);
+            Flags::try_parse_from(line).unwrap_or_else(|error| panic!("{flags:?}: {error}")).gpt
+        };
+        let defaults = gpt(&[]);
+        assert_eq!((defaults.trainer.lr, defaults.trainer.gradients.clip_grad_norm), (0.001, Some(1.0)));
+        assert!(defaults.trainer.check().and_then(|()| check(&defaults)).is_ok());
+        assert_eq!(gpt(&["--lr", "0.5"]).trainer.lr, 0.5);
+        assert!(check(&gpt(&["--heads", "3"])).is_err());
+    }
+
+    #[test]
+    fn only_matrices_are_decayed() {
+        let device = Device::flex().autodiff();
+        let before = LinearConfig::new(3, 2).init(&device);
+        let [weight, bias] =
+            [before.weight.val().flatten::<1>(0, 1), before.bias.as_ref().expect("a bias").val()];
+        // A gradient of zero leaves the decay.
+        let loss = before.forward(Tensor::<2>::zeros([1, 3], &device)).mul_scalar(0.0).sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &before);
+        let adam = AdamArgs { weight_decay: 0.5, beta1: 0.9, beta2: 0.99 };
+        let after = adam.init().step(0.1, before, gradients);
+        let close = |ours: Tensor<1>, theirs: Tensor<1>| {
+            assert!((ours - theirs).abs().max().into_scalar::<f32>() < 1e-6);
+        };
+        close(after.weight.val().flatten::<1>(0, 1), weight * 0.95);
+        close(after.bias.expect("a bias").val(), bias);
+    }
 }

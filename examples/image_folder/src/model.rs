@@ -1,31 +1,39 @@
 //! ResNet for small pictures, with the parameter names of torchvision's.
 
-mod block;
-
-use crate::batch::ImageBatch;
-use block::{Block, conv, norm};
+use crate::data::ImageBatch;
 use burn::module::Module;
 use burn::nn::{
-    Linear, LinearConfig,
-    conv::Conv2d,
+    Initializer, Linear, LinearConfig, PaddingConfig2d,
+    conv::{Conv2d, Conv2dConfig},
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
 };
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Int, Tensor, activation::relu};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use collective::{data_parallel::ParallelStep, metric::Classification, sync_batch_norm::SyncBatchNorm};
+use burn_ddp::context::values::up_to;
+use clap::Args;
+use collective::{
+    data_parallel::ParallelStep,
+    metric::Classification,
+    sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig},
+};
 use kernels::layers;
 use serde::{Deserialize, Serialize};
 
 /// Sizes of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[command(about = None, long_about = None, next_help_heading = "Model")]
 pub struct ResNetConfig {
     /// Channels of a picture.
+    #[arg(skip)]
     pub channels: usize,
-    #[serde(default)]
+    #[arg(skip)]
+    #[serde(skip)]
     pub classes: usize,
-    /// Residual blocks in each of the three stages.
+    /// Residual blocks in each of the three stages; 3 is ResNet-20
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(1000))]
     pub blocks: usize,
-    /// Channels of the first stage.
+    /// Channels of the first stage; the others have twice and four times as many
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = up_to(8192))]
     pub width: usize,
 }
 
@@ -83,6 +91,58 @@ impl ResNet {
         let mean = x.reshape([batch, channels, height * width]).mean_dim(2).reshape([batch, channels]);
         layers::linear(&self.fc, mean)
     }
+}
+
+/// Two 3 × 3 convolutions, added to their input or, if the shape changes, to its projection.
+#[derive(Module, Debug)]
+struct Block {
+    conv1: Conv2d,
+    bn1: SyncBatchNorm,
+    conv2: Conv2d,
+    bn2: SyncBatchNorm,
+    /// A 1 × 1 convolution and BatchNorm.
+    downsample: Option<(Conv2d, SyncBatchNorm)>,
+}
+
+impl Block {
+    /// Creates a block from one number of channels to another.
+    fn new([from, to]: [usize; 2], stride: usize, device: &Device) -> Self {
+        let projects = stride != 1 || from != to;
+        Self {
+            conv1: conv([from, to], 3, stride, device),
+            bn1: norm(to, device),
+            conv2: conv([to, to], 3, 1, device),
+            bn2: norm(to, device),
+            downsample: projects.then(|| (conv([from, to], 1, stride, device), norm(to, device))),
+        }
+    }
+
+    /// Maps `[batch, from, height, width]` to `[batch, to, ⌈height / stride⌉, ⌈width / stride⌉]`.
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let y = self.bn1.forward_relu(layers::conv(&self.conv1, x.clone()));
+        let y = self.bn2.forward(layers::conv(&self.conv2, y));
+        let shortcut = match &self.downsample {
+            Some((conv, norm)) => norm.forward(layers::conv(conv, x)),
+            None => x,
+        };
+        relu(y + shortcut)
+    }
+}
+
+/// A convolution without bias that keeps the size at stride 1. Its weights are drawn as in He et al. 2015.
+fn conv(channels: [usize; 2], side: usize, stride: usize, device: &Device) -> Conv2d {
+    let padding = side / 2;
+    Conv2dConfig::new(channels, [side, side])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(padding, padding, padding, padding))
+        .with_bias(false)
+        .with_initializer(Initializer::KaimingNormal { gain: 2.0_f64.sqrt(), fan_out_only: true })
+        .init(device)
+}
+
+/// BatchNorm as PyTorch computes it. Its statistics are per rank until it is converted by `--sync-bn`.
+fn norm(channels: usize, device: &Device) -> SyncBatchNorm {
+    SyncBatchNormConfig::new(channels).with_running_variance(RunningVariance::Unbiased).init(device)
 }
 
 /// The mean loss `[1]` over the batch, and the output for metrics.

@@ -1,23 +1,76 @@
-//! Training from command-line flags.
+//! Flags and training.
 
 use crate::{
-    args::ImageArgs,
-    batch::{ImageBatch, ImageBatcher},
-    model::ResNet,
-    run::recorded_classes,
+    data::{DataArgs, ImageBatch, ImageBatcher, Pictures},
+    model::{ResNet, ResNetConfig},
 };
-use anyhow::{Result, bail};
-use burn::data::dataset::Dataset;
+use anyhow::{Context as _, Result, bail};
+use burn::tensor::Device;
 use burn::train::metric::LossMetric;
 use burn_ddp::{
-    Context, Trainer,
-    data::{Channels, Image, ImageFolder, ImageSplits, class_weights, survey},
-    run::{confusion::Confusion, top_k::TopK},
+    Context, Trainer, TrainerArgs,
+    context::values::{probability, rate},
+    data::{Image, ImageFolder, class_weights},
+    run::{confusion::Confusion, recorded, top_k::TopK, weights},
     trainer::{Loaders, start},
 };
-use collective::{loader::ShardedLoader, metric::GlobalAccuracy, sampler::mix};
+use clap::Args;
+use collective::{loader::ShardedLoader, metric::GlobalAccuracy};
 use kernels::layers::Sgd;
-use std::{process::ExitCode, sync::Arc};
+use serde::{Deserialize, Serialize};
+use std::{path::Path, process::ExitCode, sync::Arc};
+
+/// Train a classifier of pictures in one folder per class
+#[derive(Args, Clone, Debug)]
+#[command(
+    mut_arg("epochs", |arg| arg.default_value("5")),
+    mut_arg("lr_schedule", |arg| arg.default_value("one-cycle")),
+    mut_arg("lr", |arg| arg.default_value("0.1")),
+)]
+pub struct ImageArgs {
+    #[command(flatten)]
+    pub trainer: TrainerArgs,
+
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(flatten)]
+    pub network: ResNetConfig,
+    #[command(flatten, next_help_heading = None)]
+    pub sgd: SgdArgs,
+}
+
+/// Flags of the optimizer and the loss.
+#[derive(Args, Clone, Copy, Debug, Serialize)]
+#[command(about = None, long_about = None, next_help_heading = "Training")]
+pub struct SgdArgs {
+    /// SGD momentum, without dampening
+    #[arg(long, default_value_t = 0.9, value_name = "M", value_parser = probability, hide_short_help = true)]
+    pub momentum: f64,
+    /// Weight decay (L2) of all parameters
+    #[arg(long, default_value_t = 0.0005, value_name = "DECAY", value_parser = rate, hide_short_help = true)]
+    pub weight_decay: f64,
+    /// Label smoothing of the training loss
+    #[arg(long, default_value_t = 0.0, value_name = "PART", value_parser = probability, hide_short_help = true)]
+    pub label_smoothing: f64,
+}
+
+impl ImageArgs {
+    /// Checks the flags before any rank is started.
+    ///
+    /// # Errors
+    /// If flags exclude each other; as for [`DataArgs::pictures`].
+    fn check(&self) -> Result<()> {
+        if self.data.balance_classes && self.trainer.no_shuffle {
+            bail!("--balance-classes draws pictures at random; remove --no-shuffle");
+        }
+        self.data.pictures().map(drop)
+    }
+
+    /// The network for a number of classes.
+    fn network(&self, classes: usize) -> ResNetConfig {
+        ResNetConfig { channels: self.data.format().channels, classes, ..self.network }
+    }
+}
 
 /// Starts the ranks, or trains if this process is a rank.
 ///
@@ -27,103 +80,35 @@ pub fn run(args: &ImageArgs) -> Result<ExitCode> {
     start(&args.trainer, || args.check(), |context| train(context, args))
 }
 
-/// The data sets, and how their pictures are normalised.
-struct Pictures {
-    train: ImageFolder,
-    /// Pictures of `--valid-split`.
-    valid: Option<ImageFolder>,
-    test: ImageFolder,
-    /// Mean and deviation of `train`.
-    normalisation: Channels,
-    digest: String,
-}
-
-/// Finds and splits the pictures, and decodes all of them once, a part on each rank.
-fn load(context: &Context, trainer: &Trainer<'_, ResNet>, args: &ImageArgs) -> Result<Pictures> {
-    let ImageSplits { train: all, evaluation } = args.pictures()?;
-    let (kept, tested) = match evaluation {
-        Some(_) => ((0..all.len()).collect(), Vec::new()),
-        None => split(&all, args.test_split, args.trainer.seed),
-    };
-    let (trained, held_out) = trainer.split_indices(kept.len());
-    let [trained, held_out] =
-        [trained, held_out].map(|part| part.iter().map(|at| kept[*at]).collect::<Vec<_>>());
-
-    let survey = |data: &ImageFolder, counted: &[usize]| {
-        survey(data, counted, context.group(), args.on_corrupt, |text| context.console().warn(text))
-    };
-    let (corrupt, normalisation) = survey(&all, &trained)?;
-    let without = |parts: &[&Vec<usize>]| {
-        let mut left_out = parts.iter().copied().chain([&corrupt]).flatten().copied().collect::<Vec<_>>();
-        left_out.sort_unstable();
-        all.without(&left_out)
-    };
-    let test = match evaluation {
-        Some(data) => data.without(&survey(&data, &[])?.0),
-        None => without(&[&kept]),
-    };
-    let train = without(&[&tested, &held_out]);
-    if test.is_empty() || train.is_empty() {
-        bail!("--test-split {}: no pictures are left for the training or the test", args.test_split);
-    }
-    let digest = format!("{} {}", without(&[&tested]).digest()?, test.digest()?);
-    let valid = (!held_out.is_empty()).then(|| without(&[&tested, &trained]));
-    Ok(Pictures { train, valid, test, normalisation, digest })
-}
-
-/// Pictures to train on and for the test, both in ascending order.
-///
-/// Each class has the same fraction of test pictures, and at least one picture in each part if it has two.
-fn split(data: &ImageFolder, fraction: f64, seed: u64) -> (Vec<usize>, Vec<usize>) {
-    let mut classes = vec![Vec::new(); data.classes().len()];
-    data.labels().enumerate().for_each(|(index, label)| classes[label].push(index));
-    let (mut train, mut test) = (Vec::new(), Vec::new());
-    for mut indices in classes {
-        indices.sort_by_key(|index| mix(seed, *index as u64));
-        let count = (indices.len() as f64 * fraction).round() as usize;
-        let held_out = indices.split_off(indices.len() - count.max(1).min(indices.len().saturating_sub(1)));
-        train.extend(indices);
-        test.extend(held_out);
-    }
-    train.sort_unstable();
-    test.sort_unstable();
-    (train, test)
-}
-
 /// Trains on one rank.
 fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let trainer = Trainer::new(context, &args.trainer);
-    let pictures = load(context, &trainer, args)?;
+    let pictures =
+        Pictures::load(context, &args.data, args.trainer.seed, |samples| trainer.split_indices(samples))?;
     let classes = pictures.train.classes().to_vec();
     check_classes(args, &classes)?;
     let count = classes.len();
     let trainer = trainer
         .dataset(
             &format!("{count} classes"),
-            &args.data.as_deref().unwrap_or("".as_ref()).display().to_string(),
+            &args.data.data.as_deref().unwrap_or("".as_ref()).display().to_string(),
         )
         .data_digest("--data (digest of names and sizes)", pictures.digest.clone())
-        .setting("channels", args.format().channels)
-        .setting("side", args.side)
-        .setting("blocks", args.blocks)
-        .setting("width", args.width)
-        .setting("augment", args.augment)
-        .setting("balance-classes", args.balance_classes)
-        .setting("momentum", args.momentum)
-        .setting("weight-decay", args.weight_decay)
-        .setting("label-smoothing", args.label_smoothing)
-        .recorded("class_names", classes)
-        .recorded("normalisation", &pictures.normalisation)
+        .must_match_fields(&args.network(count))
+        .must_match("side", args.data.side)
+        .must_match("augment", args.data.augment)
+        .must_match("balance-classes", args.data.balance_classes)
+        .must_match_fields(&args.sgd)
+        .note("class_names", classes)
+        .note("normalisation", &pictures.normalisation)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())))
-        .callback(move |files| {
-            Confusion::new(files.map(|files| files.folder.join("confusion_matrix.csv")), count)
-        })
+        .callback(move |files| Confusion::new(files, count))
         .callback(|_| TopK::new(5));
     let loaders = loaders(context, &trainer, args, pictures);
-    let net =
-        trainer.init(|device| args.network(count).init(device)).with_label_smoothing(args.label_smoothing);
-    let sgd = Sgd { momentum: args.momentum, nesterov: true, weight_decay: args.weight_decay };
+    let SgdArgs { momentum, weight_decay, label_smoothing } = args.sgd;
+    let net = trainer.init(|device| args.network(count).init(device)).with_label_smoothing(label_smoothing);
+    let sgd = Sgd { momentum, nesterov: true, weight_decay };
     trainer.fit(net, sgd, loaders)
 }
 
@@ -132,14 +117,14 @@ fn check_classes(args: &ImageArgs, classes: &[String]) -> Result<()> {
     let Some(path) = args.trainer.init_from.as_ref().filter(|_| !args.trainer.no_strict) else {
         return Ok(());
     };
-    match recorded_classes(path) {
-        Some(before) if before != classes => bail!(
+    match recorded::<Recorded>(path) {
+        Ok(Recorded { class_names, .. }) if class_names != classes => bail!(
             "--init-from {}: it was trained on other classes ({}); --no-strict keeps what fits",
             path.display(),
-            before.join(", ")
+            class_names.join(", ")
         ),
         // Weights from other programs have no classes.
-        Some(_) | None => Ok(()),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 
@@ -151,13 +136,13 @@ fn loaders(
     args: &ImageArgs,
     Pictures { train, valid, test, normalisation, .. }: Pictures,
 ) -> Loaders<ResNet> {
-    let batcher = ImageBatcher { format: args.format(), normalisation };
+    let batcher = ImageBatcher { format: args.data.format(), normalisation };
     let evaluated = |pictures: ImageFolder| -> Arc<ShardedLoader<Image, ImageBatch>> {
         Arc::new(trainer.sharded(pictures, batcher.clone(), None).build(context.world()))
     };
     let valid = valid.map(|valid| evaluated(valid) as _);
-    let weights = args.balance_classes.then(|| class_weights(train.labels()));
-    let (seed, augment) = (args.trainer.seed, args.augment);
+    let weights = args.data.balance_classes.then(|| class_weights(train.labels()));
+    let (seed, augment) = (args.trainer.seed, args.data.augment);
     let mut loader = trainer
         .sharded(train, batcher.clone(), trainer.shuffle_seed())
         .transform(move |epoch, image| augment.apply(image, seed, epoch));
@@ -167,3 +152,46 @@ fn loaders(
     Loaders::new(Arc::new(loader.build(context.world())), evaluated(test)).with_validation(valid)
 }
 // ANCHOR_END: loaders
+
+/// What `config.json` says about the network.
+#[derive(Deserialize)]
+struct Recorded {
+    #[serde(flatten)]
+    network: ResNetConfig,
+    class_names: Vec<String>,
+}
+
+/// Opens the network of a run, or of a checkpoint or weights file in its folder, on the CPU.
+///
+/// # Errors
+/// If `path` is not in the folder of such a run, or the weights cannot be read.
+pub fn open(path: &Path) -> Result<ResNet> {
+    let Recorded { network, class_names } = recorded(path).with_context(|| path.display().to_string())?;
+    weights::open(ResNetConfig { classes: class_names.len(), ..network }.init(&Device::flex()), path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn_ddp::data::ImageFormat;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        image: ImageArgs,
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_data_is_required() {
+        Flags::command().debug_assert();
+        let image = |line: &str| Flags::parse_from(line.split(' ')).image;
+        assert!(image("program").check().is_err());
+        let ordered =
+            image("program --data x --balance-classes --no-shuffle").check().expect_err("contradiction");
+        assert!(ordered.to_string().contains("--no-shuffle"), "{ordered}");
+        let args = image("program --data x --colours grey --epochs 2");
+        assert!(args.check().is_err() && args.trainer.check().is_ok());
+        assert_eq!(args.data.format(), ImageFormat { side: 32, channels: 1 });
+    }
+}

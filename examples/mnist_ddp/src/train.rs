@@ -34,30 +34,25 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let data = load(context, args)?;
     let trainer = Trainer::new(context, &args.trainer)
         .dataset(data.name, &data.source)
-        .decided("dataset", data.name)
-        .identity("--dataset", data.name)
+        .resolved_flag("dataset", data.name)
+        .must_match_unrecorded("--dataset", data.name)
         .data_digest("--data-dir (digest of the images)", data.digest())
-        .setting("network", args.network)
-        .setting("batch-norm", args.has_batch_norm())
-        .setting("dropout", args.dropouts())
-        .setting("momentum", args.momentum)
-        .setting("nesterov", args.nesterov)
-        .setting("weight-decay", args.weight_decay)
-        .setting("label-smoothing", args.label_smoothing)
-        .setting("augment", args.augment)
-        .recorded("recipe", args.recipe)
+        .must_match("network", args.network)
+        .must_match("batch-norm", args.has_batch_norm())
+        .must_match("dropout", args.dropouts())
+        .must_match("momentum", args.momentum)
+        .must_match("nesterov", args.nesterov)
+        .must_match("weight-decay", args.weight_decay)
+        .must_match("label-smoothing", args.label_smoothing)
+        .must_match("augment", args.augment)
+        .note("recipe", args.recipe)
         .data_parallel()
         .learner(|training| training.metrics((LossMetric::new(), GlobalAccuracy::default())));
     let loaders = loaders(context, &trainer, args, &data);
     let (images, world) = (data.test, context.world());
     let trainer = trainer
-        .callback(|files| {
-            Confusion::new(files.map(|files| files.folder.join("confusion_matrix.csv")), data::CLASSES)
-        })
-        .callback(move |files| {
-            let output = files.map(|files| (files.folder.clone(), files.events.clone()));
-            Misclassified::new(images, world, output)
-        });
+        .callback(|files| Confusion::new(files, data::CLASSES))
+        .callback(move |files| Misclassified::new(images, world, files));
     let config =
         NetConfig { network: args.network, batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let net = trainer.init(|device| config.init(device)).with_label_smoothing(args.label_smoothing);

@@ -156,7 +156,7 @@ fn read(args: &Args) -> anyhow::Result<(InMemDataset<Row>, InMemDataset<Row>)> {
 fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
     let (train, test) = read(args)?;
     let trainer = Trainer::new(context, &args.trainer)
-        .setting("hidden", args.hidden)
+        .must_match("hidden", args.hidden)
         .data_parallel();
     let loaders = trainer.loaders(train, test, ToTensors);
     let model = trainer.init(|device| Classifier::new(args.hidden, device));
