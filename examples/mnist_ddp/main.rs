@@ -12,10 +12,9 @@ use burn::tensor::Device;
 use burn_ddp::{config::config_file, process::exit, run::ExportArgs};
 use clap::{Parser, Subcommand};
 use mnist::{
-    args::MnistArgs,
     model::Net,
     predict::{self, PredictArgs},
-    train,
+    train::{self, MnistArgs},
 };
 use std::process::ExitCode;
 

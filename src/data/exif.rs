@@ -2,7 +2,7 @@
 
 /// Operations that make an image upright, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Orientation {
+pub(super) struct Orientation {
     /// Whether rows and columns are exchanged.
     pub transposed: bool,
     /// Whether left and right are exchanged.

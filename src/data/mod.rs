@@ -1,7 +1,6 @@
 //! Data sets for training programs: pictures in folders, windows of text, and verified downloads.
 
 mod augment;
-mod balance;
 pub mod download;
 mod exif;
 mod image_folder;
@@ -10,9 +9,7 @@ mod survey;
 mod text_windows;
 
 pub use augment::ImageAugment;
-pub use balance::class_weights;
-pub use exif::Orientation;
 pub use image_folder::{Image, ImageFolder, ImageFormat, ImageSplits};
-pub use picture::{Decoded, Picture};
-pub use survey::{Channels, OnCorrupt, survey};
+pub use picture::{Picture, luma};
+pub use survey::{Channels, OnCorrupt, class_weights, survey};
 pub use text_windows::{Tokens, WindowBatcher, WindowStarts, Windows, shift};

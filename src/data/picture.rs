@@ -9,43 +9,53 @@ use zune_png::PngDecoder;
 /// Largest number of pixels that is decoded, as in Pillow: 256 MiB of red, green and blue.
 const MAX_PIXELS: usize = 89_478_485;
 
-/// Content of a picture file.
-#[derive(Clone, Debug)]
-pub struct Decoded {
+/// A picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
     pub width: usize,
     pub height: usize,
-    /// 1 (grey) or 3 (red, green, blue).
-    pub colours: usize,
-    /// Whether an opacity follows the colours of each pixel.
-    pub has_alpha: bool,
-    /// `[height, width, colours]`, with opacity `[height, width, colours + 1]`.
+    /// 1 (grey), 2 (grey, opacity), 3 (red, green, blue) or 4 (red, green, blue, opacity).
+    pub channels: usize,
+    /// `[height, width, channels]`.
     pub pixels: Vec<u8>,
-    /// Operations that make the picture upright.
-    pub orientation: Orientation,
 }
 
-impl Decoded {
-    /// Decodes a PNG or JPEG file, whose type is detected from its content.
+/// Rejects pictures whose pixels could exceed the memory of a rank.
+fn check_size(width: usize, height: usize) -> Result<()> {
+    if width.saturating_mul(height) > MAX_PIXELS {
+        bail!("{width}x{height} pixels, more than {MAX_PIXELS}; scale the picture down");
+    }
+    Ok(())
+}
+
+/// Luma of ITU-R BT.601, from 0 to 255.
+pub fn luma(red: u8, green: u8, blue: u8) -> f32 {
+    0.299 * f32::from(red) + 0.587 * f32::from(green) + 0.114 * f32::from(blue)
+}
+
+/// The words of a decoder's message, which may have several lines.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+impl Picture {
+    /// Decodes a PNG or JPEG file, whose type is detected from its content, upright and with the channels of the file.
     ///
     /// # Errors
     /// If `bytes` are not a complete picture of these types, or have more than 89,478,485 pixels.
-    pub fn of(bytes: &[u8]) -> Result<Self> {
-        let decoded = if bytes.starts_with(b"\x89PNG") {
+    pub fn from_file(bytes: &[u8]) -> Result<Self> {
+        let picture = if bytes.starts_with(b"\x89PNG") {
             Self::png(bytes)
         } else if bytes.starts_with(&[0xff, 0xd8, 0xff]) {
             Self::jpeg(bytes)
         } else {
             bail!("neither a PNG nor a JPEG image")
         }?;
-        let Self { width, height, .. } = decoded;
-        if width == 0 || height == 0 || decoded.pixels.len() != width * height * decoded.bytes_per_pixel() {
-            bail!("{} bytes of pixels for {width}x{height}", decoded.pixels.len());
+        let Self { width, height, channels, pixels } = &picture;
+        if *width == 0 || *height == 0 || pixels.len() != width * height * channels {
+            bail!("{} bytes of pixels for {width}x{height}", pixels.len());
         }
-        Ok(decoded)
-    }
-
-    fn bytes_per_pixel(&self) -> usize {
-        self.colours + usize::from(self.has_alpha)
+        Ok(picture)
     }
 
     fn png(bytes: &[u8]) -> Result<Self> {
@@ -57,15 +67,14 @@ impl Decoded {
         check_size(width, height)?;
         let pixels = decoder.decode().map_err(damaged)?;
         let pixels = pixels.u8().context("a PNG with more than 8 bits per channel")?;
-        let colours = decoder.colorspace().context("a PNG without a colour type")?;
-        let (colours, has_alpha) = match colours {
-            ColorSpace::Luma => (1, false),
-            ColorSpace::LumaA => (1, true),
-            ColorSpace::RGB => (3, false),
-            ColorSpace::RGBA => (3, true),
+        let channels = match decoder.colorspace().context("a PNG without a colour type")? {
+            ColorSpace::Luma => 1,
+            ColorSpace::LumaA => 2,
+            ColorSpace::RGB => 3,
+            ColorSpace::RGBA => 4,
             other => bail!("a PNG with the unsupported colour type {other:?}"),
         };
-        Ok(Self { width, height, colours, has_alpha, pixels, orientation: Orientation::default() })
+        Ok(Self { width, height, channels, pixels })
     }
 
     fn jpeg(bytes: &[u8]) -> Result<Self> {
@@ -77,57 +86,31 @@ impl Decoded {
         check_size(width, height)?;
         let pixels = decoder.decode().map_err(damaged)?;
         let orientation = exif::orientation(decoder.exif().map(Vec::as_slice).unwrap_or_default());
-        Ok(Self { width, height, colours: 3, has_alpha: false, pixels, orientation })
+        let whole = pixels.len() == width * height * 3;
+        let picture = Self { width, height, channels: 3, pixels };
+        Ok(if whole { picture.upright(orientation) } else { picture })
     }
-}
 
-/// Rejects pictures whose pixels could exceed the memory of a rank.
-fn check_size(width: usize, height: usize) -> Result<()> {
-    if width.saturating_mul(height) > MAX_PIXELS {
-        bail!("{width}x{height} pixels, more than {MAX_PIXELS}; scale the picture down");
+    /// Whether an opacity follows the colours of each pixel.
+    pub fn has_opacity(&self) -> bool {
+        self.channels.is_multiple_of(2)
     }
-    Ok(())
-}
 
-/// The words of a decoder's message, which may have several lines.
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// A picture without opacity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
-    pub width: usize,
-    pub height: usize,
-    /// 1 (grey) or 3 (red, green, blue).
-    pub channels: usize,
-    /// `[height, width, channels]`.
-    pub pixels: Vec<u8>,
-}
-
-impl Picture {
     /// Decodes a PNG or JPEG file, upright, with 1 or 3 `channels`. Opacity is dropped, as by torchvision's loader.
     ///
     /// # Errors
-    /// As for [`Decoded::of`].
+    /// As for [`from_file`](Self::from_file).
     pub fn decode(bytes: &[u8], channels: usize) -> Result<Self> {
-        let decoded = Decoded::of(bytes)?;
-        let colours = |pixel: &[u8]| -> Vec<u8> {
-            match (pixel, channels) {
-                // Luma of ITU-R BT.601.
-                ([r, g, b, ..], 1) => {
-                    vec![(0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)).round() as u8]
-                }
-                ([r, g, b, ..], _) => vec![*r, *g, *b],
-                ([grey, ..], _) => vec![*grey; channels],
-                ([], _) => Vec::new(),
-            }
+        let file = Self::from_file(bytes)?;
+        let colours = |pixel: &[u8]| match (pixel, channels) {
+            ([r, g, b, ..], 1) => [luma(*r, *g, *b).round() as u8; 3],
+            ([r, g, b, ..], _) => [*r, *g, *b],
+            ([grey, ..], _) => [*grey; 3],
+            ([], _) => [0; 3],
         };
-        // Opacity is not a colour.
-        let pixels = decoded.pixels.chunks_exact(decoded.bytes_per_pixel());
-        let pixels = pixels.flat_map(|pixel| colours(&pixel[..decoded.colours])).collect();
-        let picture = Self { width: decoded.width, height: decoded.height, channels, pixels };
-        Ok(picture.upright(decoded.orientation))
+        let pixels = file.pixels.chunks_exact(file.channels);
+        let pixels = pixels.flat_map(|pixel| colours(pixel).into_iter().take(channels)).collect();
+        Ok(Self { channels, pixels, ..file })
     }
 
     fn upright(self, orientation: Orientation) -> Self {
@@ -254,7 +237,7 @@ mod tests {
         file[16..24].copy_from_slice(&[16_000_u32.to_be_bytes(); 2].concat());
         let checksum = crc32fast::hash(&file[12..29]);
         file[29..33].copy_from_slice(&checksum.to_be_bytes());
-        let error = format!("{:#}", Decoded::of(&file).expect_err("too large"));
+        let error = format!("{:#}", Picture::from_file(&file).expect_err("too large"));
         assert!(error.contains("16000x16000 pixels, more than 89478485"), "{error}");
     }
 

@@ -126,6 +126,16 @@ pub fn survey(
     Ok((whole.corrupt.into_iter().map(|(index, _)| index).collect(), channels))
 }
 
+/// Weights with which every class is drawn equally often: 1 / the number of samples of the class.
+///
+/// For [`sample_weights`](collective::loader::ShardedLoaderBuilder::sample_weights).
+pub fn class_weights(labels: impl IntoIterator<Item = usize>) -> Vec<f64> {
+    let labels: Vec<usize> = labels.into_iter().collect();
+    let mut counts = vec![0.0; labels.iter().max().map_or(0, |most| most + 1)];
+    labels.iter().for_each(|label| counts[*label] += 1.0);
+    labels.into_iter().map(|label| 1.0 / counts[label]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,5 +166,11 @@ mod tests {
         let (_, Channels { mean, .. }) =
             survey(&data, &[2], &group, OnCorrupt::Skip, |_| ()).expect("skipped");
         assert!((mean[0] - 0.5).abs() < 1e-9, "the second class alone: {mean:?}");
+    }
+
+    #[test]
+    fn every_class_has_the_same_weight() {
+        assert_eq!(class_weights([0, 2, 2, 2, 2, 0]), [0.5, 0.25, 0.25, 0.25, 0.25, 0.5]);
+        assert!(class_weights([]).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 //! [`log`](super::log) and [`checkpoint`](super::checkpoint) write further files into it.
 
 use super::tensorboard::EventLog;
-use crate::{config::Config, context::Mode, device::LocalDevice, process::atomic_file};
+use crate::{context::Mode, device::LocalDevice, process::atomic_file};
 use anyhow::{Context, Result, anyhow, bail};
 use burn::module::Module;
 use serde::{Serialize, de::DeserializeOwned};
@@ -18,7 +18,7 @@ use std::{
 use time::{OffsetDateTime, macros::format_description};
 
 /// File that marks a run folder.
-const CONFIG: &str = "config.json";
+pub(super) const CONFIG: &str = "config.json";
 
 /// Reads what `config.json` says about the run that contains `path`.
 ///
@@ -138,20 +138,12 @@ impl RunFolder {
         self.path.join(CONFIG).exists()
     }
 
-    /// Writes `config.json`.
+    /// Writes a JSON file.
     ///
     /// # Errors
-    /// If the configuration cannot be serialised or the file cannot be written.
-    pub fn write_config(&self, config: &Config) -> Result<()> {
-        self.write(CONFIG, &serde_json::to_vec_pretty(config)?)
-    }
-
-    /// Writes `summary.json`.
-    ///
-    /// # Errors
-    /// If the summary cannot be serialised or the file cannot be written.
-    pub fn write_summary(&self, summary: &Summary) -> Result<()> {
-        self.write("summary.json", &serde_json::to_vec_pretty(summary)?)
+    /// If the value cannot be serialised or the file cannot be written.
+    pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.write(name, &serde_json::to_vec_pretty(value)?)
     }
 
     /// Writes the model as a Burn record, `model.bpk`.

@@ -80,51 +80,30 @@ impl Tables {
 }
 
 impl RunLog {
-    /// Creates new tables in `folder`.
+    /// Opens the tables in `folder`: new ones, or those of a run that is resumed with progress, step and epoch.
     ///
-    /// # Errors
-    /// If a table cannot be created.
-    pub fn create(folder: &Path, monitor: MetricInfo, set: EvaluatedSet) -> Result<Self> {
-        let open = |name: &str| {
-            let path = folder.join(name);
-            csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))
-        };
-        let tables = [open("steps.csv")?, open("epochs.csv")?, open("ranks.csv")?];
-        Self::new(tables, folder, monitor, set, Progress::default())
-    }
-
-    /// Opens the tables of a run resumed with `progress`.
-    ///
-    /// Rows of steps after `step` and of epochs after `epoch` are removed.
+    /// Rows of later steps and epochs are removed.
     ///
     /// # Errors
     /// If a table cannot be read or written.
-    pub fn resume(
+    pub fn open(
         folder: &Path,
         monitor: MetricInfo,
         set: EvaluatedSet,
-        progress: Progress,
-        step: usize,
-        epoch: usize,
+        resumed: Option<(Progress, usize, usize)>,
     ) -> Result<Self> {
-        let open = |name: &str, last: usize| {
+        let last = resumed.as_ref().map(|(_, step, epoch)| (*step, *epoch));
+        let open = |name: &str, last: Option<usize>| {
             let path = folder.join(name);
-            reopen(&path, last).with_context(|| format!("cannot append to {}", path.display()))
+            reopen(&path, last).with_context(|| format!("cannot write {}", path.display()))
         };
-        let tables = [open("steps.csv", step)?, open("epochs.csv", epoch)?, open("ranks.csv", epoch)?];
-        Self::new(tables, folder, monitor, set, progress)
-    }
-
-    fn new(
-        [steps, _, ranks]: [csv::Writer<File>; 3],
-        folder: &Path,
-        monitor: MetricInfo,
-        set: EvaluatedSet,
-        progress: Progress,
-    ) -> Result<Self> {
+        let (step, epoch) = last.unzip();
+        let (steps, ranks) = (open("steps.csv", step)?, open("ranks.csv", epoch)?);
+        open("epochs.csv", epoch)?;
         let path = folder.join("epochs.csv");
         let epochs = EpochTable::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let tables = Tables { steps, epochs, ranks, failure: None };
+        let progress = resumed.map(|(progress, ..)| progress).unwrap_or_default();
         Ok(RunLog { monitor, set, state: Mutex::new((tables, progress)) })
     }
 
@@ -173,9 +152,10 @@ impl RunLog {
 }
 
 /// Opens the table at `path` for appending, without the rows whose first column is above `last` and without an
-/// incomplete last row.
-fn reopen(path: &Path, last: usize) -> Result<csv::Writer<File>> {
+/// incomplete last row. Without `last`, the table is new.
+fn reopen(path: &Path, last: Option<usize>) -> Result<csv::Writer<File>> {
     let text = match std::fs::read_to_string(path) {
+        _ if last.is_none() => String::new(),
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error.into()),
@@ -183,7 +163,7 @@ fn reopen(path: &Path, last: usize) -> Result<csv::Writer<File>> {
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let header = lines.next().unwrap_or_default();
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse::<usize>().ok());
-    let kept: String = lines.filter(|line| number(line).is_some_and(|number| number <= last)).collect();
+    let kept: String = lines.filter(|line| number(line).is_some_and(|number| Some(number) <= last)).collect();
     atomic_file::write(path, format!("{header}{kept}").as_bytes())?;
     let file = File::options().append(true).open(path)?;
     Ok(csv::WriterBuilder::new().has_headers(header.is_empty()).from_writer(file))
@@ -265,13 +245,13 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("steps.csv");
         std::fs::write(&path, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.2\n12,0.")?;
-        let mut table = reopen(&path, 10)?;
+        let mut table = reopen(&path, Some(10))?;
         table.write_record(["11", "0.25"])?;
         table.flush()?;
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        reopen(&path, 0)?.serialize(StepRow::default())?;
+        reopen(&path, Some(0))?.serialize(StepRow::default())?;
         assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
         Ok(())
     }
@@ -291,7 +271,7 @@ mod tests {
     #[test]
     fn a_finite_value_is_better_than_nan() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let log = RunLog::create(folder.path(), MetricInfo::loss(), EvaluatedSet::Test)?;
+        let log = RunLog::open(folder.path(), MetricInfo::loss(), EvaluatedSet::Test, None)?;
         let best_of = |epoch, loss| {
             log.epoch_done(&report(epoch, loss, vec![]));
             log.progress().map(|progress| progress.best.map(|best| (best.epoch, best.ago)))
@@ -312,7 +292,7 @@ mod tests {
     #[test]
     fn the_table_of_epochs_gets_columns_for_callbacks() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let log = RunLog::create(folder.path(), MetricInfo::loss(), EvaluatedSet::Test)?;
+        let log = RunLog::open(folder.path(), MetricInfo::loss(), EvaluatedSet::Test, None)?;
         let table = || std::fs::read_to_string(folder.path().join("epochs.csv"));
         log.epoch_done(&report(1, 0.5, vec![]));
         assert_eq!(table()?, "epoch,train_loss,test_loss,valid_loss,seconds\n1,0,0.5,,0\n");
@@ -324,7 +304,7 @@ mod tests {
         assert_eq!(log.progress()?.callbacks, serde_json::from_str(r#"{"seconds": 3.0, "plot": "a.png"}"#)?);
         // A run resumed after epoch 1 has its row.
         let (metric, set) = (MetricInfo::loss(), EvaluatedSet::Test);
-        let log = RunLog::resume(folder.path(), metric, set, Progress::default(), 1, 1)?;
+        let log = RunLog::open(folder.path(), metric, set, Some((Progress::default(), 1, 1)))?;
         log.epoch_done(&report(2, 0.25, logged()));
         assert_eq!(table()?, grown);
         Ok(())

@@ -4,7 +4,6 @@ pub mod checkpoint;
 pub mod confusion;
 mod epoch_table;
 mod evaluation;
-mod export;
 mod folder;
 mod log;
 mod metric_logger;
@@ -22,7 +21,7 @@ pub(crate) mod tracking;
 pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};
-pub use export::ExportArgs;
 pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
 pub use metric_logger::{MetricsLogger, ScalarSink};
 pub(crate) use output::Output;
+pub use weights::ExportArgs;

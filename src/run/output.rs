@@ -3,7 +3,7 @@
 use super::{
     EvaluatedSet, Evaluation,
     checkpoint::{CheckpointStore, CheckpointWriter, Identity, ResumePoint},
-    folder::{RunFolder, Summary},
+    folder::{CONFIG, RunFolder, Summary},
     log::RunLog,
     report,
     tensorboard::EventLog,
@@ -56,17 +56,16 @@ impl Output {
         let (monitor, set) =
             (args.checkpoints.monitored(&config.metrics)?, EvaluatedSet::from_config(config));
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
-        let log = Arc::new(match checkpoint {
-            Some(checkpoint) => {
-                let (manifest, position) = (&checkpoint.manifest, &checkpoint.manifest.position);
-                CheckpointStore::of(folder.path()).set_aside_after(position.step)?;
-                // An epoch that --max-steps has cut short was evaluated. If it is resumed, its row is written later.
-                let cut = position.evaluated && args.max_steps.is_some_and(|max| position.step >= max);
-                let epoch = if cut { position.epoch } else { position.epoch - 1 };
-                RunLog::resume(folder.path(), monitor, set, manifest.progress.clone(), position.step, epoch)?
-            }
-            None => RunLog::create(folder.path(), monitor, set)?,
-        });
+        let mut resumed = None;
+        if let Some(checkpoint) = checkpoint {
+            let (manifest, position) = (&checkpoint.manifest, &checkpoint.manifest.position);
+            CheckpointStore::of(folder.path()).set_aside_after(position.step)?;
+            // An epoch that --max-steps has cut short was evaluated. If it is resumed, its row is written later.
+            let cut = position.evaluated && args.max_steps.is_some_and(|max| position.step >= max);
+            let epoch = if cut { position.epoch } else { position.epoch - 1 };
+            resumed = Some((manifest.progress.clone(), position.step, epoch));
+        }
+        let log = Arc::new(RunLog::open(folder.path(), monitor, set, resumed)?);
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
         let checkpoints = CheckpointWriter::new(
@@ -80,7 +79,7 @@ impl Output {
         );
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
-        folder.write_config(config)?;
+        folder.write_json(CONFIG, config)?;
         let tracker = tracking::start(args, config, &folder, found.is_some(), console)?;
         Ok(Self { folder, log, events, tracker, checkpoints: Arc::new(checkpoints), began, is_new })
     }
@@ -136,7 +135,7 @@ impl Output {
         let summary = self.summary(config, transport)?;
         self.events.flush()?;
         self.folder.write_model(model)?;
-        self.folder.write_summary(&summary)?;
+        self.folder.write_json("summary.json", &summary)?;
         // The loss of a model with other metrics is in the line of the last epoch.
         let others = config.metrics.len().min(2).saturating_sub(1);
         for metric in &config.metrics[others..] {

@@ -25,13 +25,14 @@ pub struct StepRow {
 ///
 /// The columns are `epoch`, `train_loss`, each of the model's metrics as `test_METRIC` and `valid_METRIC`, one of which
 /// is empty, `seconds`, and the values of callbacks by their names.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct EpochRow(pub BTreeMap<String, f64>);
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct EpochRow(pub BTreeMap<String, Option<f64>>);
 
 impl EpochRow {
     /// Value in a column; `None` if the cell is empty.
     pub fn get(&self, column: &str) -> Option<f64> {
-        self.0.get(column).copied()
+        self.0.get(column).copied().flatten()
     }
 
     /// Value of a metric in the evaluation of the epoch.

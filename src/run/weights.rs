@@ -1,6 +1,9 @@
 //! Model weights in files: Burn records, PyTorch `.pt`, and safetensors with PyTorch's key names and layouts.
 
-use crate::{context::Context, process::atomic_file};
+use crate::{
+    context::Context,
+    process::{atomic_file, console::print_line},
+};
 use anyhow::{Context as _, Result, anyhow, bail};
 use burn::module::{ModuleMapper, Param};
 use burn::store::{
@@ -8,9 +11,11 @@ use burn::store::{
     PyTorchToBurnAdapter, PytorchStore, SafetensorsStore, pytorch_reader::PytorchReader,
 };
 use burn::tensor::{DType, FloatDType, Tensor};
+use clap::Args;
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 /// A module with weights loaded from a file.
@@ -146,6 +151,34 @@ pub fn check_export(path: &Path) -> Result<()> {
         fs::create_dir_all(folder).with_context(failed)?;
     }
     File::create_new(path).and_then(|_| fs::remove_file(path)).with_context(failed)
+}
+
+/// Arguments of the command `export`.
+#[derive(Args, Clone, Debug)]
+pub struct ExportArgs {
+    /// Run folder, checkpoint or weights file
+    #[arg(value_name = "RUN|FILE")]
+    from: PathBuf,
+    /// Output file, ending in .safetensors
+    #[arg(value_name = "OUT")]
+    to: PathBuf,
+    /// Prefix keys with `module.`, as PyTorch's wrappers do
+    #[arg(long)]
+    module_prefix: bool,
+}
+
+impl ExportArgs {
+    /// Exports the network that `open` reads with PyTorch's key names and layouts, and prints the file.
+    ///
+    /// # Errors
+    /// If the network cannot be read, or the output file exists or cannot be written.
+    pub fn run<M: ModuleSnapshot>(&self, open: impl FnOnce(&Path) -> Result<M>) -> Result<ExitCode> {
+        let model = open(&self.from)?;
+        export(&model, &self.to, if self.module_prefix { "module." } else { "" })?;
+        let (to, tensors) = (self.to.display(), model.collect(None, None, false).len());
+        print_line(&format!("{to}: {tensors} tensors, {} parameters", model.num_params()));
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Returns the key of the state dict in a PyTorch checkpoint, if it is nested.

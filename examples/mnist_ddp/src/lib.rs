@@ -1,7 +1,6 @@
 //! The MNIST example: pytorch/examples' network, MNIST or a subset of it, augmentation, recipes, and prediction of
 //! handwritten digits.
 
-pub mod args;
 pub mod augment;
 pub mod batch;
 pub mod data;

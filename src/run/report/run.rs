@@ -72,15 +72,17 @@ impl Run {
         let last = steps.last().map_or(0, |row| row.step);
         let mut config: Map<String, Value> = json(&path.join("config.json"))?.unwrap_or_default();
         config.remove("flags");
+        let confusion: Vec<Vec<u64>> = table(&path.join("confusion_matrix.csv"))?;
         let metrics = config.remove("metrics").and_then(|metrics| serde_json::from_value(metrics).ok());
         Ok(Self {
             path: path.into(),
             config,
-            epochs: epochs(&path.join("epochs.csv"))?,
+            epochs: table(&path.join("epochs.csv"))?,
             // Those of a classifier, for a run of an older version.
             metrics: metrics.unwrap_or_else(Classification::metrics),
             ranks: table(&path.join("ranks.csv"))?,
-            confusion: confusion(&path.join("confusion_matrix.csv"))?,
+            // The first column is the label.
+            confusion: confusion.into_iter().map(|row| row[1..].to_vec()).collect(),
             worst: table(&path.join("misclassified.csv"))?,
             picture: bytes(&path.join("misclassified.png"))?,
             end: end.filter(|end| end.steps == last),
@@ -122,7 +124,7 @@ impl Run {
         let columns = self.epochs.iter().flat_map(|row| &row.0).filter(|(column, _)| {
             !["epoch", "train_loss", "seconds"].contains(&column.as_str()) && !is_metric(column)
         });
-        let of_epochs = columns.map(|(column, value)| (column.clone(), number(*value)));
+        let of_epochs = columns.filter_map(|(column, value)| Some((column.clone(), number((*value)?))));
         let end = self.end.iter().flat_map(|end| &end.callbacks);
         let text = |value: &Value| value.as_f64().map_or_else(|| show(value), number);
         of_epochs.chain(end.map(|(name, value)| (name.clone(), text(value)))).collect()
@@ -174,10 +176,10 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     value.map(Some).map_err(|error| damaged(path, error.line(), &error.to_string()))
 }
 
-/// Reads header and rows of a table; empty if the file does not exist.
+/// Reads the rows of a table; empty if the file does not exist.
 ///
 /// A last line without a line end is ignored: it is being written or was truncated by a crash.
-fn records(path: &Path) -> Result<(csv::ByteRecord, Vec<csv::ByteRecord>)> {
+fn table<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
     let bytes = bytes(path)?.unwrap_or_default();
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let mut reader = csv::Reader::from_reader(&bytes[..whole]);
@@ -186,38 +188,11 @@ fn records(path: &Path) -> Result<(csv::ByteRecord, Vec<csv::ByteRecord>)> {
         damaged(path, line, "the number of columns differs from the first line, or it is not text")
     };
     let header = reader.byte_headers().map_err(failed)?.clone();
-    Ok((header, reader.byte_records().collect::<csv::Result<_>>().map_err(failed)?))
-}
-
-fn table<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
-    let (header, rows) = records(path)?;
-    let read = |row: &csv::ByteRecord| {
-        row.deserialize(Some(&header)).map_err(|error| misread(path, &header, row, &error))
+    let read = |row: csv::Result<csv::ByteRecord>| {
+        let row = row.map_err(failed)?;
+        row.deserialize(Some(&header)).map_err(|error| misread(path, &header, &row, &error))
     };
-    rows.iter().map(read).collect()
-}
-
-fn epochs(path: &Path) -> Result<Vec<EpochRow>> {
-    let (header, rows) = records(path)?;
-    let columns: Vec<_> = header.iter().map(|column| String::from_utf8_lossy(column).into_owned()).collect();
-    let read = |row: &csv::ByteRecord| -> Result<EpochRow> {
-        let cells = row.deserialize::<Vec<Option<f64>>>(None);
-        let cells = cells.map_err(|error| misread(path, &header, row, &error))?;
-        Ok(EpochRow(
-            columns.iter().cloned().zip(cells).filter_map(|(name, cell)| Some((name, cell?))).collect(),
-        ))
-    };
-    rows.iter().map(read).collect()
-}
-
-fn confusion(path: &Path) -> Result<Vec<Vec<u64>>> {
-    let (header, rows) = records(path)?;
-    let read = |row: &csv::ByteRecord| -> Result<Vec<u64>> {
-        let counts = row.deserialize::<Vec<u64>>(None);
-        let counts = counts.map_err(|error| misread(path, &header, row, &error))?;
-        Ok(counts.into_iter().skip(1).collect())
-    };
-    rows.iter().map(read).collect()
+    reader.byte_records().map(read).collect()
 }
 
 /// Error of a row that cannot be deserialised, naming cell and column.

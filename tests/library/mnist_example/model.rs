@@ -6,8 +6,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Int, Tensor, activation::relu};
 use clap::{Parser, ValueEnum};
 use mnist::{
-    args::{MnistArgs, Recipe},
     model::{NetConfig, Network, sgd},
+    train::{MnistArgs, Recipe},
 };
 
 #[test]
@@ -101,6 +101,6 @@ fn every_recipe_consists_of_valid_flags() {
     for recipe in Recipe::value_variants() {
         let line = ["program"].into_iter().chain(recipe.flags());
         let flags = Flags::try_parse_from(line).unwrap_or_else(|error| panic!("{recipe:?}: {error}"));
-        assert!(flags.train.nesterov);
+        assert!(flags.train.sgd.nesterov);
     }
 }

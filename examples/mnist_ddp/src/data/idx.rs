@@ -1,23 +1,22 @@
 //! Reader of IDX files, the format of MNIST.
 //!
 //! An IDX file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
-//! dimension as a big-endian `u32`, then the elements. All values are validated before use, and no header causes an
-//! allocation beyond the file's content. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
+//! dimension as a big-endian `u32`, then the elements. All values are validated before use. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
 //! digits".
 
 use super::{CLASSES, Images, PIXELS, SIDE};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use burn_ddp::data::download::decompressed;
 use std::{
     fs::File,
-    io::{self, BufRead, BufReader, ErrorKind, Read},
+    io::{BufRead, BufReader, ErrorKind, Read},
     path::Path,
 };
 
 /// Maximum number of images; the largest known drop-in, MNIST8M, has 8,100,000.
 const MOST_ITEMS: u32 = 10_000_000;
-/// Maximum number of bytes reserved from a header; further memory grows with the bytes read.
-const RESERVE: u64 = 64 << 20;
+/// Maximum number of bytes read from a file.
+const MOST_BYTES: u64 = MOST_ITEMS as u64 * PIXELS as u64 + (1 << 30);
 
 /// Reads a file of images and the file of their labels, each plain or gzipped.
 ///
@@ -36,8 +35,8 @@ pub fn read(images: &Path, labels: &Path) -> Result<Images> {
 /// # Errors
 /// As for [`read`].
 pub fn decode<R: BufRead>((images, pixels): (&Path, R), (labels, classes): (&Path, R)) -> Result<Images> {
-    let pixels = Idx::new(images, pixels)?.items("images", "pixel data", &[SIDE as u32; 2])?;
-    let classes = Idx::new(labels, classes)?.items("labels", "label data", &[])?;
+    let pixels = items(images, pixels, "images", "pixel data", &[SIDE as u32; 2])?;
+    let classes = items(labels, classes, "labels", "label data", &[])?;
     if pixels.len() != classes.len() * PIXELS {
         let (count, labelled) = (pixels.len() / PIXELS, classes.len());
         bail!("{} holds {count} images, but {} holds {labelled} labels", images.display(), labels.display());
@@ -48,79 +47,49 @@ pub fn decode<R: BufRead>((images, pixels): (&Path, R), (labels, classes): (&Pat
     Ok(Images::new(pixels, classes))
 }
 
-/// An IDX file being read.
-struct Idx<'a> {
-    path: &'a Path,
-    reader: Box<dyn Read + 'a>,
-    /// Uncompressed bytes read so far.
-    offset: u64,
-}
-
-impl<'a> Idx<'a> {
-    fn new(path: &'a Path, reader: impl BufRead + 'a) -> Result<Self> {
-        let reader = decompressed(reader).with_context(|| format!("cannot read {}", path.display()))?;
-        Ok(Idx { path, reader, offset: 0 })
-    }
-
-    /// Reads the header, which must state items of this size, and the items, after which the file must end.
-    fn items(mut self, kind: &str, field: &str, size: &[u32]) -> Result<Vec<u8>> {
-        let path = self.path.display();
-        let (found, expected) = (self.words("magic number", 1)?[0], 0x0801 + size.len() as u32);
-        if found != expected {
-            bail!(
-                "{path}: magic number is {found:#010x}, expected {expected:#010x} ({kind}); check that it is the right file"
-            );
-        }
-        let dimensions = self.words("dimensions", 1 + size.len())?;
-        let count = dimensions[0];
-        if !(1..=MOST_ITEMS).contains(&count) {
-            bail!("{path}: number of items is {count}, expected 1 to {MOST_ITEMS}");
-        }
-        if let ([rows, columns], true) = (&dimensions[1..], dimensions[1..] != *size) {
-            bail!("{path}: images are {rows}x{columns} pixels, expected {SIDE}x{SIDE}");
-        }
-        let bytes =
-            self.bytes(field, u64::from(count) * size.iter().map(|side| u64::from(*side)).product::<u64>())?;
-        // Reading to the end also verifies gzip's checksum.
-        let rest = io::copy(&mut self.reader.by_ref().take(1 << 30), &mut io::sink());
-        match rest.map_err(|error| self.failed(&error))? {
-            0 => Ok(bytes),
-            rest => bail!(
-                "{path}: {} bytes, but its header states {}: trailing bytes or a wrong count",
-                self.offset + rest,
-                self.offset
-            ),
-        }
-    }
-
-    fn words(&mut self, field: &str, count: usize) -> Result<Vec<u32>> {
-        let bytes = self.bytes(field, 4 * count as u64)?;
-        Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word)).collect())
-    }
-
-    fn bytes(&mut self, field: &str, expected: u64) -> Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(expected.min(RESERVE) as usize);
-        let result = self.reader.by_ref().take(expected).read_to_end(&mut bytes);
-        let found = bytes.len() as u64;
-        self.offset += found;
-        result.map_err(|error| self.failed(&error))?;
-        if found != expected {
-            bail!(
-                "{}: truncated: {field} has {found} bytes, expected {expected}; fetch the file again",
-                self.path.display()
-            );
-        }
-        Ok(bytes)
-    }
-
-    fn failed(&self, error: &io::Error) -> anyhow::Error {
-        let (path, offset) = (self.path.display(), self.offset);
+/// Reads the items of a file, whose header must state items of this size and after which it must end.
+fn items(path: &Path, reader: impl BufRead, kind: &str, field: &str, size: &[u32]) -> Result<Vec<u8>> {
+    let (path, mut bytes) = (path.display(), Vec::new());
+    // Reading to the end also verifies gzip's checksum.
+    let read = decompressed(reader).and_then(|reader| reader.take(MOST_BYTES).read_to_end(&mut bytes));
+    if let Err(error) = read {
         // Plain files have no such errors.
         match error.kind() {
-            ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => anyhow!(
-                "{path}: gzip data damaged after {offset} decompressed bytes: {error}; fetch the file again"
+            ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => bail!(
+                "{path}: gzip data damaged after {} decompressed bytes: {error}; fetch the file again",
+                bytes.len()
             ),
-            _ => anyhow!("cannot read {path}: {error}"),
+            _ => bail!("cannot read {path}: {error}"),
         }
     }
+    let part = |field: &str, from: usize, length: usize| {
+        let found = bytes.len().saturating_sub(from);
+        bytes.get(from..from + length).with_context(|| {
+            format!("{path}: truncated: {field} has {found} bytes, expected {length}; fetch the file again")
+        })
+    };
+    let words = |field: &str, from: usize, count: usize| -> Result<Vec<u32>> {
+        let (words, _) = part(field, from, 4 * count)?.as_chunks::<4>();
+        Ok(words.iter().map(|word| u32::from_be_bytes(*word)).collect())
+    };
+    let (found, expected) = (words("magic number", 0, 1)?[0], 0x0801 + size.len() as u32);
+    if found != expected {
+        bail!(
+            "{path}: magic number is {found:#010x}, expected {expected:#010x} ({kind}); check that it is the right file"
+        );
+    }
+    let dimensions = words("dimensions", 4, 1 + size.len())?;
+    let count = dimensions[0];
+    if !(1..=MOST_ITEMS).contains(&count) {
+        bail!("{path}: number of items is {count}, expected 1 to {MOST_ITEMS}");
+    }
+    if let ([rows, columns], true) = (&dimensions[1..], dimensions[1..] != *size) {
+        bail!("{path}: images are {rows}x{columns} pixels, expected {SIDE}x{SIDE}");
+    }
+    let (start, item) = (4 + 4 * dimensions.len(), size.iter().product::<u32>() as usize);
+    let end = start + part(field, start, count as usize * item)?.len();
+    if bytes.len() != end {
+        bail!("{path}: {} bytes, but its header states {end}: trailing bytes or a wrong count", bytes.len());
+    }
+    Ok(bytes.split_off(start))
 }

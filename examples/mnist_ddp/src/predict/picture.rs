@@ -1,7 +1,7 @@
 //! Image files as planes of luminance and opacity.
 
 use anyhow::{Context, Result};
-use burn_ddp::data::{Decoded, Orientation};
+use burn_ddp::data::{self, luma};
 use std::{fs, path::Path};
 
 /// Maximum side; larger images are reduced.
@@ -27,21 +27,19 @@ impl Picture {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let Decoded { width, height, colours, has_alpha, pixels, orientation } = Decoded::of(bytes)?;
-        let bytes = colours + usize::from(has_alpha);
+        let file = data::Picture::from_file(bytes)?;
         let shade = |pixel: &[u8]| match pixel {
-            // Luma of ITU-R BT.601.
-            [r, g, b, ..] => (0.299 * f32::from(*r) + 0.587 * f32::from(*g) + 0.114 * f32::from(*b)) / 255.0,
+            [r, g, b, ..] => luma(*r, *g, *b) / 255.0,
             [grey, ..] => f32::from(*grey) / 255.0,
             [] => 0.0,
         };
         let opacity = |pixel: &[u8]| match pixel {
-            [.., alpha] if has_alpha => f32::from(*alpha) / 255.0,
+            [.., alpha] if file.has_opacity() => f32::from(*alpha) / 255.0,
             _ => 1.0,
         };
-        let scale = (LARGEST as f32 / width.max(height) as f32).min(1.0);
-        let plane = |values: Vec<f32>| Plane::new(width, values).scaled(scale).upright(orientation);
-        let pixels = || pixels.chunks(bytes);
+        let scale = (LARGEST as f32 / file.width.max(file.height) as f32).min(1.0);
+        let plane = |values: Vec<f32>| Plane::new(file.width, values).scaled(scale);
+        let pixels = || file.pixels.chunks(file.channels);
         Ok(Self { luma: plane(pixels().map(shade).collect()), alpha: plane(pixels().map(opacity).collect()) })
     }
 }
@@ -91,18 +89,6 @@ impl Plane {
     fn transposed(&self) -> Self {
         let columns = (0..self.width).flat_map(|x| self.values[x..].iter().step_by(self.width));
         Self { width: self.height(), values: columns.copied().collect() }
-    }
-
-    /// Makes the plane upright.
-    pub fn upright(self, Orientation { transposed, mirrored, flipped }: Orientation) -> Self {
-        let mut plane = if transposed { self.transposed() } else { self };
-        if mirrored {
-            plane.values.chunks_mut(plane.width).for_each(<[f32]>::reverse);
-        }
-        if flipped {
-            plane.values = plane.values.rchunks(plane.width).flatten().copied().collect();
-        }
-        plane
     }
 
     /// Scales both sides by `scale`; they stay at least 1.
