@@ -18,12 +18,15 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use collective::lr::LrScaling;
+use serde::{Serialize, Serializer};
 use std::{
     io::{IsTerminal, stdout},
     path::PathBuf,
 };
 
 /// Flags shared by all training programs.
+///
+/// Those that determine the result of a run are serialised as part of [`Config`](super::Config).
 ///
 /// Flatten it as the first field of the program's arguments: it records the flags given on the command line. The help
 /// shows the program's own flags first, under "Options".
@@ -45,18 +48,21 @@ use std::{
 /// let args = Args::parse_from(["program", "--epochs", "3", "--hidden", "64"]);
 /// assert_eq!((args.trainer.batch_size, args.hidden), (64, 64));
 /// ```
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Serialize)]
 #[command(about = None, long_about = None)]
 pub struct TrainerArgs {
     // Must be first: the fields after it remove their values from the parsed matches.
     #[command(flatten)]
+    #[serde(skip)]
     pub(crate) explicit: ExplicitFlags,
 
     #[command(flatten)]
+    #[serde(skip)]
     pub context: ContextArgs,
 
     /// Keep the file's order instead of shuffling every epoch
     #[arg(long, hide_short_help = true, help_heading = "Data")]
+    #[serde(rename = "shuffle", serialize_with = "negated")]
     pub no_shuffle: bool,
     /// Fraction of the training set held out for validation; the test set is then evaluated once, at the end
     ///
@@ -69,8 +75,8 @@ pub struct TrainerArgs {
     pub valid_split: f64,
     /// Data loader threads; 0 builds batches between steps
     #[arg(
-        long, default_value_t = 1, value_name = "N", value_parser = loader_threads, hide_short_help = true,
-        help_heading = "Data"
+        long, default_value_t = 1, value_name = "N", value_parser = |text: &str| whole(text, 0..=256),
+        hide_short_help = true, help_heading = "Data"
     )]
     pub workers: usize,
 
@@ -90,6 +96,7 @@ pub struct TrainerArgs {
     pub init_from: Option<PathBuf>,
     /// Ignore parameters of --init-from that do not match, with a warning
     #[arg(long, requires = "init_from", hide_short_help = true, help_heading = "Model")]
+    #[serde(skip)]
     pub no_strict: bool,
 
     /// Number of epochs; 0.5 is half an epoch
@@ -122,58 +129,70 @@ pub struct TrainerArgs {
     )]
     pub max_steps: Option<usize>,
     #[command(flatten)]
+    #[serde(flatten)]
     pub rate: RateArgs,
     #[command(flatten)]
+    #[serde(skip)]
     pub find_lr: FindLrArgs,
     /// Continue when the training loss is NaN or infinite
     #[arg(long, hide_short_help = true, help_heading = "Training")]
     pub allow_nan: bool,
 
     #[command(flatten)]
+    #[serde(flatten)]
     pub gradients: GradientArgs,
 
     // Flags after this struct are the program's own, without a heading.
     #[command(flatten, next_help_heading = None)]
+    #[serde(flatten)]
     pub checkpoints: CheckpointArgs,
 
     /// Run folder [default: runs/DATE-TIME]
     #[arg(long, value_name = "DIR", help_heading = "Output")]
+    #[serde(skip)]
     pub run_dir: Option<PathBuf>,
     /// Write the trained weights to a new .safetensors file, with PyTorch's key names and layouts
     #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Output")]
+    #[serde(skip)]
     pub export: Option<PathBuf>,
     /// Write TensorBoard histograms of parameters and gradients every N steps
     #[arg(
         long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
         value_parser = positive, hide_short_help = true, help_heading = "Output"
     )]
+    #[serde(skip)]
     pub histograms: Option<usize>,
     /// Log the run to the MLflow tracking server at this address
     ///
     /// Credentials are read from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.
     #[arg(long, value_name = "URI", hide_short_help = true, help_heading = "Output")]
+    #[serde(skip)]
     pub mlflow: Option<String>,
     /// MLflow experiment [default: the program's name]
     #[arg(long, value_name = "NAME", requires = "mlflow", hide_short_help = true, help_heading = "Output")]
+    #[serde(skip)]
     pub mlflow_experiment: Option<String>,
     /// Progress display: auto is bar on a terminal and plain elsewhere; tui is a dashboard
     #[arg(
         long, value_enum, default_value_t = ProgressArg::Auto, hide_short_help = true, help_heading = "Output"
     )]
+    #[serde(skip)]
     pub progress: ProgressArg,
     /// Read flags from a TOML file, a config.json or a run folder
     ///
     /// Flags of the command line override those of the file.
     #[arg(long, value_name = "FILE|RUN", help_heading = "Configuration")]
+    #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Print the resolved configuration as JSON and exit
     #[arg(long, hide_short_help = true, help_heading = "Configuration")]
+    #[serde(skip)]
     pub print_config: bool,
 }
 
-/// Parses a number of data loader threads.
-fn loader_threads(text: &str) -> Result<usize, String> {
-    whole(text, 0..=256)
+/// Serialises `--no-shuffle` as `shuffle`.
+fn negated<S: Serializer>(flag: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(!flag)
 }
 
 /// Parser of `--scale-lr`.

@@ -73,15 +73,10 @@ impl Compression {
             Compression::PowerSgd(rank) => PowerSgd::new(rank).ok().map(|hook| Arc::new(hook) as _),
         }
     }
-}
 
-impl Compression {
     /// Whether the hook keeps error-feedback state between steps.
     pub fn has_memory(self) -> bool {
-        match self {
-            Compression::None | Compression::Half(_) => false,
-            Compression::TopK(_) | Compression::PowerSgd(_) => true,
-        }
+        matches!(self, Compression::TopK(_) | Compression::PowerSgd(_))
     }
 }
 

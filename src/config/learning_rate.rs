@@ -115,13 +115,8 @@ pub struct FindLrArgs {
     )]
     pub find_lr: Option<LrRange>,
     /// Maximum number of optimizer steps of --find-lr
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = steps, hide_short_help = true)]
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = |text: &str| whole(text, 10..=1_000_000), hide_short_help = true)]
     pub find_lr_steps: usize,
-}
-
-/// Parses a number of steps of a range test.
-fn steps(text: &str) -> Result<usize, String> {
-    whole(text, 10..=1_000_000)
 }
 
 /// Value of `--find-lr`: the first and the last value of `--lr` of a range test.

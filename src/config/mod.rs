@@ -17,15 +17,12 @@ use crate::{
 use anyhow::Result;
 use collective::{
     StepOptions,
-    lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
+    lr::{LrSchedule, ScheduledLr, WarmupLr},
     metric::MetricInfo,
     strategy::Position,
 };
-use gradients::GradientArgs;
-use learning_rate::{Epochs, RateArgs};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::path::PathBuf;
 
 /// Settings that may differ between ranks: devices, threads, and those that only rank 0 uses.
 const RANK_LOCAL: [&str; 9] =
@@ -39,36 +36,12 @@ pub struct Config {
     pub device: LocalDevice,
     pub replicas: Option<Replicas>,
     pub threads: usize,
-    #[serde(flatten)]
-    pub dataset: Option<DatasetName>,
-    pub train_samples: usize,
-    /// 0 without `--valid-split`.
-    pub valid_samples: usize,
-    pub test_samples: usize,
-    pub valid_split: f64,
-    pub shuffle: bool,
-    pub workers: usize,
-    pub sync_bn: bool,
-    pub init_from: Option<PathBuf>,
-    pub epochs: Epochs,
-    pub batch_size: usize,
-    pub lr: f64,
-    pub scale_lr: LrScaling,
+    /// Factor of `--lr` for this world size.
     pub lr_factor: f64,
     #[serde(flatten)]
-    pub rate: RateArgs,
-    pub allow_nan: bool,
+    pub args: TrainerArgs,
     #[serde(flatten)]
-    pub gradients: GradientArgs,
-    #[serde(flatten)]
-    pub checkpoints: CheckpointArgs,
-    pub seed: u64,
-    pub max_steps: Option<usize>,
-    /// Metrics of the model.
-    pub metrics: Vec<MetricInfo>,
-    /// Settings that the program adds.
-    #[serde(flatten)]
-    pub own: Map<String, Value>,
+    pub program: ProgramSettings,
     pub version: &'static str,
     /// Flags that reproduce the run, for `--config`.
     pub flags: Map<String, Value>,
@@ -115,59 +88,42 @@ pub struct DatasetName {
     pub source: String,
 }
 
-/// Inputs of a configuration besides flags and machine.
-#[derive(Clone, Debug, Default)]
-pub struct Resolved {
+/// Settings of a run besides flags and machine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProgramSettings {
+    #[serde(flatten)]
     pub dataset: Option<DatasetName>,
     pub train_samples: usize,
+    /// 0 without `--valid-split`.
     pub valid_samples: usize,
     pub test_samples: usize,
     /// Metrics of the model.
     pub metrics: Vec<MetricInfo>,
     /// Settings that the program adds, by their names in `config.json`.
+    #[serde(flatten)]
     pub own: Map<String, Value>,
     /// Resolved values of the program's flags.
-    pub decided: Map<String, Value>,
+    #[serde(skip)]
+    pub resolved_flags: Map<String, Value>,
 }
 
 impl Config {
     /// Resolves the configuration of a run of `context`.
-    pub fn resolve(args: &TrainerArgs, context: &Context, resolved: Resolved) -> Self {
-        let Resolved { dataset, train_samples, valid_samples, test_samples, metrics, own, decided } =
-            resolved;
+    pub fn resolve(args: &TrainerArgs, context: &Context, program: ProgramSettings) -> Self {
         let (role, threads) = (context.role(), context.threads());
         let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
         let mut flags = args.explicit.0.clone();
         flags.extend(pinned(mode, world_size, device, role.replicas.as_ref(), threads));
-        flags.extend(decided);
+        flags.extend(program.resolved_flags.clone());
         Self {
             mode,
             world_size,
             device,
             replicas: role.replicas.clone(),
             threads,
-            dataset,
-            train_samples,
-            valid_samples,
-            test_samples,
-            valid_split: args.valid_split,
-            shuffle: !args.no_shuffle,
-            workers: args.workers,
-            sync_bn: args.sync_bn,
-            init_from: args.init_from.clone(),
-            epochs: args.epochs,
-            batch_size: args.batch_size,
-            lr: args.lr,
-            scale_lr: args.scale_lr,
             lr_factor: args.scale_lr.factor(world_size),
-            rate: args.rate,
-            allow_nan: args.allow_nan,
-            gradients: args.gradients.clone(),
-            checkpoints: args.checkpoints.clone(),
-            seed: args.seed,
-            max_steps: args.max_steps,
-            metrics,
-            own,
+            args: args.clone(),
+            program,
             version: env!("CARGO_PKG_VERSION"),
             flags,
         }
@@ -189,20 +145,20 @@ impl Config {
 
     /// Options of a training step.
     pub fn step_options(&self) -> StepOptions {
-        let gradients = &self.gradients;
+        let gradients = &self.args.gradients;
         StepOptions {
             reducer: gradients.reducer(),
             grad_accum_steps: gradients.grad_accum_steps,
             clip_grad_norm: gradients.clip_grad_norm,
-            sync_batch_norm: self.sync_bn,
-            seed: Some(self.seed),
-            allow_non_finite: self.allow_nan,
+            sync_batch_norm: self.args.sync_bn,
+            seed: Some(self.args.seed),
+            allow_non_finite: self.args.allow_nan,
         }
     }
 
     /// Number of optimizer steps in an epoch of `batches` batches per rank.
     fn epoch_steps(&self, batches: usize) -> usize {
-        batches.div_ceil(self.gradients.grad_accum_steps)
+        batches.div_ceil(self.args.gradients.grad_accum_steps)
     }
 
     /// Returns the last optimizer step if training ends within an epoch.
@@ -212,8 +168,8 @@ impl Config {
         let epoch = self.epoch_steps(batches);
         // Computed from the epoch, because a previous world size would give another step count.
         let done = position.epoch * epoch - self.epoch_steps(left);
-        let end = || position.step + self.epochs.steps(epoch).saturating_sub(done);
-        let ends = [self.max_steps, self.epochs.is_fraction().then(end)];
+        let end = || position.step + self.args.epochs.steps(epoch).saturating_sub(done);
+        let ends = [self.args.max_steps, self.args.epochs.is_fraction().then(end)];
         ends.into_iter().flatten().min()
     }
 
@@ -222,10 +178,10 @@ impl Config {
     /// If the rate grows with the world size, it starts from the unscaled rate, as in Goyal et al. 2017.
     /// Otherwise, or with an explicit start factor, it is PyTorch's `LinearLR`.
     pub fn warmup(&self, steps: usize) -> WarmupLr {
-        let target = self.lr * self.lr_factor;
-        match self.rate.warmup_start_factor {
+        let target = self.args.lr * self.lr_factor;
+        match self.args.rate.warmup_start_factor {
             Some(factor) => WarmupLr::linear(factor, target, steps),
-            None if self.lr_factor > 1.0 => WarmupLr::new(self.lr, target, steps),
+            None if self.lr_factor > 1.0 => WarmupLr::new(self.args.lr, target, steps),
             None => WarmupLr::linear(WarmupLr::START_FACTOR, target, steps),
         }
     }
@@ -233,16 +189,16 @@ impl Config {
     /// Returns the warm-up and the number of training steps if training ends during warm-up.
     pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
         let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
-        let steps = self.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        let steps = self.args.max_steps.map_or(total_steps, |max| max.min(total_steps));
         (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
     }
 
     /// Returns the learning-rate schedule for epochs of `batches` batches per rank.
     pub fn schedule(&self, batches: usize) -> ScheduledLr {
-        let (curve, epoch) = (self.rate.lr_schedule, self.epoch_steps(batches));
-        let warmup = self.warmup((self.rate.warmup_epochs * epoch as f64).round() as usize);
-        let whole = self.epochs.steps(epoch);
-        match self.max_steps {
+        let (curve, epoch) = (self.args.rate.lr_schedule, self.epoch_steps(batches));
+        let warmup = self.warmup((self.args.rate.warmup_epochs * epoch as f64).round() as usize);
+        let whole = self.args.epochs.steps(epoch);
+        match self.args.max_steps {
             Some(max) if max < whole && curve != LrSchedule::Constant => {
                 ScheduledLr::new(curve, warmup, max, None)
             }

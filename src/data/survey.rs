@@ -52,7 +52,7 @@ impl Part {
         self
     }
 
-    fn of(data: &ImageFolder, index: usize) -> Self {
+    fn from_picture(data: &ImageFolder, index: usize) -> Self {
         let image = match data.read(index) {
             Ok(image) => image,
             Err(error) => return Self { corrupt: vec![(index, format!("{error:#}"))], ..Self::default() },
@@ -97,7 +97,7 @@ pub fn survey(
 ) -> Result<(Vec<usize>, Channels)> {
     let mine: Vec<usize> = (group.rank()..data.len()).step_by(group.world_size()).collect();
     let part = mine.into_par_iter().map(|index| {
-        let part = Part::of(data, index);
+        let part = Part::from_picture(data, index);
         let is_counted = counted.binary_search(&index).is_ok();
         if is_counted { part } else { Part { corrupt: part.corrupt, ..Part::default() } }
     });

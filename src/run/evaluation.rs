@@ -20,7 +20,7 @@ pub enum EvaluatedSet {
 impl EvaluatedSet {
     /// The set of a run with this configuration.
     pub fn from_config(config: &Config) -> Self {
-        if config.valid_samples > 0 { EvaluatedSet::Valid } else { EvaluatedSet::Test }
+        if config.program.valid_samples > 0 { EvaluatedSet::Valid } else { EvaluatedSet::Test }
     }
 
     /// `test` or `valid`.

@@ -31,20 +31,19 @@ const FRAMES: usize = 28;
 const FRAME: u8 = 96;
 
 /// A test set of square greyscale images, which every rank has completely.
-pub trait GreyImages: Send + 'static {
-    /// Number of images.
-    fn count(&self) -> usize;
+#[derive(Clone, Debug)]
+pub struct GreyImages {
     /// Side of an image in pixels.
-    fn side(&self) -> usize;
-    /// Class of an image.
-    fn label(&self, index: usize) -> usize;
-    /// Pixels of an image, row by row from the top; 0 is black.
-    fn pixels(&self, index: usize) -> &[u8];
+    pub side: usize,
+    /// Pixels of all images, row by row from the top; 0 is black.
+    pub pixels: Arc<[u8]>,
+    /// Class of each image.
+    pub labels: Arc<[u8]>,
 }
 
 /// Callback that writes the misclassified images with the largest loss to a table and a picture.
-pub struct Misclassified<I> {
-    images: I,
+pub struct Misclassified {
+    images: GreyImages,
     world: World,
     /// Number of images that this rank has evaluated.
     seen: usize,
@@ -54,9 +53,9 @@ pub struct Misclassified<I> {
     output: Option<(PathBuf, Arc<EventLog>)>,
 }
 
-impl<I: GreyImages> Misclassified<I> {
+impl Misclassified {
     /// Creates the callback. `images` must be distributed to the ranks in order, as evaluation does.
-    pub fn new(images: I, world: World, files: Option<&RunFiles>) -> Self {
+    pub fn new(images: GreyImages, world: World, files: Option<&RunFiles>) -> Self {
         let output = files.map(|files| (files.folder.clone(), files.events.clone()));
         Self { images, world, seen: 0, worst: Vec::new(), output }
     }
@@ -68,7 +67,7 @@ impl<I: GreyImages> Misclassified<I> {
             let test_image = self.world.rank + self.seen * self.world.size;
             self.seen += 1;
             let label = label as usize;
-            if test_image >= self.images.count() || self.images.label(test_image) != label {
+            if self.images.labels.get(test_image).is_none_or(|own| usize::from(*own) != label) {
                 return Err(format!("the test images are out of order: number {test_image}"));
             }
             self.worst.extend(mistake(test_image, label, logits));
@@ -119,15 +118,15 @@ fn mistake(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
 }
 
 /// Renders the images in rows of [`COLUMNS`], each enlarged and with a frame.
-fn sheet(images: &impl GreyImages, worst: &[Mistake]) -> Picture {
-    let (side, zoom) = (images.side(), LEAST.div_ceil(images.side()));
+fn sheet(images: &GreyImages, worst: &[Mistake]) -> Picture {
+    let (side, zoom) = (images.side, LEAST.div_ceil(images.side));
     let frame = (zoom * side).div_ceil(FRAMES);
     let square = zoom * side + 2 * frame;
     let (width, rows) = (COLUMNS * square, worst.len().div_ceil(COLUMNS));
     let mut pixels = vec![FRAME; width * rows * square];
     for (place, wrong) in worst.iter().enumerate() {
         let corner = (place / COLUMNS * square + frame) * width + place % COLUMNS * square + frame;
-        for (at, pixel) in images.pixels(wrong.test_image).iter().enumerate() {
+        for (at, pixel) in images.pixels[wrong.test_image * side * side..][..side * side].iter().enumerate() {
             for row in 0..zoom {
                 let from = corner + (at / side * zoom + row) * width + at % side * zoom;
                 pixels[from..from + zoom].fill(*pixel);
@@ -137,7 +136,7 @@ fn sheet(images: &impl GreyImages, worst: &[Mistake]) -> Picture {
     Picture { width: width as u32, height: (rows * square) as u32, png: png::grey(width, &pixels) }
 }
 
-impl<I: GreyImages> Distributed for Misclassified<I> {
+impl Distributed for Misclassified {
     type State = Vec<Mistake>;
 
     fn state(&mut self) -> Vec<Mistake> {
@@ -150,7 +149,7 @@ impl<I: GreyImages> Distributed for Misclassified<I> {
     }
 }
 
-impl<M, I: GreyImages> Callback<M> for Misclassified<I>
+impl<M> Callback<M> for Misclassified
 where
     M: LearnerModel,
     M: InferenceStep<Output = Classification>,
@@ -178,21 +177,8 @@ mod tests {
     use super::*;
 
     /// Test images of one shade, all of class 0.
-    struct Blank(usize);
-
-    impl GreyImages for Blank {
-        fn count(&self) -> usize {
-            self.0
-        }
-        fn side(&self) -> usize {
-            28
-        }
-        fn label(&self, _: usize) -> usize {
-            0
-        }
-        fn pixels(&self, _: usize) -> &[u8] {
-            &[200; 28 * 28]
-        }
+    fn blank(count: usize) -> GreyImages {
+        GreyImages { side: 28, pixels: vec![200; count * 28 * 28].into(), labels: vec![0; count].into() }
     }
 
     #[test]
@@ -207,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_worst_mistakes_of_all_ranks_are_kept_in_order() {
-        let mut rank = Misclassified::new(Blank(4), World { rank: 0, size: 2 }, None);
+        let mut rank = Misclassified::new(blank(4), World { rank: 0, size: 2 }, None);
         let at = |test_image: usize, label_probability| Mistake {
             test_image,
             label: 1,
@@ -228,7 +214,7 @@ mod tests {
     #[test]
     fn the_picture_has_a_frame_around_each_image() {
         let worst: Vec<Mistake> = (0..8).filter_map(|n| mistake(n, 1, &[1.0, 0.0])).collect();
-        let sheet = sheet(&Blank(8), &worst);
+        let sheet = sheet(&blank(8), &worst);
         // 84 pixels with a frame of 3.
         assert_eq!((sheet.width, sheet.height), (COLUMNS as u32 * 90, 180));
         assert!(sheet.png.starts_with(b"\x89PNG"));

@@ -10,7 +10,7 @@ use super::{
     tracking::{self, Status, Tracker},
 };
 use crate::{
-    config::{Config, TrainerArgs},
+    config::Config,
     process::{console::Console, stop},
 };
 use anyhow::Result;
@@ -42,7 +42,6 @@ impl Output {
     /// # Errors
     /// If the folder already contains another run or cannot be written to.
     pub fn open(
-        args: &TrainerArgs,
         config: &Config,
         found: Option<&ResumePoint>,
         identity: Identity,
@@ -51,17 +50,17 @@ impl Output {
     ) -> Result<Self> {
         let folder = match found {
             Some(found) => RunFolder::reopen(found.run.clone())?,
-            None => RunFolder::create(args.run_dir.clone())?,
+            None => RunFolder::create(config.args.run_dir.clone())?,
         };
         let (monitor, set) =
-            (args.checkpoints.monitored(&config.metrics)?, EvaluatedSet::from_config(config));
+            (config.args.checkpoints.monitored(&config.program.metrics)?, EvaluatedSet::from_config(config));
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
         let mut resumed = None;
         if let Some(checkpoint) = checkpoint {
             let (manifest, position) = (&checkpoint.manifest, &checkpoint.manifest.position);
-            CheckpointStore::of(folder.path()).set_aside_after(position.step)?;
+            CheckpointStore::in_run(folder.path()).set_aside_after(position.step)?;
             // An epoch that --max-steps has cut short was evaluated. If it is resumed, its row is written later.
-            let cut = position.evaluated && args.max_steps.is_some_and(|max| position.step >= max);
+            let cut = position.evaluated && config.args.max_steps.is_some_and(|max| position.step >= max);
             let epoch = if cut { position.epoch } else { position.epoch - 1 };
             resumed = Some((manifest.progress.clone(), position.step, epoch));
         }
@@ -80,7 +79,7 @@ impl Output {
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
         folder.write_json(CONFIG, config)?;
-        let tracker = tracking::start(args, config, &folder, found.is_some(), console)?;
+        let tracker = tracking::start(config, &folder, found.is_some(), console)?;
         Ok(Self { folder, log, events, tracker, checkpoints: Arc::new(checkpoints), began, is_new })
     }
 
@@ -137,8 +136,8 @@ impl Output {
         self.folder.write_model(model)?;
         self.folder.write_json("summary.json", &summary)?;
         // The loss of a model with other metrics is in the line of the last epoch.
-        let others = config.metrics.len().min(2).saturating_sub(1);
-        for metric in &config.metrics[others..] {
+        let others = config.program.metrics.len().min(2).saturating_sub(1);
+        for metric in &config.program.metrics[others..] {
             let name = format!("test_{}", metric.name);
             let value = summary.metrics.get(&name).copied().flatten().unwrap_or(f64::NAN);
             let text = if metric.percent { metric.text(value) } else { format!("{value:.6}") };
@@ -176,7 +175,7 @@ impl Output {
             mode: config.mode,
             device: config.device,
             transport: transport.into(),
-            dataset: config.dataset.as_ref().map(|dataset| dataset.name.clone()),
+            dataset: config.program.dataset.as_ref().map(|dataset| dataset.name.clone()),
             epochs: progress.epoch,
             steps: progress.step,
             seconds: progress.seconds + self.began.elapsed().as_secs_f64(),

@@ -3,10 +3,7 @@
 #[cfg(feature = "mlflow")]
 use super::mlflow;
 use super::{EvaluatedSet, RunFolder};
-use crate::{
-    config::{Config, TrainerArgs},
-    process::console::Console,
-};
+use crate::{config::Config, process::console::Console};
 use anyhow::Result;
 use collective::strategy::Observer;
 use std::{path::PathBuf, sync::Arc};
@@ -48,13 +45,12 @@ pub fn check(uri: &str) -> Result<()> {
 /// As for [`check`], or if a thread cannot be started.
 #[cfg(feature = "mlflow")]
 pub(super) fn start(
-    args: &TrainerArgs,
     config: &Config,
     folder: &RunFolder,
     is_resumed: bool,
     console: Console,
 ) -> Result<Option<Arc<dyn Tracker>>> {
-    let Some(uri) = &args.mlflow else { return Ok(None) };
+    let Some(uri) = &config.args.mlflow else { return Ok(None) };
     let mut settings = serde_json::to_value(config)?;
     // Flags repeat the settings, and metrics are no settings.
     settings.as_object_mut().map(|settings| ["flags", "metrics"].map(|name| settings.remove(name)));
@@ -64,7 +60,8 @@ pub(super) fn start(
         // A run that failed before its first step may have left it.
         let _ = std::fs::remove_file(path.join(mlflow::RUN_FILE));
     }
-    let info = mlflow::RunInfo::new(args.mlflow_experiment.as_deref(), &name, &settings).in_folder(&path);
+    let info =
+        mlflow::RunInfo::new(config.args.mlflow_experiment.as_deref(), &name, &settings).in_folder(&path);
     let set = EvaluatedSet::from_config(config);
     let run = mlflow::MlflowRun::start(mlflow::Server::new(uri)?, info, set, console)?;
     Ok(Some(Arc::new(run)))
@@ -75,12 +72,6 @@ pub(super) fn start(
 /// # Errors
 /// If a tracker is requested.
 #[cfg(not(feature = "mlflow"))]
-pub(super) fn start(
-    args: &TrainerArgs,
-    _: &Config,
-    _: &RunFolder,
-    _: bool,
-    _: Console,
-) -> Result<Option<Arc<dyn Tracker>>> {
-    args.mlflow.as_deref().map_or(Ok(()), check).map(|()| None)
+pub(super) fn start(config: &Config, _: &RunFolder, _: bool, _: Console) -> Result<Option<Arc<dyn Tracker>>> {
+    config.args.mlflow.as_deref().map_or(Ok(()), check).map(|()| None)
 }

@@ -9,7 +9,7 @@ use super::{
     strategy::{Parallel, Setup},
 };
 use crate::{
-    config::{Config, TrainerArgs, learning_rate::LrRange},
+    config::{Config, learning_rate::LrRange},
     context::Context,
     process::{atomic_file, console::Console, stop},
     run::{
@@ -35,9 +35,9 @@ use std::{
 const OVER: u8 = u8::MAX;
 
 /// The learning rates of a test. `range` are values of `--lr`.
-pub(super) fn schedule(range: LrRange, args: &TrainerArgs, config: &Config) -> RangeTestLr {
+pub(super) fn schedule(range: LrRange, config: &Config) -> RangeTestLr {
     let factor = config.lr_factor;
-    RangeTestLr::new(range.min * factor, range.max * factor, args.find_lr.find_lr_steps)
+    RangeTestLr::new(range.min * factor, range.max * factor, config.args.find_lr.find_lr_steps)
 }
 
 /// Runs the test, and writes and prints its result on rank 0.
@@ -46,7 +46,6 @@ pub(super) fn schedule(range: LrRange, args: &TrainerArgs, config: &Config) -> R
 /// If the run folder contains a run, a file cannot be written, or training fails.
 pub(super) fn run<M>(
     context: &Context,
-    args: &TrainerArgs,
     config: &Config,
     loaders: &Loaders<M>,
     parallel: Parallel<M>,
@@ -57,6 +56,7 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
+    let args = &config.args;
     let (style, steps) = (Style::choose(args.progress, context.is_main()), args.find_lr.find_lr_steps);
     let folder = context.is_main().then(|| RunFolder::create(args.run_dir.clone())).transpose()?;
     let finder = Arc::new(LrFinder::new(steps, config.lr_factor, style, context.console()));
@@ -73,7 +73,7 @@ where
         stop: stop.clone(),
     };
     // More than enough, because accumulation makes epochs shorter.
-    let epochs = 2 + steps * config.gradients.grad_accum_steps / loaders.train.steps().max(1);
+    let epochs = 2 + steps * args.gradients.grad_accum_steps / loaders.train.steps().max(1);
     let tested = setup.run(context, loaders, parallel, learner, epochs, |training| {
         let renderer = Style::Silent.renderer(training.interrupter());
         training.renderer(renderer)
@@ -97,28 +97,24 @@ struct LrFinder {
     lr_factor: f64,
     console: Console,
     bar: ProgressBar,
-    state: Mutex<State>,
-}
-
-struct State {
-    curve: RangeTestCurve,
-    printed: Instant,
+    /// The steps, and the time of the last printed line.
+    state: Mutex<(RangeTestCurve, Instant)>,
 }
 
 impl LrFinder {
     fn new(steps: usize, lr_factor: f64, style: Style, console: Console) -> Self {
         let bar = progress_bar(style, "learning rates".into(), steps);
-        let state = State { curve: RangeTestCurve::default(), printed: Instant::now() };
-        Self { steps, lr_factor, console, bar, state: Mutex::new(state) }
+        let state = Mutex::new((RangeTestCurve::default(), Instant::now()));
+        Self { steps, lr_factor, console, bar, state }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, (RangeTestCurve, Instant)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the loss has diverged or all rates are tested.
     fn is_over(&self) -> bool {
-        let curve = &self.state().curve;
+        let curve = &self.state().0;
         curve.diverged() || curve.points().len() >= self.steps
     }
 
@@ -128,7 +124,7 @@ impl LrFinder {
     /// If a file cannot be written.
     fn finish(&self, folder: &RunFolder) -> Result<()> {
         self.bar.finish_and_clear();
-        let curve = &self.state().curve;
+        let curve = &self.state().0;
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
             let written = atomic_file::write(&path, text.as_bytes());
@@ -202,13 +198,13 @@ impl Observer for LrFinder {
         if self.is_over() {
             return;
         }
-        let mut state = self.state();
-        state.curve.push(report.lr, report.loss);
+        let (curve, printed) = &mut *self.state();
+        curve.push(report.lr, report.loss);
         self.bar.set_message(format!("loss {:.4}", report.loss));
         self.bar.inc(1);
-        if self.bar.is_hidden() && state.printed.elapsed() > PLAIN_EVERY {
-            state.printed = Instant::now();
-            let (step, steps) = (state.curve.points().len(), self.steps);
+        if self.bar.is_hidden() && printed.elapsed() > PLAIN_EVERY {
+            *printed = Instant::now();
+            let (step, steps) = (curve.points().len(), self.steps);
             self.console.print(&format!("learning rates  {step}/{steps}  loss {:.4}", report.loss));
         }
     }

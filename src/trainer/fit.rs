@@ -35,19 +35,19 @@ where
     /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
     /// data loader or another rank fails, or the loss is not finite.
     pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
-        let Trainer { context, args, mut resolved, identity, data_digest, callbacks, metrics, .. } = self;
+        let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
         let Trainer { parallel_step, export, finished, .. } = self;
         let (console, group, device) = (context.console(), context.group(), context.device());
-        (resolved.train_samples, resolved.test_samples) = (loaders.train.samples(), loaders.test.samples());
-        resolved.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
-        resolved.metrics = ValidOutput::<M>::metrics();
-        let mut config = Config::resolve(args, context, resolved);
+        (program.train_samples, program.test_samples) = (loaders.train.samples(), loaders.test.samples());
+        program.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
+        program.metrics = ValidOutput::<M>::metrics();
+        let mut config = Config::resolve(args, context, program);
         if args.print_config {
             console.print(&serde_json::to_string_pretty(&config)?);
             return Ok(());
         }
-        if config.valid_split > 0.0 && loaders.valid.is_none() {
-            bail!("--valid-split {}: this program has no validation set", config.valid_split);
+        if config.args.valid_split > 0.0 && loaders.valid.is_none() {
+            bail!("--valid-split {}: this program has no validation set", config.args.valid_split);
         }
         group.verify_settings(&config.settings()?)?;
         let digests = group.all_gather_object(&data_digest)?;
@@ -57,18 +57,18 @@ where
         loaders.require_samples()?;
         require_trainable(&model)?;
         // All ranks have the same metrics; one of them reports the error.
-        group.on_rank_zero(|| config.checkpoints.monitored(&config.metrics)).transpose()?;
-        let resumed = Resumed::find(args, &mut config, identity, group, console)?;
+        group.on_rank_zero(|| config.args.checkpoints.monitored(&config.program.metrics)).transpose()?;
+        let resumed = Resumed::find(&mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
         if let Some(path) = export.as_deref().filter(|_| context.is_main()) {
             weights::check_export(path).context("--export")?;
         }
-        let model = prepared(model, &config, context, args.no_strict)?;
+        let model = prepared(model, &config, context)?;
         let devices = devices(context, args, parallel_step.is_some())?;
         let parallel = (parallel_step.unwrap_or(train_step), devices);
         if let Some(range) = args.find_lr.find_lr {
-            let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, args, &config));
-            return find_lr::run(context, args, &config, &loaders, parallel, learner);
+            let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, &config));
+            return find_lr::run(context, &config, &loaders, parallel, learner);
         }
         let memory = context.local_device().memory()?;
 
@@ -76,14 +76,14 @@ where
         group.barrier()?;
         let open = || {
             let Resumed { found, identity, .. } = &resumed;
-            Output::open(args, &config, found.as_ref(), identity.clone(), context.began(), console)
+            Output::open(&config, found.as_ref(), identity.clone(), context.began(), console)
         };
         let output = context.is_main().then(open).transpose()?;
         print_header(console, &config, &context.why(), context.transport());
         if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
             console.warn(&format!(
                 "--warmup-epochs {}: the run ends after {steps} steps, before the warm-up of {}: the rate reaches {:.6} and not {:.6}",
-                config.rate.warmup_epochs, warmup.warmup_steps, warmup.at(steps), warmup.target
+                config.args.rate.warmup_epochs, warmup.warmup_steps, warmup.at(steps), warmup.target
             ));
         }
         context.local_device().advice().iter().for_each(|advice| console.warn(advice));
@@ -97,7 +97,7 @@ where
         let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::new(Progress::new(
             style,
             console,
-            config.epochs.begun(),
+            config.args.epochs.begun(),
             EvaluatedSet::from_config(&config),
         ))];
         #[cfg(feature = "cuda")]

@@ -15,7 +15,7 @@ pub use console_renderer::ConsoleRenderer;
 pub use loaders::Loaders;
 
 use crate::{
-    config::{DatasetName, Resolved, TrainerArgs, config_file},
+    config::{DatasetName, ProgramSettings, TrainerArgs, config_file},
     context::{self, Context},
     process::exit,
     run::{RunFiles, Summary, tracking, weights},
@@ -80,8 +80,8 @@ type Finished<'a> = Box<dyn FnOnce(&Path, &Summary) -> Result<()> + 'a>;
 pub struct Trainer<'a, M: LearnerModel> {
     context: &'a Context,
     args: &'a TrainerArgs,
-    resolved: Resolved,
-    /// Settings that a resumed run must share, besides those of `resolved`.
+    program: ProgramSettings,
+    /// Settings that a resumed run must share, besides those of `program`.
     identity: Map<String, Value>,
     data_digest: Option<String>,
     callbacks: Vec<MakeCallback<M>>,
@@ -102,7 +102,7 @@ where
         Self {
             context,
             args,
-            resolved: Resolved::default(),
+            program: ProgramSettings::default(),
             identity: Map::new(),
             data_digest: None,
             callbacks: Vec::new(),
@@ -115,7 +115,7 @@ where
 
     /// Sets name and source of the data set, for display.
     pub fn dataset(mut self, name: &str, source: &str) -> Self {
-        self.resolved.dataset = Some(DatasetName { name: name.into(), source: source.into() });
+        self.program.dataset = Some(DatasetName { name: name.into(), source: source.into() });
         self
     }
 
@@ -127,7 +127,7 @@ where
         // Values that JSON does not support, such as NaN, become null.
         let value = serde_json::to_value(value).unwrap_or_default();
         self.identity.insert(format!("--{name}"), value.clone());
-        self.resolved.own.insert(name.replace('-', "_"), value);
+        self.program.own.insert(name.replace('-', "_"), value);
         self
     }
 
@@ -140,7 +140,7 @@ where
 
     /// Records a value in `config.json` that does not directly determine the result of the run.
     pub fn note(mut self, name: &str, value: impl Serialize) -> Self {
-        self.resolved.own.insert(name.into(), serde_json::to_value(value).unwrap_or_default());
+        self.program.own.insert(name.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
 
@@ -160,7 +160,7 @@ where
 
     /// Records the resolved value of a flag, so that `--config` reproduces the run.
     pub fn resolved_flag(mut self, flag: &str, value: impl Into<Value>) -> Self {
-        self.resolved.decided.insert(flag.into(), value.into());
+        self.program.resolved_flags.insert(flag.into(), value.into());
         self
     }
 

@@ -21,20 +21,15 @@ use collective::{
 use serde_json::{Map, Value};
 
 /// Applies `--sync-bn` and `--init-from` to a model.
-pub(super) fn prepared<M: LearnerModel>(
-    model: M,
-    config: &Config,
-    context: &Context,
-    no_strict: bool,
-) -> Result<M> {
-    let model = match config.sync_bn {
+pub(super) fn prepared<M: LearnerModel>(model: M, config: &Config, context: &Context) -> Result<M> {
+    let model = match config.args.sync_bn {
         // A separate group, so that its collectives do not queue behind gradient reductions.
         true => convert_sync_batch_norm(model, &context.group().duplicate("SyncBatchNorm")?)?,
         false => model,
     };
-    let Some(path) = config.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };
+    let Some(path) = config.args.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };
     let Loaded { model, loaded, mismatches } = weights::load(model, path).context("--init-from")?;
-    if !no_strict && !mismatches.is_empty() {
+    if !config.args.no_strict && !mismatches.is_empty() {
         bail!(
             "--init-from {} does not fit the network: {}; --no-strict loads matching tensors",
             path.display(),
@@ -79,22 +74,22 @@ impl Resumed {
     /// # Errors
     /// If the checkpoint is damaged or was written with other settings.
     pub fn find(
-        args: &TrainerArgs,
         config: &mut Config,
         own: Map<String, Value>,
         group: &ProcessGroup,
         console: Console,
     ) -> Result<Self> {
         let identity = Identity::new(config, own);
-        let find = || ResumePoint::find_and_report(args, config, &identity, console);
+        let find = || ResumePoint::find_and_report(config, &identity, console);
         let mut found = group.on_rank_zero(find).transpose()?.flatten();
         let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
         let snapshot = Snapshot::share(kept, group)?;
-        let mut epochs = args.epochs.begun();
+        let mut epochs = config.args.epochs.begun();
         if snapshot.is_some() {
             // The checkpoint contains the weights.
-            config.init_from = None;
-            let over = found.as_ref().is_some_and(|found| found.stopped_early(args.checkpoints.early_stop));
+            config.args.init_from = None;
+            let over =
+                found.as_ref().is_some_and(|found| found.stopped_early(config.args.checkpoints.early_stop));
             epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
         }
         Ok(Self { found, identity, snapshot, epochs })

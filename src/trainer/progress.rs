@@ -1,7 +1,7 @@
 //! Progress display of a run: a bar, plain lines, or burn-train's dashboard.
 
 use crate::{
-    config::{Config, args::ProgressArg},
+    config::{Config, ProgramSettings, TrainerArgs, args::ProgressArg},
     process::console::Console,
     run::EvaluatedSet,
 };
@@ -100,7 +100,9 @@ impl Progress {
 
 /// Prints the configuration of a run before training.
 pub fn print_header(console: Console, config: &Config, why: &str, transport: &str) {
-    let Config { world_size, batch_size, lr, lr_factor, train_samples, test_samples, .. } = config;
+    let Config { world_size, lr_factor, args, program, .. } = config;
+    let (TrainerArgs { batch_size, lr, .. }, ProgramSettings { train_samples, test_samples, .. }) =
+        (args, program);
     let mode = serde_name(&config.mode);
     console.print(&format!("mode      {mode}, world size {world_size}: {why}"));
     let network = if *world_size > 1 || transport.starts_with("nccl") {
@@ -109,32 +111,32 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
         String::new()
     };
     console.print(&format!("device    {}, {} thread(s) per rank{network}", config.device, config.threads));
-    let (before, after) = match &config.dataset {
+    let (before, after) = match &program.dataset {
         Some(dataset) => (format!("{}: ", dataset.name), format!(", {}", dataset.source)),
         None => (String::new(), String::new()),
     };
-    let validation = match config.valid_samples {
+    let validation = match program.valid_samples {
         0 => String::new(),
         samples => format!("{samples} validation, "),
     };
     console.print(&format!(
         "dataset   {before}{train_samples} training, {validation}{test_samples} test samples{after}"
     ));
-    let accumulate = config.gradients.grad_accum_steps;
+    let accumulate = args.gradients.grad_accum_steps;
     let accumulated =
         if accumulate > 1 { format!(" x {accumulate} batches per step") } else { String::new() };
     let global = batch_size * world_size * accumulate;
     console.print(&format!("batch     {batch_size} per rank{accumulated}, {global} global"));
     let scaled = lr * lr_factor;
-    let warmup = match config.rate.warmup_epochs {
+    let warmup = match args.rate.warmup_epochs {
         0.0 => String::new(),
         epochs => format!(", from {:.6} over {epochs} epoch(s) of warm-up", config.warmup(0).base),
     };
-    let curve = match config.rate.lr_schedule {
+    let curve = match args.rate.lr_schedule {
         LrSchedule::Constant => String::new(),
         curve => format!(", the maximum of {curve}"),
     };
-    let scale = serde_name(&config.scale_lr);
+    let scale = serde_name(&args.scale_lr);
     console.print(&format!("lr        {lr} x {lr_factor:.3} ({scale}) = {scaled:.6}{warmup}{curve}"));
 }
 

@@ -64,7 +64,7 @@ pub trait Callback<M: LearnerModel>: Send {
     ///
     /// # Errors
     /// An error message, which ends the run.
-    fn trained(&mut self, _output: &TrainedOutput<M>, _samples: usize) -> Result<(), String> {
+    fn on_train_batch(&mut self, _output: &TrainedOutput<M>, _samples: usize) -> Result<(), String> {
         Ok(())
     }
 
@@ -74,7 +74,7 @@ pub trait Callback<M: LearnerModel>: Send {
     ///
     /// # Errors
     /// An error message, which ends the run.
-    fn averaged(&mut self, _step: usize, _model: &M, _grads: &GradientsParams) -> Result<(), String> {
+    fn on_gradients(&mut self, _step: usize, _model: &M, _grads: &GradientsParams) -> Result<(), String> {
         Ok(())
     }
 

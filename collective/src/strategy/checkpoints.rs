@@ -12,10 +12,10 @@ pub trait CheckpointSink: Send + Sync {
     ///
     /// # Errors
     /// The error message for the user.
-    fn keep(&self, snapshot: &Snapshot) -> Result<(), String>;
+    fn save(&self, snapshot: &Snapshot) -> Result<(), String>;
 
     /// Whether training ends after this evaluation, before the last epoch.
-    fn is_over(&self, _report: &EpochReport) -> bool {
+    fn should_stop(&self, _report: &EpochReport) -> bool {
         false
     }
 }

@@ -86,7 +86,7 @@ where
             let computed =
                 self.engine.batch(&model, BatchSize { samples, global_samples, last }, |copies, scope| {
                     let output = compute.compute(copies, batch.item, scope)?;
-                    settings.callbacks.each(|callback| callback.trained(&output.item, samples))?;
+                    settings.callbacks.each(|callback| callback.on_train_batch(&output.item, samples))?;
                     let stop = interrupter.should_stop() || settings.asked() > 0;
                     let totals = output.item.totals().inner();
                     Ok(BatchOutput { grads: output.grads, totals, flags: vec![f32::from(u8::from(stop))] })
@@ -105,7 +105,7 @@ where
         self.position.samples += samples;
         self.position.batches += batches;
         let step = self.position.step;
-        self.settings.callbacks.each(|callback| callback.averaged(step, model, &grads))?;
+        self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
         self.learner.lr_step();
         optimizer::step(|| self.learner.optimizer_step(grads));
         self.warn(loss_scale);

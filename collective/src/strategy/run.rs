@@ -115,7 +115,7 @@ where
                 over = early.should_stop(report.epoch, &parts.event_store);
             }
             let sink = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.sink.as_ref());
-            over |= sink.is_some_and(|sink| sink.is_over(report));
+            over |= sink.is_some_and(|sink| sink.should_stop(report));
         }
         let mut votes = [u8::from(over), settings.asked()];
         settings.group.all_reduce(&mut votes, ReduceOp::Max)?;
@@ -148,7 +148,7 @@ where
             Some(sink) => {
                 let store = &self.components.event_store;
                 let snapshot = Snapshot::take(&self.learner, store, position);
-                snapshot.map_err(|error| error.to_string()).and_then(|snapshot| sink.keep(&snapshot))
+                snapshot.map_err(|error| error.to_string()).and_then(|snapshot| sink.save(&snapshot))
             }
             None => Ok(()),
         });

@@ -24,7 +24,10 @@ use std::path::Path;
 #[command(about = None, long_about = None, next_help_heading = "Generation")]
 pub struct Sampling {
     /// Characters to generate, also after training; 0 generates none
-    #[arg(long, default_value_t = 300, value_name = "N", value_parser = characters, hide_short_help = true)]
+    #[arg(
+        long, default_value_t = 300, value_name = "N", value_parser = |text: &str| whole(text, 0..=1_000_000),
+        hide_short_help = true
+    )]
     pub length: usize,
     /// Divisor of the logits; 0 always takes the most likely character
     #[arg(long, default_value_t = 0.8, value_name = "T", value_parser = rate, hide_short_help = true)]
@@ -32,11 +35,6 @@ pub struct Sampling {
     /// Sample from the K most likely characters only
     #[arg(long, value_name = "K", value_parser = positive, hide_short_help = true)]
     pub top_k: Option<usize>,
-}
-
-/// Parses a number of characters to generate.
-fn characters(text: &str) -> Result<usize, String> {
-    whole(text, 0..=1_000_000)
 }
 
 /// What `config.json` says about the network.
@@ -97,7 +95,7 @@ impl TrainedGpt {
 /// If there is no `config.json` of this example.
 pub fn recorded_network(path: &Path) -> Result<(GptConfig, Vocabulary)> {
     let Recorded { network, vocabulary } = recorded(path)?;
-    let vocabulary = Vocabulary::of(&vocabulary);
+    let vocabulary = Vocabulary::from_text(&vocabulary);
     if network.heads == 0
         || !network.width.is_multiple_of(network.heads)
         || !(0.0..1.0).contains(&network.dropout)

@@ -17,7 +17,7 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// The vocabulary of a text.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         let mut characters: Vec<char> = text.chars().collect();
         characters.sort_unstable();
         characters.dedup();
@@ -88,7 +88,7 @@ impl Text {
     }
 
     fn divide(name: String, text: &str, [valid, test]: [f64; 2], block_size: usize) -> Result<Self> {
-        let vocabulary = Vocabulary::of(text);
+        let vocabulary = Vocabulary::from_text(text);
         let tokens = vocabulary.encode(text).map_err(|c| anyhow!("no number for the character {c:?}"))?;
         let part = |length: usize, fraction: f64| (length as f64 * fraction).round() as usize;
         let rest = tokens.len() - part(tokens.len(), test);
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn characters_are_numbered_in_ascending_order() {
-        let vocabulary = Vocabulary::of("hällo");
+        let vocabulary = Vocabulary::from_text("hällo");
         assert_eq!((vocabulary.characters(), vocabulary.len()), ("hloä".into(), 4));
         assert_eq!(vocabulary.encode("oh"), Ok(vec![2, 0]));
         assert_eq!(vocabulary.encode("oh!"), Err('!'));

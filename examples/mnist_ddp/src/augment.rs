@@ -69,7 +69,7 @@ impl Augment {
 
 impl Movement {
     /// The transformed image with pixels from 0 to 255, interpolated bilinearly, with background outside.
-    pub fn of(&self, image: &[u8]) -> [f32; PIXELS] {
+    pub fn apply(&self, image: &[u8]) -> [f32; PIXELS] {
         let (cos, sin) = self.step;
         let mut moved = [0.0; PIXELS];
         for (at, pixel) in moved.iter_mut().enumerate() {
@@ -158,7 +158,7 @@ impl Mover {
         }
     }
 
-    /// Transforms the images `[n, PIXELS]` as [`Movement::of`] does.
+    /// Transforms the images `[n, PIXELS]` as [`Movement::apply`] does.
     ///
     /// `parameters`, `[n, k]`, are those of [`Movement::extend_parameters`].
     pub fn moved(&self, images: Tensor<2>, parameters: &Tensor<2>) -> Tensor<2> {

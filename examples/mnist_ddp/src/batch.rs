@@ -68,7 +68,7 @@ impl Batcher<Sample, MnistBatch> for Normaliser {
         for Sample { images, index, movement } in &samples {
             match movement {
                 None => images.extend_normalised(*index, &mut pixels),
-                Some(movement) => pixels.extend(movement.of(images.image(*index)).map(normalise)),
+                Some(movement) => pixels.extend(movement.apply(images.image(*index)).map(normalise)),
             }
         }
         let labels: Vec<i32> = samples.iter().map(Sample::label).collect();

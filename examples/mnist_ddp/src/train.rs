@@ -171,7 +171,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let (images, world) = (data.test, context.world());
     let trainer = trainer
         .callback(|files| Confusion::new(files, data::CLASSES))
-        .callback(move |files| Misclassified::new(images, world, files));
+        .callback(move |files| Misclassified::new(images.into(), world, files));
     let config =
         NetConfig { network: args.network, batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let SgdArgs { momentum, nesterov, weight_decay, label_smoothing } = args.sgd;

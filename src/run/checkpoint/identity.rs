@@ -16,15 +16,15 @@ pub struct Identity(BTreeMap<String, Value>);
 impl Identity {
     /// Collects the settings of `config` and `own`, the program's settings by flag.
     pub fn new(config: &Config, own: Map<String, Value>) -> Self {
-        let (gradients, rate) = (&config.gradients, &config.rate);
+        let (args, gradients, rate) = (&config.args, &config.args.gradients, &config.args.rate);
         let entries = [
-            ("--sync-bn", json!(config.sync_bn)),
-            ("training samples", json!(config.train_samples)),
-            ("--valid-split", json!(config.valid_split)),
-            ("--no-shuffle", json!(!config.shuffle)),
-            ("--seed", json!(config.seed)),
-            ("--lr", json!(config.lr)),
-            ("--scale-lr", json!(config.scale_lr)),
+            ("--sync-bn", json!(args.sync_bn)),
+            ("training samples", json!(config.program.train_samples)),
+            ("--valid-split", json!(args.valid_split)),
+            ("--no-shuffle", json!(args.no_shuffle)),
+            ("--seed", json!(args.seed)),
+            ("--lr", json!(args.lr)),
+            ("--scale-lr", json!(args.scale_lr)),
             ("--warmup-epochs", json!(rate.warmup_epochs)),
             ("--warmup-start-factor", json!(rate.warmup_start_factor)),
             ("--lr-schedule", json!(rate.lr_schedule)),
@@ -37,8 +37,8 @@ impl Identity {
             entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).chain(own).collect();
         // Other schedules depend on the length of the run.
         if rate.lr_schedule != LrSchedule::Constant {
-            entries.insert("--epochs".into(), json!(config.epochs));
-            entries.insert("--max-steps".into(), json!(config.max_steps));
+            entries.insert("--epochs".into(), json!(args.epochs));
+            entries.insert("--max-steps".into(), json!(args.max_steps));
         }
         Self(entries)
     }

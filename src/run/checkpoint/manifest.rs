@@ -59,7 +59,7 @@ pub enum CheckpointError {
 }
 
 impl FileDigest {
-    fn of(bytes: &[u8]) -> Self {
+    fn from_bytes(bytes: &[u8]) -> Self {
         let sha256 = hex::encode(Sha256::digest(bytes));
         Self { bytes: bytes.len() as u64, sha256 }
     }
@@ -80,7 +80,7 @@ impl Manifest {
         self.position = snapshot.position.clone();
         self.files = parts(snapshot)
             .into_iter()
-            .map(|(name, bytes)| (name.to_owned(), FileDigest::of(bytes)))
+            .map(|(name, bytes)| (name.to_owned(), FileDigest::from_bytes(bytes)))
             .collect();
         self
     }
@@ -88,7 +88,7 @@ impl Manifest {
     /// Serialises the manifest with its format version and checksum.
     pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let manifest = serde_json::to_value(self)?;
-        let sha256 = FileDigest::of(&serde_json::to_vec(&manifest)?).sha256;
+        let sha256 = FileDigest::from_bytes(&serde_json::to_vec(&manifest)?).sha256;
         serde_json::to_vec_pretty(&json!({ "format": FORMAT, "sha256": sha256, "manifest": manifest }))
     }
 
@@ -115,7 +115,7 @@ impl Manifest {
             return Err(CheckpointError::Newer { path: path.to_owned(), version, format });
         }
         let packed = serde_json::to_vec(&whole["manifest"]).map_err(|e| damaged(e.to_string()))?;
-        if whole["sha256"] != FileDigest::of(&packed).sha256 {
+        if whole["sha256"] != FileDigest::from_bytes(&packed).sha256 {
             return Err(damaged(format!("{NAME} has a wrong checksum")));
         }
         serde_json::from_slice(&packed).map_err(|e| damaged(format!("{NAME}: {e}")))
@@ -135,7 +135,7 @@ impl Manifest {
             if found != wanted.bytes {
                 return Err(damaged(format!("{name} has {found} bytes, not {}", wanted.bytes)));
             }
-            if FileDigest::of(&bytes) != *wanted {
+            if FileDigest::from_bytes(&bytes) != *wanted {
                 return Err(damaged(format!("{name} does not have the checksum it had when it was written")));
             }
             Ok(bytes)

@@ -2,7 +2,7 @@
 
 use super::{CheckpointError, CheckpointStore, Identity, Manifest};
 use crate::{
-    config::{CheckpointArgs, Config, TrainerArgs},
+    config::{CheckpointArgs, Config},
     process::console::Console,
 };
 use anyhow::{Result, anyhow, bail};
@@ -39,15 +39,15 @@ impl Checkpoint {
     pub fn changes(&self, config: &Config) -> Vec<String> {
         let mut changes = Vec::new();
         let [then, now] =
-            [self.manifest.world_size * self.manifest.batch_size, config.world_size * config.batch_size];
+            [self.manifest.world_size * self.manifest.batch_size, config.world_size * config.args.batch_size];
         if then != now {
             changes.push(format!(
                 "the batches of all ranks had {then} samples before, and have {now} now: the order of the samples \
                  stays, the steps do not"
             ));
         }
-        if config.gradients.grad_compression.has_memory() {
-            let hook = config.gradients.grad_compression;
+        if config.args.gradients.grad_compression.has_memory() {
+            let hook = config.args.gradients.grad_compression;
             changes.push(format!("what --grad-compression {hook} had kept back for later steps is lost"));
         }
         changes
@@ -71,13 +71,8 @@ impl ResumePoint {
     ///
     /// # Errors
     /// As for [`find`](Self::find).
-    pub fn find_and_report(
-        args: &TrainerArgs,
-        config: &Config,
-        identity: &Identity,
-        console: Console,
-    ) -> Result<Option<Self>> {
-        let found = Self::find(&args.checkpoints, args.run_dir.as_deref(), identity)?;
+    pub fn find_and_report(config: &Config, identity: &Identity, console: Console) -> Result<Option<Self>> {
+        let found = Self::find(&config.args.checkpoints, config.args.run_dir.as_deref(), identity)?;
         let Some(ResumePoint { run, checkpoint, warnings }) = &found else { return Ok(None) };
         warnings.iter().for_each(|warning| console.warn(warning));
         match checkpoint {
@@ -137,7 +132,7 @@ impl ResumePoint {
     /// Selects the newest intact checkpoint of a run.
     fn newest(run: &Path) -> Result<Self> {
         let (mut warnings, mut errors) = (Vec::new(), Vec::new());
-        for (_, path) in CheckpointStore::of(run).list()? {
+        for (_, path) in CheckpointStore::in_run(run).list()? {
             match open(&path) {
                 Ok(checkpoint) => {
                     let instead = |error| format!("{error}; resuming from {}", checkpoint.path.display());
@@ -167,7 +162,7 @@ impl ResumePoint {
                 Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings: Vec::new() })
             }
             Err(error) => {
-                let others = CheckpointStore::of(run).list().unwrap_or_default();
+                let others = CheckpointStore::in_run(run).list().unwrap_or_default();
                 let good = others.into_iter().find(|(_, other)| *other != path && open(other).is_ok());
                 let offer = good.map_or_else(
                     || "; the run has no other intact checkpoint".to_owned(),

@@ -32,7 +32,7 @@ pub(super) struct Retention {
 
 impl CheckpointStore {
     /// Returns the store of a run folder, which need not exist yet.
-    pub fn of(run: &Path) -> Self {
+    pub fn in_run(run: &Path) -> Self {
         Self { folder: run.join("checkpoints") }
     }
 

@@ -5,10 +5,7 @@ use super::{
     CheckpointStore, Identity, Manifest,
     store::Retention,
 };
-use crate::{
-    config::{CheckpointArgs, Config},
-    process::console::Console,
-};
+use crate::{config::Config, process::console::Console};
 use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Instant};
 
@@ -17,12 +14,9 @@ pub struct CheckpointWriter {
     store: CheckpointStore,
     log: Arc<RunLog>,
     events: Arc<EventLog>,
-    args: CheckpointArgs,
+    config: Config,
     identity: Identity,
-    world_size: usize,
-    batch_size: usize,
     began: Instant,
-    epochs: usize,
     console: Console,
 }
 
@@ -37,9 +31,8 @@ impl CheckpointWriter {
         began: Instant,
         console: Console,
     ) -> Self {
-        let Config { world_size, batch_size, checkpoints: args, .. } = config.clone();
-        let (store, epochs) = (CheckpointStore::of(run), config.epochs.begun());
-        Self { store, log, events, args, identity, world_size, batch_size, began, epochs, console }
+        let (store, config) = (CheckpointStore::in_run(run), config.clone());
+        Self { store, log, events, config, identity, began, console }
     }
 
     fn write(&self, snapshot: &Snapshot) -> anyhow::Result<()> {
@@ -47,13 +40,15 @@ impl CheckpointWriter {
         let mut progress = self.log.sync()?;
         self.events.flush()?;
         progress.seconds += self.began.elapsed().as_secs_f64();
-        let keep =
-            Retention { newest: self.args.keep_last, best: progress.best.as_ref().map(|best| best.step) };
+        let keep = Retention {
+            newest: self.config.args.checkpoints.keep_last,
+            best: progress.best.as_ref().map(|best| best.step),
+        };
         let manifest = Manifest {
             version: env!("CARGO_PKG_VERSION").into(),
             position: snapshot.position.clone(),
-            world_size: self.world_size,
-            batch_size: self.batch_size,
+            world_size: self.config.world_size,
+            batch_size: self.config.args.batch_size,
             identity: self.identity.clone(),
             progress,
             files: BTreeMap::new(),
@@ -63,14 +58,15 @@ impl CheckpointWriter {
 }
 
 impl CheckpointSink for CheckpointWriter {
-    fn keep(&self, snapshot: &Snapshot) -> Result<(), String> {
+    fn save(&self, snapshot: &Snapshot) -> Result<(), String> {
         self.write(snapshot).map_err(|error| format!("{error:#}"))
     }
 
-    fn is_over(&self, report: &EpochReport) -> bool {
-        // The log observes the report first. `keep` reports its write errors.
-        let reason = self.args.early_stop.and_then(|patience| self.log.early_stop(patience));
-        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < self.epochs) {
+    fn should_stop(&self, report: &EpochReport) -> bool {
+        // The log observes the report first. `save` reports its write errors.
+        let reason =
+            self.config.args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience));
+        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < self.config.args.epochs.begun()) {
             self.console.print(&format!("stopped early: {reason}"));
         }
         reason.is_some()

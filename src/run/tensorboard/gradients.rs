@@ -26,7 +26,7 @@ impl GradientHistograms {
 }
 
 impl<M: LearnerModel> Callback<M> for GradientHistograms {
-    fn averaged(&mut self, step: usize, model: &M, grads: &GradientsParams) -> Result<(), String> {
+    fn on_gradients(&mut self, step: usize, model: &M, grads: &GradientsParams) -> Result<(), String> {
         let Some(log) = &self.log else { return Ok(()) };
         if step != 1 && !step.is_multiple_of(self.every) {
             return Ok(());
@@ -63,7 +63,7 @@ impl Write<'_> {
         let name = format!("{kind}/{}", self.path.join("."));
         match tensor_io::values::<f32, D, _>(values) {
             Ok(values) => {
-                if let Some(values) = Histogram::of(&values) {
+                if let Some(values) = Histogram::from_values(&values) {
                     self.log.histogram(name, self.step, values);
                 }
             }

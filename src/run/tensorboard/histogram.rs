@@ -25,7 +25,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Counts the finite values; returns `None` if there are none.
-    pub fn of(values: &[f32]) -> Option<Self> {
+    pub fn from_values(values: &[f32]) -> Option<Self> {
         let limits = limits();
         let mut counts = vec![0_u64; limits.len()];
         let mut all = Self {
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn every_finite_value_is_in_the_bucket_around_it() {
         let values = [0.0, -0.5, 0.25, 0.25, 3.0, 1e-30, f32::MAX, f32::MIN, f32::NAN, f32::INFINITY];
-        let all = Histogram::of(&values).expect("finite values");
+        let all = Histogram::from_values(&values).expect("finite values");
         assert_eq!((all.count, all.min, all.max), (8, f64::from(f32::MIN), f64::from(f32::MAX)));
         assert_eq!(all.counts.iter().sum::<u64>(), 8);
         assert!(all.limits.windows(2).all(|pair| pair[0] < pair[1]));
@@ -83,10 +83,10 @@ mod tests {
 
     #[test]
     fn sums_are_over_all_and_ends_are_not_empty() {
-        let all = Histogram::of(&[1.0, 2.0, -4.0]).expect("values");
+        let all = Histogram::from_values(&[1.0, 2.0, -4.0]).expect("values");
         assert_eq!((all.sum, all.sum_squares), (-1.0, 21.0));
         assert_eq!((all.counts.first(), all.counts.last()), (Some(&1), Some(&1)));
-        assert_eq!(Histogram::of(&[f32::NAN]), None);
-        assert_eq!(Histogram::of(&[]), None);
+        assert_eq!(Histogram::from_values(&[f32::NAN]), None);
+        assert_eq!(Histogram::from_values(&[]), None);
     }
 }

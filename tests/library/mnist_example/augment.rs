@@ -26,22 +26,22 @@ fn brightest(image: &[f32]) -> (usize, usize) {
 #[test]
 fn without_movement_images_are_unchanged() {
     let image = dot(5, 9);
-    assert_eq!(movement(0.0, 0.0, 0.0, 1.0).of(&image), image.map(f32::from));
+    assert_eq!(movement(0.0, 0.0, 0.0, 1.0).apply(&image), image.map(f32::from));
     let none = Augment::default().draw(1, 2, 3);
-    assert_eq!(none.of(&image), image.map(f32::from));
+    assert_eq!(none.apply(&image), image.map(f32::from));
 }
 
 #[test]
 fn movements_have_the_documented_direction() {
     let image = dot(10, 10);
-    assert_eq!(movement(2.0, -3.0, 0.0, 1.0).of(&image), dot(12, 7).map(f32::from));
-    let half = movement(0.5, 0.0, 0.0, 1.0).of(&image);
+    assert_eq!(movement(2.0, -3.0, 0.0, 1.0).apply(&image), dot(12, 7).map(f32::from));
+    let half = movement(0.5, 0.0, 0.0, 1.0).apply(&image);
     assert_eq!((half[10 * SIDE + 10], half[10 * SIDE + 11]), (100.0, 100.0));
     // A quarter turn clockwise on the screen, about (13.5, 13.5).
-    assert_eq!(brightest(&movement(0.0, 0.0, 90.0, 1.0).of(&image)), (17, 10));
-    let larger = movement(0.0, 0.0, 0.0, 1.5).of(&dot(11, 15));
+    assert_eq!(brightest(&movement(0.0, 0.0, 90.0, 1.0).apply(&image)), (17, 10));
+    let larger = movement(0.0, 0.0, 0.0, 1.5).apply(&dot(11, 15));
     assert!([9, 10].contains(&brightest(&larger).0) && [15, 16].contains(&brightest(&larger).1));
-    assert_eq!(movement(28.0, 0.0, 0.0, 1.0).of(&image), [0.0; PIXELS]);
+    assert_eq!(movement(28.0, 0.0, 0.0, 1.0).apply(&image), [0.0; PIXELS]);
 }
 
 #[test]
@@ -50,8 +50,8 @@ fn elastic_distortion_displaces_neighbouring_pixels() {
     bend[1][2] = [2.0, -1.0];
     let bent = Movement { bend: Some(bend), ..movement(0.0, 0.0, 0.0, 1.0) };
     // The corner shows the pixel that was up and to the left of it.
-    assert_eq!(bent.of(&dot(12, 8))[7 * SIDE + 14], 200.0);
-    assert_eq!(bent.of(&dot(3, 20)), dot(3, 20).map(f32::from));
+    assert_eq!(bent.apply(&dot(12, 8))[7 * SIDE + 14], 200.0);
+    assert_eq!(bent.apply(&dot(3, 20)), dot(3, 20).map(f32::from));
     let drawn: Augment = "elastic:3".parse().expect("good");
     let all: Vec<f32> = (0..100)
         .flat_map(|index| drawn.draw(1, 1, index).bend.expect("a bend").into_iter().flatten().flatten())
@@ -110,7 +110,7 @@ fn images_move_like_on_the_host() {
         let images = Tensor::from_data(TensorData::new(images, [n, PIXELS]), &device);
         let parameters = Tensor::from_data(TensorData::new(parameters, [n, count]), &device);
         let moved = mover.moved(images, &parameters).into_data().try_into_vec::<f32>().expect("f32");
-        let expected = movements.iter().enumerate().flat_map(|(index, m)| m.of(&noise(index)));
+        let expected = movements.iter().enumerate().flat_map(|(index, m)| m.apply(&noise(index)));
         let worst = moved.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // In units of normalised pixels.
         assert!(worst / 255.0 / STD <= 1e-5, "{flags}: {worst} of 255");

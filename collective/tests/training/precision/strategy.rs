@@ -40,7 +40,7 @@ impl Batcher<usize, Batch> for Stack {
 struct GradientTypes;
 
 impl Callback<Net> for GradientTypes {
-    fn averaged(&mut self, step: usize, net: &Net, grads: &GradientsParams) -> Result<(), String> {
+    fn on_gradients(&mut self, step: usize, net: &Net, grads: &GradientsParams) -> Result<(), String> {
         let types = [
             grads.get::<2>(net.linear.weight.id).map(|grad| grad.dtype()),
             grads.get::<1>(net.factor.id).map(|grad| grad.dtype()),

@@ -58,7 +58,7 @@ impl Places<'static> {
     ///
     /// # Errors
     /// If `$MNIST_MIRROR` is not an address.
-    pub fn of_process() -> Result<Self> {
+    pub fn from_process() -> Result<Self> {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let mirrors = match variable("MNIST_MIRROR").map(|value| value.to_string_lossy().into_owned()) {
             Some(value) if value.starts_with("http://") || value.starts_with("https://") => {

@@ -88,26 +88,14 @@ impl Images {
     }
 }
 
-impl fmt::Debug for Images {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Images({})", self.len())
+impl From<Images> for GreyImages {
+    fn from(Images { pixels, labels }: Images) -> Self {
+        GreyImages { side: SIDE, pixels, labels }
     }
 }
 
-impl GreyImages for Images {
-    fn count(&self) -> usize {
-        self.len()
-    }
-
-    fn side(&self) -> usize {
-        SIDE
-    }
-
-    fn label(&self, index: usize) -> usize {
-        self.label(index).into()
-    }
-
-    fn pixels(&self, index: usize) -> &[u8] {
-        self.image(index)
+impl fmt::Debug for Images {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Images({})", self.len())
     }
 }

@@ -59,7 +59,7 @@ pub struct Dataset {
 /// # Errors
 /// If the requested data set is missing, or its files are damaged.
 pub fn load(request: &Request) -> Result<Dataset> {
-    load_from(request, &Places::of_process()?)
+    load_from(request, &Places::from_process()?)
 }
 
 /// Loads the data set as [`load`] does, with other places than this process's.
