@@ -1,13 +1,17 @@
 //! Builder of a sharded loader, similar to Burn's `DataLoaderBuilder`.
 
 use super::{
-    sharded::{ShardedLoader, Transform},
-    workers::streams,
+    ShardedBatch, ShardedBatches,
+    sharded::ShardedLoader,
+    workers::{self, Batch, streams},
 };
 use crate::{World, sampler::DistributedSampler};
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 use burn::tensor::Device;
 use std::sync::{Arc, atomic::AtomicUsize};
+
+/// Transforms a sample in an epoch (from 1) before it is batched.
+type Transform<I> = Arc<dyn Fn(usize, I) -> I + Send + Sync>;
 
 /// Builds a [`ShardedLoader`]: see [`ShardedLoader::builder`].
 pub struct ShardedLoaderBuilder<I, O> {
@@ -97,14 +101,53 @@ impl<I, O> ShardedLoaderBuilder<I, O> {
     }
 
     /// Builds the loader of the rank that `world` names.
-    pub fn build(self, world: World) -> ShardedLoader<I, O> {
+    pub fn build(self, world: World) -> ShardedLoader<I, O>
+    where
+        I: Send + 'static,
+        O: Send + 'static,
+    {
+        self.build_finished(world, |item, _| item)
+    }
+
+    /// Builds the loader with a last step, `finish`, on the thread that takes the batches.
+    ///
+    /// Workers then assemble bytes. The thread that trains uploads them and launches the kernels that make a batch, on
+    /// its own stream, so that it does not wait for another stream.
+    pub fn build_finished<B>(
+        self,
+        world: World,
+        finish: impl Fn(O, &Device) -> B + Send + Sync + 'static,
+    ) -> ShardedLoader<I, B>
+    where
+        I: Send + 'static,
+        O: Send + 'static,
+        B: 'static,
+    {
         let Self { dataset, batcher, batch_size, seed, workers, transform, weights } = self;
         let sampler = DistributedSampler::new(dataset.len(), world, seed);
         let sampler = match weights.filter(|_| seed.is_some()) {
             Some(weights) => sampler.weighted(&weights),
             None => sampler,
         };
-        let (device, next_epoch, streams) = (Device::default(), AtomicUsize::new(1), streams(workers));
-        ShardedLoader { dataset, batcher, sampler, batch_size, streams, device, transform, next_epoch }
+        let (streams, finish) = (streams(workers), Arc::new(finish));
+        let batches = Arc::new(move |dataset: Arc<dyn Dataset<I>>, epoch, batches, device: &Device| {
+            let (batcher, transform) = (batcher.clone(), transform.clone());
+            let (worker_device, device, finish) = (device.clone(), device.clone(), finish.clone());
+            let make = move |Batch { indices, global, last }: &Batch| {
+                // A rank without samples left still takes part in the step, with weight zero.
+                let padded = if indices.is_empty() { &[0][..] } else { indices.as_slice() };
+                let mut samples = dataset.get_many(padded.to_vec())?;
+                if let Some(transform) = &transform {
+                    samples = samples.into_iter().map(|sample| transform(epoch, sample)).collect();
+                }
+                let item = batcher.batch(samples, &worker_device);
+                Ok(ShardedBatch { item, samples: indices.len(), global_samples: *global, last: *last })
+            };
+            let made = workers::build(batches, &streams, make);
+            let finished = made.map(move |batch| Ok(batch?.map(|item| finish(item, &device))));
+            Box::new(finished) as ShardedBatches<B>
+        });
+        let (device, next_epoch) = (Device::default(), AtomicUsize::new(1));
+        ShardedLoader { dataset, batches, sampler, batch_size, device, next_epoch }
     }
 }

@@ -25,24 +25,13 @@ impl<I: Send + 'static, O: Send + 'static> DataLoader<O> for ShardedLoader<I, O>
     }
 
     fn to_device(&self, device: &Device) -> Arc<dyn DataLoader<O>> {
-        Arc::new(Self {
-            device: device.clone(),
-            next_epoch: AtomicUsize::new(1),
-            ..self.shallow(self.sampler.clone())
-        })
+        Arc::new(Self { device: device.clone(), ..self.shallow(self.sampler.clone()) })
     }
 
     /// The samples `start..end` of the data set, still divided over the world.
     fn slice(&self, start: usize, end: usize) -> Arc<dyn DataLoader<O>> {
-        Arc::new(self.window(start, end))
-    }
-}
-
-impl<I: Send + 'static, O> ShardedLoader<I, O> {
-    pub(super) fn window(&self, start: usize, end: usize) -> Self {
         let dataset = Arc::new(Window { whole: self.dataset.clone(), start, len: end - start });
-        let sampler = self.sampler.slice(start, end);
-        Self { dataset, ..self.shallow(sampler) }
+        Arc::new(Self { dataset, ..self.shallow(self.sampler.slice(start, end)) })
     }
 }
 
@@ -50,12 +39,10 @@ impl<I, O> ShardedLoader<I, O> {
     fn shallow(&self, sampler: DistributedSampler) -> Self {
         Self {
             dataset: self.dataset.clone(),
-            batcher: self.batcher.clone(),
+            batches: self.batches.clone(),
             sampler,
             batch_size: self.batch_size,
-            streams: self.streams.clone(),
             device: self.device.clone(),
-            transform: self.transform.clone(),
             next_epoch: AtomicUsize::new(1),
         }
     }

@@ -4,12 +4,10 @@
 
 mod builder;
 mod burn_view;
-mod finish;
 mod sharded;
 mod workers;
 
 pub use builder::ShardedLoaderBuilder;
-pub use finish::{Finish, FinishedLoader};
 pub use sharded::ShardedLoader;
 
 use crate::Error;

@@ -1,56 +1,27 @@
 //! Loader of one rank's part of a data set.
 
-use super::{
-    DistributedLoader, EpochProgress, ShardedBatch, ShardedBatches,
-    workers::{self, Batch},
-};
+use super::{DistributedLoader, EpochProgress, ShardedBatches, workers::Batch};
 use crate::sampler::DistributedSampler;
-use burn::backend::StreamId;
-use burn::data::{
-    dataloader::batcher::Batcher,
-    dataset::{Dataset, DatasetError},
-};
+use burn::data::dataset::Dataset;
 use burn::tensor::Device;
 use std::sync::{Arc, atomic::AtomicUsize};
 
-/// Transforms a sample in an epoch (from 1) before it is batched.
-pub(super) type Transform<I> = Arc<dyn Fn(usize, I) -> I + Send + Sync>;
+/// Builds batches of a data set in an epoch (from 1) on a device.
+type BuildBatches<I, O> =
+    Arc<dyn Fn(Arc<dyn Dataset<I>>, usize, Vec<Batch>, &Device) -> ShardedBatches<O> + Send + Sync>;
 
 /// A Burn data set and batcher, divided over the ranks of a world: see [`builder`](ShardedLoader::builder).
 pub struct ShardedLoader<I, O> {
     pub(super) dataset: Arc<dyn Dataset<I>>,
-    pub(super) batcher: Arc<dyn Batcher<I, O>>,
+    pub(super) batches: BuildBatches<I, O>,
     pub(super) sampler: DistributedSampler,
     pub(super) batch_size: usize,
-    /// Streams of the worker threads.
-    pub(super) streams: Arc<[StreamId]>,
     pub(super) device: Device,
-    pub(super) transform: Option<Transform<I>>,
     /// Epoch counter for Burn's own strategies, which do not pass an epoch.
     pub(super) next_epoch: AtomicUsize,
 }
 
-impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
-    /// Builds the batch of `indices` on a worker.
-    fn batch_maker(
-        &self,
-        epoch: usize,
-        device: &Device,
-    ) -> impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static {
-        let (dataset, batcher, device) = (self.dataset.clone(), self.batcher.clone(), device.clone());
-        let transform = self.transform.clone();
-        move |Batch { indices, global, last }| {
-            // A rank without samples left still takes part in the step, with weight zero.
-            let padded = if indices.is_empty() { &[0][..] } else { indices.as_slice() };
-            let mut samples = dataset.get_many(padded.to_vec())?;
-            if let Some(transform) = &transform {
-                samples = samples.into_iter().map(|sample| transform(epoch, sample)).collect();
-            }
-            let item = batcher.batch(samples, &device);
-            Ok(ShardedBatch { item, samples: indices.len(), global_samples: *global, last: *last })
-        }
-    }
-
+impl<I: Send + 'static, O: 'static> ShardedLoader<I, O> {
     /// The batches of `epoch` after its first `done` samples, without the first `skip`.
     fn sharded_batches(&self, epoch: usize, done: usize, skip: usize, device: &Device) -> ShardedBatches<O> {
         let batches = self.sampler.batches_after(epoch, done, self.batch_size);
@@ -59,7 +30,7 @@ impl<I: Send + 'static, O: Send + 'static> ShardedLoader<I, O> {
         let batches = batches.into_iter().enumerate();
         let batches =
             batches.map(|(step, indices)| Batch { indices, global: global(step), last: step + 1 == steps });
-        workers::build(batches.skip(skip).collect(), &self.streams, self.batch_maker(epoch, device))
+        (self.batches)(self.dataset.clone(), epoch, batches.skip(skip).collect(), device)
     }
 }
 
@@ -96,7 +67,11 @@ impl<I: Send + 'static, O: Send + 'static> DistributedLoader<O> for ShardedLoade
 mod tests {
     use super::*;
     use crate::{World, loader::ShardedLoaderBuilder};
-    use burn::data::{dataloader::DataLoader, dataset::InMemDataset};
+    use burn::data::{
+        dataloader::{DataLoader, batcher::Batcher},
+        dataset::InMemDataset,
+    };
+    use std::thread::{self, ThreadId};
 
     struct Keep;
     impl Batcher<usize, Vec<usize>> for Keep {
@@ -127,6 +102,26 @@ mod tests {
             assert_eq!(inline, shares(&loader(103, 1, 3, workers), 2, 0));
         }
         assert_eq!(inline[4..], shares(&loader(103, 1, 3, 2), 2, 4));
+    }
+
+    struct Built;
+    impl Batcher<usize, ThreadId> for Built {
+        fn batch(&self, _: Vec<usize>, _: &Device) -> ThreadId {
+            thread::current().id()
+        }
+    }
+
+    #[test]
+    fn batches_are_finished_on_the_thread_that_takes_them() {
+        let data = InMemDataset::new((0..13).collect::<Vec<usize>>());
+        let l = ShardedLoader::builder(data, Built).batch_size(4).num_workers(1);
+        let l = l.build_finished(World { rank: 0, size: 1 }, |worker, _| (worker, thread::current().id()));
+        let here = thread::current().id();
+        for batch in l.epoch(1, 0, &Device::default()) {
+            let (worker, finisher) = batch.expect("in memory").item;
+            assert!(finisher == here && worker != here);
+        }
+        assert_eq!(l.slice(0, 6).iter().count(), 2);
     }
 
     #[test]

@@ -18,10 +18,7 @@ use burn_ddp::{
     trainer::{Loaders, start},
 };
 use clap::{Args, ValueEnum};
-use collective::{
-    loader::{FinishedLoader, ShardedLoaderBuilder},
-    metric::GlobalAccuracy,
-};
+use collective::{loader::ShardedLoaderBuilder, metric::GlobalAccuracy};
 use serde::Serialize;
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -223,8 +220,10 @@ fn loaders(context: &Context, trainer: &Trainer<'_, Net>, args: &MnistArgs, data
     };
     let finished = |loader: ShardedLoaderBuilder<_, _>, images: &Images| {
         let batcher = DeviceBatcher::new(images.clone());
-        let finish = move |batch, device: &Device| batcher.finish(batch, device);
-        Arc::new(FinishedLoader::new(loader.build(context.world()), Arc::new(finish)))
+        Arc::new(
+            loader
+                .build_finished(context.world(), move |batch, device: &Device| batcher.finish(batch, device)),
+        )
     };
     let evaluated = |samples: Samples, images: &Images| finished(sharded(samples, None), images);
     let (train, valid) = trainer.split(ImageDataset(data.train.clone()));
