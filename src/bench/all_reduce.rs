@@ -1,17 +1,16 @@
 //! `burn-ddp bench all-reduce`: all-reduce time by buffer size.
 
 use crate::{
-    context::world_args::WorldArgs,
-    launch::{self, world::Environment},
+    context::{ContextArgs, launch_threads_with, start, world_args::WorldArgs},
+    device::DeviceArg,
     process::console::print_line,
 };
 use anyhow::{Result, bail};
 use clap::Args;
-use collective::{Options, ProcessGroup, ReduceOp, Transport};
+use collective::{ProcessGroup, ReduceOp, Transport};
 use serde::Serialize;
 use std::{
     process::ExitCode,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -20,7 +19,7 @@ pub struct AllReduce {
     /// Transport: auto, thread, shm, tcp or mpi (under mpirun)
     #[arg(long, default_value = "auto")]
     transport: Transport,
-    /// Number of ranks on this machine
+    /// Number of ranks on this machine, without a launcher
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=512))]
     ranks: u16,
     /// Buffer sizes in bytes, with K, M and G for powers of 1000
@@ -73,31 +72,15 @@ struct Row {
 /// # Errors
 /// If a rank cannot start, a collective fails or a sum is wrong.
 pub fn run(bench: &AllReduce) -> Result<ExitCode> {
-    let ranks = usize::from(bench.ranks);
-    if bench.transport == Transport::Thread || ranks == 1 {
-        in_threads(bench, ranks)?;
+    let (ranks, transport) = (usize::from(bench.ranks), bench.transport);
+    if transport == Transport::Thread {
+        let args = ContextArgs { device: DeviceArg::Cpu, ..ContextArgs::default() };
+        launch_threads_with(&args, ranks, |context| measure(bench, context.group()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    match bench.world.environment()? {
-        None => launch::ranks(ranks, "bench"),
-        Some(Environment { rank, world_size, .. }) if world_size != ranks => {
-            bail!("this is rank {rank} of {world_size}, but --ranks is {ranks}; give the launcher's number")
-        }
-        Some(environment) => {
-            measure(bench, &bench.world.connect(environment, bench.transport, Options::default())?)?;
-            Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// Ranks as threads of this process.
-fn in_threads(bench: &AllReduce, ranks: usize) -> Result<()> {
-    let groups = ProcessGroup::threads(ranks, Options::default())?;
-    thread::scope(|scope| {
-        let threads: Vec<_> =
-            groups.into_iter().map(|group| scope.spawn(move || measure(bench, &group))).collect();
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| bail!("a rank panicked")))
-    })
+    let args = ContextArgs::for_command(ranks, &bench.world)?;
+    let args = ContextArgs { device: DeviceArg::Cpu, transport, ..args };
+    start(&args, |context| measure(bench, context.group()))
 }
 
 fn measure(bench: &AllReduce, group: &ProcessGroup) -> Result<()> {

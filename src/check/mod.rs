@@ -4,17 +4,16 @@ mod cases;
 mod ordering;
 
 use crate::{
-    context::{ContextArgs, Role, plan::Plan, values::positive, world_args::WorldArgs},
-    device::{DeviceArg, faults, transport},
-    launch::{self, world::Environment},
-    process::console::{Console, print_line},
+    context::{Context, ContextArgs, start, values::positive, world_args::WorldArgs},
+    device::{DeviceArg, transport},
+    process::console::print_line,
 };
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use clap::{Args, Subcommand};
-use collective::{Options, ProcessGroup, Transport};
+use collective::{ProcessGroup, Transport};
 use serde::Serialize;
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
 /// Checks of the devices and transports of this machine.
 #[derive(Subcommand, Clone, Debug)]
@@ -54,7 +53,7 @@ pub struct Ranks {
     /// Transport: auto, nccl, shm, tcp or mpi
     #[arg(long, default_value = "auto")]
     transport: Transport,
-    /// Number of ranks on this machine; NCCL is used also with one rank
+    /// Number of ranks on this machine, without a launcher; NCCL is used also with one rank
     #[arg(long, default_value_t = 2, value_parser = positive)]
     ranks: usize,
     /// Allow several ranks per GPU
@@ -82,20 +81,22 @@ struct Report {
 /// # Errors
 /// If ranks cannot be started, the group or a device fails, or a check fails.
 pub fn run(check: &Check) -> Result<ExitCode> {
-    let wanted = check.ranks();
-    let launched = wanted.world.environment()?;
-    if launched.is_none() && wanted.ranks > 1 {
-        return launch::ranks(wanted.ranks, "check");
-    }
-    let environment = launched.unwrap_or(Environment::SOLO);
-    let options = Options::default().timeout(Duration::from_secs(u64::from(wanted.timeout)));
-    let group = wanted.world.connect(environment, wanted.transport, options)?;
-    let Role { device, .. } = role(wanted, environment)?;
-    let console = Console::new(group.rank() == 0);
-    let transport = transport::attach(wanted.transport, device, &group, true, &|line| console.warn(line))?;
-    let device_in_use = device.burn()?;
-    faults::listen(|line| console.warn(line));
-    let (checks, wrong) = check.cases(&device_in_use, &group)?;
+    let Ranks { device, transport, ranks, allow_shared_gpu, timeout, ref world } = *check.ranks();
+    let args = ContextArgs::for_command(ranks, world)?;
+    let args = ContextArgs { device, transport, allow_shared_gpu, timeout: timeout.into(), ..args };
+    start(&args, |context| run_rank(check, context))
+}
+
+fn run_rank(check: &Check, context: &Context) -> Result<()> {
+    let (group, console, device) = (context.group(), context.console(), context.local_device());
+    let transport = match (context.world_size(), check.ranks().transport) {
+        // A context of one rank uses NCCL only on request.
+        (1, Transport::Auto) => {
+            transport::attach(Transport::Auto, device, group, true, &|line| console.warn(line))?
+        }
+        _ => context.transport().into(),
+    };
+    let (checks, wrong) = check.cases(&context.device().clone().inner(), group)?;
     let all: Vec<Vec<String>> = group.all_gather_object(&wrong)?;
     let ranks = group.world_size();
     let wrong: Vec<String> = all
@@ -103,23 +104,12 @@ pub fn run(check: &Check) -> Result<ExitCode> {
         .enumerate()
         .flat_map(|(rank, wrong)| wrong.iter().map(move |what| format!("rank {rank}: {what}")))
         .collect();
-    if group.rank() == 0 {
+    if context.is_main() {
         let report = Report { device: device.to_string(), ranks, transport, checks, wrong: wrong.clone() };
         print_line(&serde_json::to_string(&report)?);
     }
-    group.destroy();
     match wrong.first() {
         Some(first) => bail!("{} of {checks} checks on {ranks} rank(s) failed: {first}", wrong.len()),
-        None => Ok(ExitCode::SUCCESS),
-    }
-}
-
-/// The device that a training run with the same flags would use.
-fn role(wanted: &Ranks, environment: Environment) -> Result<Role> {
-    let Ranks { device, allow_shared_gpu, .. } = *wanted;
-    let args = ContextArgs { device, allow_shared_gpu, ..ContextArgs::default() };
-    match Plan::decide(&args, Some(environment), crate::device::gpus(wanted.device))? {
-        Plan::Train(role) => Ok(role),
-        Plan::Launch { .. } => bail!("a rank cannot start ranks"),
+        None => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     device::{DeviceArg, DeviceId},
     launch::nproc::Nproc,
 };
+use anyhow::Result;
 use clap::{ArgAction, Args, Parser, value_parser};
 use collective::Transport;
 
@@ -65,6 +66,18 @@ pub struct ContextArgs {
     // Flags after this struct are the program's own, without a heading.
     #[command(flatten, next_help_heading = None)]
     pub world: WorldArgs,
+}
+
+impl ContextArgs {
+    /// Arguments of a command that starts `ranks` ranks on this machine, unless a launcher has started them.
+    ///
+    /// # Errors
+    /// Those of [`WorldArgs::environment`].
+    pub(crate) fn for_command(ranks: usize, world: &WorldArgs) -> Result<Self> {
+        let launched = world.environment()?.is_some();
+        let nproc_per_node = if launched { Nproc::Auto } else { Nproc::Count(ranks) };
+        Ok(Self { nproc_per_node, world: world.clone(), ..Self::default() })
+    }
 }
 
 impl Default for ContextArgs {

@@ -1,13 +1,13 @@
 //! `burn-ddp devices`: lists available devices and backends.
 
-use super::{Accelerator, gigabytes};
+use super::{Accelerator, gigabytes, host_memory};
 use crate::launch::cores;
 use crate::process::console::print_line;
-use std::fs;
 
 /// Prints the list.
 pub fn list() {
-    row("cpu", &format!("{} core(s)", cores()), host_memory());
+    let memory = host_memory().map(|(free, total)| (free as usize, total as usize));
+    row("cpu", &format!("{} core(s)", cores()), memory);
     let mut missing = Vec::new();
     for kind in Accelerator::ALL {
         match kind.devices() {
@@ -59,14 +59,4 @@ fn row(device: &str, name: &str, memory: Option<(usize, usize)>) {
         |(free, total)| format!("{} of {} free", gigabytes(free), gigabytes(total)),
     );
     print_line(&format!("{device:<10} {name:<40} {memory}"));
-}
-
-/// Returns the free and total memory of the machine in bytes.
-fn host_memory() -> Option<(usize, usize)> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let field = |name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? * 1024)
-    };
-    Some((field("MemAvailable:")?, field("MemTotal:")?))
 }

@@ -18,7 +18,7 @@ pub use choice::{DeviceArg, DeviceId, Gpus, gpus};
 use anyhow::{Result, bail};
 use burn::tensor::Device;
 use serde::{Serialize, Serializer};
-use std::fmt;
+use std::{fmt, fs};
 
 /// GPU memory in bytes that a rank uses before its first batch: CUDA context, kernels and model.
 pub const MIN_FREE_MEMORY: usize = 300 << 20;
@@ -92,6 +92,24 @@ impl LocalDevice {
     }
 }
 
+/// Free and total memory of this machine in bytes; a container's limit reduces the free memory.
+pub(crate) fn host_memory() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let cgroup = |file: &str| -> Option<u64> {
+        // "max" means no limit and does not parse.
+        fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
+    };
+    let left = cgroup("memory.max").map(|max| max.saturating_sub(cgroup("memory.current").unwrap_or(0)));
+    let free = meminfo(&text, "MemAvailable:")?;
+    Some((left.map_or(free, |left| free.min(left)), meminfo(&text, "MemTotal:")?))
+}
+
+/// Bytes of the entry `key` of `/proc/meminfo`, which is in KiB.
+fn meminfo(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
 /// Formats bytes as gigabytes, such as `139.8 GB`.
 pub fn gigabytes(bytes: usize) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
@@ -123,7 +141,14 @@ impl Serialize for LocalDevice {
 
 #[cfg(test)]
 mod tests {
-    use super::binary_size;
+    use super::{binary_size, meminfo};
+
+    #[test]
+    fn meminfo_is_read_in_bytes() {
+        let text = "MemTotal:       1024 kB\nMemAvailable:    512 kB\n";
+        assert_eq!(meminfo(text, "MemAvailable:"), Some(512 << 10));
+        assert_eq!(meminfo(text, "Nothing:"), None);
+    }
 
     #[test]
     fn binary_sizes_have_units() {

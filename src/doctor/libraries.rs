@@ -1,16 +1,10 @@
-//! GPUs, and the libraries that use them.
+//! GPUs, the libraries that use them, and the cache of their compiled kernels.
 
 use super::Finding;
 use crate::device::{Accelerator, DeviceArg, binary_size, gpus};
+#[cfg(feature = "cuda")]
+use crate::{device::kernel_cache, process::console::print_line};
 use collective::transport::nccl::Library;
-use std::{
-    process::{Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
-/// Time limit of `nvidia-smi`, which hangs with a broken driver.
-const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) fn check(report: &mut impl FnMut(Finding)) {
     let gpus = gpus(DeviceArg::Auto);
@@ -20,9 +14,7 @@ pub(super) fn check(report: &mut impl FnMut(Finding)) {
     match &gpus {
         Ok(gpus) => {
             report(Finding::ok("GPUs", format!("{} ({})", gpus.count, gpus.kind)));
-            if needed {
-                memory_of_gpus(report);
-            }
+            memory_of_gpus(gpus.kind, report);
         }
         Err(why) => report(Finding::note("GPUs", format!("none: {why}"), "training runs on the CPU")),
     }
@@ -87,56 +79,57 @@ fn library(
     }
 }
 
-/// Reports name, memory and driver of each GPU as printed by `nvidia-smi`.
-fn memory_of_gpus(report: &mut impl FnMut(Finding)) {
-    let fields = "index,name,memory.free,memory.total,driver_version";
-    let args = [format!("--query-gpu={fields}"), "--format=csv,noheader,nounits".into()];
-    let Some(text) = output("nvidia-smi", &args) else {
-        let advice = "the driver works, but nvidia-smi fails or is missing";
-        return report(Finding::note("GPU memory", "unknown", advice));
-    };
-    for line in text.lines() {
-        report(gpu(line));
+/// Reports name and memory of each GPU.
+fn memory_of_gpus(kind: Accelerator, report: &mut impl FnMut(Finding)) {
+    for (index, gpu) in kind.devices().unwrap_or_default().iter().enumerate() {
+        let name = format!("{index}: {}", gpu.name());
+        report(match kind.memory(index) {
+            Ok(Some((free, total))) => memory(&name, free as u64, total as u64),
+            Ok(None) => Finding::ok("GPU memory", name),
+            Err(error) => Finding::fail("GPU memory", format!("{name}: {error:#}"), "see nvidia-smi"),
+        });
     }
 }
 
-/// Parses one line of `nvidia-smi`'s table, with sizes in MiB.
-fn gpu(line: &str) -> Finding {
-    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-    let [index, name, free, total, driver] = fields[..] else {
-        return Finding::note("GPU memory", line, "unexpected output of nvidia-smi");
-    };
-    let (Ok(free), Ok(total)) = (free.parse::<u64>(), total.parse::<u64>()) else {
-        return Finding::ok("GPU memory", format!("{index}: {name}, driver {driver}"));
-    };
-    let found = format!(
-        "{index}: {name}, {} free of {}, driver {driver}",
-        binary_size(free << 20),
-        binary_size(total << 20)
-    );
-    if free < 1024 {
+fn memory(name: &str, free: u64, total: u64) -> Finding {
+    let found = format!("{name}, {} free of {}", binary_size(free), binary_size(total));
+    if free < 1 << 30 {
         Finding::fail("GPU memory", found, "other programs use its memory: see nvidia-smi")
     } else {
         Finding::ok("GPU memory", found)
     }
 }
 
-/// Standard output of a program, or `None` if it fails or exceeds the time limit.
-fn output(program: &str, args: &[String]) -> Option<String> {
-    let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    let until = Instant::now() + NVIDIA_SMI_TIMEOUT;
-    while child.try_wait().ok()?.is_none() {
-        if Instant::now() > until {
-            let _ = child.kill();
-            let _ = child.wait();
-            return None;
-        }
-        thread::sleep(Duration::from_millis(10));
+/// Folder and size of the cache of compiled CUDA kernels.
+#[cfg(feature = "cuda")]
+pub(super) fn kernel_cache() -> Finding {
+    const NAME: &str = "kernel cache";
+    let Some(folder) = kernel_cache::folder() else {
+        let advice =
+            format!("every run compiles its CUDA kernels; unset {} to keep them", kernel_cache::FOLDER);
+        return Finding::note(NAME, "off", advice);
+    };
+    match kernel_cache::size(&folder) {
+        Ok(bytes) => Finding::ok(NAME, format!("{} in {}", binary_size(bytes), folder.display())),
+        Err(error) => Finding::note(
+            NAME,
+            format!("{error:#}"),
+            format!("delete it, or set {} to another folder", kernel_cache::FOLDER),
+        ),
     }
-    let output = child.wait_with_output().ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Deletes the kernel cache.
+#[cfg(feature = "cuda")]
+pub(super) fn clear_kernel_cache() -> anyhow::Result<()> {
+    let Some(folder) = kernel_cache::folder() else {
+        print_line("the kernel cache is off");
+        return Ok(());
+    };
+    let bytes = kernel_cache::size(&folder)?;
+    kernel_cache::clear(&folder)?;
+    print_line(&format!("deleted {} in {}", binary_size(bytes), folder.display()));
+    Ok(())
 }
 
 #[cfg(test)]
@@ -145,11 +138,10 @@ mod tests {
     use crate::doctor::Verdict;
 
     #[test]
-    fn lines_of_nvidia_smi_are_parsed() {
-        let good = gpu("0, NVIDIA H200, 143000, 143771, 570.1");
+    fn a_gpu_without_free_memory_fails() {
+        let good = memory("0: NVIDIA H200", 143_000 << 20, 143_771 << 20);
         assert_eq!(good.verdict, Verdict::Ok);
-        assert_eq!(good.found, "0: NVIDIA H200, 139.6 GiB free of 140.4 GiB, driver 570.1");
-        assert!(matches!(gpu("0, NVIDIA H200, 3, 143771, 570.1").verdict, Verdict::Fail(_)));
-        assert!(matches!(gpu("rubbish").verdict, Verdict::Note(_)));
+        assert_eq!(good.found, "0: NVIDIA H200, 139.6 GiB free of 140.4 GiB");
+        assert!(matches!(memory("0: NVIDIA H200", 3 << 20, 143_771 << 20).verdict, Verdict::Fail(_)));
     }
 }

@@ -1,7 +1,10 @@
 //! Cores, memory, shared memory, limits and disk.
 
 use super::Finding;
-use crate::{device::binary_size, launch::cores};
+use crate::{
+    device::{binary_size, host_memory},
+    launch::cores,
+};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
@@ -32,24 +35,11 @@ fn core_count() -> Finding {
     }
 }
 
-/// Bytes of the entry `key` of `/proc/meminfo`, which is in KiB.
-fn meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find(|line| line.starts_with(key))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib << 10)
-}
-
 fn memory() -> Finding {
     let name = "memory";
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let (Some(total), Some(free)) = (meminfo(&text, "MemTotal:"), meminfo(&text, "MemAvailable:")) else {
+    let Some((free, total)) = host_memory() else {
         return Finding::note(name, "unknown", "this system has no /proc/meminfo");
     };
-    // A container's limit; "max" means no limit and does not parse.
-    let cgroup = |file: &str| -> Option<u64> {
-        fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse().ok()
-    };
-    let left = cgroup("memory.max").map(|max| max.saturating_sub(cgroup("memory.current").unwrap_or(0)));
-    let free = left.map_or(free, |left| free.min(left));
     let found = format!("{} free of {}", binary_size(free), binary_size(total));
     if free < RANK_MEMORY {
         Finding::fail(
@@ -128,13 +118,6 @@ fn tempfile_here() -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn meminfo_is_read_in_bytes() {
-        let text = "MemTotal:       1024 kB\nMemAvailable:    512 kB\n";
-        assert_eq!(meminfo(text, "MemAvailable:"), Some(512 << 10));
-        assert_eq!(meminfo(text, "Nothing:"), None);
-    }
 
     #[test]
     fn space_is_that_of_the_folder() {

@@ -1,7 +1,5 @@
 //! `burn-ddp doctor`: checks of this machine and its network, with advice for each problem.
 
-#[cfg(feature = "cuda")]
-mod kernels;
 mod libraries;
 mod machine;
 mod network;
@@ -86,7 +84,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     }
     #[cfg(feature = "cuda")]
     if args.clear_kernel_cache {
-        kernels::clear()?;
+        libraries::clear_kernel_cache()?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut failed = false;
@@ -97,7 +95,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     machine::check(&mut report);
     libraries::check(&mut report);
     #[cfg(feature = "cuda")]
-    report(kernels::check());
+    report(libraries::kernel_cache());
     report(network::loopback());
     for peer in &args.peer {
         network::peer(peer, args.timeout, &mut report);
