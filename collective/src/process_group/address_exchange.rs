@@ -9,7 +9,7 @@ use crate::{
         server::Server,
         store::Store,
         wait::RendezvousWait,
-        wire::Member,
+        wire::PeerInfo,
     },
     transport::{mpi, tcp::ConnectionPool},
 };
@@ -76,7 +76,7 @@ pub(super) fn start(
     // The local address of the connection to rank 0 is the one at which the other ranks can reach this rank.
     let local = stream.local_addr().map_err(|e| Error::io("find this rank's address", &e))?;
     let pool = ConnectionPool::start(local.ip(), config.rank, secret)?;
-    let member = Member {
+    let member = PeerInfo {
         data: pool.address(),
         host: host(),
         machine: options.host_id.clone().unwrap_or_else(machine),

@@ -10,7 +10,7 @@ use crate::{
     Error,
     communicator::{Call, Communicator, World},
     rendezvous::{
-        Watched,
+        GroupProbe,
         control::Control,
         wait::{Callback, Report},
         wire::{GroupProgress, PendingCall, Place, Stall},
@@ -239,7 +239,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Watched for GroupState {
+impl GroupProbe for GroupState {
     fn id(&self) -> u64 {
         self.group
     }

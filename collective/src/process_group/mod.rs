@@ -25,7 +25,7 @@ pub use work::Work;
 use crate::{
     Error, Result, Store, World,
     communicator::{Call, Communicator},
-    rendezvous::{Watched, control::Control},
+    rendezvous::{GroupProbe, control::Control},
 };
 use group_state::GroupParts;
 use shared_group::{CallSpec, SharedGroup};

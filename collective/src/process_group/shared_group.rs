@@ -8,7 +8,7 @@ use super::{
 use crate::{
     DType, Element, Error, ReduceOp, Result,
     communicator::{Call, Communicator},
-    rendezvous::{Watched, control::Control},
+    rendezvous::{GroupProbe, control::Control},
 };
 use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
@@ -62,7 +62,7 @@ impl SharedGroup {
         let state = Arc::new(GroupState::new(parts));
         state.family.add(&state);
         if let Some(control) = &control {
-            let watched: Arc<dyn Watched> = state.clone();
+            let watched: Arc<dyn GroupProbe> = state.clone();
             control.watch(&watched);
         }
         SharedGroup { control, topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
@@ -169,7 +169,7 @@ impl SharedGroup {
     ) -> Result<R> {
         self.state.recorder.enter(call, message);
         let begun = Instant::now();
-        let result = act().map_err(|error| self.settle(call, message, begun, error));
+        let result = act().map_err(|error| self.first_cause(call, message, begun, error));
         self.state.recorder.leave(result.as_ref().err());
         if let Err(error) = &result {
             self.state.write_flight_record(error);
@@ -178,7 +178,7 @@ impl SharedGroup {
     }
 
     /// The first cause behind a transport's error, as the control plane decides.
-    fn settle(&self, call: &Call, message: Option<Endpoints>, begun: Instant, error: Error) -> Error {
+    fn first_cause(&self, call: &Call, message: Option<Endpoints>, begun: Instant, error: Error) -> Error {
         if let Some(cause) = self.cause() {
             return cause;
         }

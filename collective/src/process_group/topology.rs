@@ -6,10 +6,8 @@ use crate::{
     communicator::{Communicator, Solo},
     rendezvous::{control::Control, store::HashStore},
     transport::{
-        Transport,
-        hierarchical::Hierarchical,
-        mpi,
-        tcp::{ConnectionPool, Tcp},
+        Transport, mpi,
+        tcp::{ConnectionPool, Machines, Tcp},
         thread::ThreadGroups,
     },
 };
@@ -147,9 +145,10 @@ impl TransportBuilder<'_> {
             // A different number for every machine.
             ranks => self.local(3 + here as u64, ranks)?,
         };
-        let leaders = first.contains(&self.rank).then(|| self.tcp(2, &first));
-        let flat = self.tcp(0, &self.everyone());
-        Ok(Box::new(Hierarchical::new(flat, machines[here].clone(), local, first, leaders)))
+        let leaders: Option<Box<dyn Communicator>> =
+            if first.contains(&self.rank) { Some(Box::new(self.tcp(2, &first))) } else { None };
+        let machines = Machines { here: machines[here].clone(), local, first, leaders };
+        Ok(Box::new(self.tcp(0, &self.everyone()).with_machines(machines)))
     }
 
     /// Shared memory if all `ranks` can use it, TCP if not.
@@ -177,8 +176,7 @@ impl TransportBuilder<'_> {
         use crate::transport::shm::{ShmCommunicator, ShmSegment};
         use std::time::Instant;
 
-        let timeout = self.options.rendezvous_timeout;
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + self.options.rendezvous_timeout;
         let key = |what: &str| format!("shm/{:x}/{part}/{what}", self.group);
         // A value is "+" and a name, or "-" and a reason.
         let publish = |what: &str, outcome: &Result<String, String>| {
@@ -212,11 +210,7 @@ impl TransportBuilder<'_> {
             (segment, read("verdict")?)
         };
         match agreed.and(segment) {
-            Ok(segment) => {
-                let control = self.control.clone();
-                let joined = ShmCommunicator::connect_unless(segment, rank, timeout, move || control.cause());
-                Ok(Ok(Box::new(joined?)))
-            }
+            Ok(segment) => Ok(Ok(Box::new(ShmCommunicator::join_opened(segment, rank)?))),
             Err(why) => Ok(Err(why)),
         }
     }

@@ -1,7 +1,7 @@
-//! Folds in steps, with a partial in memory between them.
+//! Conversion between elements and partials in memory.
 
 use super::{
-    BLOCK, finish_as, fold_as,
+    BLOCK, finish_as,
     kernel::{Folds, Partial},
 };
 use crate::ReduceOp;
@@ -39,16 +39,6 @@ pub(super) fn widen_as<T: Folds<P>, P: Partial>(src: &[u8], partial: &mut [u8]) 
     for (element, wide) in blocks::<T, P>(src.len(), partial.len()) {
         let acc = &mut acc[..element.len() / size_of::<T>()];
         T::load(&src[element], acc);
-        store_partial(acc, &mut partial[wide]);
-    }
-}
-
-pub(super) fn accumulate_as<T: Folds<P>, P: Partial>(op: ReduceOp, partial: &mut [u8], src: &[u8]) {
-    let mut acc = [P::default(); BLOCK];
-    for (element, wide) in blocks::<T, P>(src.len(), partial.len()) {
-        let acc = &mut acc[..element.len() / size_of::<T>()];
-        load_partial(&partial[wide.clone()], acc);
-        fold_as::<T, P>(op, acc, &src[element]);
         store_partial(acc, &mut partial[wide]);
     }
 }

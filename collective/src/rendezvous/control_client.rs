@@ -1,9 +1,9 @@
 //! A rank's connection to the server, and the background thread that receives the server's messages.
 
 use super::{
-    Watched, abort_all,
+    GroupProbe, abort_all,
     frame::{FrameReader, Next, write_frame},
-    wire::{Event, Member, Place, Request},
+    wire::{Event, PeerInfo, Place, Request},
 };
 use crate::{Error, Result};
 use std::{
@@ -23,12 +23,12 @@ const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub struct ClientState {
-    pub members: Option<Vec<Member>>,
+    pub members: Option<Vec<PeerInfo>>,
     /// Answers of the store, by request id.
     pub values: HashMap<u64, Option<Vec<u8>>>,
     pub cause: Option<Error>,
     pub left: BTreeSet<usize>,
-    pub groups: Vec<Weak<dyn Watched>>,
+    pub groups: Vec<Weak<dyn GroupProbe>>,
     /// Numbers of the last calls of all groups, including dropped ones.
     pub counters: HashMap<u64, Arc<AtomicU64>>,
     /// Whether the server has ended, cleanly or not.
@@ -131,7 +131,7 @@ impl ControlClient {
     }
 
     /// The groups that have not been dropped.
-    pub fn groups(&self) -> Vec<Arc<dyn Watched>> {
+    pub fn groups(&self) -> Vec<Arc<dyn GroupProbe>> {
         self.lock().groups.iter().filter_map(Weak::upgrade).collect()
     }
 

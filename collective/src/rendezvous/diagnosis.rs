@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// The finding about rank 0, which waits in call 7 of group 0 and has made 3 calls in group 1.
-    fn judge(other: Place) -> Option<String> {
+    fn diagnose(other: Place) -> Option<String> {
         let own = call(0, 7);
         let stall = Stall {
             group: 0,
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn ranks_that_wait_for_each_other_are_a_mismatch_with_both_sides() {
-        let text = judge(waits(call(1, 4), [6, 4])).unwrap();
+        let text = diagnose(waits(call(1, 4), [6, 4])).unwrap();
         assert_eq!(
             text,
             "collective mismatch: rank 0 called all_reduce #7 (4 x F32) in group 0, but rank 1 called all_reduce #4 (4 x F32) in group 1; if the ranks have different numbers of batches, shard the data with ShardedLoader"
@@ -128,12 +128,12 @@ mod tests {
     #[test]
     fn a_call_that_may_still_be_made_is_not_a_mismatch() {
         // Rank 0 has made rank 1's call, or rank 1 has made rank 0's; the data is in flight.
-        assert_eq!(judge(waits(call(1, 3), [6, 3])), None);
-        assert_eq!(judge(waits(call(1, 4), [7, 4])), None);
+        assert_eq!(diagnose(waits(call(1, 3), [6, 3])), None);
+        assert_eq!(diagnose(waits(call(1, 4), [7, 4])), None);
         let mut background = waits(call(1, 4), [6, 4]);
         background.family[0].idle = false;
-        assert_eq!(judge(background), None, "a background call is queued");
-        assert_eq!(judge(Place { waits: None, ..waits(call(1, 4), [6, 4]) }), None, "rank 1 computes");
-        assert_eq!(judge(waits(call(9, 1), [6, 4])), None, "a group of another family");
+        assert_eq!(diagnose(background), None, "a background call is queued");
+        assert_eq!(diagnose(Place { waits: None, ..waits(call(1, 4), [6, 4]) }), None, "rank 1 computes");
+        assert_eq!(diagnose(waits(call(9, 1), [6, 4])), None, "a group of another family");
     }
 }

@@ -40,7 +40,7 @@ impl Hello {
 
 /// Addresses and identity of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Member {
+pub(crate) struct PeerInfo {
     /// Address of its data listener.
     pub data: SocketAddr,
     /// Its host name, for messages.
@@ -115,7 +115,7 @@ pub(crate) enum Request {
     Join {
         rank: usize,
         world: usize,
-        member: Member,
+        member: PeerInfo,
     },
     /// The rendezvous exceeded this rank's time limit.
     Late {
@@ -155,7 +155,7 @@ pub(crate) enum Request {
 pub(crate) enum Event {
     /// All ranks have joined.
     Welcome {
-        members: Vec<Member>,
+        members: Vec<PeerInfo>,
     },
     Value {
         id: u64,

@@ -2,28 +2,7 @@
 //!
 //! Each implements [`Communicator`](crate::Communicator), without knowledge of groups, tensors or settings.
 
-/// Implements methods of [`Communicator`](crate::Communicator) by those of a field.
-macro_rules! forward {
-    ($field:tt: $($method:ident),+) => { $(forward!(@$method $field);)+ };
-    (@all_reduce $field:tt) => { forward!($field.all_reduce(buffer: &mut [u8])); };
-    (@reduce $field:tt) => { forward!($field.reduce(buffer: &mut [u8])); };
-    (@reduce_scatter $field:tt) => { forward!($field.reduce_scatter(buffer: &mut [u8])); };
-    (@broadcast $field:tt) => { forward!($field.broadcast(buffer: &mut [u8])); };
-    (@all_gather $field:tt) => { forward!($field.all_gather(mine: &[u8], out: &mut [u8])); };
-    (@gather $field:tt) => { forward!($field.gather(mine: &[u8], out: &mut [u8])); };
-    (@scatter $field:tt) => { forward!($field.scatter(all: &[u8], mine: &mut [u8])); };
-    (@send $field:tt) => { forward!($field.send(to: usize, data: &[u8])); };
-    (@recv $field:tt) => { forward!($field.recv(from: usize, data: &mut [u8])); };
-    (@barrier $field:tt) => { forward!($field.barrier()); };
-    ($field:tt.$method:ident($($argument:ident: $type:ty),*)) => {
-        fn $method(&self, call: &$crate::communicator::Call, $($argument: $type),*) -> $crate::Result<()> {
-            self.$field.$method(call, $($argument),*)
-        }
-    };
-}
-
 pub(crate) mod header;
-pub(crate) mod hierarchical;
 mod local;
 pub(crate) mod method;
 #[cfg(feature = "mpi")]

@@ -7,7 +7,7 @@ use crate::{
         frame::{FrameReader, Next, write_frame},
         secret::HANDSHAKE,
         tune_control,
-        wire::{ByteOrder, Event, Hello, Member, PROTOCOL, Request},
+        wire::{ByteOrder, Event, Hello, PROTOCOL, PeerInfo, Request},
     },
 };
 use std::{
@@ -95,7 +95,7 @@ impl Shared {
         Err(error)
     }
 
-    fn slot(&self, rank: usize, world: usize, member: Member, stream: &Arc<TcpStream>) -> Result<()> {
+    fn slot(&self, rank: usize, world: usize, member: PeerInfo, stream: &Arc<TcpStream>) -> Result<()> {
         let peer = format!("process {} on {} ({})", member.pid, member.host, peer(stream));
         let mut state = self.lock();
         if let Some(cause) = &state.cause {

@@ -83,13 +83,13 @@ impl Shared {
             }
         }
         state.inquiring = true;
-        state = self.judge(state, asker, &stall);
+        state = self.diagnose(state, asker, &stall);
         state.inquiring = false;
         self.answered.notify_all();
     }
 
     /// Asks the call's ranks for their positions, and again if these contradict the call.
-    fn judge<'a>(
+    fn diagnose<'a>(
         &'a self,
         mut state: MutexGuard<'a, ServerState>,
         asker: usize,

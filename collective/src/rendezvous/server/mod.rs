@@ -13,7 +13,7 @@ use super::{
     frame::{FrameReader, Next},
     host,
     listener::{self, Unproven},
-    wire::{Event, Member, Request},
+    wire::{Event, PeerInfo, Request},
 };
 use crate::{Error, Result};
 use state::{Inquiry, RankSlot, ServerState};
@@ -81,9 +81,9 @@ impl Server {
 ///
 /// # Errors
 /// If a connection or thread cannot be created.
-pub(super) fn in_process(world: usize) -> io::Result<(Vec<Member>, Vec<TcpStream>)> {
+pub(super) fn in_process(world: usize) -> io::Result<(Vec<PeerInfo>, Vec<TcpStream>)> {
     let shared = Shared::new(world, "this process".into(), Secret::random(), None);
-    let member = Member {
+    let member = PeerInfo {
         data: SocketAddr::from(([0; 4], 0)),
         host: host(),
         machine: String::new(),

@@ -4,7 +4,7 @@ use crate::{
     Error,
     rendezvous::{
         frame::write_frame,
-        wire::{Event, Member, Place, Stall},
+        wire::{Event, PeerInfo, Place, Stall},
     },
 };
 use std::{
@@ -16,7 +16,7 @@ use std::{
 
 /// A rank that has joined.
 pub struct RankSlot {
-    pub member: Member,
+    pub member: PeerInfo,
     pub peer: String,
     pub stream: Arc<TcpStream>,
     /// Set after a clean exit: numbers of the last calls by group.

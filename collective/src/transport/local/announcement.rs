@@ -18,7 +18,7 @@ const WORDS: usize = 8;
 pub struct Announcement([AtomicU64; WORDS]);
 
 impl Announcement {
-    pub fn publish(&self, call: MethodCall<'_>) {
+    pub(super) fn publish(&self, call: MethodCall<'_>) {
         for (shared, word) in self.0.iter().zip(Announced::of(call).0) {
             shared.store(word, Ordering::Relaxed);
         }
@@ -34,7 +34,7 @@ impl Announcement {
 pub struct Announced([u64; WORDS]);
 
 impl Announced {
-    pub fn of(call: MethodCall<'_>) -> Self {
+    pub(super) fn of(call: MethodCall<'_>) -> Self {
         let bytes = header::encode::<{ 8 * WORDS }>(call);
         Announced(bytemuck::cast(bytes))
     }
@@ -49,7 +49,7 @@ impl Announced {
     }
 
     /// The method that the call entered, if it can be decoded.
-    pub fn method(&self) -> Option<Method> {
+    pub(super) fn method(&self) -> Option<Method> {
         self.decode().map(|(_, method)| method)
     }
 

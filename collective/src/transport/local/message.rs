@@ -5,14 +5,14 @@
 //! while one waits.
 
 use super::{
-    Member, Session,
+    LocalRank, Session,
     announcement::Announced,
     failure::Failure,
     region::{MESSAGE, Memory, Region},
 };
 use crate::{
     Error, Result,
-    communicator::Call,
+    communicator::{Call, Communicator},
     transport::method::{Method, mismatch},
 };
 use std::{
@@ -20,12 +20,12 @@ use std::{
     sync::atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
-impl<M: Memory> Member<M> {
-    /// Sends `data` to rank `to`, which makes an equal call of [`Member::recv`].
+impl<M: Memory> LocalRank<M> {
+    /// Sends `data` to rank `to`, which makes an equal call of [`LocalRank::receive_message`].
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
-    pub fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+    pub(super) fn send_message(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         self.check_peer(call, to)?;
         let call = Method::Message.of(call);
         let mut session = self.open(call)?;
@@ -54,7 +54,7 @@ impl<M: Memory> Member<M> {
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
-    pub fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+    pub(super) fn receive_message(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         self.check_peer(call, from)?;
         let mut session = self.open(Method::Message.of(call))?;
         let region: &Region<M> = self.region();

@@ -5,46 +5,40 @@
 //! that the number of gates that a rank has passed (its *steps*) tells which ranks are behind.
 //!
 //! The first rank that fails records the failure in the header. All waits and all later calls of all ranks
-//! then fail: a group does not recover.
+//! then fail: a group does not recover. A process that has ended is detected by the control plane, which aborts
+//! the communicator.
 
 mod announcement;
 mod failure;
 mod message;
-pub mod ops;
+mod ops;
 pub mod region;
 mod session;
 mod stream;
 mod wait;
 
 use super::method::MethodCall;
-use crate::{Error, Result, World};
+use crate::{Error, Result};
 use failure::Failure;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, Memory, PRESENT, Region};
-pub use session::Session;
+use session::Session;
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::Ordering::{Acquire, Relaxed, Release},
 };
 use wait::Word;
 
-/// Detection of lost peers.
-pub trait Liveness: Send + Sync + std::fmt::Debug {
-    /// The reason why the peer is lost, if it is.
-    fn lost(&self, rank: usize) -> Option<String>;
-}
-
 /// One rank of a group on one machine.
 #[derive(Debug)]
-pub struct Member<M: Memory> {
+pub struct LocalRank<M: Memory> {
     region: Arc<Region<M>>,
     rank: usize,
-    liveness: Box<dyn Liveness>,
-    state: Mutex<MemberState>,
+    state: Mutex<LocalState>,
 }
 
 /// Private state of this rank, locked during a call.
 #[derive(Debug, Default)]
-struct MemberState {
+struct LocalState {
     /// Number of calls begun.
     calls: usize,
     /// Arrivals at each gate.
@@ -53,12 +47,12 @@ struct MemberState {
     failed: Option<Error>,
 }
 
-impl<M: Memory> Member<M> {
+impl<M: Memory> LocalRank<M> {
     /// Joins the group in `region` as rank `rank`.
     ///
     /// # Errors
     /// If the rank does not exist or is taken.
-    pub fn join(region: Arc<Region<M>>, rank: usize, liveness: Box<dyn Liveness>) -> Result<Self> {
+    pub(crate) fn join(region: Arc<Region<M>>, rank: usize) -> Result<Self> {
         let world = region.world();
         if rank >= world {
             return Err(Error::Invalid(format!("rank {rank} in a world of {world}: ranks count from 0")));
@@ -67,21 +61,10 @@ impl<M: Memory> Member<M> {
         if taken.is_err() {
             return Err(Error::Invalid(format!("two processes of this machine have rank {rank}")));
         }
-        region.slot(rank).pid.store(std::process::id(), Release);
-        Ok(Member { region, rank, liveness, state: Mutex::default() })
+        Ok(LocalRank { region, rank, state: Mutex::default() })
     }
 
-    /// Sets the detection of lost peers.
-    #[cfg(target_os = "linux")]
-    pub fn watch(&mut self, liveness: Box<dyn Liveness>) {
-        self.liveness = liveness;
-    }
-
-    pub fn world(&self) -> World {
-        World { rank: self.rank, size: self.region.world() }
-    }
-
-    pub fn region(&self) -> &Region<M> {
+    fn region(&self) -> &Region<M> {
         &self.region
     }
 
@@ -89,7 +72,7 @@ impl<M: Memory> Member<M> {
     ///
     /// # Errors
     /// If the group has failed.
-    pub fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
+    fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
         let mut session = self.open(call)?;
         session.state.calls += 1;
         self.region.slot(self.rank).calls[session.parity()].publish(call);
@@ -108,17 +91,9 @@ impl<M: Memory> Member<M> {
         }
     }
 
-    /// Fails the waits of all ranks.
-    pub fn abort(&self) {
-        self.declare(Failure::Aborted { by: self.rank });
-    }
-
-    /// The reason why rank `rank` is lost, if it is. Asks the system only with `look`.
-    fn gone(&self, rank: usize, look: bool) -> Option<String> {
-        if self.region.slot(rank).presence.load(Acquire) == LEFT {
-            return Some("it closed its communicator".to_string());
-        }
-        if look { self.liveness.lost(rank) } else { None }
+    /// Whether rank `rank` has closed its communicator.
+    fn has_left(&self, rank: usize) -> bool {
+        self.region.slot(rank).presence.load(Acquire) == LEFT
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -139,20 +114,10 @@ impl<M: Memory> Member<M> {
     }
 }
 
-impl<M: Memory> Drop for Member<M> {
+impl<M: Memory> Drop for LocalRank<M> {
     fn drop(&mut self) {
         self.region.slot(self.rank).presence.store(LEFT, Release);
         self.wake_all();
-    }
-}
-
-/// Peers that cannot be lost: threads of this process.
-#[derive(Debug)]
-pub struct Immortal;
-
-impl Liveness for Immortal {
-    fn lost(&self, _rank: usize) -> Option<String> {
-        None
     }
 }
 

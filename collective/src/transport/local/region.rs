@@ -78,7 +78,6 @@ pub struct Slot {
     pub steps: AtomicU32,
     /// [`ABSENT`], [`PRESENT`] or [`LEFT`].
     pub presence: AtomicU32,
-    pub pid: AtomicU32,
     /// The core it ran on at its last arrival; a hint.
     pub core: AtomicU32,
     /// The last calls of this rank; even and odd ones.
@@ -109,6 +108,8 @@ pub const LEFT: u32 = 2;
 /// `base` is aligned to a page and stays valid for reads and writes of `len` bytes, at the same
 /// address, for the life of the value.
 pub unsafe trait Memory: Send + Sync + std::fmt::Debug {
+    /// Name of the transport.
+    const NAME: &'static str;
     fn base(&self) -> *mut u8;
     fn len(&self) -> usize;
 }

@@ -1,7 +1,7 @@
 //! One call on one rank: arrival at gates, waiting, comparison and failure.
 
 use super::{
-    Member, MemberState,
+    LocalRank, LocalState,
     announcement::Announced,
     failure::Failure,
     region::{ABSENT, GateId, Memory},
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Longest sleep of a waiting rank between checks for failures, lost peers and its deadline.
+/// Longest sleep of a waiting rank between checks for failures and its deadline.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// One arrival at a gate, to be waited for with [`Session::wait`].
@@ -33,9 +33,9 @@ pub struct Ticket {
 
 /// A call in progress on this rank.
 #[derive(Debug)]
-pub struct Session<'a, M: Memory> {
-    pub(super) member: &'a Member<M>,
-    pub(super) state: MutexGuard<'a, MemberState>,
+pub(super) struct Session<'a, M: Memory> {
+    pub(super) member: &'a LocalRank<M>,
+    pub(super) state: MutexGuard<'a, LocalState>,
     pub(super) call: MethodCall<'a>,
     started: Instant,
     finished: bool,
@@ -43,8 +43,8 @@ pub struct Session<'a, M: Memory> {
 
 impl<'a, M: Memory> Session<'a, M> {
     pub(super) fn new(
-        member: &'a Member<M>,
-        state: MutexGuard<'a, MemberState>,
+        member: &'a LocalRank<M>,
+        state: MutexGuard<'a, LocalState>,
         call: MethodCall<'a>,
     ) -> Self {
         Session { member, state, call, started: Instant::now(), finished: false }
@@ -94,15 +94,10 @@ impl<'a, M: Memory> Session<'a, M> {
         if spin_until(|| word.reached(target), crowded) {
             return Ok(());
         }
-        let mut looked = Instant::now();
         loop {
             let failure = member.failure();
             let behind: Vec<usize> = ranks().filter(late).collect();
-            let look = looked.elapsed() >= SLICE;
-            if look {
-                looked = Instant::now();
-            }
-            let gone = behind.iter().find_map(|rank| Some((*rank, member.gone(*rank, look)?)));
+            let left = behind.iter().copied().find(|rank| member.has_left(*rank));
             // The last rank may have arrived, and left, during the checks.
             if word.reached(target) {
                 return Ok(());
@@ -110,7 +105,8 @@ impl<'a, M: Memory> Session<'a, M> {
             if let Some(failure) = failure {
                 return Err(self.peer_failure(failure, &behind));
             }
-            if let Some((rank, reason)) = gone {
+            if let Some(rank) = left {
+                let reason = "it closed its communicator".into();
                 return Err(self.fail(Failure::Lost { rank }, Error::PeerLost { rank, reason }));
             }
             let left = self.call.timeout.saturating_sub(self.started.elapsed());

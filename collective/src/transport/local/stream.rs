@@ -18,10 +18,10 @@
 //! call s.
 
 use super::{
-    Member,
+    LocalRank,
     region::{GateId, Memory, PIECE, Region, SMALL, portion},
 };
-use crate::{Result, transport::method::MethodCall};
+use crate::{Communicator, Result, transport::method::MethodCall};
 
 /// The stages of a collective on a piece. Every rank has the same number of pieces.
 pub trait Stages {
@@ -44,12 +44,12 @@ impl<'a> Areas<'a> {
     }
 }
 
-impl<M: Memory> Member<M> {
+impl<M: Memory> LocalRank<M> {
     /// Runs a call in one exchange, with areas of [`SMALL`] bytes.
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
-    pub fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
+    pub(super) fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (parity, rank) = (session.parity(), self.world().rank);
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.
@@ -66,7 +66,7 @@ impl<M: Memory> Member<M> {
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
-    pub fn stream(&self, call: MethodCall<'_>, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
+    pub(super) fn stream(&self, call: MethodCall<'_>, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
         let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
         let portion = portion(region.world());

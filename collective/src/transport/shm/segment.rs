@@ -20,21 +20,16 @@ use std::{
 };
 
 /// First word of the memory; changes with the layout and content.
-const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm03");
+const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm04");
 
 /// A group's memory, mapped but not joined.
 #[derive(Debug)]
 pub struct ShmSegment {
-    mapping: Mapping,
-    descriptor: Descriptor,
+    pub(super) mapping: Mapping,
+    pub(super) world: usize,
+    /// Keeps the memory open for other processes until dropped.
+    pub(super) file: File,
     name: String,
-}
-
-/// Keeps the memory open for other processes until dropped.
-#[derive(Debug)]
-pub(super) struct Descriptor {
-    pub world: usize,
-    _file: File,
 }
 
 impl ShmSegment {
@@ -63,7 +58,7 @@ impl ShmSegment {
             nonce[0],
             nonce[1]
         );
-        Ok(ShmSegment { mapping, descriptor: Descriptor { world, _file: file }, name })
+        Ok(ShmSegment { mapping, world, file, name })
     }
 
     /// Opens the memory that another process of this machine and user has created under `name`.
@@ -92,16 +87,12 @@ impl ShmSegment {
         if found != [MAGIC, world as u64, nonce[0], nonce[1]] {
             return Err(invalid("it is not the memory of this group, or of another version"));
         }
-        Ok(ShmSegment { mapping, descriptor: Descriptor { world, _file: file }, name: name.to_string() })
+        Ok(ShmSegment { mapping, world, file, name: name.to_string() })
     }
 
-    /// The name for [`ShmSegment::open`] in other ranks, valid until the creator has connected.
+    /// The name for [`ShmSegment::open`] in other ranks, valid until the creator has joined.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    pub(super) fn into_parts(self) -> (Mapping, Descriptor) {
-        (self.mapping, self.descriptor)
     }
 }
 
@@ -152,6 +143,8 @@ impl Mapping {
 // SAFETY: owns its mapping, which is page-aligned and of this length. The file cannot shrink: its creator
 // seals it, and `open` checks the creator's nonce.
 unsafe impl Memory for Mapping {
+    const NAME: &'static str = "shm";
+
     fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -161,7 +154,7 @@ unsafe impl Memory for Mapping {
     }
 }
 
-// SAFETY: an address; who may read and write there is `Member`'s business.
+// SAFETY: an address; who may read and write there is `LocalRank`'s business.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

@@ -121,11 +121,11 @@ impl Tcp {
             let own = memory.user[own..own + bytes].as_mut_ptr();
             let scratch = &mut memory.scratch;
             let to = if kept { scratch[out(piece)..out(piece) + bytes].as_mut_ptr() } else { own };
-            let inputs = (0..size).map(|rank| match rank == me {
+            let input = |rank| match rank == me {
                 true => own.cast_const(),
                 false => scratch[slot(rank, piece)].as_ptr(),
-            });
-            reduce_into(call.dtype, op, inputs, to, bytes);
+            };
+            reduce_into(call.dtype, op, size, &input, to, bytes);
         };
         let mut reduced = 0;
         self.exchange(call, buffer, scratch, self.peers(), plan, |memory, duplexes| {

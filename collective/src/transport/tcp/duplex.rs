@@ -97,13 +97,13 @@ impl<'a> Duplex<'a> {
 }
 
 /// Conditions that end a wait early: deadline and abort.
-pub(super) struct Watch<'a> {
+pub(super) struct Deadline<'a> {
     pub call: MethodCall<'a>,
     pub begun: Instant,
     pub aborted: &'a AtomicBool,
 }
 
-impl Watch<'_> {
+impl Deadline<'_> {
     /// Fails once the deadline has passed or the group was aborted. `waiting` names the peers.
     ///
     /// # Errors
@@ -128,12 +128,12 @@ impl Watch<'_> {
 /// Runs all duplexes until they are complete. `hook` is called after every progress.
 pub(super) fn run(
     me: usize,
-    watch: &Watch,
+    deadline: &Deadline,
     memory: &mut Memory,
     duplexes: &mut [Duplex],
     mut hook: impl FnMut(&mut Memory, &mut [Duplex]),
 ) -> Result<()> {
-    let head = header::encode::<HEADER>(watch.call);
+    let head = header::encode::<HEADER>(deadline.call);
     loop {
         let mut moved = false;
         for duplex in duplexes.iter_mut() {
@@ -141,8 +141,10 @@ pub(super) fn run(
             let lost = |error: io::Error| Error::PeerLost {
                 rank,
                 reason: match error.kind() {
-                    io::ErrorKind::UnexpectedEof => format!("it closed its connection during {}", watch.call),
-                    _ => format!("its connection broke during {} ({error})", watch.call),
+                    io::ErrorKind::UnexpectedEof => {
+                        format!("it closed its connection during {}", deadline.call)
+                    }
+                    _ => format!("its connection broke during {} ({error})", deadline.call),
                 },
             };
             let headed = duplex.recv.head == HEADER;
@@ -153,7 +155,7 @@ pub(super) fn run(
                     Some((call, method)) => (call.to_string(), Some(method)),
                     None => ("a call that cannot be read".into(), None),
                 };
-                let ours = (me, watch.call.to_string(), Some(watch.call.method));
+                let ours = (me, deadline.call.to_string(), Some(deadline.call.method));
                 return Err(mismatch(ours, (duplex.peer, theirs, method)));
             }
         }
@@ -163,7 +165,7 @@ pub(super) fn run(
         if duplexes.iter().all(Duplex::complete) {
             return Ok(());
         }
-        watch.check(|| {
+        deadline.check(|| {
             let waiting = duplexes
                 .iter()
                 .filter(|duplex| !duplex.complete())

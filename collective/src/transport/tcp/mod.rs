@@ -10,23 +10,26 @@
 //!   and sends the result to all ranks, overlapped piece by piece. 2·(n−1)/n of the buffer is transferred
 //!   in each direction, which is the minimum, and half types are transferred as they are.
 //!
-//! In all three, an element is reduced in rank order, by one rank or equally by all.
+//! In all three, an element is reduced in rank order, by one rank or equally by all. Groups over several machines
+//! do large all-reduces in another order: see [`machines`].
 
 mod chunks;
 pub(crate) mod connection_pool;
 mod duplex;
+mod machines;
 mod transfer;
 mod tree;
 
 pub(crate) use connection_pool::ConnectionPool;
+pub(crate) use machines::Machines;
 
 use crate::{
     DType, ReduceOp, Result,
     communicator::{Call, Communicator, World},
-    reduce::reduce_raw,
+    reduce::reduce_pointers,
     transport::method::{Method, MethodCall},
 };
-use duplex::{Duplex, Watch};
+use duplex::{Deadline, Duplex};
 use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -62,6 +65,8 @@ pub(crate) struct Tcp {
     members: Vec<(usize, SocketAddr)>,
     connections: Mutex<Connections>,
     aborted: AtomicBool,
+    /// Set if large all-reduces are done by machine.
+    machines: Option<Box<Machines>>,
 }
 
 impl Tcp {
@@ -80,7 +85,13 @@ impl Tcp {
             members,
             connections: Mutex::new(connections),
             aborted: AtomicBool::new(false),
+            machines: None,
         }
+    }
+
+    /// Does large all-reduces by machine.
+    pub fn with_machines(self, machines: Machines) -> Self {
+        Tcp { machines: Some(Box::new(machines)), ..self }
     }
 
     fn peers(&self) -> impl Iterator<Item = usize> + Clone + use<> {
@@ -104,18 +115,18 @@ impl Tcp {
         mut plan: impl FnMut(usize) -> (Transfer, Transfer),
         mut hook: impl FnMut(&mut Memory, &mut [Duplex]),
     ) -> Result<()> {
-        let watch = Watch { call, begun: Instant::now(), aborted: &self.aborted };
+        let deadline = Deadline { call, begun: Instant::now(), aborted: &self.aborted };
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let Connections { streams, scratch: spare } = &mut *connections;
         // Dial first, so that peers that wait for this rank's connection are not delayed by its own waits.
         for peer in peers.clone() {
             if streams[peer].is_none() && self.dials(peer) {
-                streams[peer] = Some(self.connect(peer, &watch)?);
+                streams[peer] = Some(self.connect(peer, &deadline)?);
             }
         }
         for peer in peers.clone() {
             if streams[peer].is_none() {
-                streams[peer] = Some(self.connect(peer, &watch)?);
+                streams[peer] = Some(self.connect(peer, &deadline)?);
             }
         }
         if spare.len() < scratch {
@@ -130,16 +141,16 @@ impl Tcp {
             }
         }
         hook(&mut memory, &mut duplexes);
-        duplex::run(self.world.rank, &watch, &mut memory, &mut duplexes, hook)
+        duplex::run(self.world.rank, &deadline, &mut memory, &mut duplexes, hook)
     }
 
     fn dials(&self, peer: usize) -> bool {
         self.members[self.world.rank].0 > self.members[peer].0
     }
 
-    fn connect(&self, peer: usize, watch: &Watch) -> Result<TcpStream> {
+    fn connect(&self, peer: usize, deadline: &Deadline) -> Result<TcpStream> {
         let (rank, address) = self.members[peer];
-        self.pool.connect(self.group, rank, address, || watch.check(|| format!("rank {peer}")))
+        self.pool.connect(self.group, rank, address, || deadline.check(|| format!("rank {peer}")))
     }
 
     /// Sends every rank's buffer to every rank, or to the root only.
@@ -159,28 +170,28 @@ impl Tcp {
         self.exchange(call, buffer, size * bytes, peers, plan, |memory, duplexes| {
             if wants(me) && duplexes.iter().all(Duplex::complete) {
                 let own = memory.user.as_mut_ptr();
-                let inputs = (0..size).map(|rank| match rank == me {
+                let input = |rank| match rank == me {
                     true => own.cast_const(),
                     false => memory.scratch[slot(rank)].as_ptr(),
-                });
-                reduce_into(call.dtype, op, inputs, own, bytes);
+                };
+                reduce_into(call.dtype, op, size, &input, own, bytes);
             }
         })
     }
 }
 
-/// Reduces `bytes` bytes of every input, in rank order, into `out`, which may be one of them.
+/// Reduces `bytes` bytes of the inputs of `size` ranks, in rank order, into `out`, which may be one of them.
 fn reduce_into(
     dtype: DType,
     op: ReduceOp,
-    inputs: impl Iterator<Item = *const u8>,
+    size: usize,
+    input: &dyn Fn(usize) -> *const u8,
     out: *mut u8,
     bytes: usize,
 ) {
-    let inputs: Vec<_> = inputs.collect();
     // SAFETY: the callers slice their memory to `bytes` bytes for every pointer, all of it borrowed
     // for this call; inputs are different slots, and the output is one of them or apart.
-    unsafe { reduce_raw(dtype, op, &inputs, &[out], bytes) }
+    unsafe { reduce_pointers(dtype, op, size, input, &[out], bytes) }
 }
 
 impl Communicator for Tcp {
@@ -189,11 +200,18 @@ impl Communicator for Tcp {
     }
 
     fn name(&self) -> &'static str {
-        "tcp"
+        match &self.machines {
+            Some(machines) if machines.local.name() != "tcp" => "shm+tcp",
+            Some(_) | None => "tcp",
+        }
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (call, op) = (Method::AllReduce.of(call), call.reduction()?);
+        let op = call.reduction()?;
+        if let Some(machines) = self.machines.as_ref().filter(|machines| machines.suit(call, buffer.len())) {
+            return machines.all_reduce(call, op, self.world.size, buffer);
+        }
+        let call = Method::AllReduce.of(call);
         match (buffer.len() <= SMALL, self.world.size <= FEW) {
             (true, true) => self.reduce_flat(call, op, buffer),
             (true, false) => self.reduce_tree(call, op, buffer),
@@ -285,6 +303,9 @@ impl Communicator for Tcp {
 
     fn abort(&self) {
         self.aborted.store(true, Ordering::Release);
+        if let Some(machines) = &self.machines {
+            machines.abort();
+        }
     }
 }
 

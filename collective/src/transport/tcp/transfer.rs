@@ -57,7 +57,7 @@ impl Transfer {
     pub fn new(parts: Vec<Part>, open: Option<usize>) -> Self {
         let open = open.map(|open| open.min(parts.len()));
         let mut transfer = Transfer { parts, open, ..Transfer::default() };
-        transfer.settle();
+        transfer.skip_complete();
         transfer
     }
 
@@ -106,11 +106,11 @@ impl Transfer {
         let head = bytes.min(HEADER - self.head);
         self.head += head;
         self.skip += bytes - head;
-        self.settle();
+        self.skip_complete();
     }
 
     /// Skips complete parts, including empty ones.
-    fn settle(&mut self) {
+    fn skip_complete(&mut self) {
         while let Some(part) = self.parts.get(self.index).filter(|part| part.len() <= self.skip) {
             self.skip -= part.len();
             self.index += 1;

@@ -104,11 +104,11 @@ impl Tcp {
             if parent.is_none() && !reduced && duplexes.iter().all(|duplex| duplex.recv.complete()) {
                 reduced = true;
                 let own = memory.user.as_mut_ptr();
-                let inputs = (0..size).map(|rank| match rank == me {
+                let input = |rank| match rank == me {
                     true => own.cast_const(),
                     false => memory.scratch[slots(rank..rank + 1)].as_ptr(),
-                });
-                reduce_into(call.dtype, op, inputs, own, bytes);
+                };
+                reduce_into(call.dtype, op, size, &input, own, bytes);
             }
             pass_on(duplexes, parent);
         })

@@ -37,6 +37,8 @@ impl Heap {
 
 // SAFETY: aligned within the allocation, which lives as long as this.
 unsafe impl Memory for Heap {
+    const NAME: &'static str = "thread";
+
     fn base(&self) -> *mut u8 {
         let start = self.start.as_ptr();
         start.wrapping_add(start.align_offset(PAGE))
@@ -47,7 +49,7 @@ unsafe impl Memory for Heap {
     }
 }
 
-// SAFETY: an address; who may read and write there is `Member`'s business.
+// SAFETY: an address; who may read and write there is `LocalRank`'s business.
 unsafe impl Send for Heap {}
 // SAFETY: as above.
 unsafe impl Sync for Heap {}

@@ -3,10 +3,10 @@
 mod heap;
 
 use super::local::{
-    Immortal, Member, check_world,
+    LocalRank, check_world,
     region::{Region, bytes},
 };
-use crate::{Communicator, Error, Result, World};
+use crate::{Error, Result};
 use heap::Heap;
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -25,8 +25,7 @@ impl ThreadGroup {
     pub fn create(world: usize) -> Result<Vec<ThreadCommunicator>> {
         check_world(world)?;
         let region = Arc::new(Region::new(Heap::new(bytes(world))?, world));
-        let join = |rank| Member::join(region.clone(), rank, Box::new(Immortal)).map(ThreadCommunicator);
-        (0..world).map(join).collect()
+        (0..world).map(|rank| LocalRank::join(region.clone(), rank)).collect()
     }
 }
 
@@ -56,21 +55,4 @@ impl ThreadGroups {
 }
 
 /// One rank of a [`ThreadGroup`].
-#[derive(Debug)]
-pub struct ThreadCommunicator(Member<Heap>);
-
-impl Communicator for ThreadCommunicator {
-    fn world(&self) -> World {
-        self.0.world()
-    }
-
-    fn name(&self) -> &'static str {
-        "thread"
-    }
-
-    forward!(0: all_reduce, broadcast, all_gather, barrier, reduce, reduce_scatter, gather, scatter, send, recv);
-
-    fn abort(&self) {
-        self.0.abort();
-    }
-}
+pub type ThreadCommunicator = LocalRank<Heap>;

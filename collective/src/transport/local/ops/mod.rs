@@ -4,13 +4,14 @@ mod copying;
 mod reducing;
 
 use super::{
-    Member,
+    LocalRank,
+    failure::Failure,
     region::{Memory, PIECE, SMALL},
     stream::Stages,
 };
 use crate::{
-    DType, Error, ReduceOp, Result,
-    communicator::Call,
+    DType, Error, ReduceOp, Result, World,
+    communicator::{Call, Communicator},
     transport::method::{Method, MethodCall},
 };
 use copying::{Broadcast, Gather, Scatter};
@@ -20,51 +21,32 @@ use std::ops::Range;
 /// Two cache lines, which processors fetch together; a multiple of every element's size.
 const LINE: usize = 128;
 
-/// The collectives of [`Communicator`](crate::Communicator).
-impl<M: Memory> Member<M> {
-    /// Returns when every rank has called it.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn barrier(&self, call: &Call) -> Result<()> {
+impl<M: Memory> Communicator for LocalRank<M> {
+    fn world(&self) -> World {
+        World { rank: self.rank, size: self.region.world() }
+    }
+
+    fn name(&self) -> &'static str {
+        M::NAME
+    }
+
+    fn barrier(&self, call: &Call) -> Result<()> {
         let mut session = self.begin(Method::Barrier.of(call))?;
         session.enter()?;
         session.finish();
         Ok(())
     }
 
-    /// Reduces the buffers of all ranks in place, on every rank.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         self.reduce_for(Method::AllReduce.of(call), buffer, true)
     }
 
-    /// Reduces the buffers of all ranks in place on the root.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
-        self.reduce_for(Method::Reduce.of(call), buffer, root == self.world().rank)
+        self.reduce_for(Method::Reduce.of(call), buffer, root == self.rank)
     }
 
-    fn reduce_for(&self, call: MethodCall<'_>, buffer: &mut [u8], wants: bool) -> Result<()> {
-        let fold = Fold::of(&call, self)?;
-        expect_len(&call, "buffer", buffer.len(), 1)?;
-        if self.is_small(buffer.len()) {
-            return self.exchange(call, &mut ReduceAll { fold, wants, buffer });
-        }
-        let pieces = Pieces::new(buffer.len(), PIECE);
-        self.stream(call, pieces.count, &mut ReduceShares { fold, wants, pieces, buffer })
-    }
-
-    /// Reduces this rank's part of the buffers of all ranks in place.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let fold = Fold::of(call, self)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
         expect_parts(call, fold.world)?;
@@ -77,52 +59,25 @@ impl<M: Memory> Member<M> {
         self.stream(call, pieces.count, &mut ReduceParts { fold, area, pieces, buffer })
     }
 
-    /// Copies the root's buffer to all ranks.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
         let area = area_for(buffer.len());
         let pieces = Pieces::new(buffer.len(), area);
-        let mut stages = Broadcast { root, is_root: root == self.world().rank, pieces, buffer };
+        let mut stages = Broadcast { root, is_root: root == self.rank, pieces, buffer };
         self.exchange_or_stream(Method::Broadcast.of(call), pieces, area, &mut stages)
     }
 
-    /// Writes every rank's `mine` in rank order into `out`.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+    fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         self.gather_for(Method::AllGather.of(call), mine, out, true)
     }
 
-    /// Writes every rank's `mine` in rank order into the root's `out`.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
+    fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         let root = self.root(call)?;
-        self.gather_for(Method::Gather.of(call), mine, out, root == self.world().rank)
+        self.gather_for(Method::Gather.of(call), mine, out, root == self.rank)
     }
 
-    fn gather_for(&self, call: MethodCall<'_>, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
-        expect_len(&call, "input", mine.len(), 1)?;
-        if wants {
-            expect_len(&call, "output", out.len(), self.world().size)?;
-        }
-        let area = area_for(mine.len());
-        let pieces = Pieces::new(mine.len(), area);
-        let mut stages = Gather { rank: self.world().rank, wants, pieces, mine, out };
-        self.exchange_or_stream(call, pieces, area, &mut stages)
-    }
-
-    /// Writes this rank's part of the root's `all` into `mine`.
-    ///
-    /// # Errors
-    /// Those of [`Communicator`](crate::Communicator).
-    pub fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
+    fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
         let (root, world) = (self.root(call)?, self.world());
         expect_len(call, "output", mine.len(), 1)?;
         let all = if root == world.rank { Some(all) } else { None };
@@ -134,6 +89,42 @@ impl<M: Memory> Member<M> {
         let pieces = Pieces::new(mine.len(), each);
         let mut stages = Scatter { root, world, each, pieces, all, mine };
         self.exchange_or_stream(Method::Scatter.of(call), pieces, area, &mut stages)
+    }
+
+    fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
+        self.send_message(call, to, data)
+    }
+
+    fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
+        self.receive_message(call, from, data)
+    }
+
+    fn abort(&self) {
+        self.declare(Failure::Aborted { by: self.rank });
+    }
+}
+
+impl<M: Memory> LocalRank<M> {
+    fn reduce_for(&self, call: MethodCall<'_>, buffer: &mut [u8], wants: bool) -> Result<()> {
+        let fold = Fold::of(&call, self)?;
+        expect_len(&call, "buffer", buffer.len(), 1)?;
+        // For a small buffer it is faster that every rank reduces everything than to synchronise a second time.
+        if buffer.len() <= SMALL && buffer.len() * fold.world <= 2 * SMALL {
+            return self.exchange(call, &mut ReduceAll { fold, wants, buffer });
+        }
+        let pieces = Pieces::new(buffer.len(), PIECE);
+        self.stream(call, pieces.count, &mut ReduceShares { fold, wants, pieces, buffer })
+    }
+
+    fn gather_for(&self, call: MethodCall<'_>, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
+        expect_len(&call, "input", mine.len(), 1)?;
+        if wants {
+            expect_len(&call, "output", out.len(), self.region.world())?;
+        }
+        let area = area_for(mine.len());
+        let pieces = Pieces::new(mine.len(), area);
+        let mut stages = Gather { rank: self.rank, wants, pieces, mine, out };
+        self.exchange_or_stream(call, pieces, area, &mut stages)
     }
 
     fn exchange_or_stream(
@@ -150,17 +141,8 @@ impl<M: Memory> Member<M> {
         }
     }
 
-    /// Whether it is faster that every rank reduces everything than to synchronise a second time.
-    pub fn is_small(&self, bytes: usize) -> bool {
-        bytes <= SMALL && bytes * self.world().size <= 2 * SMALL
-    }
-
-    /// The root of a call.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it has none, or one that does not exist.
-    pub fn root(&self, call: &Call) -> Result<usize> {
-        let world = self.world().size;
+    fn root(&self, call: &Call) -> Result<usize> {
+        let world = self.region.world();
         call.root.filter(|root| *root < world).ok_or_else(|| {
             Error::Invalid(format!("{call} in a world of {world} ranks needs a root below {world}"))
         })
@@ -177,17 +159,14 @@ struct Fold {
 }
 
 impl Fold {
-    fn of<M: Memory>(call: &Call, member: &Member<M>) -> Result<Self> {
+    fn of<M: Memory>(call: &Call, member: &LocalRank<M>) -> Result<Self> {
         let world = member.world();
         Ok(Fold { dtype: call.dtype, op: call.reduction()?, rank: world.rank, world: world.size })
     }
 }
 
 /// Checks that a buffer has `times` × the size of the call.
-///
-/// # Errors
-/// [`Error::Invalid`] if it has not.
-pub fn expect_len(call: &Call, what: &str, len: usize, times: usize) -> Result<()> {
+fn expect_len(call: &Call, what: &str, len: usize, times: usize) -> Result<()> {
     let expected = call.count.checked_mul(times).and_then(|n| n.checked_mul(call.dtype.size()));
     if expected == Some(len) {
         return Ok(());
@@ -200,10 +179,7 @@ pub fn expect_len(call: &Call, what: &str, len: usize, times: usize) -> Result<(
 }
 
 /// Checks that the elements can be split evenly over the ranks.
-///
-/// # Errors
-/// [`Error::Invalid`] if they cannot.
-pub fn expect_parts(call: &Call, world: usize) -> Result<()> {
+fn expect_parts(call: &Call, world: usize) -> Result<()> {
     if call.count.is_multiple_of(world) {
         return Ok(());
     }

@@ -22,7 +22,7 @@ mod partial;
 use crate::{DType, ReduceOp};
 use half::{bf16, f16};
 use kernel::{Folds, Partial};
-use partial::{accumulate_as, narrow_as, widen_as};
+use partial::{narrow_as, widen_as};
 
 /// Elements reduced at a time: 4 KiB of f32.
 const BLOCK: usize = if cfg!(miri) { 16 } else { 1024 };
@@ -61,14 +61,6 @@ pub const fn partial_size(dtype: DType, op: ReduceOp) -> usize {
 /// If `src` and `partial` do not have the same number of elements.
 pub fn widen(dtype: DType, op: ReduceOp, src: &[u8], partial: &mut [u8]) {
     dispatch!(dtype, op, widen_as(src, partial));
-}
-
-/// One step of a fold: `partial[i] = partial[i] ∘ src[i]`, where `src` is of `dtype`.
-///
-/// # Panics
-/// If `src` and `partial` do not have the same number of elements.
-pub fn accumulate(dtype: DType, op: ReduceOp, partial: &mut [u8], src: &[u8]) {
-    dispatch!(dtype, op, accumulate_as(op, partial, src));
 }
 
 /// Ends a fold over `world` ranks: divides if `op` is the mean, rounds to `dtype` and writes to `out`.
@@ -135,28 +127,13 @@ pub(crate) fn reduce_with<'a>(
     unsafe { reduce_pointers(dtype, op, world, &pointer, if keep { &outs } else { &outs[..1] }, len) }
 }
 
-/// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
+/// [`reduce_from`] into several outputs at once, any of which may be one of the inputs.
 ///
 /// # Safety
 /// Every pointer must be valid for `bytes` bytes during the call, for reads (inputs) or writes
 /// (outputs), and nothing else may write to an input or access an output meanwhile. Two buffers
 /// either coincide or do not overlap.
-pub(crate) unsafe fn reduce_raw(
-    dtype: DType,
-    op: ReduceOp,
-    inputs: &[*const u8],
-    outs: &[*mut u8],
-    bytes: usize,
-) {
-    // SAFETY: the caller's contract is the callee's.
-    unsafe { reduce_pointers(dtype, op, inputs.len(), &|rank| inputs[rank], outs, bytes) }
-}
-
-/// [`reduce_raw`] of `input(0)` … `input(world - 1)`.
-///
-/// # Safety
-/// As [`reduce_raw`].
-unsafe fn reduce_pointers(
+pub(crate) unsafe fn reduce_pointers(
     dtype: DType,
     op: ReduceOp,
     world: usize,
@@ -178,7 +155,7 @@ unsafe fn reduce_pointers(
 /// The same code for wider vectors. Each element is computed separately, so that the bits are the same.
 ///
 /// # Safety
-/// The processor must have AVX2; otherwise as [`reduce_raw`].
+/// The processor must have AVX2; otherwise as [`reduce_pointers`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn reduce_avx2(
@@ -222,7 +199,7 @@ fn finish_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: usize, acc: &mut [P],
 }
 
 /// # Safety
-/// As [`reduce_raw`].
+/// As [`reduce_pointers`].
 #[inline(always)]
 unsafe fn reduce_as<T: Folds<P>, P: Partial>(
     op: ReduceOp,

@@ -1,0 +1,93 @@
+//! Large all-reduces of groups over several machines with several ranks on some of them.
+//!
+//! They are done within each machine first, so that only one buffer per machine crosses the network. An element is
+//! reduced in rank order within each machine, then in the order of the machines. Half types are widened to f32
+//! first and rounded once, at the end.
+
+use crate::{
+    DType, Error, ReduceOp, Result,
+    communicator::{Call, Communicator},
+    reduce,
+};
+use std::time::Instant;
+
+/// Up to this many bytes, TCP between all ranks takes fewer steps.
+const SMALL: usize = 32 << 10;
+
+/// Ranks of a group, by machine.
+#[derive(Debug)]
+pub(crate) struct Machines {
+    /// The ranks of this machine, as ranks of the group.
+    pub here: Vec<usize>,
+    /// The transport between them.
+    pub local: Box<dyn Communicator>,
+    /// The first rank of every machine, as ranks of the group.
+    pub first: Vec<usize>,
+    /// The transport between them, on each of them.
+    pub leaders: Option<Box<dyn Communicator>>,
+}
+
+impl Machines {
+    /// Whether an all-reduce is done by machine.
+    pub fn suit(&self, call: &Call, bytes: usize) -> bool {
+        // An exact mean of integers needs a partial that is not an element type.
+        let whole = matches!(call.dtype, DType::I32 | DType::I64 | DType::U8);
+        bytes > SMALL && !(whole && call.reduce == Some(ReduceOp::Mean))
+    }
+
+    /// All-reduces `buffer` of a group of `size` ranks.
+    pub fn all_reduce(&self, call: &Call, op: ReduceOp, size: usize, buffer: &mut [u8]) -> Result<()> {
+        let (dtype, operation) = partial_type(call.dtype);
+        let sum = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
+        let inner = Call { dtype, operation, reduce: Some(sum), ..call.clone() };
+        if dtype == call.dtype && op == sum {
+            return self.reduce_by_machine(&inner, buffer);
+        }
+        let mut partial = vec![0; call.count * reduce::partial_size(call.dtype, op)];
+        reduce::widen(call.dtype, op, buffer, &mut partial);
+        self.reduce_by_machine(&inner, &mut partial)?;
+        reduce::narrow(call.dtype, op, size, &partial, buffer);
+        Ok(())
+    }
+
+    pub fn abort(&self) {
+        self.local.abort();
+        if let Some(leaders) = &self.leaders {
+            leaders.abort();
+        }
+    }
+
+    fn reduce_by_machine(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+        let begun = Instant::now();
+        // All steps together have the time limit of one call.
+        let step =
+            |root| Call { root, timeout: call.timeout.saturating_sub(begun.elapsed()), ..call.clone() };
+        let inside = |error| ranks_from(error, &self.here);
+        self.local.reduce(&step(Some(0)), buffer).map_err(inside)?;
+        if let Some(leaders) = &self.leaders {
+            leaders.all_reduce(&step(None), buffer).map_err(|error| ranks_from(error, &self.first))?;
+        }
+        self.local.broadcast(&step(Some(0)), buffer).map_err(inside)
+    }
+}
+
+/// Translates the ranks of an error of a part of the group to ranks of the group.
+fn ranks_from(error: Error, ranks: &[usize]) -> Error {
+    let outer = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
+    match error {
+        Error::PeerLost { rank, reason } => Error::PeerLost { rank: outer(rank), reason },
+        Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
+            Error::Mismatch { rank_a: outer(rank_a), call_a, rank_b: outer(rank_b), call_b }
+        }
+        other => other,
+    }
+}
+
+/// The type in which elements are reduced, and a name that distinguishes calls of different element types.
+fn partial_type(dtype: DType) -> (DType, &'static str) {
+    match dtype {
+        DType::F16 => (DType::F32, "all_reduce:f16"),
+        DType::BF16 => (DType::F32, "all_reduce:bf16"),
+        other => (other, "all_reduce"),
+    }
+}
