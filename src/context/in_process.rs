@@ -1,15 +1,14 @@
 //! Ranks that are threads of this process, for tests, notebooks and programs that launch several times.
 
 use super::{
-    Context, ContextArgs,
-    compute_threads::share,
-    options,
+    Context, ContextArgs, options,
     plan::{Plan, Role},
+    share,
 };
 use crate::{
     device::{DeviceArg, Gpus, faults, gpus},
     launch::{check_limit, world::Environment},
-    process::{exit::is_consequence, stop::StopSignals},
+    process::exit::is_consequence,
 };
 use anyhow::{Context as _, Error, Result, bail};
 use collective::{ProcessGroup, device_error::panic_text};
@@ -140,7 +139,7 @@ fn run_rank<T>(
         // Burn's CPU backend computes in the thread pool of the calling thread.
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
         let _pool = pool.with_context(|| format!("cannot start {threads} compute thread(s)"))?;
-        let context = Context::of_group(args, role, threads, group, StopSignals::default())?;
+        let context = Context::from_group(args, role, threads, group)?;
         let value = program(&context)?;
         context.group.destroy();
         Ok(value)

@@ -1,7 +1,6 @@
 //! [`Context`] of a rank, and the start of a program on all ranks.
 
 pub mod args;
-mod compute_threads;
 mod in_process;
 pub mod plan;
 pub mod replicas;
@@ -10,25 +9,24 @@ pub mod values;
 pub mod world_args;
 
 pub use args::ContextArgs;
-pub use compute_threads::use_threads;
 pub use in_process::{launch_threads, launch_threads_with};
 pub use plan::{Mode, Role};
 pub(crate) use start::start;
 pub use start::{launch, launch_with};
 
 use crate::{
-    device::{LocalDevice, faults, transport},
-    launch::{WHY, world::Environment},
-    process::{console::Console, stop::StopSignals},
+    device::{LocalDevice, faults, keep_memory, transport, use_small_pages},
+    launch::{WHY, cores, world::Environment},
+    process::console::Console,
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use burn::module::Module;
 use burn::tensor::Device;
 use collective::{Options, ProcessGroup, ReduceOp, Transport, World, module_state};
-use compute_threads::share;
 use kernels::host_tensor::is_flex;
 use std::{
     env,
+    error::Error,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU8, Ordering},
@@ -44,14 +42,13 @@ pub struct Context {
     transport: String,
     device: Device,
     console: Console,
-    signals: StopSignals,
     began: Instant,
     /// Signal that stopped training, or 0.
     stop_signal: AtomicU8,
 }
 
 impl Context {
-    fn open(args: &ContextArgs, role: Role, signals: StopSignals) -> Result<Self> {
+    fn open(args: &ContextArgs, role: Role) -> Result<Self> {
         let (began, environment) = (Instant::now(), role.environment);
         role.device.check()?;
         let parts = role.replicas.as_ref().map_or(environment.local_world_size, |r| r.devices.len());
@@ -65,17 +62,11 @@ impl Context {
         // Replicas have threads of their own.
         let threads = if role.replicas.is_some() { wanted } else { threads };
         let group = args.world.connect(environment, args.transport, options(args))?;
-        Ok(Self { began, ..Self::of_group(args, role, threads, group, signals)? })
+        Ok(Self { began, ..Self::from_group(args, role, threads, group)? })
     }
 
     /// Creates the context of a rank that has joined its group. It is a collective.
-    fn of_group(
-        args: &ContextArgs,
-        role: Role,
-        threads: usize,
-        group: ProcessGroup,
-        signals: StopSignals,
-    ) -> Result<Self> {
+    fn from_group(args: &ContextArgs, role: Role, threads: usize, group: ProcessGroup) -> Result<Self> {
         let console = Console::new(role.environment.is_main());
         // Measures what NCCL costs without other ranks.
         let even_alone = args.transport == Transport::Nccl && role.replicas.is_none();
@@ -84,7 +75,7 @@ impl Context {
         let device = role.device.burn()?.autodiff();
         let stop_signal = AtomicU8::new(0);
         let began = Instant::now();
-        Ok(Self { role, threads, group, transport, device, console, signals, began, stop_signal })
+        Ok(Self { role, threads, group, transport, device, console, began, stop_signal })
     }
 
     /// Rank of this process, from 0.
@@ -207,11 +198,6 @@ impl Context {
         env::var(WHY).unwrap_or_else(|_| self.role.why.clone())
     }
 
-    /// Handler of stop signals.
-    pub(crate) fn signals(&self) -> &StopSignals {
-        &self.signals
-    }
-
     /// Sets the exit code of the program to that of a signal.
     pub(crate) fn set_stop_signal(&self, signal: u8) {
         self.stop_signal.store(signal, Ordering::Relaxed);
@@ -237,4 +223,33 @@ impl Context {
 /// Options of the process group.
 fn options(args: &ContextArgs) -> Options {
     Options::default().timeout(Duration::from_secs_f64(args.timeout))
+}
+
+/// Compute threads of each of `parts` ranks or replicas.
+fn share(args: &ContextArgs, parts: usize) -> usize {
+    args.threads.map_or((cores() / parts).max(1), usize::from)
+}
+
+/// Starts the CPU compute threads: rayon's global pool, which Burn's CPU backend uses. Returns their number.
+///
+/// With several threads, the calling thread is one of them, so that a parallel operation does not switch threads at
+/// its start and end. A single thread is separate, because data loaders need it while the caller waits for them.
+/// Threads that the program has started already, by its first parallel operation, stay in use.
+///
+/// # Errors
+/// If the threads cannot be started.
+pub fn use_threads(threads: usize) -> Result<usize> {
+    keep_memory();
+    use_small_pages();
+    if rayon::current_thread_index().is_none() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        let pool = if threads > 1 { pool.use_current_thread() } else { pool };
+        // An error without a source states that the pool exists.
+        if let Err(error) = pool.build_global()
+            && error.source().is_some()
+        {
+            return Err(error).with_context(|| format!("cannot start {threads} compute thread(s)"));
+        }
+    }
+    Ok(rayon::current_num_threads())
 }

@@ -6,7 +6,7 @@ use crate::device::kernel_cache;
 use crate::{
     device::{faults, gpus},
     launch::{Variable, claim, ranks_with},
-    process::{exit, stop::BlockedSignals},
+    process::{exit, stop},
 };
 use anyhow::Result;
 use std::{env, fs, process::ExitCode, sync::atomic::Ordering};
@@ -92,18 +92,13 @@ where
 {
     let variables = variables();
     set_if_alone(&variables);
-    // Threads of the drivers inherit the mask.
-    let blocked = BlockedSignals::block()?;
     let launched = args.world.environment()?;
     match Plan::decide(args, launched, gpus(args.device))? {
-        Plan::Launch { ranks, why } => {
-            // The launcher handles signals itself, and its ranks inherit the mask.
-            drop(blocked);
-            ranks_with(ranks, &why, variables)
-        }
+        Plan::Launch { ranks, why } => ranks_with(ranks, &why, variables),
         Plan::Train(role) => faults::run(&role.device.to_string(), || {
             claim(launched.is_none())?;
-            let context = Context::open(args, role.clone(), blocked.watch()?)?;
+            stop::watch()?;
+            let context = Context::open(args, role.clone())?;
             program(&context)?;
             context.group.destroy();
             Ok(match context.stop_signal.load(Ordering::Relaxed) {

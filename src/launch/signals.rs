@@ -1,81 +1,63 @@
 //! Stop signals received by the launcher.
 
-use crate::process::stop::{self, ECHO};
+use crate::process::stop::ECHO;
 use anyhow::{Context, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator,
 };
-use std::time::Instant;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
 
 /// The stop signals received so far.
-#[derive(Clone, Debug)]
-pub struct Signals(Arc<Received>);
+#[derive(Debug, Default)]
+pub struct Signals(Mutex<Received>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Received {
-    first: AtomicI32,
-    insisted: AtomicBool,
-    began: Instant,
-    /// Time of the first signal, in milliseconds since `began`.
-    at: AtomicU64,
+    handlers: Option<iterator::Signals>,
+    first: Option<(i32, Instant)>,
+    insisted: bool,
 }
 
 impl Signals {
+    /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Signals that this process ignores, such as SIGHUP under
+    /// `nohup`, stay ignored.
+    ///
+    /// # Errors
+    /// If a handler cannot be installed.
+    pub fn catch() -> Result<Self> {
+        let signals = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored(*signal));
+        let handlers = iterator::Signals::new(signals).context("cannot install the signal handlers")?;
+        Ok(Signals(Mutex::new(Received { handlers: Some(handlers), ..Received::default() })))
+    }
+
     /// The first signal, if one was received.
     pub fn first(&self) -> Option<i32> {
-        match self.0.first.load(Ordering::SeqCst) {
-            0 => None,
-            signal => Some(signal),
-        }
+        self.poll().first.map(|(signal, _)| signal)
     }
 
     /// Whether a second signal was received, which ends the grace period.
     pub fn insisted(&self) -> bool {
-        self.0.insisted.load(Ordering::SeqCst)
+        self.poll().insisted
     }
 
-    pub(super) fn new() -> Self {
-        Signals(Arc::new(Received {
-            first: AtomicI32::new(0),
-            insisted: AtomicBool::new(false),
-            began: Instant::now(),
-            at: AtomicU64::new(0),
-        }))
-    }
-
-    /// Called from the signal handler, so that it uses only atomics and the clock.
-    fn receive(&self, signal: i32) {
-        self.receive_at(signal, self.0.began.elapsed().as_millis() as u64);
-    }
-
-    fn receive_at(&self, signal: i32, now: u64) {
-        if self.0.first.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-            self.0.at.store(now, Ordering::SeqCst);
-        } else if now > self.0.at.load(Ordering::SeqCst) + ECHO.as_millis() as u64 {
-            self.0.insisted.store(true, Ordering::SeqCst);
-        }
+    fn poll(&self) -> MutexGuard<'_, Received> {
+        let mut received = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending: Vec<i32> =
+            received.handlers.as_mut().map(|handlers| handlers.pending().collect()).unwrap_or_default();
+        pending.into_iter().for_each(|signal| received.add(signal, Instant::now()));
+        received
     }
 }
 
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP. Signals that this process ignores, such as SIGHUP under
-/// `nohup`, stay ignored.
-///
-/// # Errors
-/// If a handler cannot be installed.
-pub fn catch() -> Result<Signals> {
-    let signals = Signals::new();
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        if ignored(signal) {
-            continue;
-        }
-        let received = signals.clone();
-        // SAFETY: the handler only touches atomics and reads the clock.
-        unsafe { signal_hook::low_level::register(signal, move || received.receive(signal)) }
-            .with_context(|| format!("cannot install a signal handler for {}", stop::name(signal)))?;
+impl Received {
+    fn add(&mut self, signal: i32, now: Instant) {
+        let (_, first) = *self.first.get_or_insert((signal, now));
+        self.insisted |= now > first + ECHO;
     }
-    Ok(signals)
 }
 
 fn ignored(signal: i32) -> bool {
@@ -89,15 +71,15 @@ fn ignored(signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn the_first_signal_counts_and_the_second_insists() {
-        let signals = Signals::new();
-        assert_eq!((signals.first(), signals.insisted()), (None, false));
-        signals.receive_at(SIGTERM, 5);
-        signals.receive_at(SIGTERM, 400);
-        assert_eq!((signals.first(), signals.insisted()), (Some(SIGTERM), false));
-        signals.receive_at(SIGINT, 600);
-        assert_eq!((signals.first(), signals.insisted()), (Some(SIGTERM), true));
+        let (mut received, begun) = (Received::default(), Instant::now());
+        received.add(SIGTERM, begun);
+        received.add(SIGTERM, begun + Duration::from_millis(400));
+        assert_eq!((received.first, received.insisted), (Some((SIGTERM, begun)), false));
+        received.add(SIGINT, begun + Duration::from_millis(600));
+        assert_eq!((received.first, received.insisted), (Some((SIGTERM, begun)), true));
     }
 }

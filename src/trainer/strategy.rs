@@ -1,7 +1,7 @@
 //! Configuration of the training strategy from flags and program.
 
 use super::Loaders;
-use crate::context::Context;
+use crate::{context::Context, process::stop::GracefulShutdown};
 use anyhow::{Result, bail};
 use burn::train::{
     Learner, LearnerModel, LearningResult, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger,
@@ -103,7 +103,7 @@ where
             .with_metric_logger(InMemoryMetricLogger::default())
             .with_application_logger(None)
             .num_epochs(epochs);
-        let graceful_shutdown = context.signals().enable_graceful_shutdown();
+        let graceful_shutdown = GracefulShutdown::enable();
         let result = configure(training).with_training_strategy(strategy).launch(learner);
         drop(graceful_shutdown);
         if let Some(failure) = collective_error(&result) {
