@@ -14,12 +14,12 @@ use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
 use std::{
     env,
     error::Error,
-    net::TcpListener,
-    os::fd::AsRawFd,
-    process::Command,
+    process::{self, Command},
     time::{Duration, Instant},
 };
 
+/// Environment variable with the init method of ranks that this program has launched.
+const RENDEZVOUS: &str = "GROUP_ALL_REDUCE_INIT_METHOD";
 const SIZES: [usize; 6] = [4, 4 << 10, 64 << 10, 4_799_528, 16 << 20, 64 << 20];
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -35,7 +35,8 @@ fn main() -> Outcome {
     }
     let options = Options::default().transport(transport.parse()?).timeout(Duration::from_secs(60));
     let begun = Instant::now();
-    let group = ProcessGroup::init(InitMethod::Env, options)?;
+    let method = env::var(RENDEZVOUS).map_or(Ok(InitMethod::Env), |file| file.parse())?;
+    let group = ProcessGroup::init(method, options)?;
     if group.rank() == 0 {
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         println!("{}, {} ranks, rendezvous {ms:.1} ms", group.transport(), group.world_size());
@@ -49,24 +50,16 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// Starts the ranks. Rank 0 inherits the listening socket, so that no other process can take the port.
+/// Starts the ranks, which meet through a file.
 fn launch(ranks: usize) -> Outcome {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let fd = listener.as_raw_fd();
-    // SAFETY: the descriptor is open; child processes inherit it without this flag.
-    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
+    let file = env::temp_dir().join(format!("group-all-reduce-{}", process::id()));
     let start = |rank: usize| {
         let mut command = Command::new(env::current_exe()?);
         command.args(env::args().skip(1));
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", listener.local_addr()?.port().to_string());
-        if rank == 0 {
-            command.env("BURN_DDP_MASTER_FD", fd.to_string());
-        }
-        command.spawn()
+        command.env(RENDEZVOUS, format!("file://{}", file.display())).spawn()
     };
     let mut children = (0..ranks).map(start).collect::<Result<Vec<_>, _>>()?;
-    drop(listener);
     let mut failed = 0;
     for child in &mut children {
         failed += usize::from(!child.wait()?.success());

@@ -68,7 +68,7 @@ pub use process_group::{
     Work, explain,
 };
 pub use rendezvous::store::{FileStore, HashStore, Store};
-pub use rendezvous::{InitMethod, MASTER_FD, SECRET, Secret};
+pub use rendezvous::{InitMethod, SECRET, Secret};
 pub use rendezvous::{address, channel, host, listener};
 pub use transport::Transport;
 #[cfg(feature = "burn")]

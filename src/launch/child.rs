@@ -1,17 +1,12 @@
 //! One rank's process, which leads its own process group.
 
 use anyhow::{Context, Result, bail};
-use rustix::{
-    io::{FdFlags, fcntl_setfd},
-    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid},
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid,
 };
 use std::{
     ffi::OsString,
-    io,
-    os::{
-        fd::{BorrowedFd, RawFd},
-        unix::process::{CommandExt, ExitStatusExt},
-    },
+    os::unix::process::{CommandExt, ExitStatusExt},
     path::Path,
     process::{Child, Command, ExitStatus},
 };
@@ -29,18 +24,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`. The descriptor `inherited` stays open in it.
+    /// Starts `command`.
     ///
     /// # Errors
     /// If the program cannot be started. The error names it and the reason.
-    pub fn start(mut command: Command, inherited: Option<RawFd>, foreground: bool) -> Result<Self> {
+    pub fn start(mut command: Command, foreground: bool) -> Result<Self> {
         if !foreground {
             command.process_group(0);
         }
         #[cfg(target_os = "linux")]
         end_with_launcher(&mut command);
-        // SAFETY: between fork and exec only async-signal-safe calls are made.
-        unsafe { command.pre_exec(move || keep_open(inherited)) };
         match command.spawn() {
             Ok(child) => Ok(Process { child, foreground, status: None }),
             Err(error) => {
@@ -128,15 +121,6 @@ fn end_with_launcher(command: &mut Command) {
     };
     // SAFETY: between fork and exec only async-signal-safe calls are made.
     unsafe { command.pre_exec(prepare) };
-}
-
-/// Runs in the child: keeps the socket open.
-fn keep_open(inherited: Option<RawFd>) -> io::Result<()> {
-    if let Some(fd) = inherited {
-        // SAFETY: the launcher keeps the socket open until the round ends.
-        fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;
-    }
-    Ok(())
 }
 
 /// The message for a program that cannot be started.

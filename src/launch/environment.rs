@@ -1,8 +1,8 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
-use super::{limit::cores, port::MasterPort};
+use super::nproc::cores;
 use crate::process::exit::LAUNCHED;
-use collective::{MASTER_FD, SECRET, Secret};
+use collective::{SECRET, Secret};
 use std::process::Command;
 
 /// Environment variable with the reason for the number of ranks, which rank 0 prints.
@@ -60,7 +60,7 @@ impl Round {
     }
 
     /// Sets the environment of `command` for the process `local_rank` of this machine.
-    pub fn describe(&self, command: &mut Command, local_rank: usize, port: &MasterPort) {
+    pub fn describe(&self, command: &mut Command, local_rank: usize) {
         let rank = self.first_rank() + local_rank;
         let (local, world) = (self.local_world_size(), self.world_size());
         for (name, value) in [
@@ -88,10 +88,6 @@ impl Round {
             .env("TORCHELASTIC_USE_AGENT_STORE", "False")
             .env(SECRET, self.secret.expose())
             .env(LAUNCHED, "1");
-        match port.inherited().filter(|_| rank == 0) {
-            Some(fd) => command.env(MASTER_FD, fd.to_string()),
-            None => command.env_remove(MASTER_FD),
-        };
         let threads = (cores() / local.max(1)).max(1).to_string();
         for name in THREADS.iter().filter(|name| std::env::var_os(name).is_none()) {
             command.env(name, &threads);
@@ -109,7 +105,7 @@ mod tests {
         let mut round = Round::alone(2, 7, Secret::new("x").expect("not empty"));
         (round.node, round.sizes, round.restarts) = (1, vec![4, 2, 1], 1);
         let mut command = Command::new("true");
-        round.describe(&mut command, 1, &MasterPort::Given(7));
+        round.describe(&mut command, 1);
         let vars: HashMap<_, _> = command
             .get_envs()
             .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value?.to_str()?.to_owned())))

@@ -12,7 +12,6 @@
 mod child;
 mod environment;
 mod guard;
-mod limit;
 mod nodes;
 pub mod nproc;
 mod once;
@@ -26,9 +25,9 @@ mod supervisor;
 pub mod world;
 
 pub use environment::WHY;
-pub(crate) use limit::check as check_limit;
-pub use limit::cores;
 pub use nodes::Rules;
+pub(crate) use nproc::check as check_limit;
+pub use nproc::cores;
 pub(crate) use once::claim;
 pub use output::Output;
 pub use ranks::{Job, Variable};
@@ -38,7 +37,8 @@ use crate::launch::world::Environment;
 use anyhow::{Context, Result};
 use collective::Secret;
 use environment::Round;
-use port::MasterPort;
+use port::ReservedPort;
+use signals::Signals;
 use std::process::ExitCode;
 
 /// Runs a job on this machine, or this machine's part of it, and waits until it ends.
@@ -49,8 +49,8 @@ use std::process::ExitCode;
 /// If there are no ranks or too many for this machine, a rank cannot be started, or the other machines do
 /// not join.
 pub fn run(job: &Job, config: &LaunchConfig) -> Result<ExitCode> {
-    limit::check(config.ranks)?;
-    rounds::run(job, config, &signals::catch()?)
+    check_limit(config.ranks)?;
+    rounds::run(job, config, &Signals::catch()?)
 }
 
 /// Starts `count` ranks of this program with this program's arguments and waits for them.
@@ -67,7 +67,7 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 
 /// [`ranks()`], with environment variables for the ranks.
 pub(crate) fn ranks_with(count: usize, why: &str, variables: Vec<Variable>) -> Result<ExitCode> {
-    limit::check(count)?;
+    check_limit(count)?;
     once::refuse_in_tests(count)?;
     once::claim(false)?;
     let job = Job {
@@ -78,10 +78,10 @@ pub(crate) fn ranks_with(count: usize, why: &str, variables: Vec<Variable>) -> R
         why: why.to_owned(),
         variables,
     };
-    let signals = signals::catch()?;
-    let port = MasterPort::handed("127.0.0.1")?;
-    let round = Round::alone(count, port.number(), Secret::random());
-    let ending = supervisor::run(&job, &round, &port, None, &signals)?;
+    let signals = Signals::catch()?;
+    let port = ReservedPort::new()?;
+    let round = Round::alone(count, port.number, Secret::random());
+    let ending = supervisor::run(&job, &round, None, &signals)?;
     Ok(ending.report("the job was stopped"))
 }
 

@@ -47,7 +47,7 @@ pub enum ExitReason {
 
 impl ExitReason {
     /// The failure in `status`; `None` for success.
-    pub fn of(status: ExitStatus) -> Option<Self> {
+    pub fn from_status(status: ExitStatus) -> Option<Self> {
         match (status.code(), status.signal()) {
             (Some(0), _) => None,
             (Some(code), _) => Some(ExitReason::Exited(code)),
@@ -58,9 +58,9 @@ impl ExitReason {
     }
 
     /// The stop signal because of which the rank exited cleanly, if it did.
-    pub fn asked_by(self) -> Option<i32> {
+    pub fn stop_signal(self) -> Option<i32> {
         match self {
-            ExitReason::Exited(code) => exit::asked_by(code),
+            ExitReason::Exited(code) => exit::stop_signal(code),
             ExitReason::Killed(_) | ExitReason::Stopped(_) => None,
         }
     }

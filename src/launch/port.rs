@@ -7,55 +7,28 @@ use rustix::{
 };
 use std::{
     io,
-    net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs},
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    net::{Ipv4Addr, SocketAddr, ToSocketAddrs},
+    os::fd::OwnedFd,
 };
 
-/// A port that is kept from other programs until the round ends.
+/// A port that other programs do not get until it is dropped.
+///
+/// It is bound, but not listening. The system does not assign it to other programs, and rank 0 can bind it with
+/// `SO_REUSEADDR`, as PyTorch and this crate do.
 #[derive(Debug)]
-pub enum MasterPort {
-    /// Bound and listening. Rank 0 inherits the socket, which this crate's process groups can use.
-    Handed(TcpListener, u16),
-    /// Bound, but not listening. The system does not assign it to other programs, and rank 0 can bind it with
-    /// `SO_REUSEADDR`, as PyTorch and this crate do.
-    Reserved(OwnedFd, u16),
-    /// Chosen by the user.
-    Given(u16),
+pub struct ReservedPort {
+    _socket: OwnedFd,
+    pub number: u16,
 }
 
-impl MasterPort {
-    /// A listening socket on a free port of `host`.
-    ///
-    /// # Errors
-    /// If no port can be bound.
-    pub fn handed(host: &str) -> Result<Self> {
-        let listener =
-            TcpListener::bind((host, 0)).with_context(|| format!("cannot bind a port on {host}"))?;
-        let port = listener.local_addr().context("cannot read the bound port")?.port();
-        Ok(MasterPort::Handed(listener, port))
-    }
-
-    /// A free port of this machine that other programs do not get.
+impl ReservedPort {
+    /// A free port of this machine.
     ///
     /// # Errors
     /// If the system has no free port.
-    pub fn reserved() -> Result<Self> {
-        reserve().map(|(socket, port)| MasterPort::Reserved(socket, port)).context("cannot reserve a port")
-    }
-
-    /// Port number.
-    pub fn number(&self) -> u16 {
-        match self {
-            MasterPort::Handed(_, port) | MasterPort::Reserved(_, port) | MasterPort::Given(port) => *port,
-        }
-    }
-
-    /// The socket that rank 0 inherits, if there is one.
-    pub fn inherited(&self) -> Option<RawFd> {
-        match self {
-            MasterPort::Handed(listener, _) => Some(listener.as_raw_fd()),
-            MasterPort::Reserved(..) | MasterPort::Given(_) => None,
-        }
+    pub fn new() -> Result<Self> {
+        let (socket, number) = reserve().context("cannot reserve a port")?;
+        Ok(ReservedPort { _socket: socket, number })
     }
 }
 
@@ -87,13 +60,14 @@ pub fn is_loopback(host: &str) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     #[test]
     fn a_reserved_port_can_still_be_bound_by_rank_0() {
-        let port = MasterPort::reserved().expect("a port");
+        let port = ReservedPort::new().expect("a port");
         // The standard library binds with SO_REUSEADDR.
-        let listener = TcpListener::bind(("127.0.0.1", port.number())).expect("rank 0 binds it");
-        assert_eq!(listener.local_addr().expect("bound").port(), port.number());
+        let listener = TcpListener::bind(("127.0.0.1", port.number)).expect("rank 0 binds it");
+        assert_eq!(listener.local_addr().expect("bound").port(), port.number);
     }
 
     #[test]

@@ -6,7 +6,6 @@ use super::{
     guard::Guard,
     outcome::{ExitReason, Failure},
     output::{Listener, Output},
-    port::MasterPort,
     signals::Signals,
 };
 use crate::process::console::eprint_line;
@@ -64,7 +63,7 @@ impl Ranks {
     ///
     /// # Errors
     /// If the program cannot be started or an output file or folder cannot be created. The error names it.
-    pub fn start(job: &Job, round: &Round, port: &MasterPort, signals: &Signals) -> Result<Self> {
+    pub fn start(job: &Job, round: &Round, signals: &Signals) -> Result<Self> {
         super::child::check(&job.program)?;
         let folder = job.output.folder(round)?;
         if let Some(folder) = &folder {
@@ -92,14 +91,13 @@ impl Ranks {
             let rank = round.first_rank() + local_rank;
             let mut command = Command::new(&job.program);
             command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().cloned());
-            round.describe(&mut command, local_rank, port);
+            round.describe(&mut command, local_rank);
             command.stdout(job.output.stdio()).stderr(job.output.stdio());
             if rank != 0 || (terminal && !foreground) {
                 command.stdin(Stdio::null());
             }
-            let inherited = port.inherited().filter(|_| rank == 0);
-            let mut process = Process::start(command, inherited, foreground && rank == 0)
-                .with_context(|| format!("rank {rank}"))?;
+            let mut process =
+                Process::start(command, foreground && rank == 0).with_context(|| format!("rank {rank}"))?;
             ranks._guard.add(process.target());
             let listener = Listener::start(process.child(), rank, &job.output, folder.as_deref())?;
             ranks.ranks.push(Rank { rank, process, listener, reported: false });

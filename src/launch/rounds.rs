@@ -4,7 +4,7 @@ use super::{
     environment::Round,
     nodes::{Agent, Begin, CoordinatorServer, Rules},
     outcome::Outcome,
-    port::{MasterPort, is_loopback},
+    port::{ReservedPort, is_loopback},
     ranks::Job,
     signals::Signals,
     supervisor,
@@ -38,7 +38,7 @@ pub fn run(job: &Job, config: &LaunchConfig, signals: &Signals) -> Result<ExitCo
 }
 
 /// Reports an outcome. Returns the exit code if the job is over, or `None` if another round follows.
-fn settle(ending: &Outcome, restarts: usize, max_restarts: usize) -> Option<ExitCode> {
+fn conclude(ending: &Outcome, restarts: usize, max_restarts: usize) -> Option<ExitCode> {
     let over = match ending {
         Outcome::Done | Outcome::Stopped { .. } => true,
         Outcome::Failed(_) | Outcome::Lost { .. } => restarts >= max_restarts,
@@ -58,16 +58,14 @@ fn on_this_machine(job: &Job, config: &LaunchConfig, signals: &Signals) -> Resul
         Err(_) => Secret::random(),
     };
     for restarts in 0.. {
-        let port = match config.master_port {
-            Some(port) => MasterPort::Given(port),
-            None => MasterPort::reserved()?,
-        };
-        let mut round = Round::alone(config.ranks, port.number(), of_round(&secret, restarts));
+        let reserved = if config.master_port.is_none() { Some(ReservedPort::new()?) } else { None };
+        let port = reserved.as_ref().map(|port| port.number).or(config.master_port).unwrap_or(0);
+        let mut round = Round::alone(config.ranks, port, round_secret(&secret, restarts));
         round.master_addr = config.master_addr.clone();
         (round.restarts, round.max_restarts) = (restarts, config.max_restarts);
         round.run_id = config.run_id.clone();
-        let ending = supervisor::run(job, &round, &port, None, signals)?;
-        if let Some(code) = settle(&ending, restarts, config.max_restarts) {
+        let ending = supervisor::run(job, &round, None, signals)?;
+        if let Some(code) = conclude(&ending, restarts, config.max_restarts) {
             return Ok(code);
         }
     }
@@ -87,25 +85,24 @@ fn on_nodes(job: &Job, config: &LaunchConfig, signals: &Signals) -> Result<ExitC
     loop {
         let Some(begin) = agent.join(config.node, config.ranks, signals)? else { return Ok(stopped()) };
         let Begin { restarts, max_restarts, node, sizes, master_port, run_id } = begin;
-        let secret = of_round(&secret, restarts);
+        let secret = round_secret(&secret, restarts);
         let master_addr = config.master_addr.clone();
         let round = Round { restarts, max_restarts, node, sizes, master_addr, master_port, secret, run_id };
-        let port = MasterPort::Given(master_port);
-        let ending = match supervisor::run(job, &round, &port, Some(&mut agent), signals) {
+        let ending = match supervisor::run(job, &round, Some(&mut agent), signals) {
             Ok(ending) => ending,
             Err(error) => {
                 agent.tell(Outcome::Lost { node, reason: format!("cannot start its ranks: {error:#}") });
                 return Err(error);
             }
         };
-        if let Some(code) = settle(&ending, restarts, max_restarts) {
+        if let Some(code) = conclude(&ending, restarts, max_restarts) {
             return Ok(code);
         }
     }
 }
 
 /// The secret of one round.
-fn of_round(job: &Secret, restarts: usize) -> Secret {
+fn round_secret(job: &Secret, restarts: usize) -> Secret {
     job.derive(&format!("round {restarts}"))
 }
 

@@ -4,7 +4,6 @@ use super::{
     environment::Round,
     nodes::Agent,
     outcome::{ExitReason, Outcome},
-    port::MasterPort,
     ranks::{Job, Ranks},
     signals::Signals,
 };
@@ -29,17 +28,15 @@ const STOPPED: Duration = Duration::from_secs(75);
 ///
 /// # Errors
 /// If a rank cannot be started.
-pub fn run(
-    job: &Job,
-    round: &Round,
-    port: &MasterPort,
-    agent: Option<&mut Agent>,
-    signals: &Signals,
-) -> Result<Outcome> {
-    let mut ranks = Ranks::start(job, round, port, signals)?;
-    let ending = match agent {
-        None => alone(job, &mut ranks, signals),
-        Some(agent) => together(job, &mut ranks, agent, signals),
+pub fn run(job: &Job, round: &Round, agent: Option<&mut Agent>, signals: &Signals) -> Result<Outcome> {
+    let mut ranks = Ranks::start(job, round, signals)?;
+    let (mut monitor, mut agent) = (RankMonitor::default(), agent);
+    let ending = loop {
+        let ending = monitor.check(&mut ranks, signals, job.poll);
+        if let Some(ending) = monitor.decide(ending, agent.as_deref_mut()) {
+            break ending;
+        }
+        thread::sleep(job.poll);
     };
     match ending {
         Outcome::Done => ranks.finish(),
@@ -49,70 +46,54 @@ pub fn run(
     Ok(ending)
 }
 
-fn alone(job: &Job, ranks: &mut Ranks, signals: &Signals) -> Outcome {
-    let mut watch = Watch::default();
-    loop {
-        if let Some(ending) = watch.look(ranks, signals, job.poll) {
-            return ending;
-        }
-        thread::sleep(job.poll);
-    }
-}
-
-/// Reports what happens here to the coordinator, which decides how the round ends on all machines.
-fn together(job: &Job, ranks: &mut Ranks, agent: &mut Agent, signals: &Signals) -> Outcome {
-    let mut watch = Watch::default();
-    let mut told = false;
-    loop {
-        if !told && let Some(ending) = watch.look(ranks, signals, job.poll) {
-            agent.tell(ending);
-            told = true;
-        }
-        if let Some(outcome) = agent.outcome() {
-            return outcome;
-        }
-        // A signal counts also after this machine's ranks have ended, while others run.
-        if let Some(signal) = signals.first().filter(|_| !watch.stopped) {
-            watch.stopped = true;
-            agent.tell(Outcome::Stopped { signal });
-        }
-        thread::sleep(job.poll);
-    }
-}
-
 /// Observations of this machine's ranks.
 #[derive(Default)]
-struct Watch {
+struct RankMonitor {
+    /// The outcome on this machine that the coordinator was told.
+    told: Option<Outcome>,
     /// A rank that failed because of another rank, and how long to wait for that other rank's failure.
     consequence: Option<(usize, ExitReason, Instant)>,
     /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
     /// step.
-    asked: Option<(usize, ExitReason, i32, Instant)>,
-    /// Whether the launcher has received a stop signal.
-    stopped: bool,
+    stopped: Option<(usize, ExitReason, i32, Instant)>,
     /// A rank that is stopped, by which signal, and for how long it was observed so.
     ///
     /// Observed time, and not elapsed time: a scheduler that suspends the job stops the launcher, too.
     halted: Option<(usize, i32, Duration)>,
 }
 
-impl Watch {
+impl RankMonitor {
+    /// The outcome of the round. With an `agent`, the coordinator decides it for all machines.
+    fn decide(&mut self, here: Option<Outcome>, agent: Option<&mut Agent>) -> Option<Outcome> {
+        let Some(agent) = agent else { return here };
+        // A signal counts also after this machine's ranks have ended, while others run.
+        let stopped = |outcome: &Outcome| matches!(outcome, Outcome::Stopped { .. });
+        let news = |here: &Outcome| self.told.as_ref().is_none_or(|told| stopped(here) && !stopped(told));
+        if let Some(here) = here.filter(news) {
+            agent.tell(here.clone());
+            self.told = Some(here);
+        }
+        agent.outcome()
+    }
+
     /// How the round has ended on this machine, if it has.
-    fn look(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Option<Outcome> {
+    fn check(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Option<Outcome> {
         if let Some(signal) = signals.first() {
-            self.stopped = true;
             return Some(Outcome::Stopped { signal });
+        }
+        if self.told.is_some() {
+            return None;
         }
         let now = Instant::now();
         for (rank, status) in ranks.ended() {
-            match ExitReason::of(status) {
+            match ExitReason::from_status(status) {
                 None => {}
                 Some(how @ ExitReason::Exited(code)) if code == i32::from(OTHER_RANK_FAILED) => {
                     self.consequence.get_or_insert((rank, how, now + AFTER_FAILURE));
                 }
-                Some(how) => match how.asked_by() {
+                Some(how) => match how.stop_signal() {
                     Some(signal) => {
-                        self.asked.get_or_insert((rank, how, signal, now + AFTER_SIGNAL));
+                        self.stopped.get_or_insert((rank, how, signal, now + AFTER_SIGNAL));
                     }
                     None => return Some(Outcome::Failed(ranks.failure(rank, how))),
                 },
@@ -122,7 +103,7 @@ impl Watch {
         if let Some((rank, how, until)) = self.consequence {
             return (all || now > until).then(|| Outcome::Failed(ranks.failure(rank, how)));
         }
-        match self.asked {
+        match self.stopped {
             Some((_, _, signal, _)) if all => Some(Outcome::Stopped { signal }),
             // The others were not asked to stop: this rank did not exit together with them.
             Some((rank, how, _, until)) if now > until => Some(Outcome::Failed(ranks.failure(rank, how))),
@@ -162,15 +143,15 @@ mod tests {
             why: String::new(),
             variables: Vec::new(),
         };
-        let port = MasterPort::reserved()?;
-        let round = Round::alone(count, port.number(), Secret::random());
-        Ranks::start(&job, &round, &port, &Signals::new())
+        let round = Round::alone(count, 29500, Secret::random());
+        Ranks::start(&job, &round, &Signals::default())
     }
 
     /// The outcome after several checks of ranks, the first of which is stopped before the third check.
     fn watched(count: usize) -> Result<Option<Outcome>> {
-        let (mut ranks, signals, mut watch) = (sleepers(count)?, Signals::new(), Watch::default());
-        let mut look = |ranks: &mut Ranks| watch.look(ranks, &signals, Duration::from_secs(30));
+        let (mut ranks, signals, mut monitor) =
+            (sleepers(count)?, Signals::default(), RankMonitor::default());
+        let mut look = |ranks: &mut Ranks| monitor.check(ranks, &signals, Duration::from_secs(30));
         assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
         ranks.signal_first(libc::SIGSTOP);
         while ranks.stopped().next().is_none() {

@@ -5,16 +5,9 @@ use crate::{
     Error, Options, Result,
     transport::{Transport, mpi},
 };
-use rustix::{
-    io::{FdFlags, fcntl_setfd},
-    net::sockopt,
-};
 use std::{
     env,
-    mem::ManuallyDrop,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
-    os::fd::{BorrowedFd, FromRawFd, RawFd},
-    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// Rank, world size, address and secret of this rank.
@@ -27,8 +20,6 @@ pub(crate) struct RendezvousConfig {
     pub secret: Option<Secret>,
     /// The job's id.
     pub job: Option<String>,
-    /// Whether rank 0 may use the launcher's listening socket, which is bound to `MASTER_PORT`.
-    inherits: bool,
 }
 
 /// The number in an environment variable; `None` if it is not set.
@@ -50,10 +41,6 @@ fn required<T>(value: Option<T>, name: &str, method: &str) -> Result<T> {
 
 /// Environment variable that holds the job's secret.
 pub const SECRET: &str = "BURN_DDP_SECRET";
-/// Environment variable with the descriptor of a listening socket on the master port.
-///
-/// A launcher passes it to rank 0.
-pub const MASTER_FD: &str = "BURN_DDP_MASTER_FD";
 
 impl RendezvousConfig {
     /// Determines rank, world size, address and secret. `None` for `method` stands for a store.
@@ -121,8 +108,7 @@ impl RendezvousConfig {
             (None, Ok(text)) => Some(Secret::new(text)?),
             (None, Err(_)) => None,
         };
-        let (job, inherits) = (options.group_name.clone(), method == Some(&InitMethod::Env));
-        Ok(RendezvousConfig { rank, world, address, secret, job, inherits })
+        Ok(RendezvousConfig { rank, world, address, secret, job: options.group_name.clone() })
     }
 
     /// The job's secret: configured, or on loopback derived from the address.
@@ -157,16 +143,11 @@ impl RendezvousConfig {
         Ok(self.resolve()?.iter().all(|address| address.ip().is_loopback()))
     }
 
-    /// Rank 0's listener: the one inherited from the launcher, or a new one.
+    /// Rank 0's listener.
     ///
     /// # Errors
-    /// If the address cannot be resolved or bound, or the inherited socket is not valid.
+    /// If the address cannot be resolved or bound.
     pub fn listen(&self) -> Result<TcpListener> {
-        if self.inherits
-            && let Some(listener) = inherited()?
-        {
-            return Ok(listener);
-        }
         address::bind(&self.resolve()?).map_err(|error| {
             Error::io(
                 format!(
@@ -177,54 +158,6 @@ impl RendezvousConfig {
             )
         })
     }
-}
-
-/// The listening socket that the launcher passes in `BURN_DDP_MASTER_FD`, so that no other program takes the
-/// port.
-///
-/// Only the first group of a process uses it.
-fn inherited() -> Result<Option<TcpListener>> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    let Some(fd) = number::<RawFd>(MASTER_FD, "the number of an open listening socket")? else {
-        return Ok(None);
-    };
-    if TAKEN.swap(true, Ordering::SeqCst) {
-        return Ok(None);
-    }
-    let refuse = |why: &str| {
-        Error::Invalid(format!(
-            "environment variable BURN_DDP_MASTER_FD is {fd}, but {why}; it is for launchers, unset it"
-        ))
-    };
-    if fd < 3 {
-        return Err(refuse("0 to 2 are the standard streams"));
-    }
-    // SAFETY: the number is used for one system call, which rejects one that is not an open socket.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    #[cfg(not(target_vendor = "apple"))]
-    let listening = sockopt::socket_acceptconn(socket);
-    // Apple's systems cannot tell whether a socket listens.
-    #[cfg(target_vendor = "apple")]
-    let listening = sockopt::socket_type(socket).map(|kind| kind == rustix::net::SocketType::STREAM);
-    if listening != Ok(true) {
-        return Err(refuse("that is not a listening socket"));
-    }
-    // SAFETY: an open socket. It is owned only once it is known to be the launcher's, and by one caller, because
-    // of the flag above.
-    let listener = ManuallyDrop::new(unsafe { TcpListener::from_raw_fd(fd) });
-    // The number may be a leftover of an outer launcher and belong to another socket by now.
-    let expected = number::<u16>("MASTER_PORT", "a port, 1 to 65535")?;
-    match (listener.local_addr(), expected) {
-        (Err(_), _) => return Err(refuse("that is not a TCP socket")),
-        (Ok(found), Some(expected)) if found.port() != expected => {
-            return Err(refuse(&format!("that socket listens on {found} and MASTER_PORT is {expected}")));
-        }
-        (Ok(_), _) => {}
-    }
-    let listener = ManuallyDrop::into_inner(listener);
-    // Fails for a closed descriptor only.
-    let _ = fcntl_setfd(&listener, FdFlags::CLOEXEC);
-    Ok(Some(listener))
 }
 
 /// Formats the store value with rank 0's address and the job's secret.

@@ -1,14 +1,14 @@
 //! A rank's connection to the server: joins, uses the store, reports failures and receives the first cause.
 
 use super::{
-    Secret, Watched,
+    GroupProbe, Secret,
     control_client::{ClientState, ControlClient},
     secret::HANDSHAKE,
     server::{self, Server},
     store::unset,
     tune_control,
     wait::RendezvousWait,
-    wire::{Hello, Member, Request, Stall},
+    wire::{Hello, PeerInfo, Request, Stall},
 };
 use crate::{Error, Result};
 use std::{
@@ -25,10 +25,14 @@ use std::{
 /// Time limit for the server to name the first cause of a failure.
 pub(super) const CAUSE_TIMEOUT: Duration = Duration::from_millis(2500);
 
+/// Time between two attempts to connect, doubled after each of them.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const MAX_PAUSE: Duration = Duration::from_millis(50);
+
 /// A rank's connection to the server. Dropping it announces a clean exit.
 pub(crate) struct Control {
     client: Arc<ControlClient>,
-    members: Vec<Member>,
+    members: Vec<PeerInfo>,
     /// Address of the server.
     address: String,
 }
@@ -49,6 +53,7 @@ pub(crate) fn connect(
     deadline: Instant,
 ) -> Result<TcpStream> {
     let mut strange: Option<Instant> = None;
+    let mut pause = FIRST_PAUSE;
     loop {
         let failure = match attempt(address, deadline) {
             Ok(mut stream) => match secret.dial(&mut stream, deadline.min(Instant::now() + 2 * HANDSHAKE)) {
@@ -69,11 +74,12 @@ pub(crate) fn connect(
                 "rank 0, which has to listen there ({failure}); is it running, and are MASTER_ADDR and MASTER_PORT those of rank 0?"
             )
         };
-        if Instant::now() + Duration::from_millis(50) > deadline {
+        if Instant::now() + pause > deadline {
             return Err(wait.error(address, absent()));
         }
         wait.report(address, absent);
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(pause);
+        pause = (2 * pause).min(MAX_PAUSE);
     }
 }
 
@@ -94,7 +100,7 @@ pub(crate) struct Joining<'a> {
     pub rank: usize,
     pub world: usize,
     pub job: Option<String>,
-    pub member: Member,
+    pub member: PeerInfo,
     /// The server, in rank 0's process. It names the missing ranks in errors.
     pub server: Option<&'a Server>,
 }
@@ -153,7 +159,7 @@ impl Control {
     }
 
     /// Waits for all ranks to join.
-    fn welcome(&self, server: Option<&Server>, wait: &mut RendezvousWait) -> Result<Vec<Member>> {
+    fn welcome(&self, server: Option<&Server>, wait: &mut RendezvousWait) -> Result<Vec<PeerInfo>> {
         let came = |until| self.client.wait(until, |state| state.members.clone());
         loop {
             let until = if server.is_some() { wait.deadline.min(wait.next_report()) } else { wait.deadline };
@@ -173,7 +179,7 @@ impl Control {
     }
 
     /// All ranks, in rank order.
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[PeerInfo] {
         &self.members
     }
 
@@ -241,7 +247,7 @@ impl Control {
     }
 
     /// Registers a group, which is then aborted when the job fails.
-    pub fn watch(&self, group: &Arc<dyn Watched>) {
+    pub fn watch(&self, group: &Arc<dyn GroupProbe>) {
         let mut state = self.client.lock();
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));

@@ -23,7 +23,7 @@ pub(crate) mod wait;
 pub(crate) mod wire;
 
 pub(crate) use config::RendezvousConfig;
-pub use config::{MASTER_FD, SECRET};
+pub use config::SECRET;
 pub use method::InitMethod;
 pub use secret::Secret;
 
@@ -38,7 +38,7 @@ use std::{
 use wire::{Place, Stall};
 
 /// A group as the control plane sees it.
-pub(crate) trait Watched: Send + Sync {
+pub(crate) trait GroupProbe: Send + Sync {
     fn id(&self) -> u64;
     /// Number of the last collective; outlives the group.
     fn counter(&self) -> Arc<AtomicU64>;
@@ -55,7 +55,7 @@ pub(crate) trait Watched: Send + Sync {
 }
 
 /// Fails the calls of all groups. Records are written afterwards, so that no call waits for a disk.
-pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn Watched>> + Clone, cause: &Error) {
+pub(crate) fn abort_all<'a>(groups: impl Iterator<Item = &'a Arc<dyn GroupProbe>> + Clone, cause: &Error) {
     groups.clone().for_each(|group| group.abort());
     groups.for_each(|group| group.record(cause));
 }

@@ -3,10 +3,11 @@
 use crate::process::Rank;
 use collective::Error;
 use rand::RngExt;
+use rustix::net::{AddressFamily, SocketType};
 use std::{
     env,
-    net::TcpListener,
-    os::fd::AsRawFd,
+    net::{SocketAddr, TcpListener},
+    os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
 };
@@ -14,16 +15,22 @@ use std::{
 /// Environment variable with the number of repetitions of the test that kills ranks.
 const KILLS: &str = "COLLECTIVE_TEST_KILLS";
 
-/// Starts a world whose rank 0 inherits its listening socket.
+/// The ranks of a world.
+struct World {
+    ranks: Vec<Rank>,
+    /// Bound, but not listening: rank 0 can bind the port, and the system does not assign it to other programs.
+    _port: OwnedFd,
+}
+
+/// Starts a world.
 ///
 /// With transport `machines`, two ranks each count as one machine.
-fn launch(size: usize, role: &str) -> Vec<Rank> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let fd = listener.as_raw_fd();
-    // SAFETY: the descriptor is open; child processes inherit it without this flag.
-    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
-    (0..size)
+fn launch(size: usize, role: &str) -> World {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let port = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap().port();
+    let ranks = (0..size)
         .map(|rank| {
             let mut variables = vec![
                 ("RANK", rank.to_string()),
@@ -35,18 +42,16 @@ fn launch(size: usize, role: &str) -> Vec<Rank> {
                 variables.push(("BURN_DDP_HOST_ID", format!("machine {}", rank / 2)));
             }
             let role = machines.map_or(role.to_string(), |rest| format!("auto{rest}"));
-            if rank == 0 {
-                variables.push(("BURN_DDP_MASTER_FD", fd.to_string()));
-            }
             Rank::start(&role, &variables)
         })
-        .collect()
+        .collect();
+    World { ranks, _port: socket }
 }
 
 #[test]
 fn processes_reduce_and_exit() {
     for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("machines", 5)] {
-        for mut rank in launch(size, &format!("{transport} 60000 40")) {
+        for rank in &mut launch(size, &format!("{transport} 60000 40")).ranks {
             assert_eq!(rank.ended(), None);
             assert!(rank.process.wait().unwrap().success());
         }
@@ -59,7 +64,7 @@ fn a_killed_rank_fails_all_others_with_its_name() {
     for (transport, time) in
         ["tcp", "shm", "machines"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
     {
-        let mut ranks = launch(4, &format!("{transport} 60000 1000000"));
+        let World { mut ranks, _port } = launch(4, &format!("{transport} 60000 1000000"));
         for rank in &mut ranks {
             rank.expect("JOINED").unwrap();
         }
@@ -83,7 +88,7 @@ fn a_stopped_rank_is_named_at_the_deadline() {
     for (transport, victim) in
         [("tcp", 1), ("shm", 1), ("machines", 1), ("tcp", 0), ("shm", 0), ("machines", 0)]
     {
-        let mut ranks = launch(3, &format!("{transport} 2000 1000000"));
+        let World { mut ranks, _port } = launch(3, &format!("{transport} 2000 1000000"));
         for rank in &mut ranks {
             rank.expect("JOINED").unwrap();
         }
@@ -105,7 +110,7 @@ fn a_stopped_rank_is_named_at_the_deadline() {
 #[test]
 fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
     for transport in ["tcp", "shm", "machines"] {
-        let mut ranks = launch(3, &format!("{transport} 120000 20 uneven"));
+        let World { mut ranks, _port } = launch(3, &format!("{transport} 120000 20 uneven"));
         ranks[2].expect("STEPPED").unwrap();
         let begun = Instant::now();
         for rank in &mut ranks {
@@ -171,32 +176,6 @@ fn invalid_variables_are_named() {
         let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
         assert!(error.contains(part), "{name}={value:?}: {error}");
     }
-    let variables = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1"), ("BURN_DDP_MASTER_FD", "77")];
-    let variables = variables.map(|(name, value)| (name, value.to_string()));
-    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
-    assert!(
-        error.contains("BURN_DDP_MASTER_FD is 77") && error.contains("not a listening socket"),
-        "{error}"
-    );
-}
-
-#[test]
-fn a_socket_of_another_port_is_rejected() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (fd, address) = (listener.as_raw_fd(), listener.local_addr().unwrap());
-    // SAFETY: the descriptor is open; child processes inherit it without this flag.
-    unsafe { libc::fcntl(fd, libc::F_SETFD, 0) };
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let variables = [
-        ("RANK", "0".into()),
-        ("WORLD_SIZE", "2".into()),
-        ("MASTER_PORT", port.to_string()),
-        ("BURN_DDP_MASTER_FD", fd.to_string()),
-    ];
-    let error = Rank::start("tcp 1000 1", &variables).ended().expect("an error").to_string();
-    let wanted =
-        format!("BURN_DDP_MASTER_FD is {fd}, but that socket listens on {address} and MASTER_PORT is {port}");
-    assert!(error.contains(&wanted), "{error}");
 }
 
 #[test]

@@ -54,8 +54,8 @@ impl Agent {
         timeout: Duration,
         signals: &Signals,
     ) -> Result<Option<Self>> {
-        let (asked, mut told) = (Instant::now(), false);
-        let deadline = asked + timeout;
+        let (begun, mut told) = (Instant::now(), false);
+        let deadline = begun + timeout;
         loop {
             match Channel::dial(address, secret, deadline.min(Instant::now() + TRY)) {
                 Ok(channel) => return Ok(Some(Agent { channel, address: address.to_owned(), restarts: 0 })),
@@ -67,7 +67,7 @@ impl Agent {
                         format!("node 0's launcher was not found at {address} (--master-addr, --master-port)")
                     });
                 }
-                Err(error) if !told && asked.elapsed() > QUIET => {
+                Err(error) if !told && begun.elapsed() > QUIET => {
                     eprint_line(&format!("waiting for the launcher of node 0: {error}"));
                     told = true;
                 }
@@ -82,7 +82,7 @@ impl Agent {
     /// If the coordinator refuses this machine or closes the connection.
     pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Begin>> {
         self.channel.send(&ToCoordinator::Join(Join { node, ranks, host: collective::host() }))?;
-        let (asked, mut told) = (Instant::now(), false);
+        let (begun, mut told) = (Instant::now(), false);
         loop {
             match self.channel.receive(Duration::from_millis(100))? {
                 Received::Message(FromCoordinator::Begin(begin)) => {
@@ -97,7 +97,7 @@ impl Agent {
             if signals.first().is_some() {
                 return Ok(None);
             }
-            if !told && asked.elapsed() > QUIET {
+            if !told && begun.elapsed() > QUIET {
                 eprint_line(&format!("node {node} is waiting at {} for the next round", self.address));
                 told = true;
             }

@@ -2,7 +2,7 @@
 //! and end.
 
 use super::{
-    super::{outcome::Outcome, port::MasterPort},
+    super::{outcome::Outcome, port::ReservedPort},
     Begin, FromCoordinator, Rules, ToCoordinator,
     table::{Id, Table},
 };
@@ -130,7 +130,7 @@ struct Coordinator {
     max_restarts: usize,
     run_id: String,
     /// Master port of the current round.
-    port: Option<MasterPort>,
+    port: Option<ReservedPort>,
 }
 
 impl Coordinator {
@@ -172,7 +172,7 @@ impl Coordinator {
     fn decide(&mut self) {
         let now = Instant::now();
         if let Some(members) = self.table.begin(now) {
-            let port = match MasterPort::reserved() {
+            let port = match ReservedPort::new() {
                 Ok(port) => port,
                 Err(error) => return self.refuse(&format!("{error:#}")),
             };
@@ -183,7 +183,7 @@ impl Coordinator {
                     max_restarts: self.max_restarts,
                     node,
                     sizes: sizes.clone(),
-                    master_port: port.number(),
+                    master_port: port.number,
                     run_id: self.run_id.clone(),
                 };
                 self.tell(*id, &FromCoordinator::Begin(begin));
