@@ -7,11 +7,12 @@
 use crate::{Error, Result};
 use std::sync::OnceLock;
 
-static REPORTS: Reports = Reports(OnceLock::new());
+/// The first report.
+static FIRST: OnceLock<Error> = OnceLock::new();
 
 /// Reports that `device` has dropped work. The first report is kept.
 pub fn report(device: &str, reason: &str) {
-    REPORTS.add(device, reason);
+    FIRST.get_or_init(|| Error::Device { device: device.into(), reason: reason.into() });
 }
 
 /// Checks that no device of this process has dropped work.
@@ -19,32 +20,5 @@ pub fn report(device: &str, reason: &str) {
 /// # Errors
 /// The first [`report`].
 pub fn check() -> Result<()> {
-    REPORTS.check()
-}
-
-/// The first report.
-struct Reports(OnceLock<Error>);
-
-impl Reports {
-    fn add(&self, device: &str, reason: &str) {
-        self.0.get_or_init(|| Error::Device { device: device.into(), reason: reason.into() });
-    }
-
-    fn check(&self) -> Result<()> {
-        self.0.get().map_or(Ok(()), |first| Err(first.clone()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_report_is_kept() {
-        let reports = Reports(OnceLock::new());
-        assert_eq!(reports.check(), Ok(()));
-        reports.add("cuda:1", "first");
-        reports.add("cuda:0", "second");
-        assert_eq!(reports.check(), Err(Error::Device { device: "cuda:1".into(), reason: "first".into() }));
-    }
+    FIRST.get().map_or(Ok(()), |first| Err(first.clone()))
 }

@@ -1,16 +1,12 @@
 //! Ranks that are threads of this process, for tests, notebooks and programs that launch several times.
 
-use super::{
-    Context, ContextArgs, options,
-    plan::{Plan, Role},
-    share,
-};
+use super::{Context, ContextArgs, options, plan::Role, share};
 use crate::{
     device::{DeviceArg, Gpus, faults, gpus},
     launch::{check_limit, world::Environment},
     process::exit::is_consequence,
 };
-use anyhow::{Context as _, Error, Result, bail};
+use anyhow::{Context as _, Error, Result};
 use collective::{ProcessGroup, device_error::panic_text};
 use std::{
     any::Any,
@@ -120,10 +116,7 @@ fn enough(args: &ContextArgs, gpus: Gpus, world_size: usize) -> Result<Gpus, Str
 fn role(args: &ContextArgs, rank: usize, world_size: usize, gpus: Result<Gpus, String>) -> Result<Role> {
     let (local_rank, local_world_size) = (rank, world_size);
     let environment = Environment { rank, local_rank, world_size, local_world_size, ..Environment::SOLO };
-    match Plan::decide(args, Some(environment), gpus)? {
-        Plan::Train(role) => Ok(role),
-        Plan::Launch { .. } => bail!("a rank cannot start ranks"),
-    }
+    Role::decide(args, environment, gpus)
 }
 
 fn run_rank<T>(

@@ -51,42 +51,72 @@ impl Plan {
         launched: Option<Environment>,
         gpus: Result<Gpus, String>,
     ) -> Result<Plan> {
-        if args.mode == ModeArg::Dp {
-            return Self::one_process(args, launched, &gpus);
-        }
-        if !args.device_ids.is_empty() || args.output_device.is_some() || args.dp_reduce.is_some() {
-            bail!(
-                "--device-ids, --output-device and --dp-reduce are for --mode dp; in ddp mode each rank has one device"
-            );
-        }
-        let found = match (args.device, &gpus) {
-            (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
-            (DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(gpus)) => Some(*gpus),
-            (DeviceArg::Gpu(kind, _), Err(reason)) => bail!("--device {kind}: {reason}"),
-            (DeviceArg::Gpu(kind, Some(n)), Ok(gpus)) if n >= gpus.count => {
-                bail!("--device {kind}:{n}: this machine has {} GPUs, numbered from 0", gpus.count)
-            }
-            (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => Some(Gpus { kind, count: 1 }),
-        };
-        let reason = match (args.device, found, gpus) {
-            (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
-            (DeviceArg::Auto, Some(Gpus { count, .. }), _) => format!("{count} GPU(s) found"),
-            (DeviceArg::Cpu, ..) => "--device cpu".into(),
-            (DeviceArg::Auto | DeviceArg::Gpu(..), ..) => "set by --device".into(),
-        };
         match launched {
-            Some(environment) => Self::as_rank(args, environment, found, reason),
-            None => Self::alone(args, found, &reason),
+            Some(environment) => Ok(Plan::Train(Role::decide(args, environment, gpus)?)),
+            None if args.mode == ModeArg::Dp => Ok(Plan::Train(Role::one_process(args, &gpus)?)),
+            None => {
+                let (found, reason) = usable(args, gpus)?;
+                Self::alone(args, found, &reason)
+            }
         }
     }
 
-    /// Plans a process started by a launcher.
-    fn as_rank(
+    /// Plans a process without a launcher, which may launch ranks.
+    fn alone(args: &ContextArgs, found: Option<Gpus>, reason: &str) -> Result<Plan> {
+        let shared = args.allow_shared_gpu;
+        let count = found.map(|gpus| gpus.count);
+        let ranks = match args.nproc_per_node {
+            Nproc::Auto if args.mode == ModeArg::Single => 1,
+            nproc => nproc.count(count.ok_or_else(|| reason.to_owned()), cores())?,
+        };
+        match (args.device, count) {
+            (DeviceArg::Gpu(kind, Some(number)), _) if ranks > 1 && !shared => {
+                return Err(one_gpu(kind, number, ranks));
+            }
+            (_, Some(count)) if ranks > count && !shared => bail!(
+                "--nproc-per-node {ranks}: there are only {count} GPU(s) and each rank needs one; add --device cpu or --allow-shared-gpu"
+            ),
+            _ => {}
+        }
+        let single = match args.mode {
+            ModeArg::Single if ranks > 1 => bail!("--mode single has one rank, not --nproc-per-node {ranks}"),
+            ModeArg::Single => true,
+            ModeArg::Auto => ranks == 1,
+            ModeArg::Ddp | ModeArg::Dp => false,
+        };
+        if !single {
+            return Ok(Plan::Launch { ranks, why: format!("ddp with {ranks} rank(s) ({reason})") });
+        }
+        let why = format!("one device ({reason})");
+        Ok(Plan::Train(Role::of_rank(args, Environment::SOLO, found, Mode::Single, why)?))
+    }
+}
+
+impl Role {
+    /// Decides for a rank that a launcher has started, as [`Plan::decide`] does.
+    ///
+    /// # Errors
+    /// Those of [`Plan::decide`].
+    pub fn decide(args: &ContextArgs, environment: Environment, gpus: Result<Gpus, String>) -> Result<Role> {
+        if args.mode == ModeArg::Dp {
+            if environment.world_size > 1 {
+                bail!("--mode dp is one process, but a launcher started several; use --mode ddp");
+            }
+            return Self::one_process(args, &gpus);
+        }
+        let (found, reason) = usable(args, gpus)?;
+        let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
+        Self::of_rank(args, environment, found, mode, reason)
+    }
+
+    /// The role of a rank, with one device.
+    fn of_rank(
         args: &ContextArgs,
         environment: Environment,
         found: Option<Gpus>,
+        mode: Mode,
         why: String,
-    ) -> Result<Plan> {
+    ) -> Result<Role> {
         let Environment { local_rank, world_size, local_world_size, own_gpu, .. } = environment;
         if args.mode == ModeArg::Single && world_size > 1 {
             bail!("--mode single, but the launcher set WORLD_SIZE={world_size}; leave out one of them");
@@ -118,19 +148,11 @@ impl Plan {
             (_, None) => LocalDevice::Cpu,
         };
         // ANCHOR_END: device
-        let mode = if args.mode == ModeArg::Single { Mode::Single } else { Mode::Ddp };
-        Ok(Plan::Train(Role { mode, environment, device, replicas: None, why }))
+        Ok(Role { mode, environment, device, replicas: None, why })
     }
 
-    /// Plans `--mode dp`.
-    fn one_process(
-        args: &ContextArgs,
-        launched: Option<Environment>,
-        gpus: &Result<Gpus, String>,
-    ) -> Result<Plan> {
-        if let Some(Environment { world_size: 2.., .. }) = launched {
-            bail!("--mode dp is one process, but a launcher started several; use --mode ddp");
-        }
+    /// The role of `--mode dp`.
+    fn one_process(args: &ContextArgs, gpus: &Result<Gpus, String>) -> Result<Role> {
         if let nproc @ (Nproc::Count(2..) | Nproc::Gpu | Nproc::Cpu) = args.nproc_per_node {
             bail!("--mode dp is one process, not --nproc-per-node {nproc}; use --device-ids, or --mode ddp");
         }
@@ -138,44 +160,33 @@ impl Plan {
         let device = replicas.devices.first().map_or(LocalDevice::Cpu, |id| id.local());
         let why = format!("replicas on {replicas}");
         let environment = Environment::SOLO;
-        Ok(Plan::Train(Role { mode: Mode::Dp, environment, device, replicas: Some(replicas), why }))
+        Ok(Role { mode: Mode::Dp, environment, device, replicas: Some(replicas), why })
     }
+}
 
-    /// Plans a process without a launcher, which may launch ranks.
-    fn alone(args: &ContextArgs, found: Option<Gpus>, reason: &str) -> Result<Plan> {
-        let shared = args.allow_shared_gpu;
-        let count = found.map(|gpus| gpus.count);
-        let ranks = match args.nproc_per_node {
-            Nproc::Auto if args.mode == ModeArg::Single => 1,
-            nproc => nproc.count(count.ok_or_else(|| reason.to_owned()), cores())?,
-        };
-        match (args.device, count) {
-            (DeviceArg::Gpu(kind, Some(number)), _) if ranks > 1 && !shared => {
-                return Err(one_gpu(kind, number, ranks));
-            }
-            (_, Some(count)) if ranks > count && !shared => bail!(
-                "--nproc-per-node {ranks}: there are only {count} GPU(s) and each rank needs one; add --device cpu or --allow-shared-gpu"
-            ),
-            _ => {}
-        }
-        let single = match args.mode {
-            ModeArg::Single if ranks > 1 => bail!("--mode single has one rank, not --nproc-per-node {ranks}"),
-            ModeArg::Single => true,
-            ModeArg::Auto => ranks == 1,
-            ModeArg::Ddp | ModeArg::Dp => false,
-        };
-        if !single {
-            return Ok(Plan::Launch { ranks, why: format!("ddp with {ranks} rank(s) ({reason})") });
-        }
-        let device = match (args.device, found) {
-            (DeviceArg::Gpu(kind, Some(n)), _) => LocalDevice::Gpu(kind, n),
-            (_, Some(Gpus { kind, .. })) => LocalDevice::Gpu(kind, 0),
-            (_, None) => LocalDevice::Cpu,
-        };
-        let why = format!("one device ({reason})");
-        let environment = Environment::SOLO;
-        Ok(Plan::Train(Role { mode: Mode::Single, environment, device, replicas: None, why }))
+/// The GPUs of `--device`, and the reason for the choice.
+fn usable(args: &ContextArgs, gpus: Result<Gpus, String>) -> Result<(Option<Gpus>, String)> {
+    if !args.device_ids.is_empty() || args.output_device.is_some() || args.dp_reduce.is_some() {
+        bail!(
+            "--device-ids, --output-device and --dp-reduce are for --mode dp; in ddp mode each rank has one device"
+        );
     }
+    let found = match (args.device, &gpus) {
+        (DeviceArg::Cpu, _) | (DeviceArg::Auto, Err(_)) => None,
+        (DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(gpus)) => Some(*gpus),
+        (DeviceArg::Gpu(kind, _), Err(reason)) => bail!("--device {kind}: {reason}"),
+        (DeviceArg::Gpu(kind, Some(n)), Ok(gpus)) if n >= gpus.count => {
+            bail!("--device {kind}:{n}: this machine has {} GPUs, numbered from 0", gpus.count)
+        }
+        (DeviceArg::Gpu(kind, Some(_)), Ok(_)) => Some(Gpus { kind, count: 1 }),
+    };
+    let reason = match (args.device, found, gpus) {
+        (DeviceArg::Auto, None, Err(reason)) => format!("no GPU: {reason}"),
+        (DeviceArg::Auto, Some(Gpus { count, .. }), _) => format!("{count} GPU(s) found"),
+        (DeviceArg::Cpu, ..) => "--device cpu".into(),
+        (DeviceArg::Auto | DeviceArg::Gpu(..), ..) => "set by --device".into(),
+    };
+    Ok((found, reason))
 }
 
 /// Error for several ranks on the GPU that `--device` names.

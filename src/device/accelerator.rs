@@ -64,23 +64,12 @@ impl Accelerator {
         }
     }
 
-    /// Number of devices, including software renderers.
+    /// Number of devices, with or without software renderers.
     ///
     /// # Errors
     /// If there is none. The error states the reason.
-    pub fn count(self) -> Result<usize, String> {
-        match self.devices()?.len() {
-            0 => Err(self.no_device()),
-            count => Ok(count),
-        }
-    }
-
-    /// Number of hardware devices.
-    ///
-    /// # Errors
-    /// If there is none. The error states the reason.
-    pub fn count_hardware(self) -> Result<usize, String> {
-        match self.devices()?.iter().filter(|found| !found.software).count() {
+    pub fn count(self, software: bool) -> Result<usize, String> {
+        match self.devices()?.iter().filter(|found| software || !found.software).count() {
             0 => Err(self.no_device()),
             count => Ok(count),
         }

@@ -91,12 +91,12 @@ pub struct Gpus {
 pub fn gpus(wanted: DeviceArg) -> Result<Gpus, String> {
     match wanted {
         DeviceArg::Cpu => Err("the CPU was requested".into()),
-        DeviceArg::Gpu(kind, _) => kind.count().map(|count| Gpus { kind, count }),
+        DeviceArg::Gpu(kind, _) => kind.count(true).map(|count| Gpus { kind, count }),
         DeviceArg::Auto => {
             let built_in = Accelerator::ALL.into_iter().filter(|kind| kind.is_built_in());
             let mut reasons = Vec::new();
             for kind in built_in {
-                match kind.count_hardware() {
+                match kind.count(false) {
                     Ok(count) => return Ok(Gpus { kind, count }),
                     Err(reason) => reasons.push(reason),
                 }

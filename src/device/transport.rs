@@ -34,22 +34,21 @@ pub fn attach(
     let cuda = Accelerator::Cuda.name();
     let some = devices.iter().any(|device| kind(device) == cuda);
     match wanted {
-        Transport::Nccl => match group.attach(site(device))? {
-            DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
-            DevicePath::Host(why) => {
-                bail!("--transport nccl: {why}. Leave the flag out to use host memory")
-            }
-        },
-        Transport::Auto if some => match group.attach(site(device))? {
-            DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
-            DevicePath::Host(why) => {
-                warn(&format!(
-                    "gradients are reduced in host memory over {host} instead of NCCL: {why}. Each step copies all gradients to the host and back while the GPUs are idle"
-                ));
-                Ok(format!("{host}, staged through host memory"))
-            }
-        },
-        _ => Ok(host.into()),
+        Transport::Nccl => {}
+        Transport::Auto if some => {}
+        _ => return Ok(host.into()),
+    }
+    match group.attach(site(device))? {
+        DevicePath::Nccl(library) => Ok(format!("nccl with {host} ({library})")),
+        DevicePath::Host(why) if wanted == Transport::Nccl => {
+            bail!("--transport nccl: {why}. Leave the flag out to use host memory")
+        }
+        DevicePath::Host(why) => {
+            warn(&format!(
+                "gradients are reduced in host memory over {host} instead of NCCL: {why}. Each step copies all gradients to the host and back while the GPUs are idle"
+            ));
+            Ok(format!("{host}, staged through host memory"))
+        }
     }
 }
 

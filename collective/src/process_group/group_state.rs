@@ -7,12 +7,11 @@ use super::{
     flight_recorder::{Endpoints, FlightRecord, FlightRecorder, microseconds},
 };
 use crate::{
-    Error,
+    Error, Options,
     communicator::{Call, Communicator, World},
     rendezvous::{
         GroupProbe,
-        control::Control,
-        wait::{Callback, Report},
+        wait::Report,
         wire::{GroupProgress, PendingCall, Place, Stall},
     },
     transport::nccl::{DeviceSite, NcclWorker},
@@ -28,23 +27,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Arguments for the creation of a group.
-pub(super) struct GroupParts {
-    /// 0 for the group of all ranks.
-    pub group: u64,
-    /// Description for messages.
-    pub label: String,
-    pub family: Arc<Family>,
-    /// World rank of every rank of the group.
-    pub members: Vec<usize>,
-    pub rank: usize,
-    pub comm: Box<dyn Communicator>,
-    pub control: Option<Arc<Control>>,
-    pub timeout: Duration,
-    pub flight_folder: Option<PathBuf>,
-    pub report: Option<Report>,
-}
-
 /// A group's device and the NCCL communicator on it.
 #[derive(Debug)]
 pub(super) struct DeviceTransport {
@@ -58,12 +40,15 @@ pub(super) struct DeviceTransport {
 /// It does not own the connection to the server: dropping the last reference to a group leaves the job, which must not
 /// happen on the connection's own thread.
 pub(super) struct GroupState {
+    /// 0 for the group of all ranks.
     pub group: u64,
+    /// Description for messages.
     label: String,
     pub family: Arc<Family>,
     pub queue: CallQueue,
     /// Number of waits of the user's threads in calls.
     waits: AtomicUsize,
+    /// World rank of every rank of the group.
     pub members: Vec<usize>,
     pub world: World,
     pub comm: Box<dyn Communicator>,
@@ -83,9 +68,22 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
-    pub fn new(parts: GroupParts) -> Self {
-        let GroupParts { group, label, family, members, rank, comm, timeout, flight_folder, report, .. } =
-            parts;
+    /// The state of rank `rank` in a group of `members`, given by world rank.
+    ///
+    /// A duplicate has the label and family of `duplicate`.
+    pub fn new(
+        group: u64,
+        members: Vec<usize>,
+        rank: usize,
+        comm: Box<dyn Communicator>,
+        options: &Options,
+        duplicate: Option<(String, Arc<Family>)>,
+    ) -> Self {
+        let label = match group {
+            0 => "the group of all ranks".into(),
+            group => format!("group {group:016x}"),
+        };
+        let (label, family) = duplicate.unwrap_or((label, Arc::default()));
         GroupState {
             label,
             family,
@@ -99,9 +97,9 @@ impl GroupState {
             seq: Arc::default(),
             messages: Mutex::default(),
             recorder: FlightRecorder::default(),
-            timeout,
-            flight_folder,
-            report,
+            timeout: options.timeout,
+            flight_folder: options.flight_folder.clone(),
+            report: options.report.clone(),
             recorded: Once::new(),
             destroyed: AtomicBool::new(false),
         }
@@ -180,7 +178,7 @@ impl GroupState {
                 error: error.cause().to_string(),
                 calls: self.recorder.calls(),
             };
-            if let (Err(error), Some(Callback(report))) = (record.write(folder), &self.report) {
+            if let (Err(error), Some(Report(report))) = (record.write(folder), &self.report) {
                 report(&error);
             }
         });

@@ -3,10 +3,12 @@
 use super::{
     ProcessGroup,
     address_exchange::{Exchange, start},
+    group_state::{Family, GroupState},
     topology::Topology,
 };
 use crate::{
     Error, InitMethod, Options, Result,
+    communicator::Solo,
     rendezvous::{
         RendezvousConfig,
         control::Control,
@@ -28,9 +30,8 @@ impl ProcessGroup {
     }
 
     fn alone(options: Options) -> Self {
-        let topology = Arc::new(Topology::Solo { options, store: Arc::default() });
-        let parts = topology.alone();
-        ProcessGroup::new(topology, parts)
+        let state = GroupState::new(WORLD, vec![0], 0, Box::new(Solo), &options, None);
+        ProcessGroup::new(Arc::new(Topology::Solo { options, store: Arc::default() }), state)
     }
 
     /// Creates `world_size` ranks in this process, one for each of as many threads.
@@ -71,9 +72,8 @@ impl ProcessGroup {
                 let groups = Arc::<ThreadGroups>::default();
                 let open = |(rank, control)| {
                     let (control, groups) = (Arc::new(control), groups.clone());
-                    let topology = Arc::new(Topology::Threads { control, groups, options: options.clone() });
-                    let parts = topology.open(WORLD, (0..size).collect(), rank)?;
-                    Ok(ProcessGroup::new(topology, parts))
+                    let topology = Topology::Threads { control, groups, options: options.clone() };
+                    Self::open(Arc::new(topology), WORLD, (0..size).collect(), rank, None)
                 };
                 Control::in_process(size)?.into_iter().enumerate().map(open).collect()
             }
@@ -177,12 +177,9 @@ impl ProcessGroup {
             let id = digest.iter().take(8).fold(0u64, |id, byte| id << 8 | u64::from(*byte)).max(1);
             let me = shared.state.members[shared.state.world.rank];
             let rank = members.iter().position(|member| *member == me).unwrap_or_default();
-            let mut parts = shared.topology.open(id, members, rank)?;
-            if let Some(purpose) = purpose {
-                parts.label = format!("the group of {purpose}");
-                parts.family = shared.state.family.clone();
-            }
-            let part = ProcessGroup::new(shared.topology.clone(), parts);
+            let duplicate =
+                purpose.map(|purpose| (format!("the group of {purpose}"), shared.state.family.clone()));
+            let part = Self::open(shared.topology.clone(), id, members, rank, duplicate)?;
             part.attach_like(group)?;
             Ok(part)
         })
@@ -209,7 +206,18 @@ impl ProcessGroup {
         }
         let (control, pool) = (Arc::new(control), Arc::new(pool));
         let topology = Arc::new(Topology::Processes { control, pool, options });
-        let parts = topology.open(WORLD, (0..config.world).collect(), config.rank)?;
-        Ok(ProcessGroup::new(topology, parts))
+        Self::open(topology, WORLD, (0..config.world).collect(), config.rank, None)
+    }
+
+    fn open(
+        topology: Arc<Topology>,
+        group: u64,
+        members: Vec<usize>,
+        rank: usize,
+        duplicate: Option<(String, Arc<Family>)>,
+    ) -> Result<Self> {
+        let comm = topology.connect(group, &members, rank)?;
+        let state = GroupState::new(group, members, rank, comm, topology.options(), duplicate);
+        Ok(ProcessGroup::new(topology, state))
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     communicator::{Call, Communicator},
     rendezvous::{GroupProbe, control::Control},
 };
-use group_state::GroupParts;
+use group_state::GroupState;
 use shared_group::{CallSpec, SharedGroup};
 use std::{
     fmt,
@@ -64,8 +64,8 @@ impl fmt::Debug for ProcessGroup {
 }
 
 impl ProcessGroup {
-    fn new(topology: Arc<Topology>, parts: GroupParts) -> Self {
-        ProcessGroup { shared: Arc::new(SharedGroup::new(topology, parts)), has_permit: false }
+    fn new(topology: Arc<Topology>, state: GroupState) -> Self {
+        ProcessGroup { shared: Arc::new(SharedGroup::new(topology, state)), has_permit: false }
     }
 
     /// This rank's number in the group, from 0.

@@ -1,10 +1,6 @@
 //! Options of a process group.
 
-use crate::{
-    Error, Result, Secret,
-    rendezvous::wait::{Callback, Report},
-    transport::Transport,
-};
+use crate::{Error, Result, Secret, rendezvous::wait::Report, transport::Transport};
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
 
 /// Environment variable with the number of seconds that `init` waits for all ranks.
@@ -95,7 +91,7 @@ impl Options {
     /// names the ranks that have not joined, and on the others rank 0 while that cannot be reached. It is also
     /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
     pub fn on_warning(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
-        self.report = Some(Callback(Arc::new(report)));
+        self.report = Some(Report(Arc::new(report)));
         self
     }
 

@@ -1,10 +1,6 @@
 //! State shared by all handles of a process group, and execution of a call: number, record, deadline, failure.
 
-use super::{
-    flight_recorder::Endpoints,
-    group_state::{GroupParts, GroupState},
-    topology::Topology,
-};
+use super::{flight_recorder::Endpoints, group_state::GroupState, topology::Topology};
 use crate::{
     DType, Element, Error, ReduceOp, Result,
     communicator::{Call, Communicator},
@@ -57,9 +53,8 @@ impl CallSpec {
 }
 
 impl SharedGroup {
-    pub fn new(topology: Arc<Topology>, parts: GroupParts) -> Self {
-        let control = parts.control.clone();
-        let state = Arc::new(GroupState::new(parts));
+    pub fn new(topology: Arc<Topology>, state: GroupState) -> Self {
+        let (control, state) = (topology.control().cloned(), Arc::new(state));
         state.family.add(&state);
         if let Some(control) = &control {
             let watched: Arc<dyn GroupProbe> = state.clone();

@@ -1,6 +1,5 @@
 //! Placement of a job's ranks on machines, and the choice of a group's transport.
 
-use super::group_state::{Family, GroupParts};
 use crate::{
     Error, Options, Result,
     communicator::{Communicator, Solo},
@@ -37,7 +36,7 @@ struct TransportBuilder<'a> {
 }
 
 impl Topology {
-    fn options(&self) -> &Options {
+    pub fn options(&self) -> &Options {
         match self {
             Topology::Solo { options, .. }
             | Topology::Threads { options, .. }
@@ -50,48 +49,29 @@ impl Topology {
         self.options().rendezvous_timeout
     }
 
-    /// The group of this rank alone.
-    pub fn alone(&self) -> GroupParts {
-        self.parts(0, vec![0], 0, Box::new(Solo), None)
+    /// This rank's connection to the server, unless it is alone.
+    pub fn control(&self) -> Option<&Arc<Control>> {
+        match self {
+            Topology::Solo { .. } => None,
+            Topology::Threads { control, .. } | Topology::Processes { control, .. } => Some(control),
+        }
     }
 
-    fn parts(
-        &self,
-        group: u64,
-        members: Vec<usize>,
-        rank: usize,
-        comm: Box<dyn Communicator>,
-        control: Option<Arc<Control>>,
-    ) -> GroupParts {
-        let Options { timeout, flight_folder, report, .. } = self.options().clone();
-        let label = match group {
-            0 => "the group of all ranks".into(),
-            group => format!("group {group:016x}"),
-        };
-        let family = Arc::<Family>::default();
-        GroupParts { group, label, family, members, rank, comm, control, timeout, flight_folder, report }
-    }
-
-    /// A group of `members`, given by world rank, in which this rank is number `rank`.
+    /// The transport of a group of `members`, given by world rank, in which this rank is number `rank`.
     ///
     /// # Errors
     /// If the transport cannot be used or created.
-    pub fn open(&self, group: u64, members: Vec<usize>, rank: usize) -> Result<GroupParts> {
-        let alone = members.len() == 1;
-        let (comm, control): (Box<dyn Communicator>, Option<&Arc<Control>>) = match self {
-            Topology::Solo { .. } => (Box::new(Solo), None),
-            Topology::Threads { control, .. } | Topology::Processes { control, .. } if alone => {
-                (Box::new(Solo), Some(control))
-            }
-            Topology::Threads { control, groups, .. } => {
-                (Box::new(groups.communicator(group, rank, members.len())?), Some(control))
+    pub fn connect(&self, group: u64, members: &[usize], rank: usize) -> Result<Box<dyn Communicator>> {
+        match self {
+            _ if members.len() == 1 => Ok(Box::new(Solo)),
+            Topology::Solo { .. } => Ok(Box::new(Solo)),
+            Topology::Threads { groups, .. } => {
+                Ok(Box::new(groups.communicator(group, rank, members.len())?))
             }
             Topology::Processes { control, pool, options } => {
-                let plan = TransportBuilder { group, members: &members, rank, control, pool, options };
-                (plan.open()?, Some(control))
+                TransportBuilder { group, members, rank, control, pool, options }.open()
             }
-        };
-        Ok(self.parts(group, members, rank, comm, control.cloned()))
+        }
     }
 }
 

@@ -6,10 +6,6 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 /// Arithmetic on a partial.
 pub trait Partial: Pod + Default {
-    /// The partial's bytes, which need no alignment.
-    type Bytes: Pod;
-    fn from_bytes(bytes: Self::Bytes) -> Self;
-    fn to_bytes(self) -> Self::Bytes;
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
     fn min(self, other: Self) -> Self;
@@ -20,16 +16,7 @@ pub trait Partial: Pod + Default {
 
 /// Methods that floats and integers share.
 macro_rules! partial {
-    ($t:ty, $nan:expr) => {
-        type Bytes = [u8; size_of::<$t>()];
-        #[inline(always)]
-        fn from_bytes(bytes: Self::Bytes) -> Self {
-            Self::from_ne_bytes(bytes)
-        }
-        #[inline(always)]
-        fn to_bytes(self) -> Self::Bytes {
-            self.to_ne_bytes()
-        }
+    ($nan:expr) => {
         // A NaN on the left fails the comparison and stays.
         #[inline(always)]
         fn min(self, other: Self) -> Self {
@@ -44,7 +31,7 @@ macro_rules! partial {
 
 macro_rules! floats {
     ($($t:ty),*) => { $(impl Partial for $t {
-        partial!($t, <$t>::is_nan);
+        partial!(<$t>::is_nan);
         #[inline(always)]
         fn add(self, other: Self) -> Self { self + other }
         #[inline(always)]
@@ -66,7 +53,7 @@ floats!(f32, f64);
 
 macro_rules! integers {
     ($($t:ty),*) => { $(impl Partial for $t {
-        partial!($t, |_| false);
+        partial!(|_| false);
         #[inline(always)]
         fn add(self, other: Self) -> Self { self.wrapping_add(other) }
         #[inline(always)]

@@ -17,12 +17,10 @@
 //! with `opt-level = 3`.
 
 mod kernel;
-mod partial;
 
-use crate::{DType, ReduceOp};
+use crate::{DType, ReduceOp, Result};
 use half::{bf16, f16};
 use kernel::{Folds, Partial};
-use partial::{narrow_as, widen_as};
 
 /// Elements reduced at a time: 4 KiB of f32.
 const BLOCK: usize = if cfg!(miri) { 16 } else { 1024 };
@@ -45,30 +43,17 @@ macro_rules! dispatch {
     };
 }
 
-/// Size in bytes of one element of a partial, see the table above.
-pub const fn partial_size(dtype: DType, op: ReduceOp) -> usize {
-    match (dtype, op) {
-        (DType::I64, ReduceOp::Mean) => 16,
-        (DType::F64 | DType::I64, _) | (DType::I32, ReduceOp::Mean) => 8,
-        (DType::F32 | DType::F16 | DType::BF16 | DType::I32, _) | (DType::U8, ReduceOp::Mean) => 4,
-        (DType::U8, _) => 1,
-    }
-}
-
-/// Begins a fold: converts the elements of `src` to partials.
+/// Lets `act` reduce the partials of `buffer` over `world` ranks, then rounds them to the elements.
 ///
-/// # Panics
-/// If `src` and `partial` do not have the same number of elements.
-pub fn widen(dtype: DType, op: ReduceOp, src: &[u8], partial: &mut [u8]) {
-    dispatch!(dtype, op, widen_as(src, partial));
-}
-
-/// Ends a fold over `world` ranks: divides if `op` is the mean, rounds to `dtype` and writes to `out`.
-///
-/// # Panics
-/// If `partial` and `out` do not have the same number of elements.
-pub fn narrow(dtype: DType, op: ReduceOp, world: usize, partial: &[u8], out: &mut [u8]) {
-    dispatch!(dtype, op, narrow_as(op, world, partial, out));
+/// If `op` is the mean, `act` computes the sum.
+pub(crate) fn reduce_partials(
+    dtype: DType,
+    op: ReduceOp,
+    world: usize,
+    buffer: &mut [u8],
+    act: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    dispatch!(dtype, op, reduce_partials_as(op, world, buffer, act))
 }
 
 /// Reduces `inputs`, which are in rank order, into `out`.
@@ -230,6 +215,21 @@ unsafe fn reduce_as<T: Folds<P>, P: Partial>(
             others.iter().for_each(|out| std::ptr::copy(first.add(at), out.add(at), len));
         }
     }
+}
+
+fn reduce_partials_as<T: Folds<P>, P: Partial>(
+    op: ReduceOp,
+    world: usize,
+    buffer: &mut [u8],
+    act: impl FnOnce(&mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let block = BLOCK * size_of::<T>();
+    let mut partials = vec![P::default(); buffer.len() / size_of::<T>()];
+    buffer.chunks(block).zip(partials.chunks_mut(BLOCK)).for_each(|(elements, acc)| T::load(elements, acc));
+    act(bytemuck::cast_slice_mut(&mut partials))?;
+    let blocks = partials.chunks_mut(BLOCK).zip(buffer.chunks_mut(block));
+    blocks.for_each(|(acc, elements)| finish_as::<T, P>(op, world, acc, elements));
+    Ok(())
 }
 
 #[cfg(test)]

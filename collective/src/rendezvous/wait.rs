@@ -10,23 +10,15 @@ use std::{
 /// Time between two reports of the missing ranks.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// A function passed in `Options`, which is `Debug`.
-pub(crate) struct Callback<F: ?Sized>(pub Arc<F>);
-
-impl<F: ?Sized> Clone for Callback<F> {
-    fn clone(&self) -> Self {
-        Callback(self.0.clone())
-    }
-}
-
-impl<F: ?Sized> fmt::Debug for Callback<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Callback")
-    }
-}
-
 /// Called with problems that do not fail a call, such as ranks that are missing while `init` waits.
-pub(crate) type Report = Callback<dyn Fn(&Error) + Send + Sync>;
+#[derive(Clone)]
+pub(crate) struct Report(pub Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Report")
+    }
+}
 
 /// The wait of one `init`.
 pub(crate) struct RendezvousWait {
@@ -67,7 +59,7 @@ impl RendezvousWait {
             return;
         }
         self.reported = Instant::now();
-        if let Some(Callback(report)) = &self.report {
+        if let Some(Report(report)) = &self.report {
             report(&self.error(address, absent()));
         }
     }
@@ -82,7 +74,7 @@ mod tests {
     fn due_reports_name_the_missing_ranks() {
         let told: Arc<Mutex<Vec<String>>> = Arc::default();
         let heard = told.clone();
-        let report: Report = Callback(Arc::new(move |error: &Error| {
+        let report = Report(Arc::new(move |error: &Error| {
             heard.lock().unwrap().push(error.to_string());
         }));
         let mut wait = RendezvousWait::new(Duration::from_secs(60), Some(report));

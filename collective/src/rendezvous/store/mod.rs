@@ -1,15 +1,19 @@
-//! Key-value stores for the rendezvous: files, memory, or a user's implementation.
+//! Key-value stores: the job's own, files, memory, or a user's implementation.
 
 mod file;
-mod group;
-mod memory;
 
 pub use file::FileStore;
-pub use memory::HashStore;
 
+use super::{
+    control::{CAUSE_TIMEOUT, Control},
+    deadline, frame,
+};
 use crate::{Error, Result};
 use std::{
-    fmt, thread,
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -77,5 +81,87 @@ pub(crate) fn unset(key: &str, begun: Instant) -> Error {
         call: format!("store key {key:?}"),
         seconds: begun.elapsed().as_secs_f64(),
         absent: "no rank has set it".into(),
+    }
+}
+
+/// A store in this process's memory: PyTorch's `HashStore`.
+///
+/// ```
+/// use collective::{HashStore, Store};
+/// use std::time::Duration;
+/// let store = HashStore::default();
+/// store.set("epoch", b"3")?;
+/// assert_eq!(store.get("epoch", Duration::from_secs(1))?, b"3");
+/// store.delete("epoch")?;
+/// assert_eq!(store.try_get("epoch")?, None);
+/// # Ok::<(), collective::Error>(())
+/// ```
+#[derive(Default)]
+pub struct HashStore(Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl fmt::Debug for HashStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HashStore({} keys)", self.lock().len())
+    }
+}
+
+impl HashStore {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for HashStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.lock().insert(key.into(), value.into());
+        Ok(())
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.lock().get(key).cloned())
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.lock().remove(key);
+        Ok(())
+    }
+}
+
+/// Most bytes of a key and its value: as JSON they must fit into a frame.
+const LIMIT: usize = frame::LIMIT / 8;
+
+/// The internal key of a user's key, which separates it from the group's own keys.
+fn user(key: &str) -> String {
+    format!("{USER_KEYS}{key}")
+}
+
+/// The job's own store, kept by rank 0's server: PyTorch's `TCPStore`.
+impl Store for Control {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        check_size(value.len(), LIMIT.saturating_sub(key.len()))?;
+        if let Some(cause) = self.cause() {
+            return Err(cause);
+        }
+        self.set(&user(key), value);
+        Ok(())
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let begun = Instant::now();
+        self.ask(&user(key), false, begun + CAUSE_TIMEOUT)?.ok_or_else(|| Error::Timeout {
+            call: format!("store key {key:?}"),
+            seconds: begun.elapsed().as_secs_f64(),
+            absent: "rank 0 does not answer (stopped or unreachable)".into(),
+        })
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.unset(&user(key));
+        Ok(())
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let begun = Instant::now();
+        self.ask(&user(key), true, deadline(timeout))?.flatten().ok_or_else(|| unset(key, begun))
     }
 }

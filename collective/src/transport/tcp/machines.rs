@@ -7,7 +7,7 @@
 use crate::{
     DType, Error, ReduceOp, Result,
     communicator::{Call, Communicator},
-    reduce,
+    reduce::reduce_partials,
 };
 use std::time::Instant;
 
@@ -43,11 +43,8 @@ impl Machines {
         if dtype == call.dtype && op == sum {
             return self.reduce_by_machine(&inner, buffer);
         }
-        let mut partial = vec![0; call.count * reduce::partial_size(call.dtype, op)];
-        reduce::widen(call.dtype, op, buffer, &mut partial);
-        self.reduce_by_machine(&inner, &mut partial)?;
-        reduce::narrow(call.dtype, op, size, &partial, buffer);
-        Ok(())
+        let act = |partials: &mut [u8]| self.reduce_by_machine(&inner, partials);
+        reduce_partials(call.dtype, op, size, buffer, act)
     }
 
     pub fn abort(&self) {

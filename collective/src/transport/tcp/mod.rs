@@ -27,6 +27,7 @@ use crate::{
     DType, ReduceOp, Result,
     communicator::{Call, Communicator, World},
     reduce::reduce_pointers,
+    rendezvous::deadline as deadline_after,
     transport::method::{Method, MethodCall},
 };
 use duplex::{Deadline, Duplex};
@@ -144,13 +145,35 @@ impl Tcp {
         duplex::run(self.world.rank, &deadline, &mut memory, &mut duplexes, hook)
     }
 
+    /// Transfers `bytes` bytes of every other rank to the root, or from the root to them unless `up`.
+    ///
+    /// `buffer` of the root has the bytes of all ranks.
+    fn exchange_with_root(
+        &self,
+        call: MethodCall<'_>,
+        root: usize,
+        bytes: usize,
+        up: bool,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let here = self.world.rank == root;
+        let plan = |peer| {
+            let range = if here { self.slot(peer, bytes) } else { 0..bytes };
+            let data = Transfer::free(vec![Part::User(range)]);
+            if here == up { (Transfer::bare(), data) } else { (data, Transfer::bare()) }
+        };
+        let peers = self.peers().filter(|peer| here || *peer == root);
+        self.exchange(call, buffer, 0, peers, plan, |_, _| {})
+    }
+
     fn dials(&self, peer: usize) -> bool {
         self.members[self.world.rank].0 > self.members[peer].0
     }
 
     fn connect(&self, peer: usize, deadline: &Deadline) -> Result<TcpStream> {
         let (rank, address) = self.members[peer];
-        self.pool.connect(self.group, rank, address, || deadline.check(|| format!("rank {peer}")))
+        let until = deadline_after(deadline.call.timeout.saturating_sub(deadline.begun.elapsed()));
+        self.pool.connect(self.group, rank, address, until, || deadline.check(|| format!("rank {peer}")))
     }
 
     /// Sends every rank's buffer to every rank, or to the root only.
@@ -247,37 +270,23 @@ impl Communicator for Tcp {
     }
 
     fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
-        let call = Method::Gather.of(call);
-        let (me, bytes) = (self.world.rank, mine.len());
-        match call.root {
-            Some(root) if root != me => {
-                let plan = |_| (Transfer::free(vec![Part::User(0..bytes)]), Transfer::bare());
-                self.exchange(call, &mut mine.to_vec(), 0, std::iter::once(root), plan, |_, _| {})
-            }
-            _ => {
-                out[self.slot(me, bytes)].copy_from_slice(mine);
-                let plan =
-                    |peer| (Transfer::bare(), Transfer::free(vec![Part::User(self.slot(peer, bytes))]));
-                self.exchange(call, out, 0, self.peers(), plan, |_, _| {})
-            }
+        let (call, me, bytes) = (Method::Gather.of(call), self.world.rank, mine.len());
+        let root = call.root.unwrap_or(me);
+        if root != me {
+            return self.exchange_with_root(call, root, bytes, true, &mut mine.to_vec());
         }
+        out[self.slot(me, bytes)].copy_from_slice(mine);
+        self.exchange_with_root(call, root, bytes, true, out)
     }
 
     fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
-        let call = Method::Scatter.of(call);
-        let (me, bytes) = (self.world.rank, mine.len());
-        match call.root {
-            Some(root) if root != me => {
-                let plan = |_| (Transfer::bare(), Transfer::free(vec![Part::User(0..bytes)]));
-                self.exchange(call, mine, 0, std::iter::once(root), plan, |_, _| {})
-            }
-            _ => {
-                mine.copy_from_slice(&all[self.slot(me, bytes)]);
-                let plan =
-                    |peer| (Transfer::free(vec![Part::User(self.slot(peer, bytes))]), Transfer::bare());
-                self.exchange(call, &mut all.to_vec(), 0, self.peers(), plan, |_, _| {})
-            }
+        let (call, me, bytes) = (Method::Scatter.of(call), self.world.rank, mine.len());
+        let root = call.root.unwrap_or(me);
+        if root != me {
+            return self.exchange_with_root(call, root, bytes, false, mine);
         }
+        mine.copy_from_slice(&all[self.slot(me, bytes)]);
+        self.exchange_with_root(call, root, bytes, false, &mut all.to_vec())
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {

@@ -26,7 +26,6 @@ use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -89,7 +88,7 @@ impl ConnectionPool {
 
     /// The connection to world rank `peer` for `group`, non-blocking.
     ///
-    /// `check` is called repeatedly while this waits; its error ends the wait.
+    /// `check` is called repeatedly while this waits; its error, due at the latest at `until`, ends the wait.
     ///
     /// # Errors
     /// The error of `check`, [`Error::Unauthenticated`] if the secrets differ, or [`Error::Io`].
@@ -98,6 +97,7 @@ impl ConnectionPool {
         group: u64,
         peer: usize,
         address: SocketAddr,
+        until: Instant,
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<TcpStream> {
         let failed = |e| Error::io(format!("prepare the connection to rank {peer}"), &e);
@@ -106,16 +106,8 @@ impl ConnectionPool {
         } else {
             loop {
                 check()?;
-                let dialled = self.shared.clone().dial(group, peer, address).map_err(failed)?;
-                let answer = loop {
-                    match dialled.recv_timeout(SLICE) {
-                        Ok(answer) => break answer,
-                        // Dropping the receiver abandons the connection.
-                        Err(RecvTimeoutError::Timeout) => check()?,
-                        Err(RecvTimeoutError::Disconnected) => break Err(Error::Aborted),
-                    }
-                };
-                match answer.and_then(|stream| confirm(stream).map_err(failed)) {
+                let deadline = until.min(Instant::now() + secret::HANDSHAKE);
+                match self.shared.dial(group, peer, address, deadline) {
                     Ok(stream) => break stream,
                     Err(error @ Error::Unauthenticated { .. }) => return Err(error),
                     // The peer may be stopped or slow; the deadline ends this loop.
@@ -161,26 +153,11 @@ impl Shared {
         }
     }
 
-    /// Requests a connection from `peer` on another thread, because parts of it cannot be interrupted.
-    ///
-    /// An answer that is not received closes the connection.
-    fn dial(
-        self: Arc<Self>,
-        group: u64,
-        peer: usize,
-        address: SocketAddr,
-    ) -> io::Result<Receiver<Result<TcpStream>>> {
-        let (answered, answer) = channel();
-        let work = move || drop(answered.send(self.request(group, peer, address)));
-        thread::Builder::new().name("ddp-dial".into()).spawn(work)?;
-        Ok(answer)
-    }
-
-    /// Connects to `peer` and waits until it has accepted.
-    fn request(&self, group: u64, peer: usize, address: SocketAddr) -> Result<TcpStream> {
+    /// Connects to `peer`, waits until it has accepted, and confirms the connection.
+    fn dial(&self, group: u64, peer: usize, address: SocketAddr, deadline: Instant) -> Result<TcpStream> {
         let failed = |e| Error::io(format!("connect to rank {peer} at {address}"), &e);
-        let deadline = Instant::now() + secret::HANDSHAKE;
-        let mut stream = TcpStream::connect_timeout(&address, secret::HANDSHAKE).map_err(failed)?;
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let mut stream = TcpStream::connect_timeout(&address, left).map_err(failed)?;
         self.secret.dial(&mut stream, deadline)?;
         let mut hello = group.to_le_bytes().to_vec();
         hello.extend((self.rank as u32).to_le_bytes());
@@ -194,6 +171,7 @@ impl Shared {
                 self.rank
             )));
         }
+        secret::write_by(&mut stream, &[CONFIRMED], deadline).map_err(failed)?;
         Ok(stream)
     }
 
@@ -236,12 +214,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// Confirms that this connection is the one to use.
-fn confirm(mut stream: TcpStream) -> io::Result<TcpStream> {
-    secret::write_by(&mut stream, &[CONFIRMED], Instant::now() + secret::HANDSHAKE)?;
-    Ok(stream)
 }
 
 /// Whether the peer has not closed `stream`, or has sent data before.

@@ -40,10 +40,13 @@ fn greet(stream: &mut TcpStream) {
 /// Connects `zero` and `one` and transfers one byte.
 fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
     let (mut ours, mut theirs) = thread::scope(|scope| {
-        let waiting = scope.spawn(|| zero.connect(GROUP, 1, one.address(), within(PATIENT)).unwrap());
+        let waiting = scope.spawn(|| {
+            zero.connect(GROUP, 1, one.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap()
+        });
         // Gives `zero` time to take an existing connection first.
         thread::sleep(Duration::from_millis(200));
-        let dialled = one.connect(GROUP, 0, zero.address(), within(PATIENT)).unwrap();
+        let dialled =
+            one.connect(GROUP, 0, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
         (waiting.join().unwrap(), dialled)
     });
     theirs.write_all(b"x").unwrap();
@@ -66,9 +69,10 @@ fn an_abandoned_connection_is_not_used() {
 fn an_abandoned_connection_does_not_replace_the_one_in_use() {
     let (zero, one) = (pool(0), pool(1));
     let mut late = authenticated(&zero);
-    let mut theirs = one.connect(GROUP, 0, zero.address(), within(PATIENT)).unwrap();
+    let mut theirs =
+        one.connect(GROUP, 0, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
     greet(&mut late);
-    let mut ours = zero.connect(GROUP, 1, one.address(), within(PATIENT)).unwrap();
+    let mut ours = zero.connect(GROUP, 1, one.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
     theirs.write_all(b"x").unwrap();
     ours.set_nonblocking(false).unwrap();
     let mut byte = [0];
@@ -97,7 +101,7 @@ fn data_sent_before_the_end_is_received() {
     greet(&mut sent);
     sent.write_all(&[CONFIRMED, b'x']).unwrap();
     drop(sent);
-    let mut ours = zero.connect(GROUP, 1, zero.address(), within(PATIENT)).unwrap();
+    let mut ours = zero.connect(GROUP, 1, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
     ours.set_nonblocking(false).unwrap();
     let mut byte = [0];
     secret::read_by(&mut ours, &mut byte, Instant::now() + PATIENT).unwrap();
@@ -111,7 +115,7 @@ fn dialling_ends_with_the_call() {
     let one = pool(1);
     let begun = Instant::now();
     let limit = Duration::from_millis(100);
-    let result = one.connect(GROUP, 0, silent.local_addr().unwrap(), within(limit));
+    let result = one.connect(GROUP, 0, silent.local_addr().unwrap(), Instant::now() + limit, within(limit));
     assert!(matches!(result, Err(Error::Aborted)), "{result:?}");
-    assert!(begun.elapsed() < secret::HANDSHAKE, "the dialling ran on: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < secret::HANDSHAKE / 2, "the dialling ran on: {:?}", begun.elapsed());
 }
