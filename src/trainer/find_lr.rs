@@ -78,11 +78,11 @@ where
         let renderer = Style::Silent.renderer(training.interrupter());
         training.renderer(renderer)
     });
-    let (Some(folder), Ok(_), None | Some(OVER)) = (&folder, &tested, stop.agreed()) else {
+    let (Some(folder), Ok(_), None | Some(OVER)) = (&folder, &tested, stop.signal()) else {
         if let Some(folder) = folder {
             folder.remove_empty();
         }
-        if let Some(signal) = stop.agreed().filter(|asked| *asked != OVER) {
+        if let Some(signal) = stop.signal().filter(|asked| *asked != OVER) {
             context.set_stop_signal(signal);
         }
         return tested.map(drop);

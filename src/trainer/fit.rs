@@ -136,7 +136,7 @@ where
             let renderer = style.renderer(training.interrupter());
             training.renderer(renderer)
         })?;
-        if let Some(signal) = stop.agreed() {
+        if let Some(signal) = stop.signal() {
             context.set_stop_signal(signal);
             return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
         }

@@ -83,33 +83,33 @@ struct Install<'a> {
 }
 
 impl Reparameterizer for Install<'_> {
-    type Reparam = Watcher;
+    type Reparam = HookedParameter;
 
     fn reparameterize<const D: usize>(
         &mut self,
         _path: &str,
         param: Param<Tensor<D>>,
-    ) -> (Param<Tensor<D>>, Option<Watcher>) {
+    ) -> (Param<Tensor<D>>, Option<HookedParameter>) {
         let trainable = param.is_require_grad();
         let watched = self.reduction.filter(|_| trainable).and_then(|(reduction, anchors)| {
             let slot = reduction.slot_of(param.id)?;
-            Some(Watched { reduction: reduction.clone(), anchors: anchors.clone(), slot })
+            Some(GradientHook { reduction: reduction.clone(), anchors: anchors.clone(), slot })
         });
         let needed = watched.is_some() || self.precision != Precision::F32;
-        (param, needed.then_some(Watcher { watched, precision: self.precision }))
+        (param, needed.then_some(HookedParameter { watched, precision: self.precision }))
     }
 }
 
 /// Reparameterization of a watched parameter. It has no parameters, so that records do not change.
 #[derive(Module, Debug)]
-struct Watcher {
+struct HookedParameter {
     #[module(skip)]
-    watched: Option<Watched>,
+    watched: Option<GradientHook>,
     #[module(skip)]
     precision: Precision,
 }
 
-impl Watcher {
+impl HookedParameter {
     fn watch<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
         let Some(watched) = &self.watched else { return base };
         let device = base.device();
@@ -126,7 +126,7 @@ impl Watcher {
     }
 }
 
-impl Reparameterization for Watcher {
+impl Reparameterization for HookedParameter {
     const NAME: &'static str = "gradient_watcher";
 
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
@@ -162,7 +162,7 @@ impl DepthAnchors {
 
 /// One parameter of one step.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct GradientHook {
     reduction: Arc<InFlightReduction>,
     anchors: Arc<DepthAnchors>,
     slot: usize,
@@ -176,7 +176,7 @@ pub trait WatchBackend: Backend {
     fn watched(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,
-        watched: Watched,
+        watched: GradientHook,
     ) -> FloatTensor<Self>;
     /// The same tensor at a greater depth.
     fn deepen(below: FloatTensor<Self>, levels: usize) -> FloatTensor<Self>;
@@ -186,7 +186,7 @@ macro_rules! nothing_to_watch {
     ($($backend:ty),*) => { $(
         /// Without autodiff there is no gradient.
         impl WatchBackend for $backend {
-            fn watched(parameter: FloatTensor<Self>, _: FloatTensor<Self>, _: Watched) -> FloatTensor<Self> {
+            fn watched(parameter: FloatTensor<Self>, _: FloatTensor<Self>, _: GradientHook) -> FloatTensor<Self> {
                 parameter
             }
             fn deepen(below: FloatTensor<Self>, _: usize) -> FloatTensor<Self> {
@@ -203,15 +203,15 @@ nothing_to_watch!(burn::backend::Cube);
 struct WatchedBackward;
 
 impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
-    type State = Watched;
+    type State = GradientHook;
 
-    fn backward(self, ops: Ops<Watched, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+    fn backward(self, ops: Ops<GradientHook, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
         let [parameter, _anchor] = ops.parents;
         let Some(parameter) = parameter else { return };
         // Added to the gradients of other uses of the parameter.
         grads.register::<B>(parameter.id, grad);
-        let Watched { reduction, slot, .. } = ops.state;
+        let GradientHook { reduction, slot, .. } = ops.state;
         reduction.arrived(slot, || grads.consume::<B>(&parameter), B::read, B::keep);
     }
 }
@@ -231,7 +231,7 @@ impl<B: WatchBackend + ReadBackend, C: CheckpointStrategy> WatchBackend for Auto
     fn watched(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,
-        watched: Watched,
+        watched: GradientHook,
     ) -> FloatTensor<Self> {
         let (primitive, guard) = parameter.into_parts();
         match WatchedBackward.prepare::<C>([guard, anchor.node()]).compute_bound().stateful() {

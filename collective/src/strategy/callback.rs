@@ -106,15 +106,15 @@ pub trait Callback<M: LearnerModel>: Send {
 }
 
 /// Adapter of a burn-train metric over evaluation outputs to a callback.
-pub(super) struct OfMetric<T>(pub T);
+pub(super) struct MetricCallback<T>(pub T);
 
-impl<T: Metric> OfMetric<T> {
+impl<T: Metric> MetricCallback<T> {
     fn failed(&self, error: &TensorReadError) -> String {
         format!("metric {}: {error}", self.0.name())
     }
 }
 
-impl<M, T> Callback<M> for OfMetric<T>
+impl<M, T> Callback<M> for MetricCallback<T>
 where
     M: LearnerModel,
     T: Metric + Distributed,

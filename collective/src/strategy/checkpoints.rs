@@ -34,27 +34,27 @@ pub struct Checkpoints {
 /// Every rank is asked before each step's gradients are averaged, and at the end of every epoch. If any rank's answer
 /// is not 0, all ranks finish the step, take a checkpoint and stop.
 pub struct StopRequest {
-    ask: Box<dyn Fn() -> u8 + Send + Sync>,
-    agreed: AtomicU8,
+    poll: Box<dyn Fn() -> u8 + Send + Sync>,
+    signal: AtomicU8,
 }
 
 impl StopRequest {
-    /// Creates a request. `ask` returns 0 to continue, or a number such as a signal's to stop.
-    pub fn new(ask: impl Fn() -> u8 + Send + Sync + 'static) -> Self {
-        Self { ask: Box::new(ask), agreed: AtomicU8::new(0) }
+    /// Creates a request. `poll` returns 0 to continue, or a number such as a signal's to stop.
+    pub fn new(poll: impl Fn() -> u8 + Send + Sync + 'static) -> Self {
+        Self { poll: Box::new(poll), signal: AtomicU8::new(0) }
     }
 
     /// Largest number of all ranks, if the run stopped because of it.
-    pub fn agreed(&self) -> Option<u8> {
-        Some(self.agreed.load(Ordering::Relaxed)).filter(|asked| *asked > 0)
+    pub fn signal(&self) -> Option<u8> {
+        Some(self.signal.load(Ordering::Relaxed)).filter(|signal| *signal > 0)
     }
 
     /// This rank's answer: 0 to continue.
-    pub(super) fn ask(&self) -> u8 {
-        (self.ask)()
+    pub(super) fn poll(&self) -> u8 {
+        (self.poll)()
     }
 
-    pub(super) fn agree(&self, asked: u8) {
-        self.agreed.store(asked, Ordering::Relaxed);
+    pub(super) fn set(&self, signal: u8) {
+        self.signal.store(signal, Ordering::Relaxed);
     }
 }

@@ -87,7 +87,7 @@ where
                 self.engine.batch(&model, BatchSize { samples, global_samples, last }, |copies, scope| {
                     let output = compute.compute(copies, batch.item, scope)?;
                     settings.callbacks.each(|callback| callback.on_train_batch(&output.item, samples))?;
-                    let stop = interrupter.should_stop() || settings.asked() > 0;
+                    let stop = interrupter.should_stop() || settings.stop_signal() > 0;
                     let totals = output.item.totals().inner();
                     Ok(BatchOutput { grads: output.grads, totals, flags: vec![f32::from(u8::from(stop))] })
                 })?;

@@ -4,7 +4,7 @@
 use super::{
     Callback, Checkpoints, ComputeBatch, Distributed, NoopRenderer, Observer, OneDevice, RankTime,
     ReplicaDevices, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
-    callback::OfMetric,
+    callback::MetricCallback,
     run::{Run, Stop},
     settings::RunSettings,
 };
@@ -121,7 +121,7 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
         T: Metric + Distributed + 'static,
         ValidOutput<M>: Adaptor<T::Input>,
     {
-        self.with_callback(OfMetric(metric))
+        self.with_callback(MetricCallback(metric))
     }
 
     /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
@@ -157,7 +157,7 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
         self
     }
 
-    /// Stops all ranks together when any rank is asked to.
+    /// Stops all ranks together when any rank is signal to.
     pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
         self.run.stop = Some(request);
         self
@@ -245,9 +245,9 @@ where
         };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}
-            Err(Stop::Asked(asked)) => {
+            Err(Stop::Requested(signal)) => {
                 if let Some(request) = &self.run.stop {
-                    request.agree(asked);
+                    request.set(signal);
                 }
                 // So that burn-train's renderer does not take the run for a finished one.
                 interrupter.stop(None);

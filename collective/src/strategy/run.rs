@@ -15,7 +15,7 @@ pub(super) enum Stop {
     /// burn-train's interrupter was triggered on some rank.
     Interrupted,
     /// A rank's [`StopRequest`](super::StopRequest) returned this number.
-    Asked(u8),
+    Requested(u8),
 }
 
 impl From<Error> for Stop {
@@ -117,24 +117,24 @@ where
             let sink = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.sink.as_ref());
             over |= sink.is_some_and(|sink| sink.should_stop(report));
         }
-        let mut votes = [u8::from(over), settings.asked()];
+        let mut votes = [u8::from(over), settings.stop_signal()];
         settings.group.all_reduce(&mut votes, ReduceOp::Max)?;
         self.keep()?;
         match votes {
             [_, 0] => Ok(votes[0] > 0),
-            [_, asked] => Err(Stop::Asked(asked)),
+            [_, signal] => Err(Stop::Requested(signal)),
         }
     }
 
     /// Determines the reason of a stop that some rank requested, and takes a checkpoint.
     pub(super) fn stop(&mut self) -> Result<Stop, Stop> {
-        let mut asked = [self.settings.asked()];
-        self.settings.group.all_reduce(&mut asked, ReduceOp::Max)?;
-        match asked {
+        let mut signal = [self.settings.stop_signal()];
+        self.settings.group.all_reduce(&mut signal, ReduceOp::Max)?;
+        match signal {
             [0] => Ok(Stop::Interrupted),
-            [asked] => {
+            [signal] => {
                 self.keep()?;
-                Ok(Stop::Asked(asked))
+                Ok(Stop::Requested(signal))
             }
         }
     }

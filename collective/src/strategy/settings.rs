@@ -87,8 +87,8 @@ impl<M: LearnerModel> RunSettings<M> {
     }
 
     /// This rank's answer to a request to stop: 0 to continue.
-    pub fn asked(&self) -> u8 {
-        self.stop.as_ref().map_or(0, |request| request.ask())
+    pub fn stop_signal(&self) -> u8 {
+        self.stop.as_ref().map_or(0, |request| request.poll())
     }
 
     /// Names and values for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings). The

@@ -92,12 +92,13 @@ impl Snapshot {
         let (module, modules) = channel();
         let (optimizer, optimizers) = channel();
         let (scheduler, schedulers) = channel();
-        let trays = (Tray::start(module), Tray::start(optimizer), Tray::start(scheduler));
-        LearningCheckpointer::<M>::new(trays.0, trays.1, trays.2, Box::new(Now)).checkpoint(
-            learner,
-            position.epoch,
-            store,
+        let receivers = (
+            RecordReceiver::start(module),
+            RecordReceiver::start(optimizer),
+            RecordReceiver::start(scheduler),
         );
+        LearningCheckpointer::<M>::new(receivers.0, receivers.1, receivers.2, Box::new(SaveAlways))
+            .checkpoint(learner, position.epoch, store);
         let lost = |_| Error::Invalid("a requested checkpoint was not delivered".into());
         let (module, optimizer): (ModuleRecord, OptimizerRecord) =
             (modules.recv().map_err(lost)?, optimizers.recv().map_err(lost)?);
@@ -172,15 +173,15 @@ fn plain_shapes(message: &str) -> String {
 }
 
 /// A checkpointer that sends a record through a channel.
-struct Tray<R>(Mutex<Sender<R>>);
+struct RecordReceiver<R>(Mutex<Sender<R>>);
 
-impl<R: Checkpoint> Tray<R> {
+impl<R: Checkpoint> RecordReceiver<R> {
     fn start(to: Sender<R>) -> AsyncCheckpointer<R> {
-        AsyncCheckpointer::new(Tray(Mutex::new(to)))
+        AsyncCheckpointer::new(RecordReceiver(Mutex::new(to)))
     }
 }
 
-impl<R: Checkpoint> Checkpointer<R> for Tray<R> {
+impl<R: Checkpoint> Checkpointer<R> for RecordReceiver<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
         let to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         to.send(record).map_err(|error| CheckpointerError::Unknown(error.to_string()))
@@ -196,9 +197,9 @@ impl<R: Checkpoint> Checkpointer<R> for Tray<R> {
 }
 
 /// A checkpointing strategy that saves at every request.
-struct Now;
+struct SaveAlways;
 
-impl CheckpointingStrategy for Now {
+impl CheckpointingStrategy for SaveAlways {
     fn checkpointing(&mut self, _epoch: usize, _store: &EventStoreClient) -> Vec<CheckpointingAction> {
         vec![CheckpointingAction::Save]
     }
