@@ -6,7 +6,6 @@ mod epoch_table;
 mod evaluation;
 mod folder;
 mod log;
-mod metric_logger;
 pub mod misclassified;
 #[cfg(feature = "mlflow")]
 pub mod mlflow;
@@ -17,11 +16,11 @@ pub mod tables;
 pub mod tensor_io;
 pub mod tensorboard;
 pub mod top_k;
-pub(crate) mod tracking;
+mod tracker;
 pub mod weights;
 
 pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
-pub use metric_logger::{MetricsLogger, ScalarSink};
-pub(crate) use output::Output;
+pub(crate) use output::{Output, check_tracker};
+pub use tracker::{MetricsLogger, ScalarSink, Status, Tracker};
 pub use weights::ExportArgs;

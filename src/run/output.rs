@@ -1,5 +1,7 @@
 //! Output of a run on rank 0: folder, tables, events and checkpoints.
 
+#[cfg(feature = "mlflow")]
+use super::mlflow;
 use super::{
     EvaluatedSet, Evaluation,
     checkpoint::{CheckpointStore, CheckpointWriter, Identity, ResumePoint},
@@ -7,7 +9,7 @@ use super::{
     log::RunLog,
     report,
     tensorboard::EventLog,
-    tracking::{self, Status, Tracker},
+    tracker::{Status, Tracker},
 };
 use crate::{
     config::Config,
@@ -79,7 +81,7 @@ impl Output {
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
         folder.write_json(CONFIG, config)?;
-        let tracker = tracking::start(config, &folder, found.is_some(), console)?;
+        let tracker = start_tracker(config, &folder, found.is_some(), console)?;
         Ok(Self { folder, log, events, tracker, checkpoints: Arc::new(checkpoints), began, is_new })
     }
 
@@ -182,6 +184,53 @@ impl Output {
             parameter_digest: progress.digest,
         })
     }
+}
+
+/// Verifies `--mlflow`.
+///
+/// # Errors
+/// If `uri` is not the address of a server, or the program was built without the feature `mlflow`.
+pub fn check_tracker(uri: &str) -> Result<()> {
+    #[cfg(feature = "mlflow")]
+    return mlflow::Server::check(uri);
+    #[cfg(not(feature = "mlflow"))]
+    anyhow::bail!("{uri}: this program was built without the feature `mlflow`");
+}
+
+/// Starts the tracker of a new or resumed run, if there is one.
+///
+/// # Errors
+/// As for [`check_tracker`], or if a thread cannot be started.
+#[cfg(feature = "mlflow")]
+fn start_tracker(
+    config: &Config,
+    folder: &RunFolder,
+    is_resumed: bool,
+    console: Console,
+) -> Result<Option<Arc<dyn Tracker>>> {
+    let Some(uri) = &config.args.mlflow else { return Ok(None) };
+    let mut settings = serde_json::to_value(config)?;
+    // Flags repeat the settings, and metrics are no settings.
+    settings.as_object_mut().map(|settings| ["flags", "metrics"].map(|name| settings.remove(name)));
+    let path = folder.path().canonicalize().unwrap_or_else(|_| folder.path().into());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if !is_resumed {
+        // A run that failed before its first step may have left it.
+        let _ = std::fs::remove_file(path.join(mlflow::RUN_FILE));
+    }
+    let experiment = config.args.mlflow_experiment.as_deref();
+    let info = mlflow::RunInfo::new(experiment, &name, &settings, Some(&path));
+    let (server, set) = (mlflow::Server::new(uri)?, EvaluatedSet::from_config(config));
+    Ok(Some(Arc::new(mlflow::MlflowRun::start(server, info, set, console)?)))
+}
+
+/// Starts no tracker.
+///
+/// # Errors
+/// If a tracker is requested.
+#[cfg(not(feature = "mlflow"))]
+fn start_tracker(config: &Config, _: &RunFolder, _: bool, _: Console) -> Result<Option<Arc<dyn Tracker>>> {
+    config.args.mlflow.as_deref().map_or(Ok(()), check_tracker).map(|()| None)
 }
 
 impl Drop for Output {

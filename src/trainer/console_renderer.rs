@@ -1,6 +1,6 @@
 //! Console metrics renderer for burn-train.
 
-use super::progress::{PLAIN_EVERY, Style, progress_bar};
+use super::progress::{ProgressLine, Style};
 use crate::{config::args::ProgressArg, process::console::Console};
 use burn::train::{
     LearnerSummary,
@@ -10,7 +10,6 @@ use burn::train::{
         EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
     },
 };
-use indicatif::ProgressBar;
 use std::{collections::HashMap, error::Error, time::Instant};
 
 /// Metrics renderer that prints the progress of a burn-train `Learner` to the console.
@@ -27,48 +26,33 @@ pub struct ConsoleRenderer {
     epoch: usize,
     epochs: usize,
     split: String,
-    bar: ProgressBar,
-    total: usize,
+    line: ProgressLine,
     /// Metrics of the epoch by split and name, in the order of their first value.
     metrics: Vec<((String, String), String)>,
     began: Instant,
-    printed: Instant,
 }
 
 impl ConsoleRenderer {
     /// Creates a renderer that prints on the main rank only.
     pub fn new(is_main: bool) -> Self {
-        let now = Instant::now();
+        let (style, console) = (Style::choose(ProgressArg::Auto, is_main), Console::new(is_main));
         Self {
-            style: Style::choose(ProgressArg::Auto, is_main),
-            console: Console::new(is_main),
+            style,
+            console,
             names: HashMap::new(),
             epoch: 1,
             epochs: 1,
             split: String::new(),
-            bar: ProgressBar::hidden(),
-            total: 0,
+            line: ProgressLine::new(Style::Silent, console, String::new(), 0),
             metrics: Vec::new(),
-            began: now,
-            printed: now,
+            began: Instant::now(),
         }
     }
 
     fn begin(&mut self, split: &str, total: usize) {
         self.split = split.into();
-        self.total = total;
         let prefix = format!("epoch {}/{} {split}", self.epoch, self.epochs);
-        self.bar = progress_bar(self.style, prefix, total);
-        self.printed = Instant::now();
-    }
-
-    fn advance(&mut self, items: usize) {
-        self.bar.set_position(items as u64);
-        if self.style == Style::Plain && self.printed.elapsed() > PLAIN_EVERY {
-            self.printed = Instant::now();
-            let (epoch, epochs, total) = (self.epoch, self.epochs, self.total);
-            self.console.print(&format!("epoch {epoch}/{epochs}  {}  {items}/{total}", self.split));
-        }
+        self.line = ProgressLine::new(self.style, self.console, prefix, total);
     }
 
     /// Stores the latest value of a metric.
@@ -89,7 +73,7 @@ impl ConsoleRenderer {
 
     /// Prints the metrics of an epoch or a test.
     fn report(&mut self, what: &str) {
-        self.bar.finish_and_clear();
+        self.line.finish();
         let metrics: String = std::mem::take(&mut self.metrics)
             .into_iter()
             .map(|((split, name), value)| format!("  {split} {name} {value}"))
@@ -129,11 +113,11 @@ impl TrainingProgressLogger for ConsoleRenderer {
     }
 
     fn update_split(&mut self, items: usize) {
-        self.advance(items);
+        self.line.advance(items, String::new());
     }
 
     fn end_split(&mut self) {
-        self.bar.finish_and_clear();
+        self.line.finish();
     }
 
     fn end(&mut self) {}
@@ -160,7 +144,7 @@ impl EvaluationProgressLogger for ConsoleRenderer {
     }
 
     fn update_test_progress(&mut self, items: usize) {
-        self.advance(items);
+        self.line.advance(items, String::new());
     }
 
     fn end_test(&mut self) {

@@ -5,7 +5,7 @@
 
 use super::{
     Loaders,
-    progress::{PLAIN_EVERY, Style, progress_bar},
+    progress::{ProgressLine, Style},
     strategy::{Parallel, Setup},
 };
 use crate::{
@@ -25,11 +25,7 @@ use collective::{
     metric::StepOutput,
     strategy::{Checkpoints, Observer, StepReport, StopRequest, TrainedOutput, ValidOutput},
 };
-use indicatif::ProgressBar;
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Answer to [`StopRequest`] at the end of a test. Signals have smaller numbers.
 const OVER: u8 = u8::MAX;
@@ -96,19 +92,18 @@ struct LrFinder {
     /// Learning rate / value of `--lr`.
     lr_factor: f64,
     console: Console,
-    bar: ProgressBar,
-    /// The steps, and the time of the last printed line.
-    state: Mutex<(RangeTestCurve, Instant)>,
+    state: Mutex<(RangeTestCurve, ProgressLine)>,
 }
 
 impl LrFinder {
     fn new(steps: usize, lr_factor: f64, style: Style, console: Console) -> Self {
-        let bar = progress_bar(style, "learning rates".into(), steps);
-        let state = Mutex::new((RangeTestCurve::default(), Instant::now()));
-        Self { steps, lr_factor, console, bar, state }
+        // The dashboard is not used.
+        let style = if style == Style::Dashboard { Style::Plain } else { style };
+        let line = ProgressLine::new(style, console, "learning rates".into(), steps);
+        Self { steps, lr_factor, console, state: Mutex::new((RangeTestCurve::default(), line)) }
     }
 
-    fn state(&self) -> MutexGuard<'_, (RangeTestCurve, Instant)> {
+    fn state(&self) -> MutexGuard<'_, (RangeTestCurve, ProgressLine)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,8 +118,8 @@ impl LrFinder {
     /// # Errors
     /// If a file cannot be written.
     fn finish(&self, folder: &RunFolder) -> Result<()> {
-        self.bar.finish_and_clear();
-        let curve = &self.state().0;
+        let (curve, line) = &*self.state();
+        line.finish();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
             let written = atomic_file::write(&path, text.as_bytes());
@@ -198,15 +193,9 @@ impl Observer for LrFinder {
         if self.is_over() {
             return;
         }
-        let (curve, printed) = &mut *self.state();
+        let (curve, line) = &mut *self.state();
         curve.push(report.lr, report.loss);
-        self.bar.set_message(format!("loss {:.4}", report.loss));
-        self.bar.inc(1);
-        if self.bar.is_hidden() && printed.elapsed() > PLAIN_EVERY {
-            *printed = Instant::now();
-            let (step, steps) = (curve.points().len(), self.steps);
-            self.console.print(&format!("learning rates  {step}/{steps}  loss {:.4}", report.loss));
-        }
+        line.advance(curve.points().len(), format!("loss {:.4}", report.loss));
     }
 
     fn warned(&self, message: &str) {

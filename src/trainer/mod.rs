@@ -18,7 +18,7 @@ use crate::{
     config::{DatasetName, ProgramSettings, TrainerArgs, config_file},
     context::{self, Context},
     process::exit,
-    run::{RunFiles, Summary, tracking, weights},
+    run::{RunFiles, Summary, check_tracker, weights},
 };
 use anyhow::{Context as _, Result};
 use burn::tensor::Device;
@@ -65,7 +65,7 @@ where
     // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {
         args.check()?;
-        args.mlflow.as_deref().map_or(Ok(()), tracking::check).context("--mlflow")?;
+        args.mlflow.as_deref().map_or(Ok(()), check_tracker).context("--mlflow")?;
         args.export.as_deref().map_or(Ok(()), weights::check_export).context("--export")?;
         check()?;
     }

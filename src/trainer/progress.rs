@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Time between two lines of [`Style::Plain`] within an epoch.
-pub(super) const PLAIN_EVERY: Duration = Duration::from_secs(10);
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// Type of progress display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,16 +55,44 @@ impl Style {
     }
 }
 
-/// Creates a bar for `total` samples, hidden unless the style is [`Style::Bar`].
-pub(super) fn progress_bar(style: Style, prefix: String, total: usize) -> ProgressBar {
-    let bar = match style {
-        Style::Bar => ProgressBar::new(total as u64),
-        Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
-    };
-    let template = "{prefix} {bar:30} {pos}/{len} {msg} {eta} left";
-    bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_prefix(prefix);
-    bar
+/// A progress bar, or a line every ten seconds with [`Style::Plain`].
+pub(super) struct ProgressLine {
+    style: Style,
+    console: Console,
+    prefix: String,
+    total: usize,
+    bar: ProgressBar,
+    printed: Instant,
+}
+
+impl ProgressLine {
+    /// Creates a line for `total` items, which starts with `prefix`.
+    pub fn new(style: Style, console: Console, prefix: String, total: usize) -> Self {
+        let bar = match style {
+            Style::Bar => ProgressBar::new(total as u64),
+            Style::Silent | Style::Plain | Style::Dashboard => ProgressBar::hidden(),
+        };
+        let template = ProgressStyle::with_template("{prefix} {bar:30} {pos}/{len} {msg} {eta} left");
+        bar.set_style(template.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(prefix.clone());
+        Self { style, console, prefix, total, bar, printed: Instant::now() }
+    }
+
+    /// Shows that `done` items are done.
+    pub fn advance(&mut self, done: usize, message: String) {
+        self.bar.set_position(done as u64);
+        if self.style == Style::Plain && self.printed.elapsed() > PLAIN_EVERY {
+            self.printed = Instant::now();
+            let line = format!("{}  {done}/{}  {message}", self.prefix, self.total);
+            self.console.print(line.trim_end());
+        }
+        self.bar.set_message(message);
+    }
+
+    /// Removes the bar.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// An observer that displays the progress of a run.
@@ -78,19 +106,17 @@ pub struct Progress {
 
 /// The epoch in progress.
 struct State {
-    bar: ProgressBar,
+    line: ProgressLine,
     samples: usize,
-    total: usize,
     began: Instant,
-    printed: Instant,
 }
 
 impl Progress {
     /// Creates the display of a run of `epochs` epochs.
     pub fn new(style: Style, console: Console, epochs: usize, set: EvaluatedSet) -> Self {
-        let now = Instant::now();
-        let state = State { bar: ProgressBar::hidden(), samples: 0, total: 0, began: now, printed: now };
-        Self { style, console, epochs, set, state: Mutex::new(state) }
+        let line = ProgressLine::new(Style::Silent, console, String::new(), 0);
+        let state = Mutex::new(State { line, samples: 0, began: Instant::now() });
+        Self { style, console, epochs, set, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -147,27 +173,20 @@ fn serde_name(value: &impl serde::Serialize) -> String {
 
 impl Observer for Progress {
     fn epoch_started(&self, epoch: usize, _steps: usize, samples: usize) {
-        let bar = progress_bar(self.style, format!("epoch {epoch}/{}", self.epochs), samples);
-        let now = Instant::now();
-        *self.state() = State { bar, samples: 0, total: samples, began: now, printed: now };
+        let prefix = format!("epoch {epoch}/{}", self.epochs);
+        let line = ProgressLine::new(self.style, self.console, prefix, samples);
+        *self.state() = State { line, samples: 0, began: Instant::now() };
     }
 
     fn step_done(&self, report: &StepReport) {
-        let mut state = self.state();
+        let state = &mut *self.state();
         state.samples += report.samples;
         let rate = state.samples as f64 / state.began.elapsed().as_secs_f64().max(1e-9);
-        let message = format!("{rate:.0} samples/s loss {:.4}", report.loss);
-        state.bar.inc(report.samples as u64);
-        if self.style == Style::Plain && state.printed.elapsed() > PLAIN_EVERY {
-            state.printed = Instant::now();
-            let (epoch, samples, total) = (report.epoch, state.samples, state.total);
-            self.console.print(&format!("epoch {epoch}/{}  {samples}/{total}  {message}", self.epochs));
-        }
-        state.bar.set_message(message);
+        state.line.advance(state.samples, format!("{rate:.0} samples/s loss {:.4}", report.loss));
     }
 
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {
-        self.state().bar.set_message("evaluating");
+        self.state().line.bar.set_message("evaluating");
     }
 
     fn warned(&self, message: &str) {
@@ -175,7 +194,7 @@ impl Observer for Progress {
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        self.state().bar.finish_and_clear();
+        self.state().line.finish();
         if self.style == Style::Dashboard {
             return;
         }

@@ -9,8 +9,7 @@ pub use client::Server;
 
 use super::{
     evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
-    metric_logger::{MetricsLogger, ScalarSink},
-    tracking::{Status, Tracker},
+    tracker::{MetricsLogger, ScalarSink, Status, Tracker},
 };
 use crate::process::console::Console;
 use anyhow::{Context, Result};
@@ -54,7 +53,9 @@ pub struct RunInfo {
 
 impl RunInfo {
     /// Creates a description; `config` is an object whose fields are logged as parameters.
-    pub fn new(experiment: Option<&str>, name: &str, config: &Value) -> Self {
+    ///
+    /// The id of the MLflow run is stored in `folder`, and the run that is stored there is continued.
+    pub fn new(experiment: Option<&str>, name: &str, config: &Value, folder: Option<&Path>) -> Self {
         let program = env::current_exe().ok();
         let program = program.as_ref().and_then(|path| path.file_stem());
         let program = program.map_or_else(|| "Default".into(), |name| name.to_string_lossy().into_owned());
@@ -64,15 +65,10 @@ impl RunInfo {
         Self {
             experiment: experiment.unwrap_or(&program).to_owned(),
             name: name.into(),
-            folder: None,
+            folder: folder.map(Path::to_owned),
             params,
             tags: tags.map(|(key, value)| (key.into(), value.into())).into(),
         }
-    }
-
-    /// Stores the id of the MLflow run in the run folder `folder`, or continues the run that is stored there.
-    pub fn in_folder(self, folder: &Path) -> Self {
-        Self { folder: Some(folder.into()), ..self }
     }
 }
 
@@ -313,7 +309,7 @@ impl MlflowLogger {
     /// # Errors
     /// If `uri` is not an HTTP address or contains credentials, or the thread cannot be started.
     pub fn create(uri: &str, experiment: Option<&str>, name: &str, params: &Value) -> Result<Self> {
-        let info = RunInfo::new(experiment, name, params);
+        let info = RunInfo::new(experiment, name, params, None);
         let run = MlflowRun::start(Server::new(uri)?, info, EvaluatedSet::Valid, Console::new(true))?;
         Ok(Self::new(run))
     }
@@ -329,7 +325,7 @@ mod tests {
         let config = serde_json::json!({
             "lr": 0.05, "mode": "ddp", "none": null, "ids": [1, 2], "a": {"b": {"c": true}}, "top-k %": 1, "text": long,
         });
-        let params = RunInfo::new(None, "run", &config).params;
+        let params = RunInfo::new(None, "run", &config, None).params;
         let expected =
             [("a.b.c", "true"), ("ids", "[1,2]"), ("lr", "0.05"), ("mode", "ddp"), ("top-k _", "1")];
         for (name, value) in expected {

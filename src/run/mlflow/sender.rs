@@ -1,7 +1,7 @@
 //! Thread that sends a run to an MLflow server.
 
 use super::{
-    super::tracking::Status,
+    super::tracker::Status,
     End, Point, RunInfo,
     client::{Failure, Server},
     now,

@@ -12,7 +12,7 @@ pub use histogram::Histogram;
 
 use super::{
     evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
-    metric_logger::{MetricsLogger, ScalarSink},
+    tracker::{MetricsLogger, ScalarSink},
 };
 use crate::process::console::Console;
 use anyhow::{Context, Result};
