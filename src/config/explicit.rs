@@ -35,7 +35,7 @@ fn value(text: &str) -> Value {
     let parsed = serde_json::from_str::<Value>(text).ok();
     // 1e3 keeps its spelling.
     let parsed =
-        parsed.filter(|value| (value.is_number() || value.is_boolean()) && value.to_string() == text);
+        parsed.filter(|value| (value.is_number() || value.is_boolean()) && format!("{value}") == text);
     parsed.unwrap_or_else(|| text.into())
 }
 

@@ -88,11 +88,12 @@ pub fn download(
             let mut attempts = Vec::new();
             let found = mirrors.iter().position(|mirror| {
                 bar.set_position(done);
-                let content = mirror.content(file, ends, &bar);
-                content
-                    .and_then(|bytes| keep(folder, file, &bytes))
-                    .map_err(|e| attempts.push(format!("{e:#}")))
-                    .is_ok()
+                let path = folder.join(file.name);
+                let failed = || format!("cannot write {}", path.display());
+                let written = mirror
+                    .content(file, ends, &bar)
+                    .and_then(|bytes| atomic_file::write(&path, &bytes).with_context(failed));
+                written.map_err(|error| attempts.push(format!("{error:#}"))).is_ok()
             });
             let Some(found) = found else {
                 bail!("{} could not be downloaded: {}", file.name, attempts.join("; "))
@@ -105,11 +106,6 @@ pub fn download(
     }
     bar.finish_and_clear();
     Ok(())
-}
-
-fn keep(folder: &Path, file: &RemoteFile<'_>, bytes: &[u8]) -> Result<()> {
-    let path = folder.join(file.name);
-    atomic_file::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Waits for an advisory lock on a folder, held until the file is dropped; calls `waiting` once if it has to wait.

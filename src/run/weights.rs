@@ -52,27 +52,28 @@ pub fn find(path: &Path) -> Result<PathBuf> {
 /// If the file cannot be read or has an unknown extension.
 pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
     let path = find(path)?;
-    let failed = |error: &dyn std::fmt::Display| anyhow!("{}: {error}", path.display());
-    let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(&e))?;
+    let failed = |error: String| anyhow!("{}: {error}", path.display());
+    let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(e.to_string()))?;
     let result = match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
         "safetensors" => {
             let store = SafetensorsStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
             let mut store = store.remap(prefix).allow_partial(true).validate(false);
-            model.load_from(&mut store).map_err(|e| failed(&e))?
+            model.load_from(&mut store).map_err(|e| e.to_string())
         }
         "bpk" => {
             let mut store = BurnpackStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
-            model.load_from(&mut store).map_err(|e| failed(&e))?
+            model.load_from(&mut store).map_err(|e| e.to_string())
         }
         "pt" | "pth" => {
             let mut store = PytorchStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
             if let Some(key) = state_dict_key(&model, &path) {
                 store = store.with_top_level_key(key);
             }
-            model.load_from(&mut store).map_err(|e| failed(&e))?
+            model.load_from(&mut store).map_err(|e| e.to_string())
         }
-        other => bail!(failed(&format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors"))),
+        other => Err(format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors")),
     };
+    let result = result.map_err(failed)?;
     Ok(Loaded { model: model.map(&mut ToF32), loaded: result.applied.len(), mismatches: mismatches(&result) })
 }
 

@@ -6,7 +6,7 @@ use crate::{
     process::console::Console,
 };
 use anyhow::{Result, anyhow, bail};
-use collective::strategy::Snapshot;
+use collective::strategy::{Position, Snapshot};
 use std::path::{Path, PathBuf};
 
 /// Run and checkpoint selected by `--resume`.
@@ -27,14 +27,6 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Describes the position in the run, for the console.
-    pub fn line(&self) -> String {
-        let position = &self.manifest.position;
-        let (step, epoch, samples) = (position.step, position.epoch, position.samples);
-        let path = self.path.display();
-        format!("resume    {path}: after step {step}, {samples} samples into epoch {epoch}")
-    }
-
     /// Describes differences from an uninterrupted run, for warnings.
     pub fn changes(&self, config: &Config) -> Vec<String> {
         let mut changes = Vec::new();
@@ -77,7 +69,11 @@ impl ResumePoint {
         warnings.iter().for_each(|warning| console.warn(warning));
         match checkpoint {
             Some(checkpoint) => {
-                console.print(&checkpoint.line());
+                let Position { step, epoch, samples, .. } = checkpoint.manifest.position;
+                let path = checkpoint.path.display();
+                console.print(&format!(
+                    "resume    {path}: after step {step}, {samples} samples into epoch {epoch}"
+                ));
                 checkpoint.changes(config).iter().for_each(|change| console.warn(change));
             }
             None => {

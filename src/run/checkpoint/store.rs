@@ -1,13 +1,23 @@
-//! Checkpoint folder of a run: atomic writes and removal of old checkpoints.
+//! Checkpoint folder of a run: atomic writes, removal of old checkpoints, and the trainer's checkpoint sink.
 
-use super::manifest::{self, Manifest};
-use crate::process::atomic_file;
+use super::{
+    super::{log::RunLog, tensorboard::EventLog},
+    Identity,
+    manifest::{self, Manifest},
+};
+use crate::{
+    config::Config,
+    process::{atomic_file, console::Console},
+};
 use anyhow::{Context, Result};
-use collective::strategy::Snapshot;
+use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
 use std::{
+    collections::BTreeMap,
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
 };
 
 /// Extension of a checkpoint while one of the same step replaces it.
@@ -19,15 +29,6 @@ const ASIDE: &str = "aside";
 #[derive(Clone, Debug)]
 pub struct CheckpointStore {
     folder: PathBuf,
-}
-
-/// Checkpoints to keep.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Retention {
-    /// Number of newest checkpoints.
-    pub newest: usize,
-    /// Step of the best checkpoint.
-    pub best: Option<usize>,
 }
 
 impl CheckpointStore {
@@ -62,7 +63,8 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// If a file operation fails. An incomplete checkpoint is removed.
-    pub(super) fn write(&self, manifest: Manifest, snapshot: &Snapshot, keep: Retention) -> Result<()> {
+    fn write(&self, manifest: Manifest, snapshot: &Snapshot, keep_last: usize) -> Result<()> {
+        let best = manifest.progress.best.as_ref().map(|best| best.step);
         let step = snapshot.position.step;
         let path = self.folder.join(name(step));
         let temporary = self.folder.join(format!(".{}.tmp", name(step)));
@@ -76,7 +78,7 @@ impl CheckpointStore {
         written.with_context(|| {
             format!("cannot write the checkpoint {}{}", path.display(), self.newest_hint())
         })?;
-        self.prune(step, keep)
+        self.prune(step, best, keep_last)
             .with_context(|| format!("cannot remove old checkpoints in {}", self.folder.display()))
     }
 
@@ -105,13 +107,14 @@ impl CheckpointStore {
         Ok(atomic_file::sync_folder(&self.folder)?)
     }
 
-    fn prune(&self, step: usize, keep: Retention) -> Result<()> {
+    /// Updates the links and removes all but `keep_last` checkpoints and the best one.
+    fn prune(&self, step: usize, best: Option<usize>, keep_last: usize) -> Result<()> {
         self.link("last", step)?;
-        if keep.best == Some(step) {
+        if best == Some(step) {
             self.link("best", step)?;
         }
         self.remove_leftovers()?;
-        for (_, path) in self.list()?.iter().skip(keep.newest).filter(|(step, _)| keep.best != Some(*step)) {
+        for (_, path) in self.list()?.iter().skip(keep_last).filter(|(step, _)| best != Some(*step)) {
             remove(path)?;
         }
         Ok(atomic_file::sync_folder(&self.folder)?)
@@ -156,6 +159,66 @@ impl CheckpointStore {
     fn newest_hint(&self) -> String {
         let newest = self.list().ok().and_then(|list| list.first().map(|(_, path)| path.clone()));
         newest.map_or_else(String::new, |path| format!(" ({} is intact)", path.display()))
+    }
+}
+
+/// Checkpoint sink that writes to a run folder and decides when to stop early.
+pub struct CheckpointWriter {
+    store: CheckpointStore,
+    log: Arc<RunLog>,
+    events: Arc<EventLog>,
+    config: Config,
+    identity: Identity,
+    began: Instant,
+    console: Console,
+}
+
+impl CheckpointWriter {
+    /// Creates a writer for the run folder `run`; `began` is the start time of the process.
+    pub fn new(
+        run: &Path,
+        log: Arc<RunLog>,
+        events: Arc<EventLog>,
+        config: &Config,
+        identity: Identity,
+        began: Instant,
+        console: Console,
+    ) -> Self {
+        let (store, config) = (CheckpointStore::in_run(run), config.clone());
+        Self { store, log, events, config, identity, began, console }
+    }
+
+    fn write(&self, snapshot: &Snapshot) -> Result<()> {
+        // A run resumed from this checkpoint keeps these rows, so they must be on disk first.
+        let mut progress = self.log.sync()?;
+        self.events.flush()?;
+        progress.seconds += self.began.elapsed().as_secs_f64();
+        let manifest = Manifest {
+            version: env!("CARGO_PKG_VERSION").into(),
+            position: snapshot.position.clone(),
+            world_size: self.config.world_size,
+            batch_size: self.config.args.batch_size,
+            identity: self.identity.clone(),
+            progress,
+            files: BTreeMap::new(),
+        };
+        self.store.write(manifest, snapshot, self.config.args.checkpoints.keep_last)
+    }
+}
+
+impl CheckpointSink for CheckpointWriter {
+    fn save(&self, snapshot: &Snapshot) -> Result<(), String> {
+        self.write(snapshot).map_err(|error| format!("{error:#}"))
+    }
+
+    fn should_stop(&self, report: &EpochReport) -> bool {
+        // The log observes the report first. `save` reports its write errors.
+        let reason =
+            self.config.args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience));
+        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < self.config.args.epochs.begun()) {
+            self.console.print(&format!("stopped early: {reason}"));
+        }
+        reason.is_some()
     }
 }
 

@@ -3,13 +3,12 @@
 //! Each page is a self-contained file.
 
 mod chart;
-mod classification;
 mod compare;
 mod curves;
 mod page;
-mod ranks;
 mod run;
 mod scale;
+mod sections;
 
 pub use chart::{Chart, Series};
 pub use compare::{CompareArgs, compare};
@@ -53,9 +52,9 @@ pub fn write(folder: &Path) -> Result<PathBuf> {
         format!("<p>{}</p>\n", escape(&subtitle(&run))),
         tiles(&figures(&run)),
         format!("<div class=\"charts\">{charts}</div>\n"),
-        ranks::section(&run),
-        classification::confusion(&run),
-        classification::worst(&run),
+        sections::ranks(&run),
+        sections::confusion(&run),
+        sections::worst(&run),
         settings(&run),
     ];
     let path = folder.join("report.html");

@@ -128,7 +128,7 @@ fn with_pen(ink: Plane, scale: f32) -> Plane {
     // A long stroke has two edges.
     let stroke = 2.0 * area as f32 / edges.max(1) as f32;
     let radius = ((PEN / scale - stroke) / 2.0).round();
-    if radius < 1.0 { ink } else { ink.framed(radius as usize).thickened(radius as usize) }
+    if radius < 1.0 { ink } else { ink.thickened(radius as usize) }
 }
 
 /// Centres the ink in 28×28 by its centre of mass, as far as it fits.

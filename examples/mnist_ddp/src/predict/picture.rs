@@ -122,27 +122,20 @@ impl Plane {
         Self { width, values: rows.flat_map(|row| columns.iter().map(|c| mean(row, c))).collect() }
     }
 
-    /// Replaces each number by the maximum within `radius`, horizontally and vertically.
+    /// Adds `radius` columns and rows on every side, and replaces each number by the maximum within `radius`,
+    /// horizontally and vertically.
     pub fn thickened(&self, radius: usize) -> Self {
         self.rows_thickened(radius).transposed().rows_thickened(radius).transposed()
     }
 
     fn rows_thickened(&self, radius: usize) -> Self {
+        let width = self.width + 2 * radius;
         let largest = |row: &[f32], x: usize| {
-            row[x.saturating_sub(radius)..(x + radius + 1).min(row.len())].iter().copied().fold(0.0, f32::max)
+            let (from, to) = (x.saturating_sub(2 * radius), (x + 1).min(row.len()));
+            row[from..to].iter().copied().fold(0.0, f32::max)
         };
         let rows = self.values.chunks(self.width);
-        let values = rows.flat_map(|row| (0..self.width).map(|x| largest(row, x)).collect::<Vec<_>>());
-        Self { width: self.width, values: values.collect() }
-    }
-
-    /// Adds `margin` columns and rows of 0 on every side.
-    pub fn framed(&self, margin: usize) -> Self {
-        let width = self.width + 2 * margin;
-        let mut values = vec![0.0; width * (self.height() + 2 * margin)];
-        for (row, old) in values.chunks_mut(width).skip(margin).zip(self.values.chunks(self.width)) {
-            row[margin..margin + self.width].copy_from_slice(old);
-        }
-        Self { width, values }
+        let values = rows.flat_map(|row| (0..width).map(|x| largest(row, x)).collect::<Vec<_>>());
+        Self { width, values: values.collect() }
     }
 }
