@@ -1,10 +1,15 @@
-//! The method of a communicator that a call entered.
+//! The method of a communicator that a call entered, and the deadline of the call.
 //!
 //! A transport accesses a rank's memory according to the method, and a call's name is chosen by its caller.
 //! The ranks therefore compare the method as well before they access each other's data.
 
-use crate::{Error, communicator::Call};
-use std::{fmt, ops::Deref};
+use crate::{Error, Result, communicator::Call};
+use std::{
+    fmt,
+    ops::Deref,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
 
 /// A method of [`Communicator`](crate::Communicator).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +87,31 @@ impl Deref for MethodCall<'_> {
 impl fmt::Display for MethodCall<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.call.fmt(f)
+    }
+}
+
+/// Time limit and abort flag of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline<'a> {
+    pub call: MethodCall<'a>,
+    pub begun: Instant,
+    pub aborted: &'a AtomicBool,
+}
+
+impl Deadline<'_> {
+    /// Fails once the deadline has passed or the group was aborted. `absent` describes what is missing.
+    ///
+    /// # Errors
+    /// [`Error::Aborted`] or [`Error::Timeout`].
+    pub fn check(&self, absent: impl Fn() -> String) -> Result<()> {
+        if self.aborted.load(Ordering::Acquire) {
+            return Err(Error::Aborted);
+        }
+        let waited = self.begun.elapsed();
+        if waited < self.call.timeout {
+            return Ok(());
+        }
+        Err(Error::Timeout { call: self.call.to_string(), seconds: waited.as_secs_f64(), absent: absent() })
     }
 }
 

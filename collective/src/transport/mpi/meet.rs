@@ -2,10 +2,13 @@
 
 use super::{
     Handle, Library,
-    operation::{Memory, WaitLimits, count, run},
+    operation::{Memory, count, run},
 };
 use crate::{
-    DType, Error, Result, Secret, World, communicator::Call, rendezvous::address, transport::method::Method,
+    DType, Error, Result, Secret, World,
+    communicator::Call,
+    rendezvous::{address, config},
+    transport::method::{Deadline, Method},
 };
 use mpi::ffi;
 use std::{
@@ -74,7 +77,7 @@ pub(crate) fn address(timeout: Duration) -> Result<String> {
 /// If MPI fails.
 pub(crate) fn publish(word: &Result<(SocketAddr, Secret)>, timeout: Duration) -> Result<()> {
     let text = match word {
-        Ok((address, secret)) => format!("+{address}\n{}", secret.expose()),
+        Ok((address, secret)) => format!("+{}", config::written(&address.to_string(), secret)),
         Err(error) => format!("-{error}"),
     };
     let mut words = text.into_bytes();
@@ -93,9 +96,7 @@ pub(crate) fn look_up(timeout: Duration) -> Result<(String, Secret)> {
     if let Some(reason) = text.strip_prefix('-') {
         return Err(Error::Remote { rank: 0, reason: reason.into() });
     }
-    let (address, secret) =
-        text.strip_prefix('+').and_then(|rest| rest.split_once('\n')).ok_or_else(unreadable)?;
-    Ok((address.into(), Secret::new(secret)?))
+    text.strip_prefix('+').and_then(config::parse).ok_or_else(unreadable)
 }
 
 fn text(padded: &[u8]) -> String {
@@ -123,12 +124,12 @@ fn broadcast(words: Vec<u8>, timeout: Duration) -> Result<Vec<u8>> {
 fn with_limits<R>(
     operation: &'static str,
     timeout: Duration,
-    act: impl FnOnce(WaitLimits<'_>) -> Result<R>,
+    act: impl FnOnce(Deadline<'_>) -> Result<R>,
 ) -> Result<R> {
     let call = Call { seq: 0, operation, dtype: DType::U8, count: 0, reduce: None, root: None, timeout };
     let begun = Instant::now();
     let call = Method::Barrier.of(&call);
-    act(WaitLimits { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
+    act(Deadline { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {
         Error::Timeout { seconds, .. } => Error::Rendezvous {
             address: "mpi://".into(),
             seconds,

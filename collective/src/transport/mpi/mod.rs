@@ -18,7 +18,7 @@ pub(crate) use meet::{address, look_up, publish, world};
 
 use super::{
     header::{self, HEADER},
-    method::{Method, MethodCall, mismatch},
+    method::{Deadline, Method, MethodCall, mismatch},
 };
 use crate::{
     Error, ReduceOp, Result,
@@ -27,7 +27,7 @@ use crate::{
 };
 use library::{Library, check};
 use mpi::ffi;
-use operation::{Memory, WaitLimits, count, run};
+use operation::{Memory, count, run};
 use std::{
     sync::{
         Mutex, PoisonError,
@@ -94,12 +94,12 @@ impl Mpi {
         })
     }
 
-    fn limits<'a>(&'a self, call: MethodCall<'a>) -> WaitLimits<'a> {
-        WaitLimits { call, begun: Instant::now(), aborted: &self.aborted }
+    fn limits<'a>(&'a self, call: MethodCall<'a>) -> Deadline<'a> {
+        Deadline { call, begun: Instant::now(), aborted: &self.aborted }
     }
 
     /// Gathers every rank's `send` on every rank, in rank order.
-    fn gather_all(&self, limits: WaitLimits<'_>, send: Vec<u8>) -> Result<Memory> {
+    fn gather_all(&self, limits: Deadline<'_>, send: Vec<u8>) -> Result<Memory> {
         let (n, recv) = (count(send.len())?, send.len() * self.world.size);
         // SAFETY: `send` has n bytes, and the memory to receive has n of every rank.
         run(limits, Memory::new(send, recv), |from, to, request| unsafe {
@@ -109,7 +109,7 @@ impl Mpi {
     }
 
     /// Sends the r-th of n equal parts of every rank's `send` to rank r, in rank order.
-    fn all_to_all(&self, limits: WaitLimits<'_>, send: Vec<u8>) -> Result<Memory> {
+    fn all_to_all(&self, limits: Deadline<'_>, send: Vec<u8>) -> Result<Memory> {
         let (n, recv) = (count(send.len() / self.world.size)?, send.len());
         // SAFETY: both memories have n bytes for every rank.
         run(limits, Memory::new(send, recv), |from, to, request| unsafe {
@@ -119,7 +119,7 @@ impl Mpi {
     }
 
     /// Compares this rank's call with those of all others.
-    fn agree(&self, limits: WaitLimits<'_>) -> Result<()> {
+    fn agree(&self, limits: Deadline<'_>) -> Result<()> {
         let own = header::encode::<HEADER>(limits.call);
         let all = self.gather_all(limits, own.to_vec())?.recv;
         let mut others = all.chunks_exact(HEADER).enumerate();
@@ -138,7 +138,7 @@ impl Mpi {
     }
 
     /// Reduces this rank's part of `send`, which has an equal part for every rank.
-    fn reduce_part(&self, limits: WaitLimits<'_>, op: ReduceOp, send: Vec<u8>) -> Result<Vec<u8>> {
+    fn reduce_part(&self, limits: Deadline<'_>, op: ReduceOp, send: Vec<u8>) -> Result<Vec<u8>> {
         let mut memory = self.all_to_all(limits, send)?;
         let part = memory.recv.len() / self.world.size;
         let inputs: Vec<&[u8]> = memory.recv.chunks_exact(part).collect();

@@ -4,29 +4,20 @@
 //! a time-out it is leaked.
 
 use super::library::{Library, check};
-use crate::{Error, Result, transport::method::MethodCall};
+use crate::{Error, Result, transport::method::Deadline};
 use mpi::ffi;
 use std::{
     ffi::{c_int, c_void},
     hint,
     mem::ManuallyDrop,
-    sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// Number of checks before the thread yields, and before it sleeps between checks.
 const SPINS: u32 = 200;
 const YIELDS: u32 = 2_000;
 const NAP: Duration = Duration::from_micros(50);
-
-/// Time limit and abort flag of a call.
-#[derive(Clone, Copy)]
-pub(super) struct WaitLimits<'a> {
-    pub call: MethodCall<'a>,
-    pub begun: Instant,
-    pub aborted: &'a AtomicBool,
-}
 
 /// Send and receive buffers.
 #[derive(Debug, Default)]
@@ -49,7 +40,7 @@ pub(super) fn count(bytes: usize) -> Result<c_int> {
 /// Starts an operation with `begin`, which receives both buffers and the request to fill in, and waits for
 /// it.
 pub(super) fn run(
-    limits: WaitLimits<'_>,
+    limits: Deadline<'_>,
     memory: Memory,
     begin: impl FnOnce(*const c_void, *mut c_void, *mut ffi::MPI_Request) -> c_int,
 ) -> Result<Memory> {
@@ -71,29 +62,12 @@ pub(super) fn run(
             return Ok(ManuallyDrop::into_inner(memory));
         }
         // After an error the memory is left to MPI.
-        limits.check().inspect_err(|_| Library::abandon())?;
+        limits.check(|| "MPI did not complete it".into()).inspect_err(|_| Library::abandon())?;
         tries = tries.saturating_add(1);
         match tries {
             0..SPINS => hint::spin_loop(),
             SPINS..YIELDS => thread::yield_now(),
             YIELDS.. => thread::sleep(NAP),
         }
-    }
-}
-
-impl WaitLimits<'_> {
-    fn check(&self) -> Result<()> {
-        if self.aborted.load(Ordering::Acquire) {
-            return Err(Error::Aborted);
-        }
-        let waited = self.begun.elapsed();
-        if waited < self.call.timeout {
-            return Ok(());
-        }
-        Err(Error::Timeout {
-            call: self.call.to_string(),
-            seconds: waited.as_secs_f64(),
-            absent: "MPI did not complete it".into(),
-        })
     }
 }

@@ -11,15 +11,13 @@ use crate::{
     rendezvous::secret::retry,
     transport::{
         header::{self, HEADER},
-        method::{MethodCall, mismatch},
+        method::{Deadline, mismatch},
     },
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
     net::TcpStream,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Instant,
 };
 
 /// Maximum number of slices that one system call sends.
@@ -96,35 +94,6 @@ impl<'a> Duplex<'a> {
     }
 }
 
-/// Conditions that end a wait early: deadline and abort.
-pub(super) struct Deadline<'a> {
-    pub call: MethodCall<'a>,
-    pub begun: Instant,
-    pub aborted: &'a AtomicBool,
-}
-
-impl Deadline<'_> {
-    /// Fails once the deadline has passed or the group was aborted. `waiting` names the peers.
-    ///
-    /// # Errors
-    /// [`Error::Aborted`] or [`Error::Timeout`].
-    pub fn check(&self, waiting: impl Fn() -> String) -> Result<()> {
-        if self.aborted.load(Ordering::Acquire) {
-            return Err(Error::Aborted);
-        }
-        let waited = self.begun.elapsed();
-        if waited < self.call.timeout {
-            return Ok(());
-        }
-        let seconds = waited.as_secs_f64();
-        Err(Error::Timeout {
-            call: self.call.to_string(),
-            seconds,
-            absent: format!("waiting for {}", waiting()),
-        })
-    }
-}
-
 /// Runs all duplexes until they are complete. `hook` is called after every progress.
 pub(super) fn run(
     me: usize,
@@ -170,7 +139,7 @@ pub(super) fn run(
                 .iter()
                 .filter(|duplex| !duplex.complete())
                 .map(|duplex| format!("rank {}", duplex.peer));
-            waiting.collect::<Vec<_>>().join(", ")
+            format!("waiting for {}", waiting.collect::<Vec<_>>().join(", "))
         })?;
         if !moved {
             wait(duplexes);

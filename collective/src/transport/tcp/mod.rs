@@ -11,7 +11,7 @@
 //!   in each direction, which is the minimum, and half types are transferred as they are.
 //!
 //! In all three, an element is reduced in rank order, by one rank or equally by all. Groups over several machines
-//! do large all-reduces in another order: see [`machines`].
+//! do large all-reduces by machine, in another order.
 
 mod chunks;
 pub(crate) mod connection_pool;
@@ -28,9 +28,9 @@ use crate::{
     communicator::{Call, Communicator, World},
     reduce::reduce_pointers,
     rendezvous::deadline as deadline_after,
-    transport::method::{Method, MethodCall},
+    transport::method::{Deadline, Method, MethodCall},
 };
-use duplex::{Deadline, Duplex};
+use duplex::Duplex;
 use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -173,7 +173,9 @@ impl Tcp {
     fn connect(&self, peer: usize, deadline: &Deadline) -> Result<TcpStream> {
         let (rank, address) = self.members[peer];
         let until = deadline_after(deadline.call.timeout.saturating_sub(deadline.begun.elapsed()));
-        self.pool.connect(self.group, rank, address, until, || deadline.check(|| format!("rank {peer}")))
+        self.pool.connect(self.group, rank, address, until, || {
+            deadline.check(|| format!("waiting for rank {peer}"))
+        })
     }
 
     /// Sends every rank's buffer to every rank, or to the root only.
