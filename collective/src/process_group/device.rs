@@ -7,7 +7,7 @@ use super::{
     shared_group::{CallSpec, SharedGroup},
 };
 use crate::{
-    DType, Error, ReduceOp, Result,
+    DType, Error, ReduceOp, Result, Transport,
     communicator::Call,
     transport::nccl::{Compared, DeviceSite, NcclCommunicator, NcclWorker, Pending, UniqueId},
 };
@@ -216,7 +216,7 @@ impl ProcessGroup {
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        if self.has_permit || self.transport() == "thread" {
+        if self.has_permit || self.transport() == Transport::Thread.name() {
             return self.run_on_device(call, memory, act);
         }
         let DeviceTransport { worker, order, .. } = self.attached()?;
