@@ -29,7 +29,7 @@ impl Batcher<[f32; 3], Tensor<2>> for Stack {
 }
 
 // ANCHOR: modes
-fn train(context: &Context, model: &mut ParallelModule<Linear>) -> anyhow::Result<()> {
+fn train(context: &Context, mut model: ParallelModule<Linear>) -> anyhow::Result<()> {
     let inputs = (0..500u16).map(|i| f32::from(i) / 250.0 - 1.0);
     let samples = InMemDataset::new(inputs.map(|x| [x, x * x, 1.0 + 2.0 * x - x * x]).collect());
     let loader = ShardedLoader::builder(samples, Stack).batch_size(48 / context.world_size()).shuffle(7);
@@ -54,14 +54,8 @@ fn main() -> ExitCode {
     burn_ddp::launch_with(&Args::parse().context, |context| {
         let net = context.init_module(7, |device| LinearConfig::new(2, 1).init(device));
         match &context.devices()?[..] {
-            [_] => {
-                let mut model = DistributedDataParallel::new(net, context.group())?;
-                train(context, &mut model)
-            }
-            devices => {
-                let mut model = DataParallel::new(net, devices)?;
-                train(context, &mut model)
-            }
+            [_] => train(context, DistributedDataParallel::new(net, context.group())?.into()),
+            devices => train(context, DataParallel::new(net, devices)?.into()),
         }
     })
 }

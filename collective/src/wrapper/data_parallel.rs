@@ -71,6 +71,12 @@ impl<M: Module + 'static> DataParallel<M> {
     }
 }
 
+impl<M> From<DataParallel<M>> for ParallelModule<M> {
+    fn from(wrapper: DataParallel<M>) -> Self {
+        wrapper.0
+    }
+}
+
 impl<M> Deref for DataParallel<M> {
     type Target = ParallelModule<M>;
 

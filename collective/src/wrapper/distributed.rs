@@ -85,6 +85,12 @@ impl<M: Module + 'static> DistributedDataParallel<M> {
     }
 }
 
+impl<M> From<DistributedDataParallel<M>> for ParallelModule<M> {
+    fn from(wrapper: DistributedDataParallel<M>) -> Self {
+        wrapper.0
+    }
+}
+
 impl<M> Deref for DistributedDataParallel<M> {
     type Target = ParallelModule<M>;
 

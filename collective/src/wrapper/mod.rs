@@ -29,7 +29,7 @@ use std::{ops::Deref, sync::Arc};
 
 /// A module in data-parallel training: a [`DistributedDataParallel`] or a [`DataParallel`], which dereference to it.
 ///
-/// A training loop over `&mut ParallelModule<M>` serves both.
+/// A training loop over a `ParallelModule<M>` serves both, which convert into it.
 pub struct ParallelModule<M> {
     module: M,
     engine: Engine,

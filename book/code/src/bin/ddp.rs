@@ -69,7 +69,7 @@ impl Batcher<usize, Batch> for ToDevice {
 fn train(
     context: &Context,
     args: &Args,
-    model: &mut ParallelModule<Net>,
+    mut model: ParallelModule<Net>,
 ) -> anyhow::Result<()> {
     let (rank, ranks, device) =
         (context.rank(), context.world_size(), context.device());
@@ -122,12 +122,11 @@ fn main() -> ExitCode {
         let net = context.init_module(7, Net::new);
         match &context.devices()?[..] {
             [_] => {
-                let mut model = DistributedDataParallel::new(net, context.group())?;
-                train(context, &args, &mut model)
+                let model = DistributedDataParallel::new(net, context.group())?;
+                train(context, &args, model.into())
             }
             devices => {
-                let mut model = DataParallel::new(net, devices)?;
-                train(context, &args, &mut model)
+                train(context, &args, DataParallel::new(net, devices)?.into())
             }
         }
     })
