@@ -1,22 +1,23 @@
 //! Reader of IDX files, the format of MNIST.
 //!
 //! An IDX file has a big-endian magic number (two zero bytes, the element type, the number of dimensions), each
-//! dimension as a big-endian `u32`, then the elements. All values are validated before use. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
+//! dimension as a big-endian `u32`, then the elements. All values are validated before use, and no header causes an
+//! allocation beyond the file's content. Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten
 //! digits".
 
 use super::{CLASSES, Images, PIXELS, SIDE};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use burn_ddp::data::download::decompressed;
 use std::{
     fs::File,
-    io::{BufRead, BufReader, ErrorKind, Read},
+    io::{self, BufRead, BufReader, ErrorKind, Read},
     path::Path,
 };
 
 /// Maximum number of images; the largest known drop-in, MNIST8M, has 8,100,000.
 const MOST_ITEMS: u32 = 10_000_000;
-/// Maximum number of bytes read from a file.
-const MOST_BYTES: u64 = MOST_ITEMS as u64 * PIXELS as u64 + (1 << 30);
+/// Maximum number of bytes reserved from a header; further memory grows with the bytes read.
+const RESERVE: u64 = 64 << 20;
 
 /// Reads a file of images and the file of their labels, each plain or gzipped.
 ///
@@ -49,36 +50,37 @@ pub fn decode<R: BufRead>((images, pixels): (&Path, R), (labels, classes): (&Pat
 
 /// Reads the items of a file, whose header must state items of this size and after which it must end.
 fn items(path: &Path, reader: impl BufRead, kind: &str, field: &str, size: &[u32]) -> Result<Vec<u8>> {
-    let (path, mut bytes) = (path.display(), Vec::new());
-    // Reading to the end also verifies gzip's checksum.
-    let read = decompressed(reader).and_then(|reader| reader.take(MOST_BYTES).read_to_end(&mut bytes));
-    if let Err(error) = read {
+    let path = path.display();
+    let mut reader = decompressed(reader).with_context(|| format!("cannot read {path}"))?;
+    let failed = |error: io::Error, offset: u64| match error.kind() {
         // Plain files have no such errors.
-        match error.kind() {
-            ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => bail!(
-                "{path}: gzip data damaged after {} decompressed bytes: {error}; fetch the file again",
-                bytes.len()
-            ),
-            _ => bail!("cannot read {path}: {error}"),
+        ErrorKind::InvalidInput | ErrorKind::InvalidData | ErrorKind::UnexpectedEof => anyhow!(
+            "{path}: gzip data damaged after {offset} decompressed bytes: {error}; fetch the file again"
+        ),
+        _ => anyhow!("cannot read {path}: {error}"),
+    };
+    let mut offset = 0;
+    let mut read = |field: &str, expected: u64| -> Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(expected.min(RESERVE) as usize);
+        let result = reader.by_ref().take(expected).read_to_end(&mut bytes);
+        let found = bytes.len() as u64;
+        offset += found;
+        result.map_err(|error| failed(error, offset))?;
+        if found != expected {
+            bail!("{path}: truncated: {field} has {found} bytes, expected {expected}; fetch the file again");
         }
-    }
-    let part = |field: &str, from: usize, length: usize| {
-        let found = bytes.len().saturating_sub(from);
-        bytes.get(from..from + length).with_context(|| {
-            format!("{path}: truncated: {field} has {found} bytes, expected {length}; fetch the file again")
-        })
+        Ok(bytes)
     };
-    let words = |field: &str, from: usize, count: usize| -> Result<Vec<u32>> {
-        let (words, _) = part(field, from, 4 * count)?.as_chunks::<4>();
-        Ok(words.iter().map(|word| u32::from_be_bytes(*word)).collect())
+    let words = |bytes: Vec<u8>| -> Vec<u32> {
+        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_be_bytes(*word)).collect()
     };
-    let (found, expected) = (words("magic number", 0, 1)?[0], 0x0801 + size.len() as u32);
+    let (found, expected) = (words(read("magic number", 4)?)[0], 0x0801 + size.len() as u32);
     if found != expected {
         bail!(
             "{path}: magic number is {found:#010x}, expected {expected:#010x} ({kind}); check that it is the right file"
         );
     }
-    let dimensions = words("dimensions", 4, 1 + size.len())?;
+    let dimensions = words(read("dimensions", 4 + 4 * size.len() as u64)?);
     let count = dimensions[0];
     if !(1..=MOST_ITEMS).contains(&count) {
         bail!("{path}: number of items is {count}, expected 1 to {MOST_ITEMS}");
@@ -86,10 +88,14 @@ fn items(path: &Path, reader: impl BufRead, kind: &str, field: &str, size: &[u32
     if let ([rows, columns], true) = (&dimensions[1..], dimensions[1..] != *size) {
         bail!("{path}: images are {rows}x{columns} pixels, expected {SIDE}x{SIDE}");
     }
-    let (start, item) = (4 + 4 * dimensions.len(), size.iter().product::<u32>() as usize);
-    let end = start + part(field, start, count as usize * item)?.len();
-    if bytes.len() != end {
-        bail!("{path}: {} bytes, but its header states {end}: trailing bytes or a wrong count", bytes.len());
+    let bytes = read(field, u64::from(count) * u64::from(size.iter().product::<u32>()))?;
+    // Reading to the end also verifies gzip's checksum.
+    let rest = io::copy(&mut reader.take(1 << 30), &mut io::sink());
+    match rest.map_err(|error| failed(error, offset))? {
+        0 => Ok(bytes),
+        rest => bail!(
+            "{path}: {} bytes, but its header states {offset}: trailing bytes or a wrong count",
+            offset + rest
+        ),
     }
-    Ok(bytes.split_off(start))
 }
