@@ -182,9 +182,21 @@ impl ProcessGroup {
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
+        let pending = self.compare_and_enqueue(call, memory, act)?;
+        pending.hold_device()?;
+        Ok(pending)
+    }
+
+    /// Compares the ranks' calls, and then enqueues the collective.
+    fn compare_and_enqueue(
+        &self,
+        call: DeviceCall,
+        memory: Box<dyn Any + Send>,
+        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
+    ) -> Result<Pending> {
         let DeviceTransport { worker, order, .. } = self.attached()?;
         let spec = self.device_spec(call)?;
-        let pending = self.with_permit_and(
+        self.with_permit_and(
             || order.ticket(),
             |group, ticket| {
                 group.shared.run(spec, |comm, call| {
@@ -194,9 +206,7 @@ impl ProcessGroup {
                     worker.run(call, compared, memory, |nccl, stream| act(nccl, call, stream))
                 })
             },
-        )?;
-        pending.hold_device()?;
-        Ok(pending)
+        )
     }
 
     /// Enqueues a collective like [`run_on_device`](Self::run_on_device), without waiting for the other ranks.
@@ -217,7 +227,7 @@ impl ProcessGroup {
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
         if self.has_permit || self.transport() == Transport::Thread.name() {
-            return self.run_on_device(call, memory, act);
+            return self.compare_and_enqueue(call, memory, act);
         }
         let DeviceTransport { worker, order, .. } = self.attached()?;
         let (spec, ticket) = (self.device_spec(call)?, order.ticket());
