@@ -176,7 +176,7 @@ fn aborting_the_group_ends_work_on_the_device() {
 #[test]
 fn a_started_call_does_not_wait_for_the_other_ranks() {
     let (stand_in, started) = (StandIn::new(), Barrier::new(2));
-    world(Kind::Thread, 2, options().timeout(Duration::from_secs(10)), |group| {
+    world(Kind::Shm, 2, options().timeout(Duration::from_secs(10)), |group| {
         attach(&group, &stand_in);
         if group.rank() == 1 {
             started.wait();

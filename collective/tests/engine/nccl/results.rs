@@ -149,7 +149,7 @@ fn the_host_does_not_wait_if_the_device_orders_streams() {
 #[test]
 fn started_calls_hold_the_device_only_on_request() {
     let stand_in = StandIn::new();
-    world(Kind::Thread, 2, options(), |group| {
+    world(Kind::Shm, 2, options(), |group| {
         let device = HostSite::new(&stand_in, group.rank().to_string());
         let held = device.held.clone();
         assert!(matches!(group.attach(Ok(Arc::new(device))).unwrap(), DevicePath::Nccl(_)));
@@ -177,7 +177,7 @@ fn groups_of_a_device_enqueue_in_the_order_of_the_calls() {
 
 fn enqueue_in_order(settings: &[(&str, i32, u64)]) {
     let stand_in = StandIn::of(settings).unwrap();
-    world(Kind::Thread, 2, options(), |group| {
+    world(Kind::Shm, 2, options(), |group| {
         attach(&group, &stand_in);
         let other = group.split(0, group.rank() as i64).unwrap();
         let mut values = vec![1u8; 1_000_001];
