@@ -46,7 +46,7 @@ fn sgd_all(
                 let value = parameter[at];
                 let mut decayed = gradient[at];
                 if comptime![decays] {
-                    decayed = value * weight_decay + decayed;
+                    decayed += value * weight_decay;
                 }
                 let moved = decayed + velocity[at] * momentum;
                 let mut along = moved;
