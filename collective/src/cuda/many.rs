@@ -16,9 +16,29 @@ use cubecl_runtime::server::Handle;
 /// Maximum number of tensors of a launch, whose pointers are parameters of the kernel.
 pub(super) const MOST: usize = 32;
 /// Threads of a block.
-pub(super) const THREADS: usize = 256;
+const THREADS: usize = 256;
 /// Elements that a block computes.
 pub(super) const CHUNK: usize = 4096;
+
+/// The elements of a tensor that a thread computes: `first`, and every [`THREADS`]-th after it before `end`.
+#[derive(CubeType)]
+pub(super) struct ThreadElements {
+    pub first: usize,
+    pub end: usize,
+}
+
+/// Elements of a tensor of `length` whose blocks start at block `begin`; none in the blocks of other tensors.
+#[cube]
+pub(super) fn thread_elements(begin: usize, length: usize, #[comptime] chunk: usize) -> ThreadElements {
+    let mut first = 0;
+    let mut end = 0;
+    if CUBE_POS >= begin && CUBE_POS < begin + length.div_ceil(chunk) {
+        let from = (CUBE_POS - begin) * chunk;
+        first = from + UNIT_POS as usize;
+        end = min(from + chunk, length);
+    }
+    ThreadElements { first, end }
+}
 
 /// Sums of squares of one chunk, by thread, of the values and of the values multiplied by `down`.
 #[cube(launch_unchecked)]
@@ -30,20 +50,16 @@ fn sums_of_squares(tensors: Sequence<Box<[f32]>>, sums: &mut [f32], down: f32, #
     for i in 0..tensors.len() {
         let tensor = tensors.index(i);
         let length = tensor.len();
-        let blocks = length.div_ceil(chunk);
-        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
-            let from = (CUBE_POS - begin) * chunk;
-            let end = min(from + chunk, length);
-            let mut at = from + UNIT_POS as usize;
-            while at < end {
-                let value = tensor[at];
-                let small = value * down;
-                sum += value * value;
-                low += small * small;
-                at += CUBE_DIM as usize;
-            }
+        let own = thread_elements(begin, length, chunk);
+        let mut at = own.first;
+        while at < own.end {
+            let value = tensor[at];
+            let small = value * down;
+            sum += value * value;
+            low += small * small;
+            at += CUBE_DIM as usize;
         }
-        begin += blocks;
+        begin += length.div_ceil(chunk);
     }
     let half = sums.len() / 2;
     let at = CUBE_POS * CUBE_DIM as usize + UNIT_POS as usize;
@@ -65,18 +81,14 @@ fn scale_all(
     for i in 0..tensors.len() {
         let tensor = tensors.index(i);
         let length = tensor.len();
-        let blocks = length.div_ceil(chunk);
-        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
-            let from = (CUBE_POS - begin) * chunk;
-            let end = min(from + chunk, length);
-            let output = scaled.index_mut(i);
-            let mut at = from + UNIT_POS as usize;
-            while at < end {
-                output[at] = tensor[at] * factor;
-                at += CUBE_DIM as usize;
-            }
+        let own = thread_elements(begin, length, chunk);
+        let output = scaled.index_mut(i);
+        let mut at = own.first;
+        while at < own.end {
+            output[at] = tensor[at] * factor;
+            at += CUBE_DIM as usize;
         }
-        begin += blocks;
+        begin += length.div_ceil(chunk);
     }
 }
 
@@ -89,17 +101,13 @@ fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32
     for i in 0..tensors.len() {
         let tensor = tensors.index(i);
         let length = tensor.len();
-        let blocks = length.div_ceil(chunk);
-        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
-            let from = (CUBE_POS - begin) * chunk;
-            let end = min(from + chunk, length);
-            let mut at = from + UNIT_POS as usize;
-            while at < end {
-                whole[place + at] = tensor[at] * factor;
-                at += CUBE_DIM as usize;
-            }
+        let own = thread_elements(begin, length, chunk);
+        let mut at = own.first;
+        while at < own.end {
+            whole[place + at] = tensor[at] * factor;
+            at += CUBE_DIM as usize;
         }
-        begin += blocks;
+        begin += length.div_ceil(chunk);
         place += length;
     }
 }
@@ -123,14 +131,14 @@ impl ManyTensors {
     /// Sums of squares of parts of the tensors, `[2, parts]`: of the values, and of the values multiplied by `down`.
     pub fn squares(&self, down: f32) -> Tensor<2> {
         let parts = self.tensors.chunks(MOST).map(|tensors| {
-            let blocks = blocks(tensors.iter());
-            let sums = empty(&tensors[0], Shape::new([2, blocks * THREADS]));
+            let sums = empty(&tensors[0], Shape::new([2, blocks(tensors.iter()) * THREADS]));
+            let (count, dim) = grid(tensors.iter());
             // SAFETY: every index is below the length of its tensor.
             unsafe {
                 sums_of_squares::launch_unchecked(
                     &tensors[0].client,
-                    CubeCount::Static(blocks as u32, 1, 1),
-                    CubeDim::new_1d(THREADS as u32),
+                    count,
+                    dim,
                     buffers(tensors.iter()),
                     sums.clone().into_buffer_arg(),
                     down,
@@ -153,13 +161,14 @@ impl ManyTensors {
         for tensors in self.tensors.chunks(MOST) {
             let length = tensors.iter().map(elements).sum();
             let written = part(&whole.handle, place, length);
+            let (count, dim) = grid(tensors.iter());
             place += length;
             // SAFETY: every index is below the length of its tensor, and `written` is as long as all of them.
             unsafe {
                 concatenate_all::launch_unchecked(
                     &whole.client,
-                    CubeCount::Static(blocks(tensors.iter()) as u32, 1, 1),
-                    CubeDim::new_1d(THREADS as u32),
+                    count,
+                    dim,
                     buffers(tensors.iter()),
                     BufferArg::from_raw_parts(written, length),
                     factor,
@@ -178,12 +187,13 @@ impl ManyTensors {
         let factor = resolve(factor.try_into_primitive::<Cube>().expect("a factor on the device"));
         let scaled: Vec<_> = self.tensors.iter().map(empty_like).collect();
         for (tensors, scaled) in self.tensors.chunks(MOST).zip(scaled.chunks(MOST)) {
+            let (count, dim) = grid(tensors.iter());
             // SAFETY: every index is below the length of its tensor, and outputs are as long as inputs.
             unsafe {
                 scale_all::launch_unchecked(
                     &factor.client,
-                    CubeCount::Static(blocks(tensors.iter()) as u32, 1, 1),
-                    CubeDim::new_1d(THREADS as u32),
+                    count,
+                    dim,
                     buffers(tensors.iter()),
                     buffers(scaled.iter()),
                     factor.clone().into_buffer_arg(),
@@ -244,7 +254,11 @@ pub(super) fn buffers<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> Sequ
     tensors.map(|tensor| tensor.clone().into_buffer_arg()).collect()
 }
 
-/// Number of blocks for all chunks of `tensors`.
-pub(super) fn blocks<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> usize {
+/// The grid of a launch with a block for each chunk of `tensors`.
+pub(super) fn grid<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> (CubeCount, CubeDim) {
+    (CubeCount::Static(blocks(tensors) as u32, 1, 1), CubeDim::new_1d(THREADS as u32))
+}
+
+fn blocks<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> usize {
     tensors.map(|tensor| elements(tensor).div_ceil(CHUNK)).sum()
 }

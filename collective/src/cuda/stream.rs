@@ -22,7 +22,7 @@ use super::{device, driver_error};
 use crate::{
     Error, Result,
     rendezvous::host,
-    transport::nccl::{DeviceSite, Event, Library, Stream, Submitted},
+    transport::nccl::{DeviceSite, Event, Library, Stream},
 };
 use cudarc::driver::{
     result::{self, event, primary_ctx, stream},
@@ -193,15 +193,14 @@ impl Stream for CudaStream {
         self.made.site.enter()
     }
 
-    fn submitted(&self) -> Result<Box<dyn Submitted>> {
-        let Some(events) = self.events else {
-            result::ctx::synchronize().map_err(driver_error)?;
-            return Ok(Box::new(Finished));
-        };
+    fn wait_for_device(&self) -> Result<()> {
+        let Some(events) = self.events else { return result::ctx::synchronize().map_err(driver_error) };
         let event = DriverEvent::new()?;
         // SAFETY: context and event are alive, and of one device.
         unsafe { (events.record)(self.made.site.context.0, event.0) }.result().map_err(driver_error)?;
-        Ok(Box::new(ContextWork { event, stream: self.made.clone() }))
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event are alive, and of one device.
+        unsafe { stream::wait_event(self.made.stream, event.0, flags) }.map_err(driver_error)
     }
 
     fn record_event(&self) -> Result<Arc<dyn Event>> {
@@ -213,31 +212,6 @@ impl Stream for CudaStream {
 
     fn orders_device(&self) -> bool {
         self.events.is_some()
-    }
-}
-
-/// Work submitted to a context.
-#[derive(Debug)]
-struct ContextWork {
-    event: DriverEvent,
-    stream: Arc<Made>,
-}
-
-impl Submitted for ContextWork {
-    fn precede(&self) -> Result<()> {
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: stream and event are alive, and of one device.
-        unsafe { stream::wait_event(self.stream.stream, self.event.0, flags) }.map_err(driver_error)
-    }
-}
-
-/// Work that has finished.
-#[derive(Debug)]
-struct Finished;
-
-impl Submitted for Finished {
-    fn precede(&self) -> Result<()> {
-        Ok(())
     }
 }
 

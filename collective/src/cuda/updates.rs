@@ -1,6 +1,6 @@
 //! Optimizer steps of many parameters with one launch.
 
-use super::many::{CHUNK, MOST, THREADS, blocks, buffers, empty_like, on_cuda, register};
+use super::many::{CHUNK, MOST, buffers, empty_like, grid, on_cuda, register, resolve, thread_elements};
 use burn::backend::{Cube, tensor::FloatTensor};
 use burn::tensor::Tensor;
 use burn_cubecl::{
@@ -33,32 +33,28 @@ fn sgd_all(
     for i in 0..parameters.len() {
         let parameter = parameters.index(i);
         let length = parameter.len();
-        let blocks = length.div_ceil(chunk);
-        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
-            let from = (CUBE_POS - begin) * chunk;
-            let end = min(from + chunk, length);
-            let velocity = velocities.index(i);
-            let gradient = gradients.index(i);
-            let new_parameter = new_parameters.index_mut(i);
-            let new_velocity = new_velocities.index_mut(i);
-            let mut at = from + UNIT_POS as usize;
-            while at < end {
-                let value = parameter[at];
-                let mut decayed = gradient[at];
-                if comptime![decays] {
-                    decayed += value * weight_decay;
-                }
-                let moved = decayed + velocity[at] * momentum;
-                let mut along = moved;
-                if comptime![nesterov] {
-                    along = moved * momentum + decayed;
-                }
-                new_velocity[at] = moved;
-                new_parameter[at] = value - along * rate;
-                at += CUBE_DIM as usize;
+        let own = thread_elements(begin, length, chunk);
+        let velocity = velocities.index(i);
+        let gradient = gradients.index(i);
+        let new_parameter = new_parameters.index_mut(i);
+        let new_velocity = new_velocities.index_mut(i);
+        let mut at = own.first;
+        while at < own.end {
+            let value = parameter[at];
+            let mut decayed = gradient[at];
+            if comptime![decays] {
+                decayed += value * weight_decay;
             }
+            let moved = decayed + velocity[at] * momentum;
+            let mut along = moved;
+            if comptime![nesterov] {
+                along = moved * momentum + decayed;
+            }
+            new_velocity[at] = moved;
+            new_parameter[at] = value - along * rate;
+            at += CUBE_DIM as usize;
         }
-        begin += blocks;
+        begin += length.div_ceil(chunk);
     }
 }
 
@@ -88,29 +84,25 @@ fn adam_w_all(
     for i in 0..parameters.len() {
         let parameter = parameters.index(i);
         let length = parameter.len();
-        let blocks = length.div_ceil(chunk);
-        if CUBE_POS >= begin && CUBE_POS < begin + blocks {
-            let from = (CUBE_POS - begin) * chunk;
-            let end = min(from + chunk, length);
-            let first = firsts.index(i);
-            let second = seconds.index(i);
-            let gradient = gradients.index(i);
-            let new_parameter = new_parameters.index_mut(i);
-            let new_first = new_firsts.index_mut(i);
-            let new_second = new_seconds.index_mut(i);
-            let mut at = from + UNIT_POS as usize;
-            while at < end {
-                let slope = gradient[at];
-                let mean = first[at] * beta_1 + slope * rest_1;
-                let square = second[at] * beta_2 + slope * slope * rest_2;
-                let along = (mean / correction_1) / ((square / correction_2).sqrt() + epsilon);
-                new_first[at] = mean;
-                new_second[at] = square;
-                new_parameter[at] = parameter[at] * decay - along * rate;
-                at += CUBE_DIM as usize;
-            }
+        let own = thread_elements(begin, length, chunk);
+        let first = firsts.index(i);
+        let second = seconds.index(i);
+        let gradient = gradients.index(i);
+        let new_parameter = new_parameters.index_mut(i);
+        let new_first = new_firsts.index_mut(i);
+        let new_second = new_seconds.index_mut(i);
+        let mut at = own.first;
+        while at < own.end {
+            let slope = gradient[at];
+            let mean = first[at] * beta_1 + slope * rest_1;
+            let square = second[at] * beta_2 + slope * slope * rest_2;
+            let along = (mean / correction_1) / ((square / correction_2).sqrt() + epsilon);
+            new_first[at] = mean;
+            new_second[at] = square;
+            new_parameter[at] = parameter[at] * decay - along * rate;
+            at += CUBE_DIM as usize;
         }
-        begin += blocks;
+        begin += length.div_ceil(chunk);
     }
 }
 
@@ -131,7 +123,7 @@ impl UpdateBatch for CudaUpdates {
     ) -> Option<[Values; 2]> {
         let [parameter, velocity, gradient] = inputs([parameter, velocity, gradient])?;
         let client = parameter.client.clone();
-        let [parameter, velocity, gradient] = [parameter, velocity, gradient].map(super::many::resolve);
+        let [parameter, velocity, gradient] = [parameter, velocity, gradient].map(resolve);
         let new = [(); 2].map(|()| empty_like(&parameter));
         let results = new.clone().map(|tensor| values(register(&client, tensor)));
         let [new_parameter, new_velocity] = new;
@@ -148,7 +140,7 @@ impl UpdateBatch for CudaUpdates {
     ) -> Option<[Values; 3]> {
         let tensors = inputs([parameter, first, second, gradient])?;
         let client = tensors[0].client.clone();
-        let [parameter, first, second, gradient] = tensors.map(super::many::resolve);
+        let [parameter, first, second, gradient] = tensors.map(resolve);
         let new = [(); 3].map(|()| empty_like(&parameter));
         let results = new.clone().map(|tensor| values(register(&client, tensor)));
         let [moved, mean, square] = new;
@@ -169,12 +161,13 @@ impl UpdateBatch for CudaUpdates {
 fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
     let Sgd { rate, momentum, nesterov, weight_decay } = with;
     let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
+    let (count, dim) = grid(tensors(0));
     // SAFETY: every index is below the length of the tensors of a step, which are equally long.
     unsafe {
         sgd_all::launch_unchecked(
             &steps[0][0].client,
-            CubeCount::Static(blocks(tensors(0)) as u32, 1, 1),
-            CubeDim::new_1d(THREADS as u32),
+            count,
+            dim,
             buffers(tensors(0)),
             buffers(tensors(1)),
             buffers(tensors(2)),
@@ -193,12 +186,13 @@ fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
 fn launch_adam_w(with: AdamW, steps: &[[CubeTensor; 7]]) {
     let AdamW { rate, betas: [beta_1, beta_2], epsilon, decay, time } = with;
     let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
+    let (count, dim) = grid(tensors(0));
     // SAFETY: every index is below the length of the tensors of a step, which are equally long.
     unsafe {
         adam_w_all::launch_unchecked(
             &steps[0][0].client,
-            CubeCount::Static(blocks(tensors(0)) as u32, 1, 1),
-            CubeDim::new_1d(THREADS as u32),
+            count,
+            dim,
             buffers(tensors(0)),
             buffers(tensors(1)),
             buffers(tensors(2)),

@@ -2,7 +2,7 @@
 
 use super::{
     buckets::BucketPlan,
-    gradient_list::{GradientList, from_list, list},
+    gradient_list::{GradientList, put, take},
     read::{f32s, read},
 };
 use crate::{Error, Result};
@@ -31,13 +31,13 @@ pub(super) struct AccumulatedGradients {
 
 impl AccumulatedGradients {
     /// Adds the gradients of a mean over `samples`. Gradients of a batch without samples are ignored.
-    pub fn add<M: Module>(&mut self, grads: GradientsParams, module: &M, samples: usize) {
+    pub fn add<M: Module>(&mut self, mut grads: GradientsParams, module: &M, samples: usize) {
         self.batches += 1;
         self.samples += samples;
         if samples > 0 {
             let weights = Weights { own: samples as f32, accumulated: Some(1.0) };
             let sums = std::mem::take(&mut self.sums);
-            self.sums = combine(sums, list(&grads, module), weights);
+            self.sums = combine(sums, take(&mut grads, module), weights);
         }
     }
 
@@ -56,14 +56,14 @@ impl AccumulatedGradients {
     /// Mean of `grads` and the accumulated gradients, for one rank. Clears the accumulated gradients.
     pub fn mean<M: Module>(
         &mut self,
-        grads: GradientsParams,
+        mut grads: GradientsParams,
         module: &M,
         weights: Weights,
     ) -> GradientsParams {
         let sums = std::mem::take(self).sums;
-        let own = list(&grads, module);
-        drop(grads);
-        from_list(combine(sums, own, weights), module)
+        let mut mean = GradientsParams::new();
+        put(&mut mean, combine(sums, take(&mut grads, module), weights), module);
+        mean
     }
 
     /// Writes the accumulated gradients into zeroed buckets and marks the parameters that have one.

@@ -1,6 +1,6 @@
 //! Gradient clipping by the global norm.
 
-use super::gradient_list::{GradientList, from_list, list};
+use super::gradient_list::{GradientList, put, take};
 #[cfg(feature = "cuda")]
 use crate::cuda::ManyTensors;
 use crate::{Result, device_error::read_data};
@@ -28,13 +28,19 @@ const DOWN: f64 = 1.0 / (1u128 << 96) as f64;
 /// # Errors
 /// If the device cannot be read.
 pub fn clip_by_global_norm<M: Module>(
-    grads: GradientsParams,
+    mut grads: GradientsParams,
     module: &M,
     max_norm: f64,
 ) -> Result<(GradientsParams, f64)> {
-    let norm = global_norm(&grads, module)?;
+    let (clipped, norm) = clip_on_host(take(&mut grads, module), max_norm)?;
+    put(&mut grads, clipped, module);
+    Ok((grads, norm))
+}
+
+fn clip_on_host(all: GradientList, max_norm: f64) -> Result<(GradientList, f64)> {
+    let norm = global_norm(&all)?;
     let factor = max_norm / (norm + 1e-6);
-    Ok((if factor < 1.0 || factor.is_nan() { scaled(grads, module, factor) } else { grads }, norm))
+    Ok((if factor < 1.0 || factor.is_nan() { scale(all, factor) } else { all }, norm))
 }
 
 /// Global norm of all gradients before clipping.
@@ -53,32 +59,44 @@ pub(crate) enum Norm {
 /// # Errors
 /// If the device cannot be read, or `agree` fails.
 pub(super) fn clip<M: Module>(
-    grads: GradientsParams,
+    mut grads: GradientsParams,
     module: &M,
     max_norm: f64,
     agree: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
 ) -> Result<(GradientsParams, Norm)> {
-    let all = list(&grads, module);
-    if all.first().is_none_or(|(_, grad)| is_flex(&grad.device())) {
-        drop(all);
-        let (grads, norm) = clip_by_global_norm(grads, module, max_norm)?;
-        return Ok((grads, Norm::Host(norm)));
-    }
+    let all = take(&mut grads, module);
+    let (clipped, norm) = if all.first().is_none_or(|(_, grad)| is_flex(&grad.device())) {
+        let (clipped, norm) = clip_on_host(all, max_norm)?;
+        (clipped, Norm::Host(norm))
+    } else {
+        let (clipped, norm) = clip_on_device(all, max_norm, agree)?;
+        (clipped, Norm::Device(Box::new(norm)))
+    };
+    put(&mut grads, clipped, module);
+    Ok((grads, norm))
+}
+
+/// Clips gradients, at least one, and returns the norm `[1]`.
+fn clip_on_device(
+    all: GradientList,
+    max_norm: f64,
+    agree: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
+) -> Result<(GradientList, Tensor<1>)> {
     #[cfg(feature = "cuda")]
     if let Some(tensors) = ManyTensors::from_tensors(all.iter().map(|(_, grad)| grad)) {
         let sums = tensors.squares(DOWN as f32).sum_dim(1);
         let [sum, low] = [0, 1].map(|row| sums.clone().slice([row..row + 1, 0..1]).reshape([1]));
         let norm = agree(norm_of(sum, low))?;
         let scaled = tensors.scale(factor_for(norm.clone(), max_norm));
-        let clipped = all.into_iter().map(|(id, _)| id).zip(scaled).collect();
-        return Ok((from_list(clipped, module), Norm::Device(Box::new(norm))));
+        return Ok((all.into_iter().map(|(id, _)| id).zip(scaled).collect(), norm));
     }
-    let total = |factor| squares(&all, factor).into_iter().reduce(|sum, part| sum + part);
-    let Some((sum, low)) = total(None).zip(total(Some(DOWN))) else { return Ok((grads, Norm::Host(0.0))) };
+    let [sum, low] = [None, Some(DOWN)].map(|factor| {
+        let sum = squares(&all, factor).into_iter().reduce(|sum, part| sum + part);
+        sum.expect("at least one gradient")
+    });
     let norm = agree(norm_of(sum, low))?;
     let factor = factor_for(norm.clone(), max_norm);
-    let clipped = all.into_iter().map(|(id, grad)| (id, scale_on_device(grad, &factor))).collect();
-    Ok((from_list(clipped, module), Norm::Device(Box::new(norm))))
+    Ok((all.into_iter().map(|(id, grad)| (id, scale_on_device(grad, &factor))).collect(), norm))
 }
 
 /// The norm `[1]` of values with the sum of squares `sum`, and `low` after multiplication by [`DOWN`].
@@ -106,14 +124,13 @@ fn scale_on_device(grad: Tensor<1>, factor: &Tensor<1>) -> Tensor<1> {
     }
 }
 
-/// Global norm of the gradients of `module`; 0 if there are none.
+/// Global norm of gradients; 0 if there are none.
 ///
 /// # Errors
 /// If the device cannot be read.
-pub(super) fn global_norm<M: Module>(grads: &GradientsParams, module: &M) -> Result<f64> {
-    let all = list(grads, module);
-    let norm = sum_of_squares(&all, None)?.sqrt();
-    Ok(if norm.is_finite() { norm } else { sum_of_squares(&all, Some(DOWN))?.sqrt() / DOWN })
+pub(super) fn global_norm(all: &GradientList) -> Result<f64> {
+    let norm = sum_of_squares(all, None)?.sqrt();
+    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN))?.sqrt() / DOWN })
 }
 
 /// Sum of squares of all gradients, multiplied by `factor` first.
@@ -145,17 +162,19 @@ fn squares(all: &GradientList, factor: Option<f64>) -> Vec<Tensor<1>> {
 }
 
 /// Multiplies all gradients by `factor`.
-pub(crate) fn scaled<M: Module>(grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
-    if factor == 1.0 {
-        return grads;
+pub(crate) fn scaled<M: Module>(mut grads: GradientsParams, module: &M, factor: f64) -> GradientsParams {
+    if factor != 1.0 {
+        let all = take(&mut grads, module);
+        put(&mut grads, scale(all, factor), module);
     }
-    let all = list(&grads, module);
-    // The list then holds the only references, and a product reuses the memory.
-    drop(grads);
+    grads
+}
+
+fn scale(all: GradientList, factor: f64) -> GradientList {
     let scale = |grad: Tensor<1>| match factor {
         // In two steps where the factor is subnormal in f32, or 0.
         tiny if tiny < f64::from(f32::MIN_POSITIVE) => grad.mul_scalar(DOWN).mul_scalar(tiny / DOWN),
         factor => grad.mul_scalar(factor),
     };
-    from_list(all.into_iter().map(|(id, grad)| (id, scale(grad))).collect(), module)
+    all.into_iter().map(|(id, grad)| (id, scale(grad))).collect()
 }

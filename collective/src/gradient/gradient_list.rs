@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Gradients by parameter, each once, in the order of the module's fields.
 ///
@@ -11,39 +11,36 @@ use std::collections::{HashMap, HashSet};
 /// `reshape` apply to them.
 pub(crate) type GradientList = Vec<(ParamId, Tensor<1>)>;
 
-/// The gradients of the parameters of `module` in `grads`.
-pub(crate) fn list<M: Module>(grads: &GradientsParams, module: &M) -> GradientList {
-    let mut list = List { grads, seen: HashSet::new(), list: Vec::new() };
-    module.visit(&mut list);
-    list.list
+/// Removes the gradients of the parameters of `module` from `grads`.
+pub(crate) fn take<M: Module>(grads: &mut GradientsParams, module: &M) -> GradientList {
+    let mut take = Take { grads, list: Vec::new() };
+    module.visit(&mut take);
+    take.list
 }
 
-struct List<'a> {
-    grads: &'a GradientsParams,
-    seen: HashSet<ParamId>,
+struct Take<'a> {
+    grads: &'a mut GradientsParams,
     list: GradientList,
 }
 
-impl ModuleVisitor for List<'_> {
+impl ModuleVisitor for Take<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let grad = self.seen.insert(param.id).then(|| self.grads.get::<D>(param.id)).flatten();
+        let grad = self.grads.remove::<D>(param.id);
         self.list.extend(grad.map(|grad| (param.id, Tensor::from_dispatch(grad.into_dispatch()))));
     }
 }
 
-/// The inverse of [`list`].
-pub(crate) fn from_list<M: Module>(list: GradientList, module: &M) -> GradientsParams {
-    let mut register = Register { list: list.into_iter().collect(), grads: GradientsParams::new() };
-    module.visit(&mut register);
-    register.grads
+/// Adds gradients of the parameters of `module` to `grads`.
+pub(crate) fn put<M: Module>(grads: &mut GradientsParams, list: GradientList, module: &M) {
+    module.visit(&mut Put { grads, list: list.into_iter().collect() });
 }
 
-struct Register {
+struct Put<'a> {
+    grads: &'a mut GradientsParams,
     list: HashMap<ParamId, Tensor<1>>,
-    grads: GradientsParams,
 }
 
-impl ModuleVisitor for Register {
+impl ModuleVisitor for Put<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if let Some(grad) = self.list.remove(&param.id) {
             self.grads.register::<D>(param.id, Tensor::from_dispatch(grad.into_dispatch()));

@@ -1,6 +1,6 @@
 //! Moves gradients between a module, as Burn keeps them, and the buckets.
 
-use super::{buckets::BucketPlan, gradient_list::list, in_flight::InFlightReduction};
+use super::{buckets::BucketPlan, gradient_list::take, in_flight::InFlightReduction};
 use crate::{Error, ProcessGroup, ReduceOp, Result, tensor};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
@@ -100,13 +100,13 @@ impl ModuleVisitor for Scatter<'_> {
 pub(crate) fn all_reduce<M: Module>(
     plan: &BucketPlan,
     group: &ProcessGroup,
-    grads: GradientsParams,
+    mut grads: GradientsParams,
     module: &M,
 ) -> Result<GradientsParams> {
     let device = module.devices().into_iter().next().unwrap_or_default();
     let device = if device.is_autodiff() { device.inner() } else { device };
     let mut flat: Vec<Option<Tensor<1>>> = vec![None; plan.slots.len()];
-    for (id, grad) in list(&grads, module) {
+    for (id, grad) in take(&mut grads, module) {
         if let Some(slot) = plan.slot_of(id) {
             flat[slot] = Some(grad.reshape([plan.slots[slot].range.len()]));
         }

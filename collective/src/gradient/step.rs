@@ -6,6 +6,7 @@ use super::{
     agreement::Agreement,
     clip::global_norm,
     device_buckets::DeviceBuckets,
+    gradient_list::{put, take},
     host_buckets::HostBuckets,
     in_flight::{Buckets, InFlightReduction, ReducedGradients},
     module_gradients::{collect, scatter},
@@ -227,10 +228,19 @@ impl Step<'_> {
     }
 
     /// In f16, returns no gradients if one of them is not finite. All ranks decide equally.
-    fn unless_infinite<M: Module>(&mut self, grads: GradientsParams, module: &M) -> Result<GradientsParams> {
+    fn unless_infinite<M: Module>(
+        &mut self,
+        mut grads: GradientsParams,
+        module: &M,
+    ) -> Result<GradientsParams> {
         let Some(scaler) = &mut self.reducer.scaler else { return Ok(grads) };
-        let finite = global_norm(&grads, module)?.is_finite();
+        let all = take(&mut grads, module);
+        let finite = global_norm(&all)?.is_finite();
         scaler.update(finite)?;
-        Ok(if finite { grads } else { GradientsParams::new() })
+        if !finite {
+            return Ok(GradientsParams::new());
+        }
+        put(&mut grads, all, module);
+        Ok(grads)
     }
 }

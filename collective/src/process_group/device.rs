@@ -232,7 +232,7 @@ impl ProcessGroup {
         let DeviceTransport { worker, order, .. } = self.attached()?;
         let (spec, ticket) = (self.device_spec(call)?, order.ticket());
         let (compared, call) = (Compared::default(), self.shared.next_call(spec)?);
-        // Compared first, because NCCL may wait for the other ranks in a group's first call.
+        // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
         drop(self.compare(spec, compared.clone())?);
         let enqueued = ticket
             .wait(&call)

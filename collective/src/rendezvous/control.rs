@@ -5,9 +5,8 @@ use super::{
     control_client::{ClientState, ControlClient},
     secret::HANDSHAKE,
     server::{self, Server},
-    store::unset,
     tune_control,
-    wait::RendezvousWait,
+    wait::{RendezvousWait, unset},
     wire::{Hello, PeerInfo, Request, Stall},
 };
 use crate::{Error, Result};

@@ -7,6 +7,7 @@ pub use file::FileStore;
 use super::{
     control::{CAUSE_TIMEOUT, Control},
     deadline, frame,
+    wait::unset,
 };
 use crate::{Error, Result};
 use std::{
@@ -73,15 +74,6 @@ fn check_size(bytes: usize, limit: usize) -> Result<()> {
     Err(Error::Invalid(format!(
         "a store value of {bytes} bytes exceeds the limit of {limit}; send large data with a collective"
     )))
-}
-
-/// The error of a rank that waited for a key.
-pub(crate) fn unset(key: &str, begun: Instant) -> Error {
-    Error::Timeout {
-        call: format!("store key {key:?}"),
-        seconds: begun.elapsed().as_secs_f64(),
-        absent: "no rank has set it".into(),
-    }
 }
 
 /// A store in this process's memory: PyTorch's `HashStore`.

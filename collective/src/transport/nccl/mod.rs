@@ -19,7 +19,7 @@ mod worker;
 pub use api::UniqueId;
 pub use communicator::NcclCommunicator;
 pub use library::{Library, VARIABLE};
-pub use stream::{DeviceSite, Event, Stream, Submitted};
+pub use stream::{DeviceSite, Event, Stream};
 pub(crate) use watchdog::Compared;
 pub use watchdog::OnFailure;
 pub(crate) use worker::NcclWorker;

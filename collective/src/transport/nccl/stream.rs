@@ -42,28 +42,19 @@ pub trait Stream: Send + Sync + fmt::Debug {
     /// # Errors
     /// The driver's.
     fn enter(&self) -> Result<()>;
-    /// Marks the end of all work that the device was given so far, on any stream.
+    /// Makes later work on this stream wait for all work that the device was given so far, on any stream.
     ///
     /// # Errors
     /// The driver's.
-    fn submitted(&self) -> Result<Box<dyn Submitted>>;
+    fn wait_for_device(&self) -> Result<()>;
     /// Marks the end of the work on this stream.
     ///
     /// # Errors
     /// The driver's.
     fn record_event(&self) -> Result<Arc<dyn Event>>;
     /// Whether the device orders streams by itself. If not, the host waits in
-    /// [`submitted`](Stream::submitted) and for events.
+    /// [`wait_for_device`](Stream::wait_for_device) and for events.
     fn orders_device(&self) -> bool;
-}
-
-/// The end of all work submitted to a device until some moment.
-pub trait Submitted: Send + fmt::Debug {
-    /// Makes later work on the communicator's stream wait for it.
-    ///
-    /// # Errors
-    /// The driver's.
-    fn precede(&self) -> Result<()>;
 }
 
 /// A point in a stream.

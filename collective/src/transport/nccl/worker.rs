@@ -156,7 +156,7 @@ impl NcclWorker {
 
     fn put(&self, act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>) -> Result<Arc<dyn Event>> {
         self.stream.enter()?;
-        self.stream.submitted()?.precede()?;
+        self.stream.wait_for_device()?;
         act(&self.communicator, self.stream.handle())?;
         self.stream.record_event()
     }

@@ -4,7 +4,7 @@
 
 use collective::{
     DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
-    transport::nccl::{DeviceSite, Event, Library, Pending, Stream, Submitted},
+    transport::nccl::{DeviceSite, Event, Library, Pending, Stream},
 };
 use std::{
     cell::UnsafeCell,
@@ -143,8 +143,9 @@ impl Stream for HostStream {
     fn enter(&self) -> Result<()> {
         Ok(())
     }
-    fn submitted(&self) -> Result<Box<dyn Submitted>> {
-        Ok(Box::new(Nothing))
+    fn wait_for_device(&self) -> Result<()> {
+        // The device computes nothing.
+        Ok(())
     }
     fn record_event(&self) -> Result<Arc<dyn Event>> {
         let number = self.counts.given.fetch_add(1, Ordering::SeqCst) + 1;
@@ -152,16 +153,6 @@ impl Stream for HostStream {
     }
     fn orders_device(&self) -> bool {
         self.orders
-    }
-}
-
-/// Work that is already complete, because the device computes nothing.
-#[derive(Debug)]
-struct Nothing;
-
-impl Submitted for Nothing {
-    fn precede(&self) -> Result<()> {
-        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
 use collective::{
     DevicePath, ReduceOp,
     communicator::World,
-    transport::nccl::{Event, Library, NcclCommunicator, Stream, Submitted},
+    transport::nccl::{Event, Library, NcclCommunicator, Stream},
 };
 use std::{
     ffi::c_void,
@@ -193,7 +193,7 @@ fn the_real_library_loads_and_fails_cleanly_without_a_gpu() {
         fn enter(&self) -> collective::Result<()> {
             Ok(())
         }
-        fn submitted(&self) -> collective::Result<Box<dyn Submitted>> {
+        fn wait_for_device(&self) -> collective::Result<()> {
             unreachable!("there is no communicator")
         }
         fn record_event(&self) -> collective::Result<Arc<dyn Event>> {
