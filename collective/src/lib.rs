@@ -33,8 +33,6 @@ pub mod metric;
 #[cfg(feature = "burn")]
 pub mod module_state;
 #[cfg(feature = "burn")]
-mod optimizer;
-#[cfg(feature = "burn")]
 pub mod precision;
 #[cfg(feature = "burn")]
 pub(crate) mod readback;

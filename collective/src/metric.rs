@@ -4,6 +4,7 @@
 //! Padding adds nothing.
 
 use crate::{Error, Result};
+use burn::nn::loss::CrossEntropyLoss;
 use burn::tensor::{ExecutionError, Int, Tensor, TensorReadError};
 use burn::train::metric::{
     Adaptor, LossInput, Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes,
@@ -11,6 +12,7 @@ use burn::train::metric::{
     state::{FormatOptions, NumericMetricState},
 };
 use burn::train::{ItemLazy, RegressionOutput};
+use kernels::layers;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -106,6 +108,23 @@ impl Classification {
         let correct = logits.clone().argmax(1).reshape([samples]).equal(targets.clone()).int().sum().float();
         let loss = loss.inner().mul_scalar(samples as f32);
         Self { totals: Tensor::cat(vec![loss, correct], 0), samples, answers: Some((logits, targets)) }
+    }
+
+    /// Computes the mean loss `[1]` for backward, and the output, from logits `[batch, classes]` and targets `[batch]`.
+    ///
+    /// The results are those of `loss.forward` and [`new`](Self::new), with few launches on a GPU
+    /// ([`layers::cross_entropy_totals`]).
+    pub fn from_logits(
+        loss: &CrossEntropyLoss,
+        logits: Tensor<2>,
+        targets: Tensor<1, Int>,
+    ) -> (Tensor<1>, Self) {
+        let [samples, _classes] = logits.dims();
+        if let Some((mean, totals)) = layers::cross_entropy_totals(loss, &logits, &targets) {
+            return (mean, Self { totals, samples, answers: Some((logits.inner(), targets.inner())) });
+        }
+        let mean = loss.forward(logits.clone(), targets.clone());
+        (mean.clone(), Self::new(mean, logits, targets))
     }
 
     /// Logits `[batch, classes]` and targets `[batch]`, without a graph.

@@ -36,7 +36,7 @@ pub fn all_reduce<const D: usize>(
 /// The concatenation of `parts` `[n]`, multiplied by `factor`, in f32. On a CUDA device, a launch writes up to 32 parts.
 pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32) -> Tensor<1> {
     #[cfg(feature = "cuda")]
-    if let Some(parts) = crate::cuda::ManyTensors::from_tensors(parts.iter()) {
+    if let Some(parts) = kernels::cuda::ManyTensors::from_tensors(parts.iter()) {
         return parts.concatenate(factor);
     }
     let parts = parts.into_iter().map(|part| part.cast(FloatDType::F32));

@@ -2,7 +2,7 @@
 //!
 //! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch and layer normalisation, GELU,
 //! causal attention, SGD and AdamW, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
-//! Burn operations.
+//! Burn operations; with `cuda`, some have CUDA kernels.
 //!
 //! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
 //! build.
@@ -19,6 +19,8 @@ mod affine;
 pub mod attention;
 pub mod batch_norm;
 pub mod conv;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod dropout;
 mod exp;
 pub mod gelu;

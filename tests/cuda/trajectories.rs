@@ -1,9 +1,10 @@
 //! Training on emulated GPUs follows the CPU and PyTorch.
 
 use crate::{
-    common::{assert_close, reference::Reference},
+    common::{Run, assert_close, reference::Reference},
     stand_in::{Machine, TINY, cpu_losses},
 };
+use std::fs;
 
 /// Compares the first `steps` losses on one device with PyTorch's reference trajectory `name`.
 fn golden(name: &str, flags: &str, steps: usize, tolerance: f64) {
@@ -43,6 +44,33 @@ const DP: &str = "--mode dp --device-ids cuda:0,cuda:1";
 #[test]
 fn one_device_follows_the_cpu() {
     follows_the_cpu(SINGLE, 1, "", 1e-6);
+}
+
+#[test]
+fn label_smoothing_follows_the_cpu() {
+    follows_the_cpu(SINGLE, 1, "--label-smoothing 0.2 --max-steps 3", 1e-6);
+}
+
+/// `char_gpt`'s cross-entropy, LayerNorm and AdamW are kernels on a GPU.
+#[test]
+fn a_transformer_follows_the_cpu() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let text = folder.path().join("text.txt");
+    let characters = (0..4_000).map(|i: u32| char::from(b'a' + (i * i % 23) as u8));
+    fs::write(&text, characters.collect::<String>()).expect("written");
+    // Rows of 24 values, fewer than the threads of a block, and 384 rows, more than the blocks of the backward pass.
+    let flags = format!(
+        "--mode single --progress plain --text {} --batch-size 32 --block-size 12 --layers 1 --width 24 --heads 2
+         --max-steps 4 --length 0 --warmup-epochs 0 --lr 0.01",
+        text.display(),
+    );
+    let losses = |device: &str| {
+        let run = folder.path().join(device);
+        let flags = format!("{flags} --device {device} --run-dir {}", run.display());
+        Machine::new(1).example("char_gpt", &flags).succeeded();
+        Run::at(run).losses()
+    };
+    assert_close("char_gpt", &losses("cuda"), &losses("cpu"), 2e-6);
 }
 
 #[test]

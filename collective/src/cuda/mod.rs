@@ -1,22 +1,18 @@
 //! CUDA: detection of GPUs, without initialising one or panicking, and NCCL.
 
-mod many;
 mod probe;
 mod raw;
 mod readback;
 mod stream;
 mod tensor;
 mod toolkit;
-mod updates;
 
-pub(crate) use many::ManyTensors;
 pub use probe::probe;
 pub use raw::raw_all_reduce;
 pub(crate) use readback::QueuedRead;
 pub use stream::{CudaSite, HOST_SYNC};
 pub(crate) use tensor::{exchange, is_on, start_all_reduce};
 pub use toolkit::{CudaVersion, OLDEST_DRIVER, Toolkit};
-pub(crate) use updates::CudaUpdates;
 
 use crate::{Error, Result};
 use cudarc::driver::{DriverError, result, sys};

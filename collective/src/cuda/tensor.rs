@@ -7,23 +7,16 @@ use crate::{
     tensor::exchange::{Exchange, Kind},
     transport::nccl::{NcclCommunicator, Pending},
 };
-use burn::backend::{
-    Cube, StreamId, TensorMetadata,
-    fusion::{self, NoOp},
-    ir::{InitOperationIr, OperationIr, OperationOutput},
-    ops::FloatTensorOps,
-    tensor::FloatTensor,
-};
+use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
 use burn::tensor::{DType as BurnType, Shape, Slice};
 use burn_cubecl::{
-    CubeBackend, CubeDevice, cubecl::cuda::CudaRuntime, fusion::CubeFusionHandle, kernel::into_contiguous,
-    tensor::CubeTensor,
+    CubeBackend, CubeDevice, cubecl::cuda::CudaRuntime, kernel::into_contiguous, tensor::CubeTensor,
 };
 use cubecl_runtime::runtime::Runtime;
+use kernels::cuda::{FusionClient, register};
 use std::{any::Any, ffi::c_void};
 
 type Server = <CudaRuntime as Runtime>::Server;
-pub(super) type FusionClient = fusion::Client<<CubeBackend as fusion::FusionBackend>::FusionRuntime>;
 
 fn name(device: &CubeDevice) -> String {
     match device {
@@ -157,14 +150,14 @@ impl CollectiveSpec {
         output: Shape,
         act: impl FnOnce(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>,
     ) -> Result<FloatTensor<Cube>> {
-        let Operands { call, memory, send, recv, result } = self.operands(tensor, output)?;
+        let Operands { call, memory, send, recv, client, result } = self.operands(tensor, output)?;
         let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
         if exchange.of_step {
             exchange.group.start_on_device(call, memory, act)?.hold_device()?;
         } else {
             exchange.group.run_on_device(call, memory, act)?;
         }
-        Ok(result.register())
+        Ok(register(&client, result))
     }
 
     /// The memory of a collective from `tensor` into a new tensor of shape `output`.
@@ -195,7 +188,7 @@ impl CollectiveSpec {
         let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
         // They keep both allocations in place until the collective has ended.
         let memory = Box::new((from, to));
-        Ok(Operands { call, memory, send, recv, result: Unregistered { client, result } })
+        Ok(Operands { call, memory, send, recv, client, result })
     }
 }
 
@@ -204,23 +197,8 @@ struct Operands {
     memory: Box<dyn Any + Send>,
     send: *const c_void,
     recv: *mut c_void,
-    result: Unregistered,
-}
-
-/// A result that is not registered with Burn's fusion yet.
-pub(super) struct Unregistered {
-    pub client: FusionClient,
-    pub result: CubeTensor,
-}
-
-impl Unregistered {
-    pub fn register(self) -> FloatTensor<Cube> {
-        let Unregistered { client, result } = self;
-        let (shape, dtype) = (result.shape(), result.dtype);
-        let result = CubeFusionHandle::from(result);
-        let init = InitOperationIr::create(shape, dtype, || client.register_tensor_handle(result));
-        client.register(StreamId::current(), OperationIr::Init(init), NoOp::<CubeBackend>::new()).output()
-    }
+    client: FusionClient,
+    result: CubeTensor,
 }
 
 /// Starts an all-reduce of a tensor for which [`is_on`] is true.
@@ -236,12 +214,12 @@ pub(crate) fn start_all_reduce(
 ) -> Result<(FloatTensor<Cube>, Pending)> {
     let shape = tensor.shape();
     let spec = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
-    let Operands { call, memory, send, recv, result } = spec.operands(tensor, shape)?;
+    let Operands { call, memory, send, recv, client, result } = spec.operands(tensor, shape)?;
     let pending = group.start_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: the memory is of the call's size.
         unsafe { nccl.all_reduce(call, send, recv, stream) }
     })?;
-    Ok((result.register(), pending))
+    Ok((register(&client, result), pending))
 }
 
 fn dtype(dtype: BurnType) -> Result<DType> {

@@ -1,13 +1,13 @@
 //! Gradient clipping by the global norm.
 
 use super::gradient_list::{GradientList, put, take};
-#[cfg(feature = "cuda")]
-use crate::cuda::ManyTensors;
 use crate::{Result, device_error::read_data};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, FloatDType, Shape, Tensor};
+#[cfg(feature = "cuda")]
+use kernels::cuda::ManyTensors;
 use kernels::host_tensor::is_flex;
 
 /// Factor for gradients whose squares overflow f32.

@@ -9,10 +9,10 @@ use crate::{
     gradient::timed,
     loader::ShardedBatches,
     metric::StepOutput,
-    optimizer,
     wrapper::engine::{BatchOutput, BatchSize, SynchronisedStep},
 };
 use burn::train::{LearnerEvent, LearnerModel};
+use kernels::layers::together;
 use std::{iter::Peekable, time::Duration};
 
 impl<M: LearnerModel> Run<'_, M>
@@ -107,7 +107,7 @@ where
         let step = self.position.step;
         self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
         self.learner.lr_step();
-        optimizer::step(|| self.learner.optimizer_step(grads));
+        together(|| self.learner.optimizer_step(grads));
         self.warn(loss_scale);
         self.position.skipped += usize::from(skipped);
         let report = StepReport {

@@ -17,13 +17,14 @@ use crate::{
     data_parallel::{Replicas, Scatter, split::cast},
     gradient::StepFlags,
     loader::ShardedBatch,
-    module_state, optimizer,
+    module_state,
     precision::backward,
 };
 use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
 use burn::tensor::{DType, FloatDType, Tensor};
 use engine::{BatchOutput, BatchSize, ComputedBatch, Engine, SynchronisedStep};
+use kernels::layers::together;
 use serde::{Deserialize, Serialize};
 use std::{ops::Deref, sync::Arc};
 
@@ -114,7 +115,7 @@ impl<M: Module + 'static> ParallelModule<M> {
     ) -> Result<()> {
         if let Some(grads) = gradients.grads {
             let module = self.module.clone();
-            self.module = optimizer::step(|| optimizer.step(lr, module, grads));
+            self.module = together(|| optimizer.step(lr, module, grads));
         }
         Ok(())
     }

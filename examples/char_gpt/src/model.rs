@@ -263,7 +263,7 @@ impl Adaptor<LossInput> for CharacterLoss {
 fn judge(logits: Tensor<3>, targets: Tensor<2, Int>) -> (Tensor<1>, CharacterLoss) {
     let [batch, time, characters] = logits.dims();
     let (logits, targets) = (logits.reshape([batch * time, characters]), targets.reshape([batch * time]));
-    let loss = CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, targets);
+    let loss = layers::cross_entropy(&CrossEntropyLossConfig::new().init(&logits.device()), logits, targets);
     (loss.clone(), CharacterLoss::new(loss, batch))
 }
 

@@ -7,7 +7,7 @@ use burn::nn::{
     conv::{Conv2d, Conv2dConfig},
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
 };
-use burn::tensor::{Device, Int, Tensor, activation::relu};
+use burn::tensor::{Device, Tensor, activation::relu};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::context::values::up_to;
 use clap::Args;
@@ -145,18 +145,12 @@ fn norm(channels: usize, device: &Device) -> SyncBatchNorm {
     SyncBatchNormConfig::new(channels).with_running_variance(RunningVariance::Unbiased).init(device)
 }
 
-/// The mean loss `[1]` over the batch, and the output for metrics.
-fn judge(loss: &CrossEntropyLoss, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-    let loss = loss.forward(logits.clone(), labels.clone());
-    (loss.clone(), Classification::new(loss, logits, labels))
-}
-
 impl TrainStep for ResNet {
     type Input = ImageBatch;
     type Output = Classification;
 
     fn step(&self, (pictures, labels): ImageBatch) -> TrainOutput<Classification> {
-        let (loss, output) = judge(&self.training_loss, self.forward(pictures), labels);
+        let (loss, output) = Classification::from_logits(&self.training_loss, self.forward(pictures), labels);
         TrainOutput::new(self, loss.backward(), output)
     }
 }
@@ -166,7 +160,7 @@ impl InferenceStep for ResNet {
     type Output = Classification;
 
     fn step(&self, (pictures, labels): ImageBatch) -> Classification {
-        judge(&self.loss, self.forward(pictures), labels).1
+        Classification::from_logits(&self.loss, self.forward(pictures), labels).1
     }
 }
 
@@ -179,7 +173,7 @@ impl ParallelStep for ResNet {
     }
 
     fn criterion(&self, logits: Tensor<2>, (_, labels): ImageBatch) -> (Tensor<1>, Classification) {
-        judge(&self.training_loss, logits, labels)
+        Classification::from_logits(&self.training_loss, logits, labels)
     }
 }
 

@@ -145,7 +145,7 @@ impl Net {
     ///
     /// `logits` are `[batch, 10]`, `labels` `[batch]`.
     pub fn judge(&self, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-        judge(&self.training_loss, logits, labels)
+        Classification::from_logits(&self.training_loss, logits, labels)
     }
 }
 
@@ -157,12 +157,6 @@ fn block(conv: &Conv2d, norm: Option<&SyncBatchNorm>, pool: Option<&MaxPool2d>, 
         (Some(norm), None) => norm.forward_relu(layers::conv(conv, x)),
         (Some(norm), Some(pool)) => norm.forward_relu_max_pool(pool, layers::conv(conv, x)),
     }
-}
-
-/// Computes the mean loss `[1]` over the batch, and the output for metrics.
-fn judge(loss: &CrossEntropyLoss, logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Classification) {
-    let loss = loss.forward(logits.clone(), labels.clone());
-    (loss.clone(), Classification::new(loss, logits, labels))
 }
 
 impl TrainStep for Net {
@@ -180,7 +174,7 @@ impl InferenceStep for Net {
     type Output = Classification;
 
     fn step(&self, batch: MnistBatch) -> Classification {
-        judge(&self.loss, self.forward(batch.images), batch.labels).1
+        Classification::from_logits(&self.loss, self.forward(batch.images), batch.labels).1
     }
 }
 

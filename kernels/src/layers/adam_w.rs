@@ -1,6 +1,5 @@
 //! AdamW as a Burn optimizer, in one pass on the CPU.
 
-use super::together::batched;
 use crate::adam_w;
 use crate::host_tensor::{Host, contiguous, is_host, tensor, values, values_mut};
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension, tensor::FloatTensor};
@@ -27,28 +26,27 @@ impl AdamW {
         Self { betas, epsilon, weight_decay, burn }
     }
 
-    /// Adds the step to the current batch, if there is one; otherwise computes it with Burn's operations.
-    fn on_device<const D: usize>(
+    /// Adds the step to those of [`together`](super::together()), if possible, and moves the state on.
+    #[cfg(feature = "cuda")]
+    fn add<const D: usize>(
         &self,
         lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        mut state: AdamWState<D>,
-    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        tensor: &Tensor<D>,
+        grad: &Tensor<D>,
+        state: &mut AdamWState<D>,
+    ) -> Option<Tensor<D>> {
         let momentum = &mut state.momentum;
+        if momentum.max_moment_2.is_some() {
+            return None;
+        }
         let with = self.at(lr, momentum.time + 1);
-        let added = batched(|batch| {
-            let [first, second] =
-                [&momentum.moment_1, &momentum.moment_2].map(|moment| moment.clone().into_dispatch());
-            let (tensor, grad) = (tensor.clone().into_dispatch(), grad.clone().into_dispatch());
-            momentum.max_moment_2.is_none().then(|| batch.adam_w(with, tensor, [first, second], grad))?
-        });
-        let Some([tensor, first, second]) = added else {
-            return self.burn.step(lr, tensor, grad, Some(state));
-        };
+        let [tensor, first, second, grad] = [tensor, &momentum.moment_1, &momentum.moment_2, grad]
+            .map(|tensor| tensor.clone().into_dispatch());
+        let [tensor, first, second] =
+            super::together::add(|updates| updates.adam_w(with, tensor, [first, second], grad))?;
         momentum.time += 1;
         [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
-        (Tensor::from_dispatch(tensor), Some(state))
+        Some(Tensor::from_dispatch(tensor))
     }
 
     fn at(&self, lr: LearningRate, time: usize) -> adam_w::AdamW {
@@ -70,7 +68,14 @@ impl Optimizer for AdamW {
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
         let mut state = match state {
             Some(state) if on_host(&tensor, &grad, &state) => state,
-            Some(state) => return self.on_device(lr, tensor, grad, state),
+            #[cfg_attr(not(feature = "cuda"), allow(unused_mut, reason = "a CUDA kernel writes it"))]
+            Some(mut state) => {
+                #[cfg(feature = "cuda")]
+                if let Some(tensor) = self.add(lr, &tensor, &grad, &mut state) {
+                    return (tensor, Some(state));
+                }
+                return self.burn.step(lr, tensor, grad, Some(state));
+            }
             None => return self.burn.step(lr, tensor, grad, None),
         };
         let momentum = &mut state.momentum;

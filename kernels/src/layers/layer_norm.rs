@@ -25,6 +25,10 @@ pub fn layer_norm<const D: usize>(
         let (gamma, beta) = (gamma.cast(DType::F32), beta.cast(DType::F32));
         return layer_norm(x.cast(DType::F32), gamma, beta, epsilon).cast(dtype);
     }
+    #[cfg(feature = "cuda")]
+    if let Some(output) = crate::cuda::layer_norm(&x, &gamma, &beta, epsilon as f32) {
+        return output;
+    }
     if !is_host(&x) || !is_host(&gamma) || !is_host(&beta) {
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }

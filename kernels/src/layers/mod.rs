@@ -1,9 +1,10 @@
 //! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear, LayerNorm,
-//! GELU, causal attention, SGD and AdamW. [`MixedPrecisionEmbedding`] uses Burn's operations.
+//! GELU, causal attention, SGD and AdamW. [`MixedPrecisionEmbedding`] uses Burn's operations. With the feature `cuda`,
+//! cross-entropy, LayerNorm, SGD and AdamW also have CUDA kernels.
 //!
 //! They are functions over Burn's layers, so that a model keeps its types, parameters and parameter names:
 //! `conv_relu(&self.conv, x)` computes `relu(self.conv.forward(x))`. Each function uses a kernel where one
-//! applies (Flex, f32, and the conditions in its documentation) and Burn's operation otherwise. Convolutions and
+//! applies (f32, and the conditions in its documentation) and Burn's operation otherwise. Convolutions and
 //! LayerNorm compute 16-bit tensors in f32.
 //!
 //! Each forward pass calls `Param::val` once per parameter, because every call counts as a use: the reduction of
@@ -12,6 +13,7 @@
 mod adam_w;
 mod attention;
 mod conv;
+mod cross_entropy;
 mod dropout;
 mod embedding;
 mod gelu;
@@ -25,6 +27,7 @@ mod together;
 pub use adam_w::AdamW;
 pub use attention::{causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool};
+pub use cross_entropy::{cross_entropy, cross_entropy_totals};
 pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use gelu::gelu;
@@ -32,7 +35,7 @@ pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use pool::{relu_max_pool, relu_max_pool_windows};
 pub use sgd::Sgd;
-pub use together::{UpdateBatch, Values, together};
+pub use together::together;
 
 #[cfg(test)]
 mod transformer_tests;

@@ -1,6 +1,5 @@
 //! SGD as a Burn optimizer, in one pass on the CPU.
 
-use super::together::{Values, batched};
 use crate::host_tensor::{Host, contiguous, is_host, tensor, values, values_mut};
 use crate::sgd;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension, tensor::FloatTensor};
@@ -64,6 +63,7 @@ impl Optimizer for Sgd {
                 (Tensor::from_dispatch(tensor), Some(Tensor::from_dispatch(velocity)))
             }
             velocity => {
+                #[cfg(feature = "cuda")]
                 if let Some([tensor, velocity]) = self.add(lr, &tensor, velocity.as_ref(), &grad) {
                     let velocity = Some(Tensor::from_dispatch(velocity));
                     return (Tensor::from_dispatch(tensor), Some(SgdState { velocity }));
@@ -90,17 +90,18 @@ impl Optimizer for Sgd {
 }
 
 impl Sgd {
-    /// Adds the step to the current batch, if there is one and the parameter has a velocity.
+    /// Adds the step to those of [`together`](super::together()), if the parameter has a velocity.
+    #[cfg(feature = "cuda")]
     fn add<const D: usize>(
         &self,
         lr: LearningRate,
         tensor: &Tensor<D>,
         velocity: Option<&Tensor<D>>,
         grad: &Tensor<D>,
-    ) -> Option<[Values; 2]> {
+    ) -> Option<[FloatTensor<Dispatch>; 2]> {
         let velocity = velocity?;
         let [tensor, velocity, grad] = [tensor, velocity, grad].map(|tensor| tensor.clone().into_dispatch());
-        batched(|batch| batch.sgd(self.at(lr), tensor, velocity, grad))
+        super::together::add(|updates| updates.sgd(self.at(lr), tensor, velocity, grad))
     }
 
     fn decayed<const D: usize>(&self, tensor: Tensor<D>, grad: Tensor<D>) -> Tensor<D> {

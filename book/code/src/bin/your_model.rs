@@ -62,10 +62,8 @@ impl Classifier {
         logits: Tensor<2>,
         classes: Tensor<1, Int>,
     ) -> (Tensor<1>, Classification) {
-        let loss = CrossEntropyLossConfig::new()
-            .init(&logits.device())
-            .forward(logits.clone(), classes.clone());
-        (loss.clone(), Classification::new(loss, logits, classes))
+        let loss = CrossEntropyLossConfig::new().init(&logits.device());
+        Classification::from_logits(&loss, logits, classes)
     }
 }
 

@@ -1,16 +1,15 @@
 //! Optimizer steps of many parameters with one launch.
 
-use super::many::{CHUNK, MOST, buffers, empty_like, grid, on_cuda, register, resolve, thread_elements};
-use burn::backend::{Cube, tensor::FloatTensor};
+use super::{
+    many::{CHUNK, MOST, buffers, grid, thread_elements},
+    tensors::{empty_like, on_cuda, register, resolve},
+};
+use crate::{adam_w::AdamW, sgd::Sgd};
+use burn::backend::{Cube, Dispatch, tensor::FloatTensor};
 use burn::tensor::Tensor;
 use burn_cubecl::{
     cubecl::{self, prelude::*},
     tensor::CubeTensor,
-};
-use kernels::{
-    adam_w::AdamW,
-    layers::{UpdateBatch, Values},
-    sgd::Sgd,
 };
 
 /// SGD with momentum. CubeCL fuses a product and a sum, which are rounded once.
@@ -108,19 +107,22 @@ fn adam_w_all(
 
 /// Steps of parameters on CUDA devices, with a launch for each device, for equal settings and 32 parameters.
 #[derive(Default)]
-pub(crate) struct CudaUpdates {
+pub(crate) struct Updates {
     sgd: Vec<(Sgd, Vec<[CubeTensor; 5]>)>,
     adam_w: Vec<(AdamW, Vec<[CubeTensor; 7]>)>,
 }
 
-impl UpdateBatch for CudaUpdates {
-    fn sgd(
+impl Updates {
+    /// Parameter and velocity after a step, which must not be read before [`finish`](Self::finish).
+    ///
+    /// `None` for tensors that are not on a CUDA device, or not in f32.
+    pub fn sgd(
         &mut self,
         with: Sgd,
-        parameter: Values,
-        velocity: Values,
-        gradient: Values,
-    ) -> Option<[Values; 2]> {
+        parameter: FloatTensor<Dispatch>,
+        velocity: FloatTensor<Dispatch>,
+        gradient: FloatTensor<Dispatch>,
+    ) -> Option<[FloatTensor<Dispatch>; 2]> {
         let [parameter, velocity, gradient] = inputs([parameter, velocity, gradient])?;
         let client = parameter.client.clone();
         let [parameter, velocity, gradient] = [parameter, velocity, gradient].map(resolve);
@@ -131,13 +133,14 @@ impl UpdateBatch for CudaUpdates {
         Some(results)
     }
 
-    fn adam_w(
+    /// As [`sgd`](Self::sgd): parameter and both moments after a step.
+    pub fn adam_w(
         &mut self,
         with: AdamW,
-        parameter: Values,
-        [first, second]: [Values; 2],
-        gradient: Values,
-    ) -> Option<[Values; 3]> {
+        parameter: FloatTensor<Dispatch>,
+        [first, second]: [FloatTensor<Dispatch>; 2],
+        gradient: FloatTensor<Dispatch>,
+    ) -> Option<[FloatTensor<Dispatch>; 3]> {
         let tensors = inputs([parameter, first, second, gradient])?;
         let client = tensors[0].client.clone();
         let [parameter, first, second, gradient] = tensors.map(resolve);
@@ -148,7 +151,8 @@ impl UpdateBatch for CudaUpdates {
         Some(results)
     }
 
-    fn finish(&mut self) {
+    /// Computes all steps.
+    pub fn finish(&mut self) {
         for (with, steps) in std::mem::take(&mut self.sgd) {
             steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
         }
@@ -230,12 +234,12 @@ fn add<W: PartialEq, const N: usize>(
 }
 
 /// Tensors of equal size on one CUDA device, in f32.
-fn inputs<const N: usize>(tensors: [Values; N]) -> Option<[FloatTensor<Cube>; N]> {
+fn inputs<const N: usize>(tensors: [FloatTensor<Dispatch>; N]) -> Option<[FloatTensor<Cube>; N]> {
     let tensors = tensors.map(|values| Tensor::<1>::from_dispatch(values).try_into_primitive::<Cube>().ok());
     let tensors: Vec<_> = tensors.into_iter().collect::<Option<_>>()?;
     on_cuda(&tensors).then(|| tensors.try_into().ok())?
 }
 
-fn values(tensor: FloatTensor<Cube>) -> Values {
+fn values(tensor: FloatTensor<Cube>) -> FloatTensor<Dispatch> {
     Tensor::<1>::from_primitive::<Cube>(tensor).into_dispatch()
 }

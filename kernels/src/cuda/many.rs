@@ -2,21 +2,16 @@
 //!
 //! A launch takes up to [`MOST`] tensors. Each block of threads computes one chunk of one tensor.
 
-use super::tensor::{FusionClient, Unregistered};
-use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::{DType, Shape, Tensor};
+use super::tensors::{FusionClient, THREADS, elements, empty, empty_like, on_cuda, part, register, resolve};
+use burn::backend::Cube;
+use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
-    CubeBackend, CubeDevice,
     cubecl::{self, prelude::*},
-    kernel::into_contiguous,
     tensor::CubeTensor,
 };
-use cubecl_runtime::server::Handle;
 
 /// Maximum number of tensors of a launch, whose pointers are parameters of the kernel.
 pub(super) const MOST: usize = 32;
-/// Threads of a block.
-const THREADS: usize = 256;
 /// Elements that a block computes.
 pub(super) const CHUNK: usize = 4096;
 
@@ -113,7 +108,7 @@ fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32
 }
 
 /// Tensors of one CUDA device, in f32 and contiguous.
-pub(crate) struct ManyTensors {
+pub struct ManyTensors {
     fusion: FusionClient,
     tensors: Vec<CubeTensor>,
 }
@@ -204,49 +199,6 @@ impl ManyTensors {
         let tensor = |tensor| Tensor::from_primitive::<Cube>(register(&self.fusion, tensor));
         scaled.into_iter().map(tensor).collect()
     }
-}
-
-/// Whether tensors are on one CUDA device, in f32 and not empty.
-pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
-    let device = |tensor: &FloatTensor<Cube>| tensor.client.device().clone();
-    let Some(first) = tensors.first().map(device) else { return false };
-    let fits = |tensor: &FloatTensor<Cube>| {
-        device(tensor) == first && tensor.dtype() == DType::F32 && tensor.shape().num_elements() > 0
-    };
-    matches!(first, CubeDevice::Cuda(_)) && tensors.iter().all(fits)
-}
-
-/// The contiguous values of a tensor, after launching what they depend on.
-///
-/// Kernels take the length of a buffer from its memory, which may be larger than the tensor.
-pub(super) fn resolve(tensor: FloatTensor<Cube>) -> CubeTensor {
-    let mut tensor = into_contiguous(tensor.client.clone().resolve_tensor_float::<CubeBackend>(tensor));
-    tensor.handle = part(&tensor.handle, 0, elements(&tensor));
-    tensor
-}
-
-/// The memory of `length` elements, from element `from`.
-fn part(handle: &Handle, from: usize, length: usize) -> Handle {
-    let [from, used] = [from, length].map(|elements| (elements * size_of::<f32>()) as u64);
-    let rest = handle.size_in_used() - from - used;
-    handle.clone().offset_start(from).offset_end(rest)
-}
-
-fn elements(tensor: &CubeTensor) -> usize {
-    tensor.shape().num_elements()
-}
-
-pub(super) fn register(client: &FusionClient, result: CubeTensor) -> FloatTensor<Cube> {
-    Unregistered { client: client.clone(), result }.register()
-}
-
-fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
-    let handle = like.client.empty(shape.num_elements() * size_of::<f32>());
-    CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, DType::F32)
-}
-
-pub(super) fn empty_like(tensor: &CubeTensor) -> CubeTensor {
-    empty(tensor, tensor.shape())
 }
 
 /// Arguments of a kernel.

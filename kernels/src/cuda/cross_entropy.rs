@@ -1,0 +1,250 @@
+//! Cross-entropy of classes with two launches, and its gradient with one.
+
+use super::tensors::{THREADS, empty, on_cuda, register, resolve, resolve_int};
+use burn::backend::{
+    Autodiff, Cube, TensorMetadata,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    tensor::FloatTensor,
+};
+use burn::tensor::{DType, Int, Shape, Tensor};
+use burn_cubecl::{
+    cubecl::{self, prelude::*},
+    tensor::CubeTensor,
+};
+
+/// Computes for each sample the largest logit, the logarithm of the sum of exponentials relative to it, the loss, and
+/// whether the first of the largest logits is the target's. Unknown classes have the loss NaN.
+#[cube(launch_unchecked)]
+fn sample_losses(
+    logits: &[f32],
+    targets: &[i32],
+    largest: &mut [f32],
+    logarithms: &mut [f32],
+    losses: &mut [f32],
+    correct: &mut [f32],
+    smoothing: f32,
+    #[comptime] smooths: bool,
+) {
+    let sample = ABSOLUTE_POS;
+    if sample < targets.len() {
+        let classes = logits.len() / targets.len();
+        let first = sample * classes;
+        let mut best = first;
+        for class in 1..classes {
+            if logits[first + class] > logits[best] {
+                best = first + class;
+            }
+        }
+        let top = logits[best];
+        let mut sum = 0.0f32;
+        let mut differences = 0.0f32;
+        for class in 0..classes {
+            let difference = logits[first + class] - top;
+            sum += difference.exp();
+            differences += difference;
+        }
+        let logarithm = sum.ln();
+        let target = targets[sample];
+        let known = target >= 0 && target < classes as i32;
+        let expected = first + select(known, target as usize, 0);
+        let mut loss = logarithm - (logits[expected] - top);
+        if comptime![smooths] {
+            loss = loss * (1.0 - smoothing) + (logarithm - differences / classes as f32) * smoothing;
+        }
+        largest[sample] = top;
+        logarithms[sample] = logarithm;
+        losses[sample] = select(known, loss, f32::NAN);
+        correct[sample] = select(known && expected == best, 1.0f32, 0.0f32);
+    }
+}
+
+/// Sums over samples in one block of threads: the mean loss, and `[loss, correct answers]`.
+#[cube(launch_unchecked)]
+fn batch_sums(
+    losses: &[f32],
+    correct: &[f32],
+    mean: &mut [f32],
+    totals: &mut [f32],
+    #[comptime] threads: usize,
+) {
+    let thread = UNIT_POS as usize;
+    let mut loss_sums = Shared::<[f32]>::new_slice(threads);
+    let mut correct_sums = Shared::<[f32]>::new_slice(threads);
+    let mut loss = 0.0f32;
+    let mut right = 0.0f32;
+    let mut sample = thread;
+    while sample < losses.len() {
+        loss += losses[sample];
+        right += correct[sample];
+        sample += threads;
+    }
+    loss_sums[thread] = loss;
+    correct_sums[thread] = right;
+    let mut half = CUBE_DIM as usize / 2;
+    while half > 0 {
+        sync_cube();
+        if thread < half {
+            loss_sums[thread] = loss_sums[thread] + loss_sums[thread + half];
+            correct_sums[thread] = correct_sums[thread] + correct_sums[thread + half];
+        }
+        half /= 2;
+    }
+    if thread == 0 {
+        mean[0] = loss_sums[0] / losses.len() as f32;
+        totals[0] = loss_sums[0];
+        totals[1] = correct_sums[0];
+    }
+}
+
+/// Gradient of the mean loss for the logits: softmax minus the target's distribution.
+#[cube(launch_unchecked)]
+fn logits_gradient(
+    logits: &[f32],
+    targets: &[i32],
+    largest: &[f32],
+    logarithms: &[f32],
+    loss_gradient: &[f32],
+    gradient: &mut [f32],
+    smoothing: f32,
+) {
+    let at = ABSOLUTE_POS;
+    if at < logits.len() {
+        let samples = targets.len();
+        let classes = logits.len() / samples;
+        let sample = at / classes;
+        let class = at - sample * classes;
+        let probability = (logits[at] - largest[sample] - logarithms[sample]).exp();
+        let hit = select(targets[sample] == class as i32, 1.0 - smoothing, 0.0f32);
+        let expected = hit + smoothing / classes as f32;
+        gradient[at] = (probability - expected) * loss_gradient[0] / samples as f32;
+    }
+}
+
+/// Mean loss `[1]`, and `[loss summed over samples, correct answers]` without a graph.
+///
+/// `logits` are `[batch, classes]`, `targets` `[batch]`. `smoothing` is the label smoothing from 0 to 1. A target that is
+/// not a class gives NaN.
+///
+/// `None` unless the logits are in f32 and the targets in i32, on one CUDA device and not empty.
+pub(crate) fn cross_entropy(
+    logits: &Tensor<2>,
+    targets: &Tensor<1, Int>,
+    smoothing: f32,
+) -> Option<(Tensor<1>, Tensor<1>)> {
+    if let Ok(logits) = logits.clone().try_into_primitive::<Cube>() {
+        let Losses { mean, totals, .. } = losses(logits, targets, smoothing)?;
+        return Some((Tensor::from_primitive::<Cube>(mean), Tensor::from_primitive::<Cube>(totals)));
+    }
+    let logits = logits.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
+    let step = Step.prepare::<NoCheckpointing>([logits.node()]).compute_bound().stateful();
+    let Losses { mean, totals, state } = losses(logits.into_primitive(), targets, smoothing)?;
+    let mean = match step {
+        OpsKind::Tracked(prep) => prep.finish(state, mean),
+        OpsKind::UnTracked(prep) => prep.finish(mean),
+    };
+    Some((Tensor::from_primitive::<Autodiff<Cube>>(mean), Tensor::from_primitive::<Cube>(totals)))
+}
+
+struct Losses {
+    mean: FloatTensor<Cube>,
+    totals: FloatTensor<Cube>,
+    state: State,
+}
+
+/// What backward reads.
+#[derive(Clone, Debug)]
+struct State {
+    /// `[batch, classes]`
+    logits: CubeTensor,
+    /// `[batch]`
+    targets: CubeTensor,
+    /// Largest logit and logarithm of the sum of exponentials, `[batch]` each.
+    normalizers: [CubeTensor; 2],
+    smoothing: f32,
+}
+
+fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -> Option<Losses> {
+    let targets = targets.clone().inner().try_into_primitive::<Cube>().ok()?;
+    let same_device = logits.client.device() == targets.client.device();
+    if !(same_device && targets.dtype() == DType::I32 && on_cuda(std::slice::from_ref(&logits))) {
+        return None;
+    }
+    let fusion = logits.client.clone();
+    let (logits, targets) = (resolve(logits), resolve_int(targets));
+    let per_sample = || empty(&logits, targets.shape());
+    let [largest, logarithms, losses, correct] = [(); 4].map(|()| per_sample());
+    let [mean, totals] = [1, 2].map(|length| empty(&logits, Shape::new([length])));
+    let client = &logits.client;
+    // SAFETY: every index is below the number of samples, or of logits.
+    unsafe {
+        sample_losses::launch_unchecked(
+            client,
+            grid(&targets),
+            CubeDim::new_1d(THREADS as u32),
+            logits.clone().into_buffer_arg(),
+            targets.clone().into_buffer_arg(),
+            largest.clone().into_buffer_arg(),
+            logarithms.clone().into_buffer_arg(),
+            losses.clone().into_buffer_arg(),
+            correct.clone().into_buffer_arg(),
+            smoothing,
+            smoothing != 0.0,
+        );
+        batch_sums::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            CubeDim::new_1d(THREADS as u32),
+            losses.into_buffer_arg(),
+            correct.into_buffer_arg(),
+            mean.clone().into_buffer_arg(),
+            totals.clone().into_buffer_arg(),
+            THREADS,
+        );
+    }
+    Some(Losses {
+        mean: register(&fusion, mean),
+        totals: register(&fusion, totals),
+        state: State { logits, targets, normalizers: [largest, logarithms], smoothing },
+    })
+}
+
+#[derive(Debug)]
+struct Step;
+
+impl Backward<Cube, 1> for Step {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let upstream = grads.consume::<Cube>(&ops.node);
+        let [Some(node)] = ops.parents else { return };
+        let State { logits, targets, normalizers: [largest, logarithms], smoothing } = ops.state;
+        let fusion = upstream.client.clone();
+        let upstream = resolve(upstream);
+        let gradient = empty(&logits, logits.shape());
+        // SAFETY: every index is below the number of logits, or of samples.
+        unsafe {
+            logits_gradient::launch_unchecked(
+                &upstream.client.clone(),
+                grid(&logits),
+                CubeDim::new_1d(THREADS as u32),
+                logits.into_buffer_arg(),
+                targets.into_buffer_arg(),
+                largest.into_buffer_arg(),
+                logarithms.into_buffer_arg(),
+                upstream.into_buffer_arg(),
+                gradient.clone().into_buffer_arg(),
+                smoothing,
+            );
+        }
+        grads.register::<Cube>(node.id, register(&fusion, gradient));
+    }
+}
+
+/// The grid of a launch with a thread for each element.
+fn grid(tensor: &CubeTensor) -> CubeCount {
+    CubeCount::Static(tensor.shape().num_elements().div_ceil(THREADS) as u32, 1, 1)
+}

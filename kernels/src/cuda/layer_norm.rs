@@ -1,0 +1,271 @@
+//! Layer normalisation with one launch, and its gradients with two.
+
+use super::tensors::{THREADS, empty, on_cuda, register, resolve};
+use burn::backend::{
+    Autodiff, Cube, TensorMetadata,
+    autodiff::{
+        checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
+        grads::Gradients,
+        ops::{Backward, Ops, OpsKind},
+    },
+    tensor::FloatTensor,
+};
+use burn::tensor::{Shape, Tensor};
+use burn_cubecl::{
+    cubecl::{self, prelude::*},
+    tensor::CubeTensor,
+};
+
+/// Maximum number of blocks of threads of the backward pass, each of which adds gradients of parameters over its rows.
+const BLOCKS: usize = 256;
+
+/// The sum of `value` over a block of threads, which all receive it. `sums` has an element per thread.
+#[cube]
+fn block_sum(value: f32, sums: &mut [f32]) -> f32 {
+    let thread = UNIT_POS as usize;
+    // All threads have read the previous sum.
+    sync_cube();
+    sums[thread] = value;
+    let mut half = CUBE_DIM as usize / 2;
+    while half > 0 {
+        sync_cube();
+        if thread < half {
+            sums[thread] = sums[thread] + sums[thread + half];
+        }
+        half /= 2;
+    }
+    sync_cube();
+    sums[0]
+}
+
+/// Normalises each row in one block of threads.
+#[cube(launch_unchecked)]
+fn normalise_rows(
+    x: &[f32],
+    gamma: &[f32],
+    beta: &[f32],
+    output: &mut [f32],
+    means: &mut [f32],
+    inverse_deviations: &mut [f32],
+    epsilon: f32,
+    #[comptime] threads: usize,
+) {
+    let mut sums = Shared::<[f32]>::new_slice(threads);
+    let width = gamma.len();
+    let first = CUBE_POS * width;
+    let thread = UNIT_POS as usize;
+    let mut sum = 0.0f32;
+    let mut at = thread;
+    while at < width {
+        sum += x[first + at];
+        at += threads;
+    }
+    let mean = block_sum(sum, &mut sums) / width as f32;
+    let mut squares = 0.0f32;
+    let mut at = thread;
+    while at < width {
+        let difference = x[first + at] - mean;
+        squares += difference * difference;
+        at += threads;
+    }
+    let variance = block_sum(squares, &mut sums) / width as f32;
+    let inverse = 1.0 / (variance + epsilon).sqrt();
+    let mut at = thread;
+    while at < width {
+        output[first + at] = (x[first + at] - mean) * inverse * gamma[at] + beta[at];
+        at += threads;
+    }
+    if thread == 0 {
+        means[CUBE_POS] = mean;
+        inverse_deviations[CUBE_POS] = inverse;
+    }
+}
+
+/// Gradient of the input, and sums of the gradients of gamma and beta over the rows of each block, `[blocks, 2, width]`.
+#[cube(launch_unchecked)]
+fn row_gradients(
+    x: &[f32],
+    gamma: &[f32],
+    means: &[f32],
+    inverse_deviations: &[f32],
+    upstream: &[f32],
+    gradient: &mut [f32],
+    partial: &mut [f32],
+    rows_per_block: usize,
+    #[comptime] threads: usize,
+) {
+    let mut sums = Shared::<[f32]>::new_slice(threads);
+    let width = gamma.len();
+    let thread = UNIT_POS as usize;
+    let own = CUBE_POS * 2 * width;
+    let mut at = thread;
+    while at < 2 * width {
+        partial[own + at] = 0.0;
+        at += threads;
+    }
+    // Each thread reads and writes the columns that it has set to 0, if it is the same for both halves.
+    sync_cube();
+    let mut row = CUBE_POS * rows_per_block;
+    let end = min(row + rows_per_block, means.len());
+    while row < end {
+        let first = row * width;
+        let mean = means[row];
+        let inverse = inverse_deviations[row];
+        let mut sum = 0.0f32;
+        let mut along = 0.0f32;
+        let mut at = thread;
+        while at < width {
+            let normal = (x[first + at] - mean) * inverse;
+            let slope = upstream[first + at];
+            sum += slope * gamma[at];
+            along += slope * gamma[at] * normal;
+            partial[own + at] += slope * normal;
+            partial[own + width + at] += slope;
+            at += threads;
+        }
+        let sum = block_sum(sum, &mut sums) / width as f32;
+        let along = block_sum(along, &mut sums) / width as f32;
+        let mut at = thread;
+        while at < width {
+            let normal = (x[first + at] - mean) * inverse;
+            gradient[first + at] = (upstream[first + at] * gamma[at] - sum - normal * along) * inverse;
+            at += threads;
+        }
+        row += 1;
+    }
+}
+
+/// Adds the partial sums of all blocks.
+#[cube(launch_unchecked)]
+fn add_partial(partial: &[f32], gamma: &mut [f32], beta: &mut [f32]) {
+    let at = ABSOLUTE_POS;
+    let width = gamma.len();
+    if at < 2 * width {
+        let mut sum = 0.0f32;
+        let mut from = at;
+        while from < partial.len() {
+            sum += partial[from];
+            from += 2 * width;
+        }
+        if at < width {
+            gamma[at] = sum;
+        } else {
+            beta[at - width] = sum;
+        }
+    }
+}
+
+/// Normalises `x` over its last dimension, which is as long as `gamma` and `beta`.
+///
+/// `None` unless all are in f32, on one CUDA device and not empty.
+pub(crate) fn layer_norm<const D: usize>(
+    x: &Tensor<D>,
+    gamma: &Tensor<1>,
+    beta: &Tensor<1>,
+    epsilon: f32,
+) -> Option<Tensor<D>> {
+    let cube = |tensor: &Tensor<1>| tensor.clone().try_into_primitive::<Cube>().ok();
+    if let Ok(x) = x.clone().try_into_primitive::<Cube>() {
+        let (output, _) = forward([x, cube(gamma)?, cube(beta)?], epsilon)?;
+        return Some(Tensor::from_primitive::<Cube>(output));
+    }
+    let autodiff = |tensor: &Tensor<1>| tensor.clone().try_into_primitive::<Autodiff<Cube>>().ok();
+    let x = x.clone().try_into_primitive::<Autodiff<Cube>>().ok()?;
+    let inputs = [x, autodiff(gamma)?, autodiff(beta)?];
+    let nodes = inputs.each_ref().map(|input| input.node());
+    let (output, state) = forward(inputs.map(|input| input.into_primitive()), epsilon)?;
+    let output = match Step.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish(state, output),
+        OpsKind::UnTracked(prep) => prep.finish(output),
+    };
+    Some(Tensor::from_primitive::<Autodiff<Cube>>(output))
+}
+
+/// What backward reads.
+#[derive(Clone, Debug)]
+struct State {
+    x: CubeTensor,
+    gamma: CubeTensor,
+    /// Mean and inverse standard deviation of each row, `[rows]` each.
+    statistics: [CubeTensor; 2],
+}
+
+fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<Cube>, State)> {
+    if !on_cuda(&inputs) {
+        return None;
+    }
+    let fusion = inputs[0].client.clone();
+    let [x, gamma, beta] = inputs.map(resolve);
+    let rows = x.shape().num_elements() / gamma.shape().num_elements();
+    let output = empty(&x, x.shape());
+    let statistics = [(); 2].map(|()| empty(&x, Shape::new([rows])));
+    let [means, inverse_deviations] = statistics.clone();
+    // SAFETY: every index is below the length of its tensor, because gamma and beta are as long as a row.
+    unsafe {
+        normalise_rows::launch_unchecked(
+            &x.client,
+            CubeCount::Static(rows as u32, 1, 1),
+            CubeDim::new_1d(THREADS as u32),
+            x.clone().into_buffer_arg(),
+            gamma.clone().into_buffer_arg(),
+            beta.into_buffer_arg(),
+            output.clone().into_buffer_arg(),
+            means.into_buffer_arg(),
+            inverse_deviations.into_buffer_arg(),
+            epsilon,
+            THREADS,
+        );
+    }
+    Some((register(&fusion, output), State { x, gamma, statistics }))
+}
+
+#[derive(Debug)]
+struct Step;
+
+impl Backward<Cube, 3> for Step {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let upstream = grads.consume::<Cube>(&ops.node);
+        let fusion = upstream.client.clone();
+        let upstream = resolve(upstream);
+        let State { x, gamma, statistics: [means, inverse_deviations] } = ops.state;
+        let (rows, width) = (means.shape().num_elements(), gamma.shape().num_elements());
+        let rows_per_block = rows.div_ceil(BLOCKS);
+        let blocks = rows.div_ceil(rows_per_block);
+        let partial = empty(&x, Shape::new([blocks, 2, width]));
+        let for_x = empty(&x, x.shape());
+        let [for_gamma, for_beta] = [(); 2].map(|()| empty(&x, gamma.shape()));
+        let client = x.client.clone();
+        // SAFETY: every index is below the length of its tensor.
+        unsafe {
+            row_gradients::launch_unchecked(
+                &client,
+                CubeCount::Static(blocks as u32, 1, 1),
+                CubeDim::new_1d(THREADS as u32),
+                x.into_buffer_arg(),
+                gamma.into_buffer_arg(),
+                means.into_buffer_arg(),
+                inverse_deviations.into_buffer_arg(),
+                upstream.into_buffer_arg(),
+                for_x.clone().into_buffer_arg(),
+                partial.clone().into_buffer_arg(),
+                rows_per_block,
+                THREADS,
+            );
+            add_partial::launch_unchecked(
+                &client,
+                CubeCount::Static((2 * width).div_ceil(THREADS) as u32, 1, 1),
+                CubeDim::new_1d(THREADS as u32),
+                partial.into_buffer_arg(),
+                for_gamma.clone().into_buffer_arg(),
+                for_beta.clone().into_buffer_arg(),
+            );
+        }
+        for (node, gradient) in ops.parents.into_iter().zip([for_x, for_gamma, for_beta]) {
+            if let Some(node) = node {
+                grads.register::<Cube>(node.id, register(&fusion, gradient));
+            }
+        }
+    }
+}
