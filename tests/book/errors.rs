@@ -38,7 +38,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 /// All sources of the repository at `root`.
 fn all_sources(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for folder in ["src", "collective/src", "examples", "benches", "kernels/src"] {
+    for folder in ["src", "collective/src", "collective/comm/src", "examples", "benches", "kernels/src"] {
         sources(&root.join(folder), &mut found);
     }
     found

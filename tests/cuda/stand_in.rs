@@ -37,7 +37,7 @@ pub fn folder() -> &'static Path {
         for (from, to) in [
             ("tests/cuda_stand_in/driver.rs", "libcuda.so.1"),
             ("tests/cuda_stand_in/nvrtc.rs", "libnvrtc.so"),
-            ("collective/tests/nccl_stand_in/nccl.rs", "libnccl.so.2"),
+            ("collective/comm/tests/nccl_stand_in/nccl.rs", "libnccl.so.2"),
         ] {
             build(from, &folder.join("lib").join(to));
         }

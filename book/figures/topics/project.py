@@ -4,23 +4,25 @@ from drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, Figure
 
 
 def crates():
-    figure = Figure(480, 330, "A crate, its dependencies, and the libraries that are opened at run time")
+    figure = Figure(480, 394, "A crate, its dependencies, and the libraries that are opened at run time")
     figure.box(150, 8, 180, 40, ORANGE, "your crate: course")
     figure.box(8, 96, 220, 48, BLUE, "burn-ddp", "Trainer, launch, checkpoints")
     figure.box(252, 96, 220, 48, GREEN, "mnist-ddp", "images")
-    figure.box(8, 192, 220, 48, BLUE, "burn-ddp-collective", "process groups, DDP, loaders")
+    figure.box(8, 192, 220, 48, BLUE, "burn-ddp-collective", "DDP, loaders, metrics")
+    figure.box(8, 264, 220, 48, BLUE, "burn-ddp-comm", "process groups, transports")
     figure.box(252, 192, 106, 48, BLUE, "burn-ddp-", "kernels")
     figure.box(366, 192, 106, 48, PURPLE, "burn")
     figure.arrow(210, 48, 130, 92)
     figure.arrow(270, 48, 350, 92)
     figure.arrow(330, 36, 440, 188)
     figure.arrow(118, 144, 118, 188)
+    figure.arrow(118, 240, 118, 260)
     figure.arrow(200, 144, 290, 188)
     figure.arrow(330, 144, 390, 188)
-    figure.line([(8, 262), (472, 262)], dash="6 4")
-    figure.text(8, 284, "opened at run time, if present:")
+    figure.line([(8, 326), (472, 326)], dash="6 4")
+    figure.text(8, 348, "opened at run time, if present:")
     for at, name in enumerate(["GPU driver", "CUDA toolkit", "NCCL"]):
-        figure.box(8 + at * 158, 294, 148, 30, GREY, name)
+        figure.box(8 + at * 158, 358, 148, 30, GREY, name)
     figure.save("crates.svg")
 
 

@@ -20,8 +20,7 @@
 
 use super::{device, driver_error};
 use crate::{
-    Error, Result,
-    rendezvous::host,
+    Error, Result, host,
     transport::nccl::{DeviceSite, Event, Library, Stream},
 };
 use cudarc::driver::{

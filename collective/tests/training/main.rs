@@ -1,11 +1,11 @@
 //! Data-parallel training with Burn: gradients, SyncBatchNorm, precision, and the levels of the API.
 //!
 //! One program, because each would link all of Burn.
-#![cfg(feature = "burn")]
 
-#[path = "../common/mod.rs"]
+#[path = "../../comm/tests/common/mod.rs"]
 mod common;
 mod data_parallel;
+mod features;
 mod gradients;
 mod parameters;
 mod precision;
@@ -15,3 +15,7 @@ mod strategy;
 mod sync_batch_norm;
 mod tensor;
 mod wrapper;
+
+/// Source of the NCCL stand-in.
+#[cfg(target_os = "linux")]
+const NCCL_STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/comm/tests/nccl_stand_in/nccl.rs");

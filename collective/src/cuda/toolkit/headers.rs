@@ -1,6 +1,7 @@
 //! CUDA's headers, which NVRTC needs for half precision, tensor cores and asynchronous copies.
 
-use crate::{Error, Result, python};
+use crate::{Error, Result};
+use burn_ddp_comm::python;
 use std::{
     env,
     ffi::OsString,

@@ -4,7 +4,8 @@
 //! `SONAME`, so that a library from a Python wheel that is loaded here is available to cudarc.
 
 use super::CudaVersion;
-use crate::{Error, Result, python};
+use crate::{Error, Result};
+use burn_ddp_comm::python;
 use libloading::Library;
 use std::{
     env,

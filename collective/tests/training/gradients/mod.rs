@@ -10,7 +10,7 @@ mod overlap;
 mod same_bits;
 #[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "made for the tests of NCCL itself")]
-#[path = "../../engine/nccl/site.rs"]
+#[path = "../../../comm/tests/engine/nccl/site.rs"]
 mod site;
 mod sums;
 mod uses;

@@ -1,0 +1,157 @@
+//! Options of a process group.
+
+use crate::{Error, Result, Secret, rendezvous::wait::Report, transport::Transport};
+use std::{env, path::PathBuf, sync::Arc, time::Duration};
+
+/// Environment variable with the number of seconds that `init` waits for all ranks.
+pub const RENDEZVOUS_TIMEOUT: &str = "BURN_DDP_RENDEZVOUS_TIMEOUT";
+/// Environment variable with the job's id.
+pub const JOB_ID: &str = "BURN_DDP_JOB_ID";
+
+/// Options for [`ProcessGroup::init`](crate::ProcessGroup::init).
+///
+/// Unset options come from the environment or have a default.
+///
+/// ```
+/// use burn_ddp_comm::{InitMethod, Options, ProcessGroup};
+/// let options = Options::default().rank(0).world_size(1);
+/// let group = ProcessGroup::init("tcp://127.0.0.1:29500".parse()?, options)?;
+/// assert_eq!(group.world_size(), 1);
+/// # Ok::<(), burn_ddp_comm::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) rank: Option<usize>,
+    pub(crate) world_size: Option<usize>,
+    pub(crate) timeout: Duration,
+    pub(crate) rendezvous_timeout: Duration,
+    pub(crate) transport: Transport,
+    pub(crate) secret: Option<Secret>,
+    pub(crate) flight_folder: Option<PathBuf>,
+    pub(crate) host_id: Option<String>,
+    pub(crate) group_name: Option<String>,
+    pub(crate) report: Option<Report>,
+    /// Whether `rendezvous_timeout` was set by the caller.
+    rendezvous_timeout_chosen: bool,
+}
+
+impl Default for Options {
+    /// Rank, world size and secret from the environment, time-outs of 5 minutes, [`Transport::Auto`].
+    fn default() -> Self {
+        Options {
+            rank: None,
+            world_size: None,
+            timeout: Duration::from_secs(300),
+            rendezvous_timeout: Duration::from_secs(300),
+            transport: Transport::Auto,
+            secret: None,
+            flight_folder: None,
+            host_id: None,
+            group_name: None,
+            report: None,
+            rendezvous_timeout_chosen: false,
+        }
+    }
+}
+
+impl Options {
+    /// Rank of this process, from 0. Default: the environment's `RANK`.
+    pub fn rank(mut self, rank: usize) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+
+    /// Number of processes. Default: the environment's `WORLD_SIZE`.
+    pub fn world_size(mut self, world_size: usize) -> Self {
+        self.world_size = Some(world_size);
+        self
+    }
+
+    /// Time limit of one collective. Default: 5 minutes.
+    ///
+    /// It must exceed the longest difference between ranks within one step, such as one rank writing a
+    /// checkpoint.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Time limit for `init` and `split` to wait for all ranks.
+    ///
+    /// Default: the environment's `BURN_DDP_RENDEZVOUS_TIMEOUT` in seconds, or 5 minutes.
+    pub fn rendezvous_timeout(mut self, timeout: Duration) -> Self {
+        self.rendezvous_timeout = timeout;
+        self.rendezvous_timeout_chosen = true;
+        self
+    }
+
+    /// Calls `report` for problems that do not fail a call.
+    ///
+    /// While `init` waits, it is called about every ten seconds with an [`Error::Rendezvous`], which on rank 0
+    /// names the ranks that have not joined, and on the others rank 0 while that cannot be reached. It is also
+    /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
+    pub fn on_warning(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.report = Some(Report(Arc::new(report)));
+        self
+    }
+
+    /// Id of the job, as PyTorch's `group_name`.
+    ///
+    /// Default: the environment's `BURN_DDP_JOB_ID` or `TORCHELASTIC_RUN_ID`. A process of another job that
+    /// connects to the same address is refused with an error that names both jobs.
+    pub fn group_name(mut self, name: impl Into<String>) -> Self {
+        self.group_name = Some(name.into());
+        self
+    }
+
+    /// How the ranks exchange data. Default: [`Transport::Auto`].
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// Secret that all ranks of the job share.
+    ///
+    /// Default: the environment's `BURN_DDP_SECRET`. Required if the world spans machines.
+    pub fn secret(mut self, secret: Secret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// Folder for the flight record that every rank writes when the group fails, for
+    /// [`explain`](crate::explain).
+    ///
+    /// Default: the environment's `BURN_DDP_FLIGHT_DIR`. Without either, no record is written.
+    pub fn flight_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.flight_folder = Some(folder.into());
+        self
+    }
+
+    /// Identity of this machine: ranks with equal text are on one machine.
+    ///
+    /// Default: the environment's `BURN_DDP_HOST_ID`, or an id of the running kernel and container.
+    pub fn host_id(mut self, id: impl Into<String>) -> Self {
+        self.host_id = Some(id.into());
+        self
+    }
+
+    /// Fills in unset options from the environment.
+    pub(crate) fn or_environment(mut self) -> Result<Self> {
+        let variable = |name: &str| env::var(name).ok().filter(|text| !text.is_empty());
+        self.flight_folder =
+            self.flight_folder.or_else(|| variable("BURN_DDP_FLIGHT_DIR").map(PathBuf::from));
+        self.host_id = self.host_id.or_else(|| variable("BURN_DDP_HOST_ID"));
+        self.group_name =
+            self.group_name.or_else(|| variable(JOB_ID)).or_else(|| variable("TORCHELASTIC_RUN_ID"));
+        if let Some(text) = variable(RENDEZVOUS_TIMEOUT).filter(|_| !self.rendezvous_timeout_chosen) {
+            let seconds = text.trim().parse().ok().filter(|seconds| (0.001..=1e6).contains(seconds));
+            let seconds = seconds.ok_or_else(|| {
+                Error::Invalid(format!(
+                    "environment variable {RENDEZVOUS_TIMEOUT} is {text:?}; it must be a number of seconds from 0.001 to 1e6"
+                ))
+            })?;
+            self.rendezvous_timeout = Duration::from_secs_f64(seconds);
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,159 @@
+//! Key-value stores: the job's own, files, memory, or a user's implementation.
+
+mod file;
+
+pub use file::FileStore;
+
+use super::{
+    control::{CAUSE_TIMEOUT, Control},
+    deadline, frame,
+    wait::unset,
+};
+use crate::{Error, Result};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Polling interval of a key.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Prefix of the user's keys in a group's own store.
+pub(crate) const USER_KEYS: &str = "user:";
+
+/// A key-value store that all ranks of a job can access.
+///
+/// [`ProcessGroup::init_with_store`](crate::ProcessGroup::init_with_store) exchanges rank 0's address
+/// and the job's secret through it, so that anyone who can read it can join the job. A group's own
+/// store, [`ProcessGroup::store`](crate::ProcessGroup::store), implements it as well.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// Sets `key` to `value`, replacing an earlier value.
+    ///
+    /// # Errors
+    /// If the store cannot be reached or rejects the value.
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+
+    /// The value of `key`, or `None` if it is not set. Does not wait for other ranks.
+    ///
+    /// # Errors
+    /// If the store cannot be reached, or the value cannot be trusted.
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Removes `key` if it is set.
+    ///
+    /// # Errors
+    /// If the store cannot be reached.
+    fn delete(&self, key: &str) -> Result<()>;
+
+    /// The value of `key`, waiting until it is set, at most for `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if it is not set in time; those of [`Store::try_get`].
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let begun = Instant::now();
+        loop {
+            if let Some(value) = self.try_get(key)? {
+                return Ok(value);
+            }
+            if begun.elapsed() >= timeout {
+                return Err(unset(key, begun));
+            }
+            thread::sleep(POLL.min(timeout));
+        }
+    }
+}
+
+/// Rejects values that other ranks could not read.
+fn check_size(bytes: usize, limit: usize) -> Result<()> {
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!(
+        "a store value of {bytes} bytes exceeds the limit of {limit}; send large data with a collective"
+    )))
+}
+
+/// A store in this process's memory: PyTorch's `HashStore`.
+///
+/// ```
+/// use burn_ddp_comm::{HashStore, Store};
+/// use std::time::Duration;
+/// let store = HashStore::default();
+/// store.set("epoch", b"3")?;
+/// assert_eq!(store.get("epoch", Duration::from_secs(1))?, b"3");
+/// store.delete("epoch")?;
+/// assert_eq!(store.try_get("epoch")?, None);
+/// # Ok::<(), burn_ddp_comm::Error>(())
+/// ```
+#[derive(Default)]
+pub struct HashStore(Mutex<BTreeMap<String, Vec<u8>>>);
+
+impl fmt::Debug for HashStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HashStore({} keys)", self.lock().len())
+    }
+}
+
+impl HashStore {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store for HashStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.lock().insert(key.into(), value.into());
+        Ok(())
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.lock().get(key).cloned())
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.lock().remove(key);
+        Ok(())
+    }
+}
+
+/// Most bytes of a key and its value: as JSON they must fit into a frame.
+const LIMIT: usize = frame::LIMIT / 8;
+
+/// The internal key of a user's key, which separates it from the group's own keys.
+fn user(key: &str) -> String {
+    format!("{USER_KEYS}{key}")
+}
+
+/// The job's own store, kept by rank 0's server: PyTorch's `TCPStore`.
+impl Store for Control {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        check_size(value.len(), LIMIT.saturating_sub(key.len()))?;
+        if let Some(cause) = self.cause() {
+            return Err(cause);
+        }
+        self.set(&user(key), value);
+        Ok(())
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let begun = Instant::now();
+        self.ask(&user(key), false, begun + CAUSE_TIMEOUT)?.ok_or_else(|| Error::Timeout {
+            call: format!("store key {key:?}"),
+            seconds: begun.elapsed().as_secs_f64(),
+            absent: "rank 0 does not answer (stopped or unreachable)".into(),
+        })
+    }
+
+    fn delete(&self, key: &str) -> Result<()> {
+        self.unset(&user(key));
+        Ok(())
+    }
+
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let begun = Instant::now();
+        self.ask(&user(key), true, deadline(timeout))?.flatten().ok_or_else(|| unset(key, begun))
+    }
+}

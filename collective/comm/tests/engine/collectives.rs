@@ -1,0 +1,183 @@
+//! Collectives over every transport against a serial reference, for all types, reductions and several world sizes.
+
+use crate::common::{self, Kind, options, world};
+use crate::reference::{Reference, bytes, data, serial};
+use burn_ddp_comm::{ProcessGroup, ReduceOp};
+use half::{bf16, f16};
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+
+const WORLDS: [usize; 5] = [1, 2, 3, 4, 7];
+const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+
+/// Runs every operation once with these lengths on every rank, and compares with the reference.
+fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u64) {
+    let (rank, size) = (group.rank(), group.world_size());
+    let all: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, count)).collect();
+
+    let mut buffer = all[rank].clone();
+    group.all_reduce(&mut buffer, op).unwrap();
+    // Bits, not values: all ranks must equal the serial order exactly.
+    assert_eq!(bytes(&buffer), bytes(&serial(op, &all)), "{op:?} of {count} {:?}", T::DTYPE);
+
+    let root = seed as usize % size;
+    let mut buffer = all[rank].clone();
+    group.broadcast(&mut buffer, root).unwrap();
+    assert_eq!(buffer, all[root]);
+
+    assert_eq!(group.all_gather(&all[rank]).unwrap(), all);
+
+    let mut buffer = all[rank].clone();
+    group.reduce(&mut buffer, op, root).unwrap();
+    let expected = if rank == root { serial(op, &all) } else { all[rank].clone() };
+    assert_eq!(bytes(&buffer), bytes(&expected), "reduce {op:?} of {count} {:?} to {root}", T::DTYPE);
+
+    // Equal parts need a multiple of the world size.
+    let wide: Vec<Vec<T>> = (0..size).map(|rank| data(!seed, rank, count * size)).collect();
+    let mut buffer = wide[rank].clone();
+    let part = group.reduce_scatter(&mut buffer, op).unwrap().to_vec();
+    let mine = rank * count..(rank + 1) * count;
+    assert_eq!(bytes(&part), bytes(&serial(op, &wide)[mine.clone()]), "reduce_scatter {op:?}");
+    let mut expected = wide[rank].clone();
+    expected[mine.clone()].copy_from_slice(&part);
+    assert_eq!(bytes(&buffer), bytes(&expected), "the rest of the buffer stays");
+
+    assert_eq!(group.gather(&all[rank], root).unwrap(), (rank == root).then(|| all.clone()));
+    let mut part = vec![T::zeroed(); count];
+    let source = if rank == root { &wide[root][..] } else { &[] };
+    group.scatter(source, &mut part, root).unwrap();
+    assert_eq!(part, wide[root][mine]);
+
+    // Around a ring, even ranks first, so that no two ranks wait for each other.
+    if size > 1 {
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let mut got = vec![T::zeroed(); count];
+        if rank % 2 == 0 {
+            group.send(&all[rank], next).unwrap();
+            group.recv(&mut got, previous).unwrap();
+        } else {
+            group.recv(&mut got, previous).unwrap();
+            group.send(&all[rank], next).unwrap();
+        }
+        assert_eq!(got, all[previous]);
+    }
+
+    let uneven: Vec<Vec<T>> = (0..size).map(|rank| data(seed, rank, (count * (rank + 1)) % 5000)).collect();
+    assert_eq!(group.all_gather_v(&uneven[rank]).unwrap(), uneven);
+    group.barrier().unwrap();
+}
+
+fn property<T: Reference>() {
+    // Groups over several machines use another order; they have their own test.
+    for (kind, size) in
+        [Kind::Tcp, Kind::Shm, Kind::Thread].into_iter().flat_map(|kind| WORLDS.map(|size| (kind, size)))
+    {
+        // The same cases on every rank; each case is one round of collectives in one world.
+        let length = prop_oneof![Just(0usize), Just(1), 0..40usize, 0..20_000usize, 100_000..300_000usize];
+        let case = (length, prop::sample::select(&OPS[..]), any::<u64>());
+        let mut runner = TestRunner::default();
+        let cases: Vec<_> = (0..4).map(|_| case.new_tree(&mut runner).unwrap().current()).collect();
+        world(kind, size, options(), |group| {
+            for (count, op, seed) in &cases {
+                check::<T>(&group, *op, *count, *seed);
+            }
+            for count in [0, 1] {
+                check::<T>(&group, ReduceOp::Sum, count, 1);
+            }
+        });
+    }
+}
+
+#[test]
+fn f32_matches_the_reference() {
+    property::<f32>();
+}
+#[test]
+fn f64_matches_the_reference() {
+    property::<f64>();
+}
+#[test]
+fn f16_matches_the_reference() {
+    property::<f16>();
+}
+#[test]
+fn bf16_matches_the_reference() {
+    property::<bf16>();
+}
+#[test]
+fn i32_matches_the_reference() {
+    property::<i32>();
+}
+#[test]
+fn i64_matches_the_reference() {
+    property::<i64>();
+}
+#[test]
+fn u8_matches_the_reference() {
+    property::<u8>();
+}
+
+#[test]
+fn small_calls_of_many_ranks_use_the_tree() {
+    world(Kind::Tcp, 11, options(), |group| {
+        for count in [0, 1, 1000, 20_000] {
+            for op in OPS {
+                check::<f32>(&group, op, count, 7);
+            }
+        }
+    });
+}
+
+/// Elements whose sum is 1 in rank order and 0 if ranks 0 and 1, and 2 and 3, are added first.
+const ORDERED: [f32; 4] = [1e8, 1.0, -1e8, 1.0];
+
+#[test]
+fn sums_have_the_documented_order_on_every_transport() {
+    let large = 100_000;
+    for kind in common::KINDS {
+        world(kind, 4, options(), |group| {
+            for count in [8, large] {
+                let by_machine = kind == Kind::Hierarchical && count == large;
+                let mut sum = vec![ORDERED[group.rank()]; count];
+                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                let expected = if by_machine { 0.0 } else { 1.0 };
+                assert!(sum.iter().all(|element| *element == expected), "{kind:?}, {count}: {}", sum[0]);
+                let mut sum = vec![ORDERED[group.rank()]; count];
+                let part = group.reduce_scatter(&mut sum, ReduceOp::Sum).unwrap();
+                assert!(part.iter().all(|element| *element == 1.0), "{kind:?}, {count}: {}", part[0]);
+            }
+        });
+    }
+}
+
+#[test]
+fn hierarchical_groups_reduce_within_machines_first() {
+    fn check<T: Reference + From<u8>>(group: &ProcessGroup, op: ReduceOp, count: usize) {
+        // Small integers: exact in every order and type.
+        let value = |rank: usize, i: usize| T::from(((i * 7 + rank * 3) % 5 + 1) as u8);
+        let all: Vec<Vec<T>> =
+            (0..group.world_size()).map(|rank| (0..count).map(|i| value(rank, i)).collect()).collect();
+        let mut buffer = all[group.rank()].clone();
+        group.all_reduce(&mut buffer, op).unwrap();
+        assert_eq!(buffer, serial(op, &all), "{op:?} of {count} {:?}", T::DTYPE);
+    }
+    // Two machines with two ranks, one with a single rank.
+    world(Kind::Hierarchical, 5, options(), |group| {
+        assert_eq!(group.transport(), "shm+tcp");
+        for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product] {
+            for count in [0, 1, 100, 20_000, 100_000] {
+                check::<f32>(&group, op, count);
+                check::<f64>(&group, op, count);
+                check::<f16>(&group, op, count);
+                check::<bf16>(&group, op, count);
+                check::<i32>(&group, op, count);
+                check::<i64>(&group, op, count);
+                check::<u8>(&group, op, count);
+            }
+        }
+        check::<i32>(&group, ReduceOp::Mean, 50_000);
+        // The mean is rounded once, at the end, on every path.
+        let mut means = vec![f16::from_f32(group.rank() as f32 + 0.5); 50_000];
+        group.all_reduce(&mut means, ReduceOp::Mean).unwrap();
+        assert!(means.iter().all(|mean| *mean == f16::from_f32(2.5)));
+    });
+}

@@ -1,0 +1,18 @@
+//! The transport `nccl` with a stand-in for the library, for worlds of threads and of processes.
+//!
+//! Initialisation, order of calls, results, errors, time-outs and aborts.
+
+mod blocking;
+mod failures;
+mod killed;
+mod results;
+mod site;
+mod start;
+
+use crate::common;
+use burn_ddp_comm::ProcessGroup;
+
+/// Destroys the group, which waits for its threads, so that a test can read the log.
+fn leave(group: ProcessGroup) {
+    group.destroy();
+}

@@ -1,4 +1,0 @@
-//! Fuzzes `collective::fuzz::text`.
-#![no_main]
-
-burn_ddp_collective_fuzz::target!(text);
