@@ -7,10 +7,9 @@ use crate::{
     InitMethod, Result, Secret,
     process_group::explain,
     rendezvous::{
-        config,
         diagnosis::{contradiction, timeout},
         frame::{self, FrameReader, Next},
-        secret::HANDSHAKE,
+        secret::{self, HANDSHAKE},
         wire::{Event, Place, Request},
     },
     transport::{header, tcp::connection_pool},
@@ -236,8 +235,8 @@ pub fn text(bytes: &[u8]) {
     if let Ok(method) = text.parse::<InitMethod>() {
         assert_eq!(method.to_string(), text);
     }
-    if let Some((address, secret)) = config::parse(text) {
-        assert_eq!(config::written(&address, &secret), text);
+    if let Some((address, secret)) = secret::decode_with_address(text) {
+        assert_eq!(secret::encode_with_address(&address, &secret), text);
     }
     #[cfg(target_os = "linux")]
     if let Some((path, [high, low])) = crate::transport::shm::segment::parse(text) {

@@ -1,11 +1,11 @@
 //! Joining of a job's processes: exchange of rank 0's address, then the rendezvous.
 
+use super::config::RendezvousConfig;
 use crate::{
     Error, Options, Result, Secret,
     rendezvous::{
-        RendezvousConfig, config,
         control::{Control, Joining, connect, other_job},
-        host,
+        host, secret,
         server::Server,
         store::Store,
         wait::RendezvousWait,
@@ -44,7 +44,7 @@ pub(super) fn start(
             match exchange {
                 Exchange::Store { store, key, .. } => {
                     let (address, secret) = &served.clone()?;
-                    store.set(key, config::written(&address.to_string(), secret).as_bytes())?;
+                    store.set(key, secret::encode_with_address(&address.to_string(), secret).as_bytes())?;
                 }
                 Exchange::Mpi => mpi::publish(&served, wait.left())?,
                 Exchange::Known => {}
@@ -131,7 +131,7 @@ fn connect_by_store(
     loop {
         let value = store.try_get(key)?;
         if let Some((address, secret)) =
-            value.and_then(|value| config::parse(&String::from_utf8(value).ok()?))
+            value.and_then(|value| secret::decode_with_address(&String::from_utf8(value).ok()?))
         {
             let deadline = wait.deadline.min(Instant::now() + Duration::from_secs(1));
             match connect(&address, &secret, wait, deadline) {

@@ -3,6 +3,7 @@
 use super::{
     ProcessGroup,
     address_exchange::{Exchange, start},
+    config::RendezvousConfig,
     group_state::{Family, GroupState},
     topology::Topology,
 };
@@ -10,7 +11,6 @@ use crate::{
     Error, InitMethod, Options, Result,
     communicator::Solo,
     rendezvous::{
-        RendezvousConfig,
         control::Control,
         store::{FileStore, Store},
         wait::RendezvousWait,

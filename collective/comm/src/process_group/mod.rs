@@ -3,6 +3,7 @@
 mod address_exchange;
 mod call_queue;
 mod collectives;
+mod config;
 mod device;
 mod device_order;
 pub(crate) mod explain;

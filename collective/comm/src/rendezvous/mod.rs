@@ -9,7 +9,6 @@
 
 pub mod address;
 pub mod channel;
-pub(crate) mod config;
 pub(crate) mod control;
 mod control_client;
 pub(crate) mod diagnosis;
@@ -22,10 +21,8 @@ pub(crate) mod store;
 pub(crate) mod wait;
 pub(crate) mod wire;
 
-pub(crate) use config::RendezvousConfig;
-pub use config::SECRET;
 pub use method::InitMethod;
-pub use secret::Secret;
+pub use secret::{SECRET, Secret};
 
 use crate::Error;
 use rustix::net::sockopt;

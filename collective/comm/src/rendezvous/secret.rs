@@ -24,6 +24,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Environment variable that holds the job's secret.
+pub const SECRET: &str = "BURN_DDP_SECRET";
+
 const MAGIC: &[u8; 8] = b"BURNDDP\x01";
 
 /// Time limit of the handshake.
@@ -133,6 +136,18 @@ impl Secret {
             .verify_slice(&proof)
             .map_err(|_| refused("its secret differs".into()))
     }
+}
+
+/// Formats rank 0's address and the job's secret, for the ranks that receive them through a store or MPI.
+pub(crate) fn encode_with_address(address: &str, secret: &Secret) -> String {
+    format!("{address}\n{}\n", secret.expose())
+}
+
+/// The inverse of [`encode_with_address`].
+pub(crate) fn decode_with_address(text: &str) -> Option<(String, Secret)> {
+    let (address, secret) = text.split_once('\n')?;
+    let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
+    Some((address.into(), secret))
 }
 
 fn peer(stream: &TcpStream) -> String {

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     DType, Error, Result, Secret, World,
     communicator::Call,
-    rendezvous::{address, config},
+    rendezvous::{address, secret},
     transport::method::{Deadline, Method},
 };
 use mpi::ffi;
@@ -77,7 +77,7 @@ pub(crate) fn address(timeout: Duration) -> Result<String> {
 /// If MPI fails.
 pub(crate) fn publish(word: &Result<(SocketAddr, Secret)>, timeout: Duration) -> Result<()> {
     let text = match word {
-        Ok((address, secret)) => format!("+{}", config::written(&address.to_string(), secret)),
+        Ok((address, secret)) => format!("+{}", secret::encode_with_address(&address.to_string(), secret)),
         Err(error) => format!("-{error}"),
     };
     let mut words = text.into_bytes();
@@ -96,7 +96,7 @@ pub(crate) fn look_up(timeout: Duration) -> Result<(String, Secret)> {
     if let Some(reason) = text.strip_prefix('-') {
         return Err(Error::Remote { rank: 0, reason: reason.into() });
     }
-    text.strip_prefix('+').and_then(config::parse).ok_or_else(unreadable)
+    text.strip_prefix('+').and_then(secret::decode_with_address).ok_or_else(unreadable)
 }
 
 fn text(padded: &[u8]) -> String {

@@ -1,8 +1,7 @@
 //! This rank's rank, world size, address and secret, from options and environment.
 
-use super::{InitMethod, Secret, address};
 use crate::{
-    Error, Options, Result,
+    Error, InitMethod, Options, Result, SECRET, Secret, address,
     transport::{Transport, mpi},
 };
 use std::{
@@ -12,7 +11,7 @@ use std::{
 
 /// Rank, world size, address and secret of this rank.
 #[derive(Debug)]
-pub(crate) struct RendezvousConfig {
+pub(super) struct RendezvousConfig {
     pub rank: usize,
     pub world: usize,
     /// Address of rank 0. The port is 0 if rank 0 publishes the actual one.
@@ -38,9 +37,6 @@ fn required<T>(value: Option<T>, name: &str, method: &str) -> Result<T> {
         ))
     })
 }
-
-/// Environment variable that holds the job's secret.
-pub const SECRET: &str = "BURN_DDP_SECRET";
 
 impl RendezvousConfig {
     /// Determines rank, world size, address and secret. `None` for `method` stands for a store.
@@ -158,16 +154,4 @@ impl RendezvousConfig {
             )
         })
     }
-}
-
-/// Formats the store value with rank 0's address and the job's secret.
-pub(crate) fn written(address: &str, secret: &Secret) -> String {
-    format!("{address}\n{}\n", secret.expose())
-}
-
-/// The inverse of [`written`].
-pub(crate) fn parse(text: &str) -> Option<(String, Secret)> {
-    let (address, secret) = text.split_once('\n')?;
-    let secret = Secret::new(secret.strip_suffix('\n')?).ok()?;
-    Some((address.into(), secret))
 }
