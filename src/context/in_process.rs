@@ -3,7 +3,7 @@
 use super::{Context, ContextArgs, options, plan::Role, share};
 use crate::{
     device::{DeviceArg, Gpus, faults, gpus},
-    launch::{check_limit, world::Environment},
+    launch::{Environment, check_limit},
     process::exit::is_consequence,
 };
 use anyhow::{Context as _, Error, Result};

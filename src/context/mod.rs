@@ -16,7 +16,7 @@ pub use start::{launch, launch_with};
 
 use crate::{
     device::{LocalDevice, faults, keep_memory, transport, use_small_pages},
-    launch::{WHY, cores, world::Environment},
+    launch::{Environment, WHY, cores},
     process::console::Console,
 };
 use anyhow::{Context as _, Result};
@@ -118,7 +118,7 @@ impl Context {
     pub fn devices(&self) -> Result<Vec<Device>> {
         let device = self.device();
         match &self.role.replicas {
-            Some(replicas) => replicas.devices.iter().map(|id| Ok(id.local().burn()?.autodiff())).collect(),
+            Some(replicas) => replicas.devices.iter().map(|id| Ok(id.burn()?.autodiff())).collect(),
             None => Ok(vec![device.clone()]),
         }
     }

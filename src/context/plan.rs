@@ -3,7 +3,7 @@
 use super::{args::ContextArgs, replicas::Replicas, values::ModeArg};
 use crate::{
     device::{Accelerator, DeviceArg, Gpus, LocalDevice},
-    launch::{cores, nproc::Nproc, world::Environment},
+    launch::{Environment, cores, nproc::Nproc},
 };
 use anyhow::{Error, Result, anyhow, bail};
 use serde::Serialize;
@@ -157,7 +157,8 @@ impl Role {
             bail!("--mode dp is one process, not --nproc-per-node {nproc}; use --device-ids, or --mode ddp");
         }
         let replicas = Replicas::decide(args, gpus)?;
-        let device = replicas.devices.first().map_or(LocalDevice::Cpu, |id| id.local());
+        let is_gpu = |device: &&LocalDevice| matches!(device, LocalDevice::Gpu(..));
+        let device = replicas.devices.first().filter(is_gpu).copied().unwrap_or(LocalDevice::Cpu);
         let why = format!("replicas on {replicas}");
         let environment = Environment::SOLO;
         Ok(Role { mode: Mode::Dp, environment, device, replicas: Some(replicas), why })

@@ -2,7 +2,7 @@
 
 use crate::{
     context::values::positive,
-    launch::world::Environment,
+    launch::Environment,
     process::{console::eprint_line, exit},
 };
 use anyhow::{Result, bail};

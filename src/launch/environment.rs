@@ -3,6 +3,7 @@
 use super::nproc::cores;
 use crate::process::exit::LAUNCHED;
 use collective::{SECRET, Secret};
+use serde::{Deserialize, Serialize};
 use std::process::Command;
 
 /// Environment variable with the reason for the number of ranks, which rank 0 prints.
@@ -12,7 +13,7 @@ pub const WHY: &str = "BURN_DDP_WHY";
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
 /// One start of all ranks, from this machine's view.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Number of restarts so far.
     pub restarts: usize,
@@ -21,29 +22,12 @@ pub struct Round {
     pub node: usize,
     /// Number of ranks on each machine, by node.
     pub sizes: Vec<usize>,
-    pub master_addr: String,
     pub master_port: u16,
-    /// Secret of this round. Ranks of an earlier round are refused.
-    pub secret: Secret,
     /// Id of the job, equal in all rounds and on all machines.
     pub run_id: String,
 }
 
 impl Round {
-    /// The first round of a job on this machine only.
-    pub fn alone(count: usize, master_port: u16, secret: Secret) -> Self {
-        Round {
-            restarts: 0,
-            max_restarts: 0,
-            node: 0,
-            sizes: vec![count],
-            master_addr: "127.0.0.1".into(),
-            master_port,
-            secret,
-            run_id: format!("{}-{master_port}", std::process::id()),
-        }
-    }
-
     /// Ranks on this machine.
     pub fn local_world_size(&self) -> usize {
         self.sizes.get(self.node).copied().unwrap_or(0)
@@ -60,7 +44,9 @@ impl Round {
     }
 
     /// Sets the environment of `command` for the process `local_rank` of this machine.
-    pub fn describe(&self, command: &mut Command, local_rank: usize) {
+    ///
+    /// `secret` is the job's.
+    pub fn describe(&self, command: &mut Command, local_rank: usize, master_addr: &str, secret: &Secret) {
         let rank = self.first_rank() + local_rank;
         let (local, world) = (self.local_world_size(), self.world_size());
         for (name, value) in [
@@ -82,11 +68,12 @@ impl Round {
         }
         command
             .env("ROLE_NAME", "default")
-            .env("MASTER_ADDR", &self.master_addr)
+            .env("MASTER_ADDR", master_addr)
             .env("TORCHELASTIC_RUN_ID", &self.run_id)
             // Rank 0 hosts the store itself; the launcher does not listen on MASTER_PORT.
             .env("TORCHELASTIC_USE_AGENT_STORE", "False")
-            .env(SECRET, self.secret.expose())
+            // Ranks of an earlier round are refused.
+            .env(SECRET, secret.derive(&format!("round {}", self.restarts)).expose())
             .env(LAUNCHED, "1");
         let threads = (cores() / local.max(1)).max(1).to_string();
         for name in THREADS.iter().filter(|name| std::env::var_os(name).is_none()) {
@@ -102,10 +89,10 @@ mod tests {
 
     #[test]
     fn ranks_count_over_machines_of_different_size() {
-        let mut round = Round::alone(2, 7, Secret::new("x").expect("not empty"));
-        (round.node, round.sizes, round.restarts) = (1, vec![4, 2, 1], 1);
+        let (restarts, max_restarts, node, sizes) = (1, 0, 1, vec![4, 2, 1]);
+        let round = Round { restarts, max_restarts, node, sizes, master_port: 7, run_id: "x".into() };
         let mut command = Command::new("true");
-        round.describe(&mut command, 1);
+        round.describe(&mut command, 1, "127.0.0.1", &Secret::random());
         let vars: HashMap<_, _> = command
             .get_envs()
             .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value?.to_str()?.to_owned())))

@@ -7,11 +7,16 @@
 //! run, spawn → rounds → supervisor → ranks → child    one process in its own process group
 //!                 ↓          ↓          ↓ → guard    kills the ranks if the launcher is killed
 //!               nodes ← (outcomes)      ↓ → output   prefixes and writes what the ranks print
+//!                 ↓          ↓
+//!              failure_detector                      the outcome of the round, decided in one place
 //! ```
 
 mod child;
 mod environment;
+mod environments;
+mod failure_detector;
 mod guard;
+mod job;
 mod nodes;
 pub mod nproc;
 mod once;
@@ -22,22 +27,17 @@ mod ranks;
 mod rounds;
 mod signals;
 mod supervisor;
-pub mod world;
 
 pub use environment::WHY;
+pub use environments::{Environment, Launcher};
+pub use job::{Job, Variable, run_id};
 pub use nodes::Rules;
 pub(crate) use nproc::check as check_limit;
 pub use nproc::cores;
 pub(crate) use once::claim;
 pub use output::Output;
-pub use ranks::{Job, Variable};
-pub use rounds::LaunchConfig;
 
-use crate::launch::world::Environment;
 use anyhow::{Context, Result};
-use collective::Secret;
-use environment::Round;
-use port::ReservedPort;
 use signals::Signals;
 use std::process::ExitCode;
 
@@ -48,9 +48,9 @@ use std::process::ExitCode;
 /// # Errors
 /// If there are no ranks or too many for this machine, a rank cannot be started, or the other machines do
 /// not join.
-pub fn run(job: &Job, config: &LaunchConfig) -> Result<ExitCode> {
-    check_limit(config.ranks)?;
-    rounds::run(job, config, &Signals::catch()?)
+pub fn run(job: &Job) -> Result<ExitCode> {
+    check_limit(job.ranks)?;
+    rounds::run(job, &Signals::catch()?)
 }
 
 /// Starts `count` ranks of this program with this program's arguments and waits for them.
@@ -70,19 +70,9 @@ pub(crate) fn ranks_with(count: usize, why: &str, variables: Vec<Variable>) -> R
     check_limit(count)?;
     once::refuse_in_tests(count)?;
     once::claim(false)?;
-    let job = Job {
-        program: std::env::current_exe().context("cannot find this program's own file")?.into(),
-        args: std::env::args_os().skip(1).collect(),
-        output: Output::Inherited,
-        poll: supervisor::POLL,
-        why: why.to_owned(),
-        variables,
-    };
-    let signals = Signals::catch()?;
-    let port = ReservedPort::new()?;
-    let round = Round::alone(count, port.number, Secret::random());
-    let ending = supervisor::run(&job, &round, None, &signals)?;
-    Ok(ending.report("the job was stopped"))
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let job = Job::new(program, std::env::args_os().skip(1).collect(), count);
+    run(&Job { why: why.to_owned(), variables, ..job })
 }
 
 /// Runs `f` as every rank of a world of `count` processes, as `torch.multiprocessing.spawn` does.

@@ -7,12 +7,12 @@ use std::{
     process::{ExitCode, ExitStatus},
 };
 
-/// Outcome of a round, equal on all machines.
+/// Outcome of a rank, or of a round, which is equal on all machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Every rank succeeded.
+    /// The rank, or every rank, succeeded.
     Done,
-    /// A rank failed first.
+    /// The rank failed, or was the first that failed.
     Failed(Failure),
     /// A launcher received this stop signal.
     Stopped { signal: i32 },
@@ -138,6 +138,14 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Outcome {
+        /// The failure of a rank without output.
+        pub fn failure(rank: usize, how: ExitReason) -> Outcome {
+            let (world_size, place, seconds, last_lines, log) = (4, String::new(), 1.0, Vec::new(), None);
+            Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log })
+        }
+    }
 
     fn failure(how: ExitReason, last_lines: &[&str]) -> Outcome {
         Outcome::Failed(Failure {

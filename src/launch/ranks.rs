@@ -4,16 +4,16 @@ use super::{
     child::Process,
     environment::{Round, WHY},
     guard::Guard,
-    outcome::{ExitReason, Failure},
+    job::Job,
+    outcome::{ExitReason, Failure, Outcome},
     output::{Listener, Output},
     signals::Signals,
 };
 use crate::process::console::eprint_line;
 use anyhow::{Context, Result};
 use std::{
-    ffi::OsString,
     io::{IsTerminal, stdin},
-    process::{Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -21,23 +21,6 @@ use std::{
 /// Time limit for the last output of a rank to arrive.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// Name and value of an environment variable.
-pub type Variable = (&'static str, OsString);
-
-/// The program to start as every rank.
-#[derive(Clone, Debug)]
-pub struct Job {
-    pub program: OsString,
-    pub args: Vec<OsString>,
-    pub output: Output,
-    /// Polling interval.
-    pub poll: Duration,
-    /// Reason for the number of ranks, printed by rank 0.
-    pub why: String,
-    /// Environment variables of the ranks, besides the launcher's.
-    pub variables: Vec<Variable>,
-}
 
 #[derive(Debug)]
 struct Rank {
@@ -91,7 +74,7 @@ impl Ranks {
             let rank = round.first_rank() + local_rank;
             let mut command = Command::new(&job.program);
             command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().cloned());
-            round.describe(&mut command, local_rank);
+            round.describe(&mut command, local_rank, &job.master_addr, &job.secret);
             command.stdout(job.output.stdio()).stderr(job.output.stdio());
             if rank != 0 || (terminal && !foreground) {
                 command.stdin(Stdio::null());
@@ -105,16 +88,19 @@ impl Ranks {
         Ok(ranks)
     }
 
-    /// The ranks that have ended since the last call, with their exit status.
-    pub fn ended(&mut self) -> Vec<(usize, ExitStatus)> {
+    /// Outcomes of the ranks that have ended since the last call.
+    pub fn ended(&mut self) -> Vec<Outcome> {
         let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.reported) {
             if let Some(status) = rank.process.poll() {
                 rank.reported = true;
-                ended.push((rank.rank, status));
+                ended.push((rank.rank, ExitReason::from_status(status)));
             }
         }
-        ended
+        let outcome = |(rank, how): (usize, Option<ExitReason>)| {
+            how.map_or(Outcome::Done, |how| self.failure(rank, how))
+        };
+        ended.into_iter().map(outcome).collect()
     }
 
     /// The ranks that are stopped, with the signal.
@@ -134,12 +120,12 @@ impl Ranks {
     }
 
     /// Whether all ranks of this machine have ended.
-    pub fn all_ended(&mut self) -> bool {
+    fn all_ended(&mut self) -> bool {
         self.ranks.iter_mut().all(|rank| rank.process.poll().is_some())
     }
 
     /// Describes the failure of a rank.
-    pub fn failure(&mut self, rank: usize, how: ExitReason) -> Failure {
+    pub fn failure(&mut self, rank: usize, how: ExitReason) -> Outcome {
         let seconds = self.began.elapsed().as_secs_f64();
         let listener = self.ranks.iter_mut().find(|one| one.rank == rank).map(|one| &mut one.listener);
         let (last_lines, log) = listener.map_or((Vec::new(), None), |listener| {
@@ -147,7 +133,7 @@ impl Ranks {
             (listener.last_lines(), listener.log.clone())
         });
         let (world_size, place) = (self.world_size, self.place.clone());
-        Failure { rank, world_size, place, how, seconds, last_lines, log }
+        Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log })
     }
 
     /// Sends `signal` to the remaining ranks and kills them after `grace`, or at a second stop signal.

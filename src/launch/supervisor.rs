@@ -2,24 +2,18 @@
 
 use super::{
     environment::Round,
+    failure_detector::{AFTER_FAILURE, AFTER_SIGNAL, FailureDetector},
+    job::Job,
     nodes::Agent,
     outcome::{ExitReason, Outcome},
-    ranks::{Job, Ranks},
+    ranks::Ranks,
     signals::Signals,
 };
-use crate::process::exit::OTHER_RANK_FAILED;
 use anyhow::Result;
 use std::{
     thread,
     time::{Duration, Instant},
 };
-
-/// Default polling interval.
-pub const POLL: Duration = Duration::from_millis(10);
-/// Time that the other ranks have to exit after one has failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Time that all ranks have to finish their step and write a checkpoint after a stop signal.
-const AFTER_SIGNAL: Duration = Duration::from_secs(30);
 
 /// How long a rank may stay stopped (SIGSTOP) while others need it.
 const STOPPED: Duration = Duration::from_secs(75);
@@ -28,12 +22,24 @@ const STOPPED: Duration = Duration::from_secs(75);
 ///
 /// # Errors
 /// If a rank cannot be started.
-pub fn run(job: &Job, round: &Round, agent: Option<&mut Agent>, signals: &Signals) -> Result<Outcome> {
+pub fn run(job: &Job, round: &Round, mut agent: Option<&mut Agent>, signals: &Signals) -> Result<Outcome> {
     let mut ranks = Ranks::start(job, round, signals)?;
-    let (mut monitor, mut agent) = (RankMonitor::default(), agent);
+    let mut monitor = RankMonitor::default();
+    let mut detector = FailureDetector::new(round.world_size());
     let ending = loop {
-        let ending = monitor.check(&mut ranks, signals, job.poll);
-        if let Some(ending) = monitor.decide(ending, agent.as_deref_mut()) {
+        let news = monitor.news(&mut ranks, signals, job.poll);
+        let ending = match &mut agent {
+            Some(agent) => {
+                news.into_iter().for_each(|outcome| agent.tell(outcome));
+                agent.outcome()
+            }
+            None => {
+                let now = Instant::now();
+                news.into_iter().for_each(|outcome| detector.observe(outcome, now));
+                detector.outcome(now)
+            }
+        };
+        if let Some(ending) = ending {
             break ending;
         }
         thread::sleep(job.poll);
@@ -49,13 +55,8 @@ pub fn run(job: &Job, round: &Round, agent: Option<&mut Agent>, signals: &Signal
 /// Observations of this machine's ranks.
 #[derive(Default)]
 struct RankMonitor {
-    /// The outcome on this machine that the coordinator was told.
-    told: Option<Outcome>,
-    /// A rank that failed because of another rank, and how long to wait for that other rank's failure.
-    consequence: Option<(usize, ExitReason, Instant)>,
-    /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
-    /// step.
-    stopped: Option<(usize, ExitReason, i32, Instant)>,
+    /// Whether a stop signal was reported.
+    signalled: bool,
     /// A rank that is stopped, by which signal, and for how long it was observed so.
     ///
     /// Observed time, and not elapsed time: a scheduler that suspends the job stops the launcher, too.
@@ -63,54 +64,16 @@ struct RankMonitor {
 }
 
 impl RankMonitor {
-    /// The outcome of the round. With an `agent`, the coordinator decides it for all machines.
-    fn decide(&mut self, here: Option<Outcome>, agent: Option<&mut Agent>) -> Option<Outcome> {
-        let Some(agent) = agent else { return here };
-        // A signal counts also after this machine's ranks have ended, while others run.
-        let stopped = |outcome: &Outcome| matches!(outcome, Outcome::Stopped { .. });
-        let news = |here: &Outcome| self.told.as_ref().is_none_or(|told| stopped(here) && !stopped(told));
-        if let Some(here) = here.filter(news) {
-            agent.tell(here.clone());
-            self.told = Some(here);
+    /// Outcomes since the last call: a stop signal, then the ranks that have ended or stay stopped.
+    fn news(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Vec<Outcome> {
+        let signal = signals.first().filter(|_| !self.signalled);
+        self.signalled |= signal.is_some();
+        let mut news: Vec<Outcome> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();
+        news.extend(ranks.ended());
+        if news.is_empty() {
+            news.extend(self.halted(ranks, poll));
         }
-        agent.outcome()
-    }
-
-    /// How the round has ended on this machine, if it has.
-    fn check(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Option<Outcome> {
-        if let Some(signal) = signals.first() {
-            return Some(Outcome::Stopped { signal });
-        }
-        if self.told.is_some() {
-            return None;
-        }
-        let now = Instant::now();
-        for (rank, status) in ranks.ended() {
-            match ExitReason::from_status(status) {
-                None => {}
-                Some(how @ ExitReason::Exited(code)) if code == i32::from(OTHER_RANK_FAILED) => {
-                    self.consequence.get_or_insert((rank, how, now + AFTER_FAILURE));
-                }
-                Some(how) => match how.stop_signal() {
-                    Some(signal) => {
-                        self.stopped.get_or_insert((rank, how, signal, now + AFTER_SIGNAL));
-                    }
-                    None => return Some(Outcome::Failed(ranks.failure(rank, how))),
-                },
-            }
-        }
-        let all = ranks.all_ended();
-        if let Some((rank, how, until)) = self.consequence {
-            return (all || now > until).then(|| Outcome::Failed(ranks.failure(rank, how)));
-        }
-        match self.stopped {
-            Some((_, _, signal, _)) if all => Some(Outcome::Stopped { signal }),
-            // The others were not asked to stop: this rank did not exit together with them.
-            Some((rank, how, _, until)) if now > until => Some(Outcome::Failed(ranks.failure(rank, how))),
-            Some(_) => None,
-            None if all => Some(Outcome::Done),
-            None => self.halted(ranks, poll),
-        }
+        news
     }
 
     /// The failure of a rank that has been stopped for too long.
@@ -124,7 +87,7 @@ impl RankMonitor {
             Some(_) | None => (rank, signal, Duration::ZERO),
         });
         let (rank, signal, _) = self.halted.filter(|(_, _, seen)| *seen > STOPPED)?;
-        Some(Outcome::Failed(ranks.failure(rank, ExitReason::Stopped(signal))))
+        Some(ranks.failure(rank, ExitReason::Stopped(signal)))
     }
 }
 
@@ -132,18 +95,12 @@ impl RankMonitor {
 mod tests {
     use super::*;
     use crate::launch::output::Output;
-    use collective::Secret;
 
     fn sleepers(count: usize) -> Result<Ranks> {
-        let job = Job {
-            program: "sleep".into(),
-            args: vec!["60".into()],
-            output: Output::Prefixed,
-            poll: POLL,
-            why: String::new(),
-            variables: Vec::new(),
-        };
-        let round = Round::alone(count, 29500, Secret::random());
+        let mut job = Job::new("sleep", vec!["60".into()], count);
+        job.output = Output::Prefixed;
+        let (sizes, run_id) = (vec![count], job.run_id.clone());
+        let round = Round { restarts: 0, max_restarts: 0, node: 0, sizes, master_port: 29500, run_id };
         Ranks::start(&job, &round, &Signals::default())
     }
 
@@ -151,11 +108,11 @@ mod tests {
     fn watched(count: usize) -> Result<Option<Outcome>> {
         let (mut ranks, signals, mut monitor) =
             (sleepers(count)?, Signals::default(), RankMonitor::default());
-        let mut look = |ranks: &mut Ranks| monitor.check(ranks, &signals, Duration::from_secs(30));
+        let mut look = |ranks: &mut Ranks| monitor.news(ranks, &signals, Duration::from_secs(30)).pop();
         assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
         ranks.signal_first(libc::SIGSTOP);
         while ranks.stopped().next().is_none() {
-            thread::sleep(POLL);
+            thread::sleep(Duration::from_millis(10));
         }
         assert_eq!((look(&mut ranks), look(&mut ranks), look(&mut ranks)), (None, None, None));
         Ok(look(&mut ranks))

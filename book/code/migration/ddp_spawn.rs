@@ -7,7 +7,7 @@ use burn_ddp::collective::{
     DistributedDataParallel, InitMethod, Options, ProcessGroup,
 };
 use burn_ddp::device::{DeviceArg, LocalDevice, gpus};
-use burn_ddp::launch::{spawn, world::Environment};
+use burn_ddp::launch::{Environment, spawn};
 use clap::Parser;
 use shared::{Net, Stack, digits, sgd};
 use std::process::ExitCode;

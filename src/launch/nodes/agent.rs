@@ -2,7 +2,7 @@
 //! decision.
 
 use super::{
-    super::{outcome::Outcome, signals::Signals},
+    super::{environment::Round, outcome::Outcome, signals::Signals},
     FromCoordinator, Join, ToCoordinator,
 };
 use crate::process::console::eprint_line;
@@ -11,7 +11,6 @@ use collective::{
     Error, Secret,
     channel::{Channel, Received},
 };
-use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Time after which a message names what the launcher waits for.
@@ -20,19 +19,6 @@ const QUIET: Duration = Duration::from_secs(5);
 const TRY: Duration = Duration::from_secs(2);
 /// With less time left than this, no further attempt is made.
 const SOON: Duration = Duration::from_millis(100);
-
-/// A round as the coordinator starts it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begin {
-    pub restarts: usize,
-    pub max_restarts: usize,
-    /// Index of this machine in the round.
-    pub node: usize,
-    /// Number of ranks on each machine.
-    pub sizes: Vec<usize>,
-    pub master_port: u16,
-    pub run_id: String,
-}
 
 /// A launcher's connection to the coordinator.
 #[derive(Debug)]
@@ -80,14 +66,14 @@ impl Agent {
     ///
     /// # Errors
     /// If the coordinator refuses this machine or closes the connection.
-    pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Begin>> {
+    pub fn join(&mut self, node: usize, ranks: usize, signals: &Signals) -> Result<Option<Round>> {
         self.channel.send(&ToCoordinator::Join(Join { node, ranks, host: collective::host() }))?;
         let (begun, mut told) = (Instant::now(), false);
         loop {
             match self.channel.receive(Duration::from_millis(100))? {
-                Received::Message(FromCoordinator::Begin(begin)) => {
-                    self.restarts = begin.restarts;
-                    return Ok(Some(begin));
+                Received::Message(FromCoordinator::Begin(round)) => {
+                    self.restarts = round.restarts;
+                    return Ok(Some(round));
                 }
                 Received::Message(FromCoordinator::Refused(why)) => bail!("{why}"),
                 // The end of a round that this machine has left already.
@@ -104,10 +90,10 @@ impl Agent {
         }
     }
 
-    /// Reports the outcome of the round on this machine.
-    pub fn tell(&self, ending: Outcome) {
+    /// Reports the outcome of a rank, or of this machine.
+    pub fn tell(&self, outcome: Outcome) {
         // A lost connection is reported by `outcome`.
-        let _ = self.channel.send(&ToCoordinator::Ended { restarts: self.restarts, ending });
+        let _ = self.channel.send(&ToCoordinator::Ended { restarts: self.restarts, outcome });
     }
 
     /// The outcome of the round on all machines, if it is decided. Waits at most a millisecond.

@@ -2,8 +2,8 @@
 //! and end.
 
 use super::{
-    super::{outcome::Outcome, port::ReservedPort},
-    Begin, FromCoordinator, Rules, ToCoordinator,
+    super::{environment::Round, port::ReservedPort},
+    FromCoordinator, Rules, ToCoordinator,
     table::{Id, Table},
 };
 use anyhow::{Context, Result};
@@ -136,41 +136,37 @@ struct Coordinator {
 impl Coordinator {
     fn hear(&mut self, id: Id, news: News) {
         let now = Instant::now();
-        let outcome = match news {
+        match news {
             News::Came(sender) => {
                 self.senders.insert(id, sender);
-                None
             }
             News::Said(ToCoordinator::Join(join)) => {
                 if let Err(why) = self.table.join(id, &join) {
                     self.tell(id, &FromCoordinator::Refused(why));
                 }
-                None
             }
-            News::Said(ToCoordinator::Ended { restarts, .. }) if restarts != self.restarts => None,
-            News::Said(ToCoordinator::Ended { ending, .. }) => self.table.ended(id, ending, now),
+            News::Said(ToCoordinator::Ended { restarts, outcome }) => {
+                if restarts == self.restarts {
+                    self.table.observe(id, outcome, now);
+                }
+            }
             News::Gone => {
                 self.senders.remove(&id);
-                self.table.gone(id, now)
+                self.table.gone(id, now);
             }
-        };
-        if let Some((members, ending)) = outcome {
-            self.end(&members, ending);
         }
     }
 
-    fn end(&mut self, members: &[Id], ending: Outcome) {
-        let restarts = self.restarts;
-        for id in members {
-            self.tell(*id, &FromCoordinator::End { restarts, ending: ending.clone() });
-        }
-        self.restarts += 1;
-        self.port = None;
-    }
-
-    /// Begins a round if enough machines have joined, or refuses all if the time-out has expired.
+    /// Ends the round if its outcome is decided, begins one if enough machines have joined, or refuses all if the
+    /// time-out has expired.
     fn decide(&mut self) {
         let now = Instant::now();
+        if let Some((members, ending)) = self.table.end(now) {
+            let end = FromCoordinator::End { restarts: self.restarts, ending };
+            members.into_iter().for_each(|id| self.tell(id, &end));
+            self.restarts += 1;
+            self.port = None;
+        }
         if let Some(members) = self.table.begin(now) {
             let port = match ReservedPort::new() {
                 Ok(port) => port,
@@ -178,7 +174,7 @@ impl Coordinator {
             };
             let sizes: Vec<usize> = members.iter().map(|(_, ranks)| *ranks).collect();
             for (node, (id, _)) in members.iter().enumerate() {
-                let begin = Begin {
+                let round = Round {
                     restarts: self.restarts,
                     max_restarts: self.max_restarts,
                     node,
@@ -186,7 +182,7 @@ impl Coordinator {
                     master_port: port.number,
                     run_id: self.run_id.clone(),
                 };
-                self.tell(*id, &FromCoordinator::Begin(begin));
+                self.tell(*id, &FromCoordinator::Begin(round));
             }
             self.port = Some(port);
         } else if let Some(why) = self.table.too_late(now) {

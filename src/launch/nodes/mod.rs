@@ -1,17 +1,17 @@
 //! Coordination of the launchers of several machines.
 //!
-//! They connect to node 0's launcher, begin each round together and end it with one outcome. A launcher talks
-//! to the [`CoordinatorServer`] through its [`Agent`].
+//! They connect to node 0's launcher, begin each round together and end it with one outcome. A launcher sends the
+//! outcomes of its ranks to the [`CoordinatorServer`] through its [`Agent`].
 
 mod agent;
 mod coordinator;
 mod table;
 
-pub use agent::{Agent, Begin};
+pub use agent::Agent;
 pub use coordinator::CoordinatorServer;
 pub use table::Rules;
 
-use super::outcome::Outcome;
+use super::{environment::Round, outcome::Outcome};
 use serde::{Deserialize, Serialize};
 
 /// Message from a launcher to the coordinator.
@@ -19,8 +19,8 @@ use serde::{Deserialize, Serialize};
 enum ToCoordinator {
     /// The machine is ready for the next round.
     Join(Join),
-    /// Outcome of a round on the machine. That of an earlier round is ignored.
-    Ended { restarts: usize, ending: Outcome },
+    /// Outcome of a rank of the machine, or of the machine. That of an earlier round is ignored.
+    Ended { restarts: usize, outcome: Outcome },
 }
 
 /// A machine that joins a round.
@@ -37,7 +37,7 @@ struct Join {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum FromCoordinator {
     /// A round begins.
-    Begin(Begin),
+    Begin(Round),
     /// A round has ended.
     End { restarts: usize, ending: Outcome },
     /// The launcher is refused, or no round will begin.

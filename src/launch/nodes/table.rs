@@ -2,9 +2,12 @@
 //!
 //! Pure state, without sockets or a clock.
 
-use super::{super::outcome::Outcome, Join};
+use super::{
+    super::{failure_detector::FailureDetector, outcome::Outcome},
+    Join,
+};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -35,8 +38,8 @@ struct Node {
 pub struct Table {
     rules: Rules,
     nodes: BTreeMap<Id, Node>,
-    /// Members of the current round by node, and those that have finished.
-    round: Option<(Vec<Id>, BTreeSet<Id>)>,
+    /// Members of the current round by node.
+    round: Option<(Vec<Id>, FailureDetector)>,
     /// Time since which no round has run, and since which there have been enough machines for the next.
     since: Instant,
     enough: Option<Instant>,
@@ -89,7 +92,8 @@ impl Table {
         for node in self.nodes.values_mut() {
             node.waiting = None;
         }
-        self.round = Some((ready.iter().map(|(_, id, _)| *id).collect(), BTreeSet::new()));
+        let ranks = ready.iter().map(|(.., ranks)| ranks).sum();
+        self.round = Some((ready.iter().map(|(_, id, _)| *id).collect(), FailureDetector::new(ranks)));
         Some(ready.into_iter().map(|(_, id, ranks)| (id, ranks)).collect())
     }
 
@@ -108,26 +112,26 @@ impl Table {
         ))
     }
 
-    /// Records the end of the round on one machine. Returns the outcome for all, if this decides it.
-    pub fn ended(&mut self, id: Id, ending: Outcome, now: Instant) -> Option<(Vec<Id>, Outcome)> {
-        let (members, done) = self.round.as_mut().filter(|(members, _)| members.contains(&id))?;
-        if ending == Outcome::Done {
-            done.insert(id);
-            if done.len() < members.len() {
-                return None;
-            }
+    /// Records the outcome of a rank of a machine, or of the machine.
+    pub fn observe(&mut self, id: Id, outcome: Outcome, now: Instant) {
+        if let Some((_, detector)) = self.round.as_mut().filter(|(members, _)| members.contains(&id)) {
+            detector.observe(outcome, now);
         }
-        let members = std::mem::take(members);
-        (self.round, self.since) = (None, now);
-        Some((members, ending))
     }
 
-    /// Removes a machine whose launcher is gone. Returns the outcome of the round, if it was part of it.
-    pub fn gone(&mut self, id: Id, now: Instant) -> Option<(Vec<Id>, Outcome)> {
-        let node = self.nodes.remove(&id)?;
+    /// Removes a machine whose launcher is gone, which ends a round that it is part of.
+    pub fn gone(&mut self, id: Id, now: Instant) {
+        let Some(node) = self.nodes.remove(&id) else { return };
         let number = self.round.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
         let reason = format!("({}) is lost: its launcher ended, or cannot be reached", node.host);
-        self.ended(id, Outcome::Lost { node: number.unwrap_or(node.number), reason }, now)
+        self.observe(id, Outcome::Lost { node: number.unwrap_or(node.number), reason }, now);
+    }
+
+    /// Ends the round if its outcome is decided. Returns its members and the outcome.
+    pub fn end(&mut self, now: Instant) -> Option<(Vec<Id>, Outcome)> {
+        let ending = self.round.as_ref()?.1.outcome(now)?;
+        self.since = now;
+        self.round.take().map(|(members, _)| (members, ending))
     }
 
     /// Whether no machine is connected.
@@ -175,8 +179,10 @@ mod tests {
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
         table.begin(now).expect("a round");
         let lost = Outcome::Lost { node: 1, reason: "x".into() };
-        assert_eq!(table.ended(1, lost.clone(), now), Some((vec![0, 1], lost.clone())));
-        assert_eq!(table.ended(0, lost, now), None, "late");
+        table.observe(1, lost.clone(), now);
+        assert_eq!(table.end(now), Some((vec![0, 1], lost.clone())));
+        table.observe(0, lost, now);
+        assert_eq!(table.end(now), None, "late");
         join(&mut table, 0, 0, 1).expect("again");
         assert_eq!(table.begin(now), None, "node 1 has not left the old round");
         join(&mut table, 1, 1, 1).expect("again");
@@ -188,9 +194,11 @@ mod tests {
         let (mut table, now) = table(2, 2);
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
         table.begin(now).expect("a round");
-        assert_eq!(table.ended(0, Outcome::Done, now), None);
-        assert_eq!(table.ended(0, Outcome::Done, now), None, "said twice");
-        assert_eq!(table.ended(1, Outcome::Done, now), Some((vec![0, 1], Outcome::Done)));
+        table.observe(0, Outcome::Done, now);
+        table.observe(2, Outcome::Done, now);
+        assert_eq!(table.end(now), None, "2 is not a member");
+        table.observe(1, Outcome::Done, now);
+        assert_eq!(table.end(now), Some((vec![0, 1], Outcome::Done)));
     }
 
     #[test]
@@ -198,7 +206,8 @@ mod tests {
         let (mut table, now) = table(1, 3);
         (0..3).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
         assert_eq!(table.begin(now).map(|members| members.len()), Some(3), "at most: no call");
-        let (_, ending) = table.gone(1, now).expect("decides");
+        table.gone(1, now);
+        let (_, ending) = table.end(now).expect("decides");
         assert!(matches!(ending, Outcome::Lost { node: 1, .. }), "{ending:?}");
         join(&mut table, 0, 0, 1).expect("again");
         join(&mut table, 2, 2, 1).expect("again");

@@ -1,7 +1,5 @@
 //! SLURM's host lists and task counts, and detection of srun's tasks.
 
-use std::hash::Hasher;
-
 /// The first host of a node list: `node03` for `node[03-05,9],other`.
 ///
 /// The format is that of slurm's hostlist: prefixes with bracketed lists of numbers and ranges,
@@ -72,23 +70,10 @@ pub fn binds_one_gpu(lookup: &impl Fn(&str) -> Option<String>, local_rank: usize
 /// The range is below the ports that Linux assigns to outgoing connections.
 pub fn port_of(job: &str) -> u16 {
     // FNV-1a is equal in every build; the standard library's hasher is not guaranteed to be.
-    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
-    hash.write(job.as_bytes());
-    20_000 + (hash.finish() % 12_768) as u16
-}
-
-struct Fnv(u64);
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    20_000 + (hash % 12_768) as u16
 }
 
 #[cfg(test)]

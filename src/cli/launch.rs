@@ -3,12 +3,11 @@
 use crate::{
     context::values::{positive, seconds},
     device::{DeviceArg, gpus},
-    launch::{self, Job, LaunchConfig, Output, Rules, cores, nproc::Nproc},
+    launch::{self, Job, Output, Rules, cores, nproc::Nproc},
     run::timestamp,
 };
 use anyhow::{Result, bail};
 use clap::Parser;
-use collective::Secret;
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
 /// Start a program once per rank and stop or restart all ranks together.
@@ -89,22 +88,8 @@ impl FromStr for Nnodes {
 /// # Errors
 /// If flags contradict each other, the program cannot be started, or other machines do not join.
 pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
-    let config =
-        config(args, |name| std::env::var(name).ok(), || gpus(DeviceArg::Auto).map(|gpus| gpus.count))?;
-    let Some((program, rest)) = args.command.split_first() else { bail!("there is no program to start") };
-    let output = match &args.log_dir {
-        Some(dir) => Output::Filed { dir: dir.clone(), tee: args.tee },
-        None => Output::Prefixed,
-    };
-    let job = Job {
-        program: program.clone(),
-        args: rest.to_vec(),
-        output,
-        poll: Duration::from_secs_f64(args.monitor_interval),
-        why: format!("started by burn-ddp launch, {} rank(s) on this machine", config.ranks),
-        variables: Vec::new(),
-    };
-    launch::run(&job, &config)
+    let job = job(args, |name| std::env::var(name).ok(), || gpus(DeviceArg::Auto).map(|gpus| gpus.count))?;
+    launch::run(&job.with_shared_secret()?)
 }
 
 /// The value of a flag, or of the environment variable that training operators set in its place.
@@ -123,11 +108,11 @@ fn or_pet<T: FromStr<Err: std::fmt::Display>>(
     }
 }
 
-fn config(
+fn job(
     args: &LaunchArgs,
     lookup: impl Fn(&str) -> Option<String>,
     gpus: impl FnOnce() -> Result<usize, String>,
-) -> Result<LaunchConfig> {
+) -> Result<Job> {
     let nproc = or_pet(args.nproc_per_node, "PET_NPROC_PER_NODE", &lookup)?.unwrap_or(Nproc::Count(1));
     let nnodes = or_pet(args.nnodes, "PET_NNODES", &lookup)?.unwrap_or(Nnodes { min: 1, max: 1 });
     let node = or_pet(args.node_rank, "PET_NODE_RANK", &lookup)?;
@@ -144,8 +129,14 @@ fn config(
         (_, Some(node), Some(address)) => (node, address),
     };
     let ranks = nproc.count(gpus(), cores())?;
-    Ok(LaunchConfig {
-        ranks,
+    let Some((program, rest)) = args.command.split_first() else { bail!("there is no program to start") };
+    Ok(Job {
+        output: match &args.log_dir {
+            Some(dir) => Output::Filed { dir: dir.clone(), tee: args.tee },
+            None => Output::Prefixed,
+        },
+        poll: Duration::from_secs_f64(args.monitor_interval),
+        why: format!("started by burn-ddp launch, {ranks} rank(s) on this machine"),
         rules: Rules {
             min: nnodes.min,
             max: nnodes.max,
@@ -156,25 +147,20 @@ fn config(
         master_addr,
         master_port,
         max_restarts: or_pet(args.max_restarts, "PET_MAX_RESTARTS", &lookup)?.unwrap_or(0),
-        run_id: run_id()?,
+        run_id: launch::run_id(timestamp()?),
+        ..Job::new(program, rest.to_vec(), ranks)
     })
-}
-
-/// Id of a new job: its start time and a random suffix.
-fn run_id() -> Result<String> {
-    let random: String = Secret::random().expose().chars().take(6).collect();
-    Ok(format!("{}-{random}", timestamp()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(flags: &str, vars: &[(&str, &str)]) -> Result<LaunchConfig> {
+    fn parsed(flags: &str, vars: &[(&str, &str)]) -> Result<Job> {
         let flags = ["launch"].into_iter().chain(flags.split_whitespace()).chain(["--", "true"]);
         let args = LaunchArgs::try_parse_from(flags)?;
         let lookup = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
-        config(&args, lookup, || Err("no driver".into()))
+        job(&args, lookup, || Err("no driver".into()))
     }
 
     #[test]
