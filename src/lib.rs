@@ -80,17 +80,12 @@
 //! `cargo run -- --epochs 3` then trains on every GPU of the machine, or in two processes on its CPU, and
 //! `cargo run -- --help` lists the flags, the program's own first.
 
-pub mod bench;
-pub mod check;
+pub mod cli;
 pub mod config;
 pub mod context;
 pub mod data;
 pub mod device;
-pub mod doctor;
-#[cfg(feature = "cuda")]
-pub mod kernels_command;
 pub mod launch;
-pub mod launch_command;
 pub mod process;
 pub mod run;
 pub mod trainer;

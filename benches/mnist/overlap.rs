@@ -1,10 +1,10 @@
 //! `mnist_bench overlap`: the training step over an artificially slow link, with and without overlap.
 
+use crate::timing::{median, timed};
 use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use burn_ddp::{
-    bench::{median, timed},
     context::{use_threads, world_args::WorldArgs},
     launch,
     process::console::print_line,

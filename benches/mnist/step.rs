@@ -1,12 +1,12 @@
 //! `mnist_bench step`: time of a training step by stage, on one or more ranks.
 
+use crate::timing::{median, processor_seconds, timed};
 use crate::{Repeated, operations};
 use anyhow::{Context, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use burn::train::TrainOutput;
 use burn_ddp::{
-    bench::{median, processor_seconds, timed},
     context::{use_threads, world_args::WorldArgs},
     launch,
     process::console::print_line,

@@ -1,24 +1,18 @@
 //! `mnist_bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
 
 use crate::Repeated;
-use anyhow::{Result, bail};
+use crate::timing::{median, processor_seconds};
+use anyhow::Result;
 use burn::tensor::Device;
-use burn::train::{
-    Learner, SupervisedTraining, TrainStep, TrainingStrategy, logger::InMemoryMetricLogger,
-    metric::LossMetric,
-};
-use burn_ddp::{
-    bench::{median, processor_seconds},
-    context::use_threads,
-    process::console::print_line,
-};
+use burn::train::{Learner, SupervisedTraining, TrainStep, logger::InMemoryMetricLogger, metric::LossMetric};
+use burn_ddp::{context::use_threads, process::console::print_line};
 use clap::Args;
 use collective::{
     ProcessGroup, World,
     loader::{DistributedLoader, ShardedLoader},
     lr::WarmupLr,
     metric::GlobalAccuracy,
-    strategy::{DdpStrategy, NoopRenderer, Observer, StepReport, collective_error},
+    strategy::{DdpStrategy, NoopRenderer, Observer, StepReport},
 };
 use mnist::{
     batch::{MnistBatch, Normaliser, Sample},
@@ -148,14 +142,7 @@ fn through_ddp(net: Net, loader: Arc<Loader>, steps: usize, device: &Device) -> 
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(1)
-        .renderer(Box::new(NoopRenderer))
-        .with_training_strategy(TrainingStrategy::Custom(Arc::new(ddp)));
-    let result = training.launch(Learner::new(net, sgd(0.9, false, 0.0), WarmupLr::new(RATE, RATE, 0)));
-    if let Some(failure) = collective_error(&result) {
-        return Err(failure.clone().into());
-    }
-    if let Some(error) = result.error {
-        bail!("training stopped: {error}");
-    }
+        .renderer(Box::new(NoopRenderer));
+    ddp.launch(training, Learner::new(net, sgd(0.9, false, 0.0), WarmupLr::new(RATE, RATE, 0)))?;
     Ok(clock.medians())
 }

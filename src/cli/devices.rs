@@ -1,8 +1,10 @@
 //! `burn-ddp devices`: lists available devices and backends.
 
-use super::{Accelerator, gigabytes, host_memory};
-use crate::launch::cores;
-use crate::process::console::print_line;
+use crate::{
+    device::{Accelerator, gigabytes, host_memory},
+    launch::cores,
+    process::console::print_line,
+};
 
 /// Prints the list.
 pub fn list() {

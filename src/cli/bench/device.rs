@@ -1,6 +1,5 @@
 //! `burn-ddp bench device`: an all-reduce of a tensor in a GPU's memory against NCCL alone.
 
-use super::median;
 use crate::device::DeviceArg;
 #[cfg(feature = "cuda")]
 use crate::process::console::print_line;
@@ -76,6 +75,17 @@ pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
 /// Always.
 #[cfg(not(feature = "cuda"))]
 pub fn run(_: &DeviceBench) -> Result<ExitCode> {
-    let _ = median;
     bail!("this program was built without CUDA; build it with the default features")
+}
+
+/// Median of durations.
+#[cfg(feature = "cuda")]
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let middle = times.len() / 2;
+    match times.len() % 2 {
+        _ if times.is_empty() => f64::NAN,
+        1 => times[middle],
+        _ => (times[middle - 1] + times[middle]) / 2.0,
+    }
 }

@@ -231,7 +231,7 @@ fn drain(mut stream: &TcpStream, bytes: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::cli::doctor::Verdict;
 
     #[test]
     fn loopback_is_measured() {

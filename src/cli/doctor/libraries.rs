@@ -135,7 +135,7 @@ pub(super) fn clear_kernel_cache() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Verdict;
+    use crate::cli::doctor::Verdict;
 
     #[test]
     fn a_gpu_without_free_memory_fails() {
