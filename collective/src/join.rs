@@ -7,7 +7,7 @@
 
 use crate::{
     Error, ProcessGroup, ReduceOp, Result,
-    loader::{DistributedLoader, ShardedBatch, ShardedBatches},
+    loader::{DistributedLoader, ShardedBatch, ShardedBatches, unreadable},
 };
 use burn::data::{
     dataloader::{DataLoader, DataLoaderIterator},
@@ -33,10 +33,10 @@ type CountSamples<O> = Arc<dyn Fn(&O) -> usize + Send + Sync>;
 /// The iterator yields an error if a batch cannot be read, the group fails, or this rank has no batch while
 /// others have some.
 pub fn join<O: Clone>(
-    batches: impl Iterator<Item = Result<O, DatasetError>>,
+    batches: impl Iterator<Item = std::result::Result<O, DatasetError>>,
     samples: impl Fn(&O) -> usize,
     group: ProcessGroup,
-) -> impl Iterator<Item = Result<ShardedBatch<O>, DatasetError>> {
+) -> impl Iterator<Item = Result<ShardedBatch<O>>> {
     let (mut batches, mut first, mut over) = (batches.fuse().peekable(), None, false);
     std::iter::from_fn(move || {
         if over {
@@ -46,7 +46,7 @@ pub fn join<O: Clone>(
             Ok(own) => own,
             Err(error) => {
                 over = true;
-                return Some(Err(error));
+                return Some(Err(unreadable(error)));
             }
         };
         first = first.take().or_else(|| own.clone());
@@ -54,7 +54,7 @@ pub fn join<O: Clone>(
         let mut all = [count as i64, i64::from(own.is_some()), i64::from(batches.peek().is_some())];
         if let Err(error) = group.all_reduce(&mut all, ReduceOp::Sum) {
             over = true;
-            return Some(Err(DatasetError::new(error)));
+            return Some(Err(error));
         }
         let last = all[2] == 0;
         over = last;
@@ -64,9 +64,9 @@ pub fn join<O: Clone>(
         let Some(item) = own.or_else(|| first.clone()) else {
             over = true;
             let rank = group.rank();
-            return Some(Err(DatasetError::new(Error::Invalid(format!(
+            return Some(Err(Error::Invalid(format!(
                 "rank {rank} has no batches; every rank needs at least one"
-            )))));
+            ))));
         };
         Some(Ok(ShardedBatch { item, samples: count, global_samples: all[0] as usize, last }))
     })

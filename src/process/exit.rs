@@ -64,10 +64,7 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
         thread::sleep(Duration::from_millis(10));
     }
     let who = own_rank().map(|rank| format!("rank {rank}: ")).unwrap_or_default();
-    let mut causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
-    // Burn's `DatasetError` has the text of its source.
-    causes.dedup();
-    eprint_line(&format!("error: {who}{}", causes.join(": ")));
+    eprint_line(&format!("error: {who}{error:#}"));
     ExitCode::from(if consequence { OTHER_RANK_FAILED } else { FAILED })
 }
 

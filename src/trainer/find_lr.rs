@@ -6,7 +6,7 @@
 use super::{
     Loaders,
     progress::{ProgressLine, Style},
-    strategy::{Parallel, Setup},
+    strategy,
 };
 use crate::{
     config::{Config, learning_rate::LrRange},
@@ -17,13 +17,13 @@ use crate::{
         report::{Axis, Chart, Series},
     },
 };
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use burn::train::{Learner, LearnerModel};
 use collective::{
     StepOptions,
     lr::{RangeTestCurve, RangeTestLr, RangeTestPoint},
     metric::StepOutput,
-    strategy::{Checkpoints, Observer, StepReport, StopRequest, TrainedOutput, ValidOutput},
+    strategy::{Observer, ParallelStrategy, StepReport, StopRequest, TrainedOutput, ValidOutput},
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,7 +44,7 @@ pub(super) fn run<M>(
     context: &Context,
     config: &Config,
     loaders: &Loaders<M>,
-    parallel: Parallel<M>,
+    tested: ParallelStrategy<M>,
     learner: Learner<M>,
 ) -> Result<()>
 where
@@ -58,19 +58,13 @@ where
     let finder = Arc::new(LrFinder::new(steps, config.lr_factor, style, context.console()));
     let asked = finder.clone();
     let stop = Arc::new(StopRequest::new(move || if asked.is_over() { OVER } else { stop::requested() }));
-    let setup = Setup {
-        options: StepOptions { allow_non_finite: true, ..config.step_options() },
-        observers: vec![finder.clone()],
-        callbacks: Vec::new(),
-        test: None,
-        checkpoints: Checkpoints { every: None, sink: None },
-        snapshot: None,
-        max_steps: None,
-        stop: stop.clone(),
-    };
+    let tested = tested
+        .with_options(StepOptions { allow_non_finite: true, ..config.step_options() })
+        .with_observer(finder.clone())
+        .with_stop(stop.clone());
     // More than enough, because accumulation makes epochs shorter.
     let epochs = 2 + steps * args.gradients.grad_accum_steps / loaders.train.steps().max(1);
-    let tested = setup.run(context, loaders, parallel, learner, epochs, |training| {
+    let tested = strategy::run(tested, loaders, learner, epochs, |training| {
         let renderer = Style::Silent.renderer(training.interrupter());
         training.renderer(renderer)
     });
@@ -122,8 +116,7 @@ impl LrFinder {
         line.finish();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
-            let written = atomic_file::write(&path, text.as_bytes());
-            written.with_context(|| format!("cannot write {}", path.display())).map(|()| path)
+            atomic_file::write(&path, text.as_bytes()).map(|()| path)
         };
         write("lr_find.csv", &self.table(curve)?)?;
         let chart = write("lr_find.svg", &self.chart(curve).file())?;

@@ -4,7 +4,7 @@ use crate::common::trained;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, TensorReadError};
 use burn::train::{
-    Learner, SupervisedTraining, TrainingStrategy,
+    Learner, SupervisedTraining,
     logger::InMemoryMetricLogger,
     metric::{Adaptor, Metric, MetricMetadata, MetricName, SerializedEntry},
 };
@@ -13,10 +13,7 @@ use collective::{
     loader::ShardedLoader,
     lr::WarmupLr,
     metric::{Classification, GlobalAccuracy},
-    strategy::{
-        Callback, DdpStrategy, Distributed, EpochReport, LoggedValue, NoopRenderer, Observer,
-        collective_error,
-    },
+    strategy::{Callback, DdpStrategy, Distributed, EpochReport, LoggedValue, NoopRenderer, Observer},
 };
 use mnist::{
     batch::{ImageDataset, Normaliser},
@@ -152,16 +149,13 @@ fn fit(group: ProcessGroup, set: impl Fn(Ddp) -> Ddp) -> (Vec<String>, Option<Er
     let ddp = Ddp::new(group, &device, train.clone(), test.clone()).with_observer(heard.clone());
     let net = NetConfig::default().init(&device);
     let rate = WarmupLr::new(0.01, 0.01, 0);
-    let result = SupervisedTraining::<Net>::new(".", train, test)
+    let training = SupervisedTraining::<Net>::new(".", train, test)
         .metrics((GlobalAccuracy::default(),))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(2)
-        .renderer(Box::new(NoopRenderer))
-        .with_training_strategy(TrainingStrategy::Custom(Arc::new(set(ddp))))
-        .launch(Learner::new(net, SgdConfig::new().init(), rate));
-    let failure = collective_error(&result).cloned();
-    drop(result);
+        .renderer(Box::new(NoopRenderer));
+    let failure = set(ddp).launch(training, Learner::new(net, SgdConfig::new().init(), rate)).err();
     let heard = heard.0.lock().expect("no panic").clone();
     (heard, failure)
 }

@@ -89,7 +89,11 @@ fn a_batcher_that_panics_is_reported_with_its_text() {
     });
     let Some(outcome) = outcome else { return };
     let error = outcome.stderr.lines().find_map(|line| line.strip_prefix("error: rank ")).expect("an error");
-    assert_eq!(&error[1..], ": the batcher or the data set panicked: 17 has no label", "{outcome:#?}");
+    assert_eq!(
+        &error[1..],
+        ": cannot read the data: the batcher or the data set panicked: 17 has no label",
+        "{outcome:#?}"
+    );
 }
 
 /// Runs `your_model` on the CPU, with the first rows of a table.

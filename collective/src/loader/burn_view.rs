@@ -66,7 +66,7 @@ impl<O> Iterator for Counted<O> {
                     self.done += batch.samples;
                     return Some(Ok(batch.item));
                 }
-                Err(error) => return Some(Err(error)),
+                Err(error) => return Some(Err(DatasetError::new(error))),
             }
         }
     }

@@ -10,7 +10,7 @@ mod workers;
 pub use builder::ShardedLoaderBuilder;
 pub use sharded::ShardedLoader;
 
-use crate::Error;
+use crate::{Error, Result};
 use burn::data::{dataloader::DataLoader, dataset::DatasetError};
 use burn::tensor::Device;
 
@@ -43,7 +43,12 @@ impl<O> ShardedBatch<O> {
 }
 
 /// Iterator over this rank's batches of one epoch.
-pub type ShardedBatches<O> = Box<dyn Iterator<Item = Result<ShardedBatch<O>, DatasetError>> + Send>;
+pub type ShardedBatches<O> = Box<dyn Iterator<Item = Result<ShardedBatch<O>>> + Send>;
+
+/// The error of a batch that cannot be read.
+pub(crate) fn unreadable(error: DatasetError) -> Error {
+    Error::Invalid(format!("cannot read the data: {error}"))
+}
 
 /// The finished part of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +71,7 @@ pub trait DistributedLoader<O>: DataLoader<O> {
     ///
     /// # Errors
     /// [`Error::EmptyDataset`].
-    fn require_samples(&self, set: &str) -> crate::Result<()> {
+    fn require_samples(&self, set: &str) -> Result<()> {
         if self.samples() > 0 { Ok(()) } else { Err(Error::EmptyDataset { set: set.into() }) }
     }
     /// Names and values of further settings that must be equal on all ranks, such as the batch size.

@@ -4,8 +4,11 @@
 //! and the pool of a thread that has ended is neither freed nor used again. The threads of all epochs of a loader
 //! therefore use the same streams.
 
-use super::{ShardedBatch, ShardedBatches};
-use crate::device_error::{cause_of_panic, panic_text};
+use super::{ShardedBatch, ShardedBatches, unreadable};
+use crate::{
+    Result,
+    device_error::{cause_of_panic, panic_text},
+};
 use burn::{backend::StreamId, data::dataset::DatasetError};
 use std::{
     collections::VecDeque,
@@ -39,16 +42,17 @@ pub(super) fn streams(workers: usize) -> Arc<[StreamId]> {
 pub(super) fn build<O: Send + 'static>(
     batches: Vec<Batch>,
     streams: &[StreamId],
-    build: impl Fn(&Batch) -> Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
+    build: impl Fn(&Batch) -> std::result::Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
 ) -> ShardedBatches<O> {
     let workers = streams.len().min(batches.len());
     // A panic must not end the epoch normally, because other ranks continue.
     let build = move |batch: &Batch| {
-        catch_unwind(AssertUnwindSafe(|| build(batch))).unwrap_or_else(|panic| {
+        let built = catch_unwind(AssertUnwindSafe(|| build(batch))).unwrap_or_else(|panic| {
             let cause = cause_of_panic(panic_text(&*panic).unwrap_or_default());
             let error = format!("the batcher or the data set panicked: {cause}");
             Err(DatasetError::new(io::Error::other(error)))
-        })
+        });
+        built.map_err(unreadable)
     };
     if workers == 0 {
         return Box::new(batches.into_iter().map(move |batch| build(&batch)));
@@ -72,12 +76,12 @@ pub(super) fn build<O: Send + 'static>(
 
 /// Reads the workers' channels in turn.
 struct InTurn<O> {
-    queues: VecDeque<Receiver<Result<ShardedBatch<O>, DatasetError>>>,
+    queues: VecDeque<Receiver<Result<ShardedBatch<O>>>>,
     left: usize,
 }
 
 impl<O> Iterator for InTurn<O> {
-    type Item = Result<ShardedBatch<O>, DatasetError>;
+    type Item = Result<ShardedBatch<O>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// How a strategy computes one batch.
-pub trait ComputeBatch<M: LearnerModel>: Send + Sync {
+pub(super) trait ComputeBatch<M: LearnerModel>: Send + Sync {
     /// Forward and backward over a batch of this rank, with copies of the learner's module.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ pub trait ComputeBatch<M: LearnerModel>: Send + Sync {
 }
 
 /// Computes on this rank's device, with the model's `TrainStep`.
-pub struct OneDevice;
+pub(super) struct OneDevice;
 
 impl<M: LearnerModel> ComputeBatch<M> for OneDevice {
     fn compute(
@@ -45,7 +45,7 @@ impl<M: LearnerModel> ComputeBatch<M> for OneDevice {
 }
 
 /// Computes on this rank's device: in f32 with the model's `TrainStep`, in 16 bits with its [`ParallelStep`].
-pub struct SplitStep;
+pub(super) struct SplitStep;
 
 impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for SplitStep {
     fn compute(
@@ -82,7 +82,7 @@ fn of_one_type<R>(precision: Precision, step: impl FnOnce() -> R) -> Result<R> {
 }
 
 /// Computes on several devices of this process.
-pub struct ReplicaDevices<M> {
+pub(super) struct ReplicaDevices<M> {
     config: DataParallelConfig,
     /// Made at the first step, from the learner's module.
     replicas: Mutex<Option<Replicas<M>>>,

@@ -80,7 +80,7 @@ where
         self.engine.begin_step();
         loop {
             let Some(batch) = timed(&mut self.time.data, || batches.next()) else { return Ok(None) };
-            let batch = batch.map_err(|error| self.bad_data(error))?;
+            let batch = batch?;
             let (samples, global_samples, last) = (batch.samples, batch.global_samples, batch.last);
             let interrupter = &self.components.interrupter;
             let computed =

@@ -76,7 +76,7 @@ where
         // Waits for a batch's totals after the next batch is launched.
         let mut launched = None;
         for batch in loader.epoch(1, 0, &settings.device.clone().inner()) {
-            let batch = batch.map_err(|error| self.bad_data(error))?;
+            let batch = batch?;
             let output = InferenceStep::step(&model, batch.item);
             let totals = Readback::start(vec![masked(output.totals().inner(), batch.samples)])?;
             if let Some(before) = launched.replace((totals, batch.samples)) {

@@ -14,9 +14,9 @@ mod snapshot;
 
 pub use callback::{Callback, Distributed, Join};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
-pub use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
+use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
 pub use noop_renderer::NoopRenderer;
-pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy, collective_error};
+pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};
 pub use snapshot::{Position, Snapshot};
 
 use crate::metric::MetricInfo;

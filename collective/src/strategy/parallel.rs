@@ -22,29 +22,32 @@ use burn::train::{
     logger::InMemoryMetricLogger,
     metric::{Adaptor, Metric},
 };
-use std::{error::Error as _, sync::Arc};
+use std::sync::{Arc, OnceLock};
 
 /// Data-parallel training with a process (or thread) per device.
 ///
 /// [`launch`](ParallelStrategy::launch) runs a burn-train training with it. Settings must be the same on every rank.
 ///
 /// Its step is that of [`DistributedDataParallel`](crate::DistributedDataParallel).
-pub type DdpStrategy<M> = ParallelStrategy<M, OneDevice>;
+pub type DdpStrategy<M> = ParallelStrategy<M>;
 
-/// Data-parallel training on several devices of one process, with a thread per device.
+/// Data-parallel training on several devices of one process, with a thread per device: see
+/// [`on_devices`](ParallelStrategy::on_devices).
 ///
 /// The outputs of all replicas are gathered on one device, where the loss of the whole batch is computed: see
 /// [`ParallelStep`].
-pub type DpStrategy<M> = ParallelStrategy<M, ReplicaDevices<M>>;
+pub type DpStrategy<M> = ParallelStrategy<M>;
 
 /// A burn-train strategy: [`DdpStrategy`] or [`DpStrategy`].
-pub struct ParallelStrategy<M: LearnerModel, C> {
+pub struct ParallelStrategy<M: LearnerModel> {
     run: RunSettings<M>,
-    compute: C,
+    compute: Box<dyn ComputeBatch<M>>,
+    /// The error that ended the run, for [`launch`](Self::launch): burn-train's error type has no variant for it.
+    failure: Arc<OnceLock<Error>>,
 }
 
-impl<M: LearnerModel> DdpStrategy<M> {
-    /// `device` is this rank's, with or without autodiff.
+impl<M: LearnerModel> ParallelStrategy<M> {
+    /// A [`DdpStrategy`]. `device` is this rank's, with or without autodiff.
     ///
     /// The loaders are those of [`ShardedLoader::builder`](crate::loader::ShardedLoader::builder), which takes the
     /// data set, the batcher and the settings of Burn's `DataLoaderBuilder`. The loaders of the latter cannot be
@@ -55,38 +58,42 @@ impl<M: LearnerModel> DdpStrategy<M> {
         train: Arc<dyn DistributedLoader<TrainInput<M>>>,
         valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
     ) -> Self {
-        Self { run: RunSettings::new(group, device, train, valid), compute: OneDevice }
+        Self {
+            run: RunSettings::new(group, device, train, valid),
+            compute: Box::new(OneDevice),
+            failure: Arc::default(),
+        }
     }
 
     /// Runs the model's [`ParallelStep`] in place of its `TrainStep` if the precision is not f32.
     ///
     /// The batch, the outputs and the loss then have the right types without code in the model: see
     /// [`precision`](crate::precision).
-    pub fn with_parallel_step(self) -> ParallelStrategy<M, SplitStep>
+    pub fn with_parallel_step(self) -> Self
     where
         M: ParallelStep,
     {
-        ParallelStrategy { run: self.run, compute: SplitStep }
+        Self { compute: Box::new(SplitStep), ..self }
     }
-}
 
-impl<M: LearnerModel + ParallelStep> DpStrategy<M> {
-    /// Runs every step on the devices of `config`, the first of which holds the model and its optimizer.
+    /// A [`DpStrategy`], which runs every step on the devices of `config`. The first of them holds the model and its
+    /// optimizer.
     ///
     /// # Errors
     /// If there is no device.
-    pub fn new(
+    pub fn on_devices(
         config: DataParallelConfig,
         train: Arc<dyn DistributedLoader<TrainInput<M>>>,
         valid: Arc<dyn DistributedLoader<ValidInput<M>>>,
-    ) -> Result<Self> {
+    ) -> Result<Self>
+    where
+        M: ParallelStep,
+    {
         let Some((device, _)) = config.devices.first() else { return Err(Replicas::<M>::no_device()) };
-        let run = RunSettings::new(ProcessGroup::solo(), device, train, valid);
-        Ok(Self { run, compute: ReplicaDevices::new(config) })
+        let strategy = Self::new(ProcessGroup::solo(), device, train, valid);
+        Ok(Self { compute: Box::new(ReplicaDevices::new(config)), ..strategy })
     }
-}
 
-impl<M: LearnerModel, C> ParallelStrategy<M, C> {
     /// Observes the run.
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.run.observer = observer;
@@ -164,10 +171,9 @@ impl<M: LearnerModel, C> ParallelStrategy<M, C> {
     }
 }
 
-impl<M, C> ParallelStrategy<M, C>
+impl<M> ParallelStrategy<M>
 where
     M: LearnerModel + 'static,
-    C: ComputeBatch<M> + 'static,
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
@@ -186,9 +192,10 @@ where
                 .with_application_logger(None)
                 .with_metric_logger(InMemoryMetricLogger::default()),
         };
+        let failure = self.failure.clone();
         let result =
             training.with_training_strategy(TrainingStrategy::Custom(Arc::new(self))).launch(learner);
-        match (collective_error(&result), &result.error) {
+        match (failure.get(), &result.error) {
             (Some(error), _) => Err(error.clone()),
             (None, Some(error)) => Err(Error::Invalid(format!("training stopped: {error}"))),
             (None, None) => Ok(result),
@@ -196,15 +203,7 @@ where
     }
 }
 
-/// The error of this crate that ended a run of [`SupervisedTraining::launch`], if one did.
-///
-/// burn-train's error type has no variant for a strategy's errors, so `result.error` has it as the source of
-/// `TrainingError::Dataset`.
-pub fn collective_error<M>(result: &LearningResult<M>) -> Option<&Error> {
-    result.error.as_ref()?.source()?.source()?.downcast_ref()
-}
-
-impl<M: LearnerModel, C: ComputeBatch<M>> SupervisedLearningStrategy<M> for ParallelStrategy<M, C>
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for ParallelStrategy<M>
 where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
@@ -222,7 +221,8 @@ where
         let interrupter = components.interrupter.clone();
         let fail = |error: Error| {
             interrupter.stop(Some(&error.to_string()));
-            interrupter.fail(DatasetError::new(error));
+            interrupter.fail(DatasetError::new(error.clone()));
+            let _ = self.failure.set(error);
         };
         let begun = self.run.begin(&mut learner, &components, starting_epoch);
         let (engine, position) = match begun {
@@ -234,7 +234,7 @@ where
         };
         let mut run = Run {
             settings: &self.run,
-            compute: &self.compute,
+            compute: &*self.compute,
             learner,
             components,
             engine,

@@ -185,14 +185,6 @@ where
         }
     }
 
-    pub(super) fn bad_data(&self, error: burn::data::dataset::DatasetError) -> Stop {
-        // The loader may have called the group, whose errors are not about this rank's data.
-        let collective = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Error>());
-        Stop::Failed(
-            collective.cloned().unwrap_or_else(|| Error::Invalid(format!("cannot read the data: {error}"))),
-        )
-    }
-
     pub(super) fn event(&mut self, event: LearnerEvent<TrainedOutput<M>>) {
         let result = self.components.event_processor.process_train(event);
         self.components.interrupter.fail_on_error(result);

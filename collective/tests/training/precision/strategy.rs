@@ -9,19 +9,14 @@ use crate::reports::{Listen, Reports};
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device};
-use burn::train::{
-    Learner, SupervisedTraining, TrainingStrategy, logger::InMemoryMetricLogger, metric::LossMetric,
-};
+use burn::train::{Learner, SupervisedTraining, logger::InMemoryMetricLogger, metric::LossMetric};
 use collective::{
     Error, ProcessGroup, StepOptions, World,
     data_parallel::DataParallelConfig,
     gradient::ReducerOptions,
     loader::ShardedLoader,
     precision::Precision,
-    strategy::{
-        Callback, ComputeBatch, DdpStrategy, Distributed, DpStrategy, Join, NoopRenderer, ParallelStrategy,
-        collective_error,
-    },
+    strategy::{Callback, DdpStrategy, Distributed, DpStrategy, Join, NoopRenderer, ParallelStrategy},
 };
 use std::sync::Arc;
 
@@ -75,11 +70,7 @@ impl Run<'_> {
         Arc::new(ShardedLoader::builder(samples, Stack).batch_size(BATCH / world.size).build(world))
     }
 
-    fn fit<C: ComputeBatch<Net> + 'static>(
-        self,
-        strategy: ParallelStrategy<Net, C>,
-        world: World,
-    ) -> Result<Reports, Error> {
+    fn fit(self, strategy: ParallelStrategy<Net>, world: World) -> Result<Reports, Error> {
         let listen = Arc::new(Listen::default());
         let strategy =
             strategy.with_observer(listen.clone()).with_callback(GradientTypes).with_options(StepOptions {
@@ -90,18 +81,14 @@ impl Run<'_> {
             });
         let loader = self.loader(world);
         let net = Net::new(&Device::flex().autodiff());
-        let result = SupervisedTraining::<Net>::new(".", loader.clone(), loader)
+        let training = SupervisedTraining::<Net>::new(".", loader.clone(), loader)
             .metrics((LossMetric::new(),))
             .with_metric_logger(InMemoryMetricLogger::default())
             .with_application_logger(None)
             .num_epochs(3)
-            .renderer(Box::new(NoopRenderer))
-            .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
-            .launch(Learner::new(net, SgdConfig::new().init(), 0.2));
-        match collective_error(&result) {
-            Some(error) => Err(error.clone()),
-            None => Ok(listen.take()),
-        }
+            .renderer(Box::new(NoopRenderer));
+        strategy.launch(training, Learner::new(net, SgdConfig::new().init(), 0.2))?;
+        Ok(listen.take())
     }
 
     fn one_rank(self, group: ProcessGroup) -> DdpStrategy<Net> {
@@ -122,7 +109,7 @@ impl Run<'_> {
     fn replicas(self, count: usize) -> Reports {
         let alone = World { rank: 0, size: 1 };
         let (loader, config) = (self.loader(alone), DataParallelConfig::new(&vec![Device::flex(); count]));
-        let strategy = DpStrategy::new(config, loader.clone(), loader).expect("devices");
+        let strategy = DpStrategy::on_devices(config, loader.clone(), loader).expect("devices");
         self.fit(strategy, alone).expect("a run")
     }
 }

@@ -18,14 +18,14 @@ use burn::nn::{
 use burn::optim::{SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, FloatDType, Tensor};
 use burn::train::{
-    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
 use collective::{
     Error, ProcessGroup, StepOptions,
     loader::ShardedLoader,
     precision::{self, Precision},
-    strategy::{DdpStrategy, NoopRenderer, collective_error},
+    strategy::{DdpStrategy, NoopRenderer},
 };
 use std::sync::{
     Arc,
@@ -152,15 +152,13 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Reports
     let model = LinearModel { norm, linear };
     let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
     let optimizer = SgdConfig::new().with_momentum(momentum).init();
-    let result = SupervisedTraining::<LinearModel>::new(".", train, valid)
+    let training = SupervisedTraining::<LinearModel>::new(".", train, valid)
         .metrics((LossMetric::new(),))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(epochs)
-        .renderer(Box::new(NoopRenderer))
-        .with_training_strategy(TrainingStrategy::Custom(Arc::new(set(ddp))))
-        .launch(Learner::new(model, optimizer, lr));
-    let failure = collective_error(&result).cloned();
+        .renderer(Box::new(NoopRenderer));
+    let failure = set(ddp).launch(training, Learner::new(model, optimizer, lr)).err();
     Reports { failure, ..listen.take() }
 }
 

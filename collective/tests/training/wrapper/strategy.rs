@@ -8,13 +8,13 @@ use super::{
 use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::train::{
-    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
+    InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
 use collective::{
     DistributedDataParallel, ProcessGroup,
     precision::Precision,
-    strategy::{DdpStrategy, NoopRenderer, Observer, StepReport, collective_error},
+    strategy::{DdpStrategy, NoopRenderer, Observer, StepReport},
 };
 use std::sync::{Arc, Mutex};
 
@@ -61,15 +61,14 @@ fn a_custom_loop_and_burn_train_make_the_same_steps() {
             let losses = Arc::new(Losses::default());
             let strategy = DdpStrategy::new(group.clone(), &device(), load(), load());
             let strategy = strategy.with_observer(losses.clone());
-            let result = SupervisedTraining::<Net>::new(".", load(), load())
+            let training = SupervisedTraining::<Net>::new(".", load(), load())
                 .metrics((LossMetric::new(),))
                 .with_metric_logger(InMemoryMetricLogger::default())
                 .with_application_logger(None)
                 .num_epochs(2)
-                .renderer(Box::new(NoopRenderer))
-                .with_training_strategy(TrainingStrategy::Custom(Arc::new(strategy)))
-                .launch(Learner::new(Net::new(false), optimizer(), 0.1));
-            assert_eq!(collective_error(&result), None);
+                .renderer(Box::new(NoopRenderer));
+            let learner = Learner::new(Net::new(false), optimizer(), 0.1);
+            let result = strategy.launch(training, learner).expect("a run");
             let mut model = DistributedDataParallel::new(Net::new(false), &group).expect("a model");
             let (wanted, trained) = train(&mut model, ranks, count, Precision::F32);
             assert_eq!(*losses.0.lock().expect("no panic"), wanted);
