@@ -88,11 +88,8 @@ pub fn download(
             let mut attempts = Vec::new();
             let found = mirrors.iter().position(|mirror| {
                 bar.set_position(done);
-                let path = folder.join(file.name);
-                let failed = || format!("cannot write {}", path.display());
-                let written = mirror
-                    .content(file, ends, &bar)
-                    .and_then(|bytes| atomic_file::write(&path, &bytes).with_context(failed));
+                let content = mirror.content(file, ends, &bar);
+                let written = content.and_then(|bytes| atomic_file::write(&folder.join(file.name), &bytes));
                 written.map_err(|error| attempts.push(format!("{error:#}"))).is_ok()
             });
             let Some(found) = found else {

@@ -1,5 +1,6 @@
 //! Atomic writes of files.
 
+use anyhow::{Context, Result};
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -9,16 +10,16 @@ use std::{
 /// Writes a file atomically: to a temporary name, synced, then renamed.
 ///
 /// # Errors
-/// If a file operation fails. An existing file is then unchanged.
-pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// If a file operation fails. The error names the file. An existing file is then unchanged.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
     let renamed = write_new(&temporary, bytes).and_then(|()| fs::rename(&temporary, path));
     if renamed.is_err() {
         let _ = fs::remove_file(&temporary);
     }
-    renamed?;
-    sync_folder(path.parent().unwrap_or(Path::new(".")))
+    let synced = renamed.and_then(|()| sync_folder(path.parent().unwrap_or(Path::new("."))));
+    synced.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Writes and syncs a file without renaming, for files in a folder that is renamed later.

@@ -143,7 +143,7 @@ impl RunFolder {
     /// # Errors
     /// If the value cannot be serialised or the file cannot be written.
     pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
-        self.write(name, &serde_json::to_vec_pretty(value)?)
+        atomic_file::write(&self.path.join(name), &serde_json::to_vec_pretty(value)?)
     }
 
     /// Writes the model as a Burn record, `model.bpk`.
@@ -153,7 +153,7 @@ impl RunFolder {
     pub fn write_model<M: Module>(&self, model: M) -> Result<()> {
         let bytes =
             model.into_record().into_bytes().map_err(|e| anyhow::anyhow!("cannot pack the model: {e}"))?;
-        self.write("model.bpk", &bytes)
+        atomic_file::write(&self.path.join("model.bpk"), &bytes)
     }
 
     /// Removes configuration and tables, and the folder if it is then empty. Errors are ignored.
@@ -169,11 +169,6 @@ impl RunFolder {
         if self.created {
             let _ = fs::remove_dir(&self.path);
         }
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.path.join(name);
-        atomic_file::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

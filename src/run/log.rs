@@ -1,9 +1,8 @@
 //! Metrics of a run: `steps.csv`, `epochs.csv`, `ranks.csv` and the progress that checkpoints store.
 
 use super::{
-    epoch_table::EpochTable,
     evaluation::{EvaluatedSet, Evaluation},
-    tables::{RankRow, StepRow},
+    tables::{EpochTable, RankRow, StepRow},
 };
 use crate::process::atomic_file;
 use anyhow::{Context, Result};
@@ -32,7 +31,7 @@ struct Tables {
     steps: csv::Writer<File>,
     epochs: EpochTable,
     ranks: csv::Writer<File>,
-    failure: Option<csv::Error>,
+    failure: Option<anyhow::Error>,
 }
 
 /// Progress of a run.
@@ -72,7 +71,7 @@ pub struct Best {
 
 impl Tables {
     /// Runs `write` unless a write has failed before, and stores its error.
-    fn try_write(&mut self, write: impl FnOnce(&mut Self) -> csv::Result<()>) {
+    fn try_write(&mut self, write: impl FnOnce(&mut Self) -> Result<()>) {
         if self.failure.is_none() {
             self.failure = write(self).err();
         }
@@ -93,10 +92,7 @@ impl RunLog {
         resumed: Option<(Progress, usize, usize)>,
     ) -> Result<Self> {
         let last = resumed.as_ref().map(|(_, step, epoch)| (*step, *epoch));
-        let open = |name: &str, last: Option<usize>| {
-            let path = folder.join(name);
-            reopen(&path, last).with_context(|| format!("cannot write {}", path.display()))
-        };
+        let open = |name: &str, last: Option<usize>| reopen(&folder.join(name), last);
         let (step, epoch) = last.unzip();
         let (steps, ranks) = (open("steps.csv", step)?, open("ranks.csv", epoch)?);
         open("epochs.csv", epoch)?;
@@ -114,7 +110,7 @@ impl RunLog {
     pub fn progress(&self) -> Result<Progress> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.0.failure.take() {
-            Some(failure) => Err(failure).context("cannot write the run's tables"),
+            Some(failure) => Err(failure.context("cannot write the run's tables")),
             None => Ok(state.1.clone()),
         }
     }
@@ -154,18 +150,18 @@ impl RunLog {
 /// Opens the table at `path` for appending, without the rows whose first column is above `last` and without an
 /// incomplete last row. Without `last`, the table is new.
 fn reopen(path: &Path, last: Option<usize>) -> Result<csv::Writer<File>> {
+    let failed = || format!("cannot write {}", path.display());
     let text = match std::fs::read_to_string(path) {
         _ if last.is_none() => String::new(),
-        Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(error.into()),
+        text => text.with_context(failed)?,
     };
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let header = lines.next().unwrap_or_default();
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse::<usize>().ok());
     let kept: String = lines.filter(|line| number(line).is_some_and(|number| Some(number) <= last)).collect();
     atomic_file::write(path, format!("{header}{kept}").as_bytes())?;
-    let file = File::options().append(true).open(path)?;
+    let file = File::options().append(true).open(path).with_context(failed)?;
     Ok(csv::WriterBuilder::new().has_headers(header.is_empty()).from_writer(file))
 }
 

@@ -1,6 +1,7 @@
 //! The test images with the largest losses of a classifier: a callback over the test set, reduced over all ranks.
 
 use crate::{
+    data::GreyImages,
     process::atomic_file,
     run::{
         RunFiles, png,
@@ -30,19 +31,9 @@ const LEAST: usize = 84;
 const FRAMES: usize = 28;
 const FRAME: u8 = 96;
 
-/// A test set of square greyscale images, which every rank has completely.
-#[derive(Clone, Debug)]
-pub struct GreyImages {
-    /// Side of an image in pixels.
-    pub side: usize,
-    /// Pixels of all images, row by row from the top; 0 is black.
-    pub pixels: Arc<[u8]>,
-    /// Class of each image.
-    pub labels: Arc<[u8]>,
-}
-
 /// Callback that writes the misclassified images with the largest loss to a table and a picture.
 pub struct Misclassified {
+    /// The test set, which every rank has completely.
     images: GreyImages,
     world: World,
     /// Number of images that this rank has evaluated.
@@ -84,20 +75,21 @@ impl Misclassified {
 
     fn write(&self, folder: &Path, log: &EventLog, worst: &[Mistake]) -> anyhow::Result<()> {
         let (table, picture) = (folder.join("misclassified.csv"), folder.join("misclassified.png"));
-        let failed = |path: &Path| format!("cannot write {}", path.display());
         let mut rows = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
         rows.write_record(["test_image", "label", "answer", "label_probability", "answer_probability"])?;
         worst.iter().try_for_each(|wrong| rows.serialize(wrong))?;
-        atomic_file::write(&table, &rows.into_inner().context("memory")?).with_context(|| failed(&table))?;
+        atomic_file::write(&table, &rows.into_inner()?)?;
         if worst.is_empty() {
             // Removes an earlier picture if there are no misclassified images.
             return match std::fs::remove_file(&picture) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context(failed(&picture)),
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("cannot write {}", picture.display()))
+                }
                 Ok(()) | Err(_) => Ok(()),
             };
         }
         let sheet = sheet(&self.images, worst);
-        atomic_file::write(&picture, &sheet.png).with_context(|| failed(&picture))?;
+        atomic_file::write(&picture, &sheet.png)?;
         log.image("test/misclassified", sheet);
         Ok(())
     }
@@ -126,7 +118,7 @@ fn sheet(images: &GreyImages, worst: &[Mistake]) -> Picture {
     let mut pixels = vec![FRAME; width * rows * square];
     for (place, wrong) in worst.iter().enumerate() {
         let corner = (place / COLUMNS * square + frame) * width + place % COLUMNS * square + frame;
-        for (at, pixel) in images.pixels[wrong.test_image * side * side..][..side * side].iter().enumerate() {
+        for (at, pixel) in images.image(wrong.test_image).iter().enumerate() {
             for row in 0..zoom {
                 let from = corner + (at / side * zoom + row) * width + at % side * zoom;
                 pixels[from..from + zoom].fill(*pixel);

@@ -1,8 +1,7 @@
 //! Files of a run: configuration, tables, checkpoints, TensorBoard events, MLflow tracking, report and model.
 
 pub mod checkpoint;
-pub mod confusion;
-mod epoch_table;
+mod classification;
 mod evaluation;
 mod folder;
 mod log;
@@ -15,10 +14,10 @@ pub mod report;
 pub mod tables;
 pub mod tensor_io;
 pub mod tensorboard;
-pub mod top_k;
 mod tracker;
 pub mod weights;
 
+pub use classification::{Confusion, TopK};
 pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
 pub(crate) use output::{Output, check_tracker};

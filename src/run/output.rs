@@ -4,7 +4,7 @@
 use super::mlflow;
 use super::{
     EvaluatedSet, Evaluation,
-    checkpoint::{CheckpointStore, CheckpointWriter, Identity, ResumePoint},
+    checkpoint::{CheckpointStore, Identity, Manifest, ResumePoint},
     folder::{CONFIG, RunFolder, Summary},
     log::RunLog,
     report,
@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::Result;
 use burn::module::Module;
-use collective::strategy::{CheckpointSink, Observer};
+use collective::strategy::{CheckpointSink, EpochReport, Observer, Snapshot};
 use std::{sync::Arc, time::Instant};
 
 /// Files that a tracker gets, small ones first.
@@ -27,11 +27,13 @@ const ARTIFACTS: [&str; 5] =
 /// Writers of a run folder, new or resumed.
 pub struct Output {
     pub folder: RunFolder,
-    pub log: Arc<RunLog>,
     pub events: Arc<EventLog>,
+    log: Arc<RunLog>,
     tracker: Option<Arc<dyn Tracker>>,
-    pub checkpoints: Arc<dyn CheckpointSink>,
+    config: Config,
+    identity: Identity,
     began: Instant,
+    console: Console,
     /// Whether this process has created the run.
     is_new: bool,
 }
@@ -69,20 +71,12 @@ impl Output {
         let log = Arc::new(RunLog::open(folder.path(), monitor, set, resumed)?);
         let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
-        let checkpoints = CheckpointWriter::new(
-            folder.path(),
-            log.clone(),
-            events.clone(),
-            config,
-            identity,
-            began,
-            console,
-        );
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
         folder.write_json(CONFIG, config)?;
         let tracker = start_tracker(config, &folder, found.is_some(), console)?;
-        Ok(Self { folder, log, events, tracker, checkpoints: Arc::new(checkpoints), began, is_new })
+        let config = config.clone();
+        Ok(Self { folder, events, log, tracker, config, identity, began, console, is_new })
     }
 
     /// Observers that write the run's metrics.
@@ -100,11 +94,11 @@ impl Output {
     }
 
     /// Prints the command that shows the run in TensorBoard, and the MLflow server.
-    pub fn print_tracking_hints(&self, console: Console) {
+    pub fn print_tracking_hints(&self) {
         let folder = EventLog::folder(self.folder.path());
-        console.print(&format!("watch     tensorboard --logdir {}", folder.display()));
+        self.console.print(&format!("watch     tensorboard --logdir {}", folder.display()));
         if let Some(tracker) = &self.tracker {
-            console.print(&format!("mlflow    {}", tracker.destination()));
+            self.console.print(&format!("mlflow    {}", tracker.destination()));
         }
     }
 
@@ -112,13 +106,12 @@ impl Output {
     ///
     /// # Errors
     /// If a row of the log or an event cannot be written.
-    pub fn finish_stopped(&self, signal: u8, console: Console) -> Result<()> {
+    pub fn finish_stopped(&self, signal: u8) -> Result<()> {
         let (name, step) = (stop::name(signal.into()), self.log.progress()?.step);
         self.events.flush()?;
         let path = self.folder.path().display();
-        self.report(console);
-        self.close_tracker(Status::Killed, &ARTIFACTS);
-        console.print(&format!("stopped by {name} after step {step}; resume with --resume {path}"));
+        self.report(Status::Killed);
+        self.console.print(&format!("stopped by {name} after step {step}; resume with --resume {path}"));
         Ok(())
     }
 
@@ -126,42 +119,36 @@ impl Output {
     ///
     /// # Errors
     /// If the model, the summary, an event or a row of the log cannot be written.
-    pub fn finish<M: Module>(
-        &self,
-        model: M,
-        config: &Config,
-        transport: &str,
-        console: Console,
-    ) -> Result<Summary> {
-        let summary = self.summary(config, transport)?;
+    pub fn finish<M: Module>(&self, model: M, transport: &str) -> Result<Summary> {
+        let (summary, console, metrics) =
+            (self.summary(transport)?, self.console, &self.config.program.metrics);
         self.events.flush()?;
         self.folder.write_model(model)?;
         self.folder.write_json("summary.json", &summary)?;
         // The loss of a model with other metrics is in the line of the last epoch.
-        let others = config.program.metrics.len().min(2).saturating_sub(1);
-        for metric in &config.program.metrics[others..] {
+        for metric in &metrics[metrics.len().min(2).saturating_sub(1)..] {
             let name = format!("test_{}", metric.name);
             let value = summary.metrics.get(&name).copied().flatten().unwrap_or(f64::NAN);
             let text = if metric.percent { metric.text(value) } else { format!("{value:.6}") };
             console.print(&format!("{:<13} {text}", name.replacen('_', " ", 1)));
         }
         console.print(&format!("run folder    {}", self.folder.path().display()));
-        self.report(console);
-        self.close_tracker(Status::Finished, &ARTIFACTS);
+        self.report(Status::Finished);
         Ok(summary)
     }
 
-    /// Writes `report.html`. Failure is logged as a warning.
-    fn report(&self, console: Console) {
+    /// Writes `report.html` and ends the tracking. Failure is logged as a warning.
+    fn report(&self, status: Status) {
         match report::write(self.folder.path()) {
-            Ok(page) => console.print(&format!("report        {}", page.display())),
-            Err(error) => console.warn(&format!("the report was not written: {error:#}")),
+            Ok(page) => self.console.print(&format!("report        {}", page.display())),
+            Err(error) => self.console.warn(&format!("the report was not written: {error:#}")),
         }
+        self.close_tracker(status, &ARTIFACTS);
     }
 
     /// Computes the summary from the log.
-    fn summary(&self, config: &Config, transport: &str) -> Result<Summary> {
-        let progress = self.log.progress()?;
+    fn summary(&self, transport: &str) -> Result<Summary> {
+        let (config, progress) = (&self.config, self.log.progress()?);
         let (tested, valid) = match progress.tested {
             Some(tested) => (tested, progress.evaluation),
             None => (progress.evaluation, Evaluation::default()),
@@ -183,6 +170,36 @@ impl Output {
             seconds: progress.seconds + self.began.elapsed().as_secs_f64(),
             parameter_digest: progress.digest,
         })
+    }
+
+    fn write_checkpoint(&self, snapshot: &Snapshot) -> Result<()> {
+        // A run resumed from this checkpoint keeps these rows, so they must be on disk first.
+        let mut progress = self.log.sync()?;
+        self.events.flush()?;
+        progress.seconds += self.began.elapsed().as_secs_f64();
+        let (config, identity) = (&self.config, self.identity.clone());
+        let manifest = Manifest::new(snapshot, config, identity, progress);
+        CheckpointStore::in_run(self.folder.path()).write(
+            &manifest,
+            snapshot,
+            config.args.checkpoints.keep_last,
+        )
+    }
+}
+
+impl CheckpointSink for Output {
+    fn save(&self, snapshot: &Snapshot) -> Result<(), String> {
+        self.write_checkpoint(snapshot).map_err(|error| format!("{error:#}"))
+    }
+
+    fn should_stop(&self, report: &EpochReport) -> bool {
+        let args = &self.config.args;
+        // The log observes the report first. `save` reports its write errors.
+        let reason = args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience));
+        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < args.epochs.begun()) {
+            self.console.print(&format!("stopped early: {reason}"));
+        }
+        reason.is_some()
     }
 }
 

@@ -124,16 +124,7 @@ pub fn save<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).with_context(failed)?;
     }
-    atomic_file::write(path, &bytes).with_context(failed)
-}
-
-/// Writes a module's weights as [`save`] does, to a new `.safetensors` file.
-///
-/// # Errors
-/// If the file exists already, has another extension or cannot be written.
-pub fn export<M: ModuleSnapshot>(module: &M, path: &Path, prefix: &str) -> Result<()> {
-    check_export(path)?;
-    save(module, path, prefix)
+    atomic_file::write(path, &bytes)
 }
 
 /// Verifies that `path` can be written as a new file of exported weights.
@@ -175,7 +166,8 @@ impl ExportArgs {
     /// If the network cannot be read, or the output file exists or cannot be written.
     pub fn run<M: ModuleSnapshot>(&self, open: impl FnOnce(&Path) -> Result<M>) -> Result<ExitCode> {
         let model = open(&self.from)?;
-        export(&model, &self.to, if self.module_prefix { "module." } else { "" })?;
+        check_export(&self.to)?;
+        save(&model, &self.to, if self.module_prefix { "module." } else { "" })?;
         let (to, tensors) = (self.to.display(), model.collect(None, None, false).len());
         print_line(&format!("{to}: {tensors} tensors, {} parameters", model.num_params()));
         Ok(ExitCode::SUCCESS)

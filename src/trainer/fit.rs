@@ -6,10 +6,11 @@ use super::{
     Loaders, Trainer, find_lr,
     prepare::{Resumed, devices, prepared},
     progress::{Progress, Style, print_header},
-    strategy::{Setup, train_step},
+    strategy::{self, train_step},
 };
 use crate::{
     config::Config,
+    device::gigabytes,
     process::stop,
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
 };
@@ -19,7 +20,7 @@ use burn::train::{Learner, LearnerModel};
 use collective::{
     metric::StepOutput,
     module_state::require_trainable,
-    strategy::{Callback, Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
+    strategy::{Callback, CheckpointSink, Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
 };
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ where
     /// data loader or another rank fails, or the loss is not finite.
     pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
         let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
-        let Trainer { parallel_step, export, finished, .. } = self;
+        let Trainer { parallel_step, finished, .. } = self;
         let (console, group, device) = (context.console(), context.group(), context.device());
         (program.train_samples, program.test_samples) = (loaders.train.samples(), loaders.test.samples());
         program.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
@@ -60,15 +61,15 @@ where
         group.on_rank_zero(|| config.args.checkpoints.monitored(&config.program.metrics)).transpose()?;
         let resumed = Resumed::find(&mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
-        if let Some(path) = export.as_deref().filter(|_| context.is_main()) {
+        if let Some(path) = args.export.as_deref().filter(|_| context.is_main()) {
             weights::check_export(path).context("--export")?;
         }
         let model = prepared(model, &config, context)?;
         let devices = devices(context, args, parallel_step.is_some())?;
-        let parallel = (parallel_step.unwrap_or(train_step), devices);
+        let strategy = parallel_step.unwrap_or(train_step)(context, devices, &loaders)?;
         if let Some(range) = args.find_lr.find_lr {
             let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, &config));
-            return find_lr::run(context, &config, &loaders, parallel, learner);
+            return find_lr::run(context, &config, &loaders, strategy, learner);
         }
         let memory = context.local_device().memory()?;
 
@@ -78,7 +79,7 @@ where
             let Resumed { found, identity, .. } = &resumed;
             Output::open(&config, found.as_ref(), identity.clone(), context.began(), console)
         };
-        let output = context.is_main().then(open).transpose()?;
+        let output = context.is_main().then(open).transpose()?.map(Arc::new);
         print_header(console, &config, &context.why(), context.transport());
         if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
             console.warn(&format!(
@@ -87,11 +88,12 @@ where
             ));
         }
         context.local_device().advice().iter().for_each(|advice| console.warn(advice));
-        if let Some(memory) = memory {
-            console.print(&format!("memory    {memory}"));
+        if let Some((free, total)) = memory {
+            let (free, total, device) = (gigabytes(free), gigabytes(total), context.local_device());
+            console.print(&format!("memory    {free} of {total} free on {device}"));
         }
         if let Some(output) = &output {
-            output.print_tracking_hints(console);
+            output.print_tracking_hints();
         }
         let style = Style::choose(args.progress, context.is_main());
         let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::new(Progress::new(
@@ -117,33 +119,32 @@ where
             callbacks.push(Box::new(GradientHistograms::new(every, files.map(|files| files.events))));
         }
         let stop = Arc::new(StopRequest::new(stop::requested));
-        let setup = Setup {
-            observers,
-            max_steps: resumed.last_step(&config, &*loaders.train),
-            snapshot: resumed.snapshot,
-            stop: stop.clone(),
-            callbacks,
-            test: loaders.valid.is_some().then(|| loaders.test.clone()),
-            checkpoints: Checkpoints {
-                every: args.checkpoints.save_every,
-                sink: output.as_ref().map(|output| output.checkpoints.clone()),
-            },
-            options: config.step_options(),
-        };
+        let sink = output.clone().map(|output| output as Arc<dyn CheckpointSink>);
+        let strategy = strategy
+            .with_options(config.step_options())
+            .with_observer(Arc::new(observers))
+            .with_callbacks(callbacks)
+            .with_test(loaders.valid.is_some().then(|| loaders.test.clone()))
+            .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink })
+            .with_max_steps(resumed.last_step(&config, &*loaders.train))
+            .with_resume(resumed.snapshot)
+            .with_stop(stop.clone());
         let learner = Learner::new(model, optimizer.into(), config.schedule(loaders.train.steps()));
-        let result = setup.run(context, &loaders, parallel, learner, resumed.epochs, |training| {
+        let result = strategy::run(strategy, &loaders, learner, resumed.epochs, |training| {
             let training = metrics.into_iter().fold(training, |training, add| add(training));
             let renderer = style.renderer(training.interrupter());
             training.renderer(renderer)
         })?;
         if let Some(signal) = stop.signal() {
             context.set_stop_signal(signal);
-            return output.map_or(Ok(()), |output| output.finish_stopped(signal, console));
+            return output.map_or(Ok(()), |output| output.finish_stopped(signal));
         }
         let Some(output) = output else { return Ok(()) };
-        let summary = output.finish(result.model.clone(), &config, context.transport(), console)?;
+        let summary = output.finish(result.model.clone(), context.transport())?;
         finished.into_iter().try_for_each(|act| act(output.folder.path(), &summary))?;
         // Last, so that a failure leaves a complete run folder.
-        export.map_or(Ok(()), |path| weights::save(&result.model, &path, "").context("--export"))
+        args.export
+            .as_deref()
+            .map_or(Ok(()), |path| weights::save(&result.model, path, "").context("--export"))
     }
 }

@@ -22,23 +22,13 @@ type ValidLoader<M> = Arc<dyn DistributedLoader<ValidInput<M>>>;
 
 /// The loaders of a run: training, test and, with `--valid-split`, validation.
 pub struct Loaders<M: LearnerModel> {
-    pub(super) train: TrainLoader<M>,
-    pub(super) valid: Option<ValidLoader<M>>,
-    pub(super) test: ValidLoader<M>,
+    pub train: TrainLoader<M>,
+    /// Evaluated after every epoch; the test set is then evaluated only at the end.
+    pub valid: Option<ValidLoader<M>>,
+    pub test: ValidLoader<M>,
 }
 
 impl<M: LearnerModel> Loaders<M> {
-    /// Loaders without a validation set.
-    pub fn new(train: TrainLoader<M>, test: ValidLoader<M>) -> Self {
-        Self { train, valid: None, test }
-    }
-
-    /// Evaluates `valid` after every epoch, and the test set only at the end.
-    pub fn with_validation(mut self, valid: Option<ValidLoader<M>>) -> Self {
-        self.valid = valid;
-        self
-    }
-
     /// Verifies that no set is empty.
     pub(super) fn require_samples(&self) -> collective::Result<()> {
         self.train.require_samples("training")?;
@@ -74,7 +64,11 @@ where
         let train = self.sharded(train, batcher.clone(), self.shuffle_seed()).build(world);
         let valid = valid.map(|valid| self.sharded(valid, batcher.clone(), None).build(world));
         let test = self.sharded(test, batcher, None).build(world);
-        Loaders::new(Arc::new(train), Arc::new(test)).with_validation(valid.map(|valid| Arc::new(valid) as _))
+        Loaders {
+            train: Arc::new(train),
+            valid: valid.map(|valid| Arc::new(valid) as _),
+            test: Arc::new(test),
+        }
     }
 
     /// Divides a training set into the samples to train on and those that `--valid-split` holds out, which depend on

@@ -31,10 +31,7 @@ use collective::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::Path, process::ExitCode};
 use strategy::{MakeStrategy, parallel_step};
 
 /// Parses the command line, including `--config` files, and runs `program` on every rank.
@@ -87,7 +84,6 @@ pub struct Trainer<'a, M: LearnerModel> {
     callbacks: Vec<MakeCallback<M>>,
     metrics: Vec<Metrics<M>>,
     parallel_step: Option<MakeStrategy<M>>,
-    export: Option<PathBuf>,
     finished: Vec<Finished<'a>>,
 }
 
@@ -108,7 +104,6 @@ where
             callbacks: Vec::new(),
             metrics: Vec::new(),
             parallel_step: None,
-            export: args.export.clone(),
             finished: Vec::new(),
         }
     }
@@ -191,14 +186,6 @@ where
         M: ParallelStep,
     {
         self.parallel_step = Some(parallel_step);
-        self
-    }
-
-    /// Exports the trained weights to `path`, a `.safetensors` file with PyTorch's key names and layouts.
-    ///
-    /// `--export` overrides it. An existing file is replaced.
-    pub fn export(mut self, path: impl Into<PathBuf>) -> Self {
-        self.export.get_or_insert_with(|| path.into());
         self
     }
 

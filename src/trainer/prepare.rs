@@ -79,10 +79,10 @@ impl Resumed {
         group: &ProcessGroup,
         console: Console,
     ) -> Result<Self> {
-        let identity = Identity::new(config, own);
-        let find = || ResumePoint::find_and_report(config, &identity, console);
+        let identity = Identity::new(config, own)?;
+        let find = || ResumePoint::find(config, &identity, console);
         let mut found = group.on_rank_zero(find).transpose()?.flatten();
-        let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()).map(|c| c.take_snapshot());
+        let kept = found.as_mut().and_then(|found| found.checkpoint.as_mut()?.snapshot.take());
         let snapshot = Snapshot::share(kept, group)?;
         let mut epochs = config.args.epochs.begun();
         if snapshot.is_some() {

@@ -1,46 +1,23 @@
 //! Settings that a resumed run must share with its checkpoint.
 
 use crate::config::Config;
-use collective::lr::LrSchedule;
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Settings that determine a run's trajectory at a given world size, by flag or name.
-///
-/// World size, batch size and, with a constant learning rate, the length of the run may change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Identity(BTreeMap<String, Value>);
 
 impl Identity {
     /// Collects the settings of `config` and `own`, the program's settings by flag.
-    pub fn new(config: &Config, own: Map<String, Value>) -> Self {
-        let (args, gradients, rate) = (&config.args, &config.args.gradients, &config.args.rate);
-        let entries = [
-            ("--sync-bn", json!(args.sync_bn)),
-            ("training samples", json!(config.program.train_samples)),
-            ("--valid-split", json!(args.valid_split)),
-            ("--no-shuffle", json!(args.no_shuffle)),
-            ("--seed", json!(args.seed)),
-            ("--lr", json!(args.lr)),
-            ("--scale-lr", json!(args.scale_lr)),
-            ("--warmup-epochs", json!(rate.warmup_epochs)),
-            ("--warmup-start-factor", json!(rate.warmup_start_factor)),
-            ("--lr-schedule", json!(rate.lr_schedule)),
-            ("--grad-accum-steps", json!(gradients.grad_accum_steps)),
-            ("--clip-grad-norm", json!(gradients.clip_grad_norm)),
-            ("--precision", json!(gradients.precision.to_string())),
-            ("--grad-compression", json!(gradients.grad_compression)),
-        ];
-        let mut entries: BTreeMap<_, _> =
-            entries.into_iter().map(|(flag, value)| (flag.to_owned(), value)).chain(own).collect();
-        // Other schedules depend on the length of the run.
-        if rate.lr_schedule != LrSchedule::Constant {
-            entries.insert("--epochs".into(), json!(args.epochs));
-            entries.insert("--max-steps".into(), json!(args.max_steps));
-        }
-        Self(entries)
+    ///
+    /// # Errors
+    /// If the configuration cannot be serialised as JSON.
+    pub fn new(config: &Config, own: Map<String, Value>) -> Result<Self> {
+        Ok(Self(config.trajectory()?.into_iter().chain(own).collect()))
     }
 
     /// Describes the settings that differ, such as `--seed 42, not 43`. The value of `now` is last.
@@ -56,6 +33,7 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn differences_name_the_flag_and_both_values() {

@@ -1,7 +1,7 @@
 //! `manifest.json`: metadata and checksums of a checkpoint.
 
 use super::Identity;
-use crate::run::log::Progress;
+use crate::{config::Config, run::log::Progress};
 use collective::strategy::{Position, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -75,14 +75,18 @@ pub(super) fn parts(snapshot: &Snapshot) -> [(&'static str, &[u8]); 3] {
 }
 
 impl Manifest {
-    /// Sets the position and file digests of `snapshot`.
-    pub(super) fn describe(mut self, snapshot: &Snapshot) -> Self {
-        self.position = snapshot.position.clone();
-        self.files = parts(snapshot)
-            .into_iter()
-            .map(|(name, bytes)| (name.to_owned(), FileDigest::from_bytes(bytes)))
-            .collect();
-        self
+    /// Describes `snapshot`, taken in a run of `config`.
+    pub fn new(snapshot: &Snapshot, config: &Config, identity: Identity, progress: Progress) -> Self {
+        let digest = |(name, bytes): (&str, &[u8])| (name.to_owned(), FileDigest::from_bytes(bytes));
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            position: snapshot.position.clone(),
+            world_size: config.world_size,
+            batch_size: config.args.batch_size,
+            identity,
+            progress,
+            files: parts(snapshot).into_iter().map(digest).collect(),
+        }
     }
 
     /// Serialises the manifest with its format version and checksum.

@@ -13,4 +13,4 @@ mod store;
 pub use identity::Identity;
 pub use manifest::{CheckpointError, FORMAT, Manifest};
 pub use resume::ResumePoint;
-pub use store::{CheckpointStore, CheckpointWriter};
+pub use store::CheckpointStore;

@@ -1,10 +1,7 @@
 //! `--resume`: selection of the checkpoint to resume from.
 
 use super::{CheckpointError, CheckpointStore, Identity, Manifest};
-use crate::{
-    config::{CheckpointArgs, Config},
-    process::console::Console,
-};
+use crate::{config::Config, process::console::Console};
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::{Position, Snapshot};
 use std::path::{Path, PathBuf};
@@ -15,15 +12,14 @@ pub struct ResumePoint {
     pub run: PathBuf,
     /// Checkpoint to resume from; `None` if the run has no checkpoint yet.
     pub checkpoint: Option<Checkpoint>,
-    /// Damaged checkpoints that were skipped, with reasons.
-    pub warnings: Vec<String>,
 }
 
 /// A verified checkpoint.
 pub struct Checkpoint {
     pub path: PathBuf,
     pub manifest: Manifest,
-    pub snapshot: Snapshot,
+    /// The tensors, until they are taken.
+    pub snapshot: Option<Snapshot>,
 }
 
 impl Checkpoint {
@@ -44,12 +40,6 @@ impl Checkpoint {
         }
         changes
     }
-
-    /// Takes the tensors out, to free memory when they are loaded.
-    pub fn take_snapshot(&mut self) -> Snapshot {
-        let empty = Snapshot { position: self.manifest.position.clone(), ..Snapshot::default() };
-        std::mem::replace(&mut self.snapshot, empty)
-    }
 }
 
 impl ResumePoint {
@@ -59,48 +49,24 @@ impl ResumePoint {
         patience.zip(best).is_some_and(|(patience, best)| best.ago >= patience)
     }
 
-    /// Selects the checkpoint as [`find`](Self::find) does and prints the result.
-    ///
-    /// # Errors
-    /// As for [`find`](Self::find).
-    pub fn find_and_report(config: &Config, identity: &Identity, console: Console) -> Result<Option<Self>> {
-        let found = Self::find(&config.args.checkpoints, config.args.run_dir.as_deref(), identity)?;
-        let Some(ResumePoint { run, checkpoint, warnings }) = &found else { return Ok(None) };
-        warnings.iter().for_each(|warning| console.warn(warning));
-        match checkpoint {
-            Some(checkpoint) => {
-                let Position { step, epoch, samples, .. } = checkpoint.manifest.position;
-                let path = checkpoint.path.display();
-                console.print(&format!(
-                    "resume    {path}: after step {step}, {samples} samples into epoch {epoch}"
-                ));
-                checkpoint.changes(config).iter().for_each(|change| console.warn(change));
-            }
-            None => {
-                let run = run.display();
-                console.print(&format!("resume    {run} has no checkpoint yet: starting from the beginning"));
-            }
-        }
-        Ok(found)
-    }
-
-    /// Selects the checkpoint that `--resume` names; returns `None` without `--resume`.
+    /// Selects the checkpoint that `--resume` names and prints the result; returns `None` without `--resume`.
     ///
     /// For a run folder, it is the newest intact checkpoint. For a checkpoint folder, it is that one.
     ///
     /// # Errors
     /// If the path has no intact checkpoint, or the checkpoint belongs to a run with other settings.
-    pub fn find(args: &CheckpointArgs, run_dir: Option<&Path>, identity: &Identity) -> Result<Option<Self>> {
-        let Some(path) = &args.resume else { return Ok(None) };
+    pub fn find(config: &Config, identity: &Identity, console: Console) -> Result<Option<Self>> {
+        let Some(path) = &config.args.checkpoints.resume else { return Ok(None) };
+        let run_dir = config.args.run_dir.as_deref();
         let found = match (path, run_dir) {
             // `CheckpointArgs::check` has rejected this case.
             (None, None) => return Ok(None),
-            (None, Some(run)) => Self::newest(run)?,
+            (None, Some(run)) => Self::newest(run, console)?,
             (Some(path), _) if is_checkpoint(path) => Self::single(path)?,
             (Some(path), _) if !is_run(path) => {
                 bail!("--resume {}: neither a run folder nor a checkpoint", path.display())
             }
-            (Some(path), _) => match Self::newest(path)? {
+            (Some(path), _) => match Self::newest(path, console)? {
                 ResumePoint { checkpoint: None, .. } => {
                     bail!("--resume {}: this run has no checkpoint", path.display())
                 }
@@ -111,29 +77,36 @@ impl ResumePoint {
         if path.is_some() && elsewhere {
             bail!("--resume continues in the same run folder, {}; leave out --run-dir", found.run.display());
         }
-        if let Some(Checkpoint { path, manifest, .. }) = &found.checkpoint {
-            let differences = manifest.identity.differences(identity);
-            if !differences.is_empty() {
-                bail!(
-                    "{} was made with {}; give the same flags, or begin a new run with --init-from {}",
-                    path.display(),
-                    differences.join("; "),
-                    path.join("model.bpk").display()
-                );
-            }
+        let Some(checkpoint) = &found.checkpoint else {
+            let run = found.run.display();
+            console.print(&format!("resume    {run} has no checkpoint yet: starting from the beginning"));
+            return Ok(Some(found));
+        };
+        let Checkpoint { path, manifest, .. } = checkpoint;
+        let differences = manifest.identity.differences(identity);
+        if !differences.is_empty() {
+            bail!(
+                "{} was made with {}; give the same flags, or begin a new run with --init-from {}",
+                path.display(),
+                differences.join("; "),
+                path.join("model.bpk").display()
+            );
         }
+        let (Position { step, epoch, samples, .. }, path) = (&manifest.position, path.display());
+        console.print(&format!("resume    {path}: after step {step}, {samples} samples into epoch {epoch}"));
+        checkpoint.changes(config).iter().for_each(|change| console.warn(change));
         Ok(Some(found))
     }
 
     /// Selects the newest intact checkpoint of a run.
-    fn newest(run: &Path) -> Result<Self> {
-        let (mut warnings, mut errors) = (Vec::new(), Vec::new());
+    fn newest(run: &Path, console: Console) -> Result<Self> {
+        let mut errors = Vec::new();
         for (_, path) in CheckpointStore::in_run(run).list()? {
             match open(&path) {
                 Ok(checkpoint) => {
-                    let instead = |error| format!("{error}; resuming from {}", checkpoint.path.display());
-                    warnings.extend(errors.into_iter().map(instead));
-                    return Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings });
+                    let path = checkpoint.path.display();
+                    errors.iter().for_each(|error| console.warn(&format!("{error}; resuming from {path}")));
+                    return Ok(Self { run: run.into(), checkpoint: Some(checkpoint) });
                 }
                 // Resuming from an older checkpoint would discard the progress of a newer version.
                 Err(error @ CheckpointError::Newer { .. }) => return Err(error.into()),
@@ -142,7 +115,7 @@ impl ResumePoint {
         }
         match errors.into_iter().next() {
             Some(error) => Err(anyhow!("{error}; the run has no other intact checkpoint")),
-            None => Ok(Self { run: run.into(), checkpoint: None, warnings }),
+            None => Ok(Self { run: run.into(), checkpoint: None }),
         }
     }
 
@@ -154,9 +127,7 @@ impl ResumePoint {
             bail!("--resume {}: a checkpoint must be in a run's folder", path.display());
         };
         match open(&path) {
-            Ok(checkpoint) => {
-                Ok(Self { run: run.into(), checkpoint: Some(checkpoint), warnings: Vec::new() })
-            }
+            Ok(checkpoint) => Ok(Self { run: run.into(), checkpoint: Some(checkpoint) }),
             Err(error) => {
                 let others = CheckpointStore::in_run(run).list().unwrap_or_default();
                 let good = others.into_iter().find(|(_, other)| *other != path && open(other).is_ok());
@@ -172,7 +143,7 @@ impl ResumePoint {
 
 fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let manifest = Manifest::read(path)?;
-    let snapshot = manifest.load(path)?;
+    let snapshot = Some(manifest.load(path)?);
     Ok(Checkpoint { path: path.into(), manifest, snapshot })
 }
 

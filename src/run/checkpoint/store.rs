@@ -1,23 +1,13 @@
-//! Checkpoint folder of a run: atomic writes, removal of old checkpoints, and the trainer's checkpoint sink.
+//! Checkpoint folder of a run: atomic writes, and removal of old checkpoints.
 
-use super::{
-    super::{log::RunLog, tensorboard::EventLog},
-    Identity,
-    manifest::{self, Manifest},
-};
-use crate::{
-    config::Config,
-    process::{atomic_file, console::Console},
-};
+use super::manifest::{self, Manifest};
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
-use collective::strategy::{CheckpointSink, EpochReport, Snapshot};
+use collective::strategy::Snapshot;
 use std::{
-    collections::BTreeMap,
     fs, io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
 };
 
 /// Extension of a checkpoint while one of the same step replaces it.
@@ -63,13 +53,13 @@ impl CheckpointStore {
     ///
     /// # Errors
     /// If a file operation fails. An incomplete checkpoint is removed.
-    fn write(&self, manifest: Manifest, snapshot: &Snapshot, keep_last: usize) -> Result<()> {
+    pub fn write(&self, manifest: &Manifest, snapshot: &Snapshot, keep_last: usize) -> Result<()> {
         let best = manifest.progress.best.as_ref().map(|best| best.step);
         let step = snapshot.position.step;
         let path = self.folder.join(name(step));
         let temporary = self.folder.join(format!(".{}.tmp", name(step)));
         let written = fs::create_dir_all(&self.folder).map_err(Into::into).and_then(|()| {
-            self.fill(&temporary, &manifest.describe(snapshot), snapshot)?;
+            self.fill(&temporary, manifest, snapshot)?;
             self.publish(&temporary, &path)
         });
         if written.is_err() {
@@ -159,66 +149,6 @@ impl CheckpointStore {
     fn newest_hint(&self) -> String {
         let newest = self.list().ok().and_then(|list| list.first().map(|(_, path)| path.clone()));
         newest.map_or_else(String::new, |path| format!(" ({} is intact)", path.display()))
-    }
-}
-
-/// Checkpoint sink that writes to a run folder and decides when to stop early.
-pub struct CheckpointWriter {
-    store: CheckpointStore,
-    log: Arc<RunLog>,
-    events: Arc<EventLog>,
-    config: Config,
-    identity: Identity,
-    began: Instant,
-    console: Console,
-}
-
-impl CheckpointWriter {
-    /// Creates a writer for the run folder `run`; `began` is the start time of the process.
-    pub fn new(
-        run: &Path,
-        log: Arc<RunLog>,
-        events: Arc<EventLog>,
-        config: &Config,
-        identity: Identity,
-        began: Instant,
-        console: Console,
-    ) -> Self {
-        let (store, config) = (CheckpointStore::in_run(run), config.clone());
-        Self { store, log, events, config, identity, began, console }
-    }
-
-    fn write(&self, snapshot: &Snapshot) -> Result<()> {
-        // A run resumed from this checkpoint keeps these rows, so they must be on disk first.
-        let mut progress = self.log.sync()?;
-        self.events.flush()?;
-        progress.seconds += self.began.elapsed().as_secs_f64();
-        let manifest = Manifest {
-            version: env!("CARGO_PKG_VERSION").into(),
-            position: snapshot.position.clone(),
-            world_size: self.config.world_size,
-            batch_size: self.config.args.batch_size,
-            identity: self.identity.clone(),
-            progress,
-            files: BTreeMap::new(),
-        };
-        self.store.write(manifest, snapshot, self.config.args.checkpoints.keep_last)
-    }
-}
-
-impl CheckpointSink for CheckpointWriter {
-    fn save(&self, snapshot: &Snapshot) -> Result<(), String> {
-        self.write(snapshot).map_err(|error| format!("{error:#}"))
-    }
-
-    fn should_stop(&self, report: &EpochReport) -> bool {
-        // The log observes the report first. `save` reports its write errors.
-        let reason =
-            self.config.args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience));
-        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < self.config.args.epochs.begun()) {
-            self.console.print(&format!("stopped early: {reason}"));
-        }
-        reason.is_some()
     }
 }
 

@@ -214,8 +214,7 @@ impl RemoteRun {
         if let Some(path) = path {
             let bytes = serde_json::to_vec_pretty(&run.stored).unwrap_or_default();
             // Without the file, a resumed run is a new one in MLflow.
-            atomic_file::write(&path, &bytes)
-                .map_err(|error| Failure::refused(format!("cannot write {}: {error}", path.display())))?;
+            atomic_file::write(&path, &bytes).map_err(|error| Failure::refused(format!("{error:#}")))?;
         }
         Ok(run)
     }

@@ -5,9 +5,9 @@ use super::{
     curves::{axis, metric_points, title, unit},
     page::{duration, escape, page, table},
     run::{Run, show},
-    save,
     scale::Axis,
 };
+use crate::process::atomic_file;
 use anyhow::{Result, bail};
 use clap::Args;
 use collective::metric::MetricInfo;
@@ -42,7 +42,7 @@ pub fn compare(args: &CompareArgs) -> Result<()> {
         format!("<h2>Results</h2>\n{}", results(&runs, &names)),
         format!("<h2>Configuration differences</h2>\n{}", differences(&runs, &names)),
     ];
-    save(&args.output, &page(&format!("{} runs compared", runs.len()), &parts))
+    atomic_file::write(&args.output, page(&format!("{} runs compared", runs.len()), &parts).as_bytes())
 }
 
 /// Returns folder names, or full paths if two folders have the same name.

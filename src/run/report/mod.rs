@@ -17,7 +17,6 @@ pub use scale::Axis;
 
 use crate::process::atomic_file;
 use anyhow::{Context, Result};
-use clap::Args;
 use collective::metric::MetricInfo;
 use page::{duration, escape, page, tiles};
 use serde_json::Value;
@@ -25,14 +24,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
-
-/// Arguments of `burn-ddp report`.
-#[derive(Args, Clone, Debug)]
-pub struct ReportArgs {
-    /// Run folder
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
-}
 
 /// Writes `report.html` and the folder `curves` of a run, and returns the path of the page.
 ///
@@ -45,7 +36,7 @@ pub fn write(folder: &Path) -> Result<PathBuf> {
         .with_context(|| format!("cannot create {}", curves_folder.display()))?;
     let curves = curves::curves(&run);
     for (name, chart) in &curves {
-        save(&curves_folder.join(format!("{name}.svg")), &chart.file())?;
+        atomic_file::write(&curves_folder.join(format!("{name}.svg")), chart.file().as_bytes())?;
     }
     let charts: String = curves.iter().map(|(_, chart)| chart.inline()).collect();
     let parts = [
@@ -58,12 +49,8 @@ pub fn write(folder: &Path) -> Result<PathBuf> {
         settings(&run),
     ];
     let path = folder.join("report.html");
-    save(&path, &page(&format!("Run {}", run.name()), &parts))?;
+    atomic_file::write(&path, page(&format!("Run {}", run.name()), &parts).as_bytes())?;
     Ok(path)
-}
-
-fn save(path: &Path, text: &str) -> Result<()> {
-    atomic_file::write(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Describes mode, devices and data.
