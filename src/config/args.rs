@@ -197,11 +197,7 @@ fn negated<S: Serializer>(flag: &bool, serializer: S) -> Result<S::Ok, S::Error>
 
 /// Parser of `--scale-lr`.
 fn lr_scaling() -> impl TypedValueParser<Value = LrScaling> {
-    PossibleValuesParser::new(["linear", "sqrt", "none"]).map(|name| match name.as_str() {
-        "linear" => LrScaling::Linear,
-        "sqrt" => LrScaling::Sqrt,
-        _ => LrScaling::None,
-    })
+    PossibleValuesParser::new(["linear", "sqrt", "none"]).try_map(|name| serde_json::from_value(name.into()))
 }
 
 /// Value of `--progress`.

@@ -1,28 +1,9 @@
 //! Flags given explicitly, recorded to reproduce a run.
 
+use super::scope::Scope;
 use clap::{ArgMatches, Command, FromArgMatches, parser::ValueSource};
 use serde_json::{Map, Value};
 use std::path::{self, PathBuf};
-
-/// Flags that do not affect the result: output, display and process identity.
-const NOT_RECORDED: [&str; 16] = [
-    "config",
-    "print-config",
-    "resume",
-    "run-dir",
-    "export",
-    "find-lr",
-    "find-lr-steps",
-    "progress",
-    "mlflow",
-    "mlflow-experiment",
-    "help",
-    "version",
-    "rank",
-    "world-size",
-    "init-method",
-    "job-id",
-];
 
 /// Flags given explicitly, with their values as typed; defaults are omitted.
 ///
@@ -54,10 +35,9 @@ impl FromArgMatches for ExplicitFlags {
         let mut given = Map::new();
         for id in matches.ids() {
             // clap names the group of a struct after the type, with a capital letter.
-            let (id, name) = (id.as_str(), id.as_str().replace('_', "-"));
-            let source = matches.value_source(id);
+            let (id, source) = (id.as_str(), matches.value_source(id.as_str()));
             if id.starts_with(char::is_uppercase)
-                || NOT_RECORDED.contains(&name.as_str())
+                || Scope::of_setting(id) == Scope::Process
                 || source == Some(ValueSource::DefaultValue)
             {
                 continue;
@@ -67,7 +47,10 @@ impl FromArgMatches for ExplicitFlags {
             // Paths are made absolute so that they do not depend on the working directory.
             let is_path = matches.try_get_one::<PathBuf>(id).is_ok();
             let whole = path::absolute(&text).ok().filter(|_| is_path);
-            given.insert(name, whole.map_or_else(|| value(&text), |path| path.display().to_string().into()));
+            given.insert(
+                id.replace('_', "-"),
+                whole.map_or_else(|| value(&text), |path| path.display().to_string().into()),
+            );
         }
         Ok(Self(given))
     }

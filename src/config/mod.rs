@@ -6,6 +6,7 @@ pub mod config_file;
 mod explicit;
 pub mod gradients;
 pub mod learning_rate;
+mod scope;
 
 pub use args::TrainerArgs;
 pub use checkpoints::CheckpointArgs;
@@ -21,12 +22,9 @@ use collective::{
     metric::MetricInfo,
     strategy::Position,
 };
+use scope::Scope;
 use serde::Serialize;
 use serde_json::{Map, Value};
-
-/// Settings that may differ between ranks: devices, threads, and those that only rank 0 uses.
-const RANK_LOCAL: [&str; 9] =
-    ["device", "replicas", "threads", "workers", "no_overlap", "init_from", "keep_last", "recipe", "flags"];
 
 /// All settings that determine the result of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -45,37 +43,6 @@ pub struct Config {
     pub version: &'static str,
     /// Flags that reproduce the run, for `--config`.
     pub flags: Map<String, Value>,
-}
-
-/// Flags that depend on the machine, with their resolved values.
-fn pinned(
-    mode: Mode,
-    world_size: usize,
-    device: LocalDevice,
-    replicas: Option<&Replicas>,
-    threads: usize,
-) -> Vec<(String, Value)> {
-    let kind = match device {
-        LocalDevice::Cpu => "cpu".to_owned(),
-        LocalDevice::Gpu(kind, _) => kind.to_string(),
-    };
-    let mut flags: Vec<(&str, Value)> = vec![("threads", threads.into())];
-    flags.extend(match mode {
-        Mode::Single => vec![
-            ("mode", "single".into()),
-            ("device", device.to_string().into()),
-            ("nproc-per-node", "auto".into()),
-        ],
-        Mode::Ddp => {
-            vec![("mode", "ddp".into()), ("device", kind.into()), ("nproc-per-node", world_size.into())]
-        }
-        Mode::Dp => vec![("mode", "dp".into()), ("device", kind.into())],
-    });
-    if let Some(Replicas { devices, output }) = replicas {
-        let devices: Vec<String> = devices.iter().map(|id| id.to_string()).collect();
-        flags.extend([("device-ids", devices.into()), ("output-device", output.to_string().into())]);
-    }
-    flags.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Name and source of a data set, for display.
@@ -110,23 +77,59 @@ pub struct ProgramSettings {
 impl Config {
     /// Resolves the configuration of a run of `context`.
     pub fn resolve(args: &TrainerArgs, context: &Context, program: ProgramSettings) -> Self {
-        let (role, threads) = (context.role(), context.threads());
-        let (mode, device, world_size) = (role.mode, role.device, role.environment.world_size);
-        let mut flags = args.explicit.0.clone();
-        flags.extend(pinned(mode, world_size, device, role.replicas.as_ref(), threads));
-        flags.extend(program.resolved_flags.clone());
-        Self {
-            mode,
-            world_size,
-            device,
+        let role = context.role();
+        let mut config = Self {
+            mode: role.mode,
+            world_size: role.environment.world_size,
+            device: role.device,
             replicas: role.replicas.clone(),
-            threads,
-            lr_factor: args.scale_lr.factor(world_size),
+            threads: context.threads(),
+            lr_factor: args.scale_lr.factor(role.environment.world_size),
             args: args.clone(),
             program,
             version: env!("CARGO_PKG_VERSION"),
-            flags,
+            flags: args.explicit.0.clone(),
+        };
+        let pinned = config.pinned().into_iter().map(|(name, value)| (name.to_owned(), value));
+        config.flags.extend(pinned.chain(config.program.resolved_flags.clone()));
+        config
+    }
+
+    /// Flags that depend on the machine, with their resolved values.
+    fn pinned(&self) -> Vec<(&'static str, Value)> {
+        let kind = match self.device {
+            LocalDevice::Cpu | LocalDevice::CpuReplica(_) => "cpu".to_owned(),
+            LocalDevice::Gpu(kind, _) => kind.to_string(),
+        };
+        let mut flags: Vec<(&str, Value)> = vec![("threads", self.threads.into())];
+        flags.extend(match self.mode {
+            Mode::Single => vec![
+                ("mode", "single".into()),
+                ("device", self.device.to_string().into()),
+                ("nproc-per-node", "auto".into()),
+            ],
+            Mode::Ddp => vec![
+                ("mode", "ddp".into()),
+                ("device", kind.into()),
+                ("nproc-per-node", self.world_size.into()),
+            ],
+            Mode::Dp => vec![("mode", "dp".into()), ("device", kind.into())],
+        });
+        if let Some(Replicas { devices, output }) = &self.replicas {
+            let devices: Vec<String> = devices.iter().map(|id| id.to_string()).collect();
+            flags.extend([("device-ids", devices.into()), ("output-device", output.to_string().into())]);
         }
+        flags
+    }
+
+    /// Returns the settings by their names in `config.json`, with their scopes.
+    fn scoped(&self) -> Result<impl Iterator<Item = (String, Value, Scope)>> {
+        let all: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
+        let scoped = |(name, value): (String, Value)| {
+            let scope = Scope::of_setting(&name);
+            (name, value, scope)
+        };
+        Ok(all.into_iter().map(scoped))
     }
 
     /// Returns the settings that must be equal on all ranks, by their names in `config.json`.
@@ -134,13 +137,30 @@ impl Config {
     /// # Errors
     /// If the configuration cannot be serialised as JSON.
     pub fn settings(&self) -> Result<Vec<(String, String)>> {
-        let Value::Object(all) = serde_json::to_value(self)? else { return Ok(Vec::new()) };
-        let shared = all.into_iter().filter(|(name, _)| !RANK_LOCAL.contains(&name.as_str()));
         let text = |value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        Ok(shared.map(|(name, value)| (name, text(value))).collect())
+        let shared = self.scoped()?.filter(|(.., scope)| *scope != Scope::Rank);
+        Ok(shared.map(|(name, value, _)| (name, text(value))).collect())
+    }
+
+    /// Returns the settings that a resumed run must share with its checkpoint, by flag or name.
+    ///
+    /// # Errors
+    /// If the configuration cannot be serialised as JSON.
+    pub fn trajectory(&self) -> Result<Map<String, Value>> {
+        // A learning rate that is not constant depends on the length of the run.
+        let has_curve = self.args.rate.lr_schedule != LrSchedule::Constant;
+        let is_length = |name: &str| has_curve && ["epochs", "max_steps"].contains(&name);
+        let shared = self.scoped()?.filter(|(name, _, scope)| *scope == Scope::Trajectory || is_length(name));
+        Ok(shared
+            .map(|(name, value, _)| match name.as_str() {
+                "train_samples" => ("training samples".into(), value),
+                "shuffle" => ("--no-shuffle".into(), (value != true).into()),
+                _ => (format!("--{}", name.replace('_', "-")), value),
+            })
+            .collect())
     }
 
     /// Options of a training step.

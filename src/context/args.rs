@@ -5,7 +5,7 @@ use super::{
     world_args::WorldArgs,
 };
 use crate::{
-    device::{DeviceArg, DeviceId},
+    device::{DeviceArg, LocalDevice},
     launch::nproc::Nproc,
 };
 use anyhow::Result;
@@ -41,10 +41,10 @@ pub struct ContextArgs {
     #[arg(
         long, value_name = "ID,…", value_delimiter = ',', action = ArgAction::Set, hide_short_help = true
     )]
-    pub device_ids: Vec<DeviceId>,
+    pub device_ids: Vec<LocalDevice>,
     /// dp mode: device on which outputs are gathered [default: the first of --device-ids]
     #[arg(long, value_name = "ID", hide_short_help = true)]
-    pub output_device: Option<DeviceId>,
+    pub output_device: Option<LocalDevice>,
     /// dp mode: gradient reduction [default: all-reduce on CUDA, else main]
     #[arg(long, value_enum, hide_short_help = true)]
     pub dp_reduce: Option<DpReduceArg>,

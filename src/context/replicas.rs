@@ -2,7 +2,7 @@
 
 use super::{args::ContextArgs, values::DpReduceArg};
 use crate::{
-    device::{Accelerator, DeviceArg, DeviceId, Gpus, transport},
+    device::{Accelerator, DeviceArg, Gpus, LocalDevice, transport},
     process::console::Console,
 };
 use anyhow::{Context, Error, Result, bail};
@@ -22,8 +22,8 @@ const CPU_REPLICAS: usize = 2;
 /// Replicas of a run; the first one holds the module and the optimizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Replicas {
-    pub devices: Vec<DeviceId>,
-    pub output: DeviceId,
+    pub devices: Vec<LocalDevice>,
+    pub output: LocalDevice,
 }
 
 impl Replicas {
@@ -39,10 +39,12 @@ impl Replicas {
                 "--mode dp --device {kind}:{number}: one device needs no data parallelism; name several with --device-ids"
             ),
             ([], DeviceArg::Auto | DeviceArg::Gpu(_, None), Ok(Gpus { kind, count })) => {
-                (0..*count).map(|number| DeviceId::Gpu(*kind, number)).collect()
+                (0..*count).map(|number| LocalDevice::Gpu(*kind, number)).collect()
             }
             ([], DeviceArg::Gpu(kind, None), Err(reason)) => bail!("--device {kind}: {reason}"),
-            ([], DeviceArg::Auto | DeviceArg::Cpu, _) => (0..CPU_REPLICAS).map(DeviceId::Cpu).collect(),
+            ([], DeviceArg::Auto | DeviceArg::Cpu, _) => {
+                (0..CPU_REPLICAS).map(LocalDevice::CpuReplica).collect()
+            }
             (ids, ..) => ids.to_vec(),
         };
         for (at, id) in devices.iter().enumerate() {
@@ -50,14 +52,14 @@ impl Replicas {
                 bail!("--device-ids names {id} twice");
             }
             match (id, args.device) {
-                (DeviceId::Cpu(_), DeviceArg::Auto | DeviceArg::Cpu) => {}
-                (DeviceId::Gpu(..), DeviceArg::Auto) => {}
-                (DeviceId::Gpu(kind, _), DeviceArg::Gpu(wanted, None)) if *kind == wanted => {}
-                (DeviceId::Cpu(_) | DeviceId::Gpu(..), _) => {
+                (LocalDevice::CpuReplica(_), DeviceArg::Auto | DeviceArg::Cpu) => {}
+                (LocalDevice::Gpu(..), DeviceArg::Auto) => {}
+                (LocalDevice::Gpu(kind, _), DeviceArg::Gpu(wanted, None)) if *kind == wanted => {}
+                (LocalDevice::Cpu | LocalDevice::CpuReplica(_) | LocalDevice::Gpu(..), _) => {
                     bail!("--device-ids {id} contradicts --device; leave out --device")
                 }
             }
-            if let DeviceId::Gpu(kind, number) = id {
+            if let LocalDevice::Gpu(kind, number) = id {
                 match gpus {
                     Err(reason) => bail!("--device-ids {id}: {reason}"),
                     Ok(gpus) if gpus.kind != *kind => {
@@ -71,7 +73,10 @@ impl Replicas {
             }
         }
         let Some(first) = devices.first().copied() else { bail!("--mode dp needs at least one device") };
-        if devices.iter().any(|id| matches!(id, DeviceId::Cpu(_)) != matches!(first, DeviceId::Cpu(_))) {
+        if devices
+            .iter()
+            .any(|id| matches!(id, LocalDevice::CpuReplica(_)) != matches!(first, LocalDevice::CpuReplica(_)))
+        {
             bail!("--device-ids mixes CPU and GPU; the batch would wait for the slower one");
         }
         let output = args.output_device.unwrap_or(first);
@@ -93,7 +98,7 @@ impl Replicas {
         console: Console,
     ) -> Result<DataParallelConfig> {
         let (reduce, sites) = self.reduce(args.dp_reduce, console)?;
-        let device = |id: &DeviceId| Ok((id.local().burn()?, id.to_string()));
+        let device = |id: &LocalDevice| Ok((id.burn()?, id.to_string()));
         Ok(DataParallelConfig {
             devices: self.devices.iter().map(device).collect::<Result<_>>()?,
             output: self.devices.iter().position(|id| *id == self.output).unwrap_or_default(),
@@ -106,7 +111,7 @@ impl Replicas {
 
     /// Returns the gradient reduction, and the NCCL devices if it uses NCCL.
     fn reduce(&self, wanted: Option<DpReduceArg>, console: Console) -> Result<(DpReduce, Sites)> {
-        let cuda = |id: &DeviceId| matches!(id, DeviceId::Gpu(Accelerator::Cuda, _));
+        let cuda = |id: &LocalDevice| matches!(id, LocalDevice::Gpu(Accelerator::Cuda, _));
         let nccl = self.devices.len() > 1 && self.devices.iter().all(cuda);
         Ok(match wanted {
             Some(DpReduceArg::Tree) => (DpReduce::Tree, Sites::new()),
@@ -127,8 +132,8 @@ impl Replicas {
     }
 
     fn sites(&self) -> Result<Sites, String> {
-        let site = |id: &DeviceId| {
-            let site = transport::site(id.local())?;
+        let site = |id: &LocalDevice| {
+            let site = transport::site(*id)?;
             site.library().map_err(|error| error.to_string())?;
             Ok(site)
         };
@@ -147,8 +152,8 @@ impl fmt::Display for Replicas {
     }
 }
 
-fn names(devices: &[DeviceId]) -> String {
-    devices.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(", ")
+fn names(devices: &[LocalDevice]) -> String {
+    devices.iter().map(LocalDevice::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -167,8 +172,8 @@ mod tests {
     #[test]
     fn devices_come_in_the_order_given() {
         let replicas = decide("--device-ids 1,2,0 --output-device 0", Some(3)).expect("replicas");
-        assert_eq!(replicas.devices, [1, 2, 0].map(|n| DeviceId::Gpu(Accelerator::Cuda, n)));
-        assert_eq!(replicas.output, DeviceId::Gpu(Accelerator::Cuda, 0));
+        assert_eq!(replicas.devices, [1, 2, 0].map(|n| LocalDevice::Gpu(Accelerator::Cuda, n)));
+        assert_eq!(replicas.output, LocalDevice::Gpu(Accelerator::Cuda, 0));
         assert_eq!(replicas.to_string(), "cuda:1, cuda:2, cuda:0, output on cuda:0");
     }
 

@@ -70,17 +70,9 @@ impl Accelerator {
     /// If there is none. The error states the reason.
     pub fn count(self, software: bool) -> Result<usize, String> {
         match self.devices()?.iter().filter(|found| software || !found.software).count() {
-            0 => Err(self.no_device()),
+            0 if self == Accelerator::Cuda => Err("the NVIDIA driver shows no GPU".into()),
+            0 => Err(format!("no driver shows a device for {self}")),
             count => Ok(count),
-        }
-    }
-
-    fn no_device(self) -> String {
-        match self {
-            Accelerator::Cuda => "the NVIDIA driver shows no GPU".to_string(),
-            Accelerator::Rocm | Accelerator::Metal | Accelerator::Vulkan | Accelerator::Wgpu => {
-                format!("no driver shows a device for {self}")
-            }
         }
     }
 
@@ -178,17 +170,6 @@ impl Accelerator {
                 let _ = index;
                 Ok(())
             }
-        }
-    }
-
-    /// Missing components that make the devices slower, with instructions to install them.
-    pub fn advice(self) -> Vec<String> {
-        match self {
-            #[cfg(feature = "cuda")]
-            Accelerator::Cuda => {
-                collective::cuda::Toolkit::get().map(|toolkit| toolkit.lost().to_vec()).unwrap_or_default()
-            }
-            _ => Vec::new(),
         }
     }
 

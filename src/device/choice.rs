@@ -1,8 +1,7 @@
 //! Device flags, and the GPUs available to them.
 
 use super::{Accelerator, LocalDevice};
-use serde::{Serialize, Serializer};
-use std::{fmt, str::FromStr};
+use std::str::FromStr;
 
 /// Value of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,49 +29,18 @@ impl FromStr for DeviceArg {
     }
 }
 
-/// Entry of `--device-ids`: a GPU, or one of several replicas on the CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceId {
-    Cpu(usize),
-    Gpu(Accelerator, usize),
-}
-
-impl FromStr for DeviceId {
+/// Parses an entry of `--device-ids`: a GPU, or one of several replicas on the CPU.
+impl FromStr for LocalDevice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
         match (kind, number.parse()) {
-            ("cpu", Ok(number)) => Ok(DeviceId::Cpu(number)),
+            ("cpu", Ok(number)) => Ok(LocalDevice::CpuReplica(number)),
             (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
-                Ok(DeviceId::Gpu(kind.parse()?, number))
+                Ok(LocalDevice::Gpu(kind.parse()?, number))
             }
             _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
-        }
-    }
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceId::Cpu(number) => write!(f, "cpu:{number}"),
-            DeviceId::Gpu(kind, number) => write!(f, "{kind}:{number}"),
-        }
-    }
-}
-
-impl Serialize for DeviceId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl DeviceId {
-    /// Device that holds the replica.
-    pub fn local(self) -> LocalDevice {
-        match self {
-            DeviceId::Cpu(_) => LocalDevice::Cpu,
-            DeviceId::Gpu(kind, number) => LocalDevice::Gpu(kind, number),
         }
     }
 }

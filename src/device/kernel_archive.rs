@@ -83,7 +83,7 @@ pub fn export(file: &Path) -> Result<(usize, Vec<String>)> {
     let mut bytes = serde_json::to_vec(&header)?;
     bytes.push(b'\n');
     bytes.extend(body);
-    atomic_file::write(file, &bytes).with_context(|| format!("cannot write {}", file.display()))?;
+    atomic_file::write(file, &bytes)?;
     let kernels = architectures.iter().map(|name| count(&bundle, &kernels_of(NAMES[0], name))).sum();
     Ok((kernels, architectures))
 }

@@ -8,12 +8,11 @@ pub mod faults;
 pub mod kernel_archive;
 #[cfg(feature = "cuda")]
 pub mod kernel_cache;
-pub mod list;
 pub mod transport;
 
 pub use accelerator::Accelerator;
 pub use allocator::{keep_memory, use_small_pages};
-pub use choice::{DeviceArg, DeviceId, Gpus, gpus};
+pub use choice::{DeviceArg, Gpus, gpus};
 
 use anyhow::{Result, bail};
 use burn::tensor::Device;
@@ -27,6 +26,8 @@ pub const MIN_FREE_MEMORY: usize = 300 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalDevice {
     Cpu,
+    /// One of several replicas on the CPU.
+    CpuReplica(usize),
     /// Backend and index; for CUDA, the position in `CUDA_VISIBLE_DEVICES`.
     Gpu(Accelerator, usize),
 }
@@ -38,7 +39,7 @@ impl LocalDevice {
     /// If there is no such device, or it fails to compute.
     pub fn burn(self) -> Result<Device> {
         match self {
-            LocalDevice::Cpu => Ok(Device::flex()),
+            LocalDevice::Cpu | LocalDevice::CpuReplica(_) => Ok(Device::flex()),
             LocalDevice::Gpu(kind, index) => kind.device(index),
         }
     }
@@ -50,29 +51,21 @@ impl LocalDevice {
 
     /// Missing components that make the device slower, with instructions to install them.
     pub fn advice(self) -> Vec<String> {
-        match self {
-            LocalDevice::Cpu => Vec::new(),
-            LocalDevice::Gpu(kind, _) => kind.advice(),
+        #[cfg(feature = "cuda")]
+        if self.compiles_kernels() {
+            let toolkit = collective::cuda::Toolkit::get();
+            return toolkit.map(|toolkit| toolkit.lost().to_vec()).unwrap_or_default();
         }
+        Vec::new()
     }
 
-    /// Describes the free memory of a GPU; `None` if its driver does not report it.
+    /// Free and total memory of a GPU in bytes; `None` if its driver does not report them.
     ///
     /// # Errors
     /// If the driver call fails.
-    pub fn memory(self) -> Result<Option<String>> {
+    pub fn memory(self) -> Result<Option<(usize, usize)>> {
         let LocalDevice::Gpu(kind, index) = self else { return Ok(None) };
-        let memory = kind.memory(index)?;
-        Ok(memory.map(|(free, total)| format!("{} of {} free on {self}", gigabytes(free), gigabytes(total))))
-    }
-
-    /// Free memory of a GPU in bytes; `None` if its driver does not report it.
-    ///
-    /// # Errors
-    /// If the driver call fails.
-    pub fn free_memory(self) -> Result<Option<usize>> {
-        let LocalDevice::Gpu(kind, index) = self else { return Ok(None) };
-        Ok(kind.memory(index)?.map(|(free, _)| free))
+        kind.memory(index)
     }
 
     /// Checks that a GPU has enough free memory and computes.
@@ -128,6 +121,7 @@ impl fmt::Display for LocalDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LocalDevice::Cpu => f.write_str("cpu"),
+            LocalDevice::CpuReplica(number) => write!(f, "cpu:{number}"),
             LocalDevice::Gpu(kind, index) => write!(f, "{kind}:{index}"),
         }
     }
