@@ -11,7 +11,7 @@ use burn::nn::{
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_ddp::collective::{World, sampler::DistributedSampler};
 use clap::Args;
-use mnist::data::{self, DatasetKind, Images, Request};
+use mnist::data::{self, DatasetKind, Images, Places, Request};
 // ANCHOR_END: imports
 
 // ANCHOR: data
@@ -41,7 +41,7 @@ pub fn load(args: &DataArgs, download: bool) -> anyhow::Result<(Images, Images)>
         progress: download,
         ..Request::default()
     };
-    let data = data::load(&request)?;
+    let data = data::load(&request, &Places::from_process()?)?;
     if let (true, Some(notice)) = (download, &data.notice) {
         eprintln!("warning: {notice}");
     }
@@ -55,10 +55,10 @@ pub type Batch = (Tensor<4>, Tensor<1, Int>);
 pub fn batch(images: &Images, indices: &[usize], device: &Device) -> Batch {
     let mut pixels = Vec::with_capacity(indices.len() * 28 * 28);
     for index in indices {
-        images.extend_normalised(*index, &mut pixels);
+        pixels.extend(data::normalised(images.image(*index)));
     }
     let labels: Vec<i32> =
-        indices.iter().map(|index| i32::from(images.label(*index))).collect();
+        indices.iter().map(|index| i32::from(images.labels[*index])).collect();
     let pixels = TensorData::new(pixels, [indices.len(), 1, 28, 28]);
     (
         Tensor::from_data(pixels, device),

@@ -192,7 +192,7 @@ fn loaders(trainer: &Trainer<'_, Gpt>, args: &GptArgs, text: &Text) -> Loaders<G
     let evaluated = |tokens| Arc::new(trainer.windows(tokens, args.network.block_size));
     let valid = (!text.valid.is_empty()).then(|| evaluated(&text.valid) as _);
     let train = Arc::new(trainer.train_windows(&text.train, args.network.block_size));
-    Loaders::new(train, evaluated(&text.test)).with_validation(valid)
+    Loaders { train, valid, test: evaluated(&text.test) }
 }
 // ANCHOR_END: loaders
 

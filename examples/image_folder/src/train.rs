@@ -11,7 +11,7 @@ use burn_ddp::{
     Context, Trainer, TrainerArgs,
     context::values::{probability, rate},
     data::{Image, ImageFolder, class_weights},
-    run::{confusion::Confusion, recorded, top_k::TopK, weights},
+    run::{Confusion, TopK, recorded, weights},
     trainer::{Loaders, start},
 };
 use clap::Args;
@@ -149,7 +149,7 @@ fn loaders(
     if let Some(weights) = weights {
         loader = loader.sample_weights(weights);
     }
-    Loaders::new(Arc::new(loader.build(context.world())), evaluated(test)).with_validation(valid)
+    Loaders { train: Arc::new(loader.build(context.world())), valid, test: evaluated(test) }
 }
 // ANCHOR_END: loaders
 

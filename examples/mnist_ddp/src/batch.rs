@@ -4,7 +4,7 @@
 
 use crate::{
     augment::{Augment, Movement, Mover},
-    data::{Images, MEAN, PIXELS, SIDE, STD, normalise},
+    data::{Images, MEAN, PIXELS, SIDE, STD, normalise, normalised},
 };
 use burn::data::{
     dataloader::batcher::Batcher,
@@ -12,7 +12,7 @@ use burn::data::{
 };
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use kernels::host_tensor::is_flex;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 
 /// A batch on its device.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Sample {
     }
 
     fn label(&self) -> i32 {
-        self.images.label(self.index).into()
+        self.images.labels[self.index].into()
     }
 }
 
@@ -67,7 +67,7 @@ impl Batcher<Sample, MnistBatch> for Normaliser {
         let mut pixels = Vec::with_capacity(size * PIXELS);
         for Sample { images, index, movement } in &samples {
             match movement {
-                None => images.extend_normalised(*index, &mut pixels),
+                None => pixels.extend(normalised(images.image(*index))),
                 Some(movement) => pixels.extend(movement.apply(images.image(*index)).map(normalise)),
             }
         }
@@ -114,24 +114,18 @@ impl Batcher<Sample, HostBatch> for HostBatcher {
     }
 }
 
-/// Computes [`MnistBatch`]es from [`HostBatch`]es.
+/// Computes [`MnistBatch`]es from [`HostBatch`]es, all on one device.
 pub struct DeviceBatcher {
     images: Images,
-    on_device: Mutex<Option<OnDevice>>,
-}
-
-/// Tensors that stay on a device between batches.
-struct OnDevice {
-    device: Device,
-    /// Pixels of all images, `[images, PIXELS]`, and labels, `[images]`.
-    images: Option<(Tensor<2, Int>, Tensor<1, Int>)>,
-    mover: Option<Mover>,
+    /// Pixels of all images, `[images, PIXELS]`, and labels, `[images]`, that stay on the device.
+    resident: OnceLock<(Tensor<2, Int>, Tensor<1, Int>)>,
+    mover: OnceLock<Mover>,
 }
 
 impl DeviceBatcher {
     /// A batcher for `images`.
     pub fn new(images: Images) -> Self {
-        Self { images, on_device: Mutex::new(None) }
+        Self { images, resident: OnceLock::new(), mover: OnceLock::new() }
     }
 
     /// Computes the batch on `device`.
@@ -147,13 +141,12 @@ impl DeviceBatcher {
             HostBatch::Rows { rows, movements } => {
                 let count = rows.len();
                 let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [count]), &plain);
-                let (pixels, labels) = self.with(&plain, |here| {
-                    let (pixels, labels) = here.images.get_or_insert_with(|| {
-                        let labels = self.images.labels().iter().map(|label| i32::from(*label));
-                        uploaded(self.images.pixels().to_vec(), labels.collect(), &plain)
-                    });
-                    (pixels.clone().select(0, rows.clone()), labels.clone().select(0, rows))
+                let (pixels, labels) = self.resident.get_or_init(|| {
+                    let labels = self.images.labels.iter().map(|label| i32::from(*label));
+                    uploaded(self.images.pixels.to_vec(), labels.collect(), &plain)
                 });
+                let (pixels, labels) =
+                    (pixels.clone().select(0, rows.clone()), labels.clone().select(0, rows));
                 (pixels, labels, movements)
             }
         };
@@ -162,9 +155,7 @@ impl DeviceBatcher {
         if !movements.is_empty() {
             let each = movements.len() / count;
             let movements = Tensor::from_data(TensorData::new(movements, [count, each]), &plain);
-            pixels = self.with(&plain, |here| {
-                here.mover.get_or_insert_with(|| Mover::new(&plain)).moved(pixels, &movements)
-            });
+            pixels = self.mover.get_or_init(|| Mover::new(&plain)).moved(pixels, &movements);
         }
         // The operations of `data::normalise`, in the same order.
         let images = pixels.div_scalar(255.0).sub_scalar(MEAN).div_scalar(STD);
@@ -173,15 +164,6 @@ impl DeviceBatcher {
             true => MnistBatch { images: Tensor::from_inner(images), labels: Tensor::from_inner(labels) },
             false => MnistBatch { images, labels },
         }
-    }
-
-    /// Calls `act` with the tensors on `device`. Only those of the last device are kept.
-    fn with<R>(&self, device: &Device, act: impl FnOnce(&mut OnDevice) -> R) -> R {
-        let mut on_device = self.on_device.lock().unwrap_or_else(PoisonError::into_inner);
-        act(match &mut *on_device {
-            Some(here) if here.device == *device => here,
-            other => other.insert(OnDevice { device: device.clone(), images: None, mover: None }),
-        })
     }
 }
 

@@ -8,7 +8,7 @@ pub use digit::digit;
 pub use picture::{Picture, Plane};
 
 use crate::{
-    data::{CLASSES, PIXELS, SIDE, normalise},
+    data::{CLASSES, PIXELS, SIDE, normalised},
     model::Net,
 };
 use anyhow::{Context, Result, anyhow};
@@ -93,7 +93,7 @@ pub fn run(args: &PredictArgs) -> Result<ExitCode> {
 
 /// Classifies 28×28 pixels with 0 for background.
 fn predict(net: &Net, pixels: &[u8; PIXELS], file: &Path, device: &Device) -> Result<Prediction> {
-    let pixels = pixels.iter().map(|pixel| normalise(f32::from(*pixel))).collect::<Vec<f32>>();
+    let pixels: Vec<f32> = normalised(pixels).collect();
     let images = Tensor::<4>::from_data(TensorData::new(pixels, [1, 1, SIDE, SIDE]), device);
     let logits = values(net.forward(images)).map_err(|error| anyhow!("cannot read the logits: {error}"))?;
     let probabilities = softmax(&logits);

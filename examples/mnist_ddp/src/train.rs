@@ -3,7 +3,7 @@
 use crate::{
     augment::Augment,
     batch::{DeviceBatcher, HostBatcher, ImageDataset, Sample, resident_bytes},
-    data::{self, Dataset, DatasetKind, Images},
+    data::{self, Dataset, DatasetKind, Images, Places},
     model::{Net, NetConfig, Network, sgd},
 };
 use anyhow::{Result, bail};
@@ -14,7 +14,7 @@ use burn_ddp::{
     config::config_file::Preset,
     context::values::{positive, probability, rate},
     device::{MIN_FREE_MEMORY, gigabytes},
-    run::{confusion::Confusion, misclassified::Misclassified},
+    run::{Confusion, misclassified::Misclassified},
     trainer::{Loaders, start},
 };
 use clap::{Args, ValueEnum};
@@ -168,7 +168,7 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
     let (images, world) = (data.test, context.world());
     let trainer = trainer
         .callback(|files| Confusion::new(files, data::CLASSES))
-        .callback(move |files| Misclassified::new(images.into(), world, files));
+        .callback(move |files| Misclassified::new(images, world, files));
     let config =
         NetConfig { network: args.network, batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let SgdArgs { momentum, nesterov, weight_decay, label_smoothing } = args.sgd;
@@ -185,7 +185,7 @@ fn load(context: &Context, args: &MnistArgs) -> Result<Dataset> {
         download: context.environment().is_local_main(),
         progress: context.is_main(),
     };
-    let data = context.local_main_first(|| data::load(&request))?;
+    let data = context.local_main_first(|| data::load(&request, &Places::from_process()?))?;
     if let Some(notice) = &data.notice {
         context.console().warn(notice);
     }
@@ -199,7 +199,7 @@ fn check_memory(context: &Context, args: &MnistArgs, data: &Dataset) -> Result<(
         return Ok(());
     }
     let device = context.local_device();
-    let Some(free) = device.free_memory()? else { return Ok(()) };
+    let Some((free, _)) = device.memory()? else { return Ok(()) };
     let images = [&data.train, &data.test].map(|images| resident_bytes(images, context.device()));
     let needed = MIN_FREE_MEMORY + images.iter().sum::<usize>();
     if free < needed {
@@ -233,6 +233,6 @@ fn loaders(context: &Context, trainer: &Trainer<'_, Net>, args: &MnistArgs, data
         train = train.transform(move |epoch, sample: Sample| sample.moved(augment, seed, epoch));
     }
     let test = evaluated(Arc::new(ImageDataset(data.test.clone())), &data.test);
-    Loaders::new(finished(train, &data.train), test)
-        .with_validation(valid.map(|valid| evaluated(Arc::new(valid), &data.train) as _))
+    let valid = valid.map(|valid| evaluated(Arc::new(valid), &data.train) as _);
+    Loaders { train: finished(train, &data.train), valid, test }
 }

@@ -31,7 +31,7 @@ fn samples(images: &Images, augment: Option<Augment>) -> Vec<Sample> {
 /// The batch that a data worker prepares for a GPU.
 fn bytes(images: &Images) -> HostBatch {
     let pixels = SAMPLES.iter().flat_map(|index| images.image(*index)).copied().collect();
-    let labels = SAMPLES.iter().map(|index| i32::from(images.label(*index))).collect();
+    let labels = SAMPLES.iter().map(|index| i32::from(images.labels[*index])).collect();
     HostBatch::Bytes { pixels, labels, movements: Vec::new() }
 }
 

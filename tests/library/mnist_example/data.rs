@@ -1,7 +1,9 @@
 //! Where images come from: folders, the internet, the subset.
 
 use super::small::{self, Mirror, NAMES};
-use mnist::data::{Dataset, DatasetKind, Images, MEAN, PIXELS, Places, Request, find, load_from, normalise};
+use mnist::data::{
+    Dataset, DatasetKind, Images, MEAN, PIXELS, Places, Request, find, load, normalise, normalised,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -30,7 +32,7 @@ fn the_users_own_folder_is_the_only_place() {
     fs::create_dir(&own).unwrap();
     for kind in [DatasetKind::Auto, DatasetKind::Mnist] {
         let request = Request { data_dir: Some(own.clone()), ..request(kind) };
-        let error = load_from(&request, &places).unwrap_err().to_string();
+        let error = load(&request, &places).unwrap_err().to_string();
         assert!(error.starts_with(&format!("--data-dir {}: ", own.display())), "{error}");
         assert!(
             error.contains("train-images-idx3-ubyte or train-images-idx3-ubyte.gz is missing"),
@@ -41,12 +43,12 @@ fn the_users_own_folder_is_the_only_place() {
 
     small::write(&own);
     let request = Request { data_dir: Some(own.clone()), ..request(DatasetKind::Auto) };
-    let dataset = load_from(&request, &places).unwrap();
+    let dataset = load(&request, &places).unwrap();
     assert_eq!((dataset.name, dataset.source), ("mnist", own.display().to_string()));
     assert_eq!((dataset.train.len(), dataset.test.len()), (small::TRAIN, small::TEST));
 
     let request = Request { kind: DatasetKind::Subset, ..request };
-    let error = load_from(&request, &places).unwrap_err().to_string();
+    let error = load(&request, &places).unwrap_err().to_string();
     assert!(error.starts_with("--dataset subset reads no files"), "{error}");
 }
 
@@ -57,7 +59,7 @@ fn the_variable_comes_before_the_cache_and_the_cache_before_the_internet() {
     let mut places = places(folder.path(), &[&mirror]);
     let cache = folder.path().join("cache");
     let found = |places: &Places<'_>, request: &Request| {
-        let Dataset { name, source, .. } = load_from(request, places).unwrap();
+        let Dataset { name, source, .. } = load(request, places).unwrap();
         assert_eq!(name, "mnist");
         PathBuf::from(source)
     };
@@ -66,7 +68,7 @@ fn the_variable_comes_before_the_cache_and_the_cache_before_the_internet() {
     places.mnist_dir = Some(variable.clone());
     assert_eq!(found(&places, &request(DatasetKind::Auto)), cache);
     assert_eq!(mirror.requests(), 4);
-    let dataset = load_from(&request(DatasetKind::Mnist), &places).unwrap();
+    let dataset = load(&request(DatasetKind::Mnist), &places).unwrap();
     assert_eq!((dataset.name, dataset.notice), ("mnist", None));
     assert_eq!(mirror.requests(), 4, "the second look-up found what the first had brought");
     fs::create_dir(&variable).unwrap();
@@ -82,12 +84,12 @@ fn without_internet_auto_takes_the_subset_and_mnist_lists_the_attempts() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     places.mirrors = vec![format!("http://127.0.0.1:{port}/")];
     places.mnist_dir = Some(folder.path().join("variable"));
-    let dataset = load_from(&request(DatasetKind::Auto), &places).unwrap();
+    let dataset = load(&request(DatasetKind::Auto), &places).unwrap();
     let notice = dataset.notice.expect("a warning");
     assert!(notice.starts_with("NOT ALL OF MNIST ") && !notice.contains('\n'), "{notice}");
     assert_eq!((dataset.name, dataset.train.len(), dataset.test.len()), ("subset", 6000, 2000));
 
-    let error = load_from(&request(DatasetKind::Mnist), &places).unwrap_err().to_string();
+    let error = load(&request(DatasetKind::Mnist), &places).unwrap_err().to_string();
     assert_eq!(error.lines().count(), 2, "{error}");
     let cache = folder.path().join("cache").display().to_string();
     let url = format!("http://127.0.0.1:{port}/train-images-idx3-ubyte.gz");
@@ -98,10 +100,10 @@ fn without_internet_auto_takes_the_subset_and_mnist_lists_the_attempts() {
     }
 
     let silent = Request { download: false, ..request(DatasetKind::Mnist) };
-    let error = load_from(&silent, &places).unwrap_err().to_string();
+    let error = load(&silent, &places).unwrap_err().to_string();
     assert!(error.contains("left to the first rank of each machine"), "{error}");
     places.cache = None;
-    let error = load_from(&request(DatasetKind::Mnist), &places).unwrap_err().to_string();
+    let error = load(&request(DatasetKind::Mnist), &places).unwrap_err().to_string();
     assert!(error.contains("for want of a home folder"), "{error}");
 }
 
@@ -137,16 +139,16 @@ fn a_missing_folder_and_a_folder_in_place_of_a_file_are_reported() {
 fn the_first_images_of_mnist() {
     let dataset = Dataset::subset([None, None]).unwrap();
     assert_eq!((dataset.train.len(), dataset.test.len()), (6000, 2000));
-    assert_eq!(dataset.train.labels()[..10], [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]);
-    assert_eq!(dataset.test.labels()[..10], [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]);
-    let sum = |images: &Images| images.pixels().iter().map(|&pixel| u64::from(pixel)).sum::<u64>();
+    assert_eq!(dataset.train.labels[..10], [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]);
+    assert_eq!(dataset.test.labels[..10], [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]);
+    let sum = |images: &Images| images.pixels.iter().map(|&pixel| u64::from(pixel)).sum::<u64>();
     assert_eq!((sum(&dataset.train), sum(&dataset.test)), (157_703_741, 48_335_026));
     // The constant refers to all 60,000 images.
-    let mean = sum(&dataset.train) as f64 / 255.0 / dataset.train.pixels().len() as f64;
+    let mean = sum(&dataset.train) as f64 / 255.0 / dataset.train.pixels.len() as f64;
     assert!((mean - f64::from(MEAN)).abs() < 1e-3, "{mean}");
     let few = Dataset::subset([Some(30), Some(20)]).unwrap();
     assert_eq!((few.train.len(), few.test.len()), (30, 20));
-    assert_eq!(few.train.pixels()[..], dataset.train.pixels()[..few.train.pixels().len()]);
+    assert_eq!(few.train.pixels[..], dataset.train.pixels[..few.train.pixels.len()]);
 }
 
 #[test]
@@ -165,8 +167,8 @@ fn normalisation_follows_pytorch() {
     assert!((normalise(255.0) - 2.821_486_7).abs() < 1e-6);
     let images = Dataset::subset([Some(2), Some(1)]).unwrap().train;
     let mut batch = vec![];
-    images.extend_normalised(1, &mut batch);
-    images.extend_normalised(0, &mut batch);
+    batch.extend(normalised(images.image(1)));
+    batch.extend(normalised(images.image(0)));
     let expected = |index| images.image(index).iter().map(|pixel| normalise(f32::from(*pixel)));
     assert_eq!(batch, expected(1).chain(expected(0)).collect::<Vec<_>>());
     assert_eq!(batch.len(), 2 * PIXELS);

@@ -24,8 +24,8 @@ fn images_error(bytes: &[u8]) -> String {
 fn plain_and_gzipped_files_are_read_alike() {
     let (pixels, classes) = (images(12), labels(12));
     let plain = reading(&pixels, &classes).unwrap();
-    assert_eq!(plain.pixels(), &pixels[16..]);
-    assert_eq!(plain.labels(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]);
+    assert_eq!(plain.pixels[..], pixels[16..]);
+    assert_eq!(plain.labels[..], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]);
     assert_eq!(plain, reading(&gzip(&pixels), &classes).unwrap());
     // A gzip file may have several members.
     let (head, tail) = pixels.split_at(5000);

@@ -5,7 +5,7 @@ use super::{
     mnist_ddp, python_with,
 };
 use flate2::{Compression, Crc, write::ZlibEncoder};
-use mnist::data::{self, Images, PIXELS, SIDE};
+use mnist::data::{self, Images, PIXELS, Places, SIDE};
 use serde_json::Value;
 use std::{fs, io::Write, path::Path, process::Command};
 
@@ -86,7 +86,8 @@ fn model() -> (Run, Images) {
         mnist().display()
     ));
     let request = data::Request { data_dir: Some(mnist()), ..data::Request::default() };
-    (run, data::load(&request).expect("MNIST").test)
+    let places = Places::from_process().expect("places");
+    (run, data::load(&request, &places).expect("MNIST").test)
 }
 
 #[test]
@@ -111,7 +112,7 @@ fn pictures_of_any_size_position_and_colour_are_classified() {
             let probabilities = prediction["probabilities"].as_array().expect("numbers");
             let sum: f64 = probabilities.iter().filter_map(Value::as_f64).sum();
             assert!(probabilities.len() == 10 && (sum - 1.0).abs() < 1e-9, "{prediction}");
-            prediction["digit"] == images.label(*index)
+            prediction["digit"] == images.labels[*index]
         });
         let right = right.count();
         println!("{look:?}: {right} of {COUNT}");
@@ -130,7 +131,7 @@ fn pictures_of_any_size_position_and_colour_are_classified() {
     let model = run.path.display().to_string();
     let outcome = mnist_ddp(&["predict", "--show", "--model", &model, &file]).succeeded();
     let last = outcome.stdout.lines().last().expect("a line");
-    assert!(last.contains(&file) && last.contains(&format!("   {}   ", images.label(0))), "{last}");
+    assert!(last.contains(&file) && last.contains(&format!("   {}   ", images.labels[0])), "{last}");
     assert_eq!(outcome.stdout.lines().count(), SIDE / 2 + 1, "{}", outcome.stdout);
 }
 

@@ -55,7 +55,7 @@ torch.save(net.double().state_dict(), folder + "/double.pt")
 /// The normalised images for the comparison of logits, in rows of [`PIXELS`].
 fn images() -> Vec<f32> {
     let test = Dataset::subset([Some(1), Some(COUNT)]).expect("the subset").test;
-    test.pixels().iter().map(|pixel| normalise(f32::from(*pixel))).collect()
+    test.pixels.iter().map(|pixel| normalise(f32::from(*pixel))).collect()
 }
 
 fn logits(model: &Path) -> Vec<f64> {

@@ -8,32 +8,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-const fn file(name: &'static str, bytes: u64, sha256: &'static str) -> RemoteFile<'static> {
-    RemoteFile { name, bytes, sha256 }
-}
-
 /// Images and labels for training, images and labels for testing.
 const MNIST: [RemoteFile<'_>; 4] = [
-    file(
-        "train-images-idx3-ubyte",
-        47_040_016,
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    ),
-    file(
-        "train-labels-idx1-ubyte",
-        60_008,
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    ),
-    file(
-        "t10k-images-idx3-ubyte",
-        7_840_016,
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    ),
-    file(
-        "t10k-labels-idx1-ubyte",
-        10_008,
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
+    RemoteFile {
+        name: "train-images-idx3-ubyte",
+        bytes: 47_040_016,
+        sha256: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    },
+    RemoteFile {
+        name: "train-labels-idx1-ubyte",
+        bytes: 60_008,
+        sha256: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    },
+    RemoteFile {
+        name: "t10k-images-idx3-ubyte",
+        bytes: 7_840_016,
+        sha256: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    },
+    RemoteFile {
+        name: "t10k-labels-idx1-ubyte",
+        bytes: 10_008,
+        sha256: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
 ];
 
 /// Public mirrors of MNIST, in the order in which they are tried.

@@ -45,7 +45,7 @@ pub fn decode<R: BufRead>((images, pixels): (&Path, R), (labels, classes): (&Pat
     if let Some(at) = classes.iter().position(|label| usize::from(*label) >= CLASSES) {
         bail!("{}: label {at} is {}, expected 0 to {}", labels.display(), classes[at], CLASSES - 1);
     }
-    Ok(Images::new(pixels, classes))
+    Ok(Images { side: SIDE, pixels: pixels.into(), labels: classes.into() })
 }
 
 /// Reads the items of a file, whose header must state items of this size and after which it must end.

@@ -2,15 +2,36 @@
 
 mod files;
 mod idx;
-mod images;
 
+pub use burn_ddp::data::GreyImages as Images;
 pub use files::{Places, find};
 pub use idx::{decode, read};
-pub use images::{CLASSES, Images, MEAN, PIXELS, SIDE, STD, normalise};
 
 use anyhow::{Result, anyhow, bail};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+
+/// Number of pixels per side.
+pub const SIDE: usize = 28;
+/// Number of pixels of an image.
+pub const PIXELS: usize = SIDE * SIDE;
+/// Number of classes; labels are below it.
+pub const CLASSES: usize = 10;
+
+/// Mean of MNIST's training pixels, 0 to 1, as in pytorch/examples.
+pub const MEAN: f32 = 0.1307;
+/// Standard deviation of MNIST's training pixels, as in pytorch/examples.
+pub const STD: f32 = 0.3081;
+
+/// Normalises a pixel: (pixel/255 − [`MEAN`]) / [`STD`], in `f32`.
+pub fn normalise(pixel: f32) -> f32 {
+    (pixel / 255.0 - MEAN) / STD
+}
+
+/// The normalised pixels of an image.
+pub fn normalised(image: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    image.iter().map(|pixel| normalise(f32::from(*pixel)))
+}
 
 /// The data set to train on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -54,19 +75,11 @@ pub struct Dataset {
     pub notice: Option<String>,
 }
 
-/// Loads the data set, and downloads MNIST if necessary.
+/// Loads the data set from one of `places`, and downloads MNIST if necessary.
 ///
 /// # Errors
 /// If the requested data set is missing, or its files are damaged.
-pub fn load(request: &Request) -> Result<Dataset> {
-    load_from(request, &Places::from_process()?)
-}
-
-/// Loads the data set as [`load`] does, with other places than this process's.
-///
-/// # Errors
-/// As for [`load`].
-pub fn load_from(request: &Request, places: &Places<'_>) -> Result<Dataset> {
+pub fn load(request: &Request, places: &Places<'_>) -> Result<Dataset> {
     let (kind, limits) = (request.kind, request.limits);
     match &request.data_dir {
         Some(folder) if kind == DatasetKind::Subset => bail!(
@@ -145,8 +158,8 @@ impl Dataset {
         let mut hash = Sha256::new();
         for images in [&self.train, &self.test] {
             hash.update((images.len() as u64).to_le_bytes());
-            hash.update(images.pixels());
-            hash.update(images.labels());
+            hash.update(&images.pixels);
+            hash.update(&images.labels);
         }
         hex::encode(hash.finalize())
     }

@@ -11,14 +11,14 @@ const SIDE: usize = 64;
 
 /// Subtracts the quadratic surface that best fits the paper from bright ink on dark paper.
 pub(super) fn evened(plane: &Plane) -> Plane {
-    let small = plane.scaled((SIDE as f32 / plane.width().max(plane.height()) as f32).min(1.0));
-    let mut is_paper = vec![true; small.values().len()];
+    let small = plane.scaled((SIDE as f32 / plane.width.max(plane.height()) as f32).min(1.0));
+    let mut is_paper = vec![true; small.values.len()];
     let mut surface = [0.0; TERMS];
     for _ in 0..ROUNDS {
         let Some(fitted) = fit(&small, &is_paper) else { break };
         surface = fitted;
         let apart: Vec<f32> =
-            places(&small).zip(small.values()).map(|(at, v)| v - height(&surface, at)).collect();
+            places(&small).zip(&small.values).map(|(at, v)| v - height(&surface, at)).collect();
         let papers =
             || apart.iter().zip(&is_paper).filter(|(_, is_paper)| **is_paper).map(|(apart, _)| apart);
         let count = papers().count().max(1) as f32;
@@ -26,13 +26,13 @@ pub(super) fn evened(plane: &Plane) -> Plane {
         // Ink is brighter than the paper. A uniform image has only rounding errors.
         is_paper = apart.iter().map(|apart| *apart < (1.5 * spread).max(0.01)).collect();
     }
-    let values = places(plane).zip(plane.values()).map(|(at, value)| value - height(&surface, at));
-    Plane::new(plane.width(), values.collect())
+    let values = places(plane).zip(&plane.values).map(|(at, value)| value - height(&surface, at));
+    Plane::new(plane.width, values.collect())
 }
 
 /// Coordinates of each value, from −1 to 1.
 fn places(plane: &Plane) -> impl Iterator<Item = [f32; 2]> {
-    let (width, height) = (plane.width(), plane.height());
+    let (width, height) = (plane.width, plane.height());
     let middle = |at: usize, length: usize| (2 * at + 1) as f32 / length as f32 - 1.0;
     (0..width * height).map(move |at| [middle(at % width, width), middle(at / width, height)])
 }
@@ -49,7 +49,7 @@ fn height(surface: &[f64; TERMS], at: [f32; 2]) -> f32 {
 fn fit(plane: &Plane, is_paper: &[bool]) -> Option<[f64; TERMS]> {
     // The normal equations, with the right side as the last column.
     let mut rows = [[0.0_f64; TERMS + 1]; TERMS];
-    for ((at, value), _) in places(plane).zip(plane.values()).zip(is_paper).filter(|(_, paper)| **paper) {
+    for ((at, value), _) in places(plane).zip(&plane.values).zip(is_paper).filter(|(_, paper)| **paper) {
         let terms = terms(at).map(f64::from);
         for (row, left) in rows.iter_mut().zip(terms) {
             row.iter_mut().zip(terms).for_each(|(cell, right)| *cell += left * right);

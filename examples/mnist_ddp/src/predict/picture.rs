@@ -47,8 +47,8 @@ impl Picture {
 /// Numbers in rows of equal length.
 #[derive(Clone, Debug)]
 pub struct Plane {
-    width: usize,
-    values: Vec<f32>,
+    pub width: usize,
+    pub values: Vec<f32>,
 }
 
 impl Plane {
@@ -58,16 +58,8 @@ impl Plane {
         Self { width, values }
     }
 
-    pub fn width(&self) -> usize {
-        self.width
-    }
-
     pub fn height(&self) -> usize {
         self.values.len() / self.width
-    }
-
-    pub fn values(&self) -> &[f32] {
-        &self.values
     }
 
     pub fn at(&self, x: usize, y: usize) -> f32 {
@@ -91,21 +83,17 @@ impl Plane {
         Self { width: self.height(), values: columns.copied().collect() }
     }
 
-    /// Scales both sides by `scale`; they stay at least 1.
+    /// Scales both sides by `scale`, by area averaging; they stay at least 1.
     pub fn scaled(&self, scale: f32) -> Self {
         let side = |length: usize| ((length as f32 * scale).round() as usize).max(1);
-        self.resized([side(self.width), side(self.height())])
-    }
-
-    /// Resizes by area averaging.
-    pub fn resized(&self, [width, height]: [usize; 2]) -> Self {
-        if [width, height] == [self.width, self.height()] {
-            return self.clone();
-        }
+        let (width, height) = (side(self.width), side(self.height()));
         self.rows_resized(width).transposed().rows_resized(height).transposed()
     }
 
     fn rows_resized(&self, width: usize) -> Self {
+        if width == self.width {
+            return self.clone();
+        }
         let scale = self.width as f32 / width as f32;
         // The old columns that a new one covers, with weights.
         let cover = |new: usize| {
