@@ -33,11 +33,10 @@ impl RateArgs {
     /// If a flag would have no effect.
     pub fn check(&self) -> Result<()> {
         let warmup_epochs = self.warmup_epochs;
-        match self.lr_schedule {
-            LrSchedule::OneCycle { .. } if warmup_epochs > 0.0 => bail!(
+        if matches!(self.lr_schedule, LrSchedule::OneCycle { .. }) && warmup_epochs > 0.0 {
+            bail!(
                 "--warmup-epochs {warmup_epochs}: --lr-schedule one-cycle includes a warm-up; give its length as one-cycle:PCT_START"
-            ),
-            LrSchedule::OneCycle { .. } | LrSchedule::Constant | LrSchedule::Cosine => {}
+            );
         }
         if self.warmup_start_factor.is_some() && warmup_epochs == 0.0 {
             bail!("--warmup-start-factor needs --warmup-epochs above 0");

@@ -55,23 +55,15 @@ pub fn attach(
 /// Returns the NCCL interface of a device.
 ///
 /// # Errors
-/// If the device is not an NVIDIA GPU or cannot be initialised.
-#[cfg(feature = "cuda")]
+/// If the device is not an NVIDIA GPU or cannot be initialised, or this program was built without CUDA.
 pub fn site(device: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
     match device {
+        #[cfg(feature = "cuda")]
         LocalDevice::Gpu(Accelerator::Cuda, index) => {
             let site = collective::cuda::CudaSite::new(index).map_err(|error| error.to_string())?;
             Ok(Arc::new(site))
         }
+        _ if !cfg!(feature = "cuda") => Err(Accelerator::Cuda.devices().err().unwrap_or_default()),
         other => Err(format!("its device is {other}, and NCCL is for NVIDIA GPUs")),
     }
-}
-
-/// Returns the NCCL interface of a device.
-///
-/// # Errors
-/// Always, because this program was built without CUDA.
-#[cfg(not(feature = "cuda"))]
-pub fn site(_: LocalDevice) -> Result<Arc<dyn DeviceSite>, String> {
-    Err(Accelerator::Cuda.devices().err().unwrap_or_default())
 }

@@ -1,7 +1,7 @@
 //! Latency, bandwidth and clock skew between this machine and another.
 
 use super::Finding;
-use crate::process::console::print_line;
+use crate::process::{console::print_line, now};
 use anyhow::{Context, Result};
 use collective::{
     SECRET, Secret,
@@ -12,7 +12,7 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream, ToSocketAddrs},
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 const PINGS: usize = 200;
@@ -143,10 +143,6 @@ impl Measured {
         let [sent, received] = self.bandwidth.map(|rate| rate / 1e6);
         format!("{:.0} µs round trip, {sent:.0} MB/s sent, {received:.0} MB/s received", self.latency * 1e6)
     }
-}
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
 fn measure(address: &str, secret: &Secret, patience: Duration) -> Result<Measured> {

@@ -16,9 +16,8 @@ use std::{
     collections::BTreeMap,
     net::{TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -35,13 +34,6 @@ pub struct CoordinatorServer {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// An event on a connection.
-enum News {
-    Came(Sender),
-    Said(ToCoordinator),
-    Gone,
-}
-
 impl CoordinatorServer {
     /// Starts to serve at `listener`. `run_id` and `max_restarts` are node 0's and hold for all machines.
     ///
@@ -56,31 +48,27 @@ impl CoordinatorServer {
     ) -> Result<Self> {
         let failed = "cannot listen for other nodes";
         let closing = Arc::new(AtomicBool::new(false));
-        let (send, receive) = mpsc::channel();
-        let mut coordinator = Coordinator {
+        let coordinator = Arc::new(Mutex::new(Coordinator {
             table: Table::new(rules, Instant::now()),
             senders: BTreeMap::new(),
             restarts: 0,
             max_restarts,
             run_id,
             port: None,
-        };
-        let (open, ids) = (closing.clone(), Arc::<AtomicU64>::default());
+        }));
+        let (open, ids, shared) = (closing.clone(), Arc::<AtomicU64>::default(), coordinator.clone());
         let serve = move |stream, unproven| {
-            serve(stream, unproven, &secret, ids.fetch_add(1, Ordering::Relaxed), &send);
+            serve(stream, unproven, &secret, ids.fetch_add(1, Ordering::Relaxed), &shared);
         };
         listen(listener, "ddp-nodes", move || !open.load(Ordering::SeqCst), serve).context(failed)?;
         let stop = closing.clone();
         let decide = move || {
             let mut until = None;
             loop {
-                while let Ok((id, news)) = receive.try_recv() {
-                    coordinator.hear(id, news);
-                }
-                coordinator.decide();
+                lock(&coordinator).decide();
                 if stop.load(Ordering::SeqCst) {
                     let until = *until.get_or_insert_with(|| Instant::now() + GOODBYE);
-                    if coordinator.table.is_empty() || Instant::now() > until {
+                    if lock(&coordinator).table.is_empty() || Instant::now() > until {
                         return;
                     }
                 }
@@ -102,24 +90,25 @@ impl Drop for CoordinatorServer {
 }
 
 /// Authenticates a new connection and receives its messages.
-fn serve(stream: TcpStream, unproven: Unproven, secret: &Secret, id: Id, send: &mpsc::Sender<(Id, News)>) {
+fn serve(stream: TcpStream, unproven: Unproven, secret: &Secret, id: Id, coordinator: &Mutex<Coordinator>) {
     // Unauthenticated peers are dropped silently.
     let Ok(mut channel) = Channel::answer(stream, secret) else { return };
     drop(unproven);
-    if send.send((id, News::Came(channel.sender()))).is_err() {
-        return;
-    }
+    lock(coordinator).senders.insert(id, channel.sender());
     loop {
-        let news = match channel.receive(Duration::from_secs(1)) {
-            Ok(Received::Message(message)) => News::Said(message),
-            Ok(Received::Nothing) => continue,
-            Ok(Received::Closed) | Err(_) => News::Gone,
-        };
-        let last = matches!(news, News::Gone);
-        if send.send((id, news)).is_err() || last {
-            return;
+        match channel.receive(Duration::from_secs(1)) {
+            Ok(Received::Message(message)) => lock(coordinator).hear(id, message),
+            Ok(Received::Nothing) => {}
+            Ok(Received::Closed) | Err(_) => break,
         }
     }
+    let mut coordinator = lock(coordinator);
+    coordinator.senders.remove(&id);
+    coordinator.table.gone(id, Instant::now());
+}
+
+fn lock(coordinator: &Mutex<Coordinator>) -> MutexGuard<'_, Coordinator> {
+    coordinator.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The state of the coordinator: the machines and their connections.
@@ -134,25 +123,17 @@ struct Coordinator {
 }
 
 impl Coordinator {
-    fn hear(&mut self, id: Id, news: News) {
-        let now = Instant::now();
-        match news {
-            News::Came(sender) => {
-                self.senders.insert(id, sender);
-            }
-            News::Said(ToCoordinator::Join(join)) => {
+    fn hear(&mut self, id: Id, message: ToCoordinator) {
+        match message {
+            ToCoordinator::Join(join) => {
                 if let Err(why) = self.table.join(id, &join) {
                     self.tell(id, &FromCoordinator::Refused(why));
                 }
             }
-            News::Said(ToCoordinator::Ended { restarts, outcome }) => {
+            ToCoordinator::Ended { restarts, outcome } => {
                 if restarts == self.restarts {
-                    self.table.observe(id, outcome, now);
+                    self.table.observe(id, outcome, Instant::now());
                 }
-            }
-            News::Gone => {
-                self.senders.remove(&id);
-                self.table.gone(id, now);
             }
         }
     }

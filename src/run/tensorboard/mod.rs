@@ -3,18 +3,16 @@
 //! The format is small, and the existing crates for it are unmaintained.
 
 mod event;
-mod gradients;
 mod histogram;
 
 pub use event::Picture;
-pub use gradients::GradientHistograms;
-pub use histogram::Histogram;
+pub use histogram::{GradientHistograms, Histogram};
 
 use super::{
     evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
     tracker::{MetricsLogger, ScalarSink},
 };
-use crate::process::console::Console;
+use crate::process::{console::Console, now};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use event::{Event, What};
@@ -24,7 +22,7 @@ use std::{
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// Maximum time before new values are flushed.
@@ -136,11 +134,6 @@ fn fresh(folder: &Path) -> io::Result<(PathBuf, File)> {
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
-}
-
-/// Seconds since the Unix epoch.
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 impl State {
