@@ -12,7 +12,7 @@ type Counts = BTreeMap<String, f64>;
 fn counts(flags: &str, steps: usize) -> Counts {
     let folder = tempfile::tempdir().expect("temporary folder");
     let machine = Machine::new(2).with("CUDA_STAND_IN_COUNTS", folder.path().join("counts").display());
-    machine.trained(&format!("{SMALL} --train-limit 480 --batch-size 24 --max-steps {steps} {flags}"));
+    machine.trained(&format!("{SMALL} --train-limit 160 --batch-size 8 --max-steps {steps} {flags}"));
     let mut counts = Counts::new();
     for file in fs::read_dir(folder.path()).expect("the folder") {
         let text = fs::read_to_string(file.expect("a file").path()).expect("counts");

@@ -86,9 +86,18 @@ fn a_kernel_that_does_not_compile_ends_the_run() {
 fn an_atomic_kernel_that_does_not_compile_ends_the_run() {
     let cache = tempfile::tempdir().expect("temporary folder");
     let machine = Machine::new(1).with("BURN_DDP_KERNEL_CACHE", cache.path().display());
-    let machine = machine.with("CUDA_STAND_IN_FAIL_KERNEL", "scatter_add_atomic");
-    let run = cache.path().join("run");
-    let outcome = machine.train(&format!("--device cuda {TINY} {} --run-dir {}", WAYS[0], run.display()));
+    let machine = machine.with("CUDA_STAND_IN_FAIL_KERNEL", "select_assign");
+    let [run, text] = ["run", "text"].map(|name| cache.path().join(name));
+    std::fs::write(&text, "some text, ".repeat(400)).expect("written");
+    let outcome = machine.example(
+        "char_gpt",
+        &format!(
+            "--device cuda --mode single --progress plain --text {} --run-dir {} --batch-size 32 --block-size 12
+             --layers 1 --width 24 --heads 2 --max-steps 4 --length 0",
+            text.display(),
+            run.display(),
+        ),
+    );
     assert!(outcome.code.is_some_and(|code| code != 0), "{outcome:#?}");
     check_error(&outcome, &["cuda:0", "error: refused by"]);
 }

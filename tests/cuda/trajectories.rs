@@ -61,7 +61,7 @@ fn a_transformer_follows_the_cpu() {
     // Rows of 24 values, fewer than the threads of a block, and 384 rows, more than the blocks of the backward pass.
     let flags = format!(
         "--mode single --progress plain --text {} --batch-size 32 --block-size 12 --layers 1 --width 24 --heads 2
-         --max-steps 4 --length 0 --warmup-epochs 0 --lr 0.01",
+         --max-steps 4 --length 0 --lr 0.1",
         text.display(),
     );
     let losses = |device: &str| {
@@ -70,7 +70,7 @@ fn a_transformer_follows_the_cpu() {
         Machine::new(1).example("char_gpt", &flags).succeeded();
         Run::at(run).losses()
     };
-    assert_close("char_gpt", &losses("cuda"), &losses("cpu"), 2e-6);
+    assert_close("char_gpt", &losses("cuda"), &losses("cpu"), 2e-5);
 }
 
 #[test]

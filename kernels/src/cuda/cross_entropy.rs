@@ -16,6 +16,9 @@ use burn_cubecl::{
     tensor::CubeTensor,
 };
 
+/// Maximum number of classes, which one thread reads one after another.
+const MOST_CLASSES: usize = 1024;
+
 /// Computes for each sample the largest logit, the logarithm of the sum of exponentials relative to it, the loss, and
 /// whether the first of the largest logits is the target's. Unknown classes have the loss NaN.
 #[cube(launch_unchecked)]
@@ -129,7 +132,8 @@ fn logits_gradient(
 /// `logits` are `[batch, classes]`, `targets` `[batch]`. `smoothing` is the label smoothing from 0 to 1. A target that is
 /// not a class gives NaN.
 ///
-/// `None` unless the logits are in f32 and the targets in i32, on one CUDA device and not empty.
+/// `None` unless the logits are in f32 and the targets in i32, on one CUDA device and not empty, with at most
+/// [`MOST_CLASSES`] classes.
 pub(crate) fn cross_entropy(
     logits: &Tensor<2>,
     targets: &Tensor<1, Int>,
@@ -170,7 +174,8 @@ struct State {
 fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -> Option<Losses> {
     let targets = targets.clone().inner().try_into_primitive::<Cube>().ok()?;
     let same_device = logits.client.device() == targets.client.device();
-    if !(same_device && targets.dtype() == DType::I32 && on_cuda(std::slice::from_ref(&logits))) {
+    let fits = targets.dtype() == DType::I32 && logits.shape()[1] <= MOST_CLASSES;
+    if !(same_device && fits && on_cuda(std::slice::from_ref(&logits))) {
         return None;
     }
     let fusion = logits.client.clone();

@@ -17,8 +17,8 @@ pub fn cross_entropy(loss: &CrossEntropyLoss, logits: Tensor<2>, targets: Tensor
 ///
 /// An answer is correct if the first of the largest logits is the target's. A target that is not a class gives NaN.
 ///
-/// `None` unless the logits are in f32 and the targets in i32, on one CUDA device and not empty, and the loss has no class
-/// weights and no padding.
+/// `None` unless the logits are in f32 and the targets in i32, on one CUDA device and not empty, with at most 1024 classes,
+/// and the loss has no class weights and no padding.
 pub fn cross_entropy_totals(
     loss: &CrossEntropyLoss,
     logits: &Tensor<2>,
