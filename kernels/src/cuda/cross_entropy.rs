@@ -91,8 +91,8 @@ fn batch_sums(
     while half > 0 {
         sync_cube();
         if thread < half {
-            loss_sums[thread] = loss_sums[thread] + loss_sums[thread + half];
-            correct_sums[thread] = correct_sums[thread] + correct_sums[thread + half];
+            loss_sums[thread] += loss_sums[thread + half];
+            correct_sums[thread] += correct_sums[thread + half];
         }
         half /= 2;
     }

@@ -30,7 +30,7 @@ fn block_sum(value: f32, sums: &mut [f32]) -> f32 {
     while half > 0 {
         sync_cube();
         if thread < half {
-            sums[thread] = sums[thread] + sums[thread + half];
+            sums[thread] += sums[thread + half];
         }
         half /= 2;
     }
