@@ -16,7 +16,8 @@ fn losses(machine: &Machine, seed: u64) -> Option<Vec<f64>> {
     println!("CUDA_STAND_IN_SEED={seed}");
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("run");
-    let flags = format!("--device cuda --run-dir {} {SMALL} {DDP}", path.display());
+    // If only one rank reads a wrong loss, it waits for the other one's.
+    let flags = format!("--device cuda --run-dir {} {SMALL} {DDP} --timeout 10", path.display());
     let outcome = machine.clone().with("CUDA_STAND_IN_SEED", seed).train(&flags);
     (outcome.code == Some(0)).then(|| Run::within(path, folder).losses())
 }
