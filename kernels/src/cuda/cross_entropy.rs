@@ -1,6 +1,9 @@
 //! Cross-entropy of classes with two launches, and its gradient with one.
 
-use super::tensors::{THREADS, empty, on_cuda, register, resolve, resolve_int};
+use super::{
+    block::{THREADS, block_sum, blocks, blocks_for, dim},
+    tensors::{elements, empty, empty_like, on_cuda, register, resolve, resolve_int},
+};
 use burn::backend::{
     Autodiff, Cube, TensorMetadata,
     autodiff::{
@@ -74,32 +77,21 @@ fn batch_sums(
     totals: &mut [f32],
     #[comptime] threads: usize,
 ) {
-    let thread = UNIT_POS as usize;
-    let mut loss_sums = Shared::<[f32]>::new_slice(threads);
-    let mut correct_sums = Shared::<[f32]>::new_slice(threads);
+    let mut sums = Shared::<[f32]>::new_slice(threads);
     let mut loss = 0.0f32;
     let mut right = 0.0f32;
-    let mut sample = thread;
+    let mut sample = UNIT_POS as usize;
     while sample < losses.len() {
         loss += losses[sample];
         right += correct[sample];
         sample += threads;
     }
-    loss_sums[thread] = loss;
-    correct_sums[thread] = right;
-    let mut half = CUBE_DIM as usize / 2;
-    while half > 0 {
-        sync_cube();
-        if thread < half {
-            loss_sums[thread] += loss_sums[thread + half];
-            correct_sums[thread] += correct_sums[thread + half];
-        }
-        half /= 2;
-    }
-    if thread == 0 {
-        mean[0] = loss_sums[0] / losses.len() as f32;
-        totals[0] = loss_sums[0];
-        totals[1] = correct_sums[0];
+    let loss = block_sum(loss, &mut sums);
+    let right = block_sum(right, &mut sums);
+    if UNIT_POS == 0 {
+        mean[0] = loss / losses.len() as f32;
+        totals[0] = loss;
+        totals[1] = right;
     }
 }
 
@@ -180,16 +172,15 @@ fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -
     }
     let fusion = logits.client.clone();
     let (logits, targets) = (resolve(logits), resolve_int(targets));
-    let per_sample = || empty(&logits, targets.shape());
-    let [largest, logarithms, losses, correct] = [(); 4].map(|()| per_sample());
+    let [largest, logarithms, losses, correct] = [(); 4].map(|()| empty(&logits, targets.shape()));
     let [mean, totals] = [1, 2].map(|length| empty(&logits, Shape::new([length])));
     let client = &logits.client;
     // SAFETY: every index is below the number of samples, or of logits.
     unsafe {
         sample_losses::launch_unchecked(
             client,
-            grid(&targets),
-            CubeDim::new_1d(THREADS as u32),
+            blocks_for(elements(&targets)),
+            dim(),
             logits.clone().into_buffer_arg(),
             targets.clone().into_buffer_arg(),
             largest.clone().into_buffer_arg(),
@@ -201,8 +192,8 @@ fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -
         );
         batch_sums::launch_unchecked(
             client,
-            CubeCount::Static(1, 1, 1),
-            CubeDim::new_1d(THREADS as u32),
+            blocks(1),
+            dim(),
             losses.into_buffer_arg(),
             correct.into_buffer_arg(),
             mean.clone().into_buffer_arg(),
@@ -229,13 +220,13 @@ impl Backward<Cube, 1> for Step {
         let State { logits, targets, normalizers: [largest, logarithms], smoothing } = ops.state;
         let fusion = upstream.client.clone();
         let upstream = resolve(upstream);
-        let gradient = empty(&logits, logits.shape());
+        let gradient = empty_like(&logits);
         // SAFETY: every index is below the number of logits, or of samples.
         unsafe {
             logits_gradient::launch_unchecked(
                 &upstream.client.clone(),
-                grid(&logits),
-                CubeDim::new_1d(THREADS as u32),
+                blocks_for(elements(&logits)),
+                dim(),
                 logits.into_buffer_arg(),
                 targets.into_buffer_arg(),
                 largest.into_buffer_arg(),
@@ -247,9 +238,4 @@ impl Backward<Cube, 1> for Step {
         }
         grads.register::<Cube>(node.id, register(&fusion, gradient));
     }
-}
-
-/// The grid of a launch with a thread for each element.
-fn grid(tensor: &CubeTensor) -> CubeCount {
-    CubeCount::Static(tensor.shape().num_elements().div_ceil(THREADS) as u32, 1, 1)
 }

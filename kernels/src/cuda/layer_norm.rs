@@ -1,8 +1,11 @@
 //! Layer normalisation with one launch, and its gradients with two.
 
-use super::tensors::{THREADS, empty, on_cuda, register, resolve};
+use super::{
+    block::{THREADS, block_sum, blocks, blocks_for, dim},
+    tensors::{elements, empty, empty_like, on_cuda, register, resolve},
+};
 use burn::backend::{
-    Autodiff, Cube, TensorMetadata,
+    Autodiff, Cube,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
         grads::Gradients,
@@ -18,25 +21,6 @@ use burn_cubecl::{
 
 /// Maximum number of blocks of threads of the backward pass, each of which adds gradients of parameters over its rows.
 const BLOCKS: usize = 256;
-
-/// The sum of `value` over a block of threads, which all receive it. `sums` has an element per thread.
-#[cube]
-fn block_sum(value: f32, sums: &mut [f32]) -> f32 {
-    let thread = UNIT_POS as usize;
-    // All threads have read the previous sum.
-    sync_cube();
-    sums[thread] = value;
-    let mut half = CUBE_DIM as usize / 2;
-    while half > 0 {
-        sync_cube();
-        if thread < half {
-            sums[thread] += sums[thread + half];
-        }
-        half /= 2;
-    }
-    sync_cube();
-    sums[0]
-}
 
 /// Normalises each row in one block of threads.
 #[cube(launch_unchecked)]
@@ -99,12 +83,11 @@ fn row_gradients(
     let thread = UNIT_POS as usize;
     let own = CUBE_POS * 2 * width;
     let mut at = thread;
-    while at < 2 * width {
+    while at < width {
         partial[own + at] = 0.0;
+        partial[own + width + at] = 0.0;
         at += threads;
     }
-    // Each thread reads and writes the columns that it has set to 0, if it is the same for both halves.
-    sync_cube();
     let mut row = CUBE_POS * rows_per_block;
     let end = min(row + rows_per_block, means.len());
     while row < end {
@@ -196,16 +179,16 @@ fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<
     }
     let fusion = inputs[0].client.clone();
     let [x, gamma, beta] = inputs.map(resolve);
-    let rows = x.shape().num_elements() / gamma.shape().num_elements();
-    let output = empty(&x, x.shape());
+    let rows = elements(&x) / elements(&gamma);
+    let output = empty_like(&x);
     let statistics = [(); 2].map(|()| empty(&x, Shape::new([rows])));
     let [means, inverse_deviations] = statistics.clone();
     // SAFETY: every index is below the length of its tensor, because gamma and beta are as long as a row.
     unsafe {
         normalise_rows::launch_unchecked(
             &x.client,
-            CubeCount::Static(rows as u32, 1, 1),
-            CubeDim::new_1d(THREADS as u32),
+            blocks(rows),
+            dim(),
             x.clone().into_buffer_arg(),
             gamma.clone().into_buffer_arg(),
             beta.into_buffer_arg(),
@@ -230,19 +213,19 @@ impl Backward<Cube, 3> for Step {
         let fusion = upstream.client.clone();
         let upstream = resolve(upstream);
         let State { x, gamma, statistics: [means, inverse_deviations] } = ops.state;
-        let (rows, width) = (means.shape().num_elements(), gamma.shape().num_elements());
+        let (rows, width) = (elements(&means), elements(&gamma));
         let rows_per_block = rows.div_ceil(BLOCKS);
-        let blocks = rows.div_ceil(rows_per_block);
-        let partial = empty(&x, Shape::new([blocks, 2, width]));
-        let for_x = empty(&x, x.shape());
-        let [for_gamma, for_beta] = [(); 2].map(|()| empty(&x, gamma.shape()));
+        let parts = rows.div_ceil(rows_per_block);
+        let partial = empty(&x, Shape::new([parts, 2, width]));
+        let for_x = empty_like(&x);
+        let [for_gamma, for_beta] = [(); 2].map(|()| empty_like(&gamma));
         let client = x.client.clone();
         // SAFETY: every index is below the length of its tensor.
         unsafe {
             row_gradients::launch_unchecked(
                 &client,
-                CubeCount::Static(blocks as u32, 1, 1),
-                CubeDim::new_1d(THREADS as u32),
+                blocks(parts),
+                dim(),
                 x.into_buffer_arg(),
                 gamma.into_buffer_arg(),
                 means.into_buffer_arg(),
@@ -255,8 +238,8 @@ impl Backward<Cube, 3> for Step {
             );
             add_partial::launch_unchecked(
                 &client,
-                CubeCount::Static((2 * width).div_ceil(THREADS) as u32, 1, 1),
-                CubeDim::new_1d(THREADS as u32),
+                blocks_for(2 * width),
+                dim(),
                 partial.into_buffer_arg(),
                 for_gamma.clone().into_buffer_arg(),
                 for_beta.clone().into_buffer_arg(),

@@ -2,7 +2,10 @@
 //!
 //! A launch takes up to [`MOST`] tensors. Each block of threads computes one chunk of one tensor.
 
-use super::tensors::{FusionClient, THREADS, elements, empty, empty_like, on_cuda, part, register, resolve};
+use super::{
+    block::{self, THREADS},
+    tensors::{FusionClient, elements, empty, empty_like, on_cuda, part, register, resolve},
+};
 use burn::backend::Cube;
 use burn::tensor::{Shape, Tensor};
 use burn_cubecl::{
@@ -208,7 +211,7 @@ pub(super) fn buffers<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> Sequ
 
 /// The grid of a launch with a block for each chunk of `tensors`.
 pub(super) fn grid<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> (CubeCount, CubeDim) {
-    (CubeCount::Static(blocks(tensors) as u32, 1, 1), CubeDim::new_1d(THREADS as u32))
+    (block::blocks(blocks(tensors)), block::dim())
 }
 
 fn blocks<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> usize {

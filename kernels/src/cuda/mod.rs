@@ -1,5 +1,6 @@
 //! CUDA kernels for tensors of Burn: optimizer steps, cross-entropy and layer normalisation with few launches.
 
+mod block;
 mod cross_entropy;
 mod layer_norm;
 mod many;

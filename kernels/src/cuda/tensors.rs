@@ -15,9 +15,6 @@ use cubecl_runtime::server::Handle;
 /// A device's queue of operations that are not launched yet.
 pub type FusionClient = fusion::Client<<CubeBackend as fusion::FusionBackend>::FusionRuntime>;
 
-/// Threads of a block.
-pub(super) const THREADS: usize = 256;
-
 /// Whether tensors are on one CUDA device, in f32 and not empty.
 pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
     let device = |tensor: &FloatTensor<Cube>| tensor.client.device().clone();
