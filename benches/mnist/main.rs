@@ -9,7 +9,6 @@
 mod operations;
 mod overlap;
 mod step;
-mod timing;
 mod wrapper;
 
 use burn::data::dataset::{Dataset as BurnDataset, DatasetError};

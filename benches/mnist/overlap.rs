@@ -1,13 +1,15 @@
 //! `mnist_bench overlap`: the training step over an artificially slow link, with and without overlap.
 
-use crate::timing::{median, timed};
 use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use burn_ddp::{
     context::{use_threads, world_args::WorldArgs},
     launch,
-    process::console::print_line,
+    process::{
+        console::print_line,
+        timing::{median, timed},
+    },
 };
 use clap::Args;
 use collective::{

@@ -1,6 +1,5 @@
 //! `mnist_bench step`: time of a training step by stage, on one or more ranks.
 
-use crate::timing::{median, processor_seconds, timed};
 use crate::{Repeated, operations};
 use anyhow::{Context, Result};
 use burn::optim::GradientsParams;
@@ -9,7 +8,10 @@ use burn::train::TrainOutput;
 use burn_ddp::{
     context::{use_threads, world_args::WorldArgs},
     launch,
-    process::console::print_line,
+    process::{
+        console::print_line,
+        timing::{median, processor_seconds, timed},
+    },
 };
 use clap::Args;
 use collective::{

@@ -1,11 +1,16 @@
 //! `mnist_bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
 
 use crate::Repeated;
-use crate::timing::{median, processor_seconds};
 use anyhow::Result;
 use burn::tensor::Device;
 use burn::train::{Learner, SupervisedTraining, TrainStep, logger::InMemoryMetricLogger, metric::LossMetric};
-use burn_ddp::{context::use_threads, process::console::print_line};
+use burn_ddp::{
+    context::use_threads,
+    process::{
+        console::print_line,
+        timing::{median, processor_seconds},
+    },
+};
 use clap::Args;
 use collective::{
     ProcessGroup, World,

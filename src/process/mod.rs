@@ -4,6 +4,7 @@ pub mod atomic_file;
 pub mod console;
 pub mod exit;
 pub mod stop;
+pub mod timing;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

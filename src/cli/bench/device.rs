@@ -2,7 +2,7 @@
 
 use crate::device::DeviceArg;
 #[cfg(feature = "cuda")]
-use crate::process::console::print_line;
+use crate::process::{console::print_line, timing::median};
 use anyhow::{Result, bail};
 use clap::Args;
 use std::process::ExitCode;
@@ -76,16 +76,4 @@ pub fn run(bench: &DeviceBench) -> Result<ExitCode> {
 #[cfg(not(feature = "cuda"))]
 pub fn run(_: &DeviceBench) -> Result<ExitCode> {
     bail!("this program was built without CUDA; build it with the default features")
-}
-
-/// Median of durations.
-#[cfg(feature = "cuda")]
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    let middle = times.len() / 2;
-    match times.len() % 2 {
-        _ if times.is_empty() => f64::NAN,
-        1 => times[middle],
-        _ => (times[middle - 1] + times[middle]) / 2.0,
-    }
 }
