@@ -86,6 +86,8 @@ pub mod context;
 pub mod data;
 pub mod device;
 pub mod launch;
+pub mod nn;
+pub mod optim;
 pub mod process;
 pub mod run;
 pub mod trainer;

@@ -1,12 +1,10 @@
 //! GELU with the error function (Hendrycks and Gimpel 2016, arXiv 1606.08415).
 
-use crate::{exp::exp, parallel, simd::arch};
-use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
+use crate::{elementwise::map, exp::exp};
 
 /// x Φ(x) for every value, with an absolute error below 3e-7 for |x| up to 1.
 pub fn forward(x: &[f32]) -> Vec<f32> {
-    apply(x, x, |x, _| x * normal(x).0)
+    map(x, x, |x, _| x * normal(x).0)
 }
 
 /// Gradient of `x` from that of the output.
@@ -14,8 +12,7 @@ pub fn forward(x: &[f32]) -> Vec<f32> {
 /// # Panics
 /// If the lengths differ.
 pub fn backward(x: &[f32], gradient: &[f32]) -> Vec<f32> {
-    assert_eq!(x.len(), gradient.len(), "one length for both");
-    apply(x, gradient, |x, gradient| {
+    map(x, gradient, |x, gradient| {
         let (distribution, density) = normal(x);
         gradient * (distribution + x * density)
     })
@@ -34,37 +31,6 @@ fn normal(x: f32) -> (f32, f32) {
     }
     let tail = 0.5 * sum * t * power;
     (if x < 0.0 { tail } else { 1.0 - tail }, power / SQRT_2_PI)
-}
-
-/// `of(x, y)` for every pair of values.
-fn apply(x: &[f32], y: &[f32], of: impl Fn(f32, f32) -> f32 + Copy + Sync + Send) -> Vec<f32> {
-    let mut result = Vec::with_capacity(x.len());
-    let room = &mut result.spare_capacity_mut()[..x.len()];
-    let nothing = || vec![(); x.len()];
-    parallel::side_by_side([x, y], room, &mut nothing(), &mut nothing(), |[x, y], to, _, _| {
-        arch().dispatch(Pass { x, y, to, of });
-    });
-    // SAFETY: each pass writes all of its part.
-    unsafe { result.set_len(x.len()) };
-    result
-}
-
-struct Pass<'a, F> {
-    x: &'a [f32],
-    y: &'a [f32],
-    to: &'a mut [MaybeUninit<f32>],
-    of: F,
-}
-
-impl<F: Fn(f32, f32) -> f32> WithSimd for Pass<'_, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for ((x, y), to) in self.x.iter().zip(self.y).zip(self.to) {
-            to.write((self.of)(*x, *y));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -43,6 +43,14 @@ pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
     Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())
 }
 
+/// The tensor as Flex stores it.
+///
+/// # Panics
+/// If it is not on Flex, or on Flex with autodiff.
+pub fn host<const D: usize>(tensor: Tensor<D>) -> Host {
+    tensor.try_into_primitive::<Flex>().ok().expect("a tensor of Flex without autodiff")
+}
+
 /// Whether `device` is Flex, with autodiff or without.
 pub fn is_flex(device: &Device) -> bool {
     device.clone().without_autodiff() == Device::flex()

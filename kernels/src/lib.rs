@@ -1,8 +1,9 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
 //! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch and layer normalisation, GELU,
-//! causal attention, SGD and AdamW, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
-//! Burn operations; with `cuda`, some have CUDA kernels.
+//! attention, SGD, Adam and AdamW, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
+//! functions over Burn's layers, `nn` as layers with the names of `burn::nn`, and `optim` as Burn optimizers; with `cuda`,
+//! some have CUDA kernels.
 //!
 //! The kernels are a separate crate because Cargo's profiles are per crate: they are optimised in every
 //! build.
@@ -14,7 +15,7 @@
 #![allow(clippy::needless_range_loop)]
 #![warn(missing_docs)]
 
-pub mod adam_w;
+pub mod adam;
 mod affine;
 pub mod attention;
 pub mod batch_norm;
@@ -22,6 +23,7 @@ pub mod conv;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dropout;
+mod elementwise;
 mod exp;
 pub mod gelu;
 #[cfg(feature = "burn")]
@@ -30,12 +32,18 @@ pub mod layer_norm;
 #[cfg(feature = "burn")]
 pub mod layers;
 pub mod linear;
+#[cfg(feature = "burn")]
+pub mod nn;
+#[cfg(feature = "burn")]
+pub mod optim;
 mod parallel;
 pub mod pool;
 mod product;
 #[cfg(feature = "burn")]
 pub mod random;
+pub mod relu;
 pub mod sgd;
+pub mod silu;
 mod simd;
 #[cfg(test)]
 mod tests;

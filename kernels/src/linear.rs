@@ -13,13 +13,17 @@ const ROWS: usize = 64;
 /// Columns per part of the gradient of the bias.
 const COLUMNS: usize = 128;
 
-/// Multiplies `x`, `[batch, inputs]`, by `weight`, `[inputs, outputs]`, and adds `bias`, `[outputs]`.
+/// Multiplies `x`, `[batch, inputs]`, by `weight`, `[inputs, outputs]`, and adds `bias`, `[outputs]` or empty.
 ///
 /// # Panics
 /// If the slices do not have these shapes, or the result does not fit in memory.
-pub fn forward(x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
-    let [batch, inputs, outputs] = shape(x, weight, bias.len());
+pub fn forward(x: &[f32], weight: &[f32], bias: &[f32], outputs: usize) -> Vec<f32> {
+    let [batch, inputs, outputs] = shape(x, weight, outputs);
     let mut y = product([batch, inputs, outputs], Matrix::rows(x, inputs), Matrix::rows(weight, outputs));
+    if bias.is_empty() {
+        return y;
+    }
+    assert_eq!(bias.len(), outputs, "a bias for every output");
     parallel::parts(&mut y, ROWS * outputs, |_, rows| arch().dispatch(AddBias { rows, bias }));
     y
 }

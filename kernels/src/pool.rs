@@ -1,7 +1,7 @@
-//! ReLU and max-pooling in one pass, forward and backward, also of a channel's affine map.
+//! Max-pooling, also with a ReLU or a channel's affine map in the same pass, forward and backward.
 //!
-//! Pooling with an initial maximum of zero includes the ReLU. One byte per window stores the index of its
-//! largest value.
+//! Pooling with an initial maximum of zero includes the ReLU, one of −∞ does not. One byte per window stores the index of
+//! its largest value.
 
 use crate::{
     affine::{Affine, Centred},
@@ -24,6 +24,8 @@ pub struct Windows {
     planes: [usize; 2],
     size: [usize; 2],
     kernel: [usize; 2],
+    /// Maximum of no values, and its index.
+    least: (f32, u8),
 }
 
 impl Windows {
@@ -37,8 +39,13 @@ impl Windows {
         let fits = (1..=height).contains(&rows)
             && (1..=width.min(WIDEST)).contains(&columns)
             && parallel::values(&images).is_some_and(|values| values > 0);
-        let windows = Self { planes: [batch, channels], size: [height, width], kernel };
+        let windows = Self { planes: [batch, channels], size: [height, width], kernel, least: (0.0, NONE) };
         (fits && rows * columns < usize::from(NONE)).then_some(windows)
+    }
+
+    /// The same windows without the ReLU. In a window of −∞, the first value counts as the largest.
+    pub fn without_relu(self) -> Self {
+        Self { least: (f32::NEG_INFINITY, 0), ..self }
     }
 
     /// Input shape, `[batch, channels, height, width]`.
@@ -62,7 +69,7 @@ impl Windows {
     }
 }
 
-/// The largest of zero and each window's values, and their indices within the windows.
+/// The largest of each window's values, and of zero with a ReLU, and their indices within the windows.
 ///
 /// # Panics
 /// If there are fewer values than `windows` requires.
@@ -144,11 +151,12 @@ impl Pool<'_> {
             (windows.size, windows.kernel[0], windows.counts());
         // The same width for both, so that they use the same vectors.
         let (mut best, mut which, mut from) = (vec![0.0f32; wide], vec![0u32; wide], vec![0.0f32; wide]);
+        let (least, none) = windows.least;
         for (channel, map) in maps.iter().enumerate() {
             let (values, centre) = x.plane(image * maps.len() + channel, maps.len(), height * width);
             for row in 0..rows {
-                best.fill(0.0);
-                which.fill(u32::from(NONE));
+                best.fill(least);
+                which.fill(u32::from(none));
                 from.fill(0.0);
                 for y in 0..kernel_rows {
                     let (values, _) = values[(row * kernel_rows + y) * width..][..width].as_chunks::<K>();

@@ -4,13 +4,15 @@ use crate::{parallel, simd::arch};
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
 
-/// Settings of a step of PyTorch's `torch.optim.SGD` without dampening.
+/// Settings of a step of PyTorch's `torch.optim.SGD`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
     /// The learning rate of this step.
     pub rate: f32,
     /// Momentum factor.
     pub momentum: f32,
+    /// Part of the gradient that the velocity does not take in.
+    pub dampening: f32,
     /// Whether Nesterov momentum is used.
     pub nesterov: bool,
     /// Weight decay: this factor times the parameter is added to the gradient.
@@ -18,7 +20,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// Computes `velocity = momentum × velocity + gradient` and returns `parameter − rate × velocity`.
+    /// Computes `velocity = momentum × velocity + (1 − dampening) × gradient` and returns `parameter − rate × velocity`.
     ///
     /// All slices have the same length. The initial velocity is zero. Each value is rounded as often as in
     /// separate tensor operations, so that the results are bit-identical to them.
@@ -56,11 +58,12 @@ struct SgdPass<'a> {
 impl SgdPass<'_> {
     #[inline(always)]
     fn pass<const DECAY: bool, const NESTEROV: bool>(self) {
-        let Sgd { rate, momentum, weight_decay, .. } = self.with;
+        let Sgd { rate, momentum, weight_decay, dampening, .. } = self.with;
+        let taken = 1.0 - dampening;
         let from = self.parameter.iter().zip(self.gradient);
         for ((parameter, gradient), (velocity, moved)) in from.zip(self.velocity.iter_mut().zip(self.moved)) {
             let gradient = if DECAY { parameter * weight_decay + gradient } else { *gradient };
-            *velocity = gradient + *velocity * momentum;
+            *velocity = gradient * taken + *velocity * momentum;
             let along = if NESTEROV { *velocity * momentum + gradient } else { *velocity };
             moved.write(parameter - along * rate);
         }

@@ -214,7 +214,7 @@ fn sgd_equals_separate_operations_to_the_bit() {
     let len = 1003;
     everywhere(|what| {
         for (nesterov, weight_decay) in [(false, 0.0), (true, 0.0), (false, 5e-4), (true, 5e-4)] {
-            let sgd = Sgd { rate: 0.05, momentum: 0.9, nesterov, weight_decay };
+            let sgd = Sgd { rate: 0.05, momentum: 0.9, dampening: 0.0, nesterov, weight_decay };
             let [before, moved, gradient] = [1, 2, 3].map(|seed| noise(seed, len));
             let mut velocity = moved.clone();
             let parameter = sgd.step(&before, &mut velocity, &gradient);
@@ -238,7 +238,7 @@ fn sgd_is_bit_identical_for_every_number_of_threads() {
     let len = 100_001;
     let step = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        let sgd = Sgd { rate: 0.1, momentum: 0.9, nesterov: true, weight_decay: 1e-3 };
+        let sgd = Sgd { rate: 0.1, momentum: 0.9, dampening: 0.0, nesterov: true, weight_decay: 1e-3 };
         let mut velocity = noise(5, len);
         (pool.install(|| sgd.step(&noise(4, len), &mut velocity, &noise(6, len))), velocity)
     };

@@ -12,7 +12,7 @@ use crate::{
     wrapper::engine::{BatchOutput, BatchSize, SynchronisedStep},
 };
 use burn::train::{LearnerEvent, LearnerModel};
-use kernels::layers::together;
+use kernels::optim::together;
 use std::{iter::Peekable, time::Duration};
 
 impl<M: LearnerModel> Run<'_, M>

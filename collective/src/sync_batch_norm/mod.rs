@@ -29,7 +29,7 @@ use burn::tensor::{
 use kernel::Settings;
 use kernels::{
     host_tensor::is_host,
-    layers::{operation::ternary, relu_max_pool, relu_max_pool_windows},
+    layers::{operation, relu_max_pool, relu_max_pool_windows},
     pool::Windows,
 };
 use serde::{Deserialize, Serialize};
@@ -183,7 +183,9 @@ impl SyncBatchNorm {
         let moments = Arc::<OnceLock<_>>::default();
         let activated =
             Activated { settings: self.settings(&input, group), windows, moments: moments.clone() };
-        let output = ternary(activated, input, self.norm.gamma.val(), self.norm.beta.val());
+        let [gamma, beta] =
+            [&self.norm.gamma, &self.norm.beta].map(|parameter| parameter.val().into_dispatch());
+        let output = operation::run(activated, [input.into_dispatch(), gamma, beta]);
         if let Some([mean, variance]) = moments.get() {
             let constant = |values: &Vec<f32>| Tensor::from_data(values.as_slice(), &device);
             self.follow(group, constant(mean), constant(variance));

@@ -24,7 +24,7 @@ use burn::module::Module;
 use burn::optim::{GradientsParams, ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
 use burn::tensor::{DType, FloatDType, Tensor};
 use engine::{BatchOutput, BatchSize, ComputedBatch, Engine, SynchronisedStep};
-use kernels::layers::together;
+use kernels::optim::together;
 use serde::{Deserialize, Serialize};
 use std::{ops::Deref, sync::Arc};
 

@@ -17,7 +17,7 @@ use burn_ddp::{
     trainer::{Loaders, start},
 };
 use clap::Args;
-use kernels::layers::AdamW;
+use kernels::optim::{AdamW, AdamWConfig};
 use serde::Serialize;
 use std::{
     f64::consts::LN_2,
@@ -107,8 +107,8 @@ pub struct AdamArgs {
 impl AdamArgs {
     /// Creates the optimizer.
     pub fn init(&self) -> ModuleOptimizer {
-        let betas = [self.beta1 as f32, self.beta2 as f32];
-        let with_decay = |decay| AdamW::new(betas, ADAM_EPSILON, decay);
+        let config = AdamWConfig::new().with_beta_1(self.beta1 as f32).with_beta_2(self.beta2 as f32);
+        let with_decay = |decay| config.clone().with_epsilon(ADAM_EPSILON).with_weight_decay(decay).build();
         DecayMatrices { decaying: with_decay(self.weight_decay as f32), plain: with_decay(0.0) }.into()
     }
 }

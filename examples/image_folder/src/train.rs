@@ -16,7 +16,7 @@ use burn_ddp::{
 };
 use clap::Args;
 use collective::{loader::ShardedLoader, metric::GlobalAccuracy};
-use kernels::layers::Sgd;
+use kernels::optim::Sgd;
 use serde::{Deserialize, Serialize};
 use std::{path::Path, process::ExitCode, sync::Arc};
 
@@ -108,7 +108,7 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let loaders = loaders(context, &trainer, args, pictures);
     let SgdArgs { momentum, weight_decay, label_smoothing } = args.sgd;
     let net = trainer.init(|device| args.network(count).init(device)).with_label_smoothing(label_smoothing);
-    let sgd = Sgd { momentum, nesterov: true, weight_decay };
+    let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
     trainer.fit(net, sgd, loaders)
 }
 

@@ -19,7 +19,7 @@ use collective::{
     metric::Classification,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
-use kernels::layers;
+use kernels::{layers, optim::Sgd};
 use serde::Serialize;
 use std::path::Path;
 
@@ -195,6 +195,6 @@ impl ParallelStep for Net {
 // ANCHOR: sgd
 /// PyTorch's SGD as a Burn optimizer, without dampening.
 pub fn sgd(momentum: f64, nesterov: bool, weight_decay: f64) -> ModuleOptimizer {
-    layers::Sgd { momentum, nesterov, weight_decay }.into()
+    Sgd { momentum, dampening: 0.0, nesterov, weight_decay }.into()
 }
 // ANCHOR_END: sgd

@@ -8,6 +8,7 @@
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
 //! 3 × 3 kernels with many channels use the algorithm in `winograd`.
 
+mod bias;
 mod forward;
 mod geometry;
 mod padded;
@@ -16,6 +17,7 @@ mod strided;
 mod weights;
 mod winograd;
 
+pub use bias::{add_bias, channel_sums};
 pub use forward::Filters;
 pub use geometry::Geometry;
 pub use source::{Gradient, Pooled, Whole};

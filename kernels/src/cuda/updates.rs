@@ -4,7 +4,7 @@ use super::{
     many::{CHUNK, MOST, buffers, grid, thread_elements},
     tensors::{empty_like, on_cuda, register, resolve},
 };
-use crate::{adam_w::AdamW, sgd::Sgd};
+use crate::{adam::AdamW, sgd::Sgd};
 use burn::backend::{Cube, Dispatch, tensor::FloatTensor};
 use burn::tensor::Tensor;
 use burn_cubecl::{
@@ -163,7 +163,7 @@ impl Updates {
 }
 
 fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
-    let Sgd { rate, momentum, nesterov, weight_decay } = with;
+    let Sgd { rate, momentum, nesterov, weight_decay, .. } = with;
     let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
     let (count, dim) = grid(tensors(0));
     // SAFETY: every index is below the length of the tensors of a step, which are equally long.

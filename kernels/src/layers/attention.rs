@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize) -> Tensor<2> {
     let width = all.dims()[1] / 3;
     if is_host(&all) {
-        return operation::unary(Attention { batch, time, heads, width }, all);
+        return operation::run(Attention { batch, time, heads, width }, [all.into_dispatch()]);
     }
     causal_attention_with(all, [batch, time], heads, |weights| weights)
 }

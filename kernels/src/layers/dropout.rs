@@ -19,7 +19,7 @@ pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
     if !layer.training.is_enabled() || !x.device().is_autodiff() || layer.prob == 0.0 || !is_host(&x) {
         return layer.forward(x);
     }
-    operation::unary(Operator { probability: layer.prob }, x)
+    operation::run(Operator { probability: layer.prob }, [x.into_dispatch()])
 }
 
 #[derive(Clone, Debug)]

@@ -32,7 +32,10 @@ pub fn layer_norm<const D: usize>(
     if !is_host(&x) || !is_host(&gamma) || !is_host(&beta) {
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }
-    operation::ternary(Operator { epsilon: epsilon as f32 }, x, gamma, beta)
+    operation::run(
+        Operator { epsilon: epsilon as f32 },
+        [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()],
+    )
 }
 
 #[derive(Clone, Debug)]

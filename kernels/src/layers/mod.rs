@@ -10,32 +10,26 @@
 //! Each forward pass calls `Param::val` once per parameter, because every call counts as a use: the reduction of
 //! gradients starts when as many gradients as uses have arrived. Device and shape are read from `&*param`.
 
-mod adam_w;
+mod activation;
 mod attention;
 mod conv;
 mod cross_entropy;
 mod dropout;
 mod embedding;
-mod gelu;
 mod layer_norm;
 mod linear;
 pub mod operation;
 mod pool;
-mod sgd;
-mod together;
 
-pub use adam_w::AdamW;
+pub use activation::{gelu, relu, silu};
 pub use attention::{causal_attention, causal_attention_with};
-pub use conv::{conv, conv_relu, conv_relu_max_pool};
+pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv1d};
 pub use cross_entropy::{cross_entropy, cross_entropy_totals};
 pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
-pub use gelu::gelu;
 pub use layer_norm::layer_norm;
 pub use linear::linear;
-pub use pool::{relu_max_pool, relu_max_pool_windows};
-pub use sgd::Sgd;
-pub use together::together;
+pub use pool::{max_pool, relu_max_pool, relu_max_pool_windows};
 
 #[cfg(test)]
 mod transformer_tests;

@@ -39,69 +39,68 @@ pub trait Operation<const N: usize, const R: usize>: Clone + Debug + Send + Sync
     ) -> [Option<Host>; N];
 }
 
-/// Computes an operation of one tensor.
-pub fn unary<const A: usize, const D: usize, const R: usize>(
-    operation: impl Operation<1, R>,
-    x: Tensor<A>,
+/// Computes an operation of up to six tensors of any ranks.
+pub fn run<const D: usize, const N: usize, const R: usize>(
+    operation: impl Operation<N, R>,
+    inputs: [FloatTensor<Dispatch>; N],
 ) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as HostOperations>::unary_on_host(x.into_dispatch(), operation))
+    const { assert!(0 < N && N <= MOST) };
+    // A backend extension takes a fixed number of tensors, of which `on_host` ignores all but the first `N`.
+    let [a, b, c, d, e, f] = std::array::from_fn(|at| inputs[if at < N { at } else { 0 }].clone());
+    Tensor::from_dispatch(<Dispatch as HostOperations>::on_host(a, b, c, d, e, f, operation))
 }
 
-/// Computes an operation of three tensors.
-pub fn ternary<const A: usize, const B: usize, const C: usize, const D: usize, const R: usize>(
-    operation: impl Operation<3, R>,
-    x: Tensor<A>,
-    y: Tensor<B>,
-    z: Tensor<C>,
-) -> Tensor<D> {
-    let (x, y, z) = (x.into_dispatch(), y.into_dispatch(), z.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as HostOperations>::ternary_on_host(x, y, z, operation))
-}
+/// Number of tensors that [`HostOperations`] takes.
+const MOST: usize = 6;
 
 /// A Burn backend that runs operations in host memory.
 #[backend_extension(Autodiff, Flex)]
 pub trait HostOperations: Backend {
-    /// Computes an operation of one tensor.
-    fn unary_on_host<const R: usize, O: Operation<1, R>>(
-        x: FloatTensor<Self>,
-        operation: O,
-    ) -> FloatTensor<Self>;
-
-    /// Computes an operation of three tensors.
-    fn ternary_on_host<const R: usize, O: Operation<3, R>>(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        z: FloatTensor<Self>,
+    /// Computes an operation of the first `N` tensors.
+    #[allow(clippy::too_many_arguments, reason = "a backend extension takes no slices")]
+    fn on_host<const N: usize, const R: usize, O: Operation<N, R>>(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
         operation: O,
     ) -> FloatTensor<Self>;
 }
 
 impl HostOperations for Flex {
-    fn unary_on_host<const R: usize, O: Operation<1, R>>(x: Host, operation: O) -> Host {
-        operation.forward([contiguous(x)]).0
-    }
-
-    fn ternary_on_host<const R: usize, O: Operation<3, R>>(x: Host, y: Host, z: Host, operation: O) -> Host {
-        operation.forward([x, y, z].map(contiguous)).0
+    fn on_host<const N: usize, const R: usize, O: Operation<N, R>>(
+        a: Host,
+        b: Host,
+        c: Host,
+        d: Host,
+        e: Host,
+        f: Host,
+        operation: O,
+    ) -> Host {
+        operation.forward(first([a, b, c, d, e, f]).map(contiguous)).0
     }
 }
 
 impl<C: CheckpointStrategy> HostOperations for Autodiff<Flex, C> {
-    fn unary_on_host<const R: usize, O: Operation<1, R>>(
-        x: FloatTensor<Self>,
+    fn on_host<const N: usize, const R: usize, O: Operation<N, R>>(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+        d: FloatTensor<Self>,
+        e: FloatTensor<Self>,
+        f: FloatTensor<Self>,
         operation: O,
     ) -> FloatTensor<Self> {
-        recorded::<C, 1, R, O>([x], operation)
+        recorded::<C, N, R, O>(first([a, b, c, d, e, f]), operation)
     }
+}
 
-    fn ternary_on_host<const R: usize, O: Operation<3, R>>(
-        x: FloatTensor<Self>,
-        y: FloatTensor<Self>,
-        z: FloatTensor<Self>,
-        operation: O,
-    ) -> FloatTensor<Self> {
-        recorded::<C, 3, R, O>([x, y, z], operation)
-    }
+/// The first `N` tensors.
+fn first<T, const N: usize>(all: [T; MOST]) -> [T; N] {
+    let mut all = all.into_iter();
+    std::array::from_fn(|_| all.next().expect("at most as many as there are"))
 }
 
 /// A tensor with its place in the graph.

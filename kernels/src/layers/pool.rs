@@ -1,4 +1,4 @@
-//! ReLU and max-pooling in one pass.
+//! Max-pooling, optionally with ReLU.
 
 use super::operation::{self, Operation};
 use crate::host_tensor::{Host, is_host, tensor, values};
@@ -7,12 +7,22 @@ use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
 use burn::tensor::{Tensor, activation::relu};
 use std::sync::Arc;
 
+/// Computes `layer.forward(x)`.
+///
+/// The kernel supports windows with a stride equal to their size, without padding and dilation.
+pub fn max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
+    match relu_max_pool_windows(layer, &x) {
+        Some(windows) => operation::run(windows.without_relu(), [x.into_dispatch()]),
+        None => layer.forward(x),
+    }
+}
+
 /// Computes `layer.forward(relu(x))`.
 ///
 /// The kernel supports windows with a stride equal to their size, without padding and dilation.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     match relu_max_pool_windows(layer, &x) {
-        Some(windows) => operation::unary(windows, x),
+        Some(windows) => operation::run(windows, [x.into_dispatch()]),
         None => layer.forward(relu(x)),
     }
 }

@@ -1,15 +1,24 @@
-//! Convolution, optionally with ReLU and max-pooling.
+//! Convolution, optionally with ReLU and max-pooling, and transposed convolution.
 
 mod operation;
+mod shape;
 #[cfg(test)]
 mod tests;
 
-use super::operation::ternary;
+use super::linear::no_bias;
+use super::operation as operations;
 use super::pool::{relu_max_pool, side_by_side};
-use crate::conv::{Geometry, Strided};
+use super::relu;
 use crate::host_tensor::is_flex;
-use burn::nn::{PaddingConfig2d, conv::Conv2d, pool::MaxPool2d};
-use burn::tensor::{DType, FloatDType, Tensor, activation::relu};
+use burn::module::Param;
+use burn::nn::{
+    PaddingConfig1d, PaddingConfig2d,
+    conv::{Conv1d, Conv2d, ConvTranspose2d},
+    pool::MaxPool2d,
+};
+use burn::tensor::{DType, FloatDType, Tensor};
+use operation::{Convolution, Epilogue, Transposed};
+use shape::{Setting, Shape};
 
 /// Computes `layer.forward(x)`.
 ///
@@ -21,7 +30,7 @@ use burn::tensor::{DType, FloatDType, Tensor, activation::relu};
 /// and with a stride those whose kernel would reach it if its sides were rounded up to multiples of the stride.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(shape) => run(layer, x, Settings { shape, epilogue: Epilogue::Nothing }),
+        Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Nothing }),
         None => layer.forward(x),
     }
 }
@@ -29,7 +38,7 @@ pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
 /// Computes `relu(layer.forward(x))`; see [`conv`].
 pub fn conv_relu(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
-        Some(shape) => run(layer, x, Settings { shape, epilogue: Epilogue::Relu }),
+        Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Relu }),
         None => relu(layer.forward(x)),
     }
 }
@@ -43,73 +52,94 @@ pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Ten
         .flatten()
         .filter(|shape| shape.geometry().pooled().iter().all(|&length| length > 0));
     match both {
-        Some(shape) => run(layer, x, Settings { shape, epilogue: Epilogue::Pooled }),
+        Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Pooled }),
         None => relu_max_pool(pool, conv(layer, x)),
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    shape: Shape,
-    epilogue: Epilogue,
-}
-
-/// A convolution that the kernels support.
-#[derive(Clone, Copy, Debug)]
-enum Shape {
-    /// With stride 1.
-    Plain(Geometry),
-    Strided(Strided),
-}
-
-impl Shape {
-    /// The convolution of stride 1 that the kernels compute.
-    fn geometry(&self) -> Geometry {
-        match self {
-            Shape::Plain(geometry) => *geometry,
-            Shape::Strided(strided) => strided.geometry(),
-        }
-    }
-}
-
-/// Operations after the convolution.
-#[derive(Clone, Copy, Debug)]
-enum Epilogue {
-    Nothing,
-    Relu,
-    /// ReLU and 2 × 2 max-pooling.
-    Pooled,
-}
-
-fn run(layer: &Conv2d, x: Tensor<4>, settings: Settings) -> Tensor<4> {
-    let (weight, dtype) = (layer.weight.val(), FloatDType::from(x.dtype()));
-    let bias = match &layer.bias {
-        Some(bias) => bias.val(),
-        None => Tensor::zeros([settings.shape.geometry().weights()[0]], &weight.device()),
+/// Computes `layer.forward(x)`, as a convolution of images with one row; see [`conv`].
+pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
+    let padding = match layer.padding {
+        PaddingConfig1d::Valid => PaddingConfig2d::Valid,
+        PaddingConfig1d::Same => PaddingConfig2d::Same,
+        PaddingConfig1d::Explicit(left, right) => PaddingConfig2d::Explicit(0, left, 0, right),
     };
-    if dtype == FloatDType::F32 {
-        return ternary(settings, x, weight, bias);
+    let setting = Setting {
+        stride: [1, layer.stride],
+        dilation: [1, layer.dilation],
+        groups: layer.groups,
+        padding: &padding,
+    };
+    let ([batch, channels, length], [filters, inputs, taps]) = (x.dims(), layer.weight.dims());
+    let shape = Shape::new([batch, channels, 1, length], [filters, inputs, 1, taps], &setting);
+    let Some(shape) = shape.filter(|_| is_covered(&x, &layer.weight)) else {
+        return layer.forward(x);
+    };
+    let weight = layer.weight.val().unsqueeze_dim(2);
+    let operation = Convolution { shape, epilogue: Epilogue::Nothing };
+    in_f32(operation, x.unsqueeze_dim(2), weight, layer.bias.as_ref()).squeeze_dim(2)
+}
+
+/// Computes `layer.forward(x)`.
+///
+/// The kernel supports those layers whose gradient is a convolution that [`conv`] supports, with an additional output
+/// padding smaller than the stride. 16-bit tensors as in [`conv`].
+pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
+    match covered_transposed(layer, &x) {
+        Some(shape) => in_f32(Transposed(shape), x, layer.weight.val(), layer.bias.as_ref()),
+        None => layer.forward(x),
     }
-    let f32 = FloatDType::F32;
-    let output: Tensor<4> = ternary(settings, x.cast(f32), weight.cast(f32), bias.cast(f32));
-    output.cast(dtype)
+}
+
+fn run(layer: &Conv2d, x: Tensor<4>, operation: Convolution) -> Tensor<4> {
+    in_f32(operation, x, layer.weight.val(), layer.bias.as_ref())
+}
+
+/// The operation in f32; the result has the type of `x`.
+fn in_f32(
+    operation: impl operations::Operation<3, 2>,
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Tensor<4> {
+    let (f32, dtype) = (FloatDType::F32, FloatDType::from(x.dtype()));
+    let bias = bias.map_or_else(|| no_bias(&weight.device()), |bias| bias.val());
+    if dtype == f32 {
+        return operations::run(operation, [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()]);
+    }
+    let inputs =
+        [x.cast(f32).into_dispatch(), weight.cast(f32).into_dispatch(), bias.cast(f32).into_dispatch()];
+    operations::run::<4, _, _>(operation, inputs).cast(dtype)
 }
 
 /// The shape, if the kernels support it.
 fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Shape> {
-    let padding = match layer.padding {
-        PaddingConfig2d::Valid => [0, 0],
-        PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => [top, left],
-        PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return None,
-    };
-    let on_host = [x, &*layer.weight].iter().all(|tensor| is_flex(&tensor.device()));
-    if layer.groups != 1 || !on_host || !matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+    let Conv2d { stride, dilation, groups, ref padding, .. } = *layer;
+    let setting = Setting { stride, dilation, groups, padding };
+    is_covered(x, &layer.weight).then(|| Shape::new(x.dims(), layer.weight.dims(), &setting)).flatten()
+}
+
+/// The shape of the convolution whose output has the shape of `x`, if the kernels support it.
+fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
+    let ConvTranspose2d { stride, dilation, groups, padding: [top, left], padding_out, .. } = *layer;
+    let ([batch, channels, height, width], weights @ [inputs, filters, rows, columns]) =
+        (x.dims(), layer.weight.dims());
+    if !is_covered(x, &layer.weight) || inputs != channels {
         return None;
     }
-    let (images, weights) = (x.dims(), layer.weight.dims());
-    match (layer.stride, layer.dilation) {
-        ([1, 1], dilation) => Geometry::new(images, weights, padding, dilation).map(Shape::Plain),
-        (stride, [1, 1]) => Strided::new(images, weights, padding, stride).map(Shape::Strided),
-        _ => None,
-    }
+    let length = |axis: usize, length: usize, taps: usize, padding: usize| {
+        let reach = dilation[axis].checked_mul(taps.checked_sub(1)?)?;
+        let whole = length.checked_sub(1)?.checked_mul(stride[axis])?.checked_add(reach + 1)?;
+        whole.checked_add(padding_out[axis])?.checked_sub(2 * padding)
+    };
+    let images = [batch, filters, length(0, height, rows, top)?, length(1, width, columns, left)?];
+    let padding = PaddingConfig2d::Explicit(top, left, top, left);
+    let shape = Shape::new(images, weights, &Setting { stride, dilation, groups, padding: &padding })?;
+    (shape.geometry().outputs() == x.dims()).then_some(shape)
+}
+
+/// Whether devices and types are those of the kernels.
+fn is_covered<const D: usize>(x: &Tensor<D>, weight: &Param<Tensor<D>>) -> bool {
+    let on_host = [x, &**weight].iter().all(|tensor| is_flex(&tensor.device()));
+    on_host && matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16)
 }

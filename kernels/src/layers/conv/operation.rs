@@ -1,9 +1,27 @@
 //! Convolution and its gradients.
 
-use super::{super::operation::Operation, Epilogue, Settings, Shape};
-use crate::conv::{self, Filters, Gradient, Pooled, Whole};
+use super::{
+    super::operation::Operation,
+    shape::{Shape, whole},
+};
+use crate::conv::{self, Gradient, Pooled, Whole};
 use crate::host_tensor::{Host, tensor, values};
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Convolution {
+    pub shape: Shape,
+    pub epilogue: Epilogue,
+}
+
+/// Operations after the convolution.
+#[derive(Clone, Copy, Debug)]
+pub enum Epilogue {
+    Nothing,
+    Relu,
+    /// ReLU and 2 × 2 max-pooling.
+    Pooled,
+}
 
 /// The part of the output that backward needs.
 #[derive(Clone, Debug)]
@@ -16,26 +34,20 @@ pub enum Passed {
     Taken(Arc<Vec<u8>>),
 }
 
-/// Images and weights of the convolution with stride 1.
-fn folded<'a>(shape: &Shape, x: &'a Host, weight: &'a Host) -> [Cow<'a, [f32]>; 2] {
-    let (x, weight) = (values(x), values(weight));
-    match shape {
-        Shape::Plain(_) => [Cow::Borrowed(x), Cow::Borrowed(weight)],
-        Shape::Strided(strided) => [Cow::Owned(strided.fold(x)), Cow::Owned(strided.fold_weights(weight))],
-    }
-}
-
-impl Operation<3, 2> for Settings {
+impl Operation<3, 2> for Convolution {
     type Saved = Passed;
 
     const READS: [usize; 2] = [0, 1];
 
     fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, Passed) {
-        let (geometry, [x, weight]) = (self.shape.geometry(), folded(&self.shape, &x, &weight));
-        let taps = geometry.taps();
-        let weight = |filter, tap| weight[filter * taps + tap];
-        let filters = |relu| Filters { weight: &weight, bias: Some(values(&bias)), relu };
-        let plain = |relu| tensor(conv::forward(geometry, &x, filters(relu)), geometry.outputs());
+        let (geometry, images) = (self.shape.geometry(), self.shape.images(values(&x)));
+        let (weight, bias) = (values(&weight), values(&bias));
+        let plain = |relu| {
+            let output = self
+                .shape
+                .with_filters(weight, bias, relu, |filters| conv::forward(geometry, &images, filters));
+            tensor(output, geometry.outputs())
+        };
         match self.epilogue {
             Epilogue::Nothing => (plain(false), Passed::All),
             Epilogue::Relu => {
@@ -43,7 +55,9 @@ impl Operation<3, 2> for Settings {
                 (output.clone(), Passed::Positive(output))
             }
             Epilogue::Pooled => {
-                let (output, taken) = conv::forward_pooled(geometry, &x, filters(false));
+                let (output, taken) = self.shape.with_filters(weight, bias, false, |filters| {
+                    conv::forward_pooled(geometry, &images, filters)
+                });
                 let ([batch, filters, ..], [height, width]) = (geometry.outputs(), geometry.pooled());
                 (tensor(output, [batch, filters, height, width]), Passed::Taken(Arc::new(taken)))
             }
@@ -57,30 +71,57 @@ impl Operation<3, 2> for Settings {
         grad: Host,
         wanted: [bool; 3],
     ) -> [Option<Host>; 3] {
-        let shape = &self.shape;
-        let (geometry, [x, weight]) = (shape.geometry(), folded(shape, &x, &weight));
-        let grad = values(&grad);
+        let (shape, grad) = (&self.shape, values(&grad));
         let gradient = match &passed {
-            Passed::All => Gradient::Whole(Whole { values: grad, output: None }),
+            Passed::All => whole(grad),
             Passed::Positive(output) => Gradient::Whole(Whole { values: grad, output: Some(values(output)) }),
             Passed::Taken(taken) => Gradient::Pooled(Pooled { values: grad, taken }),
         };
         let (mut for_weight, mut for_bias) = (None, None);
         if wanted[1] || wanted[2] {
-            let (weights, biases) = conv::gradients(geometry, &x, gradient);
-            for_weight = Some(match shape {
-                Shape::Plain(_) => tensor(weights, geometry.weights()),
-                Shape::Strided(strided) => tensor(strided.unfold_weights(&weights), strided.weights()),
-            });
-            for_bias = Some(tensor(biases, [geometry.weights()[0]]));
+            let (weights, biases) = shape.gradients(&shape.images(values(&x)), gradient);
+            for_weight = Some(tensor(weights, shape.weights()));
+            for_bias = wanted[2].then(|| tensor(biases, [shape.weights()[0]]));
         }
+        let for_x =
+            wanted[0].then(|| tensor(shape.input_gradient(values(&weight), gradient), shape.inputs()));
+        [for_x, for_weight, for_bias]
+    }
+}
+
+/// A transposed convolution: the gradient of the images of a convolution, whose output has the shape of `x`.
+#[derive(Clone, Copy, Debug)]
+pub struct Transposed(pub Shape);
+
+impl Operation<3, 2> for Transposed {
+    type Saved = ();
+
+    const READS: [usize; 2] = [0, 1];
+
+    fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, ()) {
+        let mut output = self.0.input_gradient(values(&weight), whole(values(&x)));
+        let shape @ [_, channels, height, width] = self.0.inputs();
+        if !values(&bias).is_empty() {
+            conv::add_bias(&mut output, values(&bias), height * width);
+            debug_assert_eq!(values(&bias).len(), channels);
+        }
+        (tensor(output, shape), ())
+    }
+
+    fn backward(&self, [x, weight]: [Host; 2], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+        let (shape, grad) = (&self.0, values(&grad));
+        let (geometry, images) = (shape.geometry(), shape.images(grad));
         let for_x = wanted[0].then(|| {
-            let values = conv::input_gradient(geometry, &weight, gradient);
-            match shape {
-                Shape::Plain(_) => tensor(values, geometry.inputs()),
-                Shape::Strided(strided) => tensor(strided.unfold(&values), strided.inputs()),
-            }
+            let output = shape.with_filters(values(&weight), &[], false, |filters| {
+                conv::forward(geometry, &images, filters)
+            });
+            tensor(output, geometry.outputs())
         });
+        let for_weight =
+            wanted[1].then(|| tensor(shape.gradients(&images, whole(values(&x))).0, shape.weights()));
+        let [_, channels, height, width] = shape.inputs();
+        let for_bias =
+            wanted[2].then(|| tensor(conv::channel_sums(grad, channels, height * width), [channels]));
         [for_x, for_weight, for_bias]
     }
 }

@@ -136,7 +136,7 @@ fn unsupported_shapes_use_burns_operation() {
     let layers = [
         base().with_stride([2, 2]).with_dilation([2, 2]),
         base().with_groups(2),
-        base().with_padding(PaddingConfig2d::Same),
+        base().with_padding(PaddingConfig2d::Same).with_stride([2, 2]),
         base().with_padding(PaddingConfig2d::Explicit(3, 3, 3, 3)),
         base().with_padding(PaddingConfig2d::Explicit(1, 0, 0, 0)),
     ];

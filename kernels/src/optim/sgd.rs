@@ -1,18 +1,56 @@
 //! SGD as a Burn optimizer, in one pass on the CPU.
 
-use crate::host_tensor::{Host, contiguous, is_host, tensor, values, values_mut};
+use super::adam::clipped;
+use crate::host_tensor::{self, contiguous, host, is_host, values, values_mut};
 use crate::sgd;
-use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension, tensor::FloatTensor};
-use burn::optim::{LearningRate, Optimizer, RecordState, StateSink, StateSource, join_path};
+#[cfg(feature = "cuda")]
+use burn::backend::Dispatch;
+use burn::backend::{Flex, TensorMetadata};
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::optim::{
+    LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource, decay::WeightDecayConfig,
+    join_path, momentum::MomentumConfig,
+};
 use burn::tensor::{Device, Tensor};
 
-/// PyTorch's SGD without dampening.
+/// Settings of [`Sgd`], with the names and defaults of Burn's `SgdConfig`.
+#[derive(Config, Debug)]
+pub struct SgdConfig {
+    /// Weight decay (L2).
+    pub weight_decay: Option<WeightDecayConfig>,
+    /// Momentum.
+    pub momentum: Option<MomentumConfig>,
+    /// Clipping of each parameter's gradient.
+    pub gradient_clipping: Option<GradientClippingConfig>,
+}
+
+impl SgdConfig {
+    /// Creates the optimizer of a parameter group, without clipping.
+    pub fn build(&self) -> Sgd {
+        let weight_decay = self.weight_decay.as_ref().map_or(0.0, |decay| f64::from(decay.penalty));
+        let (momentum, dampening, nesterov) = match &self.momentum {
+            Some(with) => (with.momentum, with.dampening, with.nesterov),
+            None => (0.0, 0.0, false),
+        };
+        Sgd { momentum, dampening, nesterov, weight_decay }
+    }
+
+    /// Creates the optimizer of a module.
+    pub fn init(&self) -> ModuleOptimizer {
+        clipped(self.build().into(), self.gradient_clipping.as_ref())
+    }
+}
+
+/// PyTorch's SGD.
 ///
 /// Results are bit-identical to those of Burn's SGD, and records are interchangeable.
 #[derive(Clone, Copy, Debug)]
 pub struct Sgd {
     /// Momentum factor; 0 disables momentum.
     pub momentum: f64,
+    /// Part of the gradient that the velocity does not take in; 0 in PyTorch's default.
+    pub dampening: f64,
     /// Whether Nesterov momentum is used.
     pub nesterov: bool,
     /// Weight decay (L2).
@@ -57,10 +95,15 @@ impl Optimizer for Sgd {
         let (tensor, velocity) = match velocity {
             _ if self.momentum == 0.0 => (tensor.clone() - self.decayed(tensor, grad).mul_scalar(lr), None),
             Some(velocity) if [&tensor, &grad, &velocity].into_iter().all(is_host) => {
-                let [tensor, velocity, grad] = [tensor, velocity, grad].map(Tensor::into_dispatch);
-                let (tensor, velocity) =
-                    <Dispatch as SgdBackend>::kernel_sgd(tensor, velocity, grad, self.at(lr));
-                (Tensor::from_dispatch(tensor), Some(Tensor::from_dispatch(velocity)))
+                let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor)));
+                let mut velocity = host(velocity);
+                // The parameter is not changed in place, because burn-train's `Learner` keeps the model while the
+                // optimizer creates the next one.
+                let with = self.at(lr);
+                let moved = with.step(values(&parameter), values_mut(&mut velocity), values(&gradient));
+                let moved = host_tensor::tensor(moved, parameter.shape());
+                let [parameter, velocity] = [moved, velocity].map(Tensor::from_primitive::<Flex>);
+                (parameter, Some(velocity))
             }
             velocity => {
                 #[cfg(feature = "cuda")]
@@ -70,7 +113,9 @@ impl Optimizer for Sgd {
                 }
                 let grad = self.decayed(tensor.clone(), grad);
                 let velocity = match velocity {
-                    Some(velocity) => grad.clone() + velocity.mul_scalar(self.momentum),
+                    Some(velocity) => {
+                        grad.clone().mul_scalar(1.0 - self.dampening) + velocity.mul_scalar(self.momentum)
+                    }
                     None => grad.clone(),
                 };
                 let along = match self.nesterov {
@@ -98,8 +143,8 @@ impl Sgd {
         tensor: &Tensor<D>,
         velocity: Option<&Tensor<D>>,
         grad: &Tensor<D>,
-    ) -> Option<[FloatTensor<Dispatch>; 2]> {
-        let velocity = velocity?;
+    ) -> Option<[burn::backend::tensor::FloatTensor<Dispatch>; 2]> {
+        let velocity = velocity.filter(|_| self.dampening == 0.0)?;
         let [tensor, velocity, grad] = [tensor, velocity, grad].map(|tensor| tensor.clone().into_dispatch());
         super::together::add(|updates| updates.sgd(self.at(lr), tensor, velocity, grad))
     }
@@ -109,30 +154,9 @@ impl Sgd {
     }
 
     fn at(&self, lr: LearningRate) -> sgd::Sgd {
-        let [rate, momentum, weight_decay] = [lr, self.momentum, self.weight_decay].map(|value| value as f32);
-        sgd::Sgd { rate, momentum, nesterov: self.nesterov, weight_decay }
-    }
-}
-
-/// A Burn backend with the SGD step of this crate.
-#[backend_extension(Flex)]
-pub trait SgdBackend: Backend {
-    /// Parameter and velocity after a step; all are f32 and have the same shape.
-    fn kernel_sgd(
-        parameter: FloatTensor<Self>,
-        velocity: FloatTensor<Self>,
-        gradient: FloatTensor<Self>,
-        with: sgd::Sgd,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>);
-}
-
-impl SgdBackend for Flex {
-    fn kernel_sgd(parameter: Host, mut velocity: Host, gradient: Host, with: sgd::Sgd) -> (Host, Host) {
-        // The gradient is usually a view of a bucket. The parameter is not changed in place, because
-        // burn-train's `Learner` keeps the model while the optimizer creates the next one.
-        let (parameter, gradient) = (contiguous(parameter), contiguous(gradient));
-        let moved = with.step(values(&parameter), values_mut(&mut velocity), values(&gradient));
-        (tensor(moved, parameter.shape()), velocity)
+        let [rate, momentum, dampening, weight_decay] =
+            [lr, self.momentum, self.dampening, self.weight_decay].map(|value| value as f32);
+        sgd::Sgd { rate, momentum, dampening, nesterov: self.nesterov, weight_decay }
     }
 }
 
@@ -140,22 +164,30 @@ impl SgdBackend for Flex {
 mod tests {
     use super::*;
     use burn::nn::{Linear, LinearConfig};
-    use burn::optim::{
-        GradientsParams, ModuleOptimizer, SgdConfig, decay::WeightDecayConfig, momentum::MomentumConfig,
-    };
+    use burn::optim::{self, GradientsParams};
     use burn::tensor::Distribution;
 
-    const CASES: [(f64, bool, f64); 5] =
-        [(0.0, false, 0.0), (0.0, false, 5e-4), (0.9, false, 0.0), (0.9, true, 0.0), (0.9, true, 5e-4)];
+    /// Momentum, dampening, Nesterov momentum and weight decay.
+    type Case = (f64, f64, bool, f64);
 
-    fn ours((momentum, nesterov, weight_decay): (f64, bool, f64)) -> ModuleOptimizer {
-        Sgd { momentum, nesterov, weight_decay }.into()
-    }
+    const CASES: [Case; 6] = [
+        (0.0, 0.0, false, 0.0),
+        (0.0, 0.0, false, 5e-4),
+        (0.9, 0.0, false, 0.0),
+        (0.9, 0.1, false, 0.0),
+        (0.9, 0.0, true, 0.0),
+        (0.9, 0.0, true, 5e-4),
+    ];
 
-    fn burns((momentum, nesterov, weight_decay): (f64, bool, f64)) -> ModuleOptimizer {
-        let with = MomentumConfig::new().with_momentum(momentum).with_dampening(0.0).with_nesterov(nesterov);
-        let decay = (weight_decay > 0.0).then(|| WeightDecayConfig::new(weight_decay as f32));
-        SgdConfig::new().with_momentum((momentum > 0.0).then_some(with)).with_weight_decay(decay).init()
+    /// The optimizer of the settings type `$config`.
+    macro_rules! sgd {
+        ($config:ty, $case:expr) => {{
+            let (momentum, dampening, nesterov, weight_decay): Case = $case;
+            let with = MomentumConfig::new().with_momentum(momentum).with_dampening(dampening);
+            let decay = (weight_decay > 0.0).then(|| WeightDecayConfig::new(weight_decay as f32));
+            let config = <$config>::new().with_weight_decay(decay);
+            config.with_momentum((momentum > 0.0).then_some(with.with_nesterov(nesterov))).init()
+        }};
     }
 
     fn steps(mut net: Linear, optimizer: &mut ModuleOptimizer, x: &Tensor<2>) -> Linear {
@@ -183,8 +215,8 @@ mod tests {
     fn steps_equal_those_of_burns_sgd_to_the_bit() {
         for case in CASES {
             let (net, x) = network();
-            let [a, b] =
-                [ours(case), burns(case)].map(|mut sgd| values_of(&steps(net.clone(), &mut sgd, &x)));
+            let [a, b] = [sgd!(SgdConfig, case), sgd!(optim::SgdConfig, case)]
+                .map(|mut sgd| values_of(&steps(net.clone(), &mut sgd, &x)));
             assert!(a == b, "{case:?}");
         }
     }
@@ -194,7 +226,8 @@ mod tests {
         let device = Device::flex();
         let [parameter, first, second] =
             [(); 3].map(|()| Tensor::<2>::random([4, 7], Distribution::Default, &device));
-        let burns = SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
+        let burns =
+            optim::SgdConfig::new().with_momentum(Some(MomentumConfig::new().with_dampening(0.0))).build();
         let (parameter, state) = burns.step(0.1, parameter, first, None);
 
         let mut record = StateSink::default();
@@ -203,7 +236,7 @@ mod tests {
         record.tensors.into_iter().for_each(|(name, data)| source.insert_tensor(name, data));
         let loaded = SgdState::state_unflatten("weight", &mut source, &device);
 
-        let ours = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let ours = Sgd { momentum: 0.9, dampening: 0.0, nesterov: false, weight_decay: 0.0 };
         let (a, _) = ours.step(0.1, parameter.clone(), second.clone(), loaded);
         let (b, _) = burns.step(0.1, parameter, second, state);
         a.into_data().assert_eq(&b.into_data(), true);
@@ -212,7 +245,7 @@ mod tests {
     #[test]
     fn a_step_does_not_change_other_copies_of_the_model() {
         let (net, x) = network();
-        let mut optimizer = ours((0.9, false, 0.0));
+        let mut optimizer = sgd!(SgdConfig, (0.9, 0.0, false, 0.0));
         let kept = steps(net, &mut optimizer, &x);
         let values = values_of(&kept);
         let net = steps(kept.clone(), &mut optimizer, &x);

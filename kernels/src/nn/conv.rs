@@ -1,0 +1,77 @@
+//! Convolutions.
+
+use super::drop_in::drop_in;
+use crate::layers;
+pub use burn::nn::conv::*;
+use burn::nn::{Initializer, PaddingConfig1d, PaddingConfig2d};
+use burn::tensor::{Device, Tensor};
+
+drop_in! {
+    /// Two-dimensional convolution.
+    Conv2d: burn::nn::conv::Conv2d;
+    Conv2dConfig: burn::nn::conv::Conv2dConfig,
+    new(channels: [usize; 2], kernel_size: [usize; 2]),
+    with(
+        with_stride: [usize; 2],
+        with_dilation: [usize; 2],
+        with_groups: usize,
+        with_padding: PaddingConfig2d,
+        with_bias: bool,
+        with_initializer: Initializer
+    ),
+    init(device: &Device)
+}
+
+impl Conv2d {
+    /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv`].
+    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        layers::conv(&self.0, input)
+    }
+}
+
+drop_in! {
+    /// One-dimensional convolution.
+    Conv1d: burn::nn::conv::Conv1d;
+    Conv1dConfig: burn::nn::conv::Conv1dConfig,
+    new(channels_in: usize, channels_out: usize, kernel_size: usize),
+    with(
+        with_stride: usize,
+        with_dilation: usize,
+        with_groups: usize,
+        with_padding: PaddingConfig1d,
+        with_bias: bool,
+        with_initializer: Initializer
+    ),
+    init(device: &Device)
+}
+
+impl Conv1d {
+    /// Maps `[batch, channels, length]` to `[batch, filters, positions]`; see [`layers::conv1d`].
+    pub fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        layers::conv1d(&self.0, input)
+    }
+}
+
+drop_in! {
+    /// Transposed two-dimensional convolution: the gradient of a convolution with respect to its input.
+    ConvTranspose2d: burn::nn::conv::ConvTranspose2d;
+    ConvTranspose2dConfig: burn::nn::conv::ConvTranspose2dConfig,
+    new(channels: [usize; 2], kernel_size: [usize; 2]),
+    with(
+        with_stride: [usize; 2],
+        with_dilation: [usize; 2],
+        with_groups: usize,
+        with_padding: [usize; 2],
+        with_padding_out: [usize; 2],
+        with_bias: bool,
+        with_initializer: Initializer
+    ),
+    init(device: &Device)
+}
+
+impl ConvTranspose2d {
+    /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv_transpose`].
+    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        layers::conv_transpose(&self.0, input)
+    }
+}

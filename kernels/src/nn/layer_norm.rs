@@ -1,0 +1,35 @@
+//! Layer normalisation.
+
+use super::drop_in::drop_in;
+use crate::layers;
+use burn::tensor::{Device, Tensor};
+
+drop_in! {
+    /// Layer normalisation (Ba et al. 2016, arXiv 1607.06450) over the last dimension.
+    LayerNorm: burn::nn::LayerNorm, epsilon: f64;
+    LayerNormConfig: burn::nn::LayerNormConfig,
+    new(d_model: usize),
+    with(with_epsilon: f64, with_bias: bool),
+    init(device: &Device)
+}
+
+impl LayerNorm {
+    /// Normalises `[…, d_model]`; see [`layers::layer_norm`].
+    ///
+    /// # Panics
+    /// If the last dimension is not as long as `gamma`.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        normalise(&self.0, self.1, input)
+    }
+}
+
+/// `layer.forward(x)` of a layer with this epsilon.
+pub(super) fn normalise<const D: usize>(
+    layer: &burn::nn::LayerNorm,
+    epsilon: f64,
+    x: Tensor<D>,
+) -> Tensor<D> {
+    let gamma = layer.gamma.val();
+    let beta = layer.beta.as_ref().map_or_else(|| gamma.zeros_like(), |beta| beta.val());
+    layers::layer_norm(x, gamma, beta, epsilon)
+}

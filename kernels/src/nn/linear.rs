@@ -1,0 +1,22 @@
+//! The linear layer.
+
+use super::drop_in::drop_in;
+use crate::layers;
+use burn::nn::{Initializer, LinearLayout};
+use burn::tensor::{Device, Tensor};
+
+drop_in! {
+    /// Affine map of the last dimension: `x × weight + bias`.
+    Linear: burn::nn::Linear;
+    LinearConfig: burn::nn::LinearConfig,
+    new(d_input: usize, d_output: usize),
+    with(with_bias: bool, with_initializer: Initializer, with_layout: LinearLayout),
+    init(device: &Device)
+}
+
+impl Linear {
+    /// Maps `[…, d_input]` to `[…, d_output]`.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        layers::linear(&self.0, input)
+    }
+}

@@ -1,0 +1,55 @@
+//! Recurrent layers.
+
+use super::drop_in::drop_in;
+use crate::layers;
+use burn::nn::{Initializer, LstmState, activation::ActivationConfig};
+use burn::tensor::{Device, Tensor};
+
+drop_in! {
+    /// LSTM (Hochreiter and Schmidhuber 1997) in one direction.
+    Lstm: burn::nn::Lstm;
+    LstmConfig: burn::nn::LstmConfig,
+    new(d_input: usize, d_hidden: usize, bias: bool),
+    with(
+        with_initializer: Initializer,
+        with_batch_first: bool,
+        with_reverse: bool,
+        with_clip: Option<f64>,
+        with_input_forget: bool,
+        with_gate_activation: ActivationConfig,
+        with_cell_activation: ActivationConfig,
+        with_hidden_activation: ActivationConfig
+    ),
+    init(device: &Device)
+}
+
+impl Lstm {
+    /// Maps `[batch, time, d_input]`, or `[time, batch, d_input]` without `batch_first`, to the hidden states of all steps and
+    /// the last state; see [`layers::lstm`]. Without a `state`, the first is zero.
+    pub fn forward(&self, input: Tensor<3>, state: Option<LstmState<2>>) -> (Tensor<3>, LstmState<2>) {
+        layers::lstm(&self.0, input, state)
+    }
+}
+
+drop_in! {
+    /// GRU (Cho et al. 2014, arXiv 1406.1078) in one direction.
+    Gru: burn::nn::Gru;
+    GruConfig: burn::nn::GruConfig,
+    new(d_input: usize, d_hidden: usize, bias: bool),
+    with(
+        with_reset_after: bool,
+        with_initializer: Initializer,
+        with_gate_activation: ActivationConfig,
+        with_hidden_activation: ActivationConfig,
+        with_clip: Option<f64>
+    ),
+    init(device: &Device)
+}
+
+impl Gru {
+    /// Maps `[batch, time, d_input]` to the hidden states of all steps; see [`layers::gru`]. Without a `state`, the first is
+    /// zero.
+    pub fn forward(&self, input: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
+        layers::gru(&self.0, input, state)
+    }
+}

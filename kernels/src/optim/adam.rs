@@ -1,0 +1,323 @@
+//! Adam and AdamW as Burn optimizers, in one pass on the CPU.
+
+use crate::adam::{self, Update};
+use crate::host_tensor::{contiguous, host, is_host, values, values_mut};
+use burn::backend::{Flex, TensorMetadata};
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::optim::{
+    self, AdamState, AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer,
+    decay::WeightDecayConfig,
+};
+use burn::tensor::{Device, Tensor};
+
+/// Settings of [`Adam`], with the names and defaults of Burn's `AdamConfig`.
+#[derive(Config, Debug)]
+pub struct AdamConfig {
+    /// Decay rate of the first moment.
+    #[config(default = 0.9)]
+    pub beta_1: f32,
+    /// Decay rate of the second moment.
+    #[config(default = 0.999)]
+    pub beta_2: f32,
+    /// Added to the square root of the second moment.
+    #[config(default = 1e-5)]
+    pub epsilon: f32,
+    /// Whether the largest second moment is used (AMSGrad), which is Burn's operation.
+    #[config(default = false)]
+    pub amsgrad: bool,
+    /// Weight decay (L2).
+    pub weight_decay: Option<WeightDecayConfig>,
+    /// Clipping of each parameter's gradient.
+    pub grad_clipping: Option<GradientClippingConfig>,
+}
+
+impl AdamConfig {
+    /// Creates the optimizer of a parameter group, without clipping.
+    pub fn build(&self) -> Adam {
+        let burn = optim::AdamConfig::new()
+            .with_beta_1(self.beta_1)
+            .with_beta_2(self.beta_2)
+            .with_epsilon(self.epsilon)
+            .with_amsgrad(self.amsgrad)
+            .with_weight_decay(self.weight_decay.clone());
+        Adam { config: self.clone(), burn: burn.build() }
+    }
+
+    /// Creates the optimizer of a module.
+    pub fn init(&self) -> ModuleOptimizer {
+        clipped(self.build().into(), self.grad_clipping.as_ref())
+    }
+}
+
+/// Burn's Adam.
+///
+/// Results are bit-identical to those of Burn's Adam, and so are records.
+#[derive(Clone)]
+pub struct Adam {
+    config: AdamConfig,
+    /// For the first step of a parameter, for AMSGrad and for other devices.
+    burn: optim::Adam,
+}
+
+impl Optimizer for Adam {
+    type State<const D: usize> = AdamState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamState<D>>,
+    ) -> (Tensor<D>, Option<AdamState<D>>) {
+        match state {
+            Some(mut state) if !self.config.amsgrad && on_host(&tensor, &grad, &state.momentum) => {
+                state.momentum.time += 1;
+                let AdamConfig { beta_1, beta_2, epsilon, ref weight_decay, .. } = self.config;
+                let weight_decay = weight_decay.as_ref().map(|decay| decay.penalty);
+                let (rate, betas, time) = (lr as f32, [beta_1, beta_2], state.momentum.time as i32);
+                let with = adam::Adam { rate, betas, epsilon, weight_decay, time };
+                (step(with, tensor, grad, &mut state.momentum), Some(state))
+            }
+            state => self.burn.step(lr, tensor, grad, state),
+        }
+    }
+
+    fn to_device<const D: usize>(state: AdamState<D>, device: &Device) -> AdamState<D> {
+        optim::Adam::to_device(state, device)
+    }
+}
+
+/// Settings of [`AdamW`], with the names and defaults of Burn's `AdamWConfig`.
+#[derive(Config, Debug)]
+pub struct AdamWConfig {
+    /// Decay rate of the first moment.
+    #[config(default = 0.9)]
+    pub beta_1: f32,
+    /// Decay rate of the second moment.
+    #[config(default = 0.999)]
+    pub beta_2: f32,
+    /// Added to the square root of the second moment.
+    #[config(default = 1e-5)]
+    pub epsilon: f32,
+    /// Weight decay.
+    #[config(default = 1e-4)]
+    pub weight_decay: f32,
+    /// Whether a parameter decays only towards where its update leads, which is Burn's operation.
+    #[config(default = false)]
+    pub cautious_weight_decay: bool,
+    /// Whether the largest second moment is used (AMSGrad), which is Burn's operation.
+    #[config(default = false)]
+    pub amsgrad: bool,
+    /// Clipping of each parameter's gradient.
+    pub grad_clipping: Option<GradientClippingConfig>,
+}
+
+impl AdamWConfig {
+    /// Creates the optimizer of a parameter group, without clipping.
+    pub fn build(&self) -> AdamW {
+        let burn = optim::AdamWConfig::new()
+            .with_beta_1(self.beta_1)
+            .with_beta_2(self.beta_2)
+            .with_epsilon(self.epsilon)
+            .with_weight_decay(self.weight_decay)
+            .with_cautious_weight_decay(self.cautious_weight_decay)
+            .with_amsgrad(self.amsgrad);
+        AdamW { config: self.clone(), burn: burn.build() }
+    }
+
+    /// Creates the optimizer of a module.
+    pub fn init(&self) -> ModuleOptimizer {
+        clipped(self.build().into(), self.grad_clipping.as_ref())
+    }
+}
+
+/// Burn's AdamW.
+///
+/// Results are bit-identical to those of Burn's AdamW, and so are records.
+#[derive(Clone)]
+pub struct AdamW {
+    config: AdamWConfig,
+    /// For the first step of a parameter, for AMSGrad, for cautious decay and for other devices.
+    burn: optim::AdamW,
+}
+
+impl AdamW {
+    /// Adds the step to those of [`together`](super::together()), if possible, and moves the state on.
+    #[cfg(feature = "cuda")]
+    fn add<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: &Tensor<D>,
+        grad: &Tensor<D>,
+        momentum: &mut AdaptiveMomentumState<D>,
+    ) -> Option<Tensor<D>> {
+        let with = self.at(lr, momentum.time + 1);
+        let [tensor, first, second, grad] = [tensor, &momentum.moment_1, &momentum.moment_2, grad]
+            .map(|tensor| tensor.clone().into_dispatch());
+        let [tensor, first, second] =
+            super::together::add(|updates| updates.adam_w(with, tensor, [first, second], grad))?;
+        momentum.time += 1;
+        [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
+        Some(Tensor::from_dispatch(tensor))
+    }
+
+    fn at(&self, lr: LearningRate, time: usize) -> adam::AdamW {
+        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, .. } = self.config;
+        let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
+        adam::AdamW { rate: lr as f32, betas: [beta_1, beta_2], epsilon, decay, time: time as i32 }
+    }
+}
+
+impl Optimizer for AdamW {
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        mut state: Option<AdamWState<D>>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        if let Some(AdamWState { momentum }) = &mut state
+            && momentum.max_moment_2.is_none()
+            && !self.config.amsgrad
+            && !self.config.cautious_weight_decay
+        {
+            if on_host(&tensor, &grad, momentum) {
+                momentum.time += 1;
+                let with = self.at(lr, momentum.time);
+                return (step(with, tensor, grad, momentum), state);
+            }
+            #[cfg(feature = "cuda")]
+            if let Some(tensor) = self.add(lr, &tensor, &grad, momentum) {
+                return (tensor, state);
+            }
+        }
+        self.burn.step(lr, tensor, grad, state)
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        optim::AdamW::to_device(state, device)
+    }
+}
+
+/// The optimizer with clipping of each parameter's gradient.
+pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClippingConfig>) -> ModuleOptimizer {
+    match with {
+        Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
+        None => optimizer,
+    }
+}
+
+/// Whether the kernel can use all tensors.
+fn on_host<const D: usize>(
+    tensor: &Tensor<D>,
+    grad: &Tensor<D>,
+    momentum: &AdaptiveMomentumState<D>,
+) -> bool {
+    let moments = [&momentum.moment_1, &momentum.moment_2];
+    momentum.max_moment_2.is_none() && [tensor, grad].into_iter().chain(moments).all(is_host)
+}
+
+/// The parameter after a step on tensors in host memory.
+fn step<const D: usize>(
+    with: impl Update,
+    tensor: Tensor<D>,
+    grad: Tensor<D>,
+    momentum: &mut AdaptiveMomentumState<D>,
+) -> Tensor<D> {
+    let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor)));
+    // The moments are taken out of the state, because shared values are copied.
+    let empty = || Tensor::empty([0; D], &Device::flex());
+    let [mut first, mut second] = [&mut momentum.moment_1, &mut momentum.moment_2]
+        .map(|moment| host(std::mem::replace(moment, empty())));
+    let moments = [values_mut(&mut first), values_mut(&mut second)];
+    let moved = adam::step(with, values(&parameter), moments, values(&gradient));
+    [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_primitive::<Flex>);
+    Tensor::from_primitive::<Flex>(crate::host_tensor::tensor(moved, parameter.shape()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Distribution;
+
+    const BETAS: [f32; 2] = [0.9, 0.99];
+
+    /// The optimizer of the settings type `$config`.
+    macro_rules! optimizer {
+        ($config:ty, $decay:expr) => {
+            <$config>::new()
+                .with_beta_1(BETAS[0])
+                .with_beta_2(BETAS[1])
+                .with_epsilon(1e-8)
+                .with_weight_decay($decay)
+                .build()
+        };
+    }
+
+    fn random(shape: [usize; 2]) -> Tensor<2> {
+        Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
+    }
+
+    /// A contiguous part of a larger tensor, as in a gradient bucket.
+    fn gradient([rows, columns]: [usize; 2]) -> Tensor<2> {
+        random([rows + 1, columns]).slice([1..rows + 1, 0..columns])
+    }
+
+    fn bits(tensor: &Tensor<2>) -> Vec<u32> {
+        tensor.to_data().try_to_vec::<f32>().expect("f32").into_iter().map(f32::to_bits).collect()
+    }
+
+    fn all_bits(parameter: &Tensor<2>, momentum: &AdaptiveMomentumState<2>) -> [Vec<u32>; 3] {
+        [parameter, &momentum.moment_1, &momentum.moment_2].map(bits)
+    }
+
+    /// Steps of two optimizers, of which each continues from the other's state after half of them.
+    macro_rules! equal_steps {
+        ($ours:expr, $burns:expr, $shape:expr) => {{
+            let (ours, burns) = ($ours, $burns);
+            let first = random($shape);
+            let (mut own, mut theirs) = ((first.clone(), None), (first, None));
+            for step in 0..5 {
+                let grad = gradient($shape);
+                if step == 3 {
+                    std::mem::swap(&mut own, &mut theirs);
+                }
+                own = ours.step(0.01, own.0, grad.clone(), own.1);
+                theirs = burns.step(0.01, theirs.0, grad, theirs.1);
+                let [own, theirs] =
+                    [&own, &theirs].map(|(x, state)| all_bits(x, &state.as_ref().expect("moments").momentum));
+                assert!(own == theirs, "{:?}, step {step}", $shape);
+            }
+        }};
+    }
+
+    #[test]
+    fn steps_equal_those_of_burn_to_the_bit() {
+        // The last one is divided among threads.
+        for shape in [[1, 1], [7, 5], [33, 17], [211, 157]] {
+            for decay in [0.0, 0.1] {
+                let both = (optimizer!(AdamWConfig, decay), optimizer!(optim::AdamWConfig, decay));
+                equal_steps!(both.0, both.1, shape);
+                let decay = (decay > 0.0).then(|| WeightDecayConfig::new(decay));
+                let both = (optimizer!(AdamConfig, decay.clone()), optimizer!(optim::AdamConfig, decay));
+                equal_steps!(both.0, both.1, shape);
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_does_not_change_copies_of_parameter_and_state() {
+        let ours = optimizer!(AdamWConfig, 0.1);
+        let all_bits = |x: &Tensor<2>, state: &Option<AdamWState<2>>| {
+            all_bits(x, &state.as_ref().expect("moments").momentum)
+        };
+        let (parameter, state) = ours.step(0.01, random([7, 5]), gradient([7, 5]), None);
+        let before = all_bits(&parameter, &state);
+        let (next, next_state) = ours.step(0.01, parameter.clone(), gradient([7, 5]), state.clone());
+        assert!(all_bits(&parameter, &state) == before);
+        assert!(all_bits(&next, &next_state) != before);
+    }
+}
