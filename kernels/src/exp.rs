@@ -3,6 +3,29 @@
 /// e^x for x up to 88, with a relative error below 3e-7; 0 below −87.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
+    let (power, rest) = split(x);
+    if x < -87.0 { 0.0 } else { (rest + 1.0) * power }
+}
+
+/// 1 / (1 + e^−x), with a relative error below 4e-7; 0 below −87.
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    let power = exp(x);
+    power / (power + 1.0)
+}
+
+/// Hyperbolic tangent, with a relative error below 4e-7.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    // e^2|x| − 1, which is accurate near 0.
+    let (power, rest) = split(2.0 * x.abs());
+    let less_one = rest * power + (power - 1.0);
+    (less_one / (less_one + 2.0)).copysign(x)
+}
+
+/// `(p, r)`, where e^x = p (1 + r) and p is a power of two, for x from −87 to 88; nearest of them outside.
+#[inline(always)]
+fn split(x: f32) -> (f32, f32) {
     // Adding this number rounds to an integer, which is then in the lower bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
@@ -16,10 +39,8 @@ pub fn exp(x: f32) -> f32 {
     for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
         sum = sum * rest + coefficient;
     }
-    let sum = sum * rest * rest + rest + 1.0;
     let exponent = rounded.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
-    let value = sum * f32::from_bits(exponent);
-    if x < -87.0 { 0.0 } else { value }
+    (f32::from_bits(exponent), sum * rest * rest + rest)
 }
 
 #[cfg(test)]
@@ -35,5 +56,25 @@ mod tests {
         }
         assert_eq!([exp(f32::NEG_INFINITY), exp(-1e9), exp(0.0)], [0.0, 0.0, 1.0]);
         assert!(exp(f32::NAN).is_nan());
+    }
+    #[test]
+    fn sigmoid_and_tanh_are_accurate_and_saturate() {
+        for step in -90_000..90_000 {
+            let x = step as f32 * 9.7e-4;
+            let (wide, close) = (f64::from(x), |ours: f32, exact: f64| {
+                assert!((f64::from(ours) - exact).abs() <= 4e-7 * exact.abs(), "{ours} for {exact} at {x}");
+            });
+            close(tanh(x), wide.tanh());
+            close(tanh(x * 1e-4), f64::from(x * 1e-4).tanh());
+            if x > -87.0 {
+                close(sigmoid(x), 1.0 / (1.0 + (-wide).exp()));
+            }
+        }
+        for large in [100.0, f32::MAX, f32::INFINITY] {
+            assert_eq!([tanh(large), tanh(-large)], [1.0, -1.0]);
+            assert_eq!([sigmoid(large), sigmoid(-large)], [1.0, 0.0]);
+        }
+        assert_eq!([tanh(0.0), tanh(1e-30), sigmoid(0.0)], [0.0, 1e-30, 0.5]);
+        assert!(tanh(f32::NAN).is_nan() && sigmoid(f32::NAN).is_nan());
     }
 }

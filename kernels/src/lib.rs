@@ -36,12 +36,14 @@ pub mod linear;
 pub mod nn;
 #[cfg(feature = "burn")]
 pub mod optim;
+pub mod lstm;
 mod parallel;
 pub mod pool;
 mod product;
 #[cfg(feature = "burn")]
 pub mod random;
 pub mod relu;
+mod recurrent;
 pub mod sgd;
 pub mod silu;
 mod simd;

@@ -102,24 +102,24 @@ fn shape(left: &[f32], right: &[f32], columns: usize) -> [usize; 3] {
 
 /// A matrix with its strides.
 #[derive(Clone, Copy)]
-struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     values: &'a [f32],
     strides: [isize; 2],
 }
 
 impl<'a> Matrix<'a> {
     /// A row-major matrix.
-    fn rows(values: &'a [f32], width: usize) -> Self {
+    pub fn rows(values: &'a [f32], width: usize) -> Self {
         Self { values, strides: [width as isize, 1] }
     }
 
-    fn transpose(self) -> Self {
+    pub fn transpose(self) -> Self {
         Self { strides: [self.strides[1], self.strides[0]], ..self }
     }
 }
 
 /// Row-major product of `[rows, inner]` and `[inner, columns]`.
-fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> Vec<f32> {
+pub(crate) fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> Vec<f32> {
     for (matrix, [rows, columns]) in [(left, [rows, inner]), (right, [inner, columns])] {
         assert_eq!(matrix.values.len(), rows * columns, "whole rows");
     }

@@ -1,7 +1,7 @@
 //! Parallel work in parts that do not depend on the number of threads.
 
 use rayon::prelude::*;
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// Number of values of a tensor; `None` if 4-byte values would exceed the address space.
 pub fn values(shape: &[usize]) -> Option<usize> {
@@ -83,30 +83,19 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
     + Sync
     + Send,
 ) -> (Vec<A>, Vec<B>, Vec<C>) {
-    let [len_a, len_b, len_c] = lens;
     // An overflow would shorten the parts, which `write` might then leave uninitialised.
     let totals = lens.map(|len| values(&[parts, len]).expect("a result that fits in memory"));
     let mut a = Vec::with_capacity(totals[0]);
     let mut b = Vec::with_capacity(totals[1]);
     let mut c = Vec::with_capacity(totals[2]);
-    let room_a = &mut a.spare_capacity_mut()[..totals[0]];
-    let room_b = &mut b.spare_capacity_mut()[..totals[1]];
-    let room_c = &mut c.spare_capacity_mut()[..totals[2]];
-    // Slices have no chunks of length 0.
-    if alone(parts) || lens.contains(&0) {
-        let mut workspace = new();
-        for part in 0..parts {
-            let (a, b) = (&mut room_a[part * len_a..][..len_a], &mut room_b[part * len_b..][..len_b]);
-            write(&mut workspace, part, a, b, &mut room_c[part * len_c..][..len_c]);
-        }
-    } else {
-        let rooms =
-            (room_a.par_chunks_mut(len_a), room_b.par_chunks_mut(len_b), room_c.par_chunks_mut(len_c));
-        rooms
-            .into_par_iter()
-            .enumerate()
-            .for_each_init(new, |workspace, (part, (a, b, c))| write(workspace, part, a, b, c));
-    }
+    let rooms = (
+        &mut a.spare_capacity_mut()[..totals[0]],
+        &mut b.spare_capacity_mut()[..totals[1]],
+        &mut c.spare_capacity_mut()[..totals[2]],
+    );
+    write_parts([parts, 1], lens, rooms, new, |workspace, rows, a, b, c| {
+        write(workspace, rows.start, a, b, c);
+    });
     // SAFETY: there were `parts` parts of full length, and the caller guarantees that every value was
     // written.
     unsafe {
@@ -115,6 +104,42 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
         c.set_len(totals[2]);
     }
     (a, b, c)
+}
+
+/// Calls `write(range, first, second, third)` on ranges of `at_once` of the `rows` rows of three matrices.
+///
+/// Rows have `lens` values. The last range may be shorter.
+///
+/// # Panics
+/// If the matrices do not have these lengths.
+pub fn write_parts<W, A: Send, B: Send, C: Send>(
+    [rows, at_once]: [usize; 2],
+    [len_a, len_b, len_c]: [usize; 3],
+    (a, b, c): (&mut [A], &mut [B], &mut [C]),
+    new: impl Fn() -> W + Sync + Send,
+    write: impl Fn(&mut W, Range<usize>, &mut [A], &mut [B], &mut [C]) + Sync + Send,
+) {
+    assert_eq!([a.len(), b.len(), c.len()], [rows * len_a, rows * len_b, rows * len_c], "whole rows");
+    let parts = rows.div_ceil(at_once);
+    let range = |part: usize| part * at_once..rows.min((part + 1) * at_once);
+    // Slices have no chunks of length 0.
+    if alone(parts) || [len_a, len_b, len_c].contains(&0) {
+        let mut workspace = new();
+        for Range { start, end } in (0..parts).map(range) {
+            let (a, b) = (&mut a[start * len_a..end * len_a], &mut b[start * len_b..end * len_b]);
+            write(&mut workspace, start..end, a, b, &mut c[start * len_c..end * len_c]);
+        }
+    } else {
+        let parts = (
+            a.par_chunks_mut(at_once * len_a),
+            b.par_chunks_mut(at_once * len_b),
+            c.par_chunks_mut(at_once * len_c),
+        );
+        parts
+            .into_par_iter()
+            .enumerate()
+            .for_each_init(new, |workspace, (part, (a, b, c))| write(workspace, range(part), a, b, c));
+    }
 }
 
 /// Calls `work(start, part)` on parts of `len` values, of which the last may be shorter.

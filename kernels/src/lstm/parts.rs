@@ -1,0 +1,174 @@
+//! All time steps of some sequences.
+
+use super::Lstm;
+use crate::{
+    exp::{sigmoid, tanh},
+    recurrent::{Packed, SEQUENCES, previous, steps},
+};
+use pulp::{Simd, WithSimd};
+use std::{mem::MaybeUninit, ops::Range};
+
+pub struct Workspace {
+    /// Inputs and hidden state of each sequence.
+    rows: Vec<f32>,
+    gates: Vec<f32>,
+    /// Cell states forward, gradients of the hidden states backward.
+    states: Vec<f32>,
+}
+
+impl Workspace {
+    /// A workspace whose rows have these lengths.
+    pub fn new(lens: [usize; 3]) -> Self {
+        let [rows, gates, states] = lens.map(|len| vec![0.0; SEQUENCES * len]);
+        Self { rows, gates, states }
+    }
+}
+
+pub struct Forward<'a> {
+    pub lstm: Lstm,
+    pub x: &'a [f32],
+    /// Initial hidden and cell states.
+    pub state: [&'a [f32]; 2],
+    /// Factors of inputs and hidden states.
+    pub matrix: &'a Packed,
+    pub sequences: Range<usize>,
+    pub workspace: &'a mut Workspace,
+    pub states: &'a mut [MaybeUninit<f32>],
+    pub last_cells: &'a mut [MaybeUninit<f32>],
+    pub saved: &'a mut [MaybeUninit<f32>],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Lstm { time, inputs, hidden, reverse, .. } = self.lstm;
+        let Workspace { rows, gates, states: cells } = self.workspace;
+        let (start, count) = (self.sequences.start, self.sequences.len());
+        let (width, stride) = (inputs + hidden, self.matrix.stride());
+        for at in 0..count {
+            let [state, cell] = self.state.map(|state| &state[(start + at) * hidden..][..hidden]);
+            rows[at * width + inputs..][..hidden].copy_from_slice(state);
+            cells[at * hidden..][..hidden].copy_from_slice(cell);
+        }
+        for step in steps(time, reverse) {
+            for at in 0..count {
+                let x = &self.x[((start + at) * time + step) * inputs..][..inputs];
+                rows[at * width..][..inputs].copy_from_slice(x);
+            }
+            self.matrix.multiply(simd, count, (rows, width), gates);
+            for at in 0..count {
+                let gates = &mut gates[at * stride..][..4 * hidden];
+                let cells = &mut cells[at * hidden..][..hidden];
+                let state = &mut rows[at * width + inputs..][..hidden];
+                forward_step(gates, cells, state);
+                let row = at * time + step;
+                self.states[row * hidden..][..hidden].write_copy_of_slice(state);
+                let saved = &mut self.saved[row * 5 * hidden..][..5 * hidden];
+                saved[..4 * hidden].write_copy_of_slice(gates);
+                saved[4 * hidden..].write_copy_of_slice(cells);
+            }
+        }
+        self.last_cells.write_copy_of_slice(&cells[..count * hidden]);
+    }
+}
+
+/// Activates the gates and updates the state of a sequence.
+#[inline(always)]
+fn forward_step(gates: &mut [f32], cells: &mut [f32], state: &mut [f32]) {
+    let hidden = cells.len();
+    gates[..2 * hidden].iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+    gates[2 * hidden..3 * hidden].iter_mut().for_each(|gate| *gate = tanh(*gate));
+    gates[3 * hidden..].iter_mut().for_each(|gate| *gate = sigmoid(*gate));
+    let [input, forget, candidate, output] = [0, 1, 2, 3].map(|gate| &gates[gate * hidden..][..hidden]);
+    for unit in 0..hidden {
+        cells[unit] = forget[unit] * cells[unit] + input[unit] * candidate[unit];
+    }
+    for ((state, cell), output) in state.iter_mut().zip(cells).zip(output) {
+        *state = output * tanh(*cell);
+    }
+}
+
+pub struct Backward<'a> {
+    pub lstm: Lstm,
+    /// Initial cell states.
+    pub cells: &'a [f32],
+    pub saved: &'a [f32],
+    /// Of the outputs.
+    pub gradient: &'a [f32],
+    /// Transposed factors of the hidden states.
+    pub matrix: &'a Packed,
+    pub sequences: Range<usize>,
+    pub workspace: &'a mut Workspace,
+    /// Gradients of the gates before activation.
+    pub gates: &'a mut [MaybeUninit<f32>],
+    pub for_hidden: &'a mut [f32],
+    pub for_cells: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Lstm { batch, time, hidden, reverse, .. } = self.lstm;
+        let Workspace { gates, states, .. } = self.workspace;
+        let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
+        states.fill(0.0);
+        let last_cells = &self.gradient[(batch * time + start) * hidden..];
+        self.for_cells.copy_from_slice(&last_cells[..count * hidden]);
+        for step in steps(time, reverse).rev() {
+            for at in 0..count {
+                let sequence = start + at;
+                let saved = |step| &self.saved[(sequence * time + step) * 5 * hidden..][..5 * hidden];
+                let before = match previous(step, time, reverse) {
+                    Some(step) => &saved(step)[4 * hidden..],
+                    None => &self.cells[sequence * hidden..][..hidden],
+                };
+                let states = &mut states[at * stride..][..hidden];
+                let from = &self.gradient[(sequence * time + step) * hidden..];
+                states.iter_mut().zip(from).for_each(|(state, from)| *state += from);
+                let gates = &mut gates[at * 4 * hidden..][..4 * hidden];
+                backward_step(
+                    saved(step),
+                    before,
+                    states,
+                    &mut self.for_cells[at * hidden..][..hidden],
+                    gates,
+                );
+                self.gates[(at * time + step) * 4 * hidden..][..4 * hidden].write_copy_of_slice(gates);
+            }
+            self.matrix.multiply(simd, count, (gates, 4 * hidden), states);
+        }
+        for at in 0..count {
+            self.for_hidden[at * hidden..][..hidden].copy_from_slice(&states[at * stride..][..hidden]);
+        }
+    }
+}
+
+/// Gradients of gates and of the cell states `before` a step, from those of its hidden and cell states.
+#[inline(always)]
+fn backward_step(saved: &[f32], before: &[f32], states: &[f32], cells: &mut [f32], gates: &mut [f32]) {
+    let hidden = cells.len();
+    let [input, forget, candidate, output, after] =
+        [0, 1, 2, 3, 4].map(|part| &saved[part * hidden..][..hidden]);
+    let (before, states) = (&before[..hidden], &states[..hidden]);
+    let (for_input, rest) = gates.split_at_mut(hidden);
+    let (for_forget, rest) = rest.split_at_mut(hidden);
+    let (for_candidate, for_output) = rest.split_at_mut(hidden);
+    let for_output = &mut for_output[..hidden];
+    for unit in 0..hidden {
+        let tanh = tanh(after[unit]);
+        for_output[unit] = states[unit] * tanh * output[unit] * (1.0 - output[unit]);
+        cells[unit] += states[unit] * output[unit] * (1.0 - tanh * tanh);
+    }
+    for unit in 0..hidden {
+        for_input[unit] = cells[unit] * candidate[unit] * input[unit] * (1.0 - input[unit]);
+        for_candidate[unit] = cells[unit] * input[unit] * (1.0 - candidate[unit] * candidate[unit]);
+    }
+    for unit in 0..hidden {
+        for_forget[unit] = cells[unit] * before[unit] * forget[unit] * (1.0 - forget[unit]);
+        cells[unit] *= forget[unit];
+    }
+}
