@@ -26,6 +26,7 @@ pub mod dropout;
 mod elementwise;
 mod exp;
 pub mod gelu;
+pub mod gru;
 #[cfg(feature = "burn")]
 pub mod host_tensor;
 pub mod layer_norm;

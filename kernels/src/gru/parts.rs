@@ -1,0 +1,164 @@
+//! All time steps of some sequences.
+
+use super::Gru;
+use crate::{
+    exp::{sigmoid, tanh},
+    recurrent::{Packed, SEQUENCES, previous, steps},
+};
+use pulp::{Simd, WithSimd};
+use std::{mem::MaybeUninit, ops::Range};
+
+pub struct Workspace {
+    /// Hidden states forward, gradients of the products with them backward.
+    states: Vec<f32>,
+    /// Products with the inputs forward, their gradients backward.
+    input: Vec<f32>,
+    /// Products with the hidden states forward, gradients of the hidden states backward.
+    hidden: Vec<f32>,
+}
+
+impl Workspace {
+    /// A workspace whose rows have these lengths.
+    pub fn new(lens: [usize; 3]) -> Self {
+        let [states, input, hidden] = lens.map(|len| vec![0.0; SEQUENCES * len]);
+        Self { states, input, hidden }
+    }
+}
+
+pub struct Forward<'a> {
+    pub gru: Gru,
+    pub x: &'a [f32],
+    /// Initial hidden states.
+    pub state: &'a [f32],
+    /// Factors of inputs and hidden states.
+    pub matrices: &'a [Packed; 2],
+    pub sequences: Range<usize>,
+    pub workspace: &'a mut Workspace,
+    pub outputs: &'a mut [MaybeUninit<f32>],
+    pub saved: &'a mut [MaybeUninit<f32>],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Gru { time, inputs, hidden, reverse, .. } = self.gru;
+        let Workspace { states, input: from_input, hidden: from_hidden } = self.workspace;
+        let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrices[0].stride());
+        states[..count * hidden].copy_from_slice(&self.state[start * hidden..][..count * hidden]);
+        for step in steps(time, reverse) {
+            let x = &self.x[(start * time + step) * inputs..];
+            self.matrices[0].multiply(simd, count, (x, time * inputs), from_input);
+            self.matrices[1].multiply(simd, count, (states, hidden), from_hidden);
+            for at in 0..count {
+                let gates = &mut from_input[at * stride..][..3 * hidden];
+                let from_hidden = &from_hidden[at * stride..][..3 * hidden];
+                let state = &mut states[at * hidden..][..hidden];
+                forward_step(gates, from_hidden, state);
+                let row = at * time + step;
+                self.outputs[row * hidden..][..hidden].write_copy_of_slice(state);
+                let saved = &mut self.saved[row * 4 * hidden..][..4 * hidden];
+                saved[..3 * hidden].write_copy_of_slice(gates);
+                saved[3 * hidden..].write_copy_of_slice(&from_hidden[2 * hidden..]);
+            }
+        }
+    }
+}
+
+/// Activates the gates, which are products with the inputs before, and updates the state of a sequence.
+#[inline(always)]
+fn forward_step(gates: &mut [f32], from_hidden: &[f32], state: &mut [f32]) {
+    let hidden = state.len();
+    let (first, candidate) = gates.split_at_mut(2 * hidden);
+    for (gate, from_hidden) in first.iter_mut().zip(from_hidden) {
+        *gate = sigmoid(*gate + from_hidden);
+    }
+    let (reset, update) = (&first[..hidden], &first[hidden..]);
+    for ((gate, from_hidden), reset) in candidate.iter_mut().zip(&from_hidden[2 * hidden..]).zip(reset) {
+        *gate = tanh(*gate + reset * from_hidden);
+    }
+    for ((state, candidate), update) in state.iter_mut().zip(candidate).zip(update) {
+        *state = (1.0 - update) * *candidate + update * *state;
+    }
+}
+
+pub struct Backward<'a> {
+    pub gru: Gru,
+    /// Initial hidden states, outputs, saved values and the gradient of the outputs.
+    pub values: [&'a [f32]; 4],
+    /// Transposed factors of the hidden states.
+    pub matrix: &'a Packed,
+    pub sequences: Range<usize>,
+    pub workspace: &'a mut Workspace,
+    /// Gradients of the products with inputs and hidden states.
+    pub for_input: &'a mut [MaybeUninit<f32>],
+    pub for_hidden: &'a mut [MaybeUninit<f32>],
+    pub for_state: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Gru { time, hidden, reverse, .. } = self.gru;
+        let [initial, outputs, saved, gradient] = self.values;
+        let Workspace { states: for_hidden, input: for_input, hidden: through } = self.workspace;
+        let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
+        for step in steps(time, reverse).rev() {
+            for at in 0..count {
+                let sequence = start + at;
+                let before = match previous(step, time, reverse) {
+                    Some(step) => &outputs[(sequence * time + step) * hidden..],
+                    None => &initial[sequence * hidden..],
+                };
+                let row = sequence * time + step;
+                let state = &mut self.for_state[at * hidden..][..hidden];
+                state.iter_mut().zip(&gradient[row * hidden..]).for_each(|(state, from)| *state += from);
+                let for_input = &mut for_input[at * 3 * hidden..][..3 * hidden];
+                let for_hidden = &mut for_hidden[at * 3 * hidden..][..3 * hidden];
+                backward_step(&saved[row * 4 * hidden..], before, state, for_input, for_hidden);
+                let row = (at * time + step) * 3 * hidden;
+                self.for_input[row..][..3 * hidden].write_copy_of_slice(for_input);
+                self.for_hidden[row..][..3 * hidden].write_copy_of_slice(for_hidden);
+            }
+            self.matrix.multiply(simd, count, (for_hidden, 3 * hidden), through);
+            for (state, through) in
+                self.for_state.chunks_exact_mut(hidden.max(1)).zip(through.chunks(stride.max(1)))
+            {
+                state.iter_mut().zip(through).for_each(|(state, through)| *state += through);
+            }
+        }
+    }
+}
+
+/// Gradients of both products of a step, and part of that of the state `before` it, in place of that after it.
+#[inline(always)]
+fn backward_step(
+    saved: &[f32],
+    before: &[f32],
+    state: &mut [f32],
+    for_input: &mut [f32],
+    for_hidden: &mut [f32],
+) {
+    let hidden = state.len();
+    let [reset, update, candidate, product] = [0, 1, 2, 3].map(|part| &saved[part * hidden..][..hidden]);
+    let before = &before[..hidden];
+    let (for_gates, for_candidate) = for_input.split_at_mut(2 * hidden);
+    let (for_reset, for_update) = for_gates.split_at_mut(hidden);
+    let (for_candidate, for_update) = (&mut for_candidate[..hidden], &mut for_update[..hidden]);
+    for unit in 0..hidden {
+        for_candidate[unit] = state[unit] * (1.0 - update[unit]) * (1.0 - candidate[unit] * candidate[unit]);
+        for_update[unit] =
+            state[unit] * (before[unit] - candidate[unit]) * update[unit] * (1.0 - update[unit]);
+    }
+    for_hidden[hidden..2 * hidden].copy_from_slice(for_update);
+    let for_product = &mut for_hidden[2 * hidden..][..hidden];
+    for unit in 0..hidden {
+        for_product[unit] = for_candidate[unit] * reset[unit];
+        for_reset[unit] = for_candidate[unit] * product[unit] * reset[unit] * (1.0 - reset[unit]);
+        state[unit] *= update[unit];
+    }
+    for_hidden[..hidden].copy_from_slice(for_reset);
+}
