@@ -8,6 +8,39 @@ use std::mem::MaybeUninit;
 /// Key of the ChaCha8 generator (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008).
 pub type Key = [u8; 32];
 
+/// Random choice of the dropped values.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropout {
+    /// Of 65536 random numbers, those below it drop a value.
+    dropped: u32,
+    key: Key,
+}
+
+impl Dropout {
+    /// Drops each value with probability `prob`, from 0 to 1, rounded to 1/65536.
+    pub fn new(prob: f64, key: Key) -> Self {
+        Self { dropped: (prob * CHANCES).round() as u32, key }
+    }
+
+    /// Factor of the kept values.
+    pub fn factor(self) -> f32 {
+        (CHANCES / (CHANCES - f64::from(self.dropped))) as f32
+    }
+
+    /// Whether each of `len` values of a row is kept. Every row has its own random stream.
+    pub(crate) fn row(self, row: usize, len: usize, bytes: &mut Vec<u8>) -> impl Iterator<Item = bool> {
+        bytes.resize(2 * len, 0);
+        let mut random = ChaCha8Rng::from_seed(self.key);
+        random.set_stream(row as u64);
+        random.fill_bytes(bytes);
+        let (numbers, _) = bytes.as_chunks();
+        numbers.iter().map(move |number| u32::from(u16::from_le_bytes(*number)) >= self.dropped)
+    }
+}
+
+/// Number of different random numbers.
+const CHANCES: f64 = 65536.0;
+
 /// Dropout mask of a batch.
 #[derive(Clone, Debug)]
 pub struct Kept {
@@ -25,20 +58,15 @@ impl Kept {
     /// Each value is dropped with probability `prob`, from 0 to 1, rounded to 1/65536. Every row has its own
     /// random stream.
     pub fn draw(rows: usize, len: usize, prob: f64, key: Key) -> Self {
-        const CHANCES: f64 = 65536.0;
-        let dropped = (prob * CHANCES).round();
+        let dropout = Dropout::new(prob, key);
         let one = |bytes: &mut Vec<u8>, row: usize, mask: &mut [MaybeUninit<u8>]| {
-            let mut random = ChaCha8Rng::from_seed(key);
-            random.set_stream(row as u64);
-            random.fill_bytes(bytes);
-            for at in 0..mask.len() {
-                let chance = u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
-                mask[at].write(u8::from(u32::from(chance) >= dropped as u32));
+            for (kept, mask) in dropout.row(row, len, bytes).zip(mask) {
+                mask.write(u8::from(kept));
             }
         };
         // SAFETY: the whole mask is written.
-        let mask = unsafe { parallel::build(rows, len, || vec![0; 2 * len], one) };
-        Self { mask, len, factor: (CHANCES / (CHANCES - dropped)) as f32 }
+        let mask = unsafe { parallel::build(rows, len, Vec::new, one) };
+        Self { mask, len, factor: dropout.factor() }
     }
 
     /// Zeroes the dropped values and scales the others by `1 / (1 − prob)`.

@@ -121,24 +121,23 @@ pub fn write_parts<W, A: Send, B: Send, C: Send>(
 ) {
     assert_eq!([a.len(), b.len(), c.len()], [rows * len_a, rows * len_b, rows * len_c], "whole rows");
     let parts = rows.div_ceil(at_once);
-    let range = |part: usize| part * at_once..rows.min((part + 1) * at_once);
-    // Slices have no chunks of length 0.
-    if alone(parts) || [len_a, len_b, len_c].contains(&0) {
+    let (mut a, mut b, mut c) = (a, b, c);
+    let mut work = Vec::with_capacity(parts);
+    for start in (0..rows).step_by(at_once) {
+        let range = start..rows.min(start + at_once);
+        work.push((
+            range.clone(),
+            a.split_off_mut(..range.len() * len_a).expect("rows of the first matrix"),
+            b.split_off_mut(..range.len() * len_b).expect("rows of the second matrix"),
+            c.split_off_mut(..range.len() * len_c).expect("rows of the third matrix"),
+        ));
+    }
+    if alone(parts) {
         let mut workspace = new();
-        for Range { start, end } in (0..parts).map(range) {
-            let (a, b) = (&mut a[start * len_a..end * len_a], &mut b[start * len_b..end * len_b]);
-            write(&mut workspace, start..end, a, b, &mut c[start * len_c..end * len_c]);
-        }
+        work.into_iter().for_each(|(range, a, b, c)| write(&mut workspace, range, a, b, c));
     } else {
-        let parts = (
-            a.par_chunks_mut(at_once * len_a),
-            b.par_chunks_mut(at_once * len_b),
-            c.par_chunks_mut(at_once * len_c),
-        );
-        parts
-            .into_par_iter()
-            .enumerate()
-            .for_each_init(new, |workspace, (part, (a, b, c))| write(workspace, range(part), a, b, c));
+        work.into_par_iter()
+            .for_each_init(new, |workspace, (range, a, b, c)| write(workspace, range, a, b, c));
     }
 }
 

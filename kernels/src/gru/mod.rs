@@ -84,11 +84,11 @@ impl Gru {
         let (mut outputs, mut saved) = (Vec::with_capacity(len), Vec::with_capacity(4 * len));
         parallel::write_parts(
             [batch, SEQUENCES],
-            [time * hidden, time * 4 * hidden, 1],
+            [time * hidden, time * 4 * hidden, 0],
             (
                 &mut outputs.spare_capacity_mut()[..len],
                 &mut saved.spare_capacity_mut()[..4 * len],
-                &mut vec![(); batch],
+                &mut [(); 0],
             ),
             || parts::Workspace::new([hidden, matrices[0].stride(), matrices[1].stride()]),
             |workspace, sequences, outputs, saved, _| {

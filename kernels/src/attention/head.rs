@@ -1,0 +1,149 @@
+//! One head of one sequence.
+
+use super::{Mask, softmax};
+use crate::{
+    dropout::Dropout,
+    product::{View, product, product_of_transposed, writable},
+    simd::arch,
+};
+use std::{mem::MaybeUninit, ops::Range};
+
+/// Queries at a time. With a causal mask, products skip later keys in steps of this size.
+const ROWS: usize = 32;
+
+pub struct Head<'a> {
+    pub queries: usize,
+    pub keys: usize,
+    /// Whether a query sees only keys up to its own position.
+    pub causal: bool,
+    /// Factor of the scores.
+    pub scale: f32,
+    /// Mask of the sequence, `[queries, keys]` or `[1, keys]`.
+    pub mask: Option<Mask<'a>>,
+    /// Dropout, and number of the head.
+    pub dropout: Option<(Dropout, usize)>,
+}
+
+/// Memory for one head at a time.
+#[derive(Default)]
+pub struct Workspace {
+    scores: Vec<f32>,
+    dropped: Vec<f32>,
+    random: Vec<u8>,
+}
+
+/// Writes rows to memory where they are so many values apart.
+pub type Write<'a> = &'a dyn Fn(&mut [MaybeUninit<f32>], usize);
+
+/// Some of the queries or keys, and the range of the others with which they are multiplied.
+struct Block {
+    rows: Range<usize>,
+    others: Range<usize>,
+}
+
+impl Head<'_> {
+    /// Writes the context, whose rows are `stride` values apart, and the weights, `[queries, keys]`.
+    ///
+    /// With dropout, `signed` becomes the weights before it, negative where they are dropped.
+    pub fn forward(
+        &self,
+        [query, key, value]: [View; 3],
+        (context, stride): (&mut [MaybeUninit<f32>], usize),
+        weights: &mut [MaybeUninit<f32>],
+        signed: &mut [MaybeUninit<f32>],
+        workspace: &mut Workspace,
+    ) {
+        let keys = self.keys;
+        for Block { rows, others } in self.blocks_of_queries() {
+            let to = &mut weights[rows.start * keys..];
+            product(query.rows(rows), key.rows(others), true, self.scale, to, keys);
+        }
+        for (query, row) in weights.chunks_exact_mut(keys.max(1)).enumerate() {
+            row[self.seen(query)..].fill(MaybeUninit::new(0.0));
+        }
+        // SAFETY: the products wrote all other values.
+        let weights = unsafe { &mut *(std::ptr::from_mut(weights) as *mut [f32]) };
+        arch().dispatch(softmax::Forward { head: self, rows: weights });
+        if let Some((dropout, number)) = self.dropout {
+            let kept = dropout.row(number, weights.len(), &mut workspace.random);
+            for ((kept, weight), signed) in kept.zip(&mut *weights).zip(signed) {
+                // The sign of NaN is arbitrary before.
+                signed.write(if kept { weight.abs() } else { -weight.abs() });
+                *weight = if kept { *weight * dropout.factor() } else { 0.0 };
+            }
+        }
+        let weights = View { values: weights, shape: [self.queries, keys], stride: keys };
+        for Block { rows, others } in self.blocks_of_queries() {
+            let to = &mut context[rows.start * stride..];
+            let weights = weights.part([rows.start, 0], [rows.len(), others.len()]);
+            product(weights, value.rows(others), false, 1.0, to, stride);
+        }
+    }
+
+    /// Gradients of queries, keys and values, from those of the context and of the weights.
+    ///
+    /// `weights` are `signed` of [`forward`](Self::forward) with dropout. `to(part, row, write)` calls
+    /// `write` with the memory for the rows of a part from `row` on.
+    pub fn backward(
+        &self,
+        [query, key, value]: [View; 3],
+        weights: &[f32],
+        (gradient, for_weights): (View, Option<&[f32]>),
+        workspace: &mut Workspace,
+        to: &mut dyn FnMut(usize, usize, Write),
+    ) {
+        let keys = self.keys;
+        let Workspace { scores, dropped, .. } = workspace;
+        scores.resize(weights.len(), 0.0);
+        for Block { rows, others } in self.blocks_of_queries() {
+            let to = writable(&mut scores[rows.start * keys..]);
+            product(gradient.rows(rows), value.rows(others), true, 1.0, to, keys);
+        }
+        dropped.resize(if self.dropout.is_some() { weights.len() } else { 0 }, 0.0);
+        arch().dispatch(softmax::Backward { head: self, weights, for_weights, scores, dropped });
+        let square = |values| View { values, shape: [self.queries, keys], stride: keys };
+        let weights = square(if self.dropout.is_some() { dropped } else { weights });
+        let scores = square(scores);
+        for Block { rows, others } in self.blocks_of_queries() {
+            let scores = scores.part([rows.start, 0], [rows.len(), others.len()]);
+            to(0, rows.start, &|to, stride| {
+                product(scores, key.rows(others.clone()), false, self.scale, to, stride);
+            });
+        }
+        for Block { rows, others } in self.blocks_of_keys() {
+            let [query, gradient] = [query, gradient].map(|matrix| matrix.rows(others.clone()));
+            let [weights, scores] = [weights, scores]
+                .map(|matrix| matrix.part([others.start, rows.start], [others.len(), rows.len()]));
+            to(1, rows.start, &|to, stride| {
+                product_of_transposed(scores, query, self.scale, to, stride);
+            });
+            to(2, rows.start, &|to, stride| product_of_transposed(weights, gradient, 1.0, to, stride));
+        }
+    }
+
+    /// Number of keys that a query sees.
+    pub fn seen(&self, query: usize) -> usize {
+        if self.causal { query + 1 } else { self.keys }
+    }
+
+    /// Number of keys with which a query is multiplied.
+    pub fn multiplied(&self, query: usize) -> usize {
+        if self.causal { (query + 1).next_multiple_of(ROWS).min(self.keys) } else { self.keys }
+    }
+
+    /// Queries with the keys that they see.
+    fn blocks_of_queries(&self) -> impl Iterator<Item = Block> {
+        self.blocks(self.queries).map(|rows| Block { others: 0..self.multiplied(rows.start), rows })
+    }
+
+    /// Keys with the queries that see them.
+    fn blocks_of_keys(&self) -> impl Iterator<Item = Block> {
+        self.blocks(self.keys)
+            .map(|rows| Block { others: if self.causal { rows.start } else { 0 }..self.queries, rows })
+    }
+
+    fn blocks(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let at_once = if self.causal { ROWS } else { len.max(1) };
+        (0..len).step_by(at_once).map(move |start| start..len.min(start + at_once))
+    }
+}

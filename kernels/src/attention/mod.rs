@@ -1,0 +1,264 @@
+//! Multi-head attention for short sequences (Vaswani et al. 2017, arXiv 1706.03762).
+
+mod head;
+mod softmax;
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    dropout::Dropout,
+    parallel::{self, values},
+    product::View,
+};
+use head::{Head, Workspace};
+use std::mem::MaybeUninit;
+
+/// Sizes of causal self-attention, in which a position sees itself and earlier ones.
+///
+/// Queries, keys and values are read from one matrix `[batch × time, 3 × width]`, the output of a linear layer,
+/// and their gradients are written to one.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// Sequences.
+    pub batch: usize,
+    /// Positions of a sequence.
+    pub time: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Values of a position, a multiple of `heads`.
+    pub width: usize,
+}
+
+impl Attention {
+    /// Output `[batch × time, width]`, and the attention weights `[batch, heads, time, time]` for
+    /// [`backward`](Self::backward).
+    ///
+    /// # Panics
+    /// If `all` does not have the shape `[batch × time, 3 × width]`.
+    pub fn forward(&self, all: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let Forward { context, weights, .. } = forward(&self.general(), &[all]);
+        (context, weights)
+    }
+
+    /// Gradient of `all`, from that of the output.
+    ///
+    /// # Panics
+    /// If the slices do not have the lengths of [`forward`](Self::forward).
+    pub fn backward(&self, all: &[f32], weights: &[f32], gradient: &[f32]) -> Vec<f32> {
+        let [gradient, ..] = backward(&self.general(), &[all], weights, (gradient, None));
+        gradient
+    }
+
+    fn general(&self) -> CrossAttention<'static> {
+        let Self { batch, time, heads, width } = *self;
+        CrossAttention { batch, queries: time, keys: time, heads, width, mask: None, dropout: None }
+    }
+}
+
+/// Sizes and options of attention with separate queries, keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct CrossAttention<'a> {
+    /// Sequences.
+    pub batch: usize,
+    /// Queries of a sequence.
+    pub queries: usize,
+    /// Keys and values of a sequence.
+    pub keys: usize,
+    /// Attention heads.
+    pub heads: usize,
+    /// Values of a position, a multiple of `heads`.
+    pub width: usize,
+    /// Scores that are replaced.
+    pub mask: Option<Mask<'a>>,
+    /// Dropout of the attention weights, in rows of one head of one sequence.
+    pub dropout: Option<Dropout>,
+}
+
+/// Replacement of scores before the softmax.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask<'a> {
+    /// Whether a score is replaced, `[batch, queries, keys]`, or `[batch, 1, keys]` for all queries.
+    pub masked: &'a [bool],
+    /// The value of these scores.
+    pub fill: f32,
+}
+
+/// Result of [`CrossAttention::forward`].
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// `[batch, queries, width]`.
+    pub context: Vec<f32>,
+    /// Attention weights after dropout, `[batch, heads, queries, keys]`.
+    pub weights: Vec<f32>,
+    /// Attention weights before dropout, negative where they are dropped; empty without dropout.
+    pub signed: Vec<f32>,
+}
+
+impl CrossAttention<'_> {
+    /// Context and attention weights for queries `[batch, queries, width]`, keys and values `[batch, keys, width]`.
+    ///
+    /// Scores have the factor 1 / √(head width).
+    ///
+    /// # Panics
+    /// If the slices do not have these shapes, or the result does not fit in memory.
+    pub fn forward(&self, inputs: [&[f32]; 3]) -> Forward {
+        forward(self, &inputs)
+    }
+
+    /// Gradients of queries, keys and values, from those of the context and, optionally, of the weights.
+    ///
+    /// `weights` are those of [`forward`](Self::forward), with dropout [`Forward::signed`].
+    ///
+    /// # Panics
+    /// If the slices do not have the lengths of [`forward`](Self::forward).
+    pub fn backward(
+        &self,
+        inputs: [&[f32]; 3],
+        weights: &[f32],
+        gradients: (&[f32], Option<&[f32]>),
+    ) -> [Vec<f32>; 3] {
+        backward(self, &inputs, weights, gradients)
+    }
+
+    fn head_width(&self) -> usize {
+        self.width / self.heads
+    }
+}
+
+impl<'a> Mask<'a> {
+    /// Mask of a query.
+    fn row(&self, query: usize, keys: usize) -> &'a [bool] {
+        let start = query * keys % self.masked.len().max(1);
+        &self.masked[start..][..keys]
+    }
+}
+
+/// The inputs: queries, keys and values, or with a causal mask one matrix of all of them.
+struct Inputs<'a> {
+    of: &'a CrossAttention<'a>,
+    slices: &'a [&'a [f32]],
+}
+
+impl Inputs<'_> {
+    fn is_packed(&self) -> bool {
+        self.slices.len() == 1
+    }
+
+    /// Lengths of a sequence in each slice.
+    fn lens(&self) -> [usize; 3] {
+        let CrossAttention { queries, keys, width, .. } = *self.of;
+        if self.is_packed() {
+            [queries * 3 * width, 0, 0]
+        } else {
+            [queries, keys, keys].map(|rows| rows * width)
+        }
+    }
+
+    /// Slice that contains queries, keys or values, their start in a row of it and length of the row.
+    fn part(&self, part: usize) -> [usize; 3] {
+        let width = self.of.width;
+        if self.is_packed() { [0, part * width, 3 * width] } else { [part, 0, width] }
+    }
+
+    /// Queries, keys and values of a head.
+    fn views(&self, sequence: usize, head: usize) -> [View<'_>; 3] {
+        let CrossAttention { queries, keys, .. } = *self.of;
+        let lens = self.lens();
+        [(0, queries), (1, keys), (2, keys)].map(|(part, rows)| {
+            let [slice, column, stride] = self.part(part);
+            let values = &self.slices[slice][sequence * lens[slice]..];
+            let shape = [rows, self.of.head_width()];
+            View { values: &values[(column + head * shape[1]).min(values.len())..], shape, stride }
+        })
+    }
+
+    /// A head of a sequence.
+    fn head(&self, sequence: usize, head: usize) -> Head<'_> {
+        let CrossAttention { batch, queries, keys, heads, mask, dropout, .. } = *self.of;
+        Head {
+            queries,
+            keys,
+            causal: self.is_packed(),
+            scale: (self.of.head_width() as f32).powf(-0.5),
+            mask: mask.map(|mask| {
+                let len = mask.masked.len() / batch;
+                Mask { masked: &mask.masked[sequence * len..][..len], ..mask }
+            }),
+            dropout: dropout.map(|dropout| (dropout, sequence * heads + head)),
+        }
+    }
+
+    /// Numbers of values of the context and of the weights.
+    fn check(&self) -> [usize; 2] {
+        let CrossAttention { batch, queries, keys, heads, width, mask, .. } = *self.of;
+        assert!(heads > 0 && width.is_multiple_of(heads), "width is a multiple of heads");
+        let len = |shape: &[usize]| values(shape).expect("values that fit in memory");
+        let lens = [queries, keys, keys].map(|rows| len(&[batch, rows, width]));
+        if self.is_packed() {
+            assert_eq!(self.slices[0].len(), len(&[lens[0], 3]), "[batch × time, 3 × width]");
+        } else {
+            assert!(self.slices.iter().map(|slice| slice.len()).eq(lens), "[batch, rows, width]");
+        }
+        if let Some(Mask { masked, .. }) = mask {
+            let rows = [1, queries].map(|rows| batch * rows * keys);
+            assert!(rows.contains(&masked.len()), "mask: [batch, queries or 1, keys]");
+        }
+        [lens[0], len(&[batch, heads, queries, keys])]
+    }
+}
+
+/// Uninitialised part of a result.
+type Room<'a> = &'a mut [MaybeUninit<f32>];
+
+fn forward(of: &CrossAttention, slices: &[&[f32]]) -> Forward {
+    let inputs = Inputs { of, slices };
+    inputs.check();
+    let CrossAttention { batch, queries, keys, heads, width, dropout, .. } = *of;
+    let square = queries * keys;
+    let signed_square = if dropout.is_some() { square } else { 0 };
+    let lens = [queries * width, heads * square, heads * signed_square];
+    let work = |workspace: &mut Workspace, sequence, context: Room, weights: Room, signed: Room| {
+        for head in 0..heads {
+            let context = &mut context[(head * of.head_width()).min(lens[0])..];
+            let weights = &mut weights[head * square..][..square];
+            let signed = &mut signed[head * signed_square..][..signed_square];
+            let of_head = inputs.head(sequence, head);
+            of_head.forward(inputs.views(sequence, head), (context, width), weights, signed, workspace);
+        }
+    };
+    // SAFETY: the heads write all values.
+    let (context, weights, signed) = unsafe { parallel::build_three(batch, lens, Workspace::default, work) };
+    Forward { context, weights, signed }
+}
+
+fn backward(
+    of: &CrossAttention,
+    slices: &[&[f32]],
+    weights: &[f32],
+    (gradient, for_weights): (&[f32], Option<&[f32]>),
+) -> [Vec<f32>; 3] {
+    let inputs = Inputs { of, slices };
+    let lens = inputs.check();
+    let lengths = [gradient.len(), weights.len(), for_weights.map_or(lens[1], <[f32]>::len)];
+    assert_eq!(lengths, [lens[0], lens[1], lens[1]], "lengths of forward");
+    let CrossAttention { batch, queries, keys, heads, width, .. } = *of;
+    let (square, head_width) = (queries * keys, of.head_width());
+    let work = |workspace: &mut Workspace, sequence: usize, a: Room, b: Room, c: Room| {
+        let mut slices = [a, b, c];
+        for head in 0..heads {
+            let at = (sequence * heads + head) * square;
+            let for_weights = for_weights.map(|gradient| &gradient[at..][..square]);
+            let values = &gradient[(sequence * queries * width + head * head_width).min(gradient.len())..];
+            let gradient = View { values, shape: [queries, head_width], stride: width };
+            let of_head = inputs.head(sequence, head);
+            let (views, weights) = (inputs.views(sequence, head), &weights[at..][..square]);
+            of_head.backward(views, weights, (gradient, for_weights), workspace, &mut |part, row, write| {
+                let [slice, column, stride] = inputs.part(part);
+                write(&mut slices[slice][row * stride + column + head * head_width..], stride);
+            });
+        }
+    };
+    // SAFETY: the heads write all values.
+    let (a, b, c) = unsafe { parallel::build_three(batch, inputs.lens(), Workspace::default, work) };
+    [a, b, c]
+}
