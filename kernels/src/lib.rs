@@ -20,6 +20,7 @@ mod affine;
 pub mod attention;
 pub mod batch_norm;
 pub mod conv;
+pub mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dropout;

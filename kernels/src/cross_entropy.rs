@@ -1,0 +1,257 @@
+//! Mean cross-entropy of classes, with label smoothing (Szegedy et al. 2016, arXiv 1512.00567).
+
+use crate::{
+    exp::exp,
+    parallel,
+    simd::{arch, largest, sum},
+};
+use pulp::{Simd, WithSimd};
+use std::mem::MaybeUninit;
+
+/// Logits per part of the work.
+const PART: usize = 1 << 14;
+
+/// Settings of the loss.
+#[derive(Clone, Copy, Debug)]
+pub struct CrossEntropy {
+    /// Number of classes.
+    pub classes: usize,
+    /// Share of the target that is spread over all classes, from 0 to 1.
+    pub smoothing: f32,
+}
+
+/// Largest logit and 1 / sum of the softmax of each row.
+#[derive(Clone, Debug)]
+pub struct Saved(Vec<[f32; 2]>);
+
+impl CrossEntropy {
+    /// Mean loss of `logits`, `[batch, classes]`, and values for [`backward`](Self::backward).
+    ///
+    /// A target that is not a class gives NaN, as does an empty batch.
+    ///
+    /// # Panics
+    /// If the numbers of logits and targets do not match.
+    pub fn forward<T: Target>(&self, logits: &[f32], targets: &[T]) -> (f32, Saved) {
+        self.check(logits, targets);
+        let (mut losses, mut rows) = (vec![0.0; targets.len()], vec![[0.0; 2]; targets.len()]);
+        parallel::write_parts(
+            [targets.len(), self.rows()],
+            [1, 1, 0],
+            (&mut losses, &mut rows, &mut [(); 0]),
+            || (),
+            |(), range, losses, rows, _| {
+                let logits = &logits[range.start * self.classes..];
+                arch().dispatch(Forward { with: *self, logits, targets: &targets[range], losses, rows });
+            },
+        );
+        let total = sum(losses.len(), |row| losses[row]);
+        (total / losses.len() as f32, Saved(rows))
+    }
+
+    /// Gradient of the logits, from that of the loss.
+    ///
+    /// # Panics
+    /// If the slices do not have the lengths of [`forward`](Self::forward).
+    pub fn backward<T: Target>(
+        &self,
+        logits: &[f32],
+        targets: &[T],
+        Saved(rows): &Saved,
+        gradient: f32,
+    ) -> Vec<f32> {
+        self.check(logits, targets);
+        assert_eq!(rows.len(), targets.len(), "one row for each target");
+        let factor = gradient / targets.len() as f32;
+        let mut result = Vec::with_capacity(logits.len());
+        parallel::write_parts(
+            [targets.len(), self.rows()],
+            [self.classes, 0, 0],
+            (&mut result.spare_capacity_mut()[..logits.len()], &mut [(); 0], &mut [(); 0]),
+            || (),
+            |(), range, to, _, _| {
+                let logits = &logits[range.start * self.classes..];
+                let (targets, rows) = (&targets[range.clone()], &rows[range]);
+                arch().dispatch(Backward { with: *self, logits, targets, rows, factor, to });
+            },
+        );
+        // SAFETY: `Backward` writes all values.
+        unsafe { result.set_len(logits.len()) };
+        result
+    }
+
+    fn check<T>(&self, logits: &[f32], targets: &[T]) {
+        assert_eq!(Some(logits.len()), targets.len().checked_mul(self.classes), "[batch, classes]");
+    }
+
+    /// Rows per part of the work.
+    fn rows(&self) -> usize {
+        (PART / self.classes.max(1)).max(1)
+    }
+}
+
+/// An integer type of targets.
+pub trait Target: Copy + TryInto<usize> + Sync {}
+
+impl<T: Copy + TryInto<usize> + Sync> Target for T {}
+
+struct Forward<'a, T> {
+    with: CrossEntropy,
+    logits: &'a [f32],
+    targets: &'a [T],
+    losses: &'a mut [f32],
+    rows: &'a mut [[f32; 2]],
+}
+
+impl<T: Target> WithSimd for Forward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let CrossEntropy { classes, smoothing } = self.with;
+        for (row, target) in self.targets.iter().enumerate() {
+            let logits = &self.logits[row * classes..][..classes];
+            let most = largest(logits);
+            let total = sum(classes, |class| exp(logits[class] - most));
+            let target = (*target).try_into().ok().and_then(|class: usize| logits.get(class));
+            // Relative to the largest logit, so that no digits are lost.
+            let mut wanted = target.map_or(f32::NAN, |logit| logit - most);
+            if smoothing != 0.0 {
+                let mean = sum(classes, |class| logits[class] - most) / classes as f32;
+                wanted = (1.0 - smoothing) * wanted + smoothing * mean;
+            }
+            self.losses[row] = total.ln() - wanted;
+            self.rows[row] = [most, 1.0 / total];
+        }
+    }
+}
+
+struct Backward<'a, T> {
+    with: CrossEntropy,
+    logits: &'a [f32],
+    targets: &'a [T],
+    rows: &'a [[f32; 2]],
+    /// Gradient of the loss of a row.
+    factor: f32,
+    to: &'a mut [MaybeUninit<f32>],
+}
+
+impl<T: Target> WithSimd for Backward<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let CrossEntropy { classes, smoothing } = self.with;
+        let spread = smoothing / classes as f32;
+        for ((row, target), [most, scale]) in self.targets.iter().enumerate().zip(self.rows) {
+            let logits = &self.logits[row * classes..][..classes];
+            let to = &mut self.to[row * classes..][..classes];
+            for (to, logit) in to.iter_mut().zip(logits) {
+                to.write((exp(logit - most) * scale - spread) * self.factor);
+            }
+            match (*target).try_into().ok().filter(|class: &usize| *class < classes) {
+                Some(class) => {
+                    let share = exp(logits[class] - most) * scale - spread - (1.0 - smoothing);
+                    to[class].write(share * self.factor);
+                }
+                None => to.fill(MaybeUninit::new(f32::NAN)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{assert_close, everywhere, noise};
+    use proptest::prelude::*;
+
+    fn results(with: CrossEntropy, logits: &[f32], targets: &[i64], gradient: f32) -> (f32, Vec<f32>) {
+        let (loss, saved) = with.forward(logits, targets);
+        (loss, with.backward(logits, targets, &saved, gradient))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn cross_entropy_equals_plain_loops(
+            (batch, classes) in (1..40_usize, 1..70_usize),
+            (smoothing, offset) in prop::sample::select(&[(0.0, 0.0), (0.1, 0.0), (0.0, -200.0), (1.0, 90.0)]),
+        ) {
+            let logits: Vec<f32> = noise(1, batch * classes).iter().map(|x| 10.0 * x + offset).collect();
+            let targets: Vec<i64> = (0..batch).map(|row| (row * 7 % classes) as i64).collect();
+            let (mut loss, mut gradient) = (0.0, Vec::new());
+            for (row, target) in logits.chunks(classes).zip(&targets) {
+                let total: f64 = row.iter().map(|logit| f64::from(*logit).exp()).sum();
+                for (class, logit) in row.iter().enumerate() {
+                    let hit = if class as i64 == *target { 1.0 - f64::from(smoothing) } else { 0.0 };
+                    let wanted = hit + f64::from(smoothing) / classes as f64;
+                    loss -= wanted * (f64::from(*logit) - total.ln()) / batch as f64;
+                    gradient.push(1.5 * (f64::from(*logit).exp() / total - wanted) / batch as f64);
+                }
+            }
+            everywhere(|width| {
+                let what = format!("{batch} × {classes}, {smoothing}, {width}");
+                let with = CrossEntropy { classes, smoothing };
+                let (ours, for_logits) = results(with, &logits, &targets, 1.5);
+                assert_close(&[ours], &[loss], &what);
+                assert_close(&for_logits, &gradient, &what);
+            });
+        }
+    }
+
+    #[test]
+    fn nan_infinity_and_invalid_targets_propagate() {
+        everywhere(|width| {
+            let with = CrossEntropy { classes: 3, smoothing: 0.0 };
+            let loss = |logits: [f32; 3], target| results(with, &logits, &[target], 1.0);
+            assert_eq!(loss([f32::NEG_INFINITY, 0.0, 0.0], 1).0, 2f32.ln(), "{width}");
+            assert_eq!(loss([f32::NEG_INFINITY, 0.0, 0.0], 0).0, f32::INFINITY, "{width}");
+            let none = [f32::NEG_INFINITY; 3];
+            for (logits, target) in [
+                ([f32::NAN, 0.0, 0.0], 1),
+                ([f32::INFINITY, 0.0, 0.0], 1),
+                (none, 1),
+                ([0.0; 3], 3),
+                ([0.0; 3], -1),
+            ] {
+                let (loss, gradient) = loss(logits, target);
+                assert!(
+                    loss.is_nan() && gradient.iter().any(|gradient| gradient.is_nan()),
+                    "{width}, {logits:?}"
+                );
+            }
+            let (loss, gradient) = results(with, &[], &[], 1.0);
+            assert!(loss.is_nan() && gradient.is_empty(), "{width}");
+        });
+    }
+
+    #[test]
+    fn cross_entropy_is_bit_identical_for_every_number_of_threads() {
+        let (batch, classes) = (77, 1003);
+        let logits = noise(2, batch * classes);
+        let targets: Vec<i64> = (0..batch as i64).collect();
+        let of = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+            pool.install(|| results(CrossEntropy { classes, smoothing: 0.1 }, &logits, &targets, 1.0))
+        };
+        assert!(of(1) == of(3));
+    }
+
+    /// Reference values from torch 2.15's `cross_entropy` with label smoothing 0.1 in float64.
+    #[test]
+    fn values_and_gradients_equal_pytorchs() {
+        let (loss, gradient) = results(
+            CrossEntropy { classes: 3, smoothing: 0.1 },
+            &[1.0, -2.0, 0.5, 3.0, 0.0, -1.0],
+            &[2, 0],
+            1.0,
+        );
+        assert_close(&[loss], &[0.6852404], "loss");
+        assert_close(
+            &gradient,
+            &[0.2852078, -0.001637223, -0.2835706, 0.001453109, 0.006639645, -0.008092754],
+            "gradient",
+        );
+    }
+}
