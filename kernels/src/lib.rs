@@ -1,6 +1,6 @@
 //! CPU kernels for neural networks over plain `f32` slices.
 //!
-//! They cover convolution, ReLU with max-pooling, dropout, linear layers, batch and layer normalisation, GELU,
+//! They cover convolution, pooling, dropout, linear layers, batch and layer normalisation, activation functions, LSTM, GRU,
 //! attention, SGD, Adam and AdamW, without a tensor type or autodiff. With the feature `burn`, `layers` wraps them as
 //! functions over Burn's layers, `nn` as layers with the names of `burn::nn`, and `optim` as Burn optimizers; with `cuda`,
 //! some have CUDA kernels.

@@ -1,9 +1,12 @@
-//! Causal self-attention.
+//! Attention.
 
-use super::operation::{self, Operation};
-use crate::attention::Attention;
+use super::dropout::{drops, key as key_of_dropout};
+use super::operation::{self, Operation, shaped};
+use crate::attention::{Attention, CrossAttention, Forward, Mask};
+use crate::dropout;
 use crate::host_tensor::{Host, is_host, tensor, values};
-use burn::tensor::{DType, Tensor, activation::softmax};
+use burn::nn::Dropout;
+use burn::tensor::{Bool, DType, Tensor, activation::softmax};
 use std::sync::Arc;
 
 /// Causal self-attention without dropout.
@@ -43,6 +46,103 @@ pub fn causal_attention_with(
     let scores = query.mul_scalar((head_width as f64).powf(-0.5)).matmul(key.swap_dims(2, 3));
     let weights = change(softmax(scores.cast(wide) + later.unsqueeze(), 3).cast(dtype));
     weights.matmul(value).swap_dims(1, 2).reshape([batch * time, width])
+}
+
+/// Scores that are replaced before the softmax.
+#[derive(Clone, Debug)]
+pub struct AttentionMask {
+    /// Whether a score is replaced, `[batch, queries, keys]`, or `[batch, 1, keys]` for all queries.
+    pub masked: Tensor<3, Bool>,
+    /// The value of these scores.
+    pub fill: f32,
+}
+
+/// Attention of queries, `[batch, queries, width]`, to keys and values, `[batch, keys, width]`, in host memory.
+///
+/// Returns the context, `[batch, queries, width]`, and, if wanted, the attention weights after dropout,
+/// `[batch, heads, queries, keys]`.
+///
+/// # Panics
+/// If the inputs are not in f32 on the CPU, or `width` is not a multiple of `heads`.
+pub fn attention(
+    [query, key, value]: [Tensor<3>; 3],
+    heads: usize,
+    mask: Option<AttentionMask>,
+    dropout: &Dropout,
+    weights_wanted: bool,
+) -> (Tensor<3>, Option<Tensor<4>>) {
+    let ([batch, queries, width], [_, keys, _]) = (query.dims(), key.dims());
+    let mask = mask.map(|mask| {
+        let masked: Vec<bool> = mask.masked.into_data().iter().collect();
+        (Arc::new(masked), mask.fill)
+    });
+    let operator = Operator {
+        sizes: [batch, queries, keys, heads, width],
+        mask,
+        dropout: drops(dropout, &query).then(|| dropout::Dropout::new(dropout.prob, key_of_dropout())),
+        weights_wanted,
+    };
+    let inputs = [query.into_dispatch(), key.into_dispatch(), value.into_dispatch()];
+    if !weights_wanted {
+        return (operation::run(operator, inputs), None);
+    }
+    let packed: Tensor<1> = operation::run(operator, inputs);
+    let (context, weights) = (batch * queries * width, batch * heads * queries * keys);
+    let weights = packed.clone().narrow(0, context, weights).reshape([batch, heads, queries, keys]);
+    (packed.narrow(0, 0, context).reshape([batch, queries, width]), Some(weights))
+}
+
+/// Attention with separate queries, keys and values.
+#[derive(Clone, Debug)]
+struct Operator {
+    /// Batch, queries, keys, heads and width.
+    sizes: [usize; 5],
+    mask: Option<(Arc<Vec<bool>>, f32)>,
+    dropout: Option<dropout::Dropout>,
+    /// Whether the output is all values of the context, followed by those of the weights.
+    weights_wanted: bool,
+}
+
+impl Operator {
+    fn kernel(&self) -> CrossAttention<'_> {
+        let [batch, queries, keys, heads, width] = self.sizes;
+        let mask = self.mask.as_ref().map(|(masked, fill)| Mask { masked, fill: *fill });
+        CrossAttention { batch, queries, keys, heads, width, mask, dropout: self.dropout }
+    }
+}
+
+impl Operation<3, 3> for Operator {
+    /// The attention weights before dropout, negative where they are dropped.
+    type Saved = Arc<Vec<f32>>;
+
+    const READS: [usize; 3] = [0, 1, 2];
+
+    fn forward(&self, inputs: [Host; 3]) -> (Host, Self::Saved) {
+        let [batch, queries, _, _, width] = self.sizes;
+        let Forward { mut context, weights, signed } = self.kernel().forward(inputs.each_ref().map(values));
+        let output = if self.weights_wanted {
+            context.extend_from_slice(&weights);
+            let len = context.len();
+            tensor(context, [len])
+        } else {
+            tensor(context, [batch, queries, width])
+        };
+        (output, Arc::new(if self.dropout.is_some() { signed } else { weights }))
+    }
+
+    fn backward(
+        &self,
+        inputs: [Host; 3],
+        weights: Self::Saved,
+        grad: Host,
+        wanted: [bool; 3],
+    ) -> [Option<Host>; 3] {
+        let [batch, queries, _, _, width] = self.sizes;
+        let (context, for_weights) = values(&grad).split_at(batch * queries * width);
+        let gradients = (context, self.weights_wanted.then_some(for_weights));
+        let gradients = self.kernel().backward(inputs.each_ref().map(values), &weights, gradients);
+        shaped(gradients, &inputs, wanted)
+    }
 }
 
 impl Operation<1, 1> for Attention {

@@ -16,10 +16,15 @@ use std::sync::Arc;
 /// On the CPU the kernel draws from the [`RandomStream`](crate::random::RandomStream) in scope, or else from
 /// the device's generator. The same seed drops the same values, but not those that Burn's operation drops.
 pub fn dropout<const D: usize>(layer: &Dropout, x: Tensor<D>) -> Tensor<D> {
-    if !layer.training.is_enabled() || !x.device().is_autodiff() || layer.prob == 0.0 || !is_host(&x) {
+    if !drops(layer, &x) || !is_host(&x) {
         return layer.forward(x);
     }
     operation::run(Operator { probability: layer.prob }, [x.into_dispatch()])
+}
+
+/// Whether the layer drops values of `x`.
+pub(super) fn drops<const D: usize>(layer: &Dropout, x: &Tensor<D>) -> bool {
+    layer.training.is_enabled() && x.device().is_autodiff() && layer.prob != 0.0
 }
 
 #[derive(Clone, Debug)]
@@ -44,7 +49,7 @@ impl Operation<1, 0> for Operator {
 }
 
 /// Key for ChaCha from the stream in scope, or from the device's generator, which `Device::seed` seeds.
-fn key() -> Key {
+pub(super) fn key() -> Key {
     let mut key = [0; 32];
     if let Some(number) = random::draw() {
         key[..8].copy_from_slice(&number.to_le_bytes());

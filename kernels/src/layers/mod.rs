@@ -20,15 +20,17 @@ mod layer_norm;
 mod linear;
 pub mod operation;
 mod pool;
+mod recurrent;
 
 pub use activation::{gelu, relu, silu};
-pub use attention::{causal_attention, causal_attention_with};
+pub use attention::{AttentionMask, attention, causal_attention, causal_attention_with};
 pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv1d};
 pub use cross_entropy::{cross_entropy, cross_entropy_totals};
 pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
+pub use recurrent::{gru, lstm};
 pub use pool::{max_pool, relu_max_pool, relu_max_pool_windows};
 
 #[cfg(test)]

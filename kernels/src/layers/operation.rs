@@ -3,9 +3,9 @@
 //! [`HostOperations`] is the only backend extension: it runs any [`Operation`] on Flex, and records it for autodiff as
 //! compute bound, so that gradient checkpointing never repeats it.
 
-use crate::host_tensor::{Host, contiguous};
+use crate::host_tensor::{Host, contiguous, tensor};
 use burn::backend::{
-    Autodiff, Backend, Dispatch, Flex,
+    Autodiff, Backend, Dispatch, Flex, TensorMetadata,
     autodiff::{
         NodeId,
         checkpoint::{base::Checkpointer, strategy::CheckpointStrategy},
@@ -37,6 +37,19 @@ pub trait Operation<const N: usize, const R: usize>: Clone + Debug + Send + Sync
         gradient: Host,
         wanted: [bool; N],
     ) -> [Option<Host>; N];
+}
+
+/// Gradients in the shapes of the inputs, where wanted.
+pub fn shaped<const N: usize>(
+    gradients: [Vec<f32>; N],
+    inputs: &[Host; N],
+    wanted: [bool; N],
+) -> [Option<Host>; N] {
+    let mut at = 0;
+    gradients.map(|gradient| {
+        at += 1;
+        wanted[at - 1].then(|| tensor(gradient, inputs[at - 1].shape()))
+    })
 }
 
 /// Computes an operation of up to six tensors of any ranks.

@@ -4,25 +4,30 @@
 //! `use burn::nn::{Linear, LinearConfig}`. In f32 on a CPU, layers use the kernels of this crate, elsewhere Burn's
 //! operations. What is not replaced here is Burn's own. Weights move between both in either direction.
 //!
-//! A layer is a type around Burn's: fields of `layer` are read as before, a layer is built from Burn's with `From`, and
-//! `layer.0` is Burn's. The functions of [`layers`](crate::layers) take both.
+//! A layer is a type around Burn's: fields of `layer` are read as before, and `layer.0` is Burn's. The functions of [`layers`](crate::layers) take both.
 
 mod activations;
+pub mod attention;
 pub mod conv;
 mod drop_in;
 mod dropout;
 mod layer_norm;
 mod linear;
 pub mod loss;
+mod recurrent;
 pub mod pool;
 #[cfg(test)]
+mod sequence_tests;
+#[cfg(test)]
 mod tests;
+pub mod transformer;
 
 pub use activations::{Gelu, Relu, Silu};
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear::{Linear, LinearConfig};
+pub use recurrent::{Gru, GruConfig, Lstm, LstmConfig};
 
 pub use crate::layers::{
     MixedPrecisionEmbedding as Embedding, MixedPrecisionEmbeddingConfig as EmbeddingConfig,

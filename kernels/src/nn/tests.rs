@@ -5,15 +5,15 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
 use std::fmt::Display;
 
-fn device() -> Device {
+pub(super) fn device() -> Device {
     Device::flex().autodiff()
 }
 
-fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+pub(super) fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().expect("f32")
 }
 
-fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
+pub(super) fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &device())
 }
 
@@ -40,7 +40,7 @@ fn seen(module: &impl Module) -> Vec<String> {
 }
 
 /// Output and gradients of the input and all parameters.
-fn results<M: Module, const A: usize, const B: usize>(
+pub(super) fn results<M: Module, const A: usize, const B: usize>(
     module: &M,
     x: &Tensor<A>,
     forward: impl Fn(&M, Tensor<A>) -> Tensor<B>,
@@ -73,7 +73,7 @@ fn assert_close(ours: &[Vec<f32>], burns: &[Vec<f32>]) {
 }
 
 /// Compares a layer with Burn's of the same settings.
-fn compare<M: Module, N: Module, const A: usize, const B: usize>(
+pub(super) fn compare<M: Module, N: Module, const A: usize, const B: usize>(
     (ours, burns): (M, N),
     x: Tensor<A>,
     forward: impl Fn(&M, Tensor<A>) -> Tensor<B> + Sync,
@@ -107,7 +107,7 @@ macro_rules! compare {
     }};
 }
 
-fn same_settings(ours: &impl Display, burns: &impl Display) {
+pub(super) fn same_settings(ours: &impl Display, burns: &impl Display) {
     assert_eq!(ours.to_string(), burns.to_string());
 }
 

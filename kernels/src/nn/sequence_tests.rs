@@ -1,0 +1,167 @@
+//! Recurrent layers and attention compared with Burn's.
+
+use super::tests::{compare, device, random, read, results, same_settings};
+use super::{attention::*, transformer::*, *};
+use burn::module::Module;
+use burn::nn;
+use burn::tensor::{Bool, Tensor};
+
+#[test]
+fn lstms_equal_those_of_burn() {
+    for (batch, time, bias) in [(3, 7, true), (70, 2, false), (1, 1, true)] {
+        for reverse in [false, true] {
+            let ours = LstmConfig::new(5, 19, bias).with_reverse(reverse);
+            let burns = nn::LstmConfig::new(5, 19, bias).with_reverse(reverse);
+            same_settings(&ours, &burns);
+            let both = (ours.init(&device()), burns.init(&device()));
+            let state = || Some(LstmState::new(random([batch, 19]), random([batch, 19])));
+            let state = [None, state()];
+            for state in state {
+                // The final states count twice, so that each has a gradient of its own.
+                let whole = |(output, LstmState { cell, hidden }): (Tensor<3>, LstmState<2>)| {
+                    Tensor::cat(vec![output, cell.unsqueeze_dim(1), hidden.unsqueeze_dim(1) * 2.0], 1)
+                };
+                compare(
+                    both.clone(),
+                    random([batch, time, 5]),
+                    |m, x| whole(m.forward(x, state.clone())),
+                    |m, x| whole(m.forward(x, state.clone())),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn lstms_with_other_settings_equal_those_of_burn() {
+    let ours = LstmConfig::new(4, 6, true);
+    let burns = nn::LstmConfig::new(4, 6, true);
+    let cases = [
+        (ours.clone().with_batch_first(false), burns.clone().with_batch_first(false)),
+        (ours.clone().with_clip(Some(0.1)), burns.clone().with_clip(Some(0.1))),
+        (ours.with_input_forget(true), burns.with_input_forget(true)),
+    ];
+    for (ours, burns) in cases {
+        let both = (ours.init(&device()), burns.init(&device()));
+        compare(both, random([5, 3, 4]), |m, x| m.forward(x, None).0, |m, x| m.forward(x, None).0);
+    }
+}
+
+#[test]
+fn grus_equal_those_of_burn() {
+    for (batch, time, bias, reset_after) in [(3, 7, true, true), (70, 2, false, true), (2, 3, true, false)] {
+        let ours = GruConfig::new(5, 19, bias).with_reset_after(reset_after);
+        let burns = nn::GruConfig::new(5, 19, bias).with_reset_after(reset_after);
+        same_settings(&ours, &burns);
+        let both = (ours.init(&device()), burns.init(&device()));
+        for state in [None, Some(random([batch, 19]))] {
+            compare(
+                both.clone(),
+                random([batch, time, 5]),
+                |m, x| m.forward(x, state.clone()),
+                |m, x| m.forward(x, state.clone()),
+            );
+        }
+    }
+}
+
+/// A pseudorandom mask, of which no row hides everything.
+fn mask<const D: usize>(shape: [usize; D]) -> Tensor<D, Bool> {
+    random(shape).greater_elem(0.4)
+}
+
+#[test]
+fn attention_equals_that_of_burn() {
+    for (queries, keys) in [(9, 9), (5, 70), (1, 3)] {
+        for masks in 0..4 {
+            let ours = MultiHeadAttentionConfig::new(24, 3).with_dropout(0.0).with_key_bias(false);
+            let burns = nn::attention::MultiHeadAttentionConfig::new(24, 3).with_dropout(0.0).with_key_bias(false);
+            same_settings(&ours, &burns);
+            let both = (ours.init(&device()), burns.init(&device()));
+            let (key, value) = (random([4, keys, 24]), random([4, keys, 24]));
+            let (pad, attn) = (mask([4, keys]), mask([4, queries, keys]));
+            // The input of `$module`, and its context and weights in one tensor.
+            macro_rules! forward {
+                ($($module:ident)::+) => {
+                    |m, x: Tensor<3>| {
+                        let mut input = $($module)::+::MhaInput::new(x, key.clone(), value.clone());
+                        if masks & 1 != 0 {
+                            input = input.mask_pad(pad.clone());
+                        }
+                        if masks & 2 != 0 {
+                            input = input.mask_attn(attn.clone());
+                        }
+                        let output = m.forward(input);
+                        Tensor::cat(vec![output.context.flatten::<1>(0, 2), output.weights.flatten(0, 3)], 0)
+                    }
+                };
+            }
+            compare(
+                both,
+                random([4, queries, 24]),
+                forward!(super::attention),
+                forward!(nn::attention),
+            );
+        }
+    }
+}
+
+#[test]
+fn encoders_equal_those_of_burn() {
+    for (norm_first, activation) in
+        [(false, nn::activation::ActivationConfig::Gelu), (true, nn::activation::ActivationConfig::Relu)]
+    {
+        macro_rules! config {
+            ($($module:ident)::+) => {
+                $($module)::+::TransformerEncoderConfig::new(16, 40, 4, 2)
+                    .with_dropout(0.0)
+                    .with_norm_first(norm_first)
+                    .with_layer_norm_eps(1e-3)
+                    .with_activation(activation.clone())
+            };
+        }
+        let (ours, burns) = (config!(super::transformer), config!(nn::transformer));
+        same_settings(&ours, &burns);
+        let pad = mask([3, 11]);
+        compare(
+            (ours.init(&device()), burns.init(&device())),
+            random([3, 11, 16]),
+            |m, x| m.forward(TransformerEncoderInput::new(x).mask_pad(pad.clone())),
+            |m, x| m.forward(nn::transformer::TransformerEncoderInput::new(x).mask_pad(pad.clone())),
+        );
+    }
+}
+
+/// The rows of the weights still add up to 1 on average, and the gradient uses the weights that are returned.
+#[test]
+fn attention_drops_weights() {
+    let attention = MultiHeadAttentionConfig::new(8, 2).with_dropout(0.5).init(&device());
+    let x = random([2, 64, 8]);
+    let output = attention.forward(MhaInput::self_attn(x.clone()));
+    let weights = read(output.weights);
+    let dropped = weights.iter().filter(|&&weight| weight == 0.0).count() as f64 / weights.len() as f64;
+    assert!((dropped - 0.5).abs() < 0.03, "{dropped}");
+    let mean = weights.iter().sum::<f32>() / (2.0 * 2.0 * 64.0);
+    assert!((mean - 1.0).abs() < 0.1, "{mean}");
+    let frozen = attention.freeze();
+    let forward = |m: &MultiHeadAttention, x| m.forward(MhaInput::self_attn(x)).context;
+    assert!(results(&frozen, &x, forward) == results(&frozen, &x, forward));
+}
+
+#[test]
+fn one_step_with_a_cache_equals_the_whole_sequence() {
+    let encoder = TransformerEncoderConfig::new(8, 16, 2, 1).with_dropout(0.0).with_norm_first(true);
+    let encoder = encoder.init(&device());
+    let x = random([1, 5, 8]);
+    let mut cache = encoder.new_autoregressive_cache();
+    let mut last = None;
+    for length in 1..=5 {
+        let input = TransformerEncoderInput::new(x.clone().narrow(1, 0, length))
+            .mask_attn(generate_autoregressive_mask(1, length, &device()));
+        last = Some(encoder.forward_autoregressive_inference(input, &mut cache));
+    }
+    let mask = generate_autoregressive_mask(1, 5, &device());
+    let whole = read(encoder.forward(TransformerEncoderInput::new(x).mask_attn(mask)));
+    let last = read(last.expect("five steps"));
+    assert!(whole.iter().zip(&last).all(|(a, b)| (a - b).abs() < 1e-5), "{whole:?} is not {last:?}");
+}
