@@ -34,18 +34,18 @@ pub mod layer_norm;
 #[cfg(feature = "burn")]
 pub mod layers;
 pub mod linear;
+pub mod lstm;
 #[cfg(feature = "burn")]
 pub mod nn;
 #[cfg(feature = "burn")]
 pub mod optim;
-pub mod lstm;
 mod parallel;
 pub mod pool;
 mod product;
 #[cfg(feature = "burn")]
 pub mod random;
-pub mod relu;
 mod recurrent;
+pub mod relu;
 pub mod sgd;
 pub mod silu;
 mod simd;

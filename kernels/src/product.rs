@@ -47,7 +47,23 @@ pub fn product(
     };
     let right_inner = right.shape[usize::from(transposed)];
     assert_eq!(inner, right_inner, "shapes of a product");
-    multiply([rows, inner, columns], (left, [left.stride, 1]), (right, right_strides), factor, to, stride);
+    multiply(
+        [rows, inner, columns],
+        (left, [left.stride, 1]),
+        (right, right_strides),
+        factor,
+        to,
+        stride,
+        false,
+    );
+}
+
+/// `to += left × rightᵀ`; rows of `to` are `stride` values apart.
+pub fn add_product(left: View, right: View, to: &mut [f32], stride: usize) {
+    let ([rows, inner], [columns, right_inner]) = (left.shape, right.shape);
+    assert_eq!(inner, right_inner, "shapes of a product");
+    let (left, right) = ((left, [left.stride, 1]), (right, [1, right.stride]));
+    multiply([rows, inner, columns], left, right, 1.0, writable(to), stride, true);
 }
 
 /// `to = factor × leftᵀ × right`; rows of `to` are `stride` values apart.
@@ -68,9 +84,11 @@ pub fn product_of_transposed(
         factor,
         to,
         stride,
+        false,
     );
 }
 
+/// With `add`, the values of `to`, which must be initialised, are summands.
 fn multiply(
     [rows, inner, columns]: [usize; 3],
     (left, left_strides): (View, [usize; 2]),
@@ -78,6 +96,7 @@ fn multiply(
     factor: f32,
     to: &mut [MaybeUninit<f32>],
     stride: usize,
+    add: bool,
 ) {
     for view in [left, right] {
         assert!(fits(view.shape, view.stride, view.values.len()), "views within their matrices");
@@ -92,14 +111,14 @@ fn multiply(
             to.as_mut_ptr().cast(),
             1,
             stride as isize,
-            false,
+            add,
             left.values.as_ptr(),
             left_strides[1] as isize,
             left_strides[0] as isize,
             right.values.as_ptr(),
             right_strides[1] as isize,
             right_strides[0] as isize,
-            0.0,
+            f32::from(u8::from(add)),
             factor,
             false,
             false,

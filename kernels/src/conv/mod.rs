@@ -1,4 +1,4 @@
-//! Two-dimensional convolution with stride 1; `strided` reduces other strides to it.
+//! Two-dimensional convolution with stride 1; `patches` computes those with other strides.
 //!
 //! No patch matrix (im2col) is built. A tap of one channel reads 48 consecutive output positions as three
 //! vectors, because the rows of an image follow each other in memory. Positions at which the kernel
@@ -12,16 +12,16 @@ mod bias;
 mod forward;
 mod geometry;
 mod padded;
+mod patches;
 mod source;
-mod strided;
 mod weights;
 mod winograd;
 
 pub use bias::{add_bias, channel_sums};
 pub use forward::Filters;
 pub use geometry::Geometry;
+pub use patches::Patches;
 pub use source::{Gradient, Pooled, Whole};
-pub use strided::Strided;
 
 use crate::pool::{self, Windows};
 

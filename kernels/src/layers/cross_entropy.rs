@@ -1,15 +1,55 @@
 //! Cross-entropy of classes.
 
+use super::operation::{self, Operation};
+use crate::cross_entropy::{CrossEntropy, Saved};
+use crate::host_tensor::{Host, is_host, tensor, values};
+use burn::backend::TensorMetadata;
 use burn::nn::loss::CrossEntropyLoss;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{Int, Tensor, assert_shape};
+use std::sync::Arc;
 
 /// Computes the mean loss `[1]` of logits `[batch, classes]` and targets `[batch]`, as `loss.forward`.
 ///
-/// On CUDA it takes two launches, and one for its gradient, under the conditions of [`cross_entropy_totals`].
+/// On CUDA it takes two launches, and one for its gradient, under the conditions of [`cross_entropy_totals`]. On a CPU the
+/// kernel supports logits in f32 without class weights and padding; a target that is not a class gives NaN.
 pub fn cross_entropy(loss: &CrossEntropyLoss, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     match cross_entropy_totals(loss, &logits, &targets) {
         Some((mean, _totals)) => mean,
+        None if is_plain(loss) && is_host(&logits) => {
+            let [batch, classes] = logits.dims();
+            assert_shape!(targets, [batch]);
+            let kernel = CrossEntropy { classes, smoothing: loss.smoothing.unwrap_or_default() };
+            let operator = Operator { kernel, targets: Arc::new(targets.into_data().iter().collect()) };
+            operation::run(operator, [logits.into_dispatch()])
+        }
         None => loss.forward(logits, targets),
+    }
+}
+
+/// Whether the loss has no class weights and no padding.
+fn is_plain(loss: &CrossEntropyLoss) -> bool {
+    loss.logits && loss.weights.is_none() && loss.pad_tokens.is_none()
+}
+
+#[derive(Clone, Debug)]
+struct Operator {
+    kernel: CrossEntropy,
+    targets: Arc<Vec<i64>>,
+}
+
+impl Operation<1, 1> for Operator {
+    type Saved = Saved;
+
+    const READS: [usize; 1] = [0];
+
+    fn forward(&self, [logits]: [Host; 1]) -> (Host, Saved) {
+        let (loss, saved) = self.kernel.forward(values(&logits), &self.targets);
+        (tensor(vec![loss], [1]), saved)
+    }
+
+    fn backward(&self, [logits]: [Host; 1], saved: Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        let gradient = self.kernel.backward(values(&logits), &self.targets, &saved, values(&grad)[0]);
+        [Some(tensor(gradient, logits.shape()))]
     }
 }
 
@@ -25,7 +65,7 @@ pub fn cross_entropy_totals(
     targets: &Tensor<1, Int>,
 ) -> Option<(Tensor<1>, Tensor<1>)> {
     #[cfg(feature = "cuda")]
-    if loss.logits && loss.weights.is_none() && loss.pad_tokens.is_none() {
+    if is_plain(loss) {
         return crate::cuda::cross_entropy(logits, targets, loss.smoothing.unwrap_or_default());
     }
     #[cfg(not(feature = "cuda"))]

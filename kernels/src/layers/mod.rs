@@ -30,8 +30,8 @@ pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
-pub use recurrent::{gru, lstm};
 pub use pool::{max_pool, relu_max_pool, relu_max_pool_windows};
+pub use recurrent::{gru, lstm};
 
 #[cfg(test)]
 mod transformer_tests;

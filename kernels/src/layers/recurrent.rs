@@ -79,8 +79,7 @@ fn covered(layer: &Lstm, x: &Tensor<3>) -> bool {
 /// Weights and biases of the gates side by side.
 fn joined<const N: usize>(gates: [&Linear; N]) -> (Tensor<2>, Option<Tensor<1>>) {
     let weights = gates.iter().map(|gate| gate.weight.val()).collect();
-    let biases: Option<Vec<_>> =
-        gates.iter().map(|gate| gate.bias.as_ref().map(|bias| bias.val())).collect();
+    let biases: Option<Vec<_>> = gates.iter().map(|gate| gate.bias.as_ref().map(|bias| bias.val())).collect();
     (Tensor::cat(weights, 1), biases.map(|biases| Tensor::cat(biases, 0)))
 }
 

@@ -57,7 +57,11 @@ impl MhaInput {
     }
 
     /// With both masks.
-    pub(super) fn masked(self, mask_pad: &Option<Tensor<2, Bool>>, mask_attn: &Option<Tensor<3, Bool>>) -> Self {
+    pub(super) fn masked(
+        self,
+        mask_pad: &Option<Tensor<2, Bool>>,
+        mask_attn: &Option<Tensor<3, Bool>>,
+    ) -> Self {
         Self { mask_pad: mask_pad.clone(), mask_attn: mask_attn.clone(), ..self }
     }
 }
@@ -119,8 +123,7 @@ fn attend(
     let mask = mask.map(|masked| AttentionMask { masked, fill: layer.min_float as f32 });
     let inputs = [(&layer.query, query), (&layer.key, key), (&layer.value, value)]
         .map(|(linear, x)| layers::linear(linear, x.clone()));
-    let (context, weights) =
-        layers::attention(inputs, layer.n_heads, mask, &layer.dropout, weights_wanted);
+    let (context, weights) = layers::attention(inputs, layer.n_heads, mask, &layer.dropout, weights_wanted);
     Some((layers::linear(&layer.output, context), weights))
 }
 

@@ -14,8 +14,8 @@ mod dropout;
 mod layer_norm;
 mod linear;
 pub mod loss;
-mod recurrent;
 pub mod pool;
+mod recurrent;
 #[cfg(test)]
 mod sequence_tests;
 #[cfg(test)]

@@ -75,7 +75,8 @@ fn attention_equals_that_of_burn() {
     for (queries, keys) in [(9, 9), (5, 70), (1, 3)] {
         for masks in 0..4 {
             let ours = MultiHeadAttentionConfig::new(24, 3).with_dropout(0.0).with_key_bias(false);
-            let burns = nn::attention::MultiHeadAttentionConfig::new(24, 3).with_dropout(0.0).with_key_bias(false);
+            let burns =
+                nn::attention::MultiHeadAttentionConfig::new(24, 3).with_dropout(0.0).with_key_bias(false);
             same_settings(&ours, &burns);
             let both = (ours.init(&device()), burns.init(&device()));
             let (key, value) = (random([4, keys, 24]), random([4, keys, 24]));
@@ -96,12 +97,7 @@ fn attention_equals_that_of_burn() {
                     }
                 };
             }
-            compare(
-                both,
-                random([4, queries, 24]),
-                forward!(super::attention),
-                forward!(nn::attention),
-            );
+            compare(both, random([4, queries, 24]), forward!(super::attention), forward!(nn::attention));
         }
     }
 }

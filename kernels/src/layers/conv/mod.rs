@@ -22,12 +22,11 @@ use shape::{Setting, Shape};
 
 /// Computes `layer.forward(x)`.
 ///
-/// The kernel supports one group and equal padding on both sides, up to `dilation × (kernel − 1)`; any stride without
-/// dilation, and any dilation with stride 1. 16-bit images are convolved in f32; the result has their type. Burn adds the
-/// gradient of an f16 weight in f16.
+/// The kernels support one group. 16-bit images are convolved in f32; the result has their type. Burn adds the gradient of
+/// an f16 weight in f16.
 ///
-/// A NaN or infinite input can make neighbouring outputs NaN as well: on the Winograd path those of the same 2 × 2 tile,
-/// and with a stride those whose kernel would reach it if its sides were rounded up to multiples of the stride.
+/// With a kernel of 3 × 3, stride 1 and many channels (Winograd), a NaN or infinite input makes other outputs of the same
+/// 2 × 2 tile NaN as well.
 pub fn conv(layer: &Conv2d, x: Tensor<4>) -> Tensor<4> {
     match covered(layer, &x) {
         Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Nothing }),
@@ -50,7 +49,7 @@ pub fn conv_relu_max_pool(layer: &Conv2d, pool: &MaxPool2d, x: Tensor<4>) -> Ten
     let both = (pool.kernel_size == [2, 2] && side_by_side(pool))
         .then(|| covered(layer, &x))
         .flatten()
-        .filter(|shape| shape.geometry().pooled().iter().all(|&length| length > 0));
+        .filter(|shape| shape.outputs()[2..].iter().all(|&length| length > 1));
     match both {
         Some(shape) => run(layer, x, Convolution { shape, epilogue: Epilogue::Pooled }),
         None => relu_max_pool(pool, conv(layer, x)),
@@ -82,8 +81,7 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
 
 /// Computes `layer.forward(x)`.
 ///
-/// The kernel supports those layers whose gradient is a convolution that [`conv`] supports, with an additional output
-/// padding smaller than the stride. 16-bit tensors as in [`conv`].
+/// The kernel supports one group and an additional output padding smaller than the stride. 16-bit tensors as in [`conv`].
 pub fn conv_transpose(layer: &ConvTranspose2d, x: Tensor<4>) -> Tensor<4> {
     match covered_transposed(layer, &x) {
         Some(shape) => in_f32(Transposed(shape), x, layer.weight.val(), layer.bias.as_ref()),
@@ -135,7 +133,7 @@ fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
     let images = [batch, filters, length(0, height, rows, top)?, length(1, width, columns, left)?];
     let padding = PaddingConfig2d::Explicit(top, left, top, left);
     let shape = Shape::new(images, weights, &Setting { stride, dilation, groups, padding: &padding })?;
-    (shape.geometry().outputs() == x.dims()).then_some(shape)
+    (shape.outputs() == x.dims()).then_some(shape)
 }
 
 /// Whether devices and types are those of the kernels.

@@ -40,14 +40,9 @@ impl Operation<3, 2> for Convolution {
     const READS: [usize; 2] = [0, 1];
 
     fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, Passed) {
-        let (geometry, images) = (self.shape.geometry(), self.shape.images(values(&x)));
+        let (shape, x) = (&self.shape, values(&x));
         let (weight, bias) = (values(&weight), values(&bias));
-        let plain = |relu| {
-            let output = self
-                .shape
-                .with_filters(weight, bias, relu, |filters| conv::forward(geometry, &images, filters));
-            tensor(output, geometry.outputs())
-        };
+        let plain = |relu| tensor(shape.forward(x, weight, bias, relu), shape.outputs());
         match self.epilogue {
             Epilogue::Nothing => (plain(false), Passed::All),
             Epilogue::Relu => {
@@ -55,11 +50,9 @@ impl Operation<3, 2> for Convolution {
                 (output.clone(), Passed::Positive(output))
             }
             Epilogue::Pooled => {
-                let (output, taken) = self.shape.with_filters(weight, bias, false, |filters| {
-                    conv::forward_pooled(geometry, &images, filters)
-                });
-                let ([batch, filters, ..], [height, width]) = (geometry.outputs(), geometry.pooled());
-                (tensor(output, [batch, filters, height, width]), Passed::Taken(Arc::new(taken)))
+                let (output, taken) = shape.forward_pooled(x, weight, bias);
+                let [batch, filters, height, width] = shape.outputs();
+                (tensor(output, [batch, filters, height / 2, width / 2]), Passed::Taken(Arc::new(taken)))
             }
         }
     }
@@ -79,7 +72,7 @@ impl Operation<3, 2> for Convolution {
         };
         let (mut for_weight, mut for_bias) = (None, None);
         if wanted[1] || wanted[2] {
-            let (weights, biases) = shape.gradients(&shape.images(values(&x)), gradient);
+            let (weights, biases) = shape.gradients(values(&x), gradient);
             for_weight = Some(tensor(weights, shape.weights()));
             for_bias = wanted[2].then(|| tensor(biases, [shape.weights()[0]]));
         }
@@ -100,25 +93,19 @@ impl Operation<3, 2> for Transposed {
 
     fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, ()) {
         let mut output = self.0.input_gradient(values(&weight), whole(values(&x)));
-        let shape @ [_, channels, height, width] = self.0.inputs();
+        let shape @ [_, _, height, width] = self.0.inputs();
         if !values(&bias).is_empty() {
             conv::add_bias(&mut output, values(&bias), height * width);
-            debug_assert_eq!(values(&bias).len(), channels);
         }
         (tensor(output, shape), ())
     }
 
     fn backward(&self, [x, weight]: [Host; 2], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
         let (shape, grad) = (&self.0, values(&grad));
-        let (geometry, images) = (shape.geometry(), shape.images(grad));
-        let for_x = wanted[0].then(|| {
-            let output = shape.with_filters(values(&weight), &[], false, |filters| {
-                conv::forward(geometry, &images, filters)
-            });
-            tensor(output, geometry.outputs())
-        });
+        let for_x =
+            wanted[0].then(|| tensor(shape.forward(grad, values(&weight), &[], false), shape.outputs()));
         let for_weight =
-            wanted[1].then(|| tensor(shape.gradients(&images, whole(values(&x))).0, shape.weights()));
+            wanted[1].then(|| tensor(shape.gradients(grad, whole(values(&x))).0, shape.weights()));
         let [_, channels, height, width] = shape.inputs();
         let for_bias =
             wanted[2].then(|| tensor(conv::channel_sums(grad, channels, height * width), [channels]));

@@ -1,8 +1,8 @@
 //! The convolutions that the kernels support.
 
-use crate::conv::{self, Filters, Geometry, Gradient, Strided, Whole};
+use crate::conv::{self, Filters, Geometry, Gradient, Patches, Pooled, Whole};
+use crate::pool::{self, Windows};
 use burn::nn::PaddingConfig2d;
-use std::borrow::Cow;
 
 /// Settings of a convolution layer in two dimensions.
 pub struct Setting<'a> {
@@ -15,101 +15,134 @@ pub struct Setting<'a> {
 /// A convolution that the kernels support.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// With stride 1.
+    /// With stride 1 and equal padding on both sides.
     Plain(Geometry),
-    Strided(Strided),
+    Patches(Patches),
 }
 
 impl Shape {
     /// The shape for images and weights, if the kernels support it.
     pub fn new(images: [usize; 4], weights: [usize; 4], setting: &Setting) -> Option<Self> {
-        let [_, _, rows, columns] = weights;
-        let padding = match *setting.padding {
-            PaddingConfig2d::Valid => [0, 0],
-            PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => {
-                [top, left]
+        let padding = [0, 1].map(|axis| {
+            let (size, taps, stride) = (images[2 + axis], weights[2 + axis], setting.stride[axis]);
+            match *setting.padding {
+                PaddingConfig2d::Valid => [0, 0],
+                PaddingConfig2d::Explicit(top, left, bottom, right) => [[top, bottom], [left, right]][axis],
+                // As in Burn, whatever the dilation.
+                PaddingConfig2d::Same => {
+                    let outputs = size.div_ceil(stride.max(1));
+                    let all = (outputs.saturating_sub(1) * stride + taps).saturating_sub(size);
+                    [all / 2, all - all / 2]
+                }
             }
-            // Burn's padding is then (kernel − 1) / 2, whatever the dilation.
-            PaddingConfig2d::Same if setting.stride == [1, 1] && rows % 2 == 1 && columns % 2 == 1 => {
-                [rows / 2, columns / 2]
-            }
-            PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return None,
-        };
-        match (setting.groups, setting.stride, setting.dilation) {
-            (1, [1, 1], dilation) => Geometry::new(images, weights, padding, dilation).map(Shape::Plain),
-            (1, stride, [1, 1]) => Strided::new(images, weights, padding, stride).map(Shape::Strided),
-            _ => None,
+        });
+        if setting.groups != 1 {
+            return None;
         }
-    }
-
-    /// The convolution of stride 1 that the kernels compute.
-    pub fn geometry(&self) -> Geometry {
-        match self {
-            Shape::Plain(geometry) => *geometry,
-            Shape::Strided(strided) => strided.geometry(),
-        }
+        let [[top, bottom], [left, right]] = padding;
+        let plain = setting.stride == [1, 1] && top == bottom && left == right;
+        plain
+            .then(|| Geometry::new(images, weights, [top, left], setting.dilation).map(Shape::Plain))
+            .flatten()
+            .or_else(|| {
+                Patches::new(images, weights, padding, setting.stride, setting.dilation).map(Shape::Patches)
+            })
     }
 
     pub fn inputs(&self) -> [usize; 4] {
         match self {
             Shape::Plain(geometry) => geometry.inputs(),
-            Shape::Strided(strided) => strided.inputs(),
+            Shape::Patches(patches) => patches.inputs(),
         }
     }
 
     pub fn weights(&self) -> [usize; 4] {
         match self {
             Shape::Plain(geometry) => geometry.weights(),
-            Shape::Strided(strided) => strided.weights(),
+            Shape::Patches(patches) => patches.weights(),
         }
     }
 
-    /// Images of the convolution with stride 1.
-    pub fn images<'a>(&self, images: &'a [f32]) -> Cow<'a, [f32]> {
+    pub fn outputs(&self) -> [usize; 4] {
         match self {
-            Shape::Plain(_) => Cow::Borrowed(images),
-            Shape::Strided(strided) => Cow::Owned(strided.fold(images)),
+            Shape::Plain(geometry) => geometry.outputs(),
+            Shape::Patches(patches) => patches.outputs(),
         }
     }
 
-    /// Weights of the convolution with stride 1.
-    fn filters<'a>(&self, weights: &'a [f32]) -> Cow<'a, [f32]> {
+    /// The output; `bias` is empty for none.
+    pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
         match self {
-            Shape::Plain(_) => Cow::Borrowed(weights),
-            Shape::Strided(strided) => Cow::Owned(strided.fold_weights(weights)),
+            Shape::Plain(geometry) => {
+                filters(geometry, weights, bias, relu, |filters| conv::forward(*geometry, images, filters))
+            }
+            Shape::Patches(patches) => patches.forward(images, weights, bias, relu),
         }
     }
 
-    /// `with` applied to the filters, whose bias may be empty.
-    pub fn with_filters<R>(
-        &self,
-        weights: &[f32],
-        bias: &[f32],
-        relu: bool,
-        with: impl FnOnce(Filters) -> R,
-    ) -> R {
-        let (weights, taps) = (self.filters(weights), self.geometry().taps());
-        let weight = |filter, tap| weights[filter * taps + tap];
-        with(Filters { weight: &weight, bias: (!bias.is_empty()).then_some(bias), relu })
+    /// The output after a ReLU and 2 × 2 max-pooling, and the index of each value within its window.
+    pub fn forward_pooled(&self, images: &[f32], weights: &[f32], bias: &[f32]) -> (Vec<f32>, Vec<u8>) {
+        match self {
+            Shape::Plain(geometry) => filters(geometry, weights, bias, false, |filters| {
+                conv::forward_pooled(*geometry, images, filters)
+            }),
+            Shape::Patches(patches) => {
+                pool::forward(&patches.forward(images, weights, bias, false), &self.windows())
+            }
+        }
     }
 
-    /// Gradients of weights and bias, from [`Shape::images`] and the gradient of the output.
+    /// Gradients of weights and bias, from that of the output.
     pub fn gradients(&self, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-        let (weights, bias) = conv::gradients(self.geometry(), images, gradient);
         match self {
-            Shape::Plain(_) => (weights, bias),
-            Shape::Strided(strided) => (strided.unfold_weights(&weights), bias),
+            Shape::Plain(geometry) => conv::gradients(*geometry, images, gradient),
+            Shape::Patches(patches) => {
+                self.unpooled(gradient, |gradient| patches.gradients(images, gradient))
+            }
         }
     }
 
     /// Gradient of the images, from that of the output.
     pub fn input_gradient(&self, weights: &[f32], gradient: Gradient) -> Vec<f32> {
-        let images = conv::input_gradient(self.geometry(), &self.filters(weights), gradient);
         match self {
-            Shape::Plain(_) => images,
-            Shape::Strided(strided) => strided.unfold(&images),
+            Shape::Plain(geometry) => conv::input_gradient(*geometry, weights, gradient),
+            Shape::Patches(patches) => {
+                self.unpooled(gradient, |gradient| patches.input_gradient(weights, gradient))
+            }
         }
     }
+
+    /// `with` applied to the gradient of the output before pooling.
+    fn unpooled<R>(&self, gradient: Gradient, with: impl FnOnce(Whole) -> R) -> R {
+        match gradient {
+            Gradient::Whole(whole) => with(whole),
+            Gradient::Pooled(Pooled { values, taken }) => {
+                let spread = pool::backward(values, taken, &self.windows());
+                with(Whole { values: &spread, output: None })
+            }
+        }
+    }
+
+    /// Windows of 2 × 2 outputs.
+    ///
+    /// # Panics
+    /// If the output is smaller.
+    fn windows(&self) -> Windows {
+        Windows::new(self.outputs(), [2, 2]).expect("an output of at least 2 × 2")
+    }
+}
+
+/// `with` applied to the filters, whose bias may be empty.
+fn filters<R>(
+    geometry: &Geometry,
+    weights: &[f32],
+    bias: &[f32],
+    relu: bool,
+    with: impl FnOnce(Filters) -> R,
+) -> R {
+    let taps = geometry.taps();
+    let weight = |filter, tap| weights[filter * taps + tap];
+    with(Filters { weight: &weight, bias: (!bias.is_empty()).then_some(bias), relu })
 }
 
 /// Values of an output of which every value passes its gradient on.

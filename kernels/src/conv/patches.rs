@@ -1,0 +1,426 @@
+//! Convolution with any stride, dilation and padding, as products with a matrix of patches (im2col).
+//!
+//! The patches of a tile, some output rows of an image or some small images, are the columns of a matrix with a row for each
+//! tap, which stays in the cache for its product.
+
+use super::source::Whole;
+use crate::{
+    parallel::{self, values, write_parts},
+    product::{View, add_product, product, product_of_transposed, writable},
+    simd::{arch, sum},
+};
+use pulp::{Simd, WithSimd};
+use std::ops::Range;
+
+/// Number of output positions of a tile, unless a row or an image has more.
+const POSITIONS: usize = 256;
+
+/// Maximum number of parts of a batch, and of values of the gradients of weights that they add up to.
+const PARTS: usize = 16;
+const SUMS: usize = 1 << 23;
+
+/// A convolution of images `[batch, channels, height, width]`, with zeros around them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patches {
+    images: [usize; 4],
+    /// `[filters, channels, rows, columns]`
+    weights: [usize; 4],
+    /// Zeros before the first row and the first column.
+    padding: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    /// Height and width of the output.
+    output: [usize; 2],
+}
+
+impl Patches {
+    /// Validates shapes; `padding` is the zeros before and after, by axis.
+    ///
+    /// `None` if a dimension is zero, the shapes do not match, the kernel exceeds the padded image, or a tensor would not
+    /// fit in the address space.
+    pub fn new(
+        images: [usize; 4],
+        weights: [usize; 4],
+        padding: [[usize; 2]; 2],
+        stride: [usize; 2],
+        dilation: [usize; 2],
+    ) -> Option<Self> {
+        let ([batch, channels, ..], [filters, expected, ..]) = (images, weights);
+        let sized = images.iter().chain(&weights).chain(&stride).chain(&dilation).all(|&length| length > 0);
+        if !sized || channels != expected {
+            return None;
+        }
+        let mut output = [0; 2];
+        for axis in 0..2 {
+            let reach = dilation[axis].checked_mul(weights[2 + axis] - 1)?;
+            let padded = images[2 + axis].checked_add(padding[axis][0])?.checked_add(padding[axis][1])?;
+            output[axis] = padded.checked_sub(reach + 1)? / stride[axis] + 1;
+        }
+        let patches =
+            Self { images, weights, padding: padding.map(|[before, _]| before), stride, dilation, output };
+        values(&images)?;
+        values(&weights)?;
+        values(&[batch, filters, output[0], output[1]])?;
+        values(&[patches.taps(), output[1].max(POSITIONS)])?;
+        Some(patches)
+    }
+
+    /// Shape of the images, `[batch, channels, height, width]`.
+    pub fn inputs(&self) -> [usize; 4] {
+        self.images
+    }
+
+    /// Shape of the weights, `[filters, channels, rows, columns]`.
+    pub fn weights(&self) -> [usize; 4] {
+        self.weights
+    }
+
+    /// Shape of the output, `[batch, filters, height, width]`.
+    pub fn outputs(&self) -> [usize; 4] {
+        [self.images[0], self.filters(), self.output[0], self.output[1]]
+    }
+
+    /// The output; `bias` is empty for none.
+    ///
+    /// # Panics
+    /// If a slice does not have the length of its shape.
+    pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
+        let (filters, taps, plane) = (self.filters(), self.taps(), self.plane());
+        assert_eq!([images.len(), weights.len()], [self.images.iter().product(), filters * taps], "shapes");
+        let mut output = vec![0.0; self.outputs().iter().product()];
+        let weights = View { values: weights, shape: [filters, taps], stride: taps };
+        self.parts(&mut output, filters * plane, |workspace, range, output| {
+            let Workspace { patches, values } = workspace;
+            for tile in self.tiles(range.clone()) {
+                let patches = tile.patches(images, patches);
+                let count = tile.positions();
+                let first = tile.images.start - range.start;
+                if tile.images.len() == 1 {
+                    let to = &mut output[first * filters * plane + tile.start()..];
+                    product(weights, patches, false, 1.0, writable(to), plane);
+                    continue;
+                }
+                let to = &mut values[..filters * count];
+                product(weights, patches, false, 1.0, writable(to), count);
+                for (image, output) in output[first * filters * plane..][..filters * count]
+                    .chunks_exact_mut(filters * plane)
+                    .enumerate()
+                {
+                    for (filter, output) in output.chunks_exact_mut(plane).enumerate() {
+                        output.copy_from_slice(&to[filter * count + image * plane..][..plane]);
+                    }
+                }
+            }
+            arch().dispatch(Epilogue { output, bias, plane, relu });
+        });
+        output
+    }
+
+    /// Gradients of weights and bias, from that of the output.
+    ///
+    /// # Panics
+    /// If a slice does not have the length of its shape.
+    pub fn gradients(&self, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
+        let (filters, taps) = (self.filters(), self.taps());
+        let len = filters * taps + filters;
+        let (batch, at_once) = (self.images[0], self.at_once());
+        let each = parallel::each(
+            batch.div_ceil(at_once),
+            || Workspace::new(self),
+            |workspace, part| {
+                let mut sums = vec![0.0; len];
+                let (weights, bias) = sums.split_at_mut(filters * taps);
+                let Workspace { patches, values } = workspace;
+                for tile in self.tiles(part * at_once..batch.min((part + 1) * at_once)) {
+                    let count = tile.positions();
+                    tile.gather(gradient, values);
+                    let patches = tile.patches(images, patches);
+                    let gradients = View { values, shape: [filters, count], stride: count };
+                    add_product(gradients, patches, weights, taps);
+                    arch().dispatch(AddSums { rows: &values[..filters * count], sums: bias });
+                }
+                sums
+            },
+        );
+        let mut sums = vec![0.0; len];
+        for part in &each {
+            parallel::parts(&mut sums, 1 << 14, |start, sums| {
+                sums.iter_mut().zip(&part[start..]).for_each(|(sum, value)| *sum += value);
+            });
+        }
+        let bias = sums.split_off(filters * taps);
+        (sums, bias)
+    }
+
+    /// Gradient of the images, from that of the output.
+    ///
+    /// # Panics
+    /// If a slice does not have the length of its shape.
+    pub fn input_gradient(&self, weights: &[f32], gradient: Whole) -> Vec<f32> {
+        let ([_, channels, height, width], filters, taps) = (self.images, self.filters(), self.taps());
+        let image = channels * height * width;
+        let weights = View { values: weights, shape: [filters, taps], stride: taps };
+        let mut result = vec![0.0; self.images.iter().product()];
+        self.parts(&mut result, image, |workspace, range, result| {
+            for tile in self.tiles(range.clone()) {
+                let count = tile.positions();
+                tile.gather(gradient, &mut workspace.values);
+                let gradients = View { values: &workspace.values, shape: [filters, count], stride: count };
+                let patches = &mut workspace.patches[..taps * count];
+                product_of_transposed(weights, gradients, 1.0, writable(patches), count);
+                let to =
+                    &mut result[(tile.images.start - range.start) * image..][..tile.images.len() * image];
+                arch().dispatch(Spread { tile: &tile, patches, to });
+            }
+        });
+        result
+    }
+
+    /// Calls `work` on the values of some images, `len` each.
+    fn parts(
+        &self,
+        values: &mut [f32],
+        len: usize,
+        work: impl Fn(&mut Workspace, Range<usize>, &mut [f32]) + Sync + Send,
+    ) {
+        let (rows, none) = ([self.images[0], self.at_once()], (&mut [(); 0], &mut [(); 0]));
+        write_parts(
+            rows,
+            [len, 0, 0],
+            (values, none.0, none.1),
+            || Workspace::new(self),
+            |w, range, values, _, _| {
+                work(w, range, values);
+            },
+        );
+    }
+
+    /// Images of a part of the work.
+    fn at_once(&self) -> usize {
+        let parts = (SUMS / (self.filters() * self.taps())).clamp(2, PARTS);
+        self.images[0].div_ceil(parts)
+    }
+
+    /// The tiles of some images.
+    fn tiles(&self, images: Range<usize>) -> impl Iterator<Item = Tile<'_>> {
+        let [height, width] = self.output;
+        let (rows, at_once) = match POSITIONS / self.plane() {
+            0 => ((POSITIONS / width).max(1), 1),
+            images => (height, images),
+        };
+        let end = images.end;
+        images.step_by(at_once).flat_map(move |image| {
+            (0..height).step_by(rows).map(move |row| Tile {
+                of: self,
+                images: image..end.min(image + at_once),
+                rows: row..height.min(row + rows),
+            })
+        })
+    }
+
+    fn filters(&self) -> usize {
+        self.weights[0]
+    }
+
+    fn taps(&self) -> usize {
+        self.weights[1..].iter().product()
+    }
+
+    /// Positions of an output.
+    fn plane(&self) -> usize {
+        self.output[0] * self.output[1]
+    }
+}
+
+/// Some rows of the output of one image, or all of some images.
+struct Tile<'a> {
+    of: &'a Patches,
+    images: Range<usize>,
+    rows: Range<usize>,
+}
+
+/// Room for the patches of a tile and for values of its outputs.
+struct Workspace {
+    patches: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Workspace {
+    fn new(of: &Patches) -> Self {
+        let most = of.output[1].max(POSITIONS);
+        Self { patches: vec![0.0; of.taps() * most], values: vec![0.0; of.filters() * most] }
+    }
+}
+
+impl Tile<'_> {
+    /// Output positions of all images.
+    fn positions(&self) -> usize {
+        self.images.len() * self.rows.len() * self.of.output[1]
+    }
+
+    /// The first position in its plane.
+    fn start(&self) -> usize {
+        self.rows.start * self.of.output[1]
+    }
+
+    /// Patches `[taps, positions]`.
+    fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> View<'w> {
+        let (taps, count) = (self.of.taps(), self.positions());
+        let patches = &mut to[..taps * count];
+        let len = self.of.images[1..].iter().product::<usize>();
+        let images = &images[self.images.start * len..self.images.end * len];
+        arch().dispatch(Collect { tile: self, images, patches });
+        View { values: patches, shape: [taps, count], stride: count }
+    }
+
+    /// Gradients `[filters, positions]`.
+    fn gather(&self, gradient: Whole, to: &mut [f32]) {
+        let (filters, plane, len) = (self.of.filters(), self.of.plane(), self.rows.len() * self.of.output[1]);
+        for (filter, to) in to.chunks_exact_mut(self.positions()).take(filters).enumerate() {
+            for (image, to) in self.images.clone().zip(to.chunks_exact_mut(len)) {
+                gradient.part((image * filters + filter) * plane + self.start(), len).copy_to(to);
+            }
+        }
+    }
+
+    /// Calls `run(patches, image, count)` for each run of `count` values of the patches, which are `stride` apart in the
+    /// images of this tile.
+    #[inline(always)]
+    fn runs(&self, mut run: impl FnMut(usize, usize, usize)) {
+        let Patches {
+            images: [_, channels, height, width], weights, padding, stride, dilation, output, ..
+        } = *self.of;
+        let [_, _, rows, columns] = weights;
+        let inside = |offset: usize, length: usize, stride: usize, padding: usize, outputs: usize| {
+            let first = |reached: usize| reached.saturating_sub(offset).div_ceil(stride).min(outputs);
+            first(padding)..first(padding + length)
+        };
+        let mut tap = 0;
+        for channel in 0..channels {
+            for row in 0..rows {
+                for column in 0..columns {
+                    let xs = inside(column * dilation[1], width, stride[1], padding[1], output[1]);
+                    let ys = inside(row * dilation[0], height, stride[0], padding[0], output[0]);
+                    let mut at = tap * self.positions();
+                    tap += 1;
+                    for image in 0..self.images.len() {
+                        for y in self.rows.clone() {
+                            if ys.contains(&y) && !xs.is_empty() {
+                                let line = y * stride[0] + row * dilation[0] - padding[0];
+                                let first = xs.start * stride[1] + column * dilation[1] - padding[1];
+                                let from = ((image * channels + channel) * height + line) * width + first;
+                                run(at + xs.start, from, xs.len());
+                            }
+                            at += output[1];
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Fills the patches of a tile.
+struct Collect<'a> {
+    tile: &'a Tile<'a>,
+    images: &'a [f32],
+    patches: &'a mut [f32],
+}
+
+impl WithSimd for Collect<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { tile, images, patches } = self;
+        let stride = tile.of.stride[1];
+        // Positions outside the images.
+        patches.fill(0.0);
+        tile.runs(|at, from, count| {
+            let to = &mut patches[at..at + count];
+            match stride {
+                1 => to.copy_from_slice(&images[from..from + count]),
+                2 => {
+                    let (pairs, rest) = images[from..from + 2 * count - 1].as_chunks::<2>();
+                    to.iter_mut()
+                        .zip(pairs.iter().map(|pair| pair[0]).chain(rest.iter().copied()))
+                        .for_each(|(to, value)| *to = value);
+                }
+                _ => {
+                    let values = images[from..].iter().step_by(stride);
+                    to.iter_mut().zip(values).for_each(|(to, value)| *to = *value);
+                }
+            }
+        });
+    }
+}
+
+/// Adds patches to the images of a tile.
+struct Spread<'a> {
+    tile: &'a Tile<'a>,
+    patches: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl WithSimd for Spread<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { tile, patches, to } = self;
+        let stride = tile.of.stride[1];
+        tile.runs(|at, start, count| {
+            let from = &patches[at..at + count];
+            match stride {
+                1 => to[start..start + count].iter_mut().zip(from).for_each(|(to, value)| *to += value),
+                _ => to[start..].iter_mut().step_by(stride).zip(from).for_each(|(to, value)| *to += value),
+            }
+        });
+    }
+}
+
+/// Adds the bias and applies the ReLU.
+struct Epilogue<'a> {
+    output: &'a mut [f32],
+    bias: &'a [f32],
+    plane: usize,
+    relu: bool,
+}
+
+impl WithSimd for Epilogue<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { output, bias, plane, relu } = self;
+        let zero = [0.0];
+        let bias = if bias.is_empty() { &zero } else { bias };
+        if bias.len() == 1 && bias[0] == 0.0 && !relu {
+            return;
+        }
+        for (plane, bias) in output.chunks_exact_mut(plane).zip(bias.iter().cycle()) {
+            for value in plane {
+                let sum = *value + bias;
+                *value = if relu && sum <= 0.0 { 0.0 } else { sum };
+            }
+        }
+    }
+}
+
+/// Adds the sum of each row to its number.
+struct AddSums<'a> {
+    rows: &'a [f32],
+    sums: &'a mut [f32],
+}
+
+impl WithSimd for AddSums<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let len = self.rows.len() / self.sums.len();
+        for (row, total) in self.rows.chunks_exact(len).zip(self.sums) {
+            *total += sum(len, |at| row[at]);
+        }
+    }
+}
