@@ -6,7 +6,7 @@ use crate::{
     simd::{arch, largest, sum},
 };
 use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// Logits per part of the work.
 const PART: usize = 1 << 14;
@@ -62,21 +62,13 @@ impl CrossEntropy {
         self.check(logits, targets);
         assert_eq!(rows.len(), targets.len(), "one row for each target");
         let factor = gradient / targets.len() as f32;
-        let mut result = Vec::with_capacity(logits.len());
-        parallel::write_parts(
-            [targets.len(), self.rows()],
-            [self.classes, 0, 0],
-            (&mut result.spare_capacity_mut()[..logits.len()], &mut [(); 0], &mut [(); 0]),
-            || (),
-            |(), range, to, _, _| {
-                let logits = &logits[range.start * self.classes..];
-                let (targets, rows) = (&targets[range.clone()], &rows[range]);
-                arch().dispatch(Backward { with: *self, logits, targets, rows, factor, to });
-            },
-        );
+        let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+            let logits = &logits[range.start * self.classes..];
+            let (targets, rows) = (&targets[range.clone()], &rows[range]);
+            arch().dispatch(Backward { with: *self, logits, targets, rows, factor, to });
+        };
         // SAFETY: `Backward` writes all values.
-        unsafe { result.set_len(logits.len()) };
-        result
+        unsafe { parallel::build_rows([targets.len(), self.rows()], self.classes, write) }
     }
 
     fn check<T>(&self, logits: &[f32], targets: &[T]) {

@@ -1,11 +1,12 @@
-//! Layer normalisation over the rows of a matrix (Ba et al. 2016, arXiv 1607.06450).
+//! Layer normalisation over the rows of a matrix (Ba et al. 2016, arXiv 1607.06450), and RMS normalisation
+//! (Zhang and Sennrich 2019, arXiv 1910.07467).
 
 use crate::{
     parallel,
     simd::{arch, sum},
 };
 use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 /// Rows per part of the work.
 const ROWS: usize = 64;
@@ -27,12 +28,7 @@ impl LayerNorm<'_> {
     /// # Panics
     /// If `x` is not in whole rows, or `beta` has another length than `gamma`.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
-        let width = self.width(x);
-        let part = |from: usize, to: &mut [MaybeUninit<f32>]| {
-            arch().dispatch(Forward { with: *self, x: &x[from..][..to.len()], to });
-        };
-        // SAFETY: `Forward` writes all values.
-        unsafe { parts(x.len(), width, part) }
+        Norm { with: *self, centred: true }.forward(x)
     }
 
     /// Gradients of `x`, `gamma` and `beta`, from that of the output. That of `beta` is empty without it.
@@ -40,9 +36,64 @@ impl LayerNorm<'_> {
     /// # Panics
     /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
     pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
+        Norm { with: *self, centred: true }.backward(x, gradient)
+    }
+}
+
+/// Settings of RMS normalisation.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm<'a> {
+    /// Factors of the normalised values of a row.
+    pub gamma: &'a [f32],
+    /// Added to the mean square.
+    pub epsilon: f32,
+}
+
+impl<'a> RmsNorm<'a> {
+    /// Divides every row of `x` by its root mean square.
+    ///
+    /// # Panics
+    /// If `x` is not in whole rows.
+    pub fn forward(&self, x: &[f32]) -> Vec<f32> {
+        self.norm().forward(x)
+    }
+
+    /// Gradients of `x` and `gamma`, from that of the output.
+    ///
+    /// # Panics
+    /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
+    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 2] {
+        let [for_x, for_gamma, _] = self.norm().backward(x, gradient);
+        [for_x, for_gamma]
+    }
+
+    fn norm(&self) -> Norm<'a> {
+        let Self { gamma, epsilon } = *self;
+        Norm { with: LayerNorm { gamma, beta: &[], epsilon }, centred: false }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Norm<'a> {
+    with: LayerNorm<'a>,
+    /// Whether the mean is subtracted.
+    centred: bool,
+}
+
+impl Norm<'_> {
+    fn forward(&self, x: &[f32]) -> Vec<f32> {
+        let width = self.width(x);
+        let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+            arch().dispatch(Forward { with: *self, x: &x[range.start * width..][..to.len()], to });
+        };
+        // SAFETY: `Forward` writes all values.
+        unsafe { parallel::build_rows([x.len() / width.max(1), ROWS], width, write) }
+    }
+
+    fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
         let width = self.width(x);
         assert_eq!(x.len(), gradient.len(), "one length for both");
-        let (part, sums) = (ROWS * width, width + self.beta.len());
+        let (part, sums) = (ROWS * width, width + self.with.beta.len());
         let work = |from: usize, for_x: &mut [MaybeUninit<f32>], sums: &mut [MaybeUninit<f32>]| {
             let range = from..from + for_x.len();
             sums.fill(MaybeUninit::new(0.0));
@@ -81,46 +132,25 @@ impl LayerNorm<'_> {
     }
 
     fn width(&self, x: &[f32]) -> usize {
-        let width = self.gamma.len();
+        let LayerNorm { gamma, beta, .. } = self.with;
+        let width = gamma.len();
         assert!(x.is_empty() || x.len().checked_rem(width) == Some(0), "whole rows");
-        assert!(self.beta.is_empty() || self.beta.len() == width, "beta is as long as gamma");
+        assert!(beta.is_empty() || beta.len() == width, "beta is as long as gamma");
         width
     }
 }
 
-/// A vector of `len` values, whose parts of whole rows are written by `write(first value, values)`.
-///
-/// # Safety
-/// `write` must write every value.
-unsafe fn parts(
-    len: usize,
-    width: usize,
-    write: impl Fn(usize, &mut [MaybeUninit<f32>]) + Sync + Send,
-) -> Vec<f32> {
-    let part = ROWS * width;
-    let whole = len / part.max(1);
-    // SAFETY: the caller's contract.
-    let mut values =
-        unsafe { parallel::build(whole, part, || (), |(), number, values| write(number * part, values)) };
-    let rest = len - whole * part;
-    values.reserve_exact(rest);
-    write(whole * part, &mut values.spare_capacity_mut()[..rest]);
-    // SAFETY: the rest was written as well.
-    unsafe { values.set_len(len) };
-    values
-}
-
-/// Mean and 1 / standard deviation of a row.
+/// Mean and 1 / standard deviation of a row; without centring, zero and 1 / root mean square.
 #[inline(always)]
-fn statistics(row: &[f32], epsilon: f32) -> (f32, f32) {
+fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32) {
     let count = row.len() as f32;
-    let mean = sum(row.len(), |at| row[at]) / count;
+    let mean = if centred { sum(row.len(), |at| row[at]) / count } else { 0.0 };
     let variance = sum(row.len(), |at| (row[at] - mean) * (row[at] - mean)) / count;
     (mean, 1.0 / (variance + epsilon).sqrt())
 }
 
 struct Forward<'a> {
-    with: LayerNorm<'a>,
+    with: Norm<'a>,
     x: &'a [f32],
     to: &'a mut [MaybeUninit<f32>],
 }
@@ -130,10 +160,10 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let LayerNorm { gamma, beta, epsilon } = self.with;
+        let Norm { with: LayerNorm { gamma, beta, epsilon }, centred } = self.with;
         let width = gamma.len().max(1);
         for (x, to) in self.x.chunks_exact(width).zip(self.to.chunks_exact_mut(width)) {
-            let (mean, scale) = statistics(x, epsilon);
+            let (mean, scale) = statistics(x, epsilon, centred);
             if beta.is_empty() {
                 for ((to, x), gamma) in to.iter_mut().zip(x).zip(gamma) {
                     to.write((x - mean) * scale * gamma);
@@ -148,7 +178,7 @@ impl WithSimd for Forward<'_> {
 }
 
 struct Backward<'a> {
-    with: LayerNorm<'a>,
+    with: Norm<'a>,
     x: &'a [f32],
     gradient: &'a [f32],
     for_x: &'a mut [MaybeUninit<f32>],
@@ -161,15 +191,15 @@ impl WithSimd for Backward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let LayerNorm { gamma, epsilon, .. } = self.with;
+        let Norm { with: LayerNorm { gamma, epsilon, .. }, centred } = self.with;
         let width = gamma.len().max(1);
         let (for_gamma, for_beta) = self.sums.split_at_mut(width.min(self.sums.len()));
         let rows = self.x.chunks_exact(width).zip(self.gradient.chunks_exact(width));
         for ((x, gradient), to) in rows.zip(self.for_x.chunks_exact_mut(width)) {
             let gradient = &gradient[..width];
             let (x, gamma, to) = (&x[..width], &gamma[..width], &mut to[..width]);
-            let (mean, scale) = statistics(x, epsilon);
-            let along = sum(width, |at| gradient[at] * gamma[at]) / width as f32;
+            let (mean, scale) = statistics(x, epsilon, centred);
+            let along = if centred { sum(width, |at| gradient[at] * gamma[at]) / width as f32 } else { 0.0 };
             let across = sum(width, |at| gradient[at] * gamma[at] * (x[at] - mean)) * scale / width as f32;
             for at in 0..width {
                 let normalised = (x[at] - mean) * scale;
@@ -180,5 +210,74 @@ impl WithSimd for Backward<'_> {
             }
             for_beta.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{assert_close, everywhere, noise};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn rms_norm_equals_plain_loops((rows, width) in (0..150_usize, 1..40_usize)) {
+            let (x, gamma, gradient) = (noise(1, rows * width), noise(2, width), noise(3, rows * width));
+            let epsilon = 1e-3;
+            let (mut output, mut for_x, mut for_gamma) = (Vec::new(), Vec::new(), vec![0.0; width]);
+            for (x, gradient) in x.chunks(width).zip(gradient.chunks(width)) {
+                let [x, gradient] = [x, gradient].map(|row| row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+                let square = x.iter().map(|x| x * x).sum::<f64>() / width as f64 + f64::from(epsilon);
+                let along: f64 = (0..width).map(|at| gradient[at] * f64::from(gamma[at]) * x[at]).sum();
+                for at in 0..width {
+                    let normalised = x[at] / square.sqrt();
+                    output.push(normalised * f64::from(gamma[at]));
+                    for_gamma[at] += gradient[at] * normalised;
+                    let through = x[at] * along / square / width as f64;
+                    for_x.push((gradient[at] * f64::from(gamma[at]) - through) / square.sqrt());
+                }
+            }
+            everywhere(|vectors| {
+                let norm = RmsNorm { gamma: &gamma, epsilon };
+                let [ours, our_gamma] = norm.backward(&x, &gradient);
+                let what = format!("{rows} × {width}, {vectors}");
+                assert_close(&norm.forward(&x), &output, &what);
+                assert_close(&ours, &for_x, &what);
+                assert_close(&our_gamma, &for_gamma, &what);
+            });
+        }
+    }
+
+    #[test]
+    fn nan_affects_its_row_in_rms_norm() {
+        everywhere(|vectors| {
+            let mut x = noise(4, 3 * 20);
+            x[25] = f32::NAN;
+            let norm = RmsNorm { gamma: &[1.0; 20], epsilon: 1e-5 };
+            for values in [norm.forward(&x), norm.backward(&x, &[1.0; 60])[0].clone()] {
+                assert!((0..60).all(|at| values[at].is_nan() == (20..40).contains(&at)), "{vectors}");
+            }
+        });
+    }
+
+    /// Reference values from torch 2.15's `rms_norm` in float64.
+    #[test]
+    fn rms_norm_equals_pytorchs() {
+        let norm = RmsNorm { gamma: &[0.5, -1.0, 2.0], epsilon: 0.1 };
+        let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0];
+        let [for_x, for_gamma] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
+        assert_close(
+            &norm.forward(&x),
+            &[0.3676073, 1.470429, 0.7352146, 0.8095306, 0.0, -1.079374],
+            "output",
+        );
+        assert_close(
+            &for_x,
+            &[-0.09604155, -0.5431315, -1.702254, 0.9601714, -0.5396871, 2.963039],
+            "gradient of x",
+        );
+        assert_close(&for_gamma, &[1.544745, -2.940858, -1.986669], "gradient of gamma");
     }
 }

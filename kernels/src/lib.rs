@@ -27,6 +27,7 @@ pub mod dropout;
 mod elementwise;
 mod exp;
 pub mod gelu;
+pub mod group_norm;
 pub mod gru;
 #[cfg(feature = "burn")]
 pub mod host_tensor;

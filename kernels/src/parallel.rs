@@ -106,6 +106,27 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
     (a, b, c)
 }
 
+/// A vector of `rows` rows of `len` values, written by `write(range, values)` in ranges of `at_once` rows.
+///
+/// # Safety
+/// `write` must write every value.
+///
+/// # Panics
+/// If the values do not fit in memory.
+pub unsafe fn build_rows(
+    [rows, at_once]: [usize; 2],
+    len: usize,
+    write: impl Fn(Range<usize>, &mut [MaybeUninit<f32>]) + Sync + Send,
+) -> Vec<f32> {
+    let total = values(&[rows, len]).expect("a result that fits in memory");
+    let mut result = Vec::with_capacity(total);
+    let rooms = (&mut result.spare_capacity_mut()[..total], &mut [(); 0][..], &mut [(); 0][..]);
+    write_parts([rows, at_once], [len, 0, 0], rooms, || (), |(), range, values, _, _| write(range, values));
+    // SAFETY: all rows were passed to `write`.
+    unsafe { result.set_len(total) };
+    result
+}
+
 /// Calls `write(range, first, second, third)` on ranges of `at_once` of the `rows` rows of three matrices.
 ///
 /// Rows have `lens` values. The last range may be shorter.

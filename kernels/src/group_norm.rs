@@ -1,0 +1,288 @@
+//! Group normalisation (Wu and He 2018, arXiv 1803.08494).
+
+use crate::{
+    parallel,
+    simd::{arch, sum, sum_pairs},
+};
+use pulp::{Simd, WithSimd};
+use std::{mem::MaybeUninit, ops::Range};
+
+/// Values per part of the work.
+const PART: usize = 1 << 14;
+
+/// Settings of the layer, for images `[batch, channels, positions]`.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupNorm<'a> {
+    /// Groups of adjacent channels that are normalised together.
+    pub groups: usize,
+    /// Channels, a multiple of `groups`.
+    pub channels: usize,
+    /// Positions of a channel.
+    pub positions: usize,
+    /// Factors of the channels after normalisation; empty for none.
+    pub gamma: &'a [f32],
+    /// Summands of the channels after it; empty for none.
+    pub beta: &'a [f32],
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+
+impl GroupNorm<'_> {
+    /// Normalises the groups of every image of `x`.
+    ///
+    /// # Panics
+    /// If the slices or the number of groups do not fit the shape.
+    pub fn forward(&self, x: &[f32]) -> Vec<f32> {
+        let (image, images) = self.images(x);
+        let write = |range: Range<usize>, y: &mut [MaybeUninit<f32>]| {
+            let x = &x[range.start * image..range.end * image];
+            arch().dispatch(Forward { with: *self, x, y });
+        };
+        // SAFETY: `Forward` writes all values.
+        unsafe { parallel::build_rows(images, image, write) }
+    }
+
+    /// Gradients of `x`, `gamma` and `beta`, from that of the output, also without gamma or beta.
+    ///
+    /// # Panics
+    /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
+    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
+        assert_eq!(x.len(), gradient.len(), "one length for both");
+        let (image, images) = self.images(x);
+        let mut for_x = Vec::with_capacity(x.len());
+        let mut sums = vec![[0.0; 2]; images[0] * self.channels];
+        parallel::write_parts(
+            images,
+            [image, self.channels, 0],
+            (&mut for_x.spare_capacity_mut()[..x.len()], &mut sums, &mut [(); 0]),
+            || (),
+            |(), range, for_x, sums, _| {
+                let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
+                arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+            },
+        );
+        // SAFETY: `Backward` writes all values.
+        unsafe { for_x.set_len(x.len()) };
+        let [mut for_gamma, mut for_beta] = [(); 2].map(|()| vec![0.0; self.channels]);
+        for (at, sums) in sums.iter().enumerate() {
+            for_beta[at % self.channels] += sums[0];
+            for_gamma[at % self.channels] += sums[1];
+        }
+        [for_x, for_gamma, for_beta]
+    }
+
+    /// Length of an image, and numbers of images and of those in a part of the work.
+    fn images(&self, x: &[f32]) -> (usize, [usize; 2]) {
+        let Self { groups, channels, positions, gamma, beta, .. } = *self;
+        assert!(groups > 0 && channels.is_multiple_of(groups), "channels are a multiple of groups");
+        for parameter in [gamma, beta] {
+            assert!(parameter.is_empty() || parameter.len() == channels, "one value for each channel");
+        }
+        let image = parallel::values(&[channels, positions]).expect("an image that fits in memory");
+        assert!(x.is_empty() || x.len().checked_rem(image) == Some(0), "whole images");
+        let image_or_one = image.max(1);
+        (image, [x.len() / image_or_one, (PART / image_or_one).max(1)])
+    }
+
+    /// Mean and 1 / standard deviation of a group.
+    #[inline(always)]
+    fn statistics(&self, group: &[f32]) -> (f32, f32) {
+        let count = group.len() as f32;
+        let mean = sum(group.len(), |at| group[at]) / count;
+        let variance = sum(group.len(), |at| (group[at] - mean) * (group[at] - mean)) / count;
+        (mean, 1.0 / (variance + self.epsilon).sqrt())
+    }
+
+    /// Factor of a channel.
+    #[inline(always)]
+    fn gamma(&self, channel: usize) -> f32 {
+        if self.gamma.is_empty() { 1.0 } else { self.gamma[channel] }
+    }
+
+    /// Channels and values of a group.
+    fn group(&self) -> [usize; 2] {
+        let channels = self.channels / self.groups;
+        [channels, channels * self.positions]
+    }
+}
+
+struct Forward<'a> {
+    with: GroupNorm<'a>,
+    x: &'a [f32],
+    y: &'a mut [MaybeUninit<f32>],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let GroupNorm { groups, positions, beta, .. } = self.with;
+        let [channels, len] = self.with.group();
+        for (number, (x, y)) in self.x.chunks_exact(len).zip(self.y.chunks_exact_mut(len)).enumerate() {
+            let (mean, scale) = self.with.statistics(x);
+            for (at, (x, y)) in x.chunks_exact(positions).zip(y.chunks_exact_mut(positions)).enumerate() {
+                let channel = number % groups * channels + at;
+                let factor = scale * self.with.gamma(channel);
+                let beta = if beta.is_empty() { 0.0 } else { beta[channel] };
+                for (x, y) in x.iter().zip(y) {
+                    y.write((x - mean) * factor + beta);
+                }
+            }
+        }
+    }
+}
+
+struct Backward<'a> {
+    with: GroupNorm<'a>,
+    x: &'a [f32],
+    gradient: &'a [f32],
+    for_x: &'a mut [MaybeUninit<f32>],
+    /// Receives the gradients of beta and gamma of each image.
+    sums: &'a mut [[f32; 2]],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let GroupNorm { groups, positions, .. } = self.with;
+        let [channels, len] = self.with.group();
+        let of_groups = self.x.chunks_exact(len).zip(self.gradient.chunks_exact(len));
+        let results = self.for_x.chunks_exact_mut(len).zip(self.sums.chunks_exact_mut(channels));
+        for (number, ((x, gradient), (for_x, sums))) in of_groups.zip(results).enumerate() {
+            let (mean, scale) = self.with.statistics(x);
+            let gamma = |at| self.with.gamma(number % groups * channels + at);
+            let (mut along, mut across) = (0.0, 0.0);
+            for (at, sums) in sums.iter_mut().enumerate() {
+                let [x, gradient] = [x, gradient].map(|of| &of[at * positions..][..positions]);
+                *sums = sum_pairs(x, gradient, x, |x, gradient, _| [gradient, gradient * (x - mean) * scale]);
+                along += sums[0] * gamma(at) / len as f32;
+                across += sums[1] * gamma(at) / len as f32;
+            }
+            for at in 0..channels {
+                let range = at * positions..(at + 1) * positions;
+                let (gamma, of_channel) = (gamma(at), x[range.clone()].iter().zip(&gradient[range.clone()]));
+                for ((x, gradient), to) in of_channel.zip(&mut for_x[range]) {
+                    to.write((gradient * gamma - along - (x - mean) * scale * across) * scale);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{assert_close, everywhere, noise};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        #[test]
+        fn group_norm_equals_plain_loops(
+            (batch, groups, of_group, positions) in (0..5_usize, 1..4_usize, 1..4_usize, 1..40_usize),
+            affine in any::<bool>(),
+        ) {
+            let (channels, len) = (groups * of_group, of_group * positions);
+            let [x, gradient] = [1, 2].map(|seed| noise(seed, batch * channels * positions));
+            let [gamma, beta] = [3, 4].map(|seed| noise(seed, if affine { channels } else { 0 }));
+            let epsilon = 1e-2;
+            let (mut output, mut for_x) = (Vec::new(), Vec::new());
+            let [mut for_gamma, mut for_beta] = [(); 2].map(|()| vec![0.0; channels]);
+            for (number, (x, gradient)) in x.chunks(len).zip(gradient.chunks(len)).enumerate() {
+                let [x, gradient] = [x, gradient].map(|of| of.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+                let channel = |at: usize| number % groups * of_group + at / positions;
+                let value = |of: &[f32], at, none| of.get(channel(at)).map_or(none, |value| f64::from(*value));
+                let mean = x.iter().sum::<f64>() / len as f64;
+                let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / len as f64;
+                let deviation = (variance + f64::from(epsilon)).sqrt();
+                let normal: Vec<f64> = x.iter().map(|x| (x - mean) / deviation).collect();
+                let inner: Vec<f64> = (0..len).map(|at| gradient[at] * value(&gamma, at, 1.0)).collect();
+                let along = inner.iter().sum::<f64>() / len as f64;
+                let across = (0..len).map(|at| inner[at] * normal[at]).sum::<f64>() / len as f64;
+                for at in 0..len {
+                    output.push(normal[at] * value(&gamma, at, 1.0) + value(&beta, at, 0.0));
+                    for_x.push((inner[at] - along - normal[at] * across) / deviation);
+                    for_gamma[channel(at)] += gradient[at] * normal[at];
+                    for_beta[channel(at)] += gradient[at];
+                }
+            }
+            let norm = GroupNorm { groups, channels, positions, gamma: &gamma, beta: &beta, epsilon };
+            everywhere(|vectors| {
+                let what = format!("{batch} × {groups} × {of_group} × {positions}, {vectors}");
+                let [ours, our_gamma, our_beta] = norm.backward(&x, &gradient);
+                assert_close(&norm.forward(&x), &output, &what);
+                assert_close(&ours, &for_x, &what);
+                assert_close(&our_gamma, &for_gamma, &what);
+                assert_close(&our_beta, &for_beta, &what);
+            });
+        }
+    }
+
+    #[test]
+    fn empty_images_are_supported() {
+        for (channels, positions) in [(4, 0), (0, 3)] {
+            let norm = GroupNorm { groups: 2, channels, positions, gamma: &[], beta: &[], epsilon: 1e-5 };
+            assert!(norm.forward(&[]).is_empty());
+            let zeros = || vec![0.0; channels];
+            assert_eq!(norm.backward(&[], &[]), [Vec::new(), zeros(), zeros()]);
+        }
+    }
+
+    #[test]
+    fn nan_affects_its_group() {
+        everywhere(|vectors| {
+            let mut x = noise(5, 2 * 4 * 9);
+            x[40] = f32::NAN;
+            let norm =
+                GroupNorm { groups: 2, channels: 4, positions: 9, gamma: &[], beta: &[], epsilon: 1e-5 };
+            for values in [norm.forward(&x), norm.backward(&x, &[1.0; 72])[0].clone()] {
+                assert!((0..72).all(|at| values[at].is_nan() == (36..54).contains(&at)), "{vectors}");
+            }
+        });
+    }
+
+    #[test]
+    fn group_norm_is_bit_identical_for_every_number_of_threads() {
+        let [x, gradient] = [6, 7].map(|seed| noise(seed, 5 * 12 * 700));
+        let gamma = noise(8, 12);
+        let of = |threads| {
+            let norm = GroupNorm {
+                groups: 3,
+                channels: 12,
+                positions: 700,
+                gamma: &gamma,
+                beta: &[],
+                epsilon: 1e-5,
+            };
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+            pool.install(|| (norm.forward(&x), norm.backward(&x, &gradient)))
+        };
+        assert!(of(1) == of(3));
+    }
+
+    /// Reference values from torch 2.15's `group_norm` in float64.
+    #[test]
+    fn values_and_gradients_equal_pytorchs() {
+        let (gamma, beta) = ([0.5, -1.0, 2.0, 1.0], [0.1, 0.2, 0.3, 0.4]);
+        let norm =
+            GroupNorm { groups: 2, channels: 4, positions: 2, gamma: &gamma, beta: &beta, epsilon: 0.1 };
+        let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0, 2.0, 0.3];
+        let [for_x, for_gamma, for_beta] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0, -2.0, 0.1]);
+        assert_close(
+            &norm.forward(&x),
+            &[0.203658, -0.6256062, 0.2691053, -1.113002, -0.2774927, -2.054393, 1.888154, 0.3777887],
+            "output",
+        );
+        assert_close(
+            &for_x,
+            &[0.05940288, -0.1393988, 0.2566204, -0.1766246, -0.25904, 1.199211, 0.3782598, -1.31843],
+            "gradient of x",
+        );
+        assert_close(&for_gamma, &[-2.695109, 0.7256062, -3.820336, -2.978529], "gradient of gamma");
+        assert_close(&for_beta, &[3.0, -0.5, 4.0, -1.9], "gradient of beta");
+    }
+}
