@@ -1,17 +1,10 @@
 //! Results of the kernels of transformers for several numbers of threads.
 
 use crate::{
-<<<<<<< HEAD
     adam::{self, AdamW},
     attention::Attention,
     gelu,
-    layer_norm::LayerNorm,
-=======
-    adam_w::AdamW,
-    attention::Attention,
-    gelu,
     layer_norm::{LayerNorm, RmsNorm},
->>>>>>> 03598f1 (kernels: RMS and group normalisation)
     linear,
     tests::noise,
 };
@@ -32,20 +25,14 @@ fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
             let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
             let (mut first, mut second) =
                 (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());
-<<<<<<< HEAD
             let moved = adam::step(adam, &x, [&mut first, &mut second], &gradient);
             let products =
                 [linear::forward(&x, &noise(5, width * width), &gamma, width), for_weight, for_bias];
-            let norm = [norm.forward(&x)].into_iter().chain(norm.backward(&x, &gradient));
-=======
-            let moved = adam.step(&x, [&mut first, &mut second], &gradient);
-            let products = [linear::forward(&x, &noise(5, width * width), &gamma), for_weight, for_bias];
             let rms_norm = RmsNorm { gamma: &gamma, epsilon: 1e-5 };
             let norm = [norm.forward(&x), rms_norm.forward(&x)]
                 .into_iter()
                 .chain(norm.backward(&x, &gradient))
                 .chain(rms_norm.backward(&x, &gradient));
->>>>>>> 03598f1 (kernels: RMS and group normalisation)
             [output, weights, for_all, moved, first, second]
                 .into_iter()
                 .chain(products)

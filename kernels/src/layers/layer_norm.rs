@@ -1,9 +1,12 @@
-//! Layer normalisation.
+//! Layer, RMS and group normalisation.
 
-use super::operation::{self, Operation};
+use super::linear::no_bias;
+use super::operation::{self, Operation, shaped};
+use crate::group_norm;
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::layer_norm::LayerNorm;
+use crate::layer_norm::{self, LayerNorm};
 use burn::backend::TensorMetadata;
+use burn::nn::{GroupNorm, RmsNorm};
 use burn::tensor::{DType, Tensor, assert_shape};
 
 /// Normalises `x` over its last dimension, as `burn::tensor::module::layer_norm`.
@@ -60,8 +63,100 @@ impl Operation<3, 3> for Operator {
 
     fn backward(&self, read: [Host; 3], (): (), grad: Host, _: [bool; 3]) -> [Option<Host>; 3] {
         let [x, gamma, beta] = &read;
-        let [for_x, for_gamma, for_beta] = self.kernel(gamma, beta).backward(values(x), values(&grad));
-        [(for_x, x), (for_gamma, gamma), (for_beta, beta)]
-            .map(|(gradient, of)| Some(tensor(gradient, of.shape())))
+        shaped(self.kernel(gamma, beta).backward(values(x), values(&grad)), &read, [true; 3])
+    }
+}
+
+/// Computes `layer.forward(x)`. The kernel supports f32.
+pub fn rms_norm<const D: usize>(layer: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
+    if !is_host(&x) || !is_host(&*layer.gamma) {
+        return layer.forward(x);
+    }
+    let gamma = layer.gamma.val();
+    let [width] = gamma.dims();
+    assert_shape!(x, [.., width]);
+    let operator = RmsOperator { epsilon: layer.epsilon as f32 };
+    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch()])
+}
+
+#[derive(Clone, Debug)]
+struct RmsOperator {
+    epsilon: f32,
+}
+
+impl RmsOperator {
+    fn kernel<'a>(&self, gamma: &'a Host) -> layer_norm::RmsNorm<'a> {
+        layer_norm::RmsNorm { gamma: values(gamma), epsilon: self.epsilon }
+    }
+}
+
+impl Operation<2, 2> for RmsOperator {
+    type Saved = ();
+
+    const READS: [usize; 2] = [0, 1];
+
+    fn forward(&self, [x, gamma]: [Host; 2]) -> (Host, ()) {
+        (tensor(self.kernel(&gamma).forward(values(&x)), x.shape()), ())
+    }
+
+    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
+        let [x, gamma] = &read;
+        shaped(self.kernel(gamma).backward(values(x), values(&grad)), &read, wanted)
+    }
+}
+
+/// Computes `layer.forward(x)` of `x`, `[batch, channels, …]`. The kernel supports f32.
+pub fn group_norm<const D: usize>(layer: &GroupNorm, x: Tensor<D>) -> Tensor<D> {
+    if !is_host(&x) || x.dims().contains(&0) || layer.gamma.as_ref().is_some_and(|gamma| !is_host(&**gamma)) {
+        return layer.forward(x);
+    }
+    assert_shape!(x, [_, layer.num_channels, ..]);
+    let [gamma, beta] = [&layer.gamma, &layer.beta].map(|parameter| match parameter {
+        Some(parameter) => parameter.val(),
+        None => no_bias(&x.device()),
+    });
+    let operator = GroupOperator {
+        groups: layer.num_groups,
+        channels: layer.num_channels,
+        positions: x.dims()[2..].iter().product(),
+        epsilon: layer.epsilon as f32,
+    };
+    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
+}
+
+#[derive(Clone, Debug)]
+struct GroupOperator {
+    groups: usize,
+    channels: usize,
+    positions: usize,
+    epsilon: f32,
+}
+
+impl GroupOperator {
+    fn kernel<'a>(&self, gamma: &'a Host, beta: &'a Host) -> group_norm::GroupNorm<'a> {
+        let Self { groups, channels, positions, epsilon } = *self;
+        group_norm::GroupNorm {
+            groups,
+            channels,
+            positions,
+            gamma: values(gamma),
+            beta: values(beta),
+            epsilon,
+        }
+    }
+}
+
+impl Operation<3, 3> for GroupOperator {
+    type Saved = ();
+
+    const READS: [usize; 3] = [0, 1, 2];
+
+    fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, ()) {
+        (tensor(self.kernel(&gamma, &beta).forward(values(&x)), x.shape()), ())
+    }
+
+    fn backward(&self, read: [Host; 3], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+        let [x, gamma, beta] = &read;
+        shaped(self.kernel(gamma, beta).backward(values(x), values(&grad)), &read, wanted)
     }
 }

@@ -1,6 +1,6 @@
-//! Burn layers on the CPU kernels of this crate: convolution, ReLU with max-pooling, dropout, linear, LayerNorm,
-//! GELU, causal attention, SGD and AdamW. [`MixedPrecisionEmbedding`] uses Burn's operations. With the feature `cuda`,
-//! cross-entropy, LayerNorm, SGD and AdamW also have CUDA kernels.
+//! Burn layers on the CPU kernels of this crate: convolutions, pooling, dropout, linear and recurrent layers, normalisation,
+//! activation functions, attention and cross-entropy. [`MixedPrecisionEmbedding`] uses Burn's operations. With the feature
+//! `cuda`, cross-entropy and LayerNorm also have CUDA kernels.
 //!
 //! They are functions over Burn's layers, so that a model keeps its types, parameters and parameter names:
 //! `conv_relu(&self.conv, x)` computes `relu(self.conv.forward(x))`. Each function uses a kernel where one
@@ -28,7 +28,7 @@ pub use conv::{conv, conv_relu, conv_relu_max_pool, conv_transpose, conv1d};
 pub use cross_entropy::{cross_entropy, cross_entropy_totals};
 pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
-pub use layer_norm::layer_norm;
+pub use layer_norm::{group_norm, layer_norm, rms_norm};
 pub use linear::linear;
 pub use pool::{max_pool, relu_max_pool, relu_max_pool_windows};
 pub use recurrent::{gru, lstm};

@@ -1,4 +1,4 @@
-//! Layer normalisation.
+//! Layer, RMS and group normalisation.
 
 use super::drop_in::drop_in;
 use crate::layers;
@@ -32,4 +32,36 @@ pub(super) fn normalise<const D: usize>(
     let gamma = layer.gamma.val();
     let beta = layer.beta.as_ref().map_or_else(|| gamma.zeros_like(), |beta| beta.val());
     layers::layer_norm(x, gamma, beta, epsilon)
+}
+
+drop_in! {
+    /// RMS normalisation (Zhang and Sennrich 2019, arXiv 1910.07467) over the last dimension.
+    RmsNorm: burn::nn::RmsNorm;
+    RmsNormConfig: burn::nn::RmsNormConfig,
+    new(d_model: usize),
+    with(with_epsilon: f64),
+    init(device: &Device)
+}
+
+impl RmsNorm {
+    /// Normalises `[…, d_model]`; see [`layers::rms_norm`].
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        layers::rms_norm(&self.0, input)
+    }
+}
+
+drop_in! {
+    /// Group normalisation (Wu and He 2018, arXiv 1803.08494).
+    GroupNorm: burn::nn::GroupNorm;
+    GroupNormConfig: burn::nn::GroupNormConfig,
+    new(num_groups: usize, num_channels: usize),
+    with(with_epsilon: f64, with_affine: bool),
+    init(device: &Device)
+}
+
+impl GroupNorm {
+    /// Normalises `[batch, num_channels, …]`; see [`layers::group_norm`].
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        layers::group_norm(&self.0, input)
+    }
 }

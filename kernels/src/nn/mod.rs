@@ -25,7 +25,7 @@ pub mod transformer;
 pub use activations::{Gelu, Relu, Silu};
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
-pub use layer_norm::{LayerNorm, LayerNormConfig};
+pub use layer_norm::{GroupNorm, GroupNormConfig, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
 pub use linear::{Linear, LinearConfig};
 pub use recurrent::{Gru, GruConfig, Lstm, LstmConfig};
 

@@ -189,6 +189,9 @@ fn max_pooling_propagates_nan_and_negative_values() {
 fn normalisation_equals_that_of_burn() {
     compare!(LayerNormConfig, new(33).with_epsilon(1e-3), random([2, 5, 33]));
     compare!(LayerNormConfig, new(8).with_bias(false), random([70, 8]));
+    compare!(RmsNormConfig, new(33).with_epsilon(1e-3), random([2, 70, 33]));
+    compare!(GroupNormConfig, new(3, 12), random([5, 12, 7, 3]));
+    compare!(GroupNormConfig, new(2, 4).with_affine(false), random([5, 4, 9]));
 }
 
 #[test]
