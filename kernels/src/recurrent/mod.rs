@@ -5,7 +5,7 @@ mod packed;
 pub use packed::Packed;
 
 /// Sequences per part of the work. Independent of the number of threads, as is the order of sums.
-pub const SEQUENCES: usize = 16;
+pub const SEQUENCES: usize = 8;
 
 /// Time steps in the order of the recurrence.
 pub fn steps(time: usize, reverse: bool) -> impl DoubleEndedIterator<Item = usize> {
