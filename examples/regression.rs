@@ -1,4 +1,5 @@
-//! A forecaster with metrics of its own: mean squared error as loss, mean absolute error (MAE), and a callback.
+//! A forecaster of water levels with metrics of its own: mean squared error as loss, mean absolute error (MAE) and the
+//! largest error, which a callback computes.
 //!
 //!     cargo run --example regression                                       # DDP: a process per GPU, or two
 //!     cargo run --example regression -- --epochs 50 --monitor mae --early-stop 3
@@ -15,7 +16,7 @@ use collective::metric::{MetricInfo, StepOutput};
 use collective::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
 use std::process::ExitCode;
 
-/// Train a forecaster of a time series
+/// Train a forecaster of water levels
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
@@ -68,7 +69,7 @@ struct Errors(Tensor<1>);
 
 impl StepOutput for Errors {
     fn metrics() -> Vec<MetricInfo> {
-        vec![MetricInfo::loss(), MetricInfo::new("mae")]
+        vec![MetricInfo::loss(), MetricInfo::new("mae").unit("m")]
     }
 
     fn totals(&self) -> Tensor<1> {
@@ -89,7 +90,7 @@ impl ItemLazy for Errors {
 }
 
 // ANCHOR: callback
-/// Callback that logs the largest error over the samples of all ranks.
+/// Callback that computes the largest error over the samples of all ranks.
 #[derive(Default)]
 struct LargestError(f32);
 
@@ -105,8 +106,8 @@ impl Callback<Forecaster> for LargestError {
         Some(self)
     }
 
-    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<LoggedValue>, String> {
-        Ok(Some(LoggedValue::number("largest error", std::mem::take(&mut self.0).into())))
+    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+        Ok(vec![LoggedValue::number("max_error", std::mem::take(&mut self.0).into())])
     }
 }
 
@@ -135,7 +136,11 @@ fn windows(starts: std::ops::Range<u16>) -> InMemDataset<Vec<f32>> {
 }
 
 fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
-    let trainer = Trainer::new(context, &args.trainer).callback(|_| LargestError::default());
+    // ANCHOR: trainer
+    let largest = MetricInfo::new("max_error").unit("m");
+    let trainer =
+        Trainer::new(context, &args.trainer).metric_callback([largest], |_| LargestError::default());
+    // ANCHOR_END: trainer
     let loaders = trainer.loaders(windows(0..1000), windows(2000..2201), Stack);
     let layer = |inputs, outputs, device: &Device| LinearConfig::new(inputs, outputs).init(device);
     let model =

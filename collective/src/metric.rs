@@ -21,6 +21,9 @@ use std::sync::Arc;
 pub struct MetricInfo {
     /// Name for consoles, tables and charts, such as `mae`.
     pub name: String,
+    /// Unit of the values, such as `°C`; empty if they have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub unit: String,
     /// Whether values are fractions from 0 to 1 that are shown in percent.
     pub percent: bool,
     /// Whether a higher value is better.
@@ -40,7 +43,12 @@ impl MetricInfo {
 
     /// A metric of which a lower value is better, such as an error.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), percent: false, higher_is_better: false }
+        Self { name: name.into(), unit: String::new(), percent: false, higher_is_better: false }
+    }
+
+    /// Sets the unit of the values.
+    pub fn unit(self, unit: impl Into<String>) -> Self {
+        Self { unit: unit.into(), ..self }
     }
 
     /// Shows values, which are fractions from 0 to 1, in percent.
@@ -53,9 +61,29 @@ impl MetricInfo {
         Self { higher_is_better: true, ..self }
     }
 
-    /// Formats a value: `98.11 %` or `0.0647`.
+    /// Formats a value: `98.11 %`, `0.0647` or `0.0647 °C`.
     pub fn text(&self, value: f64) -> String {
-        if self.percent { format!("{:.2} %", 100.0 * value) } else { format!("{value:.4}") }
+        match &*self.unit {
+            _ if self.percent => format!("{:.2} %", 100.0 * value),
+            "" => format!("{value:.4}"),
+            unit => format!("{value:.4} {unit}"),
+        }
+    }
+}
+
+/// Value of a metric over the samples of all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricValue {
+    /// Name, unit and direction.
+    pub metric: MetricInfo,
+    /// Value; a fraction from 0 to 1 if the metric is shown in percent.
+    pub value: f64,
+}
+
+impl MetricValue {
+    /// Formats name and value: `mae 0.0647`.
+    pub fn text(&self) -> String {
+        format!("{} {}", self.metric.name, self.metric.text(self.value))
     }
 }
 
@@ -77,6 +105,13 @@ pub trait StepOutput: ItemLazy {
 pub(crate) fn add_totals(to: &mut Vec<f64>, totals: &[f64]) {
     to.resize(totals.len(), 0.0);
     to.iter_mut().zip(totals).for_each(|(to, total)| *to += total);
+}
+
+/// The means of an output's metrics over `samples` samples with these totals.
+pub(crate) fn means<O: StepOutput>(totals: &[f64], samples: usize) -> Vec<MetricValue> {
+    let mean =
+        |(metric, total): (MetricInfo, &f64)| MetricValue { metric, value: total / samples.max(1) as f64 };
+    O::metrics().into_iter().zip(totals).map(mean).collect()
 }
 
 /// Verifies that an output has one total per metric.

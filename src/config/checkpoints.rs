@@ -3,7 +3,7 @@
 use crate::context::values::positive;
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
-use collective::metric::MetricInfo;
+use collective::{metric::MetricInfo, strategy::EpochReport};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub struct CheckpointArgs {
     /// Stop after PATIENCE epochs in a row without improvement
     #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
     pub early_stop: Option<usize>,
-    /// Evaluation metric that selects the best epoch, such as loss or accuracy
+    /// Metric that selects the best epoch, such as loss, accuracy or train_loss
     #[arg(
         long,
         default_value = "loss",
@@ -52,15 +52,53 @@ impl CheckpointArgs {
         }
     }
 
-    /// Returns the metric that `--monitor` names.
+    /// Returns the metric that `--monitor` names: one of `metrics`, or `train_` and one of `train`.
     ///
     /// # Errors
-    /// If it is not one of the model's `metrics`.
-    pub fn monitored(&self, metrics: &[MetricInfo]) -> Result<MetricInfo> {
-        let names = || metrics.iter().map(|metric| metric.name.as_str()).collect::<Vec<_>>().join(", ");
-        let found = metrics.iter().find(|metric| metric.name == self.monitor);
-        found
-            .cloned()
-            .ok_or_else(|| anyhow!("--monitor {}: this model's metrics are {}", self.monitor, names()))
+    /// If there is no such metric, or two metrics have the same name.
+    pub fn monitored(&self, metrics: &[MetricInfo], train: &[MetricInfo]) -> Result<Monitor> {
+        let of = |metrics: &[MetricInfo], of_training| {
+            let monitor = |metric: &MetricInfo| Monitor { metric: metric.clone(), of_training };
+            metrics.iter().map(monitor).collect::<Vec<_>>()
+        };
+        let all = [of(metrics, false), of(train, true)].concat();
+        let names: Vec<String> = all.iter().map(Monitor::flag).collect();
+        if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+            bail!("two metrics have the name `{}`; rename one", names[at]);
+        }
+        let found = names.iter().position(|name| *name == self.monitor);
+        let unknown = || anyhow!("--monitor {}: this model's metrics are {}", self.monitor, names.join(", "));
+        found.map(|at| all[at].clone()).ok_or_else(unknown)
+    }
+}
+
+/// The metric that selects the best epoch.
+#[derive(Clone, Debug)]
+pub struct Monitor {
+    pub metric: MetricInfo,
+    /// Whether its values are means over the training samples of an epoch.
+    pub of_training: bool,
+}
+
+impl Monitor {
+    /// Value of `--monitor`.
+    fn flag(&self) -> String {
+        format!("{}{}", if self.of_training { "train_" } else { "" }, self.metric.name)
+    }
+
+    /// Value in an epoch, if it is finite.
+    pub fn value(&self, report: &EpochReport) -> Option<f64> {
+        let values = if self.of_training { &report.train } else { &report.metrics };
+        let value = values.iter().find(|value| value.metric.name == self.metric.name)?.value;
+        Some(value).filter(|value| value.is_finite())
+    }
+
+    /// Whether `new` is better than `old`. A finite value is better than none.
+    pub fn is_better(&self, new: Option<f64>, old: Option<f64>) -> bool {
+        match (new, old) {
+            (Some(new), Some(old)) if self.metric.higher_is_better => new > old,
+            (Some(new), Some(old)) => new < old,
+            (new, _) => new.is_some(),
+        }
     }
 }

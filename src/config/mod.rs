@@ -9,7 +9,7 @@ pub mod learning_rate;
 mod scope;
 
 pub use args::TrainerArgs;
-pub use checkpoints::CheckpointArgs;
+pub use checkpoints::{CheckpointArgs, Monitor};
 
 use crate::{
     context::{Context, Mode, replicas::Replicas},
@@ -64,8 +64,10 @@ pub struct ProgramSettings {
     /// 0 without `--valid-split`.
     pub valid_samples: usize,
     pub test_samples: usize,
-    /// Metrics of the model.
+    /// Metrics of an evaluation: those of the model and of callbacks.
     pub metrics: Vec<MetricInfo>,
+    /// Metrics of the training step.
+    pub train_metrics: Vec<MetricInfo>,
     /// Settings that the program adds, by their names in `config.json`.
     #[serde(flatten)]
     pub own: Map<String, Value>,
@@ -161,6 +163,14 @@ impl Config {
                 _ => (format!("--{}", name.replace('_', "-")), value),
             })
             .collect())
+    }
+
+    /// Returns the metric that `--monitor` names.
+    ///
+    /// # Errors
+    /// If there is no such metric, or two metrics have the same name.
+    pub fn monitored(&self) -> Result<Monitor> {
+        self.args.checkpoints.monitored(&self.program.metrics, &self.program.train_metrics)
     }
 
     /// Options of a training step.

@@ -81,13 +81,13 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         let table = self.table();
         self.counts.fill(0);
         if let Some(file) = &self.file {
             atomic_file::write(file, table.as_bytes()).map_err(|error| format!("{error:#}"))?;
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 }
 
@@ -143,9 +143,9 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         let [correct, samples] = std::mem::take(&mut self.counts);
         let share = correct as f64 / samples.max(1) as f64;
-        Ok(Some(LoggedValue::percent(format!("top-{} accuracy", self.k), share)))
+        Ok(vec![LoggedValue::percent(format!("top-{} accuracy", self.k), share)])
     }
 }

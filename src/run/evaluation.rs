@@ -1,12 +1,9 @@
 //! Results of steps and evaluations.
 
 use crate::config::Config;
-use collective::{
-    metric::MetricInfo,
-    strategy::{EpochReport, StepReport},
-};
+use collective::strategy::{EpochReport, StepReport};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// The samples that are evaluated after every epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +29,7 @@ impl EvaluatedSet {
     }
 }
 
-/// Means over the samples of an evaluation, by the name of the metric.
+/// Metrics of an evaluation, by name.
 ///
 /// `None` is a value that is not finite, for which JSON has no number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -40,29 +37,15 @@ impl EvaluatedSet {
 pub struct Evaluation(pub BTreeMap<String, Option<f64>>);
 
 impl Evaluation {
-    /// Computes the means of an epoch's report.
+    /// The metrics of an epoch's report.
     pub fn from_report(report: &EpochReport) -> Self {
         let finite = |value: f64| Some(value).filter(|value| value.is_finite());
-        Self(report.means().map(|(metric, value)| (metric.name.clone(), finite(value))).collect())
-    }
-
-    /// Value of a metric, if it is finite.
-    pub fn get(&self, metric: &MetricInfo) -> Option<f64> {
-        self.0.get(&metric.name).copied().flatten()
-    }
-
-    /// Whether this evaluation is better than `old` in a metric. A finite value is better than one that is not.
-    pub fn is_better(&self, old: &Self, metric: &MetricInfo) -> bool {
-        match (self.get(metric), old.get(metric)) {
-            (Some(new), Some(old)) if metric.higher_is_better => new > old,
-            (Some(new), Some(old)) => new < old,
-            (new, _) => new.is_some(),
-        }
+        Self(report.metrics.iter().map(|of| (of.metric.name.clone(), finite(of.value))).collect())
     }
 }
 
 /// Names and values of an optimizer step, for trackers.
-pub(super) fn step_scalars(report: &StepReport) -> impl Iterator<Item = (&'static str, f64)> {
+pub(super) fn step_scalars(report: &StepReport) -> impl Iterator<Item = (Cow<'static, str>, f64)> {
     let samples_per_second = report.samples as f64 / report.elapsed.as_secs_f64().max(1e-9);
     let skipped = f64::from(u8::from(report.skipped));
     let scale =
@@ -70,6 +53,8 @@ pub(super) fn step_scalars(report: &StepReport) -> impl Iterator<Item = (&'stati
     [("train/loss", report.loss), ("train/lr", report.lr), ("train/samples_per_second", samples_per_second)]
         .into_iter()
         .chain(scale.into_iter().flatten())
+        .map(|(name, value)| (Cow::from(name), value))
+        .chain(report.metrics.iter().map(|of| (format!("train/{}", of.metric.name).into(), of.value)))
 }
 
 /// Names and values of an evaluation, for trackers: metrics, and values of callbacks that are numbers.
@@ -78,6 +63,6 @@ pub(super) fn evaluation_scalars(
     report: &EpochReport,
 ) -> impl Iterator<Item = (String, f64)> {
     let metrics =
-        report.means().map(move |(metric, value)| (format!("{}/{}", set.name(), metric.name), value));
+        report.metrics.iter().map(move |of| (format!("{}/{}", set.name(), of.metric.name), of.value));
     metrics.chain(report.logged.iter().filter_map(|logged| Some((logged.name.clone(), logged.number?))))
 }

@@ -2,14 +2,11 @@
 
 use super::{
     evaluation::{EvaluatedSet, Evaluation},
-    tables::{EpochTable, RankRow, StepRow},
+    tables::{EpochTable, RankRow, StepTable},
 };
-use crate::process::atomic_file;
+use crate::{config::Monitor, process::atomic_file};
 use anyhow::{Context, Result};
-use collective::{
-    metric::MetricInfo,
-    strategy::{EpochReport, LoggedValue, Observer, StepReport},
-};
+use collective::strategy::{EpochReport, LoggedValue, Observer, StepReport};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
@@ -22,13 +19,13 @@ use std::{
 
 /// Observer that writes the tables of a run and tracks its progress.
 pub struct RunLog {
-    monitor: MetricInfo,
+    monitor: Monitor,
     set: EvaluatedSet,
     state: Mutex<(Tables, Progress)>,
 }
 
 struct Tables {
-    steps: csv::Writer<File>,
+    steps: StepTable,
     epochs: EpochTable,
     ranks: csv::Writer<File>,
     failure: Option<anyhow::Error>,
@@ -64,7 +61,9 @@ pub struct Best {
     /// Epoch of the evaluation.
     #[serde(default)]
     pub epoch: usize,
-    pub evaluation: Evaluation,
+    /// Value of the monitored metric, if it is finite.
+    #[serde(default)]
+    pub value: Option<f64>,
     /// Epochs since the evaluation.
     pub ago: usize,
 }
@@ -87,14 +86,17 @@ impl RunLog {
     /// If a table cannot be read or written.
     pub fn open(
         folder: &Path,
-        monitor: MetricInfo,
+        monitor: Monitor,
         set: EvaluatedSet,
         resumed: Option<(Progress, usize, usize)>,
     ) -> Result<Self> {
         let last = resumed.as_ref().map(|(_, step, epoch)| (*step, *epoch));
         let open = |name: &str, last: Option<usize>| reopen(&folder.join(name), last);
         let (step, epoch) = last.unzip();
-        let (steps, ranks) = (open("steps.csv", step)?, open("ranks.csv", epoch)?);
+        let (steps, is_new) = open("steps.csv", step)?;
+        let steps = StepTable::new(steps, is_new);
+        let (ranks, is_new) = open("ranks.csv", epoch)?;
+        let ranks = csv::WriterBuilder::new().has_headers(is_new).from_writer(ranks);
         open("epochs.csv", epoch)?;
         let path = folder.join("epochs.csv");
         let epochs = EpochTable::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -123,8 +125,8 @@ impl RunLog {
         let progress = self.progress()?;
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // The table of epochs is synced when it is written.
-        for table in [&state.0.steps, &state.0.ranks] {
-            table.get_ref().sync_data().context("cannot write the run's tables")?;
+        for file in [state.0.steps.file(), state.0.ranks.get_ref()] {
+            file.sync_data().context("cannot write the run's tables")?;
         }
         Ok(progress)
     }
@@ -132,10 +134,10 @@ impl RunLog {
     /// Returns why training ends early, if the monitored metric has not improved for `patience` epochs.
     pub fn early_stop(&self, patience: usize) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Best { epoch, evaluation, ago, .. } =
-            state.1.best.as_ref().filter(|best| best.ago >= patience)?;
-        let (set, metric, name) = (self.set.name(), &self.monitor, &self.monitor.name);
-        let value = metric.text(evaluation.get(metric).unwrap_or(f64::NAN));
+        let Best { epoch, value, ago, .. } = state.1.best.as_ref().filter(|best| best.ago >= patience)?;
+        let Monitor { metric, of_training } = &self.monitor;
+        let (set, name) = (if *of_training { "train" } else { self.set.name() }, &metric.name);
+        let value = metric.text(value.unwrap_or(f64::NAN));
         Some(format!(
             "{set} {name} has not improved for {ago} epoch(s): the best is {value} in epoch {epoch}"
         ))
@@ -148,8 +150,8 @@ impl RunLog {
 }
 
 /// Opens the table at `path` for appending, without the rows whose first column is above `last` and without an
-/// incomplete last row. Without `last`, the table is new.
-fn reopen(path: &Path, last: Option<usize>) -> Result<csv::Writer<File>> {
+/// incomplete last row. Without `last`, the table is new. Also returns whether it has no header.
+fn reopen(path: &Path, last: Option<usize>) -> Result<(File, bool)> {
     let failed = || format!("cannot write {}", path.display());
     let text = match std::fs::read_to_string(path) {
         _ if last.is_none() => String::new(),
@@ -162,15 +164,12 @@ fn reopen(path: &Path, last: Option<usize>) -> Result<csv::Writer<File>> {
     let kept: String = lines.filter(|line| number(line).is_some_and(|number| Some(number) <= last)).collect();
     atomic_file::write(path, format!("{header}{kept}").as_bytes())?;
     let file = File::options().append(true).open(path).with_context(failed)?;
-    Ok(csv::WriterBuilder::new().has_headers(header.is_empty()).from_writer(file))
+    Ok((file, header.is_empty()))
 }
 
 impl Observer for RunLog {
     fn step_done(&self, report: &StepReport) {
-        let &StepReport { step, epoch, loss, lr, samples, elapsed, loss_scale, skipped } = report;
-        let skipped = loss_scale.map(|_| u8::from(skipped));
-        let loss_scale = loss_scale.map(f64::from);
-        let samples_per_second = samples as f64 / elapsed.as_secs_f64().max(1e-9);
+        let &StepReport { step, epoch, samples, elapsed, .. } = report;
         self.update(|tables, progress| {
             *progress = Progress {
                 epoch,
@@ -179,27 +178,20 @@ impl Observer for RunLog {
                 training: progress.training + elapsed,
                 ..std::mem::take(progress)
             };
-            tables.try_write(|tables| {
-                let row = StepRow { step, epoch, loss, lr, samples_per_second, loss_scale, skipped };
-                tables.steps.serialize(row)?;
-                Ok(tables.steps.flush()?)
-            });
+            tables.try_write(|tables| tables.steps.push(report));
         });
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        let evaluation = Evaluation::from_report(report);
+        let value = self.monitor.value(report);
         self.update(|tables, progress| {
             progress.best = Some(match progress.best.take() {
-                Some(best) if !evaluation.is_better(&best.evaluation, &self.monitor) => {
+                Some(best) if !self.monitor.is_better(value, best.value) => {
                     Best { ago: best.ago + 1, ..best }
                 }
-                Some(_) | None => {
-                    let (step, evaluation) = (progress.step, evaluation.clone());
-                    Best { step, epoch: report.epoch, evaluation, ago: 0 }
-                }
+                Some(_) | None => Best { step: progress.step, epoch: report.epoch, value, ago: 0 },
             });
-            progress.evaluation = evaluation;
+            progress.evaluation = Evaluation::from_report(report);
             progress.callbacks = logged(report);
             progress.digest.clone_from(&report.digest);
             tables.try_write(|tables| {
@@ -235,39 +227,42 @@ fn logged(report: &EpochReport) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use collective::metric::{MetricInfo, MetricValue};
+    use std::io::Write;
 
     #[test]
     fn a_resumed_table_has_no_rows_after_the_checkpoint_and_no_truncated_row() -> Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("steps.csv");
         std::fs::write(&path, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.2\n12,0.")?;
-        let mut table = reopen(&path, Some(10))?;
-        table.write_record(["11", "0.25"])?;
-        table.flush()?;
+        let (mut table, _) = reopen(&path, Some(10))?;
+        table.write_all(b"11,0.25\n")?;
         assert_eq!(std::fs::read_to_string(&path)?, "step,loss\n1,0.5\n2,0.4\n10,0.3\n11,0.25\n");
         // A run killed before its first row has no header yet.
         std::fs::write(&path, "")?;
-        reopen(&path, Some(0))?.serialize(StepRow::default())?;
-        assert!(std::fs::read_to_string(&path)?.starts_with("step,epoch,loss"));
+        let (file, is_new) = reopen(&path, Some(0))?;
+        let accuracy = MetricValue { metric: MetricInfo::accuracy(), value: 0.5 };
+        let report = StepReport { metrics: vec![accuracy], ..StepReport::default() };
+        StepTable::new(file, is_new).push(&report)?;
+        let table = std::fs::read_to_string(&path)?;
+        let header = "step,epoch,loss,lr,samples_per_second,loss_scale,skipped,accuracy\n";
+        assert_eq!(table, format!("{header}0,0,0.0,0.0,0.0,,,0.5\n"));
         Ok(())
     }
 
     fn report(epoch: usize, loss: f64, logged: Vec<LoggedValue>) -> EpochReport {
-        let metrics = vec![MetricInfo::loss()];
-        EpochReport {
-            epoch,
-            metrics,
-            valid_totals: vec![loss],
-            valid_samples: 1,
-            logged,
-            ..EpochReport::default()
-        }
+        let of = |value| vec![MetricValue { metric: MetricInfo::loss(), value }];
+        EpochReport { epoch, train: of(0.0), metrics: of(loss), logged, ..EpochReport::default() }
+    }
+
+    fn monitor() -> Monitor {
+        Monitor { metric: MetricInfo::loss(), of_training: false }
     }
 
     #[test]
     fn a_finite_value_is_better_than_nan() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let log = RunLog::open(folder.path(), MetricInfo::loss(), EvaluatedSet::Test, None)?;
+        let log = RunLog::open(folder.path(), monitor(), EvaluatedSet::Test, None)?;
         let best_of = |epoch, loss| {
             log.epoch_done(&report(epoch, loss, vec![]));
             log.progress().map(|progress| progress.best.map(|best| (best.epoch, best.ago)))
@@ -288,7 +283,7 @@ mod tests {
     #[test]
     fn the_table_of_epochs_gets_columns_for_callbacks() -> Result<()> {
         let folder = tempfile::tempdir()?;
-        let log = RunLog::open(folder.path(), MetricInfo::loss(), EvaluatedSet::Test, None)?;
+        let log = RunLog::open(folder.path(), monitor(), EvaluatedSet::Test, None)?;
         let table = || std::fs::read_to_string(folder.path().join("epochs.csv"));
         log.epoch_done(&report(1, 0.5, vec![]));
         assert_eq!(table()?, "epoch,train_loss,test_loss,valid_loss,seconds\n1,0,0.5,,0\n");
@@ -299,8 +294,8 @@ mod tests {
         assert_eq!(table()?, grown);
         assert_eq!(log.progress()?.callbacks, serde_json::from_str(r#"{"seconds": 3.0, "plot": "a.png"}"#)?);
         // A run resumed after epoch 1 has its row.
-        let (metric, set) = (MetricInfo::loss(), EvaluatedSet::Test);
-        let log = RunLog::open(folder.path(), metric, set, Some((Progress::default(), 1, 1)))?;
+        let resumed = Some((Progress::default(), 1, 1));
+        let log = RunLog::open(folder.path(), monitor(), EvaluatedSet::Test, resumed)?;
         log.epoch_done(&report(2, 0.25, logged()));
         assert_eq!(table()?, grown);
         Ok(())

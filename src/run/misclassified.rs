@@ -154,13 +154,13 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         self.seen = 0;
         let worst = std::mem::take(&mut self.worst);
         if let Some((folder, log)) = &self.output {
             self.write(folder, log, &worst).map_err(|error| format!("{error:#}"))?;
         }
-        Ok(None)
+        Ok(Vec::new())
     }
 }
 

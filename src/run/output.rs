@@ -56,8 +56,7 @@ impl Output {
             Some(found) => RunFolder::reopen(found.run.clone())?,
             None => RunFolder::create(config.args.run_dir.clone())?,
         };
-        let (monitor, set) =
-            (config.args.checkpoints.monitored(&config.program.metrics)?, EvaluatedSet::from_config(config));
+        let (monitor, set) = (config.monitored()?, EvaluatedSet::from_config(config));
         let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
         let mut resumed = None;
         if let Some(checkpoint) = checkpoint {
@@ -129,8 +128,9 @@ impl Output {
         for metric in &metrics[metrics.len().min(2).saturating_sub(1)..] {
             let name = format!("test_{}", metric.name);
             let value = summary.metrics.get(&name).copied().flatten().unwrap_or(f64::NAN);
-            let text = if metric.percent { metric.text(value) } else { format!("{value:.6}") };
-            console.print(&format!("{:<13} {text}", name.replacen('_', " ", 1)));
+            let text =
+                if metric.percent { metric.text(value) } else { format!("{value:.6} {}", metric.unit) };
+            console.print(format!("{:<13} {text}", name.replacen('_', " ", 1)).trim_end());
         }
         console.print(&format!("run folder    {}", self.folder.path().display()));
         self.report(Status::Finished);
@@ -228,7 +228,9 @@ fn start_tracker(
     let Some(uri) = &config.args.mlflow else { return Ok(None) };
     let mut settings = serde_json::to_value(config)?;
     // Flags repeat the settings, and metrics are no settings.
-    settings.as_object_mut().map(|settings| ["flags", "metrics"].map(|name| settings.remove(name)));
+    settings
+        .as_object_mut()
+        .map(|settings| ["flags", "metrics", "train_metrics"].map(|name| settings.remove(name)));
     let path = folder.path().canonicalize().unwrap_or_else(|_| folder.path().into());
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if !is_resumed {

@@ -3,15 +3,23 @@
 use super::EvaluatedSet;
 use crate::process::atomic_file;
 use anyhow::Result;
-use collective::{metric::MetricInfo, strategy::EpochReport};
+use collective::{
+    metric::{MetricInfo, MetricValue},
+    strategy::{EpochReport, StepReport},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
+    fs::File,
     iter,
     path::{Path, PathBuf},
 };
 
-/// A row of `steps.csv`.
+/// Columns of `steps.csv`, before the metrics of the training step.
+const STEP_COLUMNS: [&str; 7] =
+    ["step", "epoch", "loss", "lr", "samples_per_second", "loss_scale", "skipped"];
+
+/// A row of `steps.csv`, without the metrics of the training step besides the loss.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct StepRow {
     pub step: usize,
@@ -30,8 +38,8 @@ pub struct StepRow {
 
 /// A row of `epochs.csv`: its numbers by column.
 ///
-/// The columns are `epoch`, `train_loss`, each of the model's metrics as `test_METRIC` and `valid_METRIC`, one of which
-/// is empty, `seconds`, and the values of callbacks by their names.
+/// The columns are `epoch`, each metric of the training step as `train_METRIC`, each metric of an evaluation as
+/// `test_METRIC` and `valid_METRIC`, one of which is empty, `seconds`, and the other values of callbacks by their names.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
 pub struct EpochRow(pub BTreeMap<String, Option<f64>>);
@@ -40,6 +48,11 @@ impl EpochRow {
     /// Value in a column; `None` if the cell is empty.
     pub fn get(&self, column: &str) -> Option<f64> {
         self.0.get(column).copied().flatten()
+    }
+
+    /// Mean of a metric over the training samples of the epoch.
+    pub fn train(&self, metric: &MetricInfo) -> Option<f64> {
+        self.get(&format!("train_{}", metric.name))
     }
 
     /// Value of a metric in the evaluation of the epoch.
@@ -77,6 +90,49 @@ pub struct Mistake {
 /// It shows the images of `misclassified.csv` in order, each with a frame of 1/30 of its side.
 pub const MISTAKE_COLUMNS: usize = 6;
 
+/// `steps.csv` on disk.
+pub(super) struct StepTable {
+    writer: csv::Writer<File>,
+    is_new: bool,
+}
+
+impl StepTable {
+    /// Creates the writer of a table, which has no header yet if it `is_new`.
+    pub fn new(file: File, is_new: bool) -> Self {
+        Self { writer: csv::WriterBuilder::new().has_headers(false).from_writer(file), is_new }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        self.writer.get_ref()
+    }
+
+    /// Writes a row.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn push(&mut self, report: &StepReport) -> Result<()> {
+        let &StepReport { step, epoch, loss, ref metrics, lr, samples, elapsed, loss_scale, skipped } =
+            report;
+        if std::mem::take(&mut self.is_new) {
+            let names = metrics.iter().map(|of| of.metric.name.as_str());
+            self.writer.write_record(STEP_COLUMNS.into_iter().chain(names))?;
+        }
+        let row = StepRow {
+            step,
+            epoch,
+            loss,
+            lr,
+            samples_per_second: samples as f64 / elapsed.as_secs_f64().max(1e-9),
+            loss_scale: loss_scale.map(f64::from),
+            skipped: loss_scale.map(|_| u8::from(skipped)),
+        };
+        let metrics: Vec<f64> = metrics.iter().map(|of| of.value).collect();
+        self.writer.serialize((row, metrics))?;
+        Ok(self.writer.flush()?)
+    }
+}
+
 /// `epochs.csv` in memory and on disk.
 ///
 /// It is rewritten after every epoch, because its columns depend on the values that callbacks log.
@@ -105,12 +161,11 @@ impl EpochTable {
     /// If the table cannot be written.
     pub fn push(&mut self, set: EvaluatedSet, report: &EpochReport) -> Result<()> {
         let mut row = vec![("epoch".to_owned(), report.epoch.to_string())];
-        row.push(("train_loss".into(), report.train_loss.to_string()));
-        for column in [EvaluatedSet::Test, EvaluatedSet::Valid] {
-            let cell = |value: f64| if column == set { value.to_string() } else { String::new() };
-            row.extend(
-                report.means().map(|(m, value)| (format!("{}_{}", column.name(), m.name), cell(value))),
-            );
+        let column = |set: &str, of: &MetricValue| format!("{set}_{}", of.metric.name);
+        row.extend(report.train.iter().map(|of| (column("train", of), of.value.to_string())));
+        for each in [EvaluatedSet::Test, EvaluatedSet::Valid] {
+            let cell = |value: f64| if each == set { value.to_string() } else { String::new() };
+            row.extend(report.metrics.iter().map(|of| (column(each.name(), of), cell(of.value))));
         }
         row.push(("seconds".into(), report.elapsed.as_secs_f64().to_string()));
         for (name, number) in report.logged.iter().filter_map(|logged| Some((&logged.name, logged.number?))) {

@@ -20,7 +20,9 @@ use burn::train::{Learner, LearnerModel};
 use collective::{
     metric::StepOutput,
     module_state::require_trainable,
-    strategy::{Callback, CheckpointSink, Checkpoints, Observer, StopRequest, TrainedOutput, ValidOutput},
+    strategy::{
+        CheckpointSink, Checkpoints, MetricCallback, Observer, StopRequest, TrainedOutput, ValidOutput,
+    },
 };
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ where
         (program.train_samples, program.test_samples) = (loaders.train.samples(), loaders.test.samples());
         program.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
         program.metrics = ValidOutput::<M>::metrics();
+        program.metrics.extend(callbacks.iter().flat_map(|(metrics, _)| metrics.clone()));
+        program.train_metrics = TrainedOutput::<M>::metrics();
         let mut config = Config::resolve(args, context, program);
         if args.print_config {
             console.print(&serde_json::to_string_pretty(&config)?);
@@ -58,7 +62,7 @@ where
         loaders.require_samples()?;
         require_trainable(&model)?;
         // All ranks have the same metrics; one of them reports the error.
-        group.on_rank_zero(|| config.args.checkpoints.monitored(&config.program.metrics)).transpose()?;
+        group.on_rank_zero(|| config.monitored()).transpose()?;
         let resumed = Resumed::find(&mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
         if let Some(path) = args.export.as_deref().filter(|_| context.is_main()) {
@@ -113,10 +117,11 @@ where
         let files = output
             .as_ref()
             .map(|output| RunFiles { folder: output.folder.path().into(), events: output.events.clone() });
-        let mut callbacks: Vec<Box<dyn Callback<M>>> =
-            callbacks.into_iter().map(|make| make(files.as_ref())).collect();
+        let mut callbacks: Vec<MetricCallback<M>> =
+            callbacks.into_iter().map(|(metrics, make)| (metrics, make(files.as_ref()))).collect();
         if let Some(every) = args.histograms {
-            callbacks.push(Box::new(GradientHistograms::new(every, files.map(|files| files.events))));
+            let histograms = GradientHistograms::new(every, files.map(|files| files.events));
+            callbacks.push((Vec::new(), Box::new(histograms)));
         }
         let stop = Arc::new(StopRequest::new(stop::requested));
         let sink = output.clone().map(|output| output as Arc<dyn CheckpointSink>);

@@ -26,7 +26,7 @@ use burn::train::{LearnerModel, SupervisedTraining};
 use clap::Parser;
 use collective::{
     data_parallel::ParallelStep,
-    metric::StepOutput,
+    metric::{MetricInfo, StepOutput},
     strategy::{Callback, TrainedOutput, ValidOutput},
 };
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub struct Trainer<'a, M: LearnerModel> {
     /// Settings that a resumed run must share, besides those of `program`.
     identity: Map<String, Value>,
     data_digest: Option<String>,
-    callbacks: Vec<MakeCallback<M>>,
+    callbacks: Vec<(Vec<MetricInfo>, MakeCallback<M>)>,
     metrics: Vec<Metrics<M>>,
     parallel_step: Option<MakeStrategy<M>>,
     finished: Vec<Finished<'a>>,
@@ -160,11 +160,25 @@ where
     }
 
     /// Adds a callback. `make` receives the files of the run on rank 0.
-    pub fn callback<C>(mut self, make: impl FnOnce(Option<&RunFiles>) -> C + 'static) -> Self
+    pub fn callback<C>(self, make: impl FnOnce(Option<&RunFiles>) -> C + 'static) -> Self
     where
         C: Callback<M> + 'static,
     {
-        self.callbacks.push(Box::new(|files| Box::new(make(files))));
+        self.metric_callback([], make)
+    }
+
+    /// Adds a callback that computes these metrics after every evaluation, which `--monitor` accepts.
+    ///
+    /// [`Callback::epoch_done`] returns a number with the name of each.
+    pub fn metric_callback<C>(
+        mut self,
+        metrics: impl Into<Vec<MetricInfo>>,
+        make: impl FnOnce(Option<&RunFiles>) -> C + 'static,
+    ) -> Self
+    where
+        C: Callback<M> + 'static,
+    {
+        self.callbacks.push((metrics.into(), Box::new(|files| Box::new(make(files)))));
         self
     }
 

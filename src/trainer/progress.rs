@@ -199,19 +199,21 @@ impl Observer for Progress {
             return;
         }
         let set = self.set.name();
-        let means = report.means();
         let evaluation: String =
-            means.map(|(metric, value)| format!("  {set} {} {}", metric.name, metric.text(value))).collect();
+            report.metrics.iter().map(|value| format!("  {set} {}", value.text())).collect();
+        // Those that are evaluated, too, are in the tables and the report.
+        let train_only = report.train.iter().skip(1).filter(|of| report.metric(&of.metric.name).is_none());
+        let train_only: String = train_only.map(|value| format!("  train {}", value.text())).collect();
         let rate = report.train_samples as f64 / report.train_time.as_secs_f64().max(1e-9);
         let skipped = match (report.skipped_steps, report.loss_scale) {
             (steps @ 1.., Some(scale)) => format!("  {steps} step(s) skipped, loss scale {scale}"),
             _ => String::new(),
         };
         self.console.print(&format!(
-            "epoch {}/{}  train loss {:.4}{evaluation}  {rate:.0} samples/s  {:.1} s{skipped}",
+            "epoch {}/{}  train loss {:.4}{train_only}{evaluation}  {rate:.0} samples/s  {:.1} s{skipped}",
             report.epoch,
             self.epochs,
-            report.train_loss,
+            report.train_loss(),
             report.elapsed.as_secs_f64(),
         ));
         self.tested(report);

@@ -21,30 +21,35 @@ fn every_output_has_the_metrics_of_the_model() {
     let (outcome, run) = forecaster(folder.path(), "one", "--epochs 2");
     let outcome = outcome.succeeded();
     let (loss, mae) = (run.column("epochs.csv", "test_loss"), run.column("epochs.csv", "test_mae"));
-    let largest = run.column("epochs.csv", "largest error");
+    let largest = run.column("epochs.csv", "test_max_error");
     assert_eq!(
         header(&run),
-        "epoch,train_loss,test_loss,test_mae,valid_loss,valid_mae,seconds,largest error"
+        "epoch,train_loss,train_mae,test_loss,test_mae,test_max_error,valid_loss,valid_mae,valid_max_error,seconds"
     );
     assert!(loss[1] > 0.0 && mae[1] > loss[1] && largest[1] > mae[1], "{loss:?} {mae:?} {largest:?}");
-    let evaluation = format!("  test loss {:.4}  test mae {:.4}  ", loss[1], mae[1]);
-    let logged = format!("largest error {:.4}\n", largest[1]);
-    let result = format!("test mae      {:.6}\n", mae[1]);
-    for line in [&evaluation, &logged, &result] {
+    let [l, m, x] = [loss[1], mae[1], largest[1]];
+    let evaluation = format!("  test loss {l:.4}  test mae {m:.4} m  test max_error {x:.4} m  ");
+    let results = format!("test mae      {m:.6} m\ntest max_error {x:.6} m\n");
+    for line in [&evaluation, &results] {
         assert!(outcome.stdout.contains(line.as_str()), "{line}: {outcome:#?}");
     }
     let summary = run.summary();
-    let entries = (&summary["test_loss"], &summary["test_mae"], &summary["callbacks"]["largest error"]);
+    let entries = (&summary["test_loss"], &summary["test_mae"], &summary["test_max_error"]);
     assert_eq!(entries, (&loss[1].into(), &mae[1].into(), &largest[1].into()));
+    // The mean of an epoch weights its steps by their samples: 7 of 128 and one of 104 over both ranks.
+    let (steps, means) = (run.column("steps.csv", "mae"), run.column("epochs.csv", "train_mae"));
+    let mean = (128.0 * steps[..7].iter().sum::<f64>() + 104.0 * steps[7]) / 1000.0;
+    assert!((mean - means[0]).abs() < 1e-9, "{steps:?} {means:?}");
 
     let report = fs::read_to_string(run.path.join("report.html")).expect("a report");
-    for (what, value) in [("test mae", mae[1]), ("test loss", loss[1]), ("largest error", largest[1])] {
-        assert!(report.contains(&format!("<b>{value:.4}</b><span>{what}</span>")), "{what}: {report}");
+    for (what, value, unit) in [("mae", m, " m"), ("loss", l, ""), ("max_error", x, " m")] {
+        let tile = format!("<b>{value:.4}{unit}</b><span>test {what}</span>");
+        assert!(report.contains(&tile), "{what}: {report}");
     }
-    for chart in ["Mae", "largest error"] {
+    for chart in ["Mae in m", "Max_error in m"] {
         assert!(report.contains(&format!("aria-label=\"{chart}\"")), "{chart}");
     }
-    assert!(run.path.join("curves/mae.svg").exists() && run.path.join("curves/largest_error.svg").exists());
+    assert!(run.path.join("curves/mae.svg").exists() && run.path.join("curves/max_error.svg").exists());
     for text in [&outcome.stdout, &report, &header(&run), &summary.to_string()] {
         assert!(!text.to_lowercase().contains("accuracy"), "{text}");
     }
@@ -53,15 +58,14 @@ fn every_output_has_the_metrics_of_the_model() {
     let (single, one) =
         forecaster(folder.path(), "two", "--mode single --batch-size 128 --lr 0.1 --epochs 2");
     single.succeeded();
-    assert!((one.column("epochs.csv", "largest error")[1] - largest[1]).abs() < 1e-3);
+    assert!((one.column("epochs.csv", "test_max_error")[1] - largest[1]).abs() < 1e-3);
     let [a, b, page] = ["one", "two", "page.html"].map(|name| folder.path().join(name).display().to_string());
     let compare = command(&program(), &["compare", &a, &b, "--output", &page]).spawn();
     finish(compare.expect("the program was built")).succeeded();
     let page = fs::read_to_string(page).expect("a page");
-    let columns =
-        "<th>best loss</th><th>mae</th><th>best mae</th><th>largest error</th><th>samples per second</th>";
+    let columns = "<th>best mae</th><th>max_error</th><th>best max_error</th><th>samples per second</th>";
     assert!(page.contains(columns) && !page.contains("ccuracy"), "{page}");
-    assert!(page.contains("Evaluation: Mae, by time") && !page.contains("best largest error"), "{page}");
+    assert!(page.contains("Evaluation: Mae in m, by time"), "{page}");
 }
 
 #[test]
@@ -69,33 +73,41 @@ fn a_test_set_at_the_end_has_the_metrics_and_the_callbacks() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (outcome, run) = forecaster(folder.path(), "run", "--epochs 2 --valid-split 0.2");
     let outcome = outcome.succeeded();
-    assert_eq!(header(&run), "epoch,train_loss,test_loss,test_mae,valid_loss,valid_mae,seconds");
-    assert_eq!(outcome.stdout.matches("largest error").count(), 1, "{outcome:#?}");
+    assert_eq!(outcome.stdout.matches("valid max_error").count(), 2, "{outcome:#?}");
     let summary = run.summary();
-    assert_eq!(summary["valid_mae"], run.column("epochs.csv", "valid_mae")[1]);
-    assert!(
-        summary["test_mae"].is_number() && summary["callbacks"]["largest error"].is_number(),
-        "{summary}"
-    );
+    for metric in ["mae", "max_error"] {
+        let valid = format!("valid_{metric}");
+        assert_eq!(summary[&valid], run.column("epochs.csv", &valid)[1]);
+        assert!(summary[format!("test_{metric}")].is_number(), "{summary}");
+    }
     let report = fs::read_to_string(run.path.join("report.html")).expect("a report");
-    for tile in ["test mae", "validation mae", "largest error"] {
+    for tile in ["test mae", "validation mae", "test max_error", "validation max_error"] {
         assert!(report.contains(&format!("<span>{tile}</span>")), "{tile}");
     }
 }
 
 #[test]
-fn early_stopping_follows_a_metric_of_the_model_and_says_so() {
+fn early_stopping_follows_any_metric_and_names_it() {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let flags = "--epochs 5 --lr 0 --early-stop 2 --monitor mae";
-    let (outcome, run) = forecaster(folder.path(), "run", flags);
-    let outcome = outcome.succeeded();
-    let mae = run.column("epochs.csv", "test_mae");
-    assert_eq!(mae.len(), 3);
-    let message = "stopped early: test mae has not improved for 2 epoch(s): the best is";
-    assert!(outcome.stdout.contains(&format!("{message} {:.4} in epoch 1\n", mae[0])), "{outcome:#?}");
-    let (outcome, run) = forecaster(folder.path(), "other", "--monitor nonsense");
-    outcome.failed_with(&["--monitor nonsense", "metrics are loss, mae"]);
-    assert!(!run.path.exists());
-    let (outcome, _) = forecaster(folder.path(), "other", "--monitor accuracy");
-    outcome.failed_with(&["--monitor accuracy", "metrics are loss, mae"]);
+    // Without shuffling, a rate of 0 gives equal training means, too.
+    for (monitor, column, name) in [
+        ("mae", "test_mae", "test mae"),
+        ("max_error", "test_max_error", "test max_error"),
+        ("train_mae", "train_mae", "train mae"),
+    ] {
+        let flags = format!("--epochs 5 --lr 0 --no-shuffle --early-stop 2 --monitor {monitor}");
+        let (outcome, run) = forecaster(folder.path(), monitor, &flags);
+        let outcome = outcome.succeeded();
+        let values = run.column("epochs.csv", column);
+        assert_eq!(values.len(), 3);
+        let message = format!("stopped early: {name} has not improved for 2 epoch(s): the best is");
+        let message = format!("{message} {:.4} m in epoch 1\n", values[0]);
+        assert!(outcome.stdout.contains(&message), "{message} {outcome:#?}");
+    }
+    for unknown in ["nonsense", "accuracy"] {
+        let (outcome, run) = forecaster(folder.path(), "other", &format!("--monitor {unknown}"));
+        let names = "metrics are loss, mae, max_error, train_loss, train_mae";
+        outcome.failed_with(&[&format!("--monitor {unknown}"), names]);
+        assert!(!run.path.exists());
+    }
 }

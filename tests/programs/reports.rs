@@ -70,7 +70,7 @@ fn the_accuracy_axis_ends_at_100_percent() {
     let epochs = run.path.join("epochs.csv");
     let header = text(&epochs).lines().next().expect("a header").to_owned();
     for accuracy in ["0.994", "1"] {
-        fs::write(&epochs, format!("{header}\n1,0.5,0.1,{accuracy},,,2.5\n")).expect("written");
+        fs::write(&epochs, format!("{header}\n1,0.5,{accuracy},0.1,{accuracy},,,2.5\n")).expect("written");
         burn_ddp(&["report", name(&run.path)]).succeeded();
         let svg = text(&run.path.join("curves/accuracy.svg"));
         assert!(svg.contains(">100</text>") && svg.contains(">90</text>"), "{svg}");
@@ -167,7 +167,7 @@ fn invalid_and_damaged_runs_are_named_with_the_position() {
     compare(name(folder.path())).failed_with(&[name(folder.path()), "not a run folder", "config.json"]);
     compare(first).failed_with(&["given twice"]);
     let epochs = text(&runs[1].path.join("epochs.csv"));
-    fs::write(runs[1].path.join("epochs.csv"), epochs + "2,0.5,what,0.5,,,1\n").expect("written");
+    fs::write(runs[1].path.join("epochs.csv"), epochs + "2,0.5,0.5,what,0.5,,,1\n").expect("written");
     for damaged in [compare(second), burn_ddp(&["report", second])] {
         damaged.failed_with(&["epochs.csv, line 3", "test_loss", "repair"]);
     }

@@ -2,7 +2,10 @@
 //! every evaluation.
 
 use super::{EpochReport, LoggedValue, TrainedOutput, ValidOutput};
-use crate::{Error, ProcessGroup, Result};
+use crate::{
+    Error, ProcessGroup, Result,
+    metric::{MetricInfo, MetricValue},
+};
 use burn::data::dataloader::Progress;
 use burn::optim::GradientsParams;
 use burn::tensor::TensorReadError;
@@ -51,7 +54,8 @@ impl<T: Distributed> Join for T {
 ///
 /// In a run with a test set, such as one with `--valid-split`, [`evaluated`](Self::evaluated) and
 /// [`epoch_done`](Self::epoch_done) are called at the end of the run only, with the outputs and the report of the test
-/// set. In other runs, they are called after every epoch, for the set that is evaluated then.
+/// set. In other runs, they are called after every epoch, for the set that is evaluated then. A callback
+/// [with metrics](super::ParallelStrategy::with_metric_callback) is called after every evaluation of any run.
 ///
 /// For values that are equal on all ranks, an [`Observer`](super::Observer) is sufficient.
 pub trait Callback<M: LearnerModel>: Send {
@@ -95,26 +99,26 @@ pub trait Callback<M: LearnerModel>: Send {
 
     /// Called after an evaluation with the joined state on every rank.
     ///
-    /// A returned value becomes part of the report that the [`Observer`](super::Observer) receives. Reset the state
+    /// Returned values become part of the report that the [`Observer`](super::Observer) receives. Reset the state
     /// here.
     ///
     /// # Errors
     /// An error message, which ends the run.
-    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Option<LoggedValue>, String> {
-        Ok(None)
+    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+        Ok(Vec::new())
     }
 }
 
 /// Adapter of a burn-train metric over evaluation outputs to a callback.
-pub(super) struct MetricCallback<T>(pub T);
+pub(super) struct BurnMetric<T>(pub T);
 
-impl<T: Metric> MetricCallback<T> {
+impl<T: Metric> BurnMetric<T> {
     fn failed(&self, error: &TensorReadError) -> String {
         format!("metric {}: {error}", self.0.name())
     }
 }
 
-impl<M, T> Callback<M> for MetricCallback<T>
+impl<M, T> Callback<M> for BurnMetric<T>
 where
     M: LearnerModel,
     T: Metric + Distributed,
@@ -135,16 +139,19 @@ where
         Some(&mut self.0)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Option<LoggedValue>, String> {
+    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         let entry = self.0.compute().map_err(|error| self.failed(&error))?;
         self.0.clear();
         let number = NumericEntry::deserialize(&entry.serialized).ok().map(|entry| entry.current());
-        Ok(Some(LoggedValue { name: self.0.name().to_string(), text: entry.formatted, number }))
+        Ok(vec![LoggedValue { name: self.0.name().to_string(), text: entry.formatted, number }])
     }
 }
 
+/// A callback, and those of its values that are metrics.
+pub type MetricCallback<M> = (Vec<MetricInfo>, Box<dyn Callback<M>>);
+
 /// The callbacks of a run.
-pub(super) struct Callbacks<M: LearnerModel>(Mutex<Vec<Box<dyn Callback<M>>>>);
+pub(super) struct Callbacks<M: LearnerModel>(Mutex<Vec<MetricCallback<M>>>);
 
 impl<M: LearnerModel> Default for Callbacks<M> {
     fn default() -> Self {
@@ -153,11 +160,11 @@ impl<M: LearnerModel> Default for Callbacks<M> {
 }
 
 impl<M: LearnerModel> Callbacks<M> {
-    fn all(&self) -> MutexGuard<'_, Vec<Box<dyn Callback<M>>>> {
+    fn all(&self) -> MutexGuard<'_, Vec<MetricCallback<M>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn add(&self, callbacks: Vec<Box<dyn Callback<M>>>) {
+    pub fn add(&self, callbacks: Vec<MetricCallback<M>>) {
         self.all().extend(callbacks);
     }
 
@@ -166,7 +173,7 @@ impl<M: LearnerModel> Callbacks<M> {
     /// # Errors
     /// [`Error::Invalid`] that names the callback.
     pub fn admit(&self, ranks: usize) -> Result<()> {
-        match self.all().iter_mut().find_map(|c| c.distributed().is_none().then(|| c.name())) {
+        match self.all().iter_mut().find_map(|(_, c)| c.distributed().is_none().then(|| c.name())) {
             Some(name) if ranks > 1 => Err(Error::Invalid(format!(
                 "callback {name} covers one rank's samples only, but there are {ranks} ranks: implement \
                  collective::strategy::Distributed for it and return Some(self) from its `distributed`, or \
@@ -177,7 +184,7 @@ impl<M: LearnerModel> Callbacks<M> {
     }
 
     pub fn names(&self) -> Vec<String> {
-        self.all().iter().map(|callback| callback.name()).collect()
+        self.all().iter().map(|(_, callback)| callback.name()).collect()
     }
 
     /// Calls `act` on every callback, in the order in which they were added.
@@ -185,19 +192,42 @@ impl<M: LearnerModel> Callbacks<M> {
     /// # Errors
     /// [`Error::Invalid`] with the first error of a callback.
     pub fn each(&self, mut act: impl FnMut(&mut dyn Callback<M>) -> Result<(), String>) -> Result<()> {
-        self.all().iter_mut().try_for_each(|callback| act(&mut **callback)).map_err(Error::Invalid)
+        self.all().iter_mut().try_for_each(|(_, callback)| act(&mut **callback)).map_err(Error::Invalid)
     }
 
-    /// Joins the callbacks' states of an evaluation over all ranks, and adds their values to `report`.
+    /// Passes an evaluation batch to all callbacks of the last set of a run, otherwise to those with metrics.
     ///
     /// # Errors
-    /// If the group or a callback fails.
-    pub fn join(&self, report: &mut EpochReport, group: &ProcessGroup) -> Result<()> {
-        for callback in self.all().iter_mut() {
+    /// [`Error::Invalid`] with the first error of a callback.
+    pub fn evaluated(&self, output: &ValidOutput<M>, samples: usize, is_last: bool) -> Result<()> {
+        let mut all = self.all();
+        let mut called = all.iter_mut().filter(|(metrics, _)| is_last || !metrics.is_empty());
+        called.try_for_each(|(_, callback)| callback.evaluated(output, samples)).map_err(Error::Invalid)
+    }
+
+    /// Joins the states of the callbacks that [`evaluated`](Self::evaluated) calls over all ranks, and adds their values
+    /// to `report`.
+    ///
+    /// # Errors
+    /// If the group or a callback fails, or a callback does not return one of its metrics.
+    pub fn join(&self, report: &mut EpochReport, group: &ProcessGroup, is_last: bool) -> Result<()> {
+        for (metrics, callback) in self.all().iter_mut().filter(|(metrics, _)| is_last || !metrics.is_empty())
+        {
             if let Some(join) = callback.distributed() {
                 join.join_over(group)?;
             }
-            report.logged.extend(callback.epoch_done(report).map_err(Error::Invalid)?);
+            let mut logged = callback.epoch_done(report).map_err(Error::Invalid)?;
+            for metric in metrics.iter() {
+                let found = logged.iter().position(|value| value.name == metric.name);
+                let Some(value) = found.and_then(|at| logged.remove(at).number) else {
+                    let (callback, metric) = (callback.name(), &metric.name);
+                    return Err(Error::Invalid(format!(
+                        "callback {callback} returned no number with the name of its metric `{metric}`"
+                    )));
+                };
+                report.metrics.push(MetricValue { metric: metric.clone(), value });
+            }
+            report.logged.extend(logged);
         }
         Ok(())
     }

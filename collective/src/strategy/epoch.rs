@@ -13,7 +13,7 @@ use crate::{
 };
 use burn::train::{LearnerEvent, LearnerModel};
 use kernels::optim::together;
-use std::{iter::Peekable, time::Duration};
+use std::iter::Peekable;
 
 impl<M: LearnerModel> Run<'_, M>
 where
@@ -113,12 +113,11 @@ where
         let report = StepReport {
             step,
             epoch: self.position.epoch,
-            loss: 0.0,
             lr: self.learner.lr_current().base(),
             samples,
-            elapsed: Duration::ZERO,
             loss_scale,
             skipped,
+            ..StepReport::default()
         };
         let (done, lr) = (self.position.samples, self.learner.lr_current());
         Ok(LaunchedStep::start(report, lr, done, flags, own, totals, norm)?)

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     ReduceOp, Result,
     loader::DistributedLoader,
-    metric::{StepOutput, add_totals, check_totals},
+    metric::{StepOutput, add_totals, check_totals, means},
     readback::Readback,
     wrapper::engine::masked,
 };
@@ -58,18 +58,20 @@ where
         let Some(test) = &settings.test else { return Ok(()) };
         settings.observer.evaluation_started(last.epoch, test.samples());
         let Totals { sums, samples } = self.totals_over(&**test, true)?;
-        let metrics = ValidOutput::<M>::metrics();
-        let mut report = EpochReport { metrics, valid_totals: sums, valid_samples: samples, ..last };
-        settings.callbacks.join(&mut report, &settings.group)?;
+        let metrics = means::<ValidOutput<M>>(&sums, samples);
+        let mut report = EpochReport { metrics, valid_samples: samples, logged: Vec::new(), ..last };
+        settings.callbacks.join(&mut report, &settings.group, true)?;
         settings.observer.tested(&report);
         Ok(())
     }
 
     /// Totals over every sample of `loader` once, over all ranks.
+    ///
+    /// All callbacks receive the outputs if this set `is_last`; otherwise those with metrics do.
     fn totals_over(
         &self,
         loader: &dyn DistributedLoader<ValidInput<M>>,
-        with_callbacks: bool,
+        is_last: bool,
     ) -> Result<Totals, Stop> {
         let settings = self.settings;
         let (model, mut mine) = (self.learner.model().valid(), Totals::default());
@@ -82,8 +84,8 @@ where
             if let Some(before) = launched.replace((totals, batch.samples)) {
                 mine.add(before)?;
             }
-            if batch.samples > 0 && with_callbacks {
-                settings.callbacks.each(|callback| callback.evaluated(&output, batch.samples))?;
+            if batch.samples > 0 {
+                settings.callbacks.evaluated(&output, batch.samples, is_last)?;
             }
         }
         launched.map_or(Ok(()), |last| mine.add(last))?;

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Error,
     gradient::StepFlags,
-    metric::{StepOutput, add_totals, check_totals},
+    metric::{StepOutput, add_totals, check_totals, means},
     readback::Readback,
     wrapper::engine::first,
 };
@@ -92,6 +92,7 @@ where
         add_totals(&mut self.position.totals, &totals);
         self.position.seconds = clock.earlier + clock.epoch.elapsed().as_secs_f64();
         report.loss = first(&totals) / report.samples.max(1) as f64;
+        report.metrics = means::<TrainedOutput<M>>(&totals, report.samples).into_iter().skip(1).collect();
         report.elapsed = clock.step.elapsed();
         clock.step = Instant::now();
         self.time.training += report.elapsed;

@@ -12,14 +12,14 @@ mod run;
 mod settings;
 mod snapshot;
 
-pub use callback::{Callback, Distributed, Join};
+pub use callback::{Callback, Distributed, Join, MetricCallback};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
 use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
 pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};
 pub use snapshot::{Position, Snapshot};
 
-use crate::metric::MetricInfo;
+use crate::metric::{MetricInfo, MetricValue};
 use burn::train::{InferenceStep, TrainStep};
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
@@ -34,7 +34,7 @@ pub type ValidInput<M> = <M as InferenceStep>::Input;
 pub type ValidOutput<M> = <M as InferenceStep>::Output;
 
 /// Report of one optimizer step over all ranks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct StepReport {
     /// Step number, from 1 over the whole run.
     pub step: usize,
@@ -42,6 +42,8 @@ pub struct StepReport {
     pub epoch: usize,
     /// Mean loss over the samples of the global batch.
     pub loss: f64,
+    /// Means of the training output's other metrics over the samples of the global batch.
+    pub metrics: Vec<MetricValue>,
     /// Learning rate.
     pub lr: f64,
     /// Number of samples of this step over all ranks.
@@ -59,17 +61,16 @@ pub struct StepReport {
 pub struct EpochReport {
     /// Epoch, from 1.
     pub epoch: usize,
-    /// Mean training loss over all samples of this epoch.
-    pub train_loss: f64,
+    /// Means of the training output's metrics over all samples of this epoch. The first is the loss.
+    pub train: Vec<MetricValue>,
     /// Number of training samples over all ranks.
     pub train_samples: usize,
-    /// Metrics of the evaluation, as [`StepOutput::metrics`](crate::metric::StepOutput::metrics) lists them.
-    pub metrics: Vec<MetricInfo>,
-    /// Totals over the evaluation set, one per metric.
-    pub valid_totals: Vec<f64>,
+    /// Metrics of the evaluation, as [`StepOutput::metrics`](crate::metric::StepOutput::metrics) lists them, followed by
+    /// those of callbacks.
+    pub metrics: Vec<MetricValue>,
     /// Number of samples of the evaluation set.
     pub valid_samples: usize,
-    /// Values of callbacks, and of metrics of [`with_metric`](ParallelStrategy::with_metric), over all ranks.
+    /// Other values of callbacks, and of metrics of [`with_metric`](ParallelStrategy::with_metric), over all ranks.
     pub logged: Vec<LoggedValue>,
     /// Training time without evaluation, including the part of the epoch before a resume.
     pub train_time: Duration,
@@ -86,10 +87,14 @@ pub struct EpochReport {
 }
 
 impl EpochReport {
-    /// Metrics of the evaluation with their means over its samples.
-    pub fn means(&self) -> impl Iterator<Item = (&MetricInfo, f64)> {
-        let samples = self.valid_samples.max(1) as f64;
-        self.metrics.iter().zip(&self.valid_totals).map(move |(metric, total)| (metric, total / samples))
+    /// Mean training loss over all samples of this epoch.
+    pub fn train_loss(&self) -> f64 {
+        self.train.first().map_or(f64::NAN, |loss| loss.value)
+    }
+
+    /// Value of a metric of the evaluation.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        self.metrics.iter().find(|value| value.metric.name == name).map(|value| value.value)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::{
     Callback, Checkpoints, ComputeBatch, Distributed, NoopRenderer, Observer, OneDevice, RankTime,
     ReplicaDevices, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
-    callback::MetricCallback,
+    callback::{BurnMetric, MetricCallback},
     run::{Run, Stop},
     settings::RunSettings,
 };
@@ -12,7 +12,7 @@ use crate::{
     Error, ProcessGroup, Result, StepOptions,
     data_parallel::{DataParallelConfig, ParallelStep, Replicas},
     loader::DistributedLoader,
-    metric::StepOutput,
+    metric::{MetricInfo, StepOutput},
 };
 use burn::data::dataset::DatasetError;
 use burn::tensor::Device;
@@ -111,11 +111,23 @@ impl<M: LearnerModel> ParallelStrategy<M> {
 
     /// Observes what every rank computes.
     pub fn with_callback(self, callback: impl Callback<M> + 'static) -> Self {
-        self.with_callbacks(vec![Box::new(callback)])
+        self.with_metric_callback([], callback)
     }
 
-    /// [`with_callback`](Self::with_callback) for several callbacks.
-    pub fn with_callbacks(self, callbacks: Vec<Box<dyn Callback<M>>>) -> Self {
+    /// Adds a callback that computes these metrics after every evaluation.
+    ///
+    /// [`Callback::epoch_done`] returns a number with the name of each. It becomes part of
+    /// [`EpochReport::metrics`](super::EpochReport::metrics).
+    pub fn with_metric_callback(
+        self,
+        metrics: impl Into<Vec<MetricInfo>>,
+        callback: impl Callback<M> + 'static,
+    ) -> Self {
+        self.with_callbacks(vec![(metrics.into(), Box::new(callback))])
+    }
+
+    /// [`with_metric_callback`](Self::with_metric_callback) for several callbacks.
+    pub fn with_callbacks(self, callbacks: Vec<MetricCallback<M>>) -> Self {
         self.run.callbacks.add(callbacks);
         self
     }
@@ -128,7 +140,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         T: Metric + Distributed + 'static,
         ValidOutput<M>: Adaptor<T::Input>,
     {
-        self.with_callback(MetricCallback(metric))
+        self.with_callback(BurnMetric(metric))
     }
 
     /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.

@@ -4,7 +4,12 @@ use super::{
     ComputeBatch, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput,
     settings::RunSettings,
 };
-use crate::{Error, ReduceOp, metric::StepOutput, module_state, wrapper::engine::Engine};
+use crate::{
+    Error, ReduceOp,
+    metric::{StepOutput, means},
+    module_state,
+    wrapper::engine::Engine,
+};
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
 
@@ -62,10 +67,9 @@ where
             let valid = self.evaluate(epoch)?;
             let mut report = EpochReport {
                 epoch,
-                train_loss: self.position.mean_loss(),
+                train: means::<TrainedOutput<M>>(&self.position.totals, samples),
                 train_samples: samples,
-                metrics: ValidOutput::<M>::metrics(),
-                valid_totals: valid.sums,
+                metrics: means::<ValidOutput<M>>(&valid.sums, valid.samples),
                 valid_samples: valid.samples,
                 logged: Vec::new(),
                 train_time: Duration::from_secs_f64(seconds),
@@ -75,9 +79,8 @@ where
                 skipped_steps: skipped,
                 loss_scale: self.engine.reducer.scaler_state().map(|(scale, _)| scale),
             };
-            if self.settings.test.is_none() {
-                self.settings.callbacks.join(&mut report, &self.settings.group)?;
-            }
+            let is_last = self.settings.test.is_none();
+            self.settings.callbacks.join(&mut report, &self.settings.group, is_last)?;
             self.settings.observer.epoch_done(&report);
             if complete {
                 self.position = Position { step, ..Position::start() };

@@ -56,10 +56,6 @@ impl Position {
     pub fn done(&self) -> EpochProgress {
         EpochProgress { batches: self.batches, samples: self.samples }
     }
-
-    pub(super) fn mean_loss(&self) -> f64 {
-        self.totals.first().copied().unwrap_or(0.0) / self.samples.max(1) as f64
-    }
 }
 
 /// State of a run between two optimizer steps.

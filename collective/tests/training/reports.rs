@@ -33,7 +33,7 @@ impl Listen {
 
 impl Observer for Listen {
     fn step_done(&self, report: &StepReport) {
-        self.0.lock().expect("no panic").steps.push(*report);
+        self.0.lock().expect("no panic").steps.push(report.clone());
     }
     fn epoch_done(&self, report: &EpochReport) {
         self.0.lock().expect("no panic").epochs.push(report.clone());

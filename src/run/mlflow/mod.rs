@@ -250,11 +250,13 @@ impl Tracker for MlflowRun {
 impl Observer for MlflowRun {
     fn step_done(&self, report: &StepReport) {
         self.step.store(report.step, Relaxed);
-        step_scalars(report).for_each(|(name, value)| self.log(name, report.step, value));
+        step_scalars(report).for_each(|(name, value)| self.log(&name, report.step, value));
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        self.log("train_epoch/loss", self.step.load(Relaxed), report.train_loss);
+        let step = self.step.load(Relaxed);
+        let train = report.train.iter();
+        train.for_each(|of| self.log(&format!("train_epoch/{}", of.metric.name), step, of.value));
         self.evaluated(self.set, report);
     }
 

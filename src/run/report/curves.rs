@@ -27,9 +27,22 @@ pub fn curves(run: &Run) -> Vec<(String, Chart)> {
         run.metrics.first().map(|loss| of_metric(loss, format!("{}, after each epoch", run.evaluated()))),
     );
     let mut charts = vec![chart("loss", "Loss".into(), Axis::Logarithmic, loss)];
+    let training = |metric: &MetricInfo| {
+        let points = run.by_evaluation(|row| Some(row.train(metric)? * unit(metric)));
+        Series { name: "training, each epoch".into(), points, colour: 0, marked: Some(label(metric)) }
+    };
     for metric in run.metrics.iter().skip(1) {
-        let series = vec![of_metric(metric, format!("{} {}", run.evaluated(), metric.name))];
+        let mut series = vec![of_metric(metric, format!("{} {}", run.evaluated(), metric.name))];
+        series.extend(Some(training(metric)).filter(|series| !series.points.is_empty()));
         charts.push(chart(&metric.name, title(metric), axis(metric), series));
+    }
+    for metric in run.train_only() {
+        charts.push(chart(
+            &format!("train_{}", metric.name),
+            title(metric),
+            axis(metric),
+            vec![training(metric)],
+        ));
     }
     for name in run.callbacks().into_keys() {
         let points = run.by_evaluation(|row| row.get(&name));
@@ -63,7 +76,8 @@ pub fn axis(metric: &MetricInfo) -> Axis {
 /// Title of a metric's chart: the name with a capital letter, and the unit.
 pub fn title(metric: &MetricInfo) -> String {
     let (first, rest) = metric.name.split_at(metric.name.ceil_char_boundary(1));
-    format!("{}{rest}{}", first.to_uppercase(), if metric.percent { " in %" } else { "" })
+    let unit = if metric.percent { "%" } else { &metric.unit };
+    format!("{}{rest}{}{unit}", first.to_uppercase(), if unit.is_empty() { "" } else { " in " })
 }
 
 /// Formats a value of a chart.

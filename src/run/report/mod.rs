@@ -88,6 +88,10 @@ fn figures(run: &Run) -> Vec<(String, String)> {
         evaluation("test", &|metric| end.metric(metric));
     }
     evaluation(set, &|metric| last?.metric(metric));
+    for metric in run.train_only() {
+        let value = last.and_then(|row| row.train(metric)).map(|value| metric.text(value));
+        figures.push((format!("train {}", metric.name), text(value)));
+    }
     figures.extend(run.callbacks());
     figures.extend([
         ("samples per second".into(), text(run.samples_per_second().map(|rate| format!("{rate:.0}")))),

@@ -20,6 +20,8 @@ pub struct Run {
     pub epochs: Vec<EpochRow>,
     /// Metrics of the model, the loss first.
     pub metrics: Vec<MetricInfo>,
+    /// Metrics of the training step, the loss first.
+    pub train_metrics: Vec<MetricInfo>,
     /// Empty for a run of an older version without these measurements.
     pub ranks: Vec<RankRow>,
     /// Number of predictions by label and predicted class; empty before the first evaluation.
@@ -73,13 +75,15 @@ impl Run {
         let mut config: Map<String, Value> = json(&path.join("config.json"))?.unwrap_or_default();
         config.remove("flags");
         let confusion: Vec<Vec<u64>> = table(&path.join("confusion_matrix.csv"))?;
-        let metrics = config.remove("metrics").and_then(|metrics| serde_json::from_value(metrics).ok());
+        let mut metrics = |name| config.remove(name).and_then(|value| serde_json::from_value(value).ok());
+        let (metrics, train_metrics) = (metrics("metrics"), metrics("train_metrics"));
         Ok(Self {
             path: path.into(),
             config,
             epochs: table(&path.join("epochs.csv"))?,
             // Those of a classifier, for a run of an older version.
             metrics: metrics.unwrap_or_else(Classification::metrics),
+            train_metrics: train_metrics.unwrap_or_else(|| vec![MetricInfo::loss()]),
             ranks: table(&path.join("ranks.csv"))?,
             // The first column is the label.
             confusion: confusion.into_iter().map(|row| row[1..].to_vec()).collect(),
@@ -114,16 +118,27 @@ impl Run {
         self.epochs.iter().filter_map(|row| Some((steps(row.get("epoch")?)?, value(row)?))).collect()
     }
 
-    /// Last values of callbacks, by name.
+    /// Metrics that are computed in training only.
+    pub fn train_only(&self) -> impl Iterator<Item = &MetricInfo> {
+        let is_evaluated = |metric: &&MetricInfo| self.metrics.iter().any(|known| known.name == metric.name);
+        self.train_metrics.iter().skip(1).filter(move |metric| !is_evaluated(metric))
+    }
+
+    /// Last values of callbacks that are no metrics, by name.
     pub fn callbacks(&self) -> BTreeMap<String, String> {
         let is_metric = |column: &str| {
-            let name = column.strip_prefix("test_").or_else(|| column.strip_prefix("valid_"));
-            name.is_some_and(|name| self.metrics.iter().any(|metric| metric.name == name))
+            let of = |set: &str, metrics: &[MetricInfo]| {
+                let name = column.strip_prefix(set);
+                name.is_some_and(|name| metrics.iter().any(|metric| metric.name == name))
+            };
+            of("test_", &self.metrics) || of("valid_", &self.metrics) || of("train_", &self.train_metrics)
         };
         let number = |number: f64| format!("{number:.4}");
-        let columns = self.epochs.iter().flat_map(|row| &row.0).filter(|(column, _)| {
-            !["epoch", "train_loss", "seconds"].contains(&column.as_str()) && !is_metric(column)
-        });
+        let columns = self
+            .epochs
+            .iter()
+            .flat_map(|row| &row.0)
+            .filter(|(column, _)| !["epoch", "seconds"].contains(&column.as_str()) && !is_metric(column));
         let of_epochs = columns.filter_map(|(column, value)| Some((column.clone(), number((*value)?))));
         let end = self.end.iter().flat_map(|end| &end.callbacks);
         let text = |value: &Value| value.as_f64().map_or_else(|| show(value), number);

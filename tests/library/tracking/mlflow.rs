@@ -71,6 +71,7 @@ fn a_run_arrives_as_in_its_tables() {
         ("train/lr", "steps.csv", "lr"),
         ("train/samples_per_second", "steps.csv", "samples_per_second"),
         ("train_epoch/loss", "epochs.csv", "train_loss"),
+        ("train_epoch/accuracy", "epochs.csv", "train_accuracy"),
         ("test/loss", "epochs.csv", "test_loss"),
         ("test/accuracy", "epochs.csv", "test_accuracy"),
     ] {
@@ -116,7 +117,7 @@ fn metrics_and_callbacks_of_any_model_arrive() {
     let run = Run::at(folder.path().join("run"));
     let flags = format!("--device cpu --epochs 2 --mlflow {} --run-dir {}", server.uri, run.path.display());
     run_example("regression", &flags).succeeded();
-    for (name, column) in [("test/mae", "test_mae"), ("largest error", "largest error")] {
+    for (name, column) in [("test/mae", "test_mae"), ("test/max_error", "test_max_error")] {
         assert_eq!(values_of(&server, name), run.column("epochs.csv", column), "{name}");
     }
     assert_eq!(values_of(&server, "test/accuracy"), [0.0; 0]);
@@ -153,7 +154,7 @@ fn a_server_that_is_away_gives_a_warning() {
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     let [first, last] = lines[..] else { panic!("a warning and the number of points: {outcome:?}") };
     assert!(first.contains(&uri) && first.contains("training continues"), "{first}");
-    assert!(last.contains("not sent: 27 of 27 points, the status, config.json"), "{last}");
+    assert!(last.contains("not sent: 36 of 36 points, the status, config.json"), "{last}");
     assert_eq!(run.losses().len(), 8);
 }
 
@@ -182,7 +183,7 @@ fn a_server_that_refuses_the_run_is_not_asked_again() {
     let (server, folder) = (Server::start(refusing), folder());
     let outcome = train(&folder, &format!("--mlflow {}", server.uri), &[]).0.succeeded();
     assert_eq!(outcome.stderr.lines().count(), 2, "{outcome:?}");
-    assert!(outcome.stderr.contains("401") && outcome.stderr.contains("27 of 27 points"), "{outcome:?}");
+    assert!(outcome.stderr.contains("401") && outcome.stderr.contains("36 of 36 points"), "{outcome:?}");
     assert!(server.requests().is_empty());
 }
 
@@ -194,7 +195,7 @@ fn a_slow_server_delays_the_end_by_a_bounded_time() {
     let (outcome, run) = train(&folder, &format!("--mlflow {}", server.uri), &[]);
     let (outcome, whole) = (outcome.succeeded(), began.elapsed().as_secs_f64());
     let training = run.summary()["seconds"].as_f64().expect("seconds");
-    assert!(outcome.stderr.contains("not sent: 27 of 27 points"), "{outcome:?}");
+    assert!(outcome.stderr.contains("not sent: 36 of 36 points"), "{outcome:?}");
     assert!(training < whole - 9.0, "the wait is at the end: {training} s of {whole} s");
 }
 
