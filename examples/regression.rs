@@ -106,7 +106,7 @@ impl Callback<Forecaster> for LargestError {
         Some(self)
     }
 
-    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         Ok(vec![LoggedValue::number("max_error", std::mem::take(&mut self.0).into())])
     }
 }
@@ -145,7 +145,8 @@ fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
     let layer = |inputs, outputs, device: &Device| LinearConfig::new(inputs, outputs).init(device);
     let model =
         trainer.init(|device| Forecaster { hidden: layer(PAST, 16, device), output: layer(16, 1, device) });
-    trainer.fit(model, AdamConfig::new().init(), loaders)
+    trainer.fit(model, AdamConfig::new().init(), loaders)?;
+    Ok(())
 }
 
 fn main() -> ExitCode {

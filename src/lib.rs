@@ -100,4 +100,4 @@ pub use mimalloc;
 
 pub use config::TrainerArgs;
 pub use context::{Context, ContextArgs, launch, launch_threads, launch_threads_with, launch_with};
-pub use trainer::{Trainer, main};
+pub use trainer::{Trained, Trainer, main};

@@ -81,7 +81,7 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         let table = self.table();
         self.counts.fill(0);
         if let Some(file) = &self.file {
@@ -143,7 +143,7 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         let [correct, samples] = std::mem::take(&mut self.counts);
         let share = correct as f64 / samples.max(1) as f64;
         Ok(vec![LoggedValue::percent(format!("top-{} accuracy", self.k), share)])

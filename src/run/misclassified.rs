@@ -154,7 +154,7 @@ where
         Some(self)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         self.seen = 0;
         let worst = std::mem::take(&mut self.worst);
         if let Some((folder, log)) = &self.output {

@@ -17,7 +17,7 @@ use crate::{
 };
 use anyhow::Result;
 use burn::module::Module;
-use collective::strategy::{CheckpointSink, EpochReport, Observer, Snapshot};
+use collective::strategy::{CheckpointSink, EpochReport, Observer, RunControl, Snapshot};
 use std::{sync::Arc, time::Instant};
 
 /// Files that a tracker gets, small ones first.
@@ -192,14 +192,12 @@ impl CheckpointSink for Output {
         self.write_checkpoint(snapshot).map_err(|error| format!("{error:#}"))
     }
 
-    fn should_stop(&self, report: &EpochReport) -> bool {
+    fn epoch_done(&self, _: &EpochReport, control: &mut RunControl) {
         let args = &self.config.args;
         // The log observes the report first. `save` reports its write errors.
-        let reason = args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience));
-        if let Some(reason) = reason.as_ref().filter(|_| report.epoch < args.epochs.begun()) {
-            self.console.print(&format!("stopped early: {reason}"));
+        if let Some(reason) = args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience)) {
+            control.stop(reason);
         }
-        reason.is_some()
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     prepare::{Resumed, devices, prepared},
     progress::{Progress, Style, print_header},
     strategy::{self, train_step},
+    trained::{History, Trained},
 };
 use crate::{
     config::Config,
@@ -18,6 +19,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::optim::ModuleOptimizer;
 use burn::train::{Learner, LearnerModel};
 use collective::{
+    lr::LrControl,
     metric::StepOutput,
     module_state::require_trainable,
     strategy::{
@@ -34,10 +36,17 @@ where
 {
     /// Trains and evaluates for the configured epochs and steps, and writes the run folder.
     ///
+    /// A program may call it several times, for example for the folds of a cross-validation.
+    ///
     /// # Errors
     /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
     /// data loader or another rank fails, or the loss is not finite.
-    pub fn fit(self, model: M, optimizer: impl Into<ModuleOptimizer>, loaders: Loaders<M>) -> Result<()> {
+    pub fn fit(
+        self,
+        model: M,
+        optimizer: impl Into<ModuleOptimizer>,
+        loaders: Loaders<M>,
+    ) -> Result<Trained<M>> {
         let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
         let Trainer { parallel_step, finished, .. } = self;
         let (console, group, device) = (context.console(), context.group(), context.device());
@@ -49,7 +58,7 @@ where
         let mut config = Config::resolve(args, context, program);
         if args.print_config {
             console.print(&serde_json::to_string_pretty(&config)?);
-            return Ok(());
+            return Ok(Trained::without_training(model.valid()));
         }
         if config.args.valid_split > 0.0 && loaders.valid.is_none() {
             bail!("--valid-split {}: this program has no validation set", config.args.valid_split);
@@ -72,8 +81,9 @@ where
         let devices = devices(context, args, parallel_step.is_some())?;
         let strategy = parallel_step.unwrap_or(train_step)(context, devices, &loaders)?;
         if let Some(range) = args.find_lr.find_lr {
+            let untrained = Trained::without_training(model.valid());
             let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, &config));
-            return find_lr::run(context, &config, &loaders, strategy, learner);
+            return find_lr::run(context, &config, &loaders, strategy, learner).map(|()| untrained);
         }
         let memory = context.local_device().memory()?;
 
@@ -100,12 +110,10 @@ where
             output.print_tracking_hints();
         }
         let style = Style::choose(args.progress, context.is_main());
-        let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::new(Progress::new(
-            style,
-            console,
-            config.args.epochs.begun(),
-            EvaluatedSet::from_config(&config),
-        ))];
+        let history = Arc::new(History::default());
+        let progress =
+            Progress::new(style, console, config.args.epochs.begun(), EvaluatedSet::from_config(&config));
+        let mut observers: Vec<Arc<dyn Observer>> = vec![Arc::new(progress), history.clone()];
         #[cfg(feature = "cuda")]
         if let Some(progress) = KernelProgress::start(context.local_device(), console) {
             observers.push(Arc::new(progress));
@@ -123,7 +131,7 @@ where
             let histograms = GradientHistograms::new(every, files.map(|files| files.events));
             callbacks.push((Vec::new(), Box::new(histograms)));
         }
-        let stop = Arc::new(StopRequest::new(stop::requested));
+        let (stop, lr) = (Arc::new(StopRequest::new(stop::requested)), LrControl::default());
         let sink = output.clone().map(|output| output as Arc<dyn CheckpointSink>);
         let strategy = strategy
             .with_options(config.step_options())
@@ -133,23 +141,30 @@ where
             .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink })
             .with_max_steps(resumed.last_step(&config, &*loaders.train))
             .with_resume(resumed.snapshot)
+            .with_lr_control(lr.clone())
             .with_stop(stop.clone());
-        let learner = Learner::new(model, optimizer.into(), config.schedule(loaders.train.steps()));
+        let schedule = lr.schedule(config.schedule(loaders.train.steps()));
+        let learner = Learner::new(model, optimizer.into(), schedule);
         let result = strategy::run(strategy, &loaders, learner, resumed.epochs, |training| {
             let training = metrics.into_iter().fold(training, |training, add| add(training));
             let renderer = style.renderer(training.interrupter());
             training.renderer(renderer)
         })?;
+        let (epochs, test) = history.take();
+        let is_complete = stop.signal().is_none();
+        let trained = Trained { model: result.model, epochs, test, is_complete };
         if let Some(signal) = stop.signal() {
             context.set_stop_signal(signal);
-            return output.map_or(Ok(()), |output| output.finish_stopped(signal));
+            output.map_or(Ok(()), |output| output.finish_stopped(signal))?;
+            return Ok(trained);
         }
-        let Some(output) = output else { return Ok(()) };
-        let summary = output.finish(result.model.clone(), context.transport())?;
+        let Some(output) = output else { return Ok(trained) };
+        let summary = output.finish(trained.model.clone(), context.transport())?;
         finished.into_iter().try_for_each(|act| act(output.folder.path(), &summary))?;
         // Last, so that a failure leaves a complete run folder.
-        args.export
-            .as_deref()
-            .map_or(Ok(()), |path| weights::save(&result.model, path, "").context("--export"))
+        if let Some(path) = &args.export {
+            weights::save(&trained.model, path, "").context("--export")?;
+        }
+        Ok(trained)
     }
 }

@@ -9,10 +9,12 @@ mod loaders;
 mod prepare;
 pub mod progress;
 mod strategy;
+mod trained;
 
 pub use collective::strategy::NoopRenderer;
 pub use console_renderer::ConsoleRenderer;
 pub use loaders::Loaders;
+pub use trained::Trained;
 
 use crate::{
     config::{DatasetName, ProgramSettings, TrainerArgs, config_file},
@@ -169,7 +171,7 @@ where
 
     /// Adds a callback that computes these metrics after every evaluation, which `--monitor` accepts.
     ///
-    /// [`Callback::epoch_done`] returns a number with the name of each.
+    /// [`Callback::evaluation_done`] returns a number with the name of each.
     pub fn metric_callback<C>(
         mut self,
         metrics: impl Into<Vec<MetricInfo>>,

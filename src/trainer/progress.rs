@@ -193,6 +193,11 @@ impl Observer for Progress {
         self.console.warn(message);
     }
 
+    fn noted(&self, message: &str) {
+        self.state().line.finish();
+        self.console.print(message);
+    }
+
     fn epoch_done(&self, report: &EpochReport) {
         self.state().line.finish();
         if self.style == Style::Dashboard {

@@ -135,7 +135,8 @@ mod trainer {
         let trainer = Trainer::new(context, args);
         let loaders = trainer.loaders(points(101), points(20), Stack);
         let line = trainer.init(|device| Line { linear: LinearConfig::new(1, 1).init(device) });
-        trainer.fit(line, AdamConfig::new().init(), loaders)
+        trainer.fit(line, AdamConfig::new().init(), loaders)?;
+        Ok(())
     }
 
     #[test]

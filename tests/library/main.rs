@@ -6,4 +6,5 @@ mod metrics;
 mod mnist_example;
 mod own_programs;
 mod pictures_and_weights;
+mod tasks;
 mod tracking;

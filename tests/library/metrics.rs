@@ -109,7 +109,7 @@ impl Callback<Net> for SingleDevice {}
 /// A callback whose end of epoch fails.
 struct Failing;
 impl Callback<Net> for Failing {
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         Err("the plot could not be drawn".into())
     }
 }

@@ -22,16 +22,21 @@ use std::{
     process::{ExitCode, exit},
 };
 
-/// Runs `program` on two ranks of this test, `name`. Returns `None` in the processes of the program.
-fn two_ranks(name: &str, program: fn(&Context) -> anyhow::Result<()>) -> Option<Outcome> {
-    if env::var_os("BURN_DDP_TEST_PROGRAM").is_some() {
+/// Whether this is a process of a test's program, and not the test.
+pub fn is_program() -> bool {
+    env::var_os("BURN_DDP_TEST_PROGRAM").is_some()
+}
+
+/// Runs `program` on two ranks of the test with this path. Returns `None` in the processes of the program.
+pub fn two_ranks(test: &str, program: fn(&Context) -> anyhow::Result<()>) -> Option<Outcome> {
+    if is_program() {
         exit(i32::from(launch(program) != ExitCode::SUCCESS));
     }
     // A program in cargo's folder of tests may not start ranks.
-    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let link = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test.replace("::", "-"));
     let _ = fs::remove_file(&link);
     fs::hard_link(env::current_exe().expect("this program"), &link).expect("a link to this program");
-    let mut program = command(&link, &["--exact", &format!("own_programs::{name}"), "--nocapture"]);
+    let mut program = command(&link, &["--exact", test, "--nocapture"]);
     program.env("BURN_DDP_TEST_PROGRAM", "1").env("CUDA_VISIBLE_DEVICES", "").env("RUST_BACKTRACE", "0");
     Some(finish(program.spawn().expect("a process")))
 }
@@ -49,7 +54,7 @@ impl Batcher<u8, Tensor<2>> for Column {
 
 #[test]
 fn a_network_without_autodiff_is_reported_by_one_rank() {
-    let outcome = two_ranks("a_network_without_autodiff_is_reported_by_one_rank", |context| {
+    let outcome = two_ranks("own_programs::a_network_without_autodiff_is_reported_by_one_rank", |context| {
         let net: Linear = LinearConfig::new(1, 1).init(&Device::flex());
         DistributedDataParallel::new(net, context.group())?;
         Ok(())
@@ -65,12 +70,12 @@ fn a_trainer_reports_a_network_without_autodiff() {
         #[command(flatten)]
         trainer: TrainerArgs,
     }
-    let outcome = two_ranks("a_trainer_reports_a_network_without_autodiff", |context| {
+    let outcome = two_ranks("own_programs::a_trainer_reports_a_network_without_autodiff", |context| {
         let args = Flags::parse_from(["program", "--run-dir", "/nonexistent/never-written"]);
         let trainer = Trainer::new(context, &args.trainer);
         let points = || InMemDataset::new(vec![0.5; 20]);
         let loaders = trainer.loaders(points(), points(), Stack);
-        trainer.fit(Line::new(&Device::flex()), AdamConfig::new().init(), loaders)
+        trainer.fit(Line::new(&Device::flex()), AdamConfig::new().init(), loaders).map(drop)
     });
     let Some(outcome) = outcome else { return };
     outcome.failed_with(&["error: rank 0: the network has no trainable parameters", "autodiff"]);
@@ -79,7 +84,7 @@ fn a_trainer_reports_a_network_without_autodiff() {
 
 #[test]
 fn a_batcher_that_panics_is_reported_with_its_text() {
-    let outcome = two_ranks("a_batcher_that_panics_is_reported_with_its_text", |context| {
+    let outcome = two_ranks("own_programs::a_batcher_that_panics_is_reported_with_its_text", |context| {
         let numbers = InMemDataset::new((0..20).collect());
         let loader = ShardedLoader::builder(numbers, Column).batch_size(2).num_workers(1);
         for batch in loader.build(context.world()).epoch(1, 0, context.device()) {

@@ -2,10 +2,12 @@
 //!
 //! The global batch grows with the world size, and the learning rate with it (Goyal et al. 2017, arXiv 1706.02677).
 
+mod control;
 mod range_test;
 mod schedule;
 mod warmup;
 
+pub use control::{ControlledLr, LrControl};
 pub use range_test::{RangeTestCurve, RangeTestLr, RangeTestPoint};
 pub use schedule::{LrSchedule, ScheduledLr};
 pub use warmup::WarmupLr;

@@ -1,4 +1,4 @@
-//! Callbacks and metrics on each rank's values. States that implement `Distributed` are joined over ranks after
+//! Callbacks and metrics on each rank's values, and what they request of the run. States that implement `Distributed` are joined over ranks after
 //! every evaluation.
 
 use super::{EpochReport, LoggedValue, TrainedOutput, ValidOutput};
@@ -50,10 +50,37 @@ impl<T: Distributed> Join for T {
     }
 }
 
-/// Observes each rank's batches, gradients and outputs.
+/// Requests of a callback to the run.
+#[derive(Clone, Debug, Default)]
+pub struct RunControl {
+    pub(super) stop: Option<String>,
+    pub(super) save: bool,
+    pub(super) lr_factor: Option<f64>,
+}
+
+impl RunControl {
+    /// Ends training after the optimizer step or epoch in progress, with an evaluation.
+    ///
+    /// A request of any rank stops all ranks. Rank 0's `reason` is shown.
+    pub fn stop(&mut self, reason: impl Into<String>) {
+        self.stop = Some(reason.into());
+    }
+
+    /// Takes a checkpoint after the optimizer step in progress, if any rank requests it.
+    pub fn save(&mut self) {
+        self.save = true;
+    }
+
+    /// Multiplies the learning rate by `factor` from the next epoch on. Rank 0's request counts.
+    pub fn scale_lr(&mut self, factor: f64) {
+        self.lr_factor = Some(self.lr_factor.unwrap_or(1.0) * factor);
+    }
+}
+
+/// Observes each rank's batches, gradients and outputs, and controls the run.
 ///
 /// In a run with a test set, such as one with `--valid-split`, [`evaluated`](Self::evaluated) and
-/// [`epoch_done`](Self::epoch_done) are called at the end of the run only, with the outputs and the report of the test
+/// [`evaluation_done`](Self::evaluation_done) are called at the end of the run only, with the outputs and the report of the test
 /// set. In other runs, they are called after every epoch, for the set that is evaluated then. A callback
 /// [with metrics](super::ParallelStrategy::with_metric_callback) is called after every evaluation of any run.
 ///
@@ -68,7 +95,12 @@ pub trait Callback<M: LearnerModel>: Send {
     ///
     /// # Errors
     /// An error message, which ends the run.
-    fn on_train_batch(&mut self, _output: &TrainedOutput<M>, _samples: usize) -> Result<(), String> {
+    fn on_train_batch(
+        &mut self,
+        _output: &TrainedOutput<M>,
+        _samples: usize,
+        _control: &mut RunControl,
+    ) -> Result<(), String> {
         Ok(())
     }
 
@@ -104,8 +136,16 @@ pub trait Callback<M: LearnerModel>: Send {
     ///
     /// # Errors
     /// An error message, which ends the run.
-    fn epoch_done(&mut self, _report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _report: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         Ok(Vec::new())
+    }
+
+    /// Called on every rank after an epoch and its evaluation, with the metrics of all callbacks.
+    ///
+    /// # Errors
+    /// An error message, which ends the run.
+    fn epoch_done(&mut self, _report: &EpochReport, _control: &mut RunControl) -> Result<(), String> {
+        Ok(())
     }
 }
 
@@ -139,7 +179,7 @@ where
         Some(&mut self.0)
     }
 
-    fn epoch_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
+    fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
         let entry = self.0.compute().map_err(|error| self.failed(&error))?;
         self.0.clear();
         let number = NumericEntry::deserialize(&entry.serialized).ok().map(|entry| entry.current());
@@ -216,7 +256,7 @@ impl<M: LearnerModel> Callbacks<M> {
             if let Some(join) = callback.distributed() {
                 join.join_over(group)?;
             }
-            let mut logged = callback.epoch_done(report).map_err(Error::Invalid)?;
+            let mut logged = callback.evaluation_done(report).map_err(Error::Invalid)?;
             for metric in metrics.iter() {
                 let found = logged.iter().position(|value| value.name == metric.name);
                 let Some(value) = found.and_then(|at| logged.remove(at).number) else {

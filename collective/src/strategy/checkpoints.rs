@@ -1,6 +1,6 @@
 //! Checkpoints and coordinated stops between two optimizer steps.
 
-use super::{EpochReport, Snapshot};
+use super::{EpochReport, RunControl, Snapshot};
 use std::sync::{
     Arc,
     atomic::{AtomicU8, Ordering},
@@ -14,10 +14,8 @@ pub trait CheckpointSink: Send + Sync {
     /// The error message for the user.
     fn save(&self, snapshot: &Snapshot) -> Result<(), String>;
 
-    /// Whether training ends after this evaluation, before the last epoch.
-    fn should_stop(&self, _report: &EpochReport) -> bool {
-        false
-    }
+    /// Called after an epoch, before its checkpoint, with requests like those of a callback on rank 0.
+    fn epoch_done(&self, _report: &EpochReport, _control: &mut RunControl) {}
 }
 
 /// Schedule and storage of checkpoints.

@@ -2,7 +2,7 @@
 
 use super::{
     StepReport, TrainInput, TrainedOutput, ValidOutput,
-    launched::{Clock, LaunchedStep},
+    launched::{Clock, LaunchedStep, StepRequests},
     run::{Run, Stop},
 };
 use crate::{
@@ -41,29 +41,34 @@ where
                 Err(stop) => return Err(self.failed_after(launched, stop, &mut clock)),
             };
             let Some(next) = next else { break };
-            let mut stop = false;
+            let mut requests = StepRequests::default();
             if let Some(before) = launched.replace(next) {
-                stop |= self.complete(before, &mut clock)?;
+                requests |= self.complete(before, &mut clock)?;
             }
             let every = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.every);
-            let checkpoint = every.is_some_and(|n| self.position.step.is_multiple_of(n));
-            if let Some(step) = launched.take_if(|step| stop || checkpoint || step.is_here()) {
-                stop |= self.complete(step, &mut clock)?;
+            requests.save |= every.is_some_and(|n| self.position.step.is_multiple_of(n));
+            if let Some(step) = launched.take_if(|step| requests.any() || step.is_here()) {
+                requests |= self.complete(step, &mut clock)?;
             }
-            if stop {
-                return Err(self.stop()?);
-            }
-            if checkpoint {
-                self.keep()?;
-            }
+            self.serve(requests)?;
         }
-        if let Some(last) = launched
-            && self.complete(last, &mut clock)?
-        {
-            return Err(self.stop()?);
+        if let Some(last) = launched {
+            let requests = self.complete(last, &mut clock)?;
+            self.serve(requests)?;
         }
         self.event(LearnerEvent::EndSplit(epoch));
         Ok(batches.peek().is_none())
+    }
+
+    /// Serves the requests of all ranks after a step.
+    fn serve(&mut self, requests: StepRequests) -> Result<(), Stop> {
+        if requests.stop {
+            return Err(self.stop()?);
+        }
+        if requests.end {
+            self.end_early();
+        }
+        if requests.save { self.keep() } else { Ok(()) }
     }
 
     /// Runs forward and backward over the batches of a step, averages the gradients, and updates the parameters.
@@ -74,6 +79,7 @@ where
         batches: &mut Peekable<ShardedBatches<TrainInput<M>>>,
     ) -> Result<Option<LaunchedStep>, Stop> {
         let (settings, compute, model) = (self.settings, self.compute, self.learner.model());
+        let control = &mut self.control;
         if timed(&mut self.time.data, || batches.peek().is_none()) {
             return Ok(None);
         }
@@ -86,12 +92,15 @@ where
             let computed =
                 self.engine.batch(&model, BatchSize { samples, global_samples, last }, |copies, scope| {
                     let output = compute.compute(copies, batch.item, scope)?;
-                    settings.callbacks.each(|callback| callback.on_train_batch(&output.item, samples))?;
+                    let item = &output.item;
+                    settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
                     let stop = interrupter.should_stop() || settings.stop_signal() > 0;
-                    let totals = output.item.totals().inner();
-                    Ok(BatchOutput { grads: output.grads, totals, flags: vec![f32::from(u8::from(stop))] })
+                    let requests = StepRequests { stop, end: control.stop.is_some(), save: control.save };
+                    let totals = item.totals().inner();
+                    Ok(BatchOutput { grads: output.grads, totals, flags: requests.flags() })
                 })?;
             if let Some(step) = computed.step {
+                control.save = false;
                 return Ok(Some(self.optimize(&model, step)?));
             }
         }

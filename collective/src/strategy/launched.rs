@@ -15,7 +15,43 @@ use burn::data::dataloader::Progress;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Tensor;
 use burn::train::{LearnerEvent, LearnerModel, TrainingItem};
-use std::time::Instant;
+use std::{ops::BitOrAssign, time::Instant};
+
+/// What ranks request in a step.
+#[derive(Clone, Copy, Default)]
+pub(super) struct StepRequests {
+    /// burn-train's interrupter or a [`StopRequest`](super::StopRequest): an immediate stop.
+    pub stop: bool,
+    /// A callback: the end of training, with an evaluation.
+    pub end: bool,
+    /// A checkpoint.
+    pub save: bool,
+}
+
+impl StepRequests {
+    /// Values that are summed over all ranks.
+    pub fn flags(self) -> Vec<f32> {
+        [self.stop, self.end, self.save].map(|flag| f32::from(u8::from(flag))).into()
+    }
+
+    /// The requests of all ranks, from the sums of their flags.
+    fn from_sums(sums: &[f32]) -> Self {
+        let any = |at: usize| sums.get(at).is_some_and(|ranks| *ranks > 0.0);
+        Self { stop: any(0), end: any(1), save: any(2) }
+    }
+
+    pub fn any(self) -> bool {
+        self.stop || self.end || self.save
+    }
+}
+
+impl BitOrAssign for StepRequests {
+    fn bitor_assign(&mut self, other: Self) {
+        self.stop |= other.stop;
+        self.end |= other.end;
+        self.save |= other.save;
+    }
+}
 
 /// A launched step, whose totals are being copied to the host.
 pub(super) struct LaunchedStep {
@@ -24,7 +60,7 @@ pub(super) struct LaunchedStep {
     lr: ModuleLearningRate,
     /// Number of samples of the epoch up to this step, over all ranks.
     done: usize,
-    /// The first is the number of ranks that were asked to stop.
+    /// Requests, summed over all ranks.
     flags: StepFlags,
     /// Totals of this rank.
     own: Tensor<1>,
@@ -76,12 +112,11 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Waits for a step's totals, verifies and reports them. Returns whether any rank was asked to stop; all ranks
-    /// then stop.
-    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<bool, Stop> {
+    /// Waits for a step's totals, verifies and reports them. Returns the requests of all ranks.
+    pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<StepRequests, Stop> {
         let LaunchedStep { mut report, lr, done, flags, own, values } = step;
         // First, because an absent rank is detected on the host.
-        let stop = self.engine.reducer.settle(flags)?.first().is_some_and(|ranks| *ranks > 0.0);
+        let requests = StepRequests::from_sums(&self.engine.reducer.settle(flags)?);
         let mut values = values.wait()?.into_iter();
         let totals = values.next().unwrap_or_default();
         self.engine.check_loss(report.step, &own, first(&totals))?;
@@ -105,7 +140,7 @@ where
             Some(report.step),
             Some(lr),
         )));
-        Ok(stop)
+        Ok(requests)
     }
 
     /// Returns the error to report when a step after `launched` failed.

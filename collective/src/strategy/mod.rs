@@ -12,7 +12,7 @@ mod run;
 mod settings;
 mod snapshot;
 
-pub use callback::{Callback, Distributed, Join, MetricCallback};
+pub use callback::{Callback, Distributed, Join, MetricCallback, RunControl};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
 use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
 pub use noop_renderer::NoopRenderer;
@@ -160,6 +160,8 @@ pub trait Observer: Send + Sync {
     fn tested(&self, _report: &EpochReport) {}
     /// Called with a warning for the user.
     fn warned(&self, _message: &str) {}
+    /// Called with a note for the user, such as the reason why a callback ends the run.
+    fn noted(&self, _message: &str) {}
 }
 
 /// Several observers, called in order.
@@ -181,5 +183,8 @@ impl Observer for Vec<Arc<dyn Observer>> {
     }
     fn warned(&self, message: &str) {
         self.iter().for_each(|o| o.warned(message));
+    }
+    fn noted(&self, message: &str) {
+        self.iter().for_each(|o| o.noted(message));
     }
 }

@@ -3,7 +3,8 @@
 
 use super::{
     Callback, Checkpoints, ComputeBatch, Distributed, NoopRenderer, Observer, OneDevice, RankTime,
-    ReplicaDevices, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
+    ReplicaDevices, RunControl, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput,
+    ValidOutput,
     callback::{BurnMetric, MetricCallback},
     run::{Run, Stop},
     settings::RunSettings,
@@ -12,6 +13,7 @@ use crate::{
     Error, ProcessGroup, Result, StepOptions,
     data_parallel::{DataParallelConfig, ParallelStep, Replicas},
     loader::DistributedLoader,
+    lr::LrControl,
     metric::{MetricInfo, StepOutput},
 };
 use burn::data::dataset::DatasetError;
@@ -116,7 +118,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
 
     /// Adds a callback that computes these metrics after every evaluation.
     ///
-    /// [`Callback::epoch_done`] returns a number with the name of each. It becomes part of
+    /// [`Callback::evaluation_done`] returns a number with the name of each. It becomes part of
     /// [`EpochReport::metrics`](super::EpochReport::metrics).
     pub fn with_metric_callback(
         self,
@@ -173,6 +175,12 @@ impl<M: LearnerModel> ParallelStrategy<M> {
     /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
     pub fn with_resume(mut self, snapshot: Option<Snapshot>) -> Self {
         self.run.resume = snapshot;
+        self
+    }
+
+    /// Lets callbacks change the learning rate of a schedule that [`LrControl::schedule`] has made.
+    pub fn with_lr_control(mut self, control: LrControl) -> Self {
+        self.run.lr_control = Some(control);
         self
     }
 
@@ -254,6 +262,8 @@ where
             warned_of_skips: false,
             position,
             time: RankTime::default(),
+            control: RunControl::default(),
+            stopped: false,
         };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}

@@ -1,7 +1,7 @@
 //! The training loop of a strategy on every rank: epochs, checks, checkpoints and coordinated stops.
 
 use super::{
-    ComputeBatch, EpochReport, Position, RankTime, Snapshot, TrainedOutput, ValidOutput,
+    ComputeBatch, EpochReport, Position, RankTime, RunControl, Snapshot, TrainedOutput, ValidOutput,
     settings::RunSettings,
 };
 use crate::{
@@ -43,6 +43,10 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub position: Position,
     /// Time of this rank in the epoch in progress.
     pub time: RankTime,
+    /// Requests of this rank's callbacks.
+    pub control: RunControl,
+    /// Whether a callback of any rank has ended training.
+    pub stopped: bool,
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -82,6 +86,12 @@ where
             let is_last = self.settings.test.is_none();
             self.settings.callbacks.join(&mut report, &self.settings.group, is_last)?;
             self.settings.observer.epoch_done(&report);
+            let control = &mut self.control;
+            self.settings.callbacks.each(|callback| callback.epoch_done(&report, control))?;
+            if let Some(sink) = self.settings.sink() {
+                sink.epoch_done(&report, control);
+            }
+            self.change_lr()?;
             if complete {
                 self.position = Position { step, ..Position::start() };
                 self.position.epoch = epoch + 1;
@@ -117,16 +127,50 @@ where
             if let Some(early) = &mut parts.early_stopping {
                 over = early.should_stop(report.epoch, &parts.event_store);
             }
-            let sink = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.sink.as_ref());
-            over |= sink.is_some_and(|sink| sink.should_stop(report));
         }
-        let mut votes = [u8::from(over), settings.stop_signal()];
+        let mut votes = [u8::from(over), u8::from(self.control.stop.is_some()), settings.stop_signal()];
         settings.group.all_reduce(&mut votes, ReduceOp::Max)?;
+        self.control.save = false;
+        if votes[1] > 0 && report.epoch < self.components.num_epochs {
+            self.end_early();
+        }
         self.keep()?;
         match votes {
-            [_, 0] => Ok(votes[0] > 0),
-            [_, signal] => Err(Stop::Requested(signal)),
+            [over, ended, 0] => Ok(over + ended > 0),
+            [.., signal] => Err(Stop::Requested(signal)),
         }
+    }
+
+    /// Ends training after the step in progress, at the request of a callback.
+    pub(super) fn end_early(&mut self) {
+        if !std::mem::replace(&mut self.stopped, true) {
+            let reason = self.control.stop.as_deref().unwrap_or("a callback of another rank");
+            self.settings.observer.noted(&format!("stopped early: {reason}"));
+        }
+    }
+
+    /// Applies rank 0's request to change the learning rate, on all ranks.
+    fn change_lr(&mut self) -> Result<(), Stop> {
+        let settings = self.settings;
+        let requested = self.control.lr_factor.take();
+        let Some(control) = &settings.lr_control else {
+            return match requested {
+                Some(_) => Err(Error::Invalid(
+                    "a callback changes the learning rate, but the strategy has no LrControl; add with_lr_control"
+                        .into(),
+                )
+                .into()),
+                None => Ok(()),
+            };
+        };
+        let mut factor = [control.factor() * requested.unwrap_or(1.0)];
+        settings.group.broadcast(&mut factor, 0)?;
+        if control.factor() != factor[0] {
+            let epoch = self.position.epoch;
+            settings.observer.noted(&format!("learning rate x {} after epoch {epoch}", factor[0]));
+            control.set_factor(factor[0]);
+        }
+        Ok(())
     }
 
     /// Determines the reason of a stop that some rank requested, and takes a checkpoint.
@@ -162,7 +206,7 @@ where
     }
 
     pub(super) fn finished(&self) -> bool {
-        self.settings.max_steps.is_some_and(|max| self.position.step >= max)
+        self.stopped || self.settings.max_steps.is_some_and(|max| self.position.step >= max)
     }
 
     /// Broadcasts rank 0's parameters and buffers.

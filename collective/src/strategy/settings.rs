@@ -2,11 +2,13 @@
 //! ranks.
 
 use super::{
-    Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, ValidInput, callback::Callbacks,
+    CheckpointSink, Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, ValidInput,
+    callback::Callbacks,
 };
 use crate::{
     ProcessGroup, Result, StepOptions,
     loader::DistributedLoader,
+    lr::LrControl,
     wrapper::{engine::Engine, or_none},
 };
 use burn::tensor::Device;
@@ -31,6 +33,7 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub checkpoints: Option<Checkpoints>,
     pub resume: Option<Snapshot>,
     pub stop: Option<Arc<StopRequest>>,
+    pub lr_control: Option<LrControl>,
 }
 
 struct Silent;
@@ -57,6 +60,7 @@ impl<M: LearnerModel> RunSettings<M> {
             checkpoints: None,
             resume: None,
             stop: None,
+            lr_control: None,
         }
     }
 
@@ -84,6 +88,11 @@ impl<M: LearnerModel> RunSettings<M> {
         engine.steps = position.step;
         engine.reducer.restore_scaler(position.loss_scale);
         Ok((engine, position))
+    }
+
+    /// The storage of checkpoints, on rank 0.
+    pub fn sink(&self) -> Option<&dyn CheckpointSink> {
+        self.checkpoints.as_ref()?.sink.as_deref().filter(|_| self.group.rank() == 0)
     }
 
     /// This rank's answer to a request to stop: 0 to continue.

@@ -183,7 +183,8 @@ fn train(context: &Context, args: &GptArgs) -> Result<()> {
     let loaders = loaders(&trainer, args, &text);
     let network = GptConfig { characters: text.vocabulary.len(), ..args.network };
     let net = trainer.init(|device| network.init(device));
-    trainer.fit(net, args.adam.init(), loaders)
+    trainer.fit(net, args.adam.init(), loaders)?;
+    Ok(())
 }
 
 // ANCHOR: loaders

@@ -109,7 +109,8 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let SgdArgs { momentum, weight_decay, label_smoothing } = args.sgd;
     let net = trainer.init(|device| args.network(count).init(device)).with_label_smoothing(label_smoothing);
     let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
-    trainer.fit(net, sgd, loaders)
+    trainer.fit(net, sgd, loaders)?;
+    Ok(())
 }
 
 /// Rejects initial weights of as many other classes, whose last layer would be loaded without a warning.

@@ -173,7 +173,8 @@ fn train(context: &Context, args: &MnistArgs) -> Result<()> {
         NetConfig { network: args.network, batch_norm: args.has_batch_norm(), dropout: args.dropouts() };
     let SgdArgs { momentum, nesterov, weight_decay, label_smoothing } = args.sgd;
     let net = trainer.init(|device| config.init(device)).with_label_smoothing(label_smoothing);
-    trainer.fit(net, sgd(momentum, nesterov, weight_decay), loaders)
+    trainer.fit(net, sgd(momentum, nesterov, weight_decay), loaders)?;
+    Ok(())
 }
 
 /// Loads the data set. One rank per machine finds or downloads it first and reports errors.

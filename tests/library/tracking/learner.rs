@@ -8,7 +8,7 @@ use burn::nn::{
     loss::{MseLoss, Reduction},
 };
 use burn::optim::AdamConfig;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorReadError};
 use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, TrainingStrategy,
     metric::LossMetric,
@@ -32,6 +32,12 @@ pub struct Points(Tensor<2>);
 impl Line {
     pub fn new(device: &Device) -> Self {
         Line { linear: LinearConfig::new(1, 1).init(device) }
+    }
+
+    /// The value of the line at `x`.
+    pub fn predict(&self, x: f32) -> Result<f32, TensorReadError> {
+        let device = self.linear.weight.device();
+        self.linear.forward(Tensor::<2>::from_data([[x]], &device)).try_into_scalar()
     }
 
     fn regress(&self, Points(x): Points) -> RegressionOutput {

@@ -158,7 +158,8 @@ fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
         .data_parallel();
     let loaders = trainer.loaders(train, test, ToTensors);
     let model = trainer.init(|device| Classifier::new(args.hidden, device));
-    trainer.fit(model, AdamConfig::new().init(), loaders)
+    trainer.fit(model, AdamConfig::new().init(), loaders)?;
+    Ok(())
 }
 
 fn main() -> ExitCode {

@@ -1,0 +1,153 @@
+//! Tasks besides classification with the `Trainer`: programs of users that control a run and use its result.
+
+use crate::{
+    common::Run,
+    own_programs::{is_program, two_ranks},
+    tracking::learner::{Line, Stack},
+};
+use burn::data::dataset::InMemDataset;
+use burn::optim::SgdConfig;
+use burn_ddp::{Context, Trained, Trainer, TrainerArgs};
+use clap::Parser;
+use collective::strategy::{Callback, Distributed, EpochReport, Join, RunControl};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    trainer: TrainerArgs,
+}
+
+/// Flags of a program, separated by spaces.
+fn flags(text: &str) -> Flags {
+    Flags::parse_from(["program"].into_iter().chain(text.split_whitespace()))
+}
+
+/// Folder of a test, which the ranks of its program find, too.
+fn folder(test: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("tasks").join(test)
+}
+
+/// Removes the folder of a test, except in the processes of its program.
+fn clear(test: &str) {
+    if !is_program() {
+        let _ = fs::remove_dir_all(folder(test));
+    }
+}
+
+/// Fits a line through 40 points.
+fn fit<'a>(
+    context: &'a Context,
+    args: &'a Flags,
+    configure: impl FnOnce(Trainer<'a, Line>) -> Trainer<'a, Line>,
+) -> anyhow::Result<Trained<Line>> {
+    let trainer = configure(Trainer::new(context, &args.trainer));
+    let points = |range: std::ops::Range<u8>| InMemDataset::new(range.map(|i| f32::from(i) / 40.0).collect());
+    let loaders = trainer.loaders(points(0..40), points(40..60), Stack);
+    let model = trainer.init(Line::new);
+    trainer.fit(model, SgdConfig::new().init(), loaders)
+}
+
+#[test]
+fn the_folds_of_a_cross_validation_need_no_files() {
+    const TEST: &str = "the_folds_of_a_cross_validation_need_no_files";
+    clear(TEST);
+    let outcome = two_ranks(&format!("tasks::{TEST}"), |context| {
+        for (fold, lr) in [0.1, 0.05].into_iter().enumerate() {
+            let run = folder(TEST).join(fold.to_string());
+            let args = flags(&format!("--epochs 2 --lr {lr} --batch-size 8 --run-dir {}", run.display()));
+            let trained = fit(context, &args, |trainer| trainer)?;
+            let losses: Vec<f64> = trained.epochs.iter().map(|report| report.train_loss()).collect();
+            let prediction = trained.model.predict(2.0)?;
+            let (epochs, loss) = (losses.len(), trained.metric("loss").unwrap_or(f64::NAN));
+            // Every rank has the result.
+            let loss = context.log("mean over the ranks", loss)?;
+            context.print(&format!("fold {fold}: {epochs} {} {loss} {prediction}", trained.is_complete));
+        }
+        Ok(())
+    });
+    let Some(outcome) = outcome else { return };
+    let stdout = outcome.succeeded().stdout;
+    for fold in ["0", "1"] {
+        let line = stdout.lines().find_map(|line| line.strip_prefix(&format!("fold {fold}: ")));
+        let words: Vec<&str> = line.expect("a line for the fold").split(' ').collect();
+        let loss = Run::at(folder(TEST).join(fold)).summary()["test_loss"].as_f64().expect("a loss");
+        assert_eq!((words[0], words[1], words[2].parse()), ("2", "true", Ok(loss)), "{stdout}");
+        assert!(words[3].parse::<f32>().is_ok_and(f32::is_finite), "{stdout}");
+    }
+}
+
+/// Requests a checkpoint on the last rank, a lower rate after epoch 1, and the end after epoch 3.
+struct Requests {
+    is_last: bool,
+    batches: usize,
+}
+
+impl Callback<Line> for Requests {
+    fn on_train_batch(
+        &mut self,
+        _: &burn::train::RegressionOutput,
+        _: usize,
+        control: &mut RunControl,
+    ) -> Result<(), String> {
+        self.batches += 1;
+        if self.is_last && self.batches == 2 {
+            control.save();
+        }
+        Ok(())
+    }
+
+    fn epoch_done(&mut self, report: &EpochReport, control: &mut RunControl) -> Result<(), String> {
+        match report.epoch {
+            1 => control.scale_lr(0.5),
+            3 => control.stop("three epochs are enough"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn distributed(&mut self) -> Option<&mut dyn Join> {
+        Some(self)
+    }
+}
+
+impl Distributed for Requests {
+    type State = ();
+    fn state(&mut self) {}
+    fn join(&mut self, _: Vec<()>) {}
+}
+
+#[test]
+fn a_callback_ends_the_run_changes_the_rate_and_takes_a_checkpoint() {
+    const TEST: &str = "a_callback_ends_the_run_changes_the_rate_and_takes_a_checkpoint";
+    let run = Run::at(folder(TEST).join("run"));
+    clear(TEST);
+    let ranks = || {
+        two_ranks(&format!("tasks::{TEST}"), |context| {
+            let run = folder(TEST).join("run");
+            let more = if run.exists() { "--epochs 5 --resume" } else { "--epochs 9" };
+            let common = "--lr 0.1 --scale-lr none --batch-size 5 --valid-split 0.1 --keep-last 99";
+            let args = flags(&format!("{common} {more} --run-dir {}", run.display()));
+            // The ranks find the folder before rank 0 creates it.
+            context.group().barrier()?;
+            let is_last = context.rank() + 1 == context.world_size();
+            fit(context, &args, |trainer| trainer.callback(move |_| Requests { is_last, batches: 0 }))
+                .map(drop)
+        })
+    };
+    let Some(first) = ranks() else { return };
+    let stdout = first.succeeded().stdout;
+    assert!(stdout.contains("stopped early: three epochs are enough\n"), "{stdout}");
+    assert!(stdout.contains("learning rate x 0.5 after epoch 1\n"), "{stdout}");
+    let rates = |run: &Run| run.column("steps.csv", "lr");
+    // 36 samples in global batches of 10.
+    assert_eq!(rates(&run), [[0.1; 4], [0.05; 4], [0.05; 4]].concat());
+    assert!(run.path.join("checkpoints/step-000002").is_dir(), "requested by the last rank");
+    assert!(run.summary()["test_loss"].is_number(), "the test set is evaluated");
+    let Some(second) = ranks() else { return };
+    second.succeeded();
+    assert_eq!(rates(&run)[12..], [0.05; 8], "the factor is resumed");
+}
