@@ -1,17 +1,19 @@
 //! A forecaster of water levels with metrics of its own: mean squared error as loss, mean absolute error (MAE) and the
-//! largest error, which a callback computes.
+//! largest error, which a callback computes. Parameter groups have their own weight decay and learning rate.
 //!
 //!     cargo run --example regression                                       # DDP: a process per GPU, or two
 //!     cargo run --example regression -- --epochs 50 --monitor mae --early-stop 3
+//!     cargo run --example regression -- --init-from runs/first --freeze-hidden
 
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
-use burn::module::Module;
+use burn::module::{Module, ParamGroup};
 use burn::nn::{Linear, LinearConfig, Tanh};
-use burn::optim::AdamConfig;
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
 use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
 use burn_ddp::{Context, Trainer, TrainerArgs};
 use clap::Parser;
+use collective::data_parallel::ParallelStep;
 use collective::metric::{MetricInfo, StepOutput};
 use collective::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
 use std::process::ExitCode;
@@ -21,6 +23,12 @@ use std::process::ExitCode;
 struct Args {
     #[command(flatten)]
     trainer: TrainerArgs,
+    /// Keep the weights of the hidden layer
+    #[arg(long)]
+    freeze_hidden: bool,
+    /// Learning rate of the hidden layer, relative to --lr
+    #[arg(long, default_value_t = 1.0)]
+    hidden_lr: f64,
 }
 
 /// Number of values from which the next one is predicted.
@@ -36,12 +44,25 @@ struct Forecaster {
 }
 
 impl Forecaster {
+    fn new(device: &Device) -> Self {
+        let layer = |inputs, outputs| LinearConfig::new(inputs, outputs).init(device);
+        Self { hidden: layer(PAST, 16), output: layer(16, 1) }
+    }
+}
+
+/// The forward pass and the loss, also for `--mode dp`.
+impl ParallelStep for Forecaster {
+    type Outputs = Tensor<2>;
+
+    fn forward_part(&self, windows: Windows) -> Tensor<2> {
+        let past = windows.narrow(1, 0, PAST);
+        self.output.forward(Tanh::new().forward(self.hidden.forward(past)))
+    }
+
     /// Returns the mean squared error `[1]` for the gradients, and the errors for metrics.
-    fn errors(&self, windows: Windows) -> (Tensor<1>, Errors) {
-        let (past, next) = (windows.clone().narrow(1, 0, PAST), windows.narrow(1, PAST, 1));
-        let errors = self.output.forward(Tanh::new().forward(self.hidden.forward(past))) - next;
-        let loss = errors.clone().powi_scalar(2).mean();
-        (loss, Errors(errors.inner().flatten(0, 1)))
+    fn criterion(&self, forecasts: Tensor<2>, windows: Windows) -> (Tensor<1>, Errors) {
+        let errors = forecasts - windows.narrow(1, PAST, 1);
+        (errors.clone().powi_scalar(2).mean(), Errors(errors.inner().flatten(0, 1)))
     }
 }
 
@@ -49,7 +70,7 @@ impl TrainStep for Forecaster {
     type Input = Windows;
     type Output = Errors;
     fn step(&self, windows: Windows) -> TrainOutput<Errors> {
-        let (loss, errors) = self.errors(windows);
+        let (loss, errors) = self.criterion(self.forward_part(windows.clone()), windows);
         TrainOutput::new(self, loss.backward(), errors)
     }
 }
@@ -58,7 +79,7 @@ impl InferenceStep for Forecaster {
     type Input = Windows;
     type Output = Errors;
     fn step(&self, windows: Windows) -> Errors {
-        self.errors(windows).1
+        self.criterion(self.forward_part(windows.clone()), windows).1
     }
 }
 
@@ -142,10 +163,18 @@ fn train(context: &Context, args: &Args) -> anyhow::Result<()> {
         Trainer::new(context, &args.trainer).metric_callback([largest], |_| LargestError::default());
     // ANCHOR_END: trainer
     let loaders = trainer.loaders(windows(0..1000), windows(2000..2201), Stack);
-    let layer = |inputs, outputs, device: &Device| LinearConfig::new(inputs, outputs).init(device);
-    let model =
-        trainer.init(|device| Forecaster { hidden: layer(PAST, 16, device), output: layer(16, 1, device) });
-    trainer.fit(model, AdamConfig::new().init(), loaders)?;
+    // ANCHOR: groups
+    let (hidden, biases) = (ParamGroup::from_predicate("hidden"), ParamGroup::from_predicate("bias"));
+    let trainer = trainer.lr_group(hidden, args.hidden_lr).must_match("hidden-lr", args.hidden_lr);
+    let trainer = trainer.must_match("freeze-hidden", args.freeze_hidden).data_parallel();
+    let mut model = trainer.init(Forecaster::new);
+    if args.freeze_hidden {
+        model.hidden = model.hidden.no_grad();
+    }
+    let adam = |decay| AdamWConfig::new().with_weight_decay(decay);
+    let optimizer = adam(1e-4).init().with_group(biases, adam(0.0).build(), None);
+    trainer.fit(model, optimizer, loaders)?;
+    // ANCHOR_END: groups
     Ok(())
 }
 

@@ -24,6 +24,9 @@ pub struct RateArgs {
     /// one-cycle rises over PCT_START of the run (0.3 by default) and falls over the rest.
     #[arg(long, default_value = "constant", value_name = "CURVE", hide_short_help = true)]
     pub lr_schedule: LrSchedule,
+    /// Multiply the learning rate by FACTOR after PATIENCE epochs in a row without improvement of --monitor
+    #[arg(long, value_name = "FACTOR:PATIENCE", hide_short_help = true)]
+    pub reduce_lr_on_plateau: Option<Plateau>,
 }
 
 impl RateArgs {
@@ -43,6 +46,48 @@ impl RateArgs {
         }
         Ok(())
     }
+}
+
+/// Value of `--reduce-lr-on-plateau`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plateau {
+    /// Factor of the learning rate, above 0 and below 1.
+    pub factor: f64,
+    /// Number of epochs without improvement.
+    pub patience: usize,
+}
+
+impl FromStr for Plateau {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once(':');
+        match parts.and_then(|(factor, patience)| Some((factor.parse().ok()?, patience.parse().ok()?))) {
+            Some((factor, patience)) if 0.0 < factor && factor < 1.0 && patience > 0 => {
+                Ok(Plateau { factor, patience })
+            }
+            Some(_) | None => {
+                Err("expected FACTOR:PATIENCE with 0 < FACTOR < 1 and PATIENCE from 1, such as 0.1:5".into())
+            }
+        }
+    }
+}
+
+impl Serialize for Plateau {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}:{}", self.factor, self.patience))
+    }
+}
+
+/// Learning rate and length of a run, for a scheduler of the program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LrPlan {
+    /// `--lr` times the factor of `--scale-lr`.
+    pub lr: f64,
+    /// Number of optimizer steps of an epoch.
+    pub epoch_steps: usize,
+    /// Number of optimizer steps of the run.
+    pub total_steps: usize,
 }
 
 /// Parses a length of the warm-up.
@@ -152,6 +197,14 @@ mod tests {
         assert_eq!(epochs("0.001").expect("good").steps(10), 1);
         for bad in ["0", "-1", "NaN", "inf", "two", ""] {
             assert!(epochs(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_plateau_has_a_factor_below_1_and_a_patience() {
+        assert_eq!("0.1:5".parse(), Ok(Plateau { factor: 0.1, patience: 5 }));
+        for bad in ["", "0.1", "0.1:", "0.1:0", "1:5", "0:5", "NaN:5", "-1:5", "0.1:-1", "0.1:5:1"] {
+            assert!(bad.parse::<Plateau>().is_err(), "{bad}");
         }
     }
 

@@ -22,6 +22,7 @@ use collective::{
     metric::MetricInfo,
     strategy::Position,
 };
+use learning_rate::LrPlan;
 use scope::Scope;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -221,6 +222,14 @@ impl Config {
         let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
         let steps = self.args.max_steps.map_or(total_steps, |max| max.min(total_steps));
         (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
+    }
+
+    /// Returns learning rate and length of the run, for epochs of `batches` batches per rank.
+    pub fn lr_plan(&self, batches: usize) -> LrPlan {
+        let epoch_steps = self.epoch_steps(batches);
+        let total_steps = self.args.epochs.steps(epoch_steps);
+        let total_steps = self.args.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        LrPlan { lr: self.args.lr * self.lr_factor, epoch_steps, total_steps }
     }
 
     /// Returns the learning-rate schedule for epochs of `batches` batches per rank.

@@ -34,6 +34,7 @@ impl Scope {
             | "warmup_epochs"
             | "warmup_start_factor"
             | "lr_schedule"
+            | "reduce_lr_on_plateau"
             | "grad_accum_steps"
             | "clip_grad_norm"
             | "precision"

@@ -143,6 +143,12 @@ impl RunLog {
         ))
     }
 
+    /// Whether the monitored metric has not improved for `patience` epochs, or a multiple of it.
+    pub fn is_plateau(&self, patience: usize) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1.best.as_ref().is_some_and(|best| best.ago > 0 && best.ago.is_multiple_of(patience))
+    }
+
     fn update(&self, update: impl FnOnce(&mut Tables, &mut Progress)) {
         let (tables, progress) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
         update(tables, progress);

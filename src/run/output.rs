@@ -12,7 +12,7 @@ use super::{
     tracker::{Status, Tracker},
 };
 use crate::{
-    config::Config,
+    config::{Config, learning_rate::Plateau},
     process::{console::Console, stop},
 };
 use anyhow::Result;
@@ -197,6 +197,11 @@ impl CheckpointSink for Output {
         // The log observes the report first. `save` reports its write errors.
         if let Some(reason) = args.checkpoints.early_stop.and_then(|patience| self.log.early_stop(patience)) {
             control.stop(reason);
+        }
+        let plateau = args.rate.reduce_lr_on_plateau;
+        if let Some(Plateau { factor, .. }) = plateau.filter(|plateau| self.log.is_plateau(plateau.patience))
+        {
+            control.scale_lr(factor);
         }
     }
 }

@@ -16,10 +16,10 @@ use crate::{
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
 };
 use anyhow::{Context as _, Result, bail};
-use burn::optim::ModuleOptimizer;
+use burn::optim::{ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLrScheduler};
 use burn::train::{Learner, LearnerModel};
 use collective::{
-    lr::LrControl,
+    lr::{LrControl, LrSchedule},
     metric::StepOutput,
     module_state::require_trainable,
     strategy::{
@@ -48,7 +48,7 @@ where
         loaders: Loaders<M>,
     ) -> Result<Trained<M>> {
         let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
-        let Trainer { parallel_step, finished, .. } = self;
+        let Trainer { parallel_step, scheduler, lr_groups, finished, .. } = self;
         let (console, group, device) = (context.console(), context.group(), context.device());
         (program.train_samples, program.test_samples) = (loaders.train.samples(), loaders.test.samples());
         program.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
@@ -59,6 +59,10 @@ where
         if args.print_config {
             console.print(&serde_json::to_string_pretty(&config)?);
             return Ok(Trained::without_training(model.valid()));
+        }
+        let rate = &config.args.rate;
+        if scheduler.is_some() && (rate.warmup_epochs > 0.0 || rate.lr_schedule != LrSchedule::Constant) {
+            bail!("--lr-schedule and --warmup-epochs: this program has a scheduler; remove the flag");
         }
         if config.args.valid_split > 0.0 && loaders.valid.is_none() {
             bail!("--valid-split {}: this program has no validation set", config.args.valid_split);
@@ -85,6 +89,11 @@ where
             let learner = Learner::new(model, optimizer.into(), find_lr::schedule(range, &config));
             return find_lr::run(context, &config, &loaders, strategy, learner).map(|()| untrained);
         }
+        let (lr, steps) = (LrControl::default(), loaders.train.steps());
+        let schedule = match scheduler {
+            Some(make) => make(config.lr_plan(steps), &lr)?,
+            None => lr.schedule(config.schedule(steps)),
+        };
         let memory = context.local_device().memory()?;
 
         // Nothing is written before every rank has passed its checks.
@@ -131,7 +140,7 @@ where
             let histograms = GradientHistograms::new(every, files.map(|files| files.events));
             callbacks.push((Vec::new(), Box::new(histograms)));
         }
-        let (stop, lr) = (Arc::new(StopRequest::new(stop::requested)), LrControl::default());
+        let stop = Arc::new(StopRequest::new(stop::requested));
         let sink = output.clone().map(|output| output as Arc<dyn CheckpointSink>);
         let strategy = strategy
             .with_options(config.step_options())
@@ -143,8 +152,12 @@ where
             .with_resume(resumed.snapshot)
             .with_lr_control(lr.clone())
             .with_stop(stop.clone());
-        let schedule = lr.schedule(config.schedule(loaders.train.steps()));
-        let learner = Learner::new(model, optimizer.into(), schedule);
+        let schedules = lr_groups
+            .into_iter()
+            .fold(ModuleLrScheduler::new(schedule.clone()), |schedules, (group, factor)| {
+                schedules.with_group(group, schedule.scaled(factor))
+            });
+        let learner = Learner::new(model, optimizer.into(), schedules);
         let result = strategy::run(strategy, &loaders, learner, resumed.epochs, |training| {
             let training = metrics.into_iter().fold(training, |training, add| add(training));
             let renderer = style.renderer(training.interrupter());
@@ -161,7 +174,6 @@ where
         let Some(output) = output else { return Ok(trained) };
         let summary = output.finish(trained.model.clone(), context.transport())?;
         finished.into_iter().try_for_each(|act| act(output.folder.path(), &summary))?;
-        // Last, so that a failure leaves a complete run folder.
         if let Some(path) = &args.export {
             weights::save(&trained.model, path, "").context("--export")?;
         }

@@ -17,17 +17,20 @@ pub use loaders::Loaders;
 pub use trained::Trained;
 
 use crate::{
-    config::{DatasetName, ProgramSettings, TrainerArgs, config_file},
+    config::{DatasetName, ProgramSettings, TrainerArgs, config_file, learning_rate::LrPlan},
     context::{self, Context},
     process::exit,
     run::{RunFiles, Summary, check_tracker, weights},
 };
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
+use burn::module::ParamGroup;
 use burn::tensor::Device;
 use burn::train::{LearnerModel, SupervisedTraining};
 use clap::Parser;
 use collective::{
     data_parallel::ParallelStep,
+    lr::{ControlledLr, LrControl},
     metric::{MetricInfo, StepOutput},
     strategy::{Callback, TrainedOutput, ValidOutput},
 };
@@ -73,6 +76,7 @@ where
 
 type MakeCallback<M> = Box<dyn FnOnce(Option<&RunFiles>) -> Box<dyn Callback<M>>>;
 type Metrics<M> = Box<dyn FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M>>;
+type MakeScheduler = Box<dyn FnOnce(LrPlan, &LrControl) -> Result<ControlledLr>>;
 type Finished<'a> = Box<dyn FnOnce(&Path, &Summary) -> Result<()> + 'a>;
 
 /// Trainer of a model, configured by flags. See the [example](crate).
@@ -86,6 +90,10 @@ pub struct Trainer<'a, M: LearnerModel> {
     callbacks: Vec<(Vec<MetricInfo>, MakeCallback<M>)>,
     metrics: Vec<Metrics<M>>,
     parallel_step: Option<MakeStrategy<M>>,
+    /// The program's scheduler.
+    scheduler: Option<MakeScheduler>,
+    /// Factors of the learning rate for groups of parameters.
+    lr_groups: Vec<(ParamGroup, f64)>,
     finished: Vec<Finished<'a>>,
 }
 
@@ -106,6 +114,8 @@ where
             callbacks: Vec::new(),
             metrics: Vec::new(),
             parallel_step: None,
+            scheduler: None,
+            lr_groups: Vec::new(),
             finished: Vec::new(),
         }
     }
@@ -190,6 +200,28 @@ where
         add: impl FnOnce(SupervisedTraining<M>) -> SupervisedTraining<M> + 'static,
     ) -> Self {
         self.metrics.push(Box::new(add));
+        self
+    }
+
+    /// Uses a scheduler of the program in place of `--lr-schedule`: one of Burn, an
+    /// [`FnLr`](collective::lr::FnLr), or any other `LrScheduler`.
+    ///
+    /// It is stepped once per optimizer step, and its record is part of every checkpoint. For groups of parameters, use
+    /// [`lr_group`](Self::lr_group).
+    pub fn lr_scheduler<S: Into<ModuleLrScheduler>>(
+        mut self,
+        make: impl FnOnce(LrPlan) -> Result<S, String> + 'static,
+    ) -> Self {
+        self.scheduler = Some(Box::new(|plan, control| {
+            let schedule = make(plan).map_err(|reason| anyhow!("the learning-rate scheduler: {reason}"))?;
+            Ok(control.schedule(schedule))
+        }));
+        self.must_match_unrecorded("the learning-rate scheduler", std::any::type_name::<S>())
+    }
+
+    /// Multiplies the learning rate of a group of parameters by `factor`. Of several groups, the last one counts.
+    pub fn lr_group(mut self, group: ParamGroup, factor: f64) -> Self {
+        self.lr_groups.push((group, factor));
         self
     }
 

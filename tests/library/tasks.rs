@@ -6,10 +6,14 @@ use crate::{
     tracking::learner::{Line, Stack},
 };
 use burn::data::dataset::InMemDataset;
+use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::optim::SgdConfig;
-use burn_ddp::{Context, Trained, Trainer, TrainerArgs};
+use burn_ddp::{Context, Trained, Trainer, TrainerArgs, launch_threads_with};
 use clap::Parser;
-use collective::strategy::{Callback, Distributed, EpochReport, Join, RunControl};
+use collective::{
+    lr::FnLr,
+    strategy::{Callback, Distributed, EpochReport, Join, RunControl},
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -150,4 +154,69 @@ fn a_callback_ends_the_run_changes_the_rate_and_takes_a_checkpoint() {
     let Some(second) = ranks() else { return };
     second.succeeded();
     assert_eq!(rates(&run)[12..], [0.05; 8], "the factor is resumed");
+}
+
+type Configure = fn(Trainer<'_, Line>) -> Trainer<'_, Line>;
+
+/// Fits a line on `ranks` threads of this process.
+fn fit_here(ranks: usize, args: &str, configure: Configure) -> anyhow::Result<()> {
+    let args = flags(args);
+    let fit = |context: &Context| fit(context, &args, configure).map(drop);
+    launch_threads_with(&args.trainer.context, ranks, fit).map(drop)
+}
+
+/// The rates of 7 steps, and of 4 with 3 more after a resume.
+fn rates(test: &str, configure: Configure) -> [Vec<f64>; 2] {
+    clear(test);
+    let run = |name: &str, more: &str| {
+        let run = folder(test).join(name);
+        let args = "--lr 0.1 --scale-lr none --batch-size 10 --epochs 9";
+        fit_here(2, &format!("{args} {more} --run-dir {}", run.display()), configure).expect("a run");
+        Run::at(run).column("steps.csv", "lr")
+    };
+    let whole = run("whole", "--max-steps 7");
+    run("parts", "--max-steps 4");
+    [whole, run("parts", "--max-steps 7 --resume")]
+}
+
+#[test]
+fn schedulers_of_burn_and_of_the_program_are_resumed() {
+    fn of_program(trainer: Trainer<'_, Line>) -> Trainer<'_, Line> {
+        trainer.lr_scheduler(|plan| Ok(FnLr::new(move |step| plan.lr / step as f64)))
+    }
+    fn of_burn(trainer: Trainer<'_, Line>) -> Trainer<'_, Line> {
+        trainer.lr_scheduler(|plan| ExponentialLrSchedulerConfig::new(plan.lr, 0.5).init())
+    }
+    let [whole, parts] = rates("of_program", of_program);
+    assert_eq!(whole, (1..=7).map(|step| 0.1 / f64::from(step)).collect::<Vec<_>>());
+    assert_eq!(parts, whole);
+    let [whole, parts] = rates("of_burn", of_burn);
+    assert_eq!(whole[..3], [0.1, 0.05, 0.025]);
+    assert_eq!(parts, whole);
+    let run = folder("of_burn").join("parts");
+    let error = fit_here(
+        1,
+        &format!("--epochs 10 --lr 0.1 --scale-lr none --resume --run-dir {}", run.display()),
+        of_program,
+    );
+    let message = format!("{:#}", error.expect_err("another scheduler"));
+    assert!(message.contains("was made with the learning-rate scheduler"), "{message}");
+}
+
+#[test]
+fn a_scheduler_contradicts_the_flags_and_reports_its_error() {
+    fn bad(trainer: Trainer<'_, Line>) -> Trainer<'_, Line> {
+        trainer.lr_scheduler(|plan| ExponentialLrSchedulerConfig::new(plan.lr, 2.0).init())
+    }
+    let folder = folder("refused");
+    for (flag, words) in [
+        ("--lr-schedule cosine", "this program has a scheduler; remove the flag"),
+        ("--warmup-epochs 1", "this program has a scheduler; remove the flag"),
+        ("", "the learning-rate scheduler: "),
+    ] {
+        let error = fit_here(1, &format!("{flag} --run-dir {}", folder.display()), bad);
+        let message = format!("{:#}", error.expect_err("a refusal"));
+        assert!(message.contains(words), "{message}");
+        assert!(!folder.exists(), "nothing is written");
+    }
 }

@@ -152,7 +152,7 @@ fn weights_are_transferred_to_other_classes() {
 }
 
 /// Shape and values of each tensor of a safetensors file.
-fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
+pub fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<u8>)> {
     let bytes = fs::read(path).expect("a file");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
     let tensors = file.tensors().into_iter();

@@ -9,6 +9,7 @@ mod checkpoints;
 mod common;
 mod doctor;
 mod failures;
+mod fine_tuning;
 mod gpu_check;
 mod image_folder;
 mod launch;

@@ -4,10 +4,30 @@ use crate::common::{Outcome, Run, command, finish, program, run_example};
 use std::{fs, path::Path};
 
 /// Runs the example `regression`, whose metrics are `loss` and `mae`, into `folder/name`.
-fn forecaster(folder: &Path, name: &str, flags: &str) -> (Outcome, Run) {
+pub fn forecaster(folder: &Path, name: &str, flags: &str) -> (Outcome, Run) {
     let path = folder.join(name);
     let flags = format!("--device cpu --threads 1 --progress plain --run-dir {} {flags}", path.display());
     (run_example("regression", &flags), Run::at(path))
+}
+
+/// The rates of the epochs of a run that has 8 steps per epoch.
+fn rates(run: &Run) -> Vec<f64> {
+    let rates = run.column("steps.csv", "lr");
+    assert!(rates.chunks(8).all(|epoch| epoch.iter().all(|lr| *lr == epoch[0])), "{rates:?}");
+    rates.into_iter().step_by(8).collect()
+}
+
+#[test]
+fn the_rate_falls_on_a_plateau_also_after_a_resume() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    // Too small a rate to change the weights.
+    let flags = "--lr 1e-30 --scale-lr none --no-shuffle --reduce-lr-on-plateau 0.5:2";
+    let (outcome, run) = forecaster(folder.path(), "run", &format!("{flags} --epochs 4"));
+    assert!(outcome.succeeded().stdout.contains("learning rate x 0.5 after epoch 3\n"));
+    forecaster(folder.path(), "run", &format!("{flags} --epochs 7 --resume")).0.succeeded();
+    assert_eq!(rates(&run), [1e-30, 1e-30, 1e-30, 5e-31, 5e-31, 2.5e-31, 2.5e-31]);
+    let (outcome, _) = forecaster(folder.path(), "other", "--reduce-lr-on-plateau 2:3");
+    assert!(outcome.stderr.contains("expected FACTOR:PATIENCE"), "{outcome:?}");
 }
 
 fn header(run: &Run) -> String {

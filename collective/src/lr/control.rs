@@ -1,6 +1,6 @@
 //! Changes of a schedule's learning rate during a run.
 
-use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
+use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord, module_lr_scheduler::ModuleLrScheduler};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -8,6 +8,8 @@ use std::sync::{
 
 /// Entry of a scheduler's record.
 const FACTOR: &str = "lr_factor";
+/// Prefix of the base schedule in the record of a `ModuleLrScheduler`.
+const BASE: &str = "0";
 
 /// Factor of the learning rates of schedulers that [`schedule`](Self::schedule) has made.
 ///
@@ -32,31 +34,39 @@ impl LrControl {
         self.0.store(factor.to_bits(), Ordering::Relaxed);
     }
 
-    /// Returns a scheduler whose rates are those of `schedule` times the factor, which is part of its record.
-    pub fn schedule(&self, schedule: impl LrScheduler + 'static) -> ControlledLr {
-        ControlledLr { schedule: Box::new(schedule), control: self.clone() }
+    /// Returns a scheduler whose rates are the base rates of `schedule` times the factor, which is part of its record.
+    pub fn schedule(&self, schedule: impl Into<ModuleLrScheduler>) -> ControlledLr {
+        ControlledLr { schedule: schedule.into(), scale: 1.0, control: self.clone() }
     }
 }
 
 /// A scheduler with the factor of an [`LrControl`].
 #[derive(Clone)]
 pub struct ControlledLr {
-    schedule: Box<dyn LrScheduler>,
+    schedule: ModuleLrScheduler,
+    scale: f64,
     control: LrControl,
+}
+
+impl ControlledLr {
+    /// The scheduler with its rates multiplied by `scale`, for a group of parameters.
+    pub fn scaled(&self, scale: f64) -> Self {
+        Self { scale: self.scale * scale, ..self.clone() }
+    }
 }
 
 impl LrScheduler for ControlledLr {
     fn step(&mut self) -> f64 {
-        self.schedule.step() * self.control.factor()
+        self.schedule.step().base() * self.scale * self.control.factor()
     }
 
     fn to_record(&self) -> LrSchedulerRecord {
-        self.schedule.to_record().with_scalar(FACTOR, self.control.factor())
+        self.schedule.to_record().record(BASE).with_scalar(FACTOR, self.control.factor())
     }
 
     fn load_record(&mut self, record: LrSchedulerRecord) {
         self.control.set_factor(record.scalar(FACTOR).unwrap_or(1.0));
-        self.schedule.load_record(record);
+        self.schedule = self.schedule.clone().load_record(LrSchedulerRecord::new().with_record(BASE, record));
     }
 }
 

@@ -3,11 +3,13 @@
 //! The global batch grows with the world size, and the learning rate with it (Goyal et al. 2017, arXiv 1706.02677).
 
 mod control;
+mod function;
 mod range_test;
 mod schedule;
 mod warmup;
 
 pub use control::{ControlledLr, LrControl};
+pub use function::FnLr;
 pub use range_test::{RangeTestCurve, RangeTestLr, RangeTestPoint};
 pub use schedule::{LrSchedule, ScheduledLr};
 pub use warmup::WarmupLr;

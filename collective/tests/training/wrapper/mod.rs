@@ -1,6 +1,7 @@
 //! `DistributedDataParallel` and `DataParallel` compared with a plain training loop on one device.
 
 mod failures;
+mod frozen;
 mod strategy;
 mod trajectories;
 
