@@ -134,6 +134,11 @@ pub struct TrainerArgs {
     #[command(flatten)]
     #[serde(skip)]
     pub find_lr: FindLrArgs,
+    /// Evaluate, save and export an exponential moving average of the weights with this decay, such as 0.999
+    #[arg(
+        long, value_name = "DECAY", value_parser = probability, hide_short_help = true, help_heading = "Training"
+    )]
+    pub ema: Option<f64>,
     /// Continue when the training loss is NaN or infinite
     #[arg(long, hide_short_help = true, help_heading = "Training")]
     pub allow_nan: bool,

@@ -15,6 +15,9 @@ pub struct CheckpointArgs {
     /// Number of newest checkpoints to keep, besides the best one
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
     pub keep_last: usize,
+    /// Load the best checkpoint at the end: its weights are tested, saved and exported
+    #[arg(long, hide_short_help = true, help_heading = "Checkpoints")]
+    pub load_best: bool,
     /// Resume from a checkpoint or from the newest one of a run folder [default: --run-dir]
     ///
     /// Without PATH, training starts from the beginning if --run-dir has no checkpoint yet.

@@ -35,6 +35,7 @@ impl Scope {
             | "warmup_start_factor"
             | "lr_schedule"
             | "reduce_lr_on_plateau"
+            | "ema"
             | "grad_accum_steps"
             | "clip_grad_norm"
             | "precision"

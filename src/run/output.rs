@@ -149,9 +149,9 @@ impl Output {
     /// Computes the summary from the log.
     fn summary(&self, transport: &str) -> Result<Summary> {
         let (config, progress) = (&self.config, self.log.progress()?);
-        let (tested, valid) = match progress.tested {
-            Some(tested) => (tested, progress.evaluation),
-            None => (progress.evaluation, Evaluation::default()),
+        let (tested, valid) = match (progress.tested, EvaluatedSet::from_config(config)) {
+            (Some(tested), EvaluatedSet::Valid) => (tested, progress.evaluation),
+            (tested, _) => (tested.unwrap_or(progress.evaluation), Evaluation::default()),
         };
         let of_set = |set: &'static str, of: Evaluation| {
             of.0.into_iter().map(move |(name, value)| (format!("{set}_{name}"), value))
@@ -190,6 +190,10 @@ impl Output {
 impl CheckpointSink for Output {
     fn save(&self, snapshot: &Snapshot) -> Result<(), String> {
         self.write_checkpoint(snapshot).map_err(|error| format!("{error:#}"))
+    }
+
+    fn best(&self) -> Result<Option<Snapshot>, String> {
+        CheckpointStore::in_run(self.folder.path()).best().map_err(|error| format!("{error:#}"))
     }
 
     fn epoch_done(&self, _: &EpochReport, control: &mut RunControl) {

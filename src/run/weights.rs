@@ -33,8 +33,9 @@ pub struct Loaded<M> {
 /// If there is no such file or the folder contains no model.
 pub fn find(path: &Path) -> Result<PathBuf> {
     if path.is_dir() {
-        // An unfinished run has a model only in its checkpoints.
-        let places = ["model.bpk", "checkpoints/last/model.bpk"].map(|place| path.join(place));
+        // An unfinished run has a model only in its checkpoints, which may also have the average of its weights.
+        let places = ["ema.bpk", "model.bpk", "checkpoints/last/ema.bpk", "checkpoints/last/model.bpk"]
+            .map(|place| path.join(place));
         let found = places.into_iter().find(|place| place.is_file());
         return found.ok_or_else(|| anyhow!("{}: there is no model in this folder", path.display()));
     }

@@ -140,6 +140,7 @@ where
             let histograms = GradientHistograms::new(every, files.map(|files| files.events));
             callbacks.push((Vec::new(), Box::new(histograms)));
         }
+        let load_best = args.checkpoints.load_best;
         let stop = Arc::new(StopRequest::new(stop::requested));
         let sink = output.clone().map(|output| output as Arc<dyn CheckpointSink>);
         let strategy = strategy
@@ -147,7 +148,8 @@ where
             .with_observer(Arc::new(observers))
             .with_callbacks(callbacks)
             .with_test(loaders.valid.is_some().then(|| loaders.test.clone()))
-            .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink })
+            .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink, load_best })
+            .with_ema(args.ema)
             .with_max_steps(resumed.last_step(&config, &*loaders.train))
             .with_resume(resumed.snapshot)
             .with_lr_control(lr.clone())

@@ -26,3 +26,4 @@ mod training;
 mod validation;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]
 mod vulkan;
+mod weight_average;

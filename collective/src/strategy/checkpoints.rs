@@ -14,6 +14,14 @@ pub trait CheckpointSink: Send + Sync {
     /// The error message for the user.
     fn save(&self, snapshot: &Snapshot) -> Result<(), String>;
 
+    /// Reads the best checkpoint so far, if there is one.
+    ///
+    /// # Errors
+    /// The error message for the user, which ends the run on all ranks.
+    fn best(&self) -> Result<Option<Snapshot>, String> {
+        Ok(None)
+    }
+
     /// Called after an epoch, before its checkpoint, with requests like those of a callback on rank 0.
     fn epoch_done(&self, _report: &EpochReport, _control: &mut RunControl) {}
 }
@@ -25,6 +33,8 @@ pub struct Checkpoints {
     pub every: Option<usize>,
     /// Storage on rank 0; ignored on the other ranks.
     pub sink: Option<Arc<dyn CheckpointSink>>,
+    /// Whether the weights of the best checkpoint are loaded, evaluated and returned at the end.
+    pub load_best: bool,
 }
 
 /// A request to stop a run early.

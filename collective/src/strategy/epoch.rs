@@ -119,6 +119,9 @@ where
         together(|| self.learner.optimizer_step(grads));
         self.warn(loss_scale);
         self.position.skipped += usize::from(skipped);
+        if let Some(average) = self.average.as_mut().filter(|_| !skipped) {
+            average.update(&self.learner.model());
+        }
         let report = StepReport {
             step,
             epoch: self.position.epoch,

@@ -52,10 +52,15 @@ where
         Ok(totals)
     }
 
-    /// Evaluates the test set, if any, at the end of a run; `last` is the report of the last epoch.
+    /// Evaluates the test set at the end of a run, if it is a set of its own or the best checkpoint was loaded.
+    ///
+    /// `last` is the report of the last epoch.
     pub(super) fn test(&mut self, last: EpochReport) -> Result<(), Stop> {
         let settings = self.settings;
-        let Some(test) = &settings.test else { return Ok(()) };
+        let loads_best = settings.checkpoints.as_ref().is_some_and(|checkpoints| checkpoints.load_best);
+        let Some(test) = settings.test.as_ref().or(loads_best.then_some(&settings.valid)) else {
+            return Ok(());
+        };
         settings.observer.evaluation_started(last.epoch, test.samples());
         let Totals { sums, samples } = self.totals_over(&**test, true)?;
         let metrics = means::<ValidOutput<M>>(&sums, samples);
@@ -74,7 +79,7 @@ where
         is_last: bool,
     ) -> Result<Totals, Stop> {
         let settings = self.settings;
-        let (model, mut mine) = (self.learner.model().valid(), Totals::default());
+        let (model, mut mine) = (self.evaluated_model().valid(), Totals::default());
         // Waits for a batch's totals after the next batch is launched.
         let mut launched = None;
         for batch in loader.epoch(1, 0, &settings.device.clone().inner()) {

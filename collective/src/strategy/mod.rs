@@ -11,6 +11,7 @@ mod parallel;
 mod run;
 mod settings;
 mod snapshot;
+mod weight_average;
 
 pub use callback::{Callback, Distributed, Join, MetricCallback, RunControl};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};

@@ -184,6 +184,13 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         self
     }
 
+    /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
+    /// after every optimizer step.
+    pub fn with_ema(mut self, decay: Option<f64>) -> Self {
+        self.run.ema = decay;
+        self
+    }
+
     /// Stops all ranks together when any rank is signal to.
     pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
         self.run.stop = Some(request);
@@ -245,7 +252,7 @@ where
             let _ = self.failure.set(error);
         };
         let begun = self.run.begin(&mut learner, &components, starting_epoch);
-        let (engine, position) = match begun {
+        let (engine, position, average) = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 fail(error);
@@ -264,6 +271,7 @@ where
             time: RankTime::default(),
             control: RunControl::default(),
             stopped: false,
+            average,
         };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}
@@ -276,6 +284,6 @@ where
             }
             Err(Stop::Failed(error)) => fail(error),
         }
-        (run.learner.model(), run.components.event_processor)
+        (run.evaluated_model(), run.components.event_processor)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     ComputeBatch, EpochReport, Position, RankTime, RunControl, Snapshot, TrainedOutput, ValidOutput,
-    settings::RunSettings,
+    settings::RunSettings, weight_average::WeightAverage,
 };
 use crate::{
     Error, ReduceOp,
@@ -47,6 +47,8 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub control: RunControl,
     /// Whether a callback of any rank has ended training.
     pub stopped: bool,
+    /// Moving average of the weights, which is evaluated in place of them.
+    pub average: Option<WeightAverage>,
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -103,7 +105,36 @@ where
                 break;
             }
         }
+        self.load_best()?;
         self.test(last)
+    }
+
+    /// The model that is evaluated and returned.
+    pub fn evaluated_model(&self) -> M {
+        let model = self.learner.model();
+        match &self.average {
+            Some(average) => average.applied(model),
+            None => model,
+        }
+    }
+
+    /// Loads the best checkpoint, if that is requested.
+    fn load_best(&mut self) -> Result<(), Stop> {
+        let settings = self.settings;
+        if settings.checkpoints.as_ref().is_none_or(|checkpoints| !checkpoints.load_best) {
+            return Ok(());
+        }
+        let mut best = None;
+        settings.group.run_on(0, || match settings.sink().map(|sink| sink.best()) {
+            Some(found) => found.map(|found| best = found),
+            None => Ok(()),
+        })?;
+        let Some(best) = Snapshot::share(best, &settings.group)? else { return Ok(()) };
+        best.apply(&mut self.learner)?;
+        let average = |decay| WeightAverage::new(decay, &self.learner.model(), Some(&best));
+        self.average = settings.ema.map(average).transpose()?;
+        settings.observer.noted(&format!("loaded the best checkpoint, of step {}", best.position.step));
+        Ok(())
     }
 
     /// Collects each rank's time in the finished epoch.
@@ -194,7 +225,7 @@ where
         let kept = settings.group.run_on(0, || match &checkpoints.sink {
             Some(sink) => {
                 let store = &self.components.event_store;
-                let snapshot = Snapshot::take(&self.learner, store, position);
+                let snapshot = Snapshot::take(&self.learner, store, position, self.average.as_ref());
                 snapshot.map_err(|error| error.to_string()).and_then(|snapshot| sink.save(&snapshot))
             }
             None => Ok(()),

@@ -3,7 +3,7 @@
 
 use super::{
     CheckpointSink, Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, ValidInput,
-    callback::Callbacks,
+    callback::Callbacks, weight_average::WeightAverage,
 };
 use crate::{
     ProcessGroup, Result, StepOptions,
@@ -34,6 +34,8 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub resume: Option<Snapshot>,
     pub stop: Option<Arc<StopRequest>>,
     pub lr_control: Option<LrControl>,
+    /// Decay of the moving average of the weights.
+    pub ema: Option<f64>,
 }
 
 struct Silent;
@@ -61,16 +63,18 @@ impl<M: LearnerModel> RunSettings<M> {
             resume: None,
             stop: None,
             lr_control: None,
+            ema: None,
         }
     }
 
-    /// Verifies that the ranks can train together. Returns the engine and the position to start at.
+    /// Verifies that the ranks can train together. Returns the engine, the position to start at, and the average of the
+    /// weights.
     pub fn begin(
         &self,
         learner: &mut Learner<M>,
         components: &TrainingComponents<M>,
         starting_epoch: usize,
-    ) -> Result<(Engine, Position)> {
+    ) -> Result<(Engine, Position, Option<WeightAverage>)> {
         self.callbacks.admit(self.group.world_size())?;
         let mut position = Position { epoch: starting_epoch, ..Position::start() };
         if let Some(snapshot) = &self.resume {
@@ -87,7 +91,9 @@ impl<M: LearnerModel> RunSettings<M> {
         let mut engine = Engine::new(&learner.model(), &self.group, &self.device, options)?;
         engine.steps = position.step;
         engine.reducer.restore_scaler(position.loss_scale);
-        Ok((engine, position))
+        let average = |decay| WeightAverage::new(decay, &learner.model(), self.resume.as_ref());
+        let average = self.ema.map(average).transpose()?;
+        Ok((engine, position, average))
     }
 
     /// The storage of checkpoints, on rank 0.
@@ -128,11 +134,14 @@ impl<M: LearnerModel> RunSettings<M> {
         add("learning rate (steps 1, 10, 100)", rates(learner, epochs.saturating_mul(self.train.steps())));
         add("epochs", epochs.to_string());
         add("max_steps", or_none(self.max_steps));
+        add("moving average", or_none(self.ema));
         options.settings().into_iter().for_each(|(name, value)| add(&name, value));
         let every = self.checkpoints.as_ref().map(|kept| match kept.every {
             Some(steps) => format!("after every epoch and {steps} steps"),
             None => "after every epoch".into(),
         });
+        let loads_best = self.checkpoints.as_ref().is_some_and(|kept| kept.load_best);
+        add("final weights", if loads_best { "of the best checkpoint" } else { "of the last step" }.into());
         add("checkpoints", or_none(every));
         add("callbacks", self.callbacks.names().join(", "));
         add("position", format!("step {} of epoch {}", position.step, position.epoch));

@@ -1,5 +1,6 @@
 //! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
+use super::weight_average::WeightAverage;
 use crate::{Error, ProcessGroup, Result, loader::EpochProgress};
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
@@ -60,7 +61,7 @@ impl Position {
 
 /// State of a run between two optimizer steps.
 ///
-/// The three parts are Burn records. They are equal on every rank, so that one rank can store them for all.
+/// The parts are Burn records. They are equal on every rank, so that one rank can store them for all.
 ///
 /// The error feedback of a compression hook and the state of callbacks are not included and start empty after a resume.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,6 +74,9 @@ pub struct Snapshot {
     pub optimizer: Vec<u8>,
     /// Learning-rate scheduler record.
     pub scheduler: Vec<u8>,
+    /// Module record with the moving average of the weights, of a run with
+    /// [`with_ema`](super::ParallelStrategy::with_ema).
+    pub average: Option<Vec<u8>>,
 }
 
 impl Snapshot {
@@ -81,6 +85,7 @@ impl Snapshot {
         learner: &Learner<M>,
         store: &EventStoreClient,
         position: Position,
+        average: Option<&WeightAverage>,
     ) -> Result<Self> {
         // Applies the last update of BatchNorm's running statistics.
         let _ = learner.model().valid();
@@ -106,8 +111,10 @@ impl Snapshot {
             };
             bytes.map(|bytes| bytes.to_vec()).map_err(failed)
         };
+        let average = average.map(|average| average.applied(learner.model()).into_record().into_bytes());
         Ok(Self {
             position,
+            average: average.map(|record| bytes("moving average of the weights", record)).transpose()?,
             model: bytes("model", module.into_bytes())?,
             optimizer: bytes("optimizer's state", optimizer.into_bytes())?,
             scheduler: bytes("learning-rate scheduler", scheduler.into_bytes())?,
@@ -145,19 +152,24 @@ impl Snapshot {
             return Ok(own);
         }
         let header = own.as_ref().map(|own| {
-            let lengths = [own.model.len(), own.optimizer.len(), own.scheduler.len()];
-            (own.position.clone(), lengths)
+            let average = own.average.as_ref().map(Vec::len);
+            let lengths = [own.model.len(), own.optimizer.len(), own.scheduler.len(), average.unwrap_or(0)];
+            (own.position.clone(), lengths, average.is_some())
         });
-        let Some((position, lengths)) = group.broadcast_object(&header, 0)? else { return Ok(None) };
+        let header = group.broadcast_object(&header, 0)?;
+        let Some((position, lengths, has_average)) = header else { return Ok(None) };
         let mut parts = match own {
-            Some(own) if group.rank() == 0 => [own.model, own.optimizer, own.scheduler],
+            Some(own) if group.rank() == 0 => {
+                [own.model, own.optimizer, own.scheduler, own.average.unwrap_or_default()]
+            }
             Some(_) | None => lengths.map(|length| vec![0u8; length]),
         };
-        for part in &mut parts {
+        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
             group.broadcast(part, 0)?;
         }
-        let [model, optimizer, scheduler] = parts;
-        Ok(Some(Self { position, model, optimizer, scheduler }))
+        let [model, optimizer, scheduler, average] = parts;
+        let average = has_average.then_some(average);
+        Ok(Some(Self { position, model, optimizer, scheduler, average }))
     }
 }
 

@@ -65,13 +65,15 @@ impl FileDigest {
     }
 }
 
+/// File name of the moving average of the weights.
+const AVERAGE: &str = "ema.bpk";
+
 /// Returns file names and contents of a snapshot's parts.
-pub(super) fn parts(snapshot: &Snapshot) -> [(&'static str, &[u8]); 3] {
-    [
-        ("model.bpk", &snapshot.model),
-        ("optimizer.bpk", &snapshot.optimizer),
-        ("scheduler.bpk", &snapshot.scheduler),
-    ]
+pub(super) fn parts(snapshot: &Snapshot) -> impl Iterator<Item = (&'static str, &[u8])> {
+    let Snapshot { model, optimizer, scheduler, average, .. } = snapshot;
+    let always = [("model.bpk", model), ("optimizer.bpk", optimizer), ("scheduler.bpk", scheduler)];
+    let average = average.iter().map(|average| (AVERAGE, average));
+    always.into_iter().chain(average).map(|(name, bytes)| (name, bytes.as_slice()))
 }
 
 impl Manifest {
@@ -85,7 +87,7 @@ impl Manifest {
             batch_size: config.args.batch_size,
             identity,
             progress,
-            files: parts(snapshot).into_iter().map(digest).collect(),
+            files: parts(snapshot).map(digest).collect(),
         }
     }
 
@@ -149,6 +151,7 @@ impl Manifest {
             model: load("model.bpk")?,
             optimizer: load("optimizer.bpk")?,
             scheduler: load("scheduler.bpk")?,
+            average: self.files.contains_key(AVERAGE).then(|| load(AVERAGE)).transpose()?,
         })
     }
 }

@@ -47,6 +47,18 @@ impl CheckpointStore {
         Ok(found)
     }
 
+    /// Reads the best checkpoint, if there is one.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn best(&self) -> Result<Option<Snapshot>> {
+        let path = self.folder.join("best");
+        if !path.exists() {
+            return Ok(None);
+        }
+        Ok(Some(Manifest::read(&path)?.load(&path)?))
+    }
+
     /// Writes a checkpoint, updates the links `last` and `best`, and removes old checkpoints.
     ///
     /// Old checkpoints are unchanged until the new one is complete and synced.
