@@ -128,6 +128,14 @@ pub struct TrainerArgs {
         long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Training"
     )]
     pub max_steps: Option<usize>,
+    /// Check the program with N batches: train, validate, save, load and test, without leaving files
+    #[arg(
+        long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "3",
+        value_parser = positive, conflicts_with_all = ["find_lr", "resume"], hide_short_help = true,
+        help_heading = "Training"
+    )]
+    #[serde(skip)]
+    pub fast_dev_run: Option<usize>,
     #[command(flatten)]
     #[serde(flatten)]
     pub rate: RateArgs,

@@ -3,7 +3,9 @@
 #[cfg(feature = "cuda")]
 use super::kernel_progress::KernelProgress;
 use super::{
-    Loaders, Trainer, find_lr,
+    Loaders, Trainer,
+    fast_dev_run::ScratchFolder,
+    find_lr,
     prepare::{Resumed, devices, prepared},
     progress::{Progress, Style, print_header},
     strategy::{self, train_step},
@@ -36,7 +38,8 @@ where
 {
     /// Trains and evaluates for the configured epochs and steps, and writes the run folder.
     ///
-    /// A program may call it several times, for example for the folds of a cross-validation.
+    /// A program may call it several times, for example for the folds of a cross-validation. With `--fast-dev-run`, it
+    /// leaves no files.
     ///
     /// # Errors
     /// If ranks differ in settings or data, a checkpoint cannot be resumed, a file cannot be written, a device, the
@@ -49,6 +52,9 @@ where
     ) -> Result<Trained<M>> {
         let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
         let Trainer { parallel_step, scheduler, lr_groups, finished, .. } = self;
+        let (scratch, short) = ScratchFolder::for_run(args).unzip();
+        let _scratch = scratch.filter(|_| context.is_main());
+        let args = short.as_ref().unwrap_or(args);
         let (console, group, device) = (context.console(), context.group(), context.device());
         (program.train_samples, program.test_samples) = (loaders.train.samples(), loaders.test.samples());
         program.valid_samples = loaders.valid.as_ref().map_or(0, |valid| valid.samples());
@@ -150,6 +156,7 @@ where
             .with_test(loaders.valid.is_some().then(|| loaders.test.clone()))
             .with_checkpoints(Checkpoints { every: args.checkpoints.save_every, sink, load_best })
             .with_ema(args.ema)
+            .with_evaluation_batches(args.fast_dev_run)
             .with_max_steps(resumed.last_step(&config, &*loaders.train))
             .with_resume(resumed.snapshot)
             .with_lr_control(lr.clone())
@@ -176,6 +183,11 @@ where
         let Some(output) = output else { return Ok(trained) };
         let summary = output.finish(trained.model.clone(), context.transport())?;
         finished.into_iter().try_for_each(|act| act(output.folder.path(), &summary))?;
+        if args.fast_dev_run.is_some() {
+            console
+                .print("fast dev run: training, validation, checkpoint and test work; its files are removed");
+        }
+        // Last, so that a failure leaves a complete run folder.
         if let Some(path) = &args.export {
             weights::save(&trained.model, path, "").context("--export")?;
         }

@@ -1,6 +1,7 @@
 //! `Trainer`: a complete training program for any Burn model, configured by flags.
 
 mod console_renderer;
+mod fast_dev_run;
 mod find_lr;
 mod fit;
 #[cfg(feature = "cuda")]

@@ -11,6 +11,7 @@ mod ch_migration;
 mod ch_sync_batch_norm;
 mod ch_testing;
 mod ch_two_machines;
+mod ch_weights;
 mod ch_why_distribute;
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,6 @@
 //! `--valid-split`: part of the training set decides about checkpoints and early stopping, the test set is evaluated once.
 
-use crate::common::{Run, assert_close, train, trained};
+use crate::common::{Run, assert_close, command, example, finish, train, trained};
 use std::fs;
 
 const RUN: &str = "--dataset subset --train-limit 200 --eval-limit 50 --dropout 0 --scale-lr none --threads 1
@@ -35,6 +35,32 @@ fn the_test_set_is_evaluated_at_the_end_only() {
     assert_eq!(counts.map(|count| count.parse::<usize>().expect("a count")).sum::<usize>(), 50);
     let report = fs::read_to_string(run.path.join("report.html")).expect("a report");
     assert!(report.contains("validation loss") && report.contains("test loss"), "both results");
+}
+
+#[test]
+fn a_fast_dev_run_passes_every_phase_and_leaves_no_files() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    for (name, flags) in [
+        ("mnist_ddp", "--dataset subset --fast-dev-run=2 --nproc-per-node 2"),
+        ("regression", "--fast-dev-run --valid-split 0.2 --ema 0.9 --epochs 50"),
+        ("regression", "--fast-dev-run --mode dp --device-ids cpu:0,cpu:1"),
+    ] {
+        let flags = format!("--device cpu --progress plain {flags}");
+        let args: Vec<&str> = flags.split_whitespace().collect();
+        let mut program = command(&example(name), &args);
+        program.env("TMPDIR", folder.path()).current_dir(folder.path());
+        let stdout = finish(program.spawn().expect("the program was built")).succeeded().stdout;
+        let steps = if name == "mnist_ddp" { 2 } else { 3 };
+        for line in [&format!("loaded the best checkpoint, of step {steps}\n"), "fast dev run: "] {
+            assert!(stdout.contains(line), "{line}: {stdout}");
+        }
+        let left: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
+        let is_left = |entry: &std::io::Result<fs::DirEntry>| {
+            let name = entry.as_ref().expect("an entry").file_name();
+            name == "runs" || name.to_string_lossy().contains("fast-dev-run")
+        };
+        assert!(!left.iter().any(is_left), "{left:?}");
+    }
 }
 
 #[test]

@@ -82,7 +82,8 @@ where
         let (model, mut mine) = (self.evaluated_model().valid(), Totals::default());
         // Waits for a batch's totals after the next batch is launched.
         let mut launched = None;
-        for batch in loader.epoch(1, 0, &settings.device.clone().inner()) {
+        let most = settings.evaluation_batches.unwrap_or(usize::MAX);
+        for batch in loader.epoch(1, 0, &settings.device.clone().inner()).take(most) {
             let batch = batch?;
             let output = InferenceStep::step(&model, batch.item);
             let totals = Readback::start(vec![masked(output.totals().inner(), batch.samples)])?;

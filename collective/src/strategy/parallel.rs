@@ -161,6 +161,12 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         self
     }
 
+    /// Evaluates this many batches of each set at most, for a short run that checks a program.
+    pub fn with_evaluation_batches(mut self, batches: Option<usize>) -> Self {
+        self.run.evaluation_batches = batches;
+        self
+    }
+
     /// Takes checkpoints. All ranks must, or none.
     pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         self.run.checkpoints = Some(checkpoints);

@@ -34,6 +34,8 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub resume: Option<Snapshot>,
     pub stop: Option<Arc<StopRequest>>,
     pub lr_control: Option<LrControl>,
+    /// Maximum number of batches of an evaluation.
+    pub evaluation_batches: Option<usize>,
     /// Decay of the moving average of the weights.
     pub ema: Option<f64>,
 }
@@ -63,6 +65,7 @@ impl<M: LearnerModel> RunSettings<M> {
             resume: None,
             stop: None,
             lr_control: None,
+            evaluation_batches: None,
             ema: None,
         }
     }
