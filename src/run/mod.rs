@@ -5,6 +5,7 @@ mod classification;
 mod evaluation;
 mod folder;
 mod log;
+mod loop_state;
 pub mod misclassified;
 #[cfg(feature = "mlflow")]
 pub mod mlflow;
@@ -20,6 +21,7 @@ pub mod weights;
 pub use classification::{Confusion, TopK};
 pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
+pub use loop_state::LoopState;
 pub(crate) use output::{Output, check_tracker};
 pub use tracker::{MetricsLogger, ScalarSink, Status, Tracker};
 pub use weights::ExportArgs;

@@ -5,10 +5,13 @@ use crate::{
     own_programs::{is_program, two_ranks},
     tracking::learner::{Line, Stack},
 };
+use anyhow::{Context as _, ensure};
 use burn::data::dataset::InMemDataset;
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
-use burn::optim::SgdConfig;
-use burn_ddp::{Context, Trained, Trainer, TrainerArgs, launch_threads_with};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{AdamConfig, GradientsParams, SgdConfig, momentum::MomentumConfig};
+use burn::tensor::Tensor;
+use burn_ddp::{Context, Trained, Trainer, TrainerArgs, launch_threads_with, run::LoopState};
 use clap::Parser;
 use collective::{
     lr::FnLr,
@@ -218,5 +221,51 @@ fn a_scheduler_contradicts_the_flags_and_reports_its_error() {
         let message = format!("{:#}", error.expect_err("a refusal"));
         assert!(message.contains(words), "{message}");
         assert!(!folder.exists(), "nothing is written");
+    }
+}
+
+/// The state of a loop after one step of Adam.
+fn trained(context: &Context) -> anyhow::Result<LoopState> {
+    let net = context.init_module(7, |device| LinearConfig::new(2, 1).init(device));
+    let mut optimizer = AdamConfig::new().init();
+    let loss: Tensor<1> = Linear::forward(&net, Tensor::<2>::ones([1, 2], context.device())).sum();
+    let grads = GradientsParams::from_grads(loss.backward(), &net);
+    let net = optimizer.step(0.1, net, grads);
+    LoopState::new().module("net", &net)?.optimizer("net", &optimizer)?.value("epoch", 3)
+}
+
+#[test]
+fn a_part_that_a_checkpoint_of_a_loop_lacks_is_an_error() {
+    const TEST: &str = "a_part_that_a_checkpoint_of_a_loop_lacks_is_an_error";
+    clear(TEST);
+    let outcome = two_ranks(&format!("tasks::{TEST}"), |context| {
+        let file = folder(TEST).join("states/loop.ckpt");
+        ensure!(context.load_state(&file)?.is_none());
+        context.save_state(&file, || trained(context))?;
+        let state = context.load_state(&file)?.context("it was written")?;
+        let optimizer = state.load_optimizer("net", AdamConfig::new().init())?;
+        context.print(&format!("tensors {}", optimizer.to_record().len()));
+        let sgd = SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init();
+        let wide: Linear = LinearConfig::new(3, 1).init(context.device());
+        for result in [
+            state.load_optimizer("other", AdamConfig::new().init()).map(drop),
+            state.load_optimizer("net", sgd).map(drop),
+            state.load_module("net", wide).map(drop),
+            state.load_value::<String>("epoch").map(drop),
+        ] {
+            context.print(&format!("{:#}", result.err().context("no error")?));
+        }
+        Ok(())
+    });
+    let Some(outcome) = outcome else { return };
+    let stdout = outcome.succeeded().stdout;
+    for line in [
+        "tensors 4",
+        "the checkpoint has no optimizer `other`; it has `module net`, `optimizer net`, `value epoch`",
+        "the checkpoint's optimizer `net` is of another kind than the program's",
+        "the checkpoint's module `net` does not fit: ",
+        "the checkpoint's value `epoch` has another type",
+    ] {
+        assert!(stdout.contains(line), "{line}: {stdout}");
     }
 }

@@ -10,6 +10,7 @@ mod common;
 mod doctor;
 mod failures;
 mod fine_tuning;
+mod gan;
 mod gpu_check;
 mod image_folder;
 mod launch;
