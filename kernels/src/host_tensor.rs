@@ -48,7 +48,7 @@ pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
 /// # Panics
 /// If it is not on Flex, or on Flex with autodiff.
 pub fn host<const D: usize>(tensor: Tensor<D>) -> Host {
-    tensor.try_into_primitive::<Flex>().ok().expect("a tensor of Flex without autodiff")
+    tensor.try_into_primitive::<Flex>().expect("a tensor of Flex without autodiff")
 }
 
 /// Whether `device` is Flex, with autodiff or without.

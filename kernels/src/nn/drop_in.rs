@@ -25,6 +25,7 @@ macro_rules! drop_in {
 
         impl $config {
             /// Creates settings with Burn's defaults.
+            #[allow(clippy::new_without_default, reason = "Burn's settings have no `Default` either")]
             pub fn new($($needed: $needed_type),*) -> Self {
                 Self(<$burns_config>::new($($needed),*))
             }

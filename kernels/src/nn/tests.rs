@@ -73,14 +73,12 @@ fn assert_close(ours: &[Vec<f32>], burns: &[Vec<f32>]) {
 }
 
 /// Compares a layer with Burn's of the same settings.
-pub(super) fn compare<M: Module, N: Module, const A: usize, const B: usize>(
+pub(super) fn compare<M: Module + Sync, N: Module, const A: usize, const B: usize>(
     (ours, burns): (M, N),
     x: Tensor<A>,
     forward: impl Fn(&M, Tensor<A>) -> Tensor<B> + Sync,
     burns_forward: impl Fn(&N, Tensor<A>) -> Tensor<B>,
-) where
-    M: Sync,
-{
+) {
     assert_eq!(seen(&ours), seen(&burns));
     assert_eq!(ours.num_params(), burns.num_params());
     let ours = ours.load_record(burns.clone().into_record());
