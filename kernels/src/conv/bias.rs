@@ -8,7 +8,9 @@ use pulp::{Simd, WithSimd};
 
 /// Adds its channel's bias to every plane of `images`, whose planes have `plane` values.
 pub fn add_bias(images: &mut [f32], bias: &[f32], plane: usize) {
-    parallel::parts(images, bias.len() * plane, |_, image| arch().dispatch(Add { image, bias, plane }));
+    parallel::parts(images, bias.len() * plane, |_, images| {
+        arch().dispatch(Epilogue { images, bias, plane, relu: false });
+    });
 }
 
 /// Sum of each channel's values over all images, `[batch, channels, plane]`.
@@ -20,20 +22,34 @@ pub fn channel_sums(images: &[f32], channels: usize, plane: usize) -> Vec<f32> {
     sums
 }
 
-struct Add<'a> {
-    image: &'a mut [f32],
-    bias: &'a [f32],
-    plane: usize,
+/// Adds the sums of the channels of one image, `[channels, plane]`, to `sums`.
+pub(super) fn add_channel_sums(image: &[f32], plane: usize, sums: &mut [f32]) {
+    arch().dispatch(Sums { images: image, channels: sums.len(), plane, first: 0, sums });
 }
 
-impl WithSimd for Add<'_> {
+/// Adds the bias, which may be empty, and applies the ReLU.
+pub(super) struct Epilogue<'a> {
+    pub images: &'a mut [f32],
+    pub bias: &'a [f32],
+    pub plane: usize,
+    pub relu: bool,
+}
+
+impl WithSimd for Epilogue<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let channels = self.bias.iter().cycle();
-        for (plane, bias) in self.image.chunks_exact_mut(self.plane.max(1)).zip(channels) {
-            plane.iter_mut().for_each(|value| *value += bias);
+        let Self { images, bias, plane, relu } = self;
+        if bias.is_empty() && !relu {
+            return;
+        }
+        let bias = if bias.is_empty() { &[0.0] } else { bias };
+        for (plane, bias) in images.chunks_exact_mut(plane.max(1)).zip(bias.iter().cycle()) {
+            for value in plane {
+                let sum = *value + bias;
+                *value = if relu && sum <= 0.0 { 0.0 } else { sum };
+            }
         }
     }
 }

@@ -3,14 +3,19 @@
 //! The patches of a tile, some output rows of an image or some small images, are the columns of a matrix with a row for each
 //! tap, which stays in the cache for its product.
 
-use super::source::Whole;
+mod tile;
+
+use super::{
+    bias::{Epilogue, add_channel_sums},
+    source::Whole,
+};
 use crate::{
     parallel::{self, values, write_parts},
     product::{View, add_product, product, product_of_transposed, writable},
-    simd::{arch, sum},
+    simd::arch,
 };
-use pulp::{Simd, WithSimd};
 use std::ops::Range;
+use tile::{Spread, Tile};
 
 /// Number of output positions of a tile, unless a row or an image has more.
 const POSITIONS: usize = 256;
@@ -111,7 +116,7 @@ impl Patches {
                     }
                 }
             }
-            arch().dispatch(Epilogue { output, bias, plane, relu });
+            arch().dispatch(Epilogue { images: output, bias, plane, relu });
         });
         output
     }
@@ -137,7 +142,7 @@ impl Patches {
                     let patches = tile.patches(images, patches);
                     let gradients = View { values, shape: [filters, count], stride: count };
                     add_product(gradients, patches, weights, taps);
-                    arch().dispatch(AddSums { rows: &values[..filters * count], sums: bias });
+                    add_channel_sums(&values[..filters * count], count, bias);
                 }
                 sums
             },
@@ -232,13 +237,6 @@ impl Patches {
     }
 }
 
-/// Some rows of the output of one image, or all of some images.
-struct Tile<'a> {
-    of: &'a Patches,
-    images: Range<usize>,
-    rows: Range<usize>,
-}
-
 /// Room for the patches of a tile and for values of its outputs.
 struct Workspace {
     patches: Vec<f32>,
@@ -249,178 +247,5 @@ impl Workspace {
     fn new(of: &Patches) -> Self {
         let most = of.output[1].max(POSITIONS);
         Self { patches: vec![0.0; of.taps() * most], values: vec![0.0; of.filters() * most] }
-    }
-}
-
-impl Tile<'_> {
-    /// Output positions of all images.
-    fn positions(&self) -> usize {
-        self.images.len() * self.rows.len() * self.of.output[1]
-    }
-
-    /// The first position in its plane.
-    fn start(&self) -> usize {
-        self.rows.start * self.of.output[1]
-    }
-
-    /// Patches `[taps, positions]`.
-    fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> View<'w> {
-        let (taps, count) = (self.of.taps(), self.positions());
-        let patches = &mut to[..taps * count];
-        let len = self.of.images[1..].iter().product::<usize>();
-        let images = &images[self.images.start * len..self.images.end * len];
-        arch().dispatch(Collect { tile: self, images, patches });
-        View { values: patches, shape: [taps, count], stride: count }
-    }
-
-    /// Gradients `[filters, positions]`.
-    fn gather(&self, gradient: Whole, to: &mut [f32]) {
-        let (filters, plane, len) = (self.of.filters(), self.of.plane(), self.rows.len() * self.of.output[1]);
-        for (filter, to) in to.chunks_exact_mut(self.positions()).take(filters).enumerate() {
-            for (image, to) in self.images.clone().zip(to.chunks_exact_mut(len)) {
-                gradient.part((image * filters + filter) * plane + self.start(), len).copy_to(to);
-            }
-        }
-    }
-
-    /// Calls `run(patches, image, count)` for each run of `count` values of the patches, which are `stride` apart in the
-    /// images of this tile.
-    #[inline(always)]
-    fn runs(&self, mut run: impl FnMut(usize, usize, usize)) {
-        let Patches {
-            images: [_, channels, height, width], weights, padding, stride, dilation, output, ..
-        } = *self.of;
-        let [_, _, rows, columns] = weights;
-        let inside = |offset: usize, length: usize, stride: usize, padding: usize, outputs: usize| {
-            let first = |reached: usize| reached.saturating_sub(offset).div_ceil(stride).min(outputs);
-            first(padding)..first(padding + length)
-        };
-        let mut tap = 0;
-        for channel in 0..channels {
-            for row in 0..rows {
-                for column in 0..columns {
-                    let xs = inside(column * dilation[1], width, stride[1], padding[1], output[1]);
-                    let ys = inside(row * dilation[0], height, stride[0], padding[0], output[0]);
-                    let mut at = tap * self.positions();
-                    tap += 1;
-                    for image in 0..self.images.len() {
-                        for y in self.rows.clone() {
-                            if ys.contains(&y) && !xs.is_empty() {
-                                let line = y * stride[0] + row * dilation[0] - padding[0];
-                                let first = xs.start * stride[1] + column * dilation[1] - padding[1];
-                                let from = ((image * channels + channel) * height + line) * width + first;
-                                run(at + xs.start, from, xs.len());
-                            }
-                            at += output[1];
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Fills the patches of a tile.
-struct Collect<'a> {
-    tile: &'a Tile<'a>,
-    images: &'a [f32],
-    patches: &'a mut [f32],
-}
-
-impl WithSimd for Collect<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { tile, images, patches } = self;
-        let stride = tile.of.stride[1];
-        // Positions outside the images.
-        patches.fill(0.0);
-        tile.runs(|at, from, count| {
-            let to = &mut patches[at..at + count];
-            match stride {
-                1 => to.copy_from_slice(&images[from..from + count]),
-                2 => {
-                    let (pairs, rest) = images[from..from + 2 * count - 1].as_chunks::<2>();
-                    to.iter_mut()
-                        .zip(pairs.iter().map(|pair| pair[0]).chain(rest.iter().copied()))
-                        .for_each(|(to, value)| *to = value);
-                }
-                _ => {
-                    let values = images[from..].iter().step_by(stride);
-                    to.iter_mut().zip(values).for_each(|(to, value)| *to = *value);
-                }
-            }
-        });
-    }
-}
-
-/// Adds patches to the images of a tile.
-struct Spread<'a> {
-    tile: &'a Tile<'a>,
-    patches: &'a [f32],
-    to: &'a mut [f32],
-}
-
-impl WithSimd for Spread<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { tile, patches, to } = self;
-        let stride = tile.of.stride[1];
-        tile.runs(|at, start, count| {
-            let from = &patches[at..at + count];
-            match stride {
-                1 => to[start..start + count].iter_mut().zip(from).for_each(|(to, value)| *to += value),
-                _ => to[start..].iter_mut().step_by(stride).zip(from).for_each(|(to, value)| *to += value),
-            }
-        });
-    }
-}
-
-/// Adds the bias and applies the ReLU.
-struct Epilogue<'a> {
-    output: &'a mut [f32],
-    bias: &'a [f32],
-    plane: usize,
-    relu: bool,
-}
-
-impl WithSimd for Epilogue<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let Self { output, bias, plane, relu } = self;
-        let zero = [0.0];
-        let bias = if bias.is_empty() { &zero } else { bias };
-        if bias.len() == 1 && bias[0] == 0.0 && !relu {
-            return;
-        }
-        for (plane, bias) in output.chunks_exact_mut(plane).zip(bias.iter().cycle()) {
-            for value in plane {
-                let sum = *value + bias;
-                *value = if relu && sum <= 0.0 { 0.0 } else { sum };
-            }
-        }
-    }
-}
-
-/// Adds the sum of each row to its number.
-struct AddSums<'a> {
-    rows: &'a [f32],
-    sums: &'a mut [f32],
-}
-
-impl WithSimd for AddSums<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let len = self.rows.len() / self.sums.len();
-        for (row, total) in self.rows.chunks_exact(len).zip(self.sums) {
-            *total += sum(len, |at| row[at]);
-        }
     }
 }

@@ -1,0 +1,140 @@
+//! Parts of the output of a convolution, and their patches.
+
+use super::{super::source::Whole, Patches};
+use crate::{product::View, simd::arch};
+use pulp::{Simd, WithSimd};
+use std::ops::Range;
+
+/// Some rows of the output of one image, or all of some images.
+pub struct Tile<'a> {
+    pub of: &'a Patches,
+    pub images: Range<usize>,
+    pub rows: Range<usize>,
+}
+
+impl Tile<'_> {
+    /// Output positions of all images.
+    pub fn positions(&self) -> usize {
+        self.images.len() * self.rows.len() * self.of.output[1]
+    }
+
+    /// The first position in its plane.
+    pub fn start(&self) -> usize {
+        self.rows.start * self.of.output[1]
+    }
+
+    /// Patches `[taps, positions]`.
+    pub fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> View<'w> {
+        let (taps, count) = (self.of.taps(), self.positions());
+        let patches = &mut to[..taps * count];
+        let len = self.of.images[1..].iter().product::<usize>();
+        let images = &images[self.images.start * len..self.images.end * len];
+        arch().dispatch(Collect { tile: self, images, patches });
+        View { values: patches, shape: [taps, count], stride: count }
+    }
+
+    /// Gradients `[filters, positions]`.
+    pub fn gather(&self, gradient: Whole, to: &mut [f32]) {
+        let (filters, plane, len) = (self.of.filters(), self.of.plane(), self.rows.len() * self.of.output[1]);
+        for (filter, to) in to.chunks_exact_mut(self.positions()).take(filters).enumerate() {
+            for (image, to) in self.images.clone().zip(to.chunks_exact_mut(len)) {
+                gradient.part((image * filters + filter) * plane + self.start(), len).copy_to(to);
+            }
+        }
+    }
+
+    /// Calls `run(patches, image, count)` for each run of `count` values of the patches, which are `stride` apart in the
+    /// images of this tile.
+    #[inline(always)]
+    fn runs(&self, mut run: impl FnMut(usize, usize, usize)) {
+        let Patches {
+            images: [_, channels, height, width], weights, padding, stride, dilation, output, ..
+        } = *self.of;
+        let [_, _, rows, columns] = weights;
+        let inside = |offset: usize, length: usize, stride: usize, padding: usize, outputs: usize| {
+            let first = |reached: usize| reached.saturating_sub(offset).div_ceil(stride).min(outputs);
+            first(padding)..first(padding + length)
+        };
+        let mut tap = 0;
+        for channel in 0..channels {
+            for row in 0..rows {
+                for column in 0..columns {
+                    let xs = inside(column * dilation[1], width, stride[1], padding[1], output[1]);
+                    let ys = inside(row * dilation[0], height, stride[0], padding[0], output[0]);
+                    let mut at = tap * self.positions();
+                    tap += 1;
+                    for image in 0..self.images.len() {
+                        for y in self.rows.clone() {
+                            if ys.contains(&y) && !xs.is_empty() {
+                                let line = y * stride[0] + row * dilation[0] - padding[0];
+                                let first = xs.start * stride[1] + column * dilation[1] - padding[1];
+                                let from = ((image * channels + channel) * height + line) * width + first;
+                                run(at + xs.start, from, xs.len());
+                            }
+                            at += output[1];
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Fills the patches of a tile.
+struct Collect<'a> {
+    tile: &'a Tile<'a>,
+    images: &'a [f32],
+    patches: &'a mut [f32],
+}
+
+impl WithSimd for Collect<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { tile, images, patches } = self;
+        let stride = tile.of.stride[1];
+        // Positions outside the images.
+        patches.fill(0.0);
+        tile.runs(|at, from, count| {
+            let to = &mut patches[at..at + count];
+            match stride {
+                1 => to.copy_from_slice(&images[from..from + count]),
+                2 => {
+                    let (pairs, rest) = images[from..from + 2 * count - 1].as_chunks::<2>();
+                    to.iter_mut()
+                        .zip(pairs.iter().map(|pair| pair[0]).chain(rest.iter().copied()))
+                        .for_each(|(to, value)| *to = value);
+                }
+                _ => {
+                    let values = images[from..].iter().step_by(stride);
+                    to.iter_mut().zip(values).for_each(|(to, value)| *to = *value);
+                }
+            }
+        });
+    }
+}
+
+/// Adds patches to the images of a tile.
+pub struct Spread<'a> {
+    pub tile: &'a Tile<'a>,
+    pub patches: &'a [f32],
+    pub to: &'a mut [f32],
+}
+
+impl WithSimd for Spread<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { tile, patches, to } = self;
+        let stride = tile.of.stride[1];
+        tile.runs(|at, start, count| {
+            let from = &patches[at..at + count];
+            match stride {
+                1 => to[start..start + count].iter_mut().zip(from).for_each(|(to, value)| *to += value),
+                _ => to[start..].iter_mut().step_by(stride).zip(from).for_each(|(to, value)| *to += value),
+            }
+        });
+    }
+}
