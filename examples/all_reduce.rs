@@ -6,8 +6,7 @@
 //! ```
 
 use burn::tensor::{Device, Tensor};
-use burn_ddp::{launch::spawn, process::exit};
-use collective::{InitMethod, Options, ProcessGroup, ReduceOp, tensor};
+use burn_ddp::{InitMethod, Options, ProcessGroup, ReduceOp, launch::spawn, process::exit, tensor};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -21,9 +21,9 @@ use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep, metric::LossMetric,
 };
 use burn_ddp::Context; // DDP
+use burn_ddp::{loader::ShardedLoader, strategy::DdpStrategy}; // DDP
 use burn_ddp::{run::tensorboard::TensorBoardLogger, trainer::ConsoleRenderer};
 use clap::Parser;
-use collective::{loader::ShardedLoader, strategy::DdpStrategy}; // DDP
 use std::path::PathBuf;
 use std::{process::ExitCode, sync::Arc}; // DDP
 

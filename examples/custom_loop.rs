@@ -8,10 +8,9 @@ use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_ddp::{Context, ContextArgs};
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::{Context, ContextArgs, DataParallel, DistributedDataParallel, ParallelModule};
 use clap::Parser;
-use collective::loader::{DistributedLoader, ShardedLoader};
-use collective::{DataParallel, DistributedDataParallel, ParallelModule};
 use std::process::ExitCode;
 
 #[derive(Parser)]

@@ -9,10 +9,9 @@ use burn::module::Module;
 use burn::nn::{LeakyReluConfig, Linear, LinearConfig};
 use burn::optim::AdamConfig;
 use burn::tensor::{Device, Distribution, Tensor, TensorData, activation::log_sigmoid};
-use burn_ddp::{Context, ContextArgs, run::LoopState};
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::{Context, ContextArgs, DistributedDataParallel, StepOptions, run::LoopState};
 use clap::Parser;
-use collective::loader::{DistributedLoader, ShardedLoader};
-use collective::{DistributedDataParallel, StepOptions};
 use std::{f32::consts::TAU, path::PathBuf, process::ExitCode};
 
 /// Train a generator of points

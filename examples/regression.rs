@@ -11,11 +11,11 @@ use burn::nn::{Linear, LinearConfig, Tanh};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, ExecutionError, Tensor, TensorData};
 use burn::train::{InferenceStep, ItemLazy, TrainOutput, TrainStep};
+use burn_ddp::data_parallel::ParallelStep;
+use burn_ddp::metric::{MetricInfo, StepOutput};
+use burn_ddp::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
 use burn_ddp::{Context, Trainer, TrainerArgs};
 use clap::Parser;
-use collective::data_parallel::ParallelStep;
-use collective::metric::{MetricInfo, StepOutput};
-use collective::strategy::{Callback, Distributed, EpochReport, Join, LoggedValue};
 use std::process::ExitCode;
 
 /// Train a forecaster of water levels

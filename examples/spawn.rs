@@ -6,9 +6,10 @@
 //! burn-ddp launch --nproc-per-node 3 -- target/debug/examples/spawn   # a launcher decides
 //! ```
 
-use burn_ddp::{context::values::positive, launch::spawn, process::exit};
+use burn_ddp::{
+    InitMethod, Options, ProcessGroup, ReduceOp, context::values::positive, launch::spawn, process::exit,
+};
 use clap::Parser;
-use collective::{InitMethod, Options, ProcessGroup, ReduceOp};
 use std::process::ExitCode;
 
 /// Adds up the ranks' numbers.

@@ -6,9 +6,9 @@
 //! | level | you write | you get |
 //! |---|---|---|
 //! | [`Trainer`] | model, data set | flags, progress, checkpoints and resume, early stopping, TensorBoard, a report |
-//! | [`DdpStrategy`](collective::strategy::DdpStrategy) or [`DpStrategy`](collective::strategy::DpStrategy) | a burn-train `Learner` | the same training under burn-train |
-//! | [`DistributedDataParallel`](collective::DistributedDataParallel) or [`DataParallel`](collective::DataParallel) | the training loop | ranks, devices, sharded loaders, synchronised gradients and BatchNorm |
-//! | [process groups](collective::ProcessGroup) | everything | collectives on slices and tensors |
+//! | [`DdpStrategy`](strategy::DdpStrategy) or [`DpStrategy`](strategy::DpStrategy) | a burn-train `Learner` | the same training under burn-train |
+//! | [`DistributedDataParallel`] or [`DataParallel`] | the training loop | ranks, devices, sharded loaders, synchronised gradients and BatchNorm |
+//! | [process groups](ProcessGroup) | everything | collectives on slices and tensors |
 //!
 //! A program with a [`Trainer`] is a model with burn-train's `TrainStep` and `InferenceStep`, a data set with a batcher, and
 //! this:
@@ -92,8 +92,18 @@ pub mod process;
 pub mod run;
 pub mod trainer;
 
-pub use collective;
-pub use kernels;
+#[cfg(feature = "cuda")]
+pub use collective::cuda;
+pub use collective::{
+    Communicator, DType, DataParallel, DistributedDataParallel, Element, Error, FileStore, HashStore,
+    InitMethod, Loss, Options, ParallelModule, ProcessGroup, ReduceOp, Result, SECRET, Secret, StepGradients,
+    StepOptions, StepState, Store, Transport, Work, World,
+};
+pub use collective::{
+    data_parallel, gradient, join, loader, lr, metric, module_state, precision, sampler, scatter, strategy,
+    sync_batch_norm, tensor,
+};
+pub use kernels::layers;
 #[cfg(feature = "mimalloc")]
 #[doc(hidden)]
 pub use mimalloc;

@@ -3,11 +3,11 @@
 use anyhow::Result;
 use burn::nn::{DropoutConfig, LinearConfig, conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, Tensor, activation::relu};
+use burn_ddp::layers;
 use burn_ddp::process::{
     console::print_line,
     timing::{median, processor_seconds},
 };
-use kernels::layers;
 use serde::Serialize;
 
 /// Number of measurements of each operation.

@@ -4,19 +4,16 @@ use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
 use burn_ddp::{
+    Options, ProcessGroup, ReduceOp, Transport,
     context::{use_threads, world_args::WorldArgs},
-    launch,
+    gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
+    launch, module_state,
     process::{
         console::print_line,
         timing::{median, timed},
     },
 };
 use clap::Args;
-use collective::{
-    Options, ProcessGroup, ReduceOp, Transport,
-    gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
-    module_state,
-};
 use mnist::{
     batch::MnistBatch,
     model::{Net, NetConfig},
@@ -94,7 +91,7 @@ impl CommHook for SlowLink {
         "slow link"
     }
 
-    fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> collective::Result<()> {
+    fn reduce(&self, bucket: &mut Bucket<'_>, group: &ProcessGroup) -> burn_ddp::Result<()> {
         let begun = Instant::now();
         let bytes = size_of_val(bucket.values()) as u64;
         let picoseconds = bytes * self.picoseconds_a_byte.load(Ordering::Relaxed);

@@ -6,21 +6,19 @@ use burn::optim::GradientsParams;
 use burn::tensor::Device;
 use burn::train::TrainOutput;
 use burn_ddp::{
+    Options, ProcessGroup, Transport,
     context::{use_threads, world_args::WorldArgs},
+    gradient::{Reducer, ReducerOptions},
     launch,
+    loader::{DistributedLoader, ShardedLoader},
+    module_state,
     process::{
         console::print_line,
         timing::{median, processor_seconds, timed},
     },
-};
-use clap::Args;
-use collective::{
-    Options, ProcessGroup, Transport,
-    gradient::{Reducer, ReducerOptions},
-    loader::{DistributedLoader, ShardedLoader},
-    module_state,
     sync_batch_norm::convert_sync_batch_norm,
 };
+use clap::Args;
 use mnist::{
     batch::{MnistBatch, Normaliser},
     model::{Net, NetConfig, sgd},
@@ -178,7 +176,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
     }
     group.barrier()?;
     let mut medians = times.map(|times| 1e3 * median(times));
-    group.all_reduce(&mut medians, collective::ReduceOp::Max)?;
+    group.all_reduce(&mut medians, burn_ddp::ReduceOp::Max)?;
     let [step_ms, data_ms, forward_ms, backward_ms, synchronise_ms, optimizer_ms, processor_ms] = medians;
     Ok(Report {
         ranks: world.size,

@@ -5,20 +5,18 @@ use anyhow::Result;
 use burn::tensor::Device;
 use burn::train::{Learner, SupervisedTraining, TrainStep, logger::InMemoryMetricLogger, metric::LossMetric};
 use burn_ddp::{
+    ProcessGroup, World,
     context::use_threads,
+    loader::{DistributedLoader, ShardedLoader},
+    lr::WarmupLr,
+    metric::GlobalAccuracy,
     process::{
         console::print_line,
         timing::{median, processor_seconds},
     },
-};
-use clap::Args;
-use collective::{
-    ProcessGroup, World,
-    loader::{DistributedLoader, ShardedLoader},
-    lr::WarmupLr,
-    metric::GlobalAccuracy,
     strategy::{DdpStrategy, NoopRenderer, Observer, StepReport},
 };
+use clap::Args;
 use mnist::{
     batch::{MnistBatch, Normaliser, Sample},
     model::{Net, NetConfig, sgd},

@@ -13,9 +13,10 @@ use burn::module::Module;
 use burn::nn::loss::{MseLoss, Reduction};
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use burn_ddp::{ContextArgs, process::timing::median};
+use burn_ddp::{
+    ContextArgs, DistributedDataParallel, ProcessGroup, loader::ShardedBatch, process::timing::median,
+};
 use clap::{Parser, ValueEnum};
-use collective::{DistributedDataParallel, ProcessGroup, loader::ShardedBatch};
 use networks::{burns, ours};
 use std::{process::ExitCode, time::Instant};
 

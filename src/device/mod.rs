@@ -13,6 +13,7 @@ pub mod transport;
 pub use accelerator::Accelerator;
 pub use allocator::{keep_memory, use_small_pages};
 pub use choice::{DeviceArg, Gpus, gpus};
+pub use kernels::host_tensor::is_flex;
 
 use anyhow::{Result, bail};
 use burn::tensor::Device;

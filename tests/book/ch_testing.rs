@@ -5,11 +5,10 @@ use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use burn_ddp::collective::{
-    DistributedDataParallel, Error,
+use burn_ddp::{
+    Context, DistributedDataParallel, Error, launch_threads,
     loader::{DistributedLoader, ShardedLoader},
 };
-use burn_ddp::{Context, launch_threads};
 
 /// Batches numbers into a tensor `[batch, 1]`.
 struct Stack;

@@ -3,9 +3,11 @@
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Distribution, Tensor};
-use burn_ddp::{Context, ContextArgs, device::faults, launch::spawn, process::exit};
+use burn_ddp::{
+    Context, ContextArgs, DistributedDataParallel, ReduceOp, StepOptions, device::faults, launch::spawn,
+    loader::ShardedBatch, module_state, process::exit,
+};
 use clap::{Parser, ValueEnum};
-use collective::{DistributedDataParallel, ReduceOp, StepOptions, loader::ShardedBatch, module_state};
 use log::{LevelFilter, Log, Metadata, Record};
 use std::{env, panic, process::ExitCode};
 

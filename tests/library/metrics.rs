@@ -8,7 +8,7 @@ use burn::train::{
     logger::InMemoryMetricLogger,
     metric::{Adaptor, Metric, MetricMetadata, MetricName, SerializedEntry},
 };
-use collective::{
+use burn_ddp::{
     Error, Options, ProcessGroup, World,
     loader::ShardedLoader,
     lr::WarmupLr,

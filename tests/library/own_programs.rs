@@ -10,12 +10,11 @@ use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamConfig;
 use burn::tensor::{Device, Tensor};
-use burn_ddp::{Context, Trainer, TrainerArgs, launch};
-use clap::Parser;
-use collective::{
-    DistributedDataParallel,
+use burn_ddp::{
+    Context, DistributedDataParallel, Trainer, TrainerArgs, launch,
     loader::{DistributedLoader, ShardedLoader},
 };
+use clap::Parser;
 use std::{
     env, fs,
     path::Path,

@@ -11,12 +11,13 @@ use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Tensor;
-use burn_ddp::{Context, Trained, Trainer, TrainerArgs, launch_threads_with, run::LoopState};
-use clap::Parser;
-use collective::{
+use burn_ddp::{
+    Context, Trained, Trainer, TrainerArgs, launch_threads_with,
     lr::FnLr,
+    run::LoopState,
     strategy::{Callback, Distributed, EpochReport, Join, RunControl},
 };
+use clap::Parser;
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,7 +1,7 @@
 //! User errors and failures: one or two lines of error, an exit code other than 0, and no process left.
 
 use crate::common::{self, command, finish, mnist, processes_with, train};
-use collective::{InitMethod, Options, ProcessGroup, SECRET, Secret};
+use burn_ddp::{InitMethod, Options, ProcessGroup, SECRET, Secret};
 use std::{
     fs,
     net::TcpListener,

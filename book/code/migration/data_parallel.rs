@@ -2,8 +2,8 @@
 
 mod shared;
 
-use burn_ddp::collective::DataParallel;
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::DataParallel;
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
 use burn_ddp::run::weights;
 use burn_ddp::{Context, ContextArgs};
 use clap::Parser;

@@ -2,8 +2,8 @@
 
 mod shared;
 
-use burn_ddp::collective::DistributedDataParallel;
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::DistributedDataParallel;
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
 use burn_ddp::{Context, ContextArgs};
 use clap::Parser;
 use shared::{Net, Stack, digits, sgd};

@@ -2,12 +2,10 @@
 
 mod shared;
 
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
-use burn_ddp::collective::{
-    DistributedDataParallel, InitMethod, Options, ProcessGroup,
-};
 use burn_ddp::device::{DeviceArg, LocalDevice, gpus};
 use burn_ddp::launch::{Environment, spawn};
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::{DistributedDataParallel, InitMethod, Options, ProcessGroup};
 use clap::Parser;
 use shared::{Net, Stack, digits, sgd};
 use std::process::ExitCode;

@@ -2,9 +2,8 @@
 
 use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::tensor::Device;
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
-use burn_ddp::collective::{ProcessGroup, ReduceOp};
-use burn_ddp::{Context, ContextArgs};
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::{Context, ContextArgs, ProcessGroup, ReduceOp};
 use clap::Parser;
 use std::process::ExitCode;
 

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig, loss::CrossEntropyLossConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::relu};
-use burn_ddp::collective::sync_batch_norm::{
+use burn_ddp::sync_batch_norm::{
     SyncBatchNorm as BatchNorm, SyncBatchNormConfig as BatchNormConfig,
 };
 use std::ops::Range;

@@ -6,13 +6,12 @@ use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
-use burn_ddp::collective::lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr};
-use burn_ddp::collective::{
-    DistributedDataParallel, ReduceOp, StepOptions, StepState,
-};
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr};
 use burn_ddp::run::{EvaluatedSet, tensorboard::EventLog};
-use burn_ddp::{Context, ContextArgs};
+use burn_ddp::{
+    Context, ContextArgs, DistributedDataParallel, ReduceOp, StepOptions, StepState,
+};
 use clap::Parser;
 use shared::{Batch, Net, Sample, Stack, digits, sgd};
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use burn::nn::{
     pool::{MaxPool2d, MaxPool2dConfig},
 };
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burn_ddp::collective::{World, sampler::DistributedSampler};
+use burn_ddp::{Context, ReduceOp, World, sampler::DistributedSampler};
 use clap::Args;
 use mnist::data::{self, DatasetKind, Images, Places, Request};
 // ANCHOR_END: imports
@@ -129,7 +129,6 @@ pub fn correct(
 // ANCHOR_END: net
 
 // ANCHOR: ranks
-use burn_ddp::{Context, collective::ReduceOp};
 
 /// Loads the images on every rank. One rank per machine downloads them first, while the others wait.
 ///

@@ -15,7 +15,7 @@ pub fn shares(samples: usize, replicas: usize) -> Vec<usize> {
 /// Tensors and pairs implement it, and [`scatter!`](crate::scatter) implements it for a struct of such fields.
 #[diagnostic::on_unimplemented(
     message = "the batch type `{Self}` does not implement `Scatter`",
-    note = "for a struct of tensors: `collective::scatter!(Batch {{ inputs, targets }});`"
+    note = "for a struct of tensors: `burn_ddp::scatter!(Batch {{ inputs, targets }});`"
 )]
 pub trait Scatter: Sized + Clone + Send + 'static {
     /// Number of samples.
@@ -72,14 +72,14 @@ impl<A: Scatter, B: Scatter> Scatter for (A, B) {
 ///
 /// ```
 /// use burn::tensor::{Device, Int, Tensor};
-/// use collective::data_parallel::Scatter;
+/// use burn_ddp_collective::data_parallel::Scatter;
 ///
 /// #[derive(Clone)]
 /// struct Batch {
 ///     images: Tensor<4>,
 ///     labels: Tensor<1, Int>,
 /// }
-/// collective::scatter!(Batch { images, labels });
+/// burn_ddp_collective::scatter!(Batch { images, labels });
 ///
 /// let device = Device::flex();
 /// let batch = Batch { images: Tensor::zeros([3, 1, 2, 2], &device), labels: Tensor::zeros([3], &device) };

@@ -17,7 +17,7 @@ pub(super) fn check_embeddings<M: Module>(module: &M, precision: Precision) -> R
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "precision {precision}: `{}`: burn::nn::Embedding adds gradients in 16 bits, which stop growing; give the model's field the type kernels::layers::MixedPrecisionEmbedding, which loads the same records",
+        "precision {precision}: `{}`: burn::nn::Embedding adds gradients in 16 bits, which stop growing; give the model's field the type burn_ddp::nn::Embedding, which loads the same records",
         found.weights.join("`, `")
     )))
 }

@@ -13,7 +13,7 @@ use std::{fmt, ops::Range, sync::Arc};
 /// behind a lock.
 ///
 /// ```
-/// use collective::{ProcessGroup, ReduceOp, Result, gradient::{Bucket, CommHook}};
+/// use burn_ddp_collective::{ProcessGroup, ReduceOp, Result, gradient::{Bucket, CommHook}};
 ///
 /// /// Sums in f64.
 /// #[derive(Debug)]

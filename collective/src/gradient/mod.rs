@@ -95,7 +95,7 @@ impl Default for ReducerOptions {
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::optim::{GradientsParams, SgdConfig};
 /// use burn::tensor::{Device, Tensor};
-/// use collective::{ProcessGroup, gradient::{Reducer, ReducerOptions}};
+/// use burn_ddp_collective::{ProcessGroup, gradient::{Reducer, ReducerOptions}};
 ///
 /// let group = ProcessGroup::solo();
 /// let device = Device::flex().autodiff();
@@ -114,7 +114,7 @@ impl Default for ReducerOptions {
 /// let grads = backward(&step.watch(&model), 3);
 /// let grads = step.finish(grads, &model, &mut vec![])?;
 /// model = optimizer.step(0.1, model, grads);
-/// # Ok::<(), collective::Error>(())
+/// # Ok::<(), burn_ddp_collective::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Reducer {

@@ -144,7 +144,7 @@ impl Step<'_> {
     ) -> Result<FinishedStep> {
         if self.reducer.scaler.is_some() && !self.scaled {
             return Err(Error::Invalid(
-                "precision f16: the training step did not scale its loss; register the model's ParallelStep with Trainer::data_parallel() or DdpStrategy::with_parallel_step(), or call collective::precision::backward(&loss) in place of loss.backward()".into(),
+                "precision f16: the training step did not scale its loss; register the model's ParallelStep with Trainer::data_parallel() or DdpStrategy::with_parallel_step(), or call burn_ddp::precision::backward(&loss) in place of loss.backward()".into(),
             ));
         }
         let Some(reduction) = self.reduction.take() else {

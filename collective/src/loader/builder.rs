@@ -30,7 +30,7 @@ impl<I, O> ShardedLoader<I, O> {
     /// ```
     /// use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
     /// use burn::tensor::{Device, Tensor};
-    /// use collective::{World, loader::{DistributedLoader, ShardedLoader}};
+    /// use burn_ddp_collective::{World, loader::{DistributedLoader, ShardedLoader}};
     ///
     /// struct Stack;
     /// impl Batcher<f32, Tensor<1>> for Stack {

@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc};
 ///
 /// ```
 /// use burn::lr_scheduler::LrScheduler;
-/// use collective::lr::FnLr;
+/// use burn_ddp_collective::lr::FnLr;
 ///
 /// let mut lr = FnLr::new(|step| 0.1 / (step as f64).sqrt());
 /// assert_eq!(lr.step(), 0.1);

@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` covers one rank's samples only",
     label = "not supported with several ranks",
-    note = "implement `collective::strategy::Distributed`, which defines how the ranks' states are joined"
+    note = "implement `burn_ddp::strategy::Distributed`, which defines how the ranks' states are joined"
 )]
 pub trait Distributed {
     /// State such as sums and counts, which can be joined without counting a sample twice.
@@ -216,7 +216,7 @@ impl<M: LearnerModel> Callbacks<M> {
         match self.all().iter_mut().find_map(|(_, c)| c.distributed().is_none().then(|| c.name())) {
             Some(name) if ranks > 1 => Err(Error::Invalid(format!(
                 "callback {name} covers one rank's samples only, but there are {ranks} ranks: implement \
-                 collective::strategy::Distributed for it and return Some(self) from its `distributed`, or \
+                 burn_ddp::strategy::Distributed for it and return Some(self) from its `distributed`, or \
                  train on one device"
             ))),
             Some(_) | None => Ok(()),

@@ -36,7 +36,7 @@ pub fn convert_sync_batch_norm<M: Module>(module: M, group: &ProcessGroup) -> Re
         return Ok(module);
     }
     Err(Error::Invalid(format!(
-        "`{}`: burn::nn::BatchNorm cannot be synchronised over ranks; give the model's field the type collective::sync_batch_norm::SyncBatchNorm, which loads the same records",
+        "`{}`: burn::nn::BatchNorm cannot be synchronised over ranks; give the model's field the type burn_ddp::nn::BatchNorm, which loads the same records",
         missed.join("`, `")
     )))
 }
@@ -55,7 +55,7 @@ pub(crate) fn check_precision<M: Module>(module: &M, precision: Precision) -> Re
         return Ok(());
     }
     Err(Error::Invalid(format!(
-        "precision {precision}: `{}`: burn::nn::BatchNorm does not support it; give the model's field the type collective::sync_batch_norm::SyncBatchNorm, which loads the same records",
+        "precision {precision}: `{}`: burn::nn::BatchNorm does not support it; give the model's field the type burn_ddp::nn::BatchNorm, which loads the same records",
         layers.join("`, `")
     )))
 }

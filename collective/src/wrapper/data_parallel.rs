@@ -20,7 +20,7 @@ use std::ops::{Deref, DerefMut};
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::optim::SgdConfig;
 /// use burn::tensor::{Device, Tensor};
-/// use collective::{DataParallel, loader::ShardedBatch};
+/// use burn_ddp_collective::{DataParallel, loader::ShardedBatch};
 ///
 /// let device = Device::flex().autodiff();
 /// let net: Linear = LinearConfig::new(3, 1).init(&device);
@@ -30,7 +30,7 @@ use std::ops::{Deref, DerefMut};
 /// let (loss, gradients) = model.backward(batch, |net, x| net.forward(x).powi_scalar(2).mean())?;
 /// model.step(&mut optimizer, 0.1, gradients)?;
 /// println!("{}", loss.mean()?);
-/// # Ok::<(), collective::Error>(())
+/// # Ok::<(), burn_ddp_collective::Error>(())
 /// ```
 pub struct DataParallel<M>(ParallelModule<M>);
 

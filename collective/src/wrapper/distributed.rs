@@ -19,7 +19,7 @@ use std::ops::{Deref, DerefMut};
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::optim::SgdConfig;
 /// use burn::tensor::{Device, Tensor};
-/// use collective::{DistributedDataParallel, ProcessGroup, loader::ShardedBatch};
+/// use burn_ddp_collective::{DistributedDataParallel, ProcessGroup, loader::ShardedBatch};
 ///
 /// let device = Device::flex().autodiff();
 /// let net: Linear = LinearConfig::new(3, 1).init(&device);
@@ -31,7 +31,7 @@ use std::ops::{Deref, DerefMut};
 ///     model.step(&mut optimizer, 0.1, gradients)?;
 ///     println!("{}", loss.mean()?);
 /// }
-/// # Ok::<(), collective::Error>(())
+/// # Ok::<(), burn_ddp_collective::Error>(())
 /// ```
 pub struct DistributedDataParallel<M>(ParallelModule<M>);
 

@@ -7,7 +7,7 @@ use std::fmt::Display;
 /// strategies for burn-train.
 ///
 /// ```
-/// use collective::{StepOptions, gradient::ReducerOptions, precision::Precision};
+/// use burn_ddp_collective::{StepOptions, gradient::ReducerOptions, precision::Precision};
 ///
 /// let options = StepOptions {
 ///     grad_accum_steps: 4,

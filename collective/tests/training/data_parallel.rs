@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig, Relu};
 use burn::optim::{GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn::train::{ItemLazy, TrainOutput, TrainStep};
-use collective::{
+use burn_ddp_collective::{
     Error,
     data_parallel::{DataParallelConfig, DpReduce, ParallelStep, Replicas},
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},

@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::TensorData;
-use collective::module_state::{self, Entry};
+use burn_ddp_collective::module_state::{self, Entry};
 
 /// The module with `value(entry, index)` as the values of each of its entries.
 pub fn filled<M: Module>(module: M, value: impl Fn(&Entry, usize) -> f32) -> M {

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use collective::{Error, ProcessGroup, module_state};
+use burn_ddp_collective::{Error, ProcessGroup, module_state};
 
 #[derive(Module, Debug)]
 struct Net {

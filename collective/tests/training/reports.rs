@@ -1,6 +1,6 @@
 //! Reports of a strategy's observer.
 
-use collective::{
+use burn_ddp_collective::{
     Error,
     strategy::{EpochReport, Observer, StepReport},
 };

@@ -2,7 +2,7 @@
 
 use crate::common::{Kind, options, world};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use collective::{ProcessGroup, ReduceOp, tensor};
+use burn_ddp_collective::{ProcessGroup, ReduceOp, tensor};
 
 fn device() -> Device {
     Device::flex().autodiff()

@@ -6,6 +6,7 @@ use crate::{
 };
 use anyhow::{Context, Result, anyhow, bail};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_ddp::sampler::mix;
 use burn_ddp::{
     context::values::{positive, rate, whole},
     run::{
@@ -15,7 +16,6 @@ use burn_ddp::{
     },
 };
 use clap::Args;
-use collective::sampler::mix;
 use serde::Deserialize;
 use std::path::Path;
 

@@ -10,13 +10,15 @@ use burn::train::{
     InferenceStep, ItemLazy, TrainOutput, TrainStep,
     metric::{Adaptor, LossInput},
 };
+use burn_ddp::layers;
+use burn_ddp::nn::{Embedding, EmbeddingConfig};
 use burn_ddp::{
     context::values::{probability, up_to},
     data::Windows,
+    data_parallel::ParallelStep,
+    metric::StepOutput,
 };
 use clap::Args;
-use collective::{data_parallel::ParallelStep, metric::StepOutput};
-use kernels::layers::{self, MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 use serde::{Deserialize, Serialize};
 
 /// Standard deviation of the initial weights, GPT-2's.
@@ -55,8 +57,8 @@ pub struct GptConfig {
 /// Decoder-only transformer with pre-norm blocks (Radford et al. 2019).
 #[derive(Module, Debug)]
 pub struct Gpt {
-    wte: MixedPrecisionEmbedding,
-    wpe: MixedPrecisionEmbedding,
+    wte: Embedding,
+    wpe: Embedding,
     drop: Dropout,
     h: Vec<Block>,
     ln_f: LayerNorm,
@@ -69,7 +71,7 @@ impl GptConfig {
     pub fn init(&self, device: &Device) -> Gpt {
         let normal = Initializer::Normal { mean: 0.0, std: INITIAL_STD };
         let embedding = |count| {
-            let config = MixedPrecisionEmbeddingConfig::new(count, self.width);
+            let config = EmbeddingConfig::new(count, self.width);
             config.with_initializer(normal.clone()).init(device)
         };
         Gpt {

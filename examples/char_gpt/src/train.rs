@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 use burn::train::metric::LossMetric;
+use burn_ddp::optim::{AdamW, AdamWConfig};
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
     context::values::{bounded, probability, rate},
@@ -17,7 +18,6 @@ use burn_ddp::{
     trainer::{Loaders, start},
 };
 use clap::Args;
-use kernels::optim::{AdamW, AdamWConfig};
 use serde::Serialize;
 use std::{
     f64::consts::LN_2,

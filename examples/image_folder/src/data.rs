@@ -3,13 +3,13 @@
 use anyhow::{Context as _, Result, bail};
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_ddp::sampler::mix;
 use burn_ddp::{
     Context,
     context::values::{probability, up_to},
     data::{Channels, Image, ImageAugment, ImageFolder, ImageFormat, ImageSplits, OnCorrupt, survey},
 };
 use clap::{Args, ValueEnum};
-use collective::sampler::mix;
 use std::path::PathBuf;
 
 /// Flags of the pictures.

@@ -10,13 +10,13 @@ use burn::nn::{
 use burn::tensor::{Device, Tensor, activation::relu};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::context::values::up_to;
-use clap::Args;
-use collective::{
+use burn_ddp::layers;
+use burn_ddp::{
     data_parallel::ParallelStep,
     metric::Classification,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig},
 };
-use kernels::layers;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 /// Sizes of the network.

@@ -1,9 +1,9 @@
 //! `image_folder shapes`: a small data set of drawn shapes, for a first run and for tests.
 
 use anyhow::{Context, Result, bail};
+use burn_ddp::sampler::mix;
 use burn_ddp::{context::values::positive, process::console::print_line, run::png};
 use clap::Args;
-use collective::sampler::mix;
 use std::{
     fs,
     path::{Path, PathBuf},

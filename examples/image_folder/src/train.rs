@@ -7,16 +7,17 @@ use crate::{
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::Device;
 use burn::train::metric::LossMetric;
+use burn_ddp::optim::Sgd;
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
     context::values::{probability, rate},
     data::{Image, ImageFolder, class_weights},
+    loader::ShardedLoader,
+    metric::GlobalAccuracy,
     run::{Confusion, TopK, recorded, weights},
     trainer::{Loaders, start},
 };
 use clap::Args;
-use collective::{loader::ShardedLoader, metric::GlobalAccuracy};
-use kernels::optim::Sgd;
 use serde::{Deserialize, Serialize};
 use std::{path::Path, process::ExitCode, sync::Arc};
 

@@ -5,7 +5,7 @@
 
 use crate::data::{PIXELS, SIDE};
 use burn::tensor::{Device, Int, Tensor, TensorData, ops::GridSampleOptions};
-use collective::sampler::mix;
+use burn_ddp::sampler::mix;
 use rand::{RngExt, SeedableRng, rngs::ChaCha8Rng};
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr};

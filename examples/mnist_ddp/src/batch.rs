@@ -11,7 +11,7 @@ use burn::data::{
     dataset::{Dataset, DatasetError},
 };
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
-use kernels::host_tensor::is_flex;
+use burn_ddp::device::is_flex;
 use std::sync::OnceLock;
 
 /// A batch on its device.
@@ -23,7 +23,7 @@ pub struct MnistBatch {
     pub labels: Tensor<1, Int>,
 }
 
-collective::scatter!(MnistBatch { images, labels });
+burn_ddp::scatter!(MnistBatch { images, labels });
 
 /// One image, as u8 in the data set's memory.
 #[derive(Clone, Debug)]

@@ -13,13 +13,14 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::run::weights::load;
-use clap::ValueEnum;
-use collective::{
+use burn_ddp::{
     data_parallel::ParallelStep,
+    layers,
     metric::Classification,
+    optim::Sgd,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig},
 };
-use kernels::{layers, optim::Sgd};
+use clap::ValueEnum;
 use serde::Serialize;
 use std::path::Path;
 

@@ -14,11 +14,12 @@ use burn_ddp::{
     config::config_file::Preset,
     context::values::{positive, probability, rate},
     device::{MIN_FREE_MEMORY, gigabytes},
+    loader::ShardedLoaderBuilder,
+    metric::GlobalAccuracy,
     run::{Confusion, misclassified::Misclassified},
     trainer::{Loaders, start},
 };
 use clap::{Args, ValueEnum};
-use collective::{loader::ShardedLoaderBuilder, metric::GlobalAccuracy};
 use serde::Serialize;
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 

@@ -8,7 +8,7 @@ use crate::parallel;
 /// constructs one:
 ///
 /// ```compile_fail,E0451
-/// # use kernels::conv::Geometry;
+/// # use burn_ddp_kernels::conv::Geometry;
 /// let covered = Geometry::new([1, 1, 5, 5], [1, 1, 3, 3], [0, 0], [1, 1]).unwrap();
 /// let larger = Geometry { size: [500, 500], ..covered };
 /// ```

@@ -14,7 +14,7 @@ use burn::train::{
     metric::LossMetric,
 };
 use burn_ddp::run::mlflow::MlflowLogger;
-use collective::{
+use burn_ddp::{
     ProcessGroup, World,
     loader::ShardedLoader,
     strategy::{DdpStrategy, NoopRenderer},

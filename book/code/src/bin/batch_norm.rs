@@ -6,12 +6,11 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig, Relu, loss::CrossEntropyLossConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
-use burn_ddp::collective::sync_batch_norm::{
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::sync_batch_norm::{
     SyncBatchNorm as BatchNorm, SyncBatchNormConfig as BatchNormConfig,
 };
-use burn_ddp::collective::{DistributedDataParallel, StepOptions};
-use burn_ddp::{Context, ContextArgs};
+use burn_ddp::{Context, ContextArgs, DistributedDataParallel, StepOptions};
 use clap::Parser;
 use course::{Batch, DataArgs, batch, load};
 use mnist::data::Images;

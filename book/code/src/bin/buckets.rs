@@ -4,11 +4,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor, activation::relu};
-use burn_ddp::collective::gradient::{
-    Bucket, BucketSizes, CommHook, Reducer, ReducerOptions,
+use burn_ddp::gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions};
+use burn_ddp::{
+    Context, ContextArgs, ProcessGroup, ReduceOp, Result, module_state,
 };
-use burn_ddp::collective::{ProcessGroup, ReduceOp, Result, module_state};
-use burn_ddp::{Context, ContextArgs};
 use clap::Parser;
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -7,12 +7,12 @@ use burn::data::{
 use burn::module::Module;
 use burn::optim::{SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Device;
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
-use burn_ddp::collective::lr::{LrScaling, WarmupLr};
-use burn_ddp::collective::{
-    DataParallel, DistributedDataParallel, ParallelModule, module_state,
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::lr::{LrScaling, WarmupLr};
+use burn_ddp::{
+    Context, ContextArgs, DataParallel, DistributedDataParallel, ParallelModule,
+    module_state,
 };
-use burn_ddp::{Context, ContextArgs};
 use clap::Parser;
 use course::{Batch, DataArgs, Net, accuracy, batch, load_on_ranks};
 use mnist::data::Images;

@@ -3,8 +3,9 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::{Tensor, TensorData};
-use burn_ddp::collective::{ProcessGroup, ReduceOp, Result, module_state};
-use burn_ddp::{Context, ContextArgs};
+use burn_ddp::{
+    Context, ContextArgs, ProcessGroup, ReduceOp, Result, module_state,
+};
 use clap::Parser;
 use course::{DataArgs, Net, accuracy, batch, load_on_ranks, shuffled};
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! Course, chapter "Clusters and failures": rank 1 fails, and the other ranks report the error.
 
-use burn_ddp::collective::{Error, ReduceOp};
-use burn_ddp::{Context, ContextArgs};
+use burn_ddp::{Context, ContextArgs, Error, ReduceOp};
 use clap::{Parser, ValueEnum};
 use std::{
     process::{Command, ExitCode, exit, id},

@@ -1,7 +1,7 @@
 //! Course, chapter "The first all-reduce": the sum of all ranks' numbers, on every rank.
 
 // ANCHOR: program
-use burn_ddp::collective::ReduceOp;
+use burn_ddp::ReduceOp;
 use clap::Parser;
 use std::process::ExitCode;
 

@@ -4,14 +4,12 @@ use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_ddp::collective::gradient::{
-    Bucket, CommHook, HalfPrecision, ReducerOptions,
+use burn_ddp::gradient::{Bucket, CommHook, HalfPrecision, ReducerOptions};
+use burn_ddp::loader::{DistributedLoader, ShardedLoader};
+use burn_ddp::{
+    Context, ContextArgs, DistributedDataParallel, ProcessGroup, Result,
+    StepOptions,
 };
-use burn_ddp::collective::loader::{DistributedLoader, ShardedLoader};
-use burn_ddp::collective::{
-    DistributedDataParallel, ProcessGroup, Result, StepOptions,
-};
-use burn_ddp::{Context, ContextArgs};
 use clap::{Parser, ValueEnum};
 use std::collections::HashMap;
 use std::process::ExitCode;

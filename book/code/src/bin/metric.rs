@@ -1,6 +1,6 @@
 //! Course, chapter "Metrics that are exact": the accuracy over parts of different sizes.
 
-use burn_ddp::collective::ReduceOp;
+use burn_ddp::ReduceOp;
 use burn_ddp::{Context, ContextArgs};
 use clap::Parser;
 use std::process::ExitCode;

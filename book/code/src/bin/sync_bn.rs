@@ -13,7 +13,7 @@ struct Args {
 }
 
 // ANCHOR: program
-use burn_ddp::collective::sync_batch_norm::{
+use burn_ddp::sync_batch_norm::{
     SyncBatchNorm as BatchNorm, SyncBatchNormConfig as BatchNormConfig,
     convert_sync_batch_norm,
 };

@@ -5,10 +5,12 @@ use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
-use burn_ddp::collective::{data_parallel::ParallelStep, metric::Classification};
 use burn_ddp::nn::{Linear, LinearConfig, Relu, loss::CrossEntropyLossConfig};
 use burn_ddp::optim::AdamConfig;
-use burn_ddp::{Context, Trainer, TrainerArgs};
+use burn_ddp::{
+    Context, Trainer, TrainerArgs, data_parallel::ParallelStep,
+    metric::Classification,
+};
 use clap::Parser;
 use std::{path::PathBuf, process::ExitCode};
 

@@ -4,7 +4,7 @@ use super::{device, flat, rows, worst};
 use burn::module::{Module, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
-use collective::gradient::clip_by_global_norm;
+use burn_ddp_collective::gradient::clip_by_global_norm;
 
 /// Parameters with given gradients.
 #[derive(Module, Debug)]

@@ -8,7 +8,7 @@ use burn::module::{Lora, Module};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Device;
-use collective::gradient::{Reducer, ReducerOptions};
+use burn_ddp_collective::gradient::{Reducer, ReducerOptions};
 
 fn choose(overlap: bool) -> ReducerOptions {
     ReducerOptions { buckets: TINY, overlap, ..ReducerOptions::default() }
@@ -94,13 +94,13 @@ fn two_graphs_at_once() {
 fn gradients_that_the_step_changes_after_backward() {
     let clipped = |net: &Net, _, _| {
         let grads = net.grads(rows(3, 4, &device()));
-        collective::gradient::clip_by_global_norm(grads, net, 0.01).expect("clip").0
+        burn_ddp_collective::gradient::clip_by_global_norm(grads, net, 0.01).expect("clip").0
     };
     falls_back(clipped, "changed after backward");
     let clipped_later = |net: &Net, _, number| {
         let grads = net.grads(rows(3, 4, &device()));
         let norm = if number == 2 { 0.01 } else { 1e9 };
-        collective::gradient::clip_by_global_norm(grads, net, norm).expect("clip").0
+        burn_ddp_collective::gradient::clip_by_global_norm(grads, net, norm).expect("clip").0
     };
     falls_back(clipped_later, "changed after backward");
     let left_out = |net: &Net, _, _| {

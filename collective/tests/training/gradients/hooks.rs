@@ -4,7 +4,7 @@ use super::{Net, TINY, device, flat, numbers, rows, with_reducer, worst};
 use burn::module::{Module, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
-use collective::{
+use burn_ddp_collective::{
     Error, ProcessGroup, Result,
     gradient::{Bucket, BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
 };
@@ -193,7 +193,7 @@ impl CommHook for Broken {
         if group.rank() == 1 && bucket.index() == self.0 {
             return Err(Error::Invalid("no more paper".into()));
         }
-        group.all_reduce(bucket.values_mut(), collective::ReduceOp::Sum)
+        group.all_reduce(bucket.values_mut(), burn_ddp_collective::ReduceOp::Sum)
     }
 }
 

@@ -6,7 +6,7 @@ use burn::data::{
     dataset::DatasetError,
 };
 use burn::tensor::Device;
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     join::{JoinedLoader, join},
     loader::DistributedLoader,

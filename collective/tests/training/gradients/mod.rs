@@ -20,7 +20,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
     module_state,

@@ -6,7 +6,7 @@ use super::{Net, TINY, by_parameter, device, flat, rows, site, uneven_step, wors
 use crate::common::{Kind, options, world};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
-use collective::{
+use burn_ddp_collective::{
     DistributedDataParallel, Error, ProcessGroup, Result,
     gradient::{BucketSizes, Reducer, ReducerOptions},
     loader::ShardedBatch,
@@ -78,7 +78,7 @@ fn without_overlap_there_is_one_bucket_and_hooks_run_on_the_host() {
         let alone = ReducerOptions { overlap: false, ..choose(None) };
         assert_eq!(Reducer::new(&net, group, alone).expect("a reducer").buckets(), 1);
         assert_eq!(Reducer::new(&net, group, choose(None)).expect("a reducer").buckets(), 2);
-        let half = std::sync::Arc::new(collective::gradient::HalfPrecision::Bf16);
+        let half = std::sync::Arc::new(burn_ddp_collective::gradient::HalfPrecision::Bf16);
         let hooked = Reducer::new(&net, group, choose(Some(half))).expect("a reducer");
         assert!(!hooked.on_device() && hooked.buckets() > 1);
     });

@@ -19,7 +19,7 @@ use burn::nn::{
 };
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup, ReduceOp, Result,
     gradient::{Bucket, CommHook, Reducer, ReducerOptions},
     module_state, tensor,

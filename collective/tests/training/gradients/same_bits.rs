@@ -14,7 +14,7 @@ use burn::nn::{
 };
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     gradient::{Reducer, ReducerOptions},
 };

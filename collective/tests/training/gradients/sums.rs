@@ -6,7 +6,7 @@ use crate::{
     parameters::filled,
 };
 use burn::tensor::Tensor;
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     gradient::{BucketSizes, Reducer, ReducerOptions},
 };

@@ -10,7 +10,7 @@ use burn::nn::{
     pool::MaxPool2dConfig,
 };
 use burn::tensor::{Distribution, FloatDType, Int, Tensor};
-use collective::sync_batch_norm::SyncBatchNormConfig;
+use burn_ddp_collective::sync_batch_norm::SyncBatchNormConfig;
 use kernels::layers::{self, MixedPrecisionEmbeddingConfig};
 use std::{
     collections::BTreeMap,

@@ -7,7 +7,7 @@ use burn::nn::{
     attention::{MhaInput, MultiHeadAttentionConfig},
 };
 use burn::tensor::{DType, Device, Distribution, FloatDType, Int, Tensor};
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     gradient::{Reducer, ReducerOptions},
     precision::Precision,
@@ -55,7 +55,7 @@ fn burns_batch_norm_is_refused_by_name() {
     }
 }
 
-/// Which layers the documentation of `collective::precision` names.
+/// Which layers the documentation of `burn_ddp_collective::precision` names.
 #[test]
 fn burns_other_layers_work_except_those_that_create_f32_tensors() {
     for dtype in [FloatDType::BF16, FloatDType::F16] {

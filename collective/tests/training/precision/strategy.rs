@@ -10,7 +10,7 @@ use burn::data::{dataloader::batcher::Batcher, dataset::InMemDataset};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device};
 use burn::train::{Learner, SupervisedTraining, logger::InMemoryMetricLogger, metric::LossMetric};
-use collective::{
+use burn_ddp_collective::{
     Error, ProcessGroup, StepOptions, World,
     data_parallel::DataParallelConfig,
     gradient::ReducerOptions,

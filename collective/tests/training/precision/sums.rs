@@ -10,7 +10,7 @@ use burn::tensor::{
     activation::{log_softmax, softmax},
     module::embedding,
 };
-use collective::sync_batch_norm::SyncBatchNormConfig;
+use burn_ddp_collective::sync_batch_norm::SyncBatchNormConfig;
 use kernels::layers;
 
 /// Number of summands.
@@ -108,11 +108,11 @@ const ACCURATE: &[(&str, Operation)] = &[
         let layer = conv(&x);
         of_leaf(&x, layer.bias.as_ref().expect("a bias").val(), layer.forward(images(&x)))
     }),
-    ("kernels::layers::conv, gradient of the weight", |x| {
+    ("burn_ddp::layers::conv, gradient of the weight", |x| {
         let layer = conv(&x);
         of_leaf(&x, layer.weight.val(), layers::conv(&layer, images(&x)))
     }),
-    ("kernels::layers::conv, gradient of the bias", |x| {
+    ("burn_ddp::layers::conv, gradient of the bias", |x| {
         let layer = conv(&x);
         of_leaf(&x, layer.bias.as_ref().expect("a bias").val(), layers::conv(&layer, images(&x)))
     }),
@@ -124,12 +124,12 @@ const ACCURATE: &[(&str, Operation)] = &[
         let layer = layer_norm(&x);
         of_leaf(&x, layer.beta.as_ref().expect("a beta").val(), layer.forward(x.clone()))
     }),
-    ("kernels::layers::layer_norm, gradient of gamma", |x| {
+    ("burn_ddp::layers::layer_norm, gradient of gamma", |x| {
         let layer = layer_norm(&x);
         let beta = layer.beta.as_ref().expect("a beta").val();
         of_leaf(&x, layer.gamma.val(), layers::layer_norm(x.clone(), layer.gamma.val(), beta, 1e-5))
     }),
-    ("kernels::layers::layer_norm, gradient of beta", |x| {
+    ("burn_ddp::layers::layer_norm, gradient of beta", |x| {
         let layer = layer_norm(&x);
         let beta = layer.beta.as_ref().expect("a beta").val();
         of_leaf(&x, beta.clone(), layers::layer_norm(x.clone(), layer.gamma.val(), beta, 1e-5))

@@ -7,7 +7,7 @@ use super::{
 };
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use collective::{
+use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, ParallelModule, ProcessGroup, StepOptions, World,
     data_parallel::{DataParallelConfig, Scatter},
     gradient::{Reducer, ReducerOptions},

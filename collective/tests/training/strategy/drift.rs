@@ -1,7 +1,7 @@
 //! Replicas that diverge although the compared settings are equal.
 
 use super::{Rank, failures, fit_all};
-use collective::Error;
+use burn_ddp_collective::Error;
 
 /// The momentum belongs to the optimizer, which the strategy does not compare.
 #[test]

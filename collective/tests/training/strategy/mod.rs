@@ -21,7 +21,7 @@ use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
-use collective::{
+use burn_ddp_collective::{
     Error, ProcessGroup, StepOptions,
     loader::ShardedLoader,
     precision::{self, Precision},

@@ -1,7 +1,7 @@
 //! Losses and gradients that are NaN or infinite.
 
 use super::{Rank, failures, fit_all, with};
-use collective::Error;
+use burn_ddp_collective::Error;
 
 /// NaN in the third batch of rank 1.
 fn poisoned(rank: usize) -> Rank {

@@ -1,7 +1,7 @@
 //! Overflow of f16 gradients: skipped steps are reported, and their number is bounded.
 
 use super::{Ddp, Rank, failures, fit_all, with};
-use collective::{Error, precision::Precision};
+use burn_ddp_collective::{Error, precision::Precision};
 
 fn half(_: usize, ddp: Ddp) -> Ddp {
     with(ddp, |options| options.reducer.precision = Precision::F16)

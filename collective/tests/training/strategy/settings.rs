@@ -1,7 +1,7 @@
 //! Ranks whose settings differ, in a user's program.
 
 use super::{Ddp, Rank, failures, fit_all, with};
-use collective::{Error, strategy::Checkpoints};
+use burn_ddp_collective::{Error, strategy::Checkpoints};
 
 /// Fails unless both ranks report exactly this setting, and neither made a step.
 fn assert_named(
@@ -45,7 +45,7 @@ fn settings_of_the_strategy_are_compared() {
         _ => ddp.with_checkpoints(Checkpoints::default()),
     });
     assert_set("compression is none on rank 0 and bf16 on rank 1", |rank, ddp| {
-        let hook = collective::gradient::HalfPrecision::Bf16;
+        let hook = burn_ddp_collective::gradient::HalfPrecision::Bf16;
         let hook = (rank == 1).then(|| std::sync::Arc::new(hook) as _);
         with(ddp, |options| options.reducer.hook = hook)
     });

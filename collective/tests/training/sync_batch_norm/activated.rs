@@ -5,7 +5,7 @@ use crate::common::{Kind, options, world};
 use burn::module::Module;
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::tensor::{DType, Tensor, activation::relu};
-use collective::{ProcessGroup, sync_batch_norm::SyncBatchNorm};
+use burn_ddp_collective::{ProcessGroup, sync_batch_norm::SyncBatchNorm};
 use proptest::{collection::vec, prelude::*};
 
 type Layers<'a> = &'a (dyn Fn(&SyncBatchNorm, Tensor<4>) -> Tensor<4> + Sync);

@@ -4,7 +4,7 @@ use crate::common::{Kind, options, world};
 use burn::module::{Param, RunningState};
 use burn::nn::BatchNorm;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     sampler::mix,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig},

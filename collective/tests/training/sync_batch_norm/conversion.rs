@@ -5,7 +5,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup, module_state,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm},
 };
@@ -28,7 +28,7 @@ fn plain(device: &Device) -> Plain {
 
 /// Written as with Burn's own type.
 fn synchronised(device: &Device) -> Synchronised {
-    use collective::sync_batch_norm::SyncBatchNormConfig as BatchNormConfig;
+    use burn_ddp_collective::sync_batch_norm::SyncBatchNormConfig as BatchNormConfig;
     let norm = || BatchNormConfig::new(4).with_momentum(0.1).with_epsilon(1e-5).init(device);
     Net { linear: LinearConfig::new(4, 4).init(device), norm: norm(), more: vec![Some(norm()), None] }
 }

@@ -4,7 +4,7 @@ use super::batches::{Case, device};
 use crate::common::Kind;
 use burn::nn::BatchNorm;
 use burn::tensor::DType;
-use collective::{
+use burn_ddp_collective::{
     ProcessGroup,
     sync_batch_norm::{RunningVariance, SyncBatchNorm},
 };

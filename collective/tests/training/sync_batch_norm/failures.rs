@@ -4,7 +4,7 @@ use super::batches::{Case, device, values};
 use crate::common::{Kind, options, world};
 use burn::module::Module;
 use burn::tensor::{DType, Tensor};
-use collective::{ProcessGroup, ReduceOp, sync_batch_norm::SyncBatchNormConfig};
+use burn_ddp_collective::{ProcessGroup, ReduceOp, sync_batch_norm::SyncBatchNormConfig};
 use std::{
     thread,
     time::{Duration, Instant},

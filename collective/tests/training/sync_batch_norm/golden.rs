@@ -3,7 +3,7 @@
 use super::batches::{Batch, Case, Outcome};
 use crate::common::Kind;
 use burn::tensor::DType;
-use collective::sync_batch_norm::RunningVariance;
+use burn_ddp_collective::sync_batch_norm::RunningVariance;
 use serde::Deserialize;
 
 #[derive(Deserialize)]

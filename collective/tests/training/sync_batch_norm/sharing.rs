@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData, activation::relu};
-use collective::{
+use burn_ddp_collective::{
     DistributedDataParallel, FlightRecord, ProcessGroup, StepOptions,
     loader::ShardedBatch,
     sync_batch_norm::{SyncBatchNorm, SyncBatchNormConfig, convert_sync_batch_norm},

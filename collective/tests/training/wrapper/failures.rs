@@ -8,7 +8,7 @@ use super::{
 use burn::module::Module;
 use burn::nn::BatchNormConfig;
 use burn::tensor::{Device, Tensor};
-use collective::{
+use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, Error, ProcessGroup, StepOptions, StepState, World,
     gradient::ReducerOptions,
     loader::{DistributedLoader, ShardedBatch},

@@ -9,7 +9,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ParamGroup};
 use burn::optim::{SgdConfig, decay::WeightDecayConfig};
 use burn::tensor::Device;
-use collective::{
+use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, ParallelModule, StepOptions, World,
     data_parallel::DataParallelConfig, loader::DistributedLoader, module_state, precision::Precision,
 };

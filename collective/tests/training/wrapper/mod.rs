@@ -11,7 +11,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{ModuleOptimizer, SgdConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData, activation::relu};
-use collective::{
+use burn_ddp_collective::{
     ParallelModule, World,
     loader::{DistributedLoader, ShardedLoader},
     module_state,

@@ -11,7 +11,7 @@ use burn::train::{
     InferenceStep, Learner, RegressionOutput, SupervisedTraining, TrainOutput, TrainStep,
     logger::InMemoryMetricLogger, metric::LossMetric,
 };
-use collective::{
+use burn_ddp_collective::{
     DistributedDataParallel, ProcessGroup,
     precision::Precision,
     strategy::{DdpStrategy, NoopRenderer, Observer, StepReport},

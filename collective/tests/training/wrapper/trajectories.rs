@@ -7,7 +7,7 @@ use super::{
 };
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
-use collective::{
+use burn_ddp_collective::{
     DataParallel, DistributedDataParallel, ProcessGroup, StepOptions, World,
     data_parallel::{DataParallelConfig, DpReduce},
     gradient::ReducerOptions,

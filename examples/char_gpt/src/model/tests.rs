@@ -2,7 +2,7 @@
 
 use super::*;
 use burn::tensor::TensorData;
-use collective::{
+use burn_ddp::{
     ProcessGroup,
     data_parallel::Outputs,
     gradient::{Reducer, ReducerOptions},
