@@ -3,6 +3,7 @@
 use crate::{parallel, simd::arch};
 use gemm::Parallelism;
 use pulp::{Simd, WithSimd};
+use std::{mem::MaybeUninit, ops::Range};
 
 /// Minimum number of multiplications for several threads.
 const PARALLEL: usize = 1 << 18;
@@ -12,6 +13,10 @@ const ROWS: usize = 64;
 
 /// Columns per part of the gradient of the bias.
 const COLUMNS: usize = 128;
+
+/// Largest batch and fewest outputs for which [`input_gradient`] reads the weights where they are.
+const SMALL_BATCH: usize = 128;
+const MANY_OUTPUTS: usize = 256;
 
 /// Multiplies `x`, `[batch, inputs]`, by `weight`, `[inputs, outputs]`, and adds `bias`, `[outputs]` or empty.
 ///
@@ -34,11 +39,30 @@ pub fn forward(x: &[f32], weight: &[f32], bias: &[f32], outputs: usize) -> Vec<f
 /// If the slices do not have these shapes, or the result does not fit in memory.
 pub fn input_gradient(weight: &[f32], gradient: &[f32], outputs: usize) -> Vec<f32> {
     let [batch, outputs, inputs] = shape(gradient, weight, weight.len() / outputs.max(1));
-    product(
-        [batch, outputs, inputs],
-        Matrix::rows(gradient, outputs),
-        Matrix::rows(weight, outputs).transpose(),
-    )
+    let [gradient, weight] = [gradient, weight].map(|matrix| Matrix::rows(matrix, outputs));
+    if batch > SMALL_BATCH || outputs < MANY_OUTPUTS {
+        return product([batch, outputs, inputs], gradient, weight.transpose());
+    }
+    // `gemm` copies a transposed matrix on its right side on one thread, at one value per cache line. For a few rows,
+    // that takes longer than the product.
+    transpose(&product([inputs, outputs, batch], weight, gradient.transpose()), batch)
+}
+
+/// Transposes `[rows, columns]`.
+fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
+    const SIDE: usize = 16;
+    let rows = values.len() / columns.max(1);
+    let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+        for start in (0..rows).step_by(SIDE) {
+            for (column, to) in range.clone().zip(to.chunks_exact_mut(rows)) {
+                let to = to[start..].iter_mut().take(SIDE);
+                let from = values[start * columns + column..].iter().step_by(columns);
+                to.zip(from).for_each(|(to, value)| _ = to.write(*value));
+            }
+        }
+    };
+    // SAFETY: all values of the columns are written.
+    unsafe { parallel::build_rows([columns, SIDE], rows, write) }
 }
 
 /// Gradients of weight and bias, from `x` and the gradient of the output, `[batch, outputs]`.

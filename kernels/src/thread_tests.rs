@@ -28,12 +28,14 @@ fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
             let moved = adam::step(adam, &x, [&mut first, &mut second], &gradient);
             let products =
                 [linear::forward(&x, &noise(5, width * width), &gamma, width), for_weight, for_bias];
+            // Few rows of many outputs.
+            let for_few = linear::input_gradient(&noise(6, 700 * 257), &gradient[..9 * 257], 257);
             let rms_norm = RmsNorm { gamma: &gamma, epsilon: 1e-5 };
             let norm = [norm.forward(&x), rms_norm.forward(&x)]
                 .into_iter()
                 .chain(norm.backward(&x, &gradient))
                 .chain(rms_norm.backward(&x, &gradient));
-            [output, weights, for_all, moved, first, second]
+            [output, weights, for_all, moved, first, second, for_few]
                 .into_iter()
                 .chain(products)
                 .chain(norm)

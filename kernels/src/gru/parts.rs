@@ -144,21 +144,29 @@ fn backward_step(
 ) {
     let hidden = state.len();
     let [reset, update, candidate, product] = [0, 1, 2, 3].map(|part| &saved[part * hidden..][..hidden]);
-    let before = &before[..hidden];
     let (for_gates, for_candidate) = for_input.split_at_mut(2 * hidden);
     let (for_reset, for_update) = for_gates.split_at_mut(hidden);
-    let (for_candidate, for_update) = (&mut for_candidate[..hidden], &mut for_update[..hidden]);
-    for unit in 0..hidden {
-        for_candidate[unit] = state[unit] * (1.0 - update[unit]) * (1.0 - candidate[unit] * candidate[unit]);
-        for_update[unit] =
-            state[unit] * (before[unit] - candidate[unit]) * update[unit] * (1.0 - update[unit]);
+    // One or two results per loop, so that the compiler can prove or check that they do not overlap, and vectorises.
+    for (((for_candidate, state), update), candidate) in
+        for_candidate.iter_mut().zip(&*state).zip(update).zip(candidate)
+    {
+        *for_candidate = state * (1.0 - update) * (1.0 - candidate * candidate);
     }
-    for_hidden[hidden..2 * hidden].copy_from_slice(for_update);
-    let for_product = &mut for_hidden[2 * hidden..][..hidden];
-    for unit in 0..hidden {
-        for_product[unit] = for_candidate[unit] * reset[unit];
-        for_reset[unit] = for_candidate[unit] * product[unit] * reset[unit] * (1.0 - reset[unit]);
-        state[unit] *= update[unit];
+    for ((((for_update, state), before), candidate), update) in
+        for_update.iter_mut().zip(&*state).zip(before).zip(candidate).zip(update)
+    {
+        *for_update = state * (before - candidate) * update * (1.0 - update);
     }
-    for_hidden[..hidden].copy_from_slice(for_reset);
+    for (((for_reset, for_candidate), product), reset) in
+        for_reset.iter_mut().zip(&*for_candidate).zip(product).zip(reset)
+    {
+        *for_reset = for_candidate * product * reset * (1.0 - reset);
+    }
+    for ((for_product, for_candidate), reset) in
+        for_hidden[2 * hidden..].iter_mut().zip(&*for_candidate).zip(reset)
+    {
+        *for_product = for_candidate * reset;
+    }
+    for_hidden[..2 * hidden].copy_from_slice(for_gates);
+    state.iter_mut().zip(update).for_each(|(state, update)| *state *= update);
 }

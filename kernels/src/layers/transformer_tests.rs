@@ -121,8 +121,8 @@ fn the_softmax_of_half_types_is_computed_in_f32() {
 
 #[test]
 fn linear_layers_equal_burns() {
-    // The last one adds the bias, and sums its gradient, in several parts.
-    for [rows, inputs, outputs] in [[1, 1, 1], [7, 5, 3], [65, 33, 17], [300, 40, 301]] {
+    // The last one adds the bias, and sums its gradient, in several parts. The one before transposes a gradient.
+    for [rows, inputs, outputs] in [[1, 1, 1], [7, 5, 3], [65, 33, 17], [19, 40, 301], [300, 40, 301]] {
         let (x, bias) = (random([rows, inputs]), random([outputs]));
         let layer = LinearConfig::new(inputs, outputs).init(&x.device());
         let layer = Linear { bias: Some(Param::from_tensor(bias)), ..layer };

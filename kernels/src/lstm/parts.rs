@@ -82,8 +82,8 @@ fn forward_step(gates: &mut [f32], cells: &mut [f32], state: &mut [f32]) {
     gates[2 * hidden..3 * hidden].iter_mut().for_each(|gate| *gate = tanh(*gate));
     gates[3 * hidden..].iter_mut().for_each(|gate| *gate = sigmoid(*gate));
     let [input, forget, candidate, output] = [0, 1, 2, 3].map(|gate| &gates[gate * hidden..][..hidden]);
-    for unit in 0..hidden {
-        cells[unit] = forget[unit] * cells[unit] + input[unit] * candidate[unit];
+    for (((cell, forget), input), candidate) in cells.iter_mut().zip(forget).zip(input).zip(candidate) {
+        *cell = forget * *cell + input * candidate;
     }
     for ((state, cell), output) in state.iter_mut().zip(cells).zip(output) {
         *state = output * tanh(*cell);
@@ -153,22 +153,31 @@ fn backward_step(saved: &[f32], before: &[f32], states: &[f32], cells: &mut [f32
     let hidden = cells.len();
     let [input, forget, candidate, output, after] =
         [0, 1, 2, 3, 4].map(|part| &saved[part * hidden..][..hidden]);
-    let (before, states) = (&before[..hidden], &states[..hidden]);
     let (for_input, rest) = gates.split_at_mut(hidden);
     let (for_forget, rest) = rest.split_at_mut(hidden);
     let (for_candidate, for_output) = rest.split_at_mut(hidden);
-    let for_output = &mut for_output[..hidden];
-    for unit in 0..hidden {
-        let tanh = tanh(after[unit]);
-        for_output[unit] = states[unit] * tanh * output[unit] * (1.0 - output[unit]);
-        cells[unit] += states[unit] * output[unit] * (1.0 - tanh * tanh);
+    // One or two results per loop, so that the compiler can prove or check that they do not overlap, and vectorises.
+    for (tanh_after, after) in for_output.iter_mut().zip(after) {
+        *tanh_after = tanh(*after);
     }
-    for unit in 0..hidden {
-        for_input[unit] = cells[unit] * candidate[unit] * input[unit] * (1.0 - input[unit]);
-        for_candidate[unit] = cells[unit] * input[unit] * (1.0 - candidate[unit] * candidate[unit]);
+    for (((for_output, cell), state), output) in
+        for_output.iter_mut().zip(&mut *cells).zip(states).zip(output)
+    {
+        let tanh = *for_output;
+        *cell += state * output * (1.0 - tanh * tanh);
+        *for_output = state * tanh * output * (1.0 - output);
     }
-    for unit in 0..hidden {
-        for_forget[unit] = cells[unit] * before[unit] * forget[unit] * (1.0 - forget[unit]);
-        cells[unit] *= forget[unit];
+    for (((for_input, cell), candidate), input) in for_input.iter_mut().zip(&*cells).zip(candidate).zip(input)
+    {
+        *for_input = cell * candidate * input * (1.0 - input);
+    }
+    for (((for_candidate, cell), candidate), input) in
+        for_candidate.iter_mut().zip(&*cells).zip(candidate).zip(input)
+    {
+        *for_candidate = cell * input * (1.0 - candidate * candidate);
+    }
+    for (((for_forget, cell), before), forget) in for_forget.iter_mut().zip(cells).zip(before).zip(forget) {
+        *for_forget = *cell * before * forget * (1.0 - forget);
+        *cell *= forget;
     }
 }
