@@ -6,5 +6,6 @@ mod metrics;
 mod mnist_example;
 mod own_programs;
 mod pictures_and_weights;
+mod pytorch_losses;
 mod tasks;
 mod tracking;
