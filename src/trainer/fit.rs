@@ -6,7 +6,7 @@ use super::{
     Loaders, Trainer,
     fast_dev_run::ScratchFolder,
     find_lr,
-    prepare::{Resumed, devices, prepared},
+    prepare::{Resumed, check_groups, devices, prepared},
     progress::{Progress, Style, print_header},
     strategy::{self, train_step},
     trained::{History, Trained},
@@ -80,8 +80,9 @@ where
         }
         loaders.require_samples()?;
         require_trainable(&model)?;
-        // All ranks have the same metrics; one of them reports the error.
-        group.on_rank_zero(|| config.monitored()).transpose()?;
+        // All ranks have the same metrics and parameters; one of them reports the error.
+        let check = || config.monitored().and_then(|_| check_groups(&model, &lr_groups));
+        group.on_rank_zero(check).transpose()?;
         let resumed = Resumed::find(&mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;
         if let Some(path) = args.export.as_deref().filter(|_| context.is_main()) {

@@ -221,6 +221,8 @@ where
     }
 
     /// Multiplies the learning rate of a group of parameters by `factor`. Of several groups, the last one counts.
+    ///
+    /// A group without parameters is an error of [`fit`](Self::fit).
     pub fn lr_group(mut self, group: ParamGroup, factor: f64) -> Self {
         self.lr_groups.push((group, factor));
         self

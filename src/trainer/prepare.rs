@@ -10,6 +10,8 @@ use crate::{
     },
 };
 use anyhow::{Context as _, Result, bail};
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
+use burn::tensor::Tensor;
 use burn::train::LearnerModel;
 use collective::{
     ProcessGroup,
@@ -99,5 +101,43 @@ impl Resumed {
     pub fn last_step<O>(&self, config: &Config, train: &dyn DistributedLoader<O>) -> Option<usize> {
         let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
         config.last_step(train.steps(), train.steps_left(position.done()), &position)
+    }
+}
+
+/// Verifies that each group of [`Trainer::lr_group`](super::Trainer::lr_group) has a parameter of `model`.
+pub(super) fn check_groups<M: Module>(model: &M, groups: &[(ParamGroup, f64)]) -> Result<()> {
+    let mut parameters = Parameters::default();
+    model.visit(&mut parameters);
+    let Parameters { found, .. } = parameters;
+    for (group, factor) in groups {
+        if !found.iter().any(|(id, path)| group.matches(id, Some(path))) {
+            let names: Vec<&str> = found.iter().map(|(_, path)| path.as_str()).collect();
+            bail!(
+                "no parameter is in the group with {factor} times the learning rate; the model has {}",
+                names.join(", ")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Collects identities and paths of parameters.
+#[derive(Default)]
+struct Parameters {
+    path: Vec<String>,
+    found: Vec<(ParamId, String)>,
+}
+
+impl ModuleVisitor for Parameters {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.found.push((param.id, self.path.join(".")));
     }
 }

@@ -8,6 +8,7 @@ use crate::{
 use anyhow::{Context as _, ensure};
 use burn::data::dataset::InMemDataset;
 use burn::lr_scheduler::exponential::ExponentialLrSchedulerConfig;
+use burn::module::ParamGroup;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams, SgdConfig, momentum::MomentumConfig};
 use burn::tensor::Tensor;
@@ -223,6 +224,20 @@ fn a_scheduler_contradicts_the_flags_and_reports_its_error() {
         assert!(message.contains(words), "{message}");
         assert!(!folder.exists(), "nothing is written");
     }
+}
+
+#[test]
+fn a_group_without_parameters_is_refused() {
+    fn misspelt(trainer: Trainer<'_, Line>) -> Trainer<'_, Line> {
+        let [weights, none] = ["weight", "linaer"].map(ParamGroup::from_predicate);
+        trainer.lr_group(weights, 0.5).lr_group(none, 0.1)
+    }
+    let folder = folder("misspelt");
+    let error = fit_here(2, &format!("--run-dir {}", folder.display()), misspelt);
+    let message = format!("{:#}", error.expect_err("a refusal"));
+    let expected = "no parameter is in the group with 0.1 times the learning rate; the model has linear.weight, linear.bias";
+    assert!(message.contains(expected), "{message}");
+    assert!(!folder.exists(), "nothing is written");
 }
 
 /// The state of a loop after one step of Adam.
