@@ -8,6 +8,7 @@ mod ch_gpus;
 mod ch_less_traffic;
 mod ch_metrics;
 mod ch_migration;
+mod ch_other_tasks;
 mod ch_sync_batch_norm;
 mod ch_testing;
 mod ch_two_machines;
