@@ -277,10 +277,10 @@ fn losses_equal_those_of_pytorch_in_all_modes() {
         let between = [difference(&all[1], &all[0]), difference(&all[2], &all[0])];
         let what = format!("{} with {}", case.network, case.optimizer);
         println!("{what}: from PyTorch {from_pytorch:?}, between modes {between:?}");
-        assert!(
-            from_pytorch.into_iter().chain(between).all(|difference| difference <= 1e-5),
-            "{what}: {all:?}"
-        );
+        // Small enough that one missing entry of an LSTM's gradient is found.
+        let tolerance = if ["lstm", "gru"].contains(&&*case.network) { 1e-6 } else { 1e-5 };
+        let worst = from_pytorch.into_iter().chain(between).fold(0.0, f64::max);
+        assert!(worst <= tolerance, "{what}: {all:?}");
     }
 }
 
