@@ -2,12 +2,13 @@
 //!
 //! A [`SyncBatchNorm`] contains Burn's `BatchNorm` and, after [`convert_sync_batch_norm`] or
 //! [`SyncBatchNorm::with_group`], a process group. In training with several ranks it makes one all-gather in forward
-//! and one all-reduce in backward. Frozen or in inference, it is bit-identical to Burn's BatchNorm. Without a group
-//! or in a group of one rank it is so as well, except on a CPU, where the kernel is faster and rounds differently.
+//! and one all-reduce in backward. Frozen, in inference, without a group or in a group of one rank, it is bit-identical to Burn's BatchNorm,
+//! except on a CPU, where the kernels are faster and round differently.
 
 mod activated;
 mod backend;
 mod convert;
+mod inference;
 mod kernel;
 mod module;
 mod passes;
@@ -23,13 +24,12 @@ use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{BatchNorm, BatchNormConfig};
-use burn::tensor::{
-    DType, Device, FloatDType, Tensor, activation::relu, assert_shape, module::batch_norm_train,
-};
+use burn::tensor::{DType, Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use inference::Inference;
 use kernel::Settings;
 use kernels::{
     host_tensor::is_host,
-    layers::{operation, relu_max_pool, relu_max_pool_windows},
+    layers::{operation, relu, relu_max_pool, relu_max_pool_windows},
     pool::Windows,
 };
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,7 @@ impl SyncBatchNorm {
                 let dtype = FloatDType::from(input.dtype());
                 self.norm.forward(input.cast(FloatDType::F32)).cast(dtype)
             }
+            _ if !training && is_host(&input) => self.forward_inference(input),
             _ if !training => self.norm.forward(input),
             (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
             // On a CPU the kernel's passes over a batch are faster than Burn's operations.
@@ -191,6 +192,20 @@ impl SyncBatchNorm {
             self.follow(group, constant(mean), constant(variance));
         }
         output
+    }
+
+    /// Normalises with the running statistics.
+    fn forward_inference<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let norm = &self.norm;
+        let [channels] = norm.gamma.shape().dims();
+        assert_shape!(input, [_, channels, ..]);
+        let device = input.device();
+        let [mean, variance] =
+            [&norm.running_mean, &norm.running_var].map(|running| running.value().to_device(&device));
+        let others = [norm.gamma.val(), norm.beta.val(), mean, variance].map(Tensor::into_dispatch);
+        let [gamma, beta, mean, variance] = others;
+        let inference = Inference { epsilon: norm.epsilon };
+        operation::run(inference, [input.into_dispatch(), gamma, beta, mean, variance])
     }
 
     fn forward_together<const D: usize>(&self, input: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {

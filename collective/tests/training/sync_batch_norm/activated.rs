@@ -2,7 +2,7 @@
 
 use super::batches::{Case, apart, device, tensor, values};
 use crate::common::{Kind, options, world};
-use burn::module::Module;
+use burn::module::{Flag, Module, Param};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::tensor::{DType, Tensor, activation::relu};
 use burn_ddp_collective::{ProcessGroup, sync_batch_norm::SyncBatchNorm};
@@ -98,4 +98,25 @@ fn frozen_modules_use_the_running_statistics() {
     let pooled = pool(2, 2).forward(relu(frozen.forward(x.clone())));
     assert_eq!(values(frozen.forward_relu_max_pool(&pool(2, 2), x)), values(pooled));
     assert_eq!(values(frozen.norm.running_mean.value_sync()), [0.0; 2]);
+}
+
+#[test]
+fn running_statistics_give_the_values_and_gradients_of_burns_layer() {
+    let case = Case { dtype: DType::F32, ..Case::random(7, &[5], &[3, 4, 7], 1) };
+    let mut sync = case.module(&device());
+    case.train(&sync, 0..5, &device());
+    sync.norm.training = Param::initialized(sync.norm.training.id, Flag::new(false));
+    let results = |layer: &dyn Fn(Tensor<4>) -> Tensor<4>| {
+        let x = tensor::<4>(&case.steps[0].x, &case.shape, DType::F32, &device()).require_grad();
+        let y = layer(x.clone());
+        let grads = (y.clone() * (y.clone().detach() + 0.3).sin()).sum().backward();
+        let [gamma, beta] = [&sync.norm.gamma, &sync.norm.beta]
+            .map(|parameter| values(parameter.grad(&grads).expect("a gradient")));
+        [values(y), values(x.grad(&grads).expect("a gradient")), gamma, beta]
+    };
+    let theirs = results(&|x| sync.norm.forward(x));
+    for (part, (ours, theirs)) in results(&|x| sync.forward(x)).iter().zip(&theirs).enumerate() {
+        let off = apart(ours, theirs);
+        assert!(off < 1e-5, "part {part} is off by {off}");
+    }
 }

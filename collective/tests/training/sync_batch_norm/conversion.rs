@@ -71,7 +71,7 @@ fn layers_that_cannot_be_converted_are_named() {
     let error = convert_sync_batch_norm(plain(&device()), &ProcessGroup::solo()).expect_err("another type");
     let error = error.to_string();
     assert!(
-        error.contains("`norm`, `more.0`: burn::nn::BatchNorm") && error.contains("SyncBatchNorm"),
+        error.contains("`norm`, `more.0`: burn::nn::BatchNorm") && error.contains("burn_ddp::nn::BatchNorm"),
         "{error}"
     );
     // A frozen BatchNorm has no batch statistics.

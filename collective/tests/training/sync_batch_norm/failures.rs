@@ -1,6 +1,6 @@
 //! A failing group causes no panic and no wait; the next call returns the first cause.
 
-use super::batches::{Case, device, values};
+use super::batches::{Case, apart, device, values};
 use crate::common::{Kind, options, world};
 use burn::module::Module;
 use burn::tensor::{DType, Tensor};
@@ -80,7 +80,7 @@ fn inference_and_frozen_modules_never_communicate() {
             let valid = sync.valid();
             assert!(valid.group().is_some(), "for when it trains again");
             output = values(valid.forward(x.clone().inner()));
-            assert_eq!(output, values(sync.norm.valid().forward(x.clone().inner())));
+            assert!(apart(&output, &values(sync.norm.valid().forward(x.clone().inner()))) < 1e-6);
             assert_eq!(output, values(sync.clone().freeze().forward(x)));
         }
         group.barrier().expect("rank 1 made no call in between");

@@ -1,0 +1,58 @@
+//! Normalisation of an f32 batch on a CPU with the running statistics.
+
+use super::kernel::flatten;
+use burn::backend::{Flex, TensorMetadata};
+use kernels::{
+    batch_norm::{self, Affine, Centred},
+    host_tensor::{Host, tensor, values as host},
+    layers::operation::{Operation, shaped},
+};
+
+/// Inputs: the batch, gamma, beta, the running mean and the running variance.
+#[derive(Clone, Debug)]
+pub struct Inference {
+    pub epsilon: f64,
+}
+
+impl Inference {
+    /// 1 / √(variance + ε) of each channel.
+    fn inverse_deviations(&self, variance: &Host) -> Vec<f32> {
+        host(variance).iter().map(|variance| 1.0 / (variance + self.epsilon as f32).sqrt()).collect()
+    }
+}
+
+impl Operation<5, 5> for Inference {
+    type Saved = ();
+
+    const READS: [usize; 5] = [0, 1, 2, 3, 4];
+
+    fn forward(&self, [x, gamma, beta, mean, variance]: [Host; 5]) -> (Host, ()) {
+        let maps: Vec<Affine> =
+            (host(&gamma).iter().zip(host(&beta)).zip(self.inverse_deviations(&variance)))
+                .map(|((gamma, beta), inverse)| Affine { factors: [gamma * inverse, 0.0], constant: *beta })
+                .collect();
+        let values = flatten::<Flex>(x.clone());
+        let input = Centred { values: host(&values), centres: Some(host(&mean)) };
+        (tensor(batch_norm::apply(&maps, input, None, values.shape().dims()), x.shape()), ())
+    }
+
+    /// The statistics are constants.
+    fn backward(&self, read: [Host; 5], (): (), grad: Host, wanted: [bool; 5]) -> [Option<Host>; 5] {
+        let [x, gamma, _, mean, variance] = &read;
+        let inverse = self.inverse_deviations(variance);
+        let values = flatten::<Flex>(x.clone());
+        let dims = values.shape().dims();
+        let gradient = Centred { values: host(&grad), centres: None };
+        let sums =
+            batch_norm::sums(gradient, Centred { values: host(&values), centres: Some(host(mean)) }, dims);
+        let scales = host(gamma).iter().zip(&inverse);
+        let maps: Vec<Affine> = scales
+            .map(|(gamma, inverse)| Affine { factors: [gamma * inverse, 0.0], constant: 0.0 })
+            .collect();
+        let for_x = if wanted[0] { batch_norm::apply(&maps, gradient, None, dims) } else { Vec::new() };
+        let for_gamma = sums.iter().zip(&inverse).map(|([_, along], inverse)| *along as f32 * inverse);
+        let for_beta = sums.iter().map(|[sum, _]| *sum as f32);
+        let all = [for_x, for_gamma.collect(), for_beta.collect(), Vec::new(), Vec::new()];
+        shaped(all, &read, [wanted[0], wanted[1], wanted[2], false, false])
+    }
+}
