@@ -2,7 +2,7 @@
 
 use crate::{
     conv::{self, Filters, Geometry, Gradient, Pooled, Whole},
-    pool::{self, Windows},
+    pool::{self, Spans, Windows},
     sgd::Sgd,
     simd::PRETEND,
 };
@@ -142,6 +142,9 @@ fn overflowing_sizes_are_rejected() {
     assert!(!fits([1, 1, HALF, 2], [1, 1], [0, 0], [1, 1]), "an image that does");
     assert!(!fits([HALF, 1, 2, 1], [1, 1], [0, 0], [1, 1]), "a batch that does");
     assert!(Windows::new([1, HALF, 2, 2], [2, 2]).is_none(), "planes that do");
+    assert!(Spans::new([1, HALF, 2, 2], [2, 2], [1, 1], [[0; 2]; 2]).is_none(), "the same of spans");
+    assert!(Spans::new([1, 1, 2, 2], [2, 2], [1, 1], [[HALF; 2]; 2]).is_none(), "padding");
+    assert!(Spans::adaptive([1, 1, 2, 2], [HALF, 1]).is_none(), "an output");
 }
 
 #[test]
@@ -172,6 +175,59 @@ fn pooling_equals_plain_loops() {
             let (pooled, taken) = pool::forward(&x, &windows);
             assert!(pooled == wanted, "{width}, {kernel:?} of {size:?}");
             assert!(pool::backward(&gradient, &taken, &windows) == back, "{width}, {kernel:?} of {size:?}");
+        }
+    });
+}
+
+#[test]
+fn overlapping_windows_equal_plain_loops() {
+    let same = |padding: usize| [[padding; 2]; 2];
+    everywhere(|width| {
+        for (size, kernel, stride, padding) in [
+            ([24, 40], [3, 3], [2, 2], same(1)),
+            ([7, 5], [2, 3], [1, 1], [[0, 1], [2, 0]]),
+            ([9, 50], [5, 1], [3, 2], [[2, 2], [0, 0]]),
+            ([7, 7], [7, 7], [1, 1], same(0)),
+        ] {
+            let spans = Spans::new([2, 3, size[0], size[1]], kernel, stride, padding).expect("covered");
+            let [_, _, rows, columns] = spans.output();
+            // Few different values, so that windows have several largest ones.
+            let x: Vec<f32> = noise(5, 6 * size[0] * size[1]).iter().map(|x| (x * 4.0).round()).collect();
+            let gradient = noise(6, 6 * rows * columns);
+            let (mut largest, mut means) = (Vec::new(), [Vec::new(), Vec::new()]);
+            let (mut of_largest, mut of_means) =
+                (vec![0.0f32; x.len()], [vec![0.0; x.len()], vec![0.0; x.len()]]);
+            let area = kernel[0] * kernel[1];
+            for at in 0..gradient.len() {
+                let (plane, row, column) = (at / (rows * columns), at / columns % rows, at % columns);
+                let places: Vec<usize> = (0..area)
+                    .filter_map(|tap| {
+                        let y = (row * stride[0] + tap / kernel[1]).checked_sub(padding[0][0])?;
+                        let x = (column * stride[1] + tap % kernel[1]).checked_sub(padding[1][0])?;
+                        (y < size[0] && x < size[1]).then_some((plane * size[0] + y) * size[1] + x)
+                    })
+                    .collect();
+                let first = |best: usize, place: usize| if x[place] > x[best] { place } else { best };
+                let place = places.iter().copied().reduce(first).expect("a window with a value");
+                largest.push(x[place]);
+                of_largest[place] += gradient[at];
+                for ((means, of_means), divisor) in
+                    means.iter_mut().zip(&mut of_means).zip([places.len(), area])
+                {
+                    let sum: f64 = places.iter().map(|place| f64::from(x[*place])).sum();
+                    means.push(sum / divisor as f64);
+                    places
+                        .iter()
+                        .for_each(|place| of_means[*place] += f64::from(gradient[at]) / divisor as f64);
+                }
+            }
+            let what = format!("{width}, {kernel:?} of {size:?}");
+            let (pooled, taken) = spans.max(&x);
+            assert!(pooled == largest && spans.max_gradient(&gradient, &taken) == of_largest, "{what}");
+            for (at, spans) in [spans.clone(), spans.divided_by(area)].iter().enumerate() {
+                assert_close(&spans.mean(&x), &means[at], &what);
+                assert_close(&spans.mean_gradient(&gradient), &of_means[at], &what);
+            }
         }
     });
 }

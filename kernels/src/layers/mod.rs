@@ -19,6 +19,7 @@ mod embedding;
 mod layer_norm;
 mod linear;
 pub mod operation;
+mod padding;
 mod pool;
 mod recurrent;
 
@@ -30,7 +31,7 @@ pub use dropout::dropout;
 pub use embedding::{MixedPrecisionEmbedding, MixedPrecisionEmbeddingConfig};
 pub use layer_norm::{group_norm, layer_norm, rms_norm};
 pub use linear::linear;
-pub use pool::{max_pool, relu_max_pool, relu_max_pool_windows};
+pub use pool::{adaptive_avg_pool, avg_pool, max_pool, relu_max_pool, relu_max_pool_windows};
 pub use recurrent::{gru, lstm};
 
 #[cfg(test)]

@@ -1,30 +1,69 @@
-//! Max-pooling, optionally with ReLU.
+//! Max-pooling, optionally with ReLU, and average pooling.
 
 use super::operation::{self, Operation};
+use super::padding::padding;
+use super::relu;
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::pool::{self, Windows};
-use burn::nn::{PaddingConfig2d, pool::MaxPool2d};
-use burn::tensor::{Tensor, activation::relu};
+use crate::pool::{self, Spans, Windows};
+use burn::nn::{
+    PaddingConfig2d,
+    pool::{AdaptiveAvgPool2d, AvgPool2d, MaxPool2d},
+};
+use burn::tensor::Tensor;
 use std::sync::Arc;
 
 /// Computes `layer.forward(x)`.
 ///
-/// The kernel supports windows with a stride equal to their size, without padding and dilation.
+/// The kernels support windows without dilation, whose number is rounded down (`ceil_mode` is false).
 pub fn max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
-    match relu_max_pool_windows(layer, &x) {
-        Some(windows) => operation::run(windows.without_relu(), [x.into_dispatch()]),
+    if let Some(windows) = relu_max_pool_windows(layer, &x) {
+        return operation::run(windows.without_relu(), [x.into_dispatch()]);
+    }
+    let MaxPool2d { kernel_size, stride, ref padding, dilation, ceil_mode } = *layer;
+    match spans(&x, kernel_size, stride, padding).filter(|_| dilation == [1, 1] && !ceil_mode) {
+        Some(spans) => operation::run(Max(spans), [x.into_dispatch()]),
         None => layer.forward(x),
     }
 }
 
-/// Computes `layer.forward(relu(x))`.
+/// Computes `layer.forward(relu(x))`; see [`max_pool`].
 ///
-/// The kernel supports windows with a stride equal to their size, without padding and dilation.
+/// It is one operation if the stride equals the windows' size and there is no padding.
 pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     match relu_max_pool_windows(layer, &x) {
         Some(windows) => operation::run(windows, [x.into_dispatch()]),
-        None => layer.forward(relu(x)),
+        None => max_pool(layer, relu(x)),
     }
+}
+
+/// Computes `layer.forward(x)`.
+///
+/// The kernel supports windows whose number is rounded down (`ceil_mode` is false).
+pub fn avg_pool(layer: &AvgPool2d, x: Tensor<4>) -> Tensor<4> {
+    let AvgPool2d { kernel_size, stride, ref padding, count_include_pad, ceil_mode } = *layer;
+    match spans(&x, kernel_size, stride, padding).filter(|_| !ceil_mode) {
+        Some(spans) if count_include_pad => {
+            let spans = spans.divided_by(kernel_size[0] * kernel_size[1]);
+            operation::run(Mean(spans), [x.into_dispatch()])
+        }
+        Some(spans) => operation::run(Mean(spans), [x.into_dispatch()]),
+        None => layer.forward(x),
+    }
+}
+
+/// Computes `layer.forward(x)`.
+pub fn adaptive_avg_pool(layer: &AdaptiveAvgPool2d, x: Tensor<4>) -> Tensor<4> {
+    match is_host(&x).then(|| Spans::adaptive(x.dims(), layer.output_size)).flatten() {
+        Some(spans) => operation::run(Mean(spans), [x.into_dispatch()]),
+        None => layer.forward(x),
+    }
+}
+
+/// The windows of a layer without dilation; `None` where Burn's operations are used.
+fn spans(x: &Tensor<4>, kernel: [usize; 2], stride: [usize; 2], setting: &PaddingConfig2d) -> Option<Spans> {
+    let [_, _, size @ ..] = x.dims();
+    let padding = padding(setting, size, kernel, stride);
+    is_host(x).then(|| Spans::new(x.dims(), kernel, stride, padding)).flatten()
 }
 
 /// The windows of [`relu_max_pool`]'s kernel; `None` where Burn's operations are used.
@@ -57,11 +96,49 @@ impl Operation<1, 0> for Windows {
     }
 }
 
+/// The maximum of windows that may overlap.
+#[derive(Clone, Debug)]
+struct Max(Spans);
+
+impl Operation<1, 0> for Max {
+    /// Position of each maximum in its plane.
+    type Saved = Arc<Vec<u32>>;
+
+    const READS: [usize; 0] = [];
+
+    fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
+        let (output, taken) = self.0.max(values(&x));
+        (tensor(output, self.0.output()), Arc::new(taken))
+    }
+
+    fn backward(&self, []: [Host; 0], taken: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        [Some(tensor(self.0.max_gradient(values(&grad), &taken), self.0.input()))]
+    }
+}
+
+/// The mean of windows.
+#[derive(Clone, Debug)]
+struct Mean(Spans);
+
+impl Operation<1, 0> for Mean {
+    type Saved = ();
+
+    const READS: [usize; 0] = [];
+
+    fn forward(&self, [x]: [Host; 1]) -> (Host, ()) {
+        (tensor(self.0.mean(values(&x)), self.0.output()), ())
+    }
+
+    fn backward(&self, []: [Host; 0], (): (), grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
+        [Some(tensor(self.0.mean_gradient(values(&grad)), self.0.input()))]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::nn::pool::MaxPool2dConfig;
-    use burn::tensor::{Device, Distribution};
+    use burn::nn::pool::{AdaptiveAvgPool2dConfig, AvgPool2dConfig, MaxPool2dConfig};
+    use burn::tensor::{Device, Distribution, Int, activation::relu};
     use proptest::prelude::*;
 
     fn read(tensor: Tensor<4>) -> Vec<f32> {
@@ -78,6 +155,14 @@ mod tests {
 
     fn layer(kernel: [usize; 2], strides: [usize; 2]) -> MaxPool2d {
         MaxPool2dConfig::new(kernel).with_strides(strides).init()
+    }
+
+    fn assert_close(ours: [Vec<f32>; 2], theirs: [Vec<f32>; 2]) {
+        let [ours, theirs] = [ours, theirs].map(|both| both.concat());
+        assert_eq!(ours.len(), theirs.len());
+        for (ours, theirs) in ours.iter().zip(&theirs) {
+            assert!((ours - theirs).abs() <= 1e-5 * theirs.abs().max(1.0), "{ours} is not {theirs}");
+        }
     }
 
     proptest! {
@@ -97,15 +182,90 @@ mod tests {
             let theirs = with_gradient(&x, |x| layer.forward(relu(x)));
             prop_assert_eq!(ours, theirs);
         }
+
+        /// With few different values, so that windows have several largest ones.
+        #[test]
+        fn overlapping_windows_equal_those_of_burn(
+            planes in [1..4usize, 1..4],
+            kernel in [1..5usize, 1..5],
+            strides in [1..4usize, 1..4],
+            around in [0..3usize, 0..3, 0..3, 0..3],
+            more in [0..9usize, 0..9],
+            output in [1..6usize, 1..6],
+            counted in any::<bool>(),
+        ) {
+            let device = Device::flex().autodiff();
+            let shape = [planes[0], planes[1], kernel[0] + more[0], kernel[1] + more[1]];
+            let x = Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device);
+            let [top, left, bottom, right] = around;
+            let padding = PaddingConfig2d::Explicit(top, left, bottom, right);
+
+            let layer =
+                MaxPool2dConfig::new(kernel).with_strides(strides).with_padding(padding.clone()).init();
+            prop_assert!(spans(&x, kernel, strides, &padding).is_some());
+            let few = (x.clone() * 2.0).round();
+            let ours = with_gradient(&few, |x| max_pool(&layer, x));
+            // A window that is all padding has the gradient sin(−∞), NaN, which nothing receives.
+            prop_assert_eq!(ours, with_gradient(&few, |x| layer.forward(x)));
+
+            let layer = AvgPool2dConfig::new(kernel).with_strides(strides).with_padding(padding);
+            let layer = layer.with_count_include_pad(counted).init();
+            assert_close(with_gradient(&x, |x| avg_pool(&layer, x)), with_gradient(&x, |x| layer.forward(x)));
+
+            for size in [output, [1, 1], shape[2..].try_into().expect("two")] {
+                let layer = AdaptiveAvgPool2dConfig::new(size).init();
+                let ours = with_gradient(&x, |x| adaptive_avg_pool(&layer, x));
+                assert_close(ours, with_gradient(&x, |x| layer.forward(x)));
+            }
+        }
     }
 
     #[test]
-    fn unsupported_windows_use_burns_operation() {
+    fn unsupported_windows_and_empty_tensors_use_burns_operation() {
         let device = Device::flex().autodiff();
-        let x = Tensor::random([2, 3, 9, 9], Distribution::Normal(0.0, 1.0), &device);
-        let layer = layer([3, 3], [2, 2]);
-        let ours = with_gradient(&x, |x| relu_max_pool(&layer, x));
-        assert_eq!(ours, with_gradient(&x, |x| layer.forward(relu(x))));
+        let x = Tensor::random([2, 3, 9, 8], Distribution::Normal(0.0, 1.0), &device);
+        let config = || MaxPool2dConfig::new([3, 3]).with_strides([2, 2]);
+        for layer in [config().with_dilation([2, 1]).init(), config().with_ceil_mode(true).init()] {
+            let ours = with_gradient(&x, |x| relu_max_pool(&layer, x));
+            assert_eq!(ours, with_gradient(&x, |x| layer.forward(relu(x))));
+        }
+        let mean = AvgPool2dConfig::new([3, 3]).with_strides([2, 2]).with_ceil_mode(true).init();
+        assert_eq!(avg_pool(&mean, x.clone()).dims(), mean.forward(x).dims());
+        let [max, mean] = [config().init(), config().with_padding(PaddingConfig2d::Same).init()];
+        for shape in [[0, 3, 9, 9], [2, 0, 9, 9], [2, 3, 2, 9]] {
+            let x = Tensor::zeros(shape, &device);
+            for layer in [&max, &mean] {
+                assert_eq!(max_pool(layer, x.clone()).dims(), layer.forward(x.clone()).dims());
+            }
+            let layer = AdaptiveAvgPool2dConfig::new([2, 2]).init();
+            assert_eq!(adaptive_avg_pool(&layer, x.clone()).dims(), layer.forward(x).dims());
+        }
+    }
+
+    /// NaN and infinities: outputs and gradients with the same bits as Burn's, except for the sign of NaN.
+    #[test]
+    fn special_values_equal_those_of_burn() {
+        let device = Device::flex().autodiff();
+        let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1.0, f32::NEG_INFINITY];
+        let values: Vec<f32> = (0..2 * 7 * 6).map(|at| special[at * at % 13 % 5]).collect();
+        let x = Tensor::<1>::from_floats(&values[..], &device).reshape([1, 2, 7, 6]);
+        let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+        let max = MaxPool2dConfig::new([3, 3]).with_strides([2, 2]).with_padding(padding.clone()).init();
+        let mean = AvgPool2dConfig::new([3, 2]).with_strides([1, 2]).with_padding(padding).init();
+        let all = AdaptiveAvgPool2dConfig::new([1, 1]).init();
+        let bits = |f: &dyn Fn(Tensor<4>) -> Tensor<4>| {
+            let x = x.clone().require_grad();
+            let output = f(x.clone());
+            let numbers = Tensor::<1, Int>::arange(1..output.shape().num_elements() as i64 + 1, &device);
+            let loss = (output.clone() * numbers.float().reshape(output.dims())).sum();
+            let results = [read(output), read(x.grad(&loss.backward()).expect("a gradient"))].concat();
+            let bits =
+                results.into_iter().map(|value| if value.is_nan() { u32::MAX } else { value.to_bits() });
+            bits.collect::<Vec<_>>()
+        };
+        assert_eq!(bits(&|x| max_pool(&max, x)), bits(&|x| max.forward(x)));
+        assert_eq!(bits(&|x| avg_pool(&mean, x)), bits(&|x| mean.forward(x)));
+        assert_eq!(bits(&|x| adaptive_avg_pool(&all, x)), bits(&|x| all.forward(x)));
     }
 
     #[test]

@@ -21,3 +21,40 @@ impl MaxPool2d {
         layers::max_pool(&self.0, input)
     }
 }
+
+drop_in! {
+    /// Two-dimensional average pooling.
+    AvgPool2d: burn::nn::pool::AvgPool2d;
+    AvgPool2dConfig: burn::nn::pool::AvgPool2dConfig,
+    new(kernel_size: [usize; 2]),
+    with(
+        with_strides: [usize; 2],
+        with_padding: PaddingConfig2d,
+        with_count_include_pad: bool,
+        with_ceil_mode: bool
+    ),
+    init()
+}
+
+impl AvgPool2d {
+    /// Maps `[batch, channels, height, width]` to the mean of each window; see [`layers::avg_pool`].
+    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        layers::avg_pool(&self.0, input)
+    }
+}
+
+drop_in! {
+    /// Two-dimensional average pooling to a given output size.
+    AdaptiveAvgPool2d: burn::nn::pool::AdaptiveAvgPool2d;
+    AdaptiveAvgPool2dConfig: burn::nn::pool::AdaptiveAvgPool2dConfig,
+    new(output_size: [usize; 2]),
+    with(),
+    init()
+}
+
+impl AdaptiveAvgPool2d {
+    /// Maps `[batch, channels, height, width]` to `output_size` means per channel; see [`layers::adaptive_avg_pool`].
+    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
+        layers::adaptive_avg_pool(&self.0, input)
+    }
+}

@@ -162,16 +162,29 @@ fn transposed_convolutions_equal_those_of_burn() {
     }
 }
 
+/// Compares pooling layers of `$config`, which have no device, here and in Burn.
+macro_rules! compare_pools {
+    ($config:ident, $new:expr $(, $with:ident($value:expr))*; $shape:expr) => {{
+        let ours = $config::new($new)$(.$with($value))*;
+        let burns = burn::nn::pool::$config::new($new)$(.$with($value))*;
+        same_settings(&ours, &burns);
+        compare((ours.init(), burns.init()), random($shape) - 1.0, |m, x| m.forward(x), |m, x| m.forward(x));
+    }};
+}
+
 #[test]
 fn pooling_equals_that_of_burn() {
-    let shapes = [([2, 2], [2, 2]), ([3, 3], [3, 3]), ([3, 3], [2, 2]), ([2, 3], [2, 3])];
-    for (kernel, strides) in shapes {
-        let ours = MaxPool2dConfig::new(kernel).with_strides(strides);
-        let burns = burn::nn::pool::MaxPool2dConfig::new(kernel).with_strides(strides);
-        same_settings(&ours, &burns);
-        let both = (ours.init(), burns.init());
-        compare(both, random([3, 5, 13, 11]) - 1.0, |m, x| m.forward(x), |m, x| m.forward(x));
+    for (kernel, strides) in [([2, 2], [2, 2]), ([3, 3], [3, 3]), ([3, 3], [2, 2]), ([2, 3], [2, 3])] {
+        compare_pools!(MaxPool2dConfig, kernel, with_strides(strides); [3, 5, 13, 11]);
+        compare_pools!(AvgPool2dConfig, kernel, with_strides(strides); [3, 5, 13, 11]);
     }
+    let padding = || PaddingConfig2d::Explicit(1, 1, 1, 1);
+    compare_pools!(MaxPool2dConfig, [3, 3], with_strides([2, 2]), with_padding(padding()); [3, 5, 112, 40]);
+    compare_pools!(AvgPool2dConfig, [3, 3], with_strides([1, 1]), with_padding(PaddingConfig2d::Same); [2, 3, 9, 8]);
+    compare_pools!(AvgPool2dConfig, [3, 2], with_padding(padding()), with_count_include_pad(false); [2, 3, 9, 8]);
+    compare_pools!(AvgPool2dConfig, [3, 3], with_strides([2, 2]), with_ceil_mode(true); [2, 3, 9, 8]);
+    compare_pools!(AdaptiveAvgPool2dConfig, [1, 1]; [3, 50, 7, 7]);
+    compare_pools!(AdaptiveAvgPool2dConfig, [4, 7]; [3, 5, 13, 5]);
 }
 
 #[test]

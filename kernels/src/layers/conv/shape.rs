@@ -1,5 +1,6 @@
 //! The convolutions that the kernels support.
 
+use super::super::padding::padding;
 use crate::conv::{self, Filters, Geometry, Gradient, Patches, Pooled, Whole};
 use crate::pool::{self, Windows};
 use burn::nn::PaddingConfig2d;
@@ -23,19 +24,8 @@ pub enum Shape {
 impl Shape {
     /// The shape for images and weights, if the kernels support it.
     pub fn new(images: [usize; 4], weights: [usize; 4], setting: &Setting) -> Option<Self> {
-        let padding = [0, 1].map(|axis| {
-            let (size, taps, stride) = (images[2 + axis], weights[2 + axis], setting.stride[axis]);
-            match *setting.padding {
-                PaddingConfig2d::Valid => [0, 0],
-                PaddingConfig2d::Explicit(top, left, bottom, right) => [[top, bottom], [left, right]][axis],
-                // As in Burn, whatever the dilation.
-                PaddingConfig2d::Same => {
-                    let outputs = size.div_ceil(stride.max(1));
-                    let all = (outputs.saturating_sub(1) * stride + taps).saturating_sub(size);
-                    [all / 2, all - all / 2]
-                }
-            }
-        });
+        let ([_, _, size @ ..], [_, _, kernel @ ..]) = (images, weights);
+        let padding = padding(setting.padding, size, kernel, setting.stride);
         if setting.groups != 1 {
             return None;
         }

@@ -1,7 +1,9 @@
-//! Max-pooling, also with a ReLU or a channel's affine map in the same pass, forward and backward.
+//! Pooling: maxima and means of windows, forward and backward.
 //!
-//! Pooling with an initial maximum of zero includes the ReLU, one of −∞ does not. One byte per window stores the index of
+//! [`Windows`] are adjacent; their maximum can include a ReLU or a channel's affine map. [`Spans`] are any windows. Pooling with an initial maximum of zero includes the ReLU, one of −∞ does not. One byte per window stores the index of
 //! its largest value.
+
+mod spans;
 
 use crate::{
     affine::{Affine, Centred},
@@ -10,6 +12,8 @@ use crate::{
 };
 use pulp::{Simd, WithSimd};
 use std::mem::MaybeUninit;
+
+pub use spans::Spans;
 
 /// Index of a window without a positive value.
 pub const NONE: u8 = u8::MAX;
