@@ -180,7 +180,8 @@ fn state_dict_key<M: ModuleSnapshot>(model: &M, path: &Path) -> Option<String> {
     let first = model.collect(None, None, true).into_iter().next()?.name;
     // Read errors are reported when the file is loaded.
     let keys = PytorchReader::new(path).ok()?.keys();
-    let before = keys.iter().find_map(|key| key.strip_suffix(&first))?;
+    // The shortest, because `layer1.0.conv1.weight` also ends in `conv1.weight`.
+    let before = keys.iter().filter_map(|key| key.strip_suffix(&first)).min_by_key(|before| before.len())?;
     let key = before.trim_end_matches("module.").trim_end_matches('.');
     (!key.is_empty()).then(|| key.to_owned())
 }

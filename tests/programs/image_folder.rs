@@ -9,7 +9,7 @@ const TINY: &str =
     "--device cpu --progress plain --side 8 --colours grey --width 4 --scale-lr none --lr-schedule constant";
 
 /// A folder with 6 classes of 8 drawn shapes in `shapes`: 36 pictures to train on and 12 for the test.
-fn shapes() -> TempDir {
+pub fn shapes() -> TempDir {
     let folder = tempfile::tempdir().expect("temporary folder");
     let path = folder.path().join("shapes");
     run_example("image_folder", &format!("shapes {} --count 8", path.display())).succeeded();

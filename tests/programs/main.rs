@@ -18,6 +18,7 @@ mod launchers;
 mod launching;
 mod metrics;
 mod nodes;
+mod pretrained;
 mod recipes;
 mod rendezvous;
 mod reports;

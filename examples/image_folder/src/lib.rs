@@ -1,6 +1,7 @@
-//! The picture example: a ResNet as in He et al. 2015 for small pictures, read from one folder per class.
+//! The picture example: a ResNet (He et al. 2015, arXiv 1512.03385) on pictures in one folder per class.
 
 pub mod data;
 pub mod model;
+pub mod pretrained;
 pub mod shapes;
 pub mod train;

@@ -1,4 +1,4 @@
-//! ResNet for small pictures, with the parameter names of torchvision's.
+//! ResNets with the parameter names of torchvision's: one for small pictures, and those of torchvision.
 
 use crate::data::ImageBatch;
 use burn::module::Module;
@@ -6,18 +6,41 @@ use burn::nn::{
     Initializer, Linear, LinearConfig, PaddingConfig2d,
     conv::{Conv2d, Conv2dConfig},
     loss::{CrossEntropyLoss, CrossEntropyLossConfig},
+    pool::{MaxPool2d, MaxPool2dConfig},
 };
-use burn::tensor::{Device, Tensor, activation::relu};
+use burn::tensor::{Device, Tensor};
 use burn::train::{InferenceStep, TrainOutput, TrainStep};
 use burn_ddp::context::values::up_to;
-use burn_ddp::layers;
 use burn_ddp::{
     data_parallel::ParallelStep,
+    layers,
     metric::Classification,
     sync_batch_norm::{RunningVariance, SyncBatchNorm, SyncBatchNormConfig},
 };
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
+
+/// Structure of the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// Three stages for pictures of about 32 pixels (He et al. 2015, arXiv 1512.03385, section 4.2, with projections).
+    #[default]
+    Small,
+    /// ResNet-18 of torchvision.
+    Resnet18,
+    /// ResNet-34 of torchvision.
+    Resnet34,
+    /// ResNet-50 of torchvision, version 1.5: the 3 × 3 convolution of a block has the stride.
+    Resnet50,
+}
+
+impl Network {
+    /// Whether this is [`Network::Small`].
+    pub fn is_small(&self) -> bool {
+        *self == Network::Small
+    }
+}
 
 /// Sizes of the network.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,23 +52,35 @@ pub struct ResNetConfig {
     #[arg(skip)]
     #[serde(skip)]
     pub classes: usize,
-    /// Residual blocks in each of the three stages; 3 is ResNet-20
+    /// Network: small, or one of torchvision for larger pictures and for --weights
+    #[arg(long, value_enum, default_value_t, value_name = "NAME", hide_possible_values = true)]
+    #[serde(default, skip_serializing_if = "Network::is_small")]
+    pub network: Network,
+    /// Residual blocks in each of the three stages of the small network; 3 is ResNet-20
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(1000))]
     pub blocks: usize,
-    /// Channels of the first stage; the others have twice and four times as many
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = up_to(8192))]
+    /// Channels of the first stage, doubled in each further stage; 64 for torchvision's networks
+    #[arg(
+        long, default_value_t = 16, default_value_ifs = [
+            ("network", "resnet18", "64"), ("network", "resnet34", "64"), ("network", "resnet50", "64")
+        ],
+        value_name = "N", value_parser = up_to(8192)
+    )]
     pub width: usize,
 }
 
-/// A 3 × 3 convolution, three stages of residual blocks, and a linear layer (He et al. 2015, arXiv 1512.03385,
-/// section 4.2, with projections). It has 6 × `blocks` + 2 layers.
+/// A convolution, three or four stages of residual blocks, and a linear layer.
 #[derive(Module, Debug)]
 pub struct ResNet {
     conv1: Conv2d,
     bn1: SyncBatchNorm,
+    /// Halves the size before the first stage of torchvision's networks.
+    pool: Option<MaxPool2d>,
     layer1: Vec<Block>,
     layer2: Vec<Block>,
     layer3: Vec<Block>,
+    /// Empty in the small network.
+    layer4: Vec<Block>,
     fc: Linear,
     loss: CrossEntropyLoss,
     /// The training loss, with label smoothing if enabled.
@@ -55,19 +90,36 @@ pub struct ResNet {
 impl ResNetConfig {
     /// Creates a network with Burn's default initialisation, which `device.seed` determines.
     pub fn init(&self, device: &Device) -> ResNet {
-        let stage = |from: usize, to: usize, stride: usize| -> Vec<Block> {
-            let first = Block::new([from, to], stride, device);
-            let others = (1..self.blocks).map(|_| Block::new([to, to], 1, device));
-            std::iter::once(first).chain(others).collect()
+        let blocks = match self.network {
+            Network::Small => [self.blocks, self.blocks, self.blocks, 0],
+            Network::Resnet18 => [2, 2, 2, 2],
+            Network::Resnet34 | Network::Resnet50 => [3, 4, 6, 3],
         };
-        let width = self.width;
+        let small = self.network.is_small();
+        let [side, stride] = if small { [3, 1] } else { [7, 2] };
+        let expansion = if self.network == Network::Resnet50 { 4 } else { 1 };
+        let mut from = self.width;
+        let mut stage = |number: usize| -> Vec<Block> {
+            let block = |index: usize| {
+                let stride = if number > 0 && index == 0 { 2 } else { 1 };
+                let width = self.width << number;
+                let before = std::mem::replace(&mut from, expansion * width);
+                Block::new(before, [width, expansion * width], stride, device)
+            };
+            (0..blocks[number]).map(block).collect()
+        };
         ResNet {
-            conv1: conv([self.channels, width], 3, 1, device),
-            bn1: norm(width, device),
-            layer1: stage(width, width, 1),
-            layer2: stage(width, 2 * width, 2),
-            layer3: stage(2 * width, 4 * width, 2),
-            fc: LinearConfig::new(4 * width, self.classes).init(device),
+            conv1: conv([self.channels, self.width], side, stride, device),
+            bn1: norm(self.width, device),
+            pool: (!small).then(|| {
+                let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+                MaxPool2dConfig::new([3, 3]).with_strides([2, 2]).with_padding(padding).init()
+            }),
+            layer1: stage(0),
+            layer2: stage(1),
+            layer3: stage(2),
+            layer4: stage(3),
+            fc: LinearConfig::new(from, self.classes).init(device),
             loss: CrossEntropyLossConfig::new().init(device),
             training_loss: CrossEntropyLossConfig::new().init(device),
         }
@@ -81,10 +133,19 @@ impl ResNet {
         self
     }
 
+    /// Freezes all layers but the last one, with their running statistics.
+    pub fn with_frozen_body(self) -> Self {
+        let fc = self.fc.clone();
+        Self { fc, ..self.freeze() }
+    }
+
     /// Maps pictures `[batch, channels, side, side]` to logits `[batch, classes]`.
     pub fn forward(&self, pictures: Tensor<4>) -> Tensor<2> {
         let mut x = self.bn1.forward_relu(layers::conv(&self.conv1, pictures));
-        for block in self.layer1.iter().chain(&self.layer2).chain(&self.layer3) {
+        if let Some(pool) = &self.pool {
+            x = layers::max_pool(pool, x);
+        }
+        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
             x = block.forward(x);
         }
         let [batch, channels, height, width] = x.dims();
@@ -93,39 +154,49 @@ impl ResNet {
     }
 }
 
-/// Two 3 × 3 convolutions, added to their input or, if the shape changes, to its projection.
+/// Convolutions, added to their input or, if the shape changes, to its projection.
+///
+/// Two of 3 × 3, or in ResNet-50 one of 3 × 3 between two of 1 × 1.
 #[derive(Module, Debug)]
 struct Block {
     conv1: Conv2d,
     bn1: SyncBatchNorm,
     conv2: Conv2d,
     bn2: SyncBatchNorm,
+    conv3: Option<Conv2d>,
+    bn3: Option<SyncBatchNorm>,
     /// A 1 × 1 convolution and BatchNorm.
     downsample: Option<(Conv2d, SyncBatchNorm)>,
 }
 
 impl Block {
-    /// Creates a block from one number of channels to another.
-    fn new([from, to]: [usize; 2], stride: usize, device: &Device) -> Self {
-        let projects = stride != 1 || from != to;
+    /// Creates a block of `from` input channels and `to` output channels. Its 3 × 3 convolutions have `width` channels.
+    fn new(from: usize, [width, to]: [usize; 2], stride: usize, device: &Device) -> Self {
+        let (bottleneck, projects) = (to != width, stride != 1 || from != to);
+        let [side, strides] = if bottleneck { [1, 1] } else { [3, stride] };
         Self {
-            conv1: conv([from, to], 3, stride, device),
-            bn1: norm(to, device),
-            conv2: conv([to, to], 3, 1, device),
-            bn2: norm(to, device),
+            conv1: conv([from, width], side, strides, device),
+            bn1: norm(width, device),
+            conv2: conv([width, width], 3, stride / strides, device),
+            bn2: norm(width, device),
+            conv3: bottleneck.then(|| conv([width, to], 1, 1, device)),
+            bn3: bottleneck.then(|| norm(to, device)),
             downsample: projects.then(|| (conv([from, to], 1, stride, device), norm(to, device))),
         }
     }
 
     /// Maps `[batch, from, height, width]` to `[batch, to, ⌈height / stride⌉, ⌈width / stride⌉]`.
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let y = self.bn1.forward_relu(layers::conv(&self.conv1, x.clone()));
-        let y = self.bn2.forward(layers::conv(&self.conv2, y));
+        let y = layers::conv(&self.conv2, self.bn1.forward_relu(layers::conv(&self.conv1, x.clone())));
+        let y = match (&self.conv3, &self.bn3) {
+            (Some(conv), Some(norm)) => norm.forward(layers::conv(conv, self.bn2.forward_relu(y))),
+            _ => self.bn2.forward(y),
+        };
         let shortcut = match &self.downsample {
             Some((conv, norm)) => norm.forward(layers::conv(conv, x)),
             None => x,
         };
-        relu(y + shortcut)
+        layers::relu(y + shortcut)
     }
 }
 
@@ -185,7 +256,8 @@ mod tests {
     fn resnet_20_has_the_published_number_of_parameters() {
         let device = Device::flex();
         // 0.27 million in table 6 of the paper; 272,474 with projections. Burn also counts the running statistics.
-        let net = ResNetConfig { channels: 3, classes: 10, blocks: 3, width: 16 }.init(&device);
+        let net = ResNetConfig { channels: 3, classes: 10, network: Network::Small, blocks: 3, width: 16 }
+            .init(&device);
         let statistics = 2 * (16 + 6 * 16 + 7 * 32 + 7 * 64);
         assert_eq!(net.num_params(), 272_474 + statistics);
         let logits = net.forward(Tensor::zeros([2, 3, 33, 33], &device));

@@ -3,6 +3,7 @@
 use crate::{
     data::{DataArgs, ImageBatch, ImageBatcher, Pictures},
     model::{ResNet, ResNetConfig},
+    pretrained::{self, PretrainedArgs},
 };
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::Device;
@@ -36,6 +37,8 @@ pub struct ImageArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub network: ResNetConfig,
+    #[command(flatten)]
+    pub pretrained: PretrainedArgs,
     #[command(flatten, next_help_heading = None)]
     pub sgd: SgdArgs,
 }
@@ -59,8 +62,9 @@ impl ImageArgs {
     /// Checks the flags before any rank is started.
     ///
     /// # Errors
-    /// If flags exclude each other; as for [`DataArgs::pictures`].
+    /// If flags exclude each other; as for [`PretrainedArgs::check`] and [`DataArgs::pictures`].
     fn check(&self) -> Result<()> {
+        self.pretrained.check(&self.network(0))?;
         if self.data.balance_classes && self.trainer.no_shuffle {
             bail!("--balance-classes draws pictures at random; remove --no-shuffle");
         }
@@ -84,12 +88,17 @@ pub fn run(args: &ImageArgs) -> Result<ExitCode> {
 /// Trains on one rank.
 fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let trainer = Trainer::new(context, &args.trainer);
-    let pictures =
+    let mut pictures =
         Pictures::load(context, &args.data, args.trainer.seed, |samples| trainer.split_indices(samples))?;
     let classes = pictures.train.classes().to_vec();
     check_classes(args, &classes)?;
     let count = classes.len();
-    let trainer = trainer
+    if !args.network.network.is_small() {
+        pictures.normalisation = pretrained::normalisation();
+    }
+    let trainer = args
+        .pretrained
+        .applied(trainer)
         .dataset(
             &format!("{count} classes"),
             &args.data.data.as_deref().unwrap_or("".as_ref()).display().to_string(),
@@ -109,6 +118,7 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let loaders = loaders(context, &trainer, args, pictures);
     let SgdArgs { momentum, weight_decay, label_smoothing } = args.sgd;
     let net = trainer.init(|device| args.network(count).init(device)).with_label_smoothing(label_smoothing);
+    let net = args.pretrained.prepared(net, context)?;
     let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
     trainer.fit(net, sgd, loaders)?;
     Ok(())
