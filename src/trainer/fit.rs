@@ -51,7 +51,7 @@ where
         loaders: Loaders<M>,
     ) -> Result<Trained<M>> {
         let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
-        let Trainer { parallel_step, scheduler, lr_groups, finished, .. } = self;
+        let Trainer { parallel_step, scheduler, lr_groups, head, finished, .. } = self;
         let (scratch, short) = ScratchFolder::for_run(args).unzip();
         let _scratch = scratch.filter(|_| context.is_main());
         let args = short.as_ref().unwrap_or(args);
@@ -88,7 +88,7 @@ where
         if let Some(path) = args.export.as_deref().filter(|_| context.is_main()) {
             weights::check_export(path).context("--export")?;
         }
-        let model = prepared(model, &config, context)?;
+        let model = prepared(model, &config, context, head.as_deref())?;
         let devices = devices(context, args, parallel_step.is_some())?;
         let strategy = parallel_step.unwrap_or(train_step)(context, devices, &loaders)?;
         if let Some(range) = args.find_lr.find_lr {

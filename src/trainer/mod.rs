@@ -95,6 +95,8 @@ pub struct Trainer<'a, M: LearnerModel> {
     scheduler: Option<MakeScheduler>,
     /// Factors of the learning rate for groups of parameters.
     lr_groups: Vec<(ParamGroup, f64)>,
+    /// Name of a layer that `--init-from` may leave out.
+    head: Option<String>,
     finished: Vec<Finished<'a>>,
 }
 
@@ -117,6 +119,7 @@ where
             parallel_step: None,
             scheduler: None,
             lr_groups: Vec::new(),
+            head: None,
             finished: Vec::new(),
         }
     }
@@ -225,6 +228,14 @@ where
     /// A group without parameters is an error of [`fit`](Self::fit).
     pub fn lr_group(mut self, group: ParamGroup, factor: f64) -> Self {
         self.lr_groups.push((group, factor));
+        self
+    }
+
+    /// Keeps the new parameters of the layer `name` if those of `--init-from` have another shape, and prints that.
+    ///
+    /// It is the last layer of a classifier, which has another shape for other classes.
+    pub fn head(mut self, name: &str) -> Self {
+        self.head = Some(name.into());
         self
     }
 

@@ -22,24 +22,45 @@ use collective::{
 };
 use serde_json::{Map, Value};
 
-/// Applies `--sync-bn` and `--init-from` to a model.
-pub(super) fn prepared<M: LearnerModel>(model: M, config: &Config, context: &Context) -> Result<M> {
+/// Number of tensors that an error lists.
+const LISTED: usize = 5;
+
+/// Applies `--sync-bn` and `--init-from` to a model, whose layer `head` may have another shape in the file.
+pub(super) fn prepared<M: LearnerModel>(
+    model: M,
+    config: &Config,
+    context: &Context,
+    head: Option<&str>,
+) -> Result<M> {
     let model = match config.args.sync_bn {
         // A separate group, so that its collectives do not queue behind gradient reductions.
         true => convert_sync_batch_norm(model, &context.group().duplicate("SyncBatchNorm")?)?,
         false => model,
     };
     let Some(path) = config.args.init_from.as_ref().filter(|_| context.is_main()) else { return Ok(model) };
-    let Loaded { model, loaded, mismatches } = weights::load(model, path).context("--init-from")?;
+    let Loaded { model, loaded, mut mismatches } = weights::load(model, path).context("--init-from")?;
+    let is_new = |what: &String, head: &str| {
+        what.starts_with(&format!("`{head}.")) && what.contains("` has the shape ")
+    };
+    let all = mismatches.len();
+    mismatches.retain(|what| !head.is_some_and(|head| is_new(what, head)));
+    let replaced = head.filter(|_| mismatches.len() < all);
     if !config.args.no_strict && !mismatches.is_empty() {
+        let (listed, more) = mismatches.split_at(LISTED.min(mismatches.len()));
+        let more = if more.is_empty() { String::new() } else { format!("; and {} more", more.len()) };
         bail!(
-            "--init-from {} does not fit the network: {}; --no-strict loads matching tensors",
+            "--init-from {} does not fit the network: {}{more}; --no-strict loads matching tensors",
             path.display(),
-            mismatches.join("; ")
+            listed.join("; ")
         );
     }
     if loaded == 0 {
         bail!("--init-from {}: no tensor matches the network", path.display());
+    }
+    if let Some(head) = replaced {
+        context
+            .console()
+            .print(&format!("weights   the layer `{head}` is new: it has another shape in the file"));
     }
     mismatches.iter().for_each(|what| context.console().warn(&format!("--init-from: {what}")));
     Ok(model)

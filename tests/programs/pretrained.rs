@@ -27,7 +27,7 @@ fn a_frozen_body_and_its_rate_train_equally_on_one_and_two_ranks() {
         let weights = format!("--network resnet50 {mode} --weights {FIXTURES}/resnet50.safetensors");
         let flags = format!("{weights} --freeze-body --run-dir {first} --export {first}.safetensors");
         let outcome = run(folder.path(), &flags).succeeded();
-        assert!(outcome.stdout.contains("the last layer, fc, is new"), "{outcome:#?}");
+        assert!(outcome.stdout.contains("the layer `fc` is new"), "{outcome:#?}");
         let frozen = tensors(Path::new(&format!("{first}.safetensors")));
         for (name, tensor) in &frozen {
             assert_eq!(name.starts_with("fc."), *tensor != pretrained[name], "{name}");
@@ -52,7 +52,7 @@ fn a_last_layer_of_as_many_classes_is_loaded_and_a_rate_of_0_keeps_the_body() {
     let weights = format!("--network resnet50 --mode single --weights {FIXTURES}/resnet50.safetensors");
     let outcome =
         run(folder.path(), &format!("{weights} --body-lr 0 --export {}", file.display())).succeeded();
-    assert!(!outcome.stdout.contains("fc"), "{outcome:#?}");
+    assert!(!outcome.stdout.contains("is new"), "{outcome:#?}");
     let (before, after) = (tensors(Path::new(&format!("{FIXTURES}/resnet50.safetensors"))), tensors(&file));
     assert_eq!(after["fc.weight"].0, before["fc.weight"].0);
     for (name, same) in [("fc.weight", false), ("layer4.2.conv3.weight", true), ("bn1.weight", true)] {
@@ -71,7 +71,7 @@ fn weights_that_do_not_fit_are_errors_before_training() {
         assert!(!never.exists(), "nothing was trained");
     };
     let (pth, safetensors) = (format!("{FIXTURES}/resnet18.pth"), format!("{FIXTURES}/resnet50.safetensors"));
-    let other = ["does not fit --network", "`layer1.0.conv1.weight` has the shape", "and 1", " more"];
+    let other = ["does not fit the network", "`layer1.0.conv1.weight` has the shape", "and 1", " more"];
     fails(&format!("--network resnet18 --weights {safetensors}"), &other);
     fails(&format!("--network resnet50 --weights {pth}"), &other);
 
@@ -87,11 +87,12 @@ fn weights_that_do_not_fit_are_errors_before_training() {
         let half = folder.path().join(name);
         let bytes = fs::read(whole).expect("a fixture");
         fs::write(&half, &bytes[..bytes.len() / 2]).expect("written");
-        fails(&format!("--network resnet18 --weights {}", half.display()), &["--weights", name]);
+        fails(&format!("--network resnet18 --weights {}", half.display()), &["--init-from", name]);
     }
 
-    fails(&format!("--weights {pth}"), &["--weights needs --network resnet18"]);
-    fails("--network resnet18 --weights none.pth", &["--weights: none.pth: no such file"]);
+    fails(&format!("--weights {pth}"), &["does not fit the network"]);
+    fails("--network resnet18 --weights none.pth", &["none.pth: no such file"]);
+    fails("--network resnet18 --freeze-body --body-lr 0.1", &["--body-lr"]);
     fails("--network resnet18 --colours grey", &["--colours rgb"]);
     fails("--network resnet34 --blocks 2", &["--blocks 2"]);
 }

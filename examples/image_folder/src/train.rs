@@ -2,8 +2,8 @@
 
 use crate::{
     data::{DataArgs, ImageBatch, ImageBatcher, Pictures},
+    fine_tuning::{self, FineTuningArgs},
     model::{ResNet, ResNetConfig},
-    pretrained::{self, PretrainedArgs},
 };
 use anyhow::{Context as _, Result, bail};
 use burn::tensor::Device;
@@ -38,7 +38,7 @@ pub struct ImageArgs {
     #[command(flatten)]
     pub network: ResNetConfig,
     #[command(flatten)]
-    pub pretrained: PretrainedArgs,
+    pub fine_tuning: FineTuningArgs,
     #[command(flatten, next_help_heading = None)]
     pub sgd: SgdArgs,
 }
@@ -62,9 +62,9 @@ impl ImageArgs {
     /// Checks the flags before any rank is started.
     ///
     /// # Errors
-    /// If flags exclude each other; as for [`PretrainedArgs::check`] and [`DataArgs::pictures`].
+    /// If flags exclude each other; as for [`fine_tuning::check`] and [`DataArgs::pictures`].
     fn check(&self) -> Result<()> {
-        self.pretrained.check(&self.network(0))?;
+        fine_tuning::check(&self.network(0))?;
         if self.data.balance_classes && self.trainer.no_shuffle {
             bail!("--balance-classes draws pictures at random; remove --no-shuffle");
         }
@@ -87,17 +87,18 @@ pub fn run(args: &ImageArgs) -> Result<ExitCode> {
 
 /// Trains on one rank.
 fn train(context: &Context, args: &ImageArgs) -> Result<()> {
-    let trainer = Trainer::new(context, &args.trainer);
+    let mut trainer = Trainer::new(context, &args.trainer);
     let mut pictures =
         Pictures::load(context, &args.data, args.trainer.seed, |samples| trainer.split_indices(samples))?;
     let classes = pictures.train.classes().to_vec();
     check_classes(args, &classes)?;
     let count = classes.len();
     if !args.network.network.is_small() {
-        pictures.normalisation = pretrained::normalisation();
+        pictures.normalisation = fine_tuning::normalisation();
+        trainer = trainer.head("fc");
     }
     let trainer = args
-        .pretrained
+        .fine_tuning
         .applied(trainer)
         .dataset(
             &format!("{count} classes"),
@@ -118,9 +119,8 @@ fn train(context: &Context, args: &ImageArgs) -> Result<()> {
     let loaders = loaders(context, &trainer, args, pictures);
     let SgdArgs { momentum, weight_decay, label_smoothing } = args.sgd;
     let net = trainer.init(|device| args.network(count).init(device)).with_label_smoothing(label_smoothing);
-    let net = args.pretrained.prepared(net, context)?;
     let sgd = Sgd { momentum, dampening: 0.0, nesterov: true, weight_decay };
-    trainer.fit(net, sgd, loaders)?;
+    trainer.fit(args.fine_tuning.frozen(net), sgd, loaders)?;
     Ok(())
 }
 
