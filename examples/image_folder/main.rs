@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! cargo run --example image_folder -- shapes shapes                # draws a small data set
-//! cargo run --example image_folder -- --data shapes                # FOLDER/CLASS/*.png, or FOLDER/{train,val}/CLASS/*
+//! cargo run --example image_folder -- --data shapes                # DIR/CLASS/*.png, or DIR/{train,val}/CLASS/*
 //! cargo run --example image_folder -- --data shapes --mode single  # one device, one process
 //! cargo run --example image_folder -- --data OTHER --init-from runs/… --no-strict    # transfer
+//! cargo run --example image_folder -- --data DIR --network resnet18 --weights resnet18.pth    # fine-tune torchvision's
 //! cargo run --example image_folder -- export runs/… resnet.safetensors    # weights for PyTorch
 //! ```
 

@@ -1,7 +1,7 @@
 //! Fine-tuning in the picture example: weights of torchvision, a frozen body, learning rates, and files that do not fit.
 
 use crate::{
-    common::{Outcome, run_example},
+    common::{Outcome, Run, assert_close, run_example},
     image_folder::{shapes, tensors},
 };
 use std::{fs, path::Path};
@@ -38,10 +38,10 @@ fn a_frozen_body_and_its_rate_train_equally_on_one_and_two_ranks() {
         for name in ["conv1.weight", "layer3.5.bn3.running_mean", "fc.weight"] {
             assert_ne!(tuned[name].1, frozen[name].1, "{name}");
         }
-        losses.extend([first, second].map(|path| crate::common::Run::at(path).losses()));
+        losses.extend([first, second].map(|path| Run::at(path.into()).losses()));
     }
-    crate::common::assert_close("frozen", &losses[2], &losses[0], 1e-5);
-    crate::common::assert_close("with a rate of its own", &losses[3], &losses[1], 1e-4);
+    assert_close("frozen", &losses[2], &losses[0], 1e-5);
+    assert_close("with a rate of its own", &losses[3], &losses[1], 1e-4);
 }
 
 #[test]
