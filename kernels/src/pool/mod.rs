@@ -1,7 +1,8 @@
 //! Pooling: maxima and means of windows, forward and backward.
 //!
-//! [`Windows`] are adjacent; their maximum can include a ReLU or a channel's affine map. [`Spans`] are any windows. Pooling with an initial maximum of zero includes the ReLU, one of −∞ does not. One byte per window stores the index of
-//! its largest value.
+//! [`Windows`] are adjacent; their maximum can include a ReLU or a channel's affine map. An initial maximum of zero
+//! includes the ReLU, one of −∞ does not. One byte per window stores the index of its largest value. [`Spans`] are any
+//! windows.
 
 mod spans;
 
