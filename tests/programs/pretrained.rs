@@ -17,12 +17,13 @@ fn run(folder: &Path, flags: &str) -> Outcome {
 }
 
 #[test]
-fn a_frozen_body_and_its_rate_train_equally_on_one_and_two_ranks() {
+fn a_frozen_body_and_its_rate_train_equally_on_one_and_two_ranks_and_in_16_bits() {
     let folder = shapes();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let pretrained = tensors(Path::new(&format!("{FIXTURES}/resnet50.safetensors")));
     let mut losses = Vec::new();
-    for (number, mode) in ["--mode single", "--nproc-per-node 2 --batch-size 6"].into_iter().enumerate() {
+    let modes = ["--mode single", "--nproc-per-node 2 --batch-size 6", "--mode single --precision bf16"];
+    for (number, mode) in modes.into_iter().enumerate() {
         let [first, second] = ["first", "second"].map(|name| file(&format!("{name}{number}")));
         let weights = format!("--network resnet50 {mode} --weights {FIXTURES}/resnet50.safetensors");
         let flags = format!("{weights} --freeze-body --run-dir {first} --export {first}.safetensors");
@@ -41,6 +42,7 @@ fn a_frozen_body_and_its_rate_train_equally_on_one_and_two_ranks() {
         losses.extend([first, second].map(|path| Run::at(path.into()).losses()));
     }
     assert_close("frozen", &losses[2], &losses[0], 1e-5);
+    assert_close("frozen in 16 bits", &losses[4], &losses[0], 0.05);
     assert_close("with a rate of its own", &losses[3], &losses[1], 1e-3);
 }
 

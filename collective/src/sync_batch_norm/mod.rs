@@ -24,7 +24,10 @@ use burn::config::Config;
 use burn::module::RunningState;
 use burn::nn::pool::MaxPool2d;
 use burn::nn::{BatchNorm, BatchNormConfig};
-use burn::tensor::{DType, Device, FloatDType, Tensor, assert_shape, module::batch_norm_train};
+use burn::tensor::{
+    DType, Device, FloatDType, Tensor, assert_shape,
+    module::{batch_norm, batch_norm_train},
+};
 use inference::Inference;
 use kernel::Settings;
 use kernels::{
@@ -135,12 +138,7 @@ impl SyncBatchNorm {
         // Burn's BatchNorm requires an input of the statistics' type; sums in 16 bits would be inaccurate.
         let half = matches!(input.dtype(), DType::F16 | DType::BF16);
         match (&self.group, self.running_variance) {
-            _ if !training && half => {
-                let dtype = FloatDType::from(input.dtype());
-                self.norm.forward(input.cast(FloatDType::F32)).cast(dtype)
-            }
-            _ if !training && is_host(&input) => self.forward_inference(input),
-            _ if !training => self.norm.forward(input),
+            _ if !training => self.forward_inference(input, half),
             (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
             // On a CPU the kernel's passes over a batch are faster than Burn's operations.
             _ if half || is_host(&input) => self.forward_together(input, &ProcessGroup::solo()),
@@ -194,18 +192,29 @@ impl SyncBatchNorm {
         output
     }
 
-    /// Normalises with the running statistics.
-    fn forward_inference<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+    /// Normalises with the running statistics, `half` in f32.
+    fn forward_inference<const D: usize>(&self, input: Tensor<D>, half: bool) -> Tensor<D> {
         let norm = &self.norm;
         let [channels] = norm.gamma.shape().dims();
         assert_shape!(input, [_, channels, ..]);
-        let device = input.device();
+        let (dtype, device) = (FloatDType::from(input.dtype()), input.device());
         let [mean, variance] =
             [&norm.running_mean, &norm.running_var].map(|running| running.value().to_device(&device));
-        let others = [norm.gamma.val(), norm.beta.val(), mean, variance].map(Tensor::into_dispatch);
-        let [gamma, beta, mean, variance] = others;
-        let inference = Inference { epsilon: norm.epsilon };
-        operation::run(inference, [input.into_dispatch(), gamma, beta, mean, variance])
+        let mut all = (input, [norm.gamma.val(), norm.beta.val(), mean, variance]);
+        if half {
+            // The parameters of a frozen module may have 16 bits, too.
+            all = (all.0.cast(FloatDType::F32), all.1.map(|values| values.cast(FloatDType::F32)));
+        }
+        let (input, [gamma, beta, mean, variance]) = all;
+        let output = if is_host(&input) {
+            let others = [gamma, beta, mean, variance].map(Tensor::into_dispatch);
+            let [gamma, beta, mean, variance] = others;
+            let inference = Inference { epsilon: norm.epsilon };
+            operation::run(inference, [input.into_dispatch(), gamma, beta, mean, variance])
+        } else {
+            batch_norm(input, gamma, beta, mean, variance, norm.epsilon)
+        };
+        if half { output.cast(dtype) } else { output }
     }
 
     fn forward_together<const D: usize>(&self, input: Tensor<D>, group: &ProcessGroup) -> Tensor<D> {
