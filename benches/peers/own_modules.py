@@ -1,6 +1,6 @@
-"""Step time of the networks of benches/own_modules in PyTorch (eager, CPU).
+"""Step time of the networks of benches/own_modules in PyTorch (CPU, eager or with torch.compile).
 
-python3 own_modules.py mlp|cnn|lstm|gru|encoder|autoencoder THREADS STEPS
+python3 own_modules.py mlp|cnn|lstm|gru|encoder|autoencoder THREADS STEPS [compile]
 """
 
 import sys
@@ -68,6 +68,7 @@ def main():
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     net, shape = NETWORKS[name]()
+    model = torch.compile(net) if sys.argv[4:] == ["compile"] else net
     x, y = torch.randn(BATCH, *shape), torch.arange(BATCH) % 10
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)
     criterion = nn.CrossEntropyLoss()
@@ -75,7 +76,7 @@ def main():
     for step in range(steps + WARM_UP):
         start = time.perf_counter()
         optimizer.zero_grad()
-        output = net(x)
+        output = model(x)
         loss = (output - x).square().mean() if name == "autoencoder" else criterion(output, y)
         loss.backward()
         optimizer.step()
