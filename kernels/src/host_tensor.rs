@@ -1,7 +1,8 @@
 //! Conversion between slices and tensors of Flex, Burn's CPU backend.
 
 use burn::backend::{Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
-use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, Element, Shape, Tensor, TensorData};
+use bytemuck::Pod;
 
 /// A tensor in host memory.
 pub type Host = FloatTensor<Flex>;
@@ -18,8 +19,16 @@ pub fn contiguous(tensor: Host) -> Host {
 /// # Panics
 /// If the tensor is not f32.
 pub fn values(tensor: &Host) -> &[f32] {
+    typed_values(tensor)
+}
+
+/// The values of a [`contiguous`] tensor of any type.
+///
+/// # Panics
+/// If the tensor has another type.
+pub fn typed_values<T: Element + Pod>(tensor: &Host) -> &[T] {
     let start = tensor.layout().start_offset();
-    &tensor.storage::<f32>()[start..start + tensor.shape().num_elements()]
+    &tensor.storage::<T>()[start..start + tensor.shape().num_elements()]
 }
 
 /// The values of an f32 tensor for writing.
@@ -39,7 +48,7 @@ pub fn values_mut(tensor: &mut Host) -> &mut [f32] {
 }
 
 /// A tensor that takes ownership of `values`.
-pub fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Host {
+pub fn tensor<T: Element>(values: Vec<T>, shape: impl Into<Shape>) -> Host {
     Flex::float_from_data(TensorData::new(values, shape.into()), &Default::default())
 }
 

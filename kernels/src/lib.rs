@@ -19,6 +19,8 @@ pub mod adam;
 mod affine;
 pub mod attention;
 pub mod batch_norm;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 pub mod conv;
 pub mod cross_entropy;
 #[cfg(feature = "cuda")]

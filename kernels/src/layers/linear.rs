@@ -1,21 +1,25 @@
 //! The linear layer.
 
 use super::operation::{self, Operation};
-use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::linear;
+use crate::host_tensor::{Host, is_flex, tensor, typed_values as values};
+use crate::linear::{self, Value};
 use burn::backend::TensorMetadata;
 use burn::nn::Linear;
-use burn::tensor::{Device, Tensor, assert_shape};
+use burn::tensor::{DType, Device, Element, Tensor, assert_shape, bf16, f16};
+use bytemuck::Pod;
 
 /// Computes `layer.forward(x)` of `x`, `[…, inputs]`.
+///
+/// On a CPU, sums of 16-bit tensors are f32, and the results are rounded once; see [`linear`](crate::linear).
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    if !is_host(&x) || !is_host(&*layer.weight) {
+    let covered = matches!(x.dtype(), DType::F32 | DType::F16 | DType::BF16) && is_flex(&x.device());
+    if !covered || layer.weight.dtype() != x.dtype() || !is_flex(&layer.weight.device()) {
         return layer.forward(x);
     }
     let weight = layer.weight.val();
     let [inputs, _] = weight.dims();
     assert_shape!(x, [.., inputs]);
-    let bias = layer.bias.as_ref().map_or_else(|| no_bias(&x.device()), |bias| bias.val());
+    let bias = layer.bias.as_ref().map_or_else(|| no_bias(&x.device()).cast(x.dtype()), |bias| bias.val());
     operation::run(Operator, [x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch()])
 }
 
@@ -32,23 +36,43 @@ impl Operation<3, 2> for Operator {
 
     const READS: [usize; 2] = [0, 1];
 
-    fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, ()) {
-        let mut shape = x.shape();
-        let last = shape.num_dims() - 1;
-        shape[last] = weight.shape()[1];
-        let output = linear::forward(values(&x), values(&weight), values(&bias), shape[last]);
-        (tensor(output, shape), ())
+    fn forward(&self, inputs: [Host; 3]) -> (Host, ()) {
+        let output = match inputs[0].dtype() {
+            DType::F16 => forward::<f16>(inputs),
+            DType::BF16 => forward::<bf16>(inputs),
+            _ => forward::<f32>(inputs),
+        };
+        (output, ())
     }
 
-    fn backward(&self, [x, weight]: [Host; 2], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
-        let [inputs, outputs] = weight.shape().dims();
-        let batch = grad.shape().num_elements() / outputs.max(1);
-        let for_x = wanted[0]
-            .then(|| tensor(linear::input_gradient(values(&weight), values(&grad), outputs), x.shape()));
-        if !wanted[1] && !wanted[2] {
-            return [for_x, None, None];
+    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
+        match grad.dtype() {
+            DType::F16 => backward::<f16>(read, grad, wanted),
+            DType::BF16 => backward::<bf16>(read, grad, wanted),
+            _ => backward::<f32>(read, grad, wanted),
         }
-        let (for_weight, for_bias) = linear::gradients(values(&x), values(&grad), [batch, inputs, outputs]);
-        [for_x, Some(tensor(for_weight, weight.shape())), Some(tensor(for_bias, [outputs]))]
     }
+}
+
+fn forward<T: Value + Element + Pod>([x, weight, bias]: [Host; 3]) -> Host {
+    let mut shape = x.shape();
+    let last = shape.num_dims() - 1;
+    shape[last] = weight.shape()[1];
+    tensor(linear::forward::<T>(values(&x), values(&weight), values(&bias), shape[last]), shape)
+}
+
+fn backward<T: Value + Element + Pod>(
+    [x, weight]: [Host; 2],
+    grad: Host,
+    wanted: [bool; 3],
+) -> [Option<Host>; 3] {
+    let [inputs, outputs] = weight.shape().dims();
+    let grad = values::<T>(&grad);
+    let batch = grad.len() / outputs.max(1);
+    let for_x = wanted[0].then(|| tensor(linear::input_gradient(values(&weight), grad, outputs), x.shape()));
+    if !wanted[1] && !wanted[2] {
+        return [for_x, None, None];
+    }
+    let (for_weight, for_bias) = linear::gradients(values(&x), grad, [batch, inputs, outputs]);
+    [for_x, Some(tensor(for_weight, weight.shape())), Some(tensor(for_bias, [outputs]))]
 }

@@ -132,6 +132,53 @@ fn linear_layers_equal_burns() {
     }
 }
 
+/// The same bits with one thread and with three, and f32 sums rounded once.
+#[test]
+fn linear_layers_of_half_types_sum_in_f32() {
+    let shapes = [[1, 1, 1], [7, 5, 3], [65, 33, 17], [19, 40, 301], [300, 601, 130], [0, 3, 2]];
+    for (dtype, epsilon) in [(DType::BF16, 2f32.powi(-8)), (DType::F16, 2f32.powi(-11))] {
+        for [rows, inputs, outputs] in shapes {
+            let [x, weight] = [[rows, inputs], [inputs, outputs]].map(|shape| random(shape).cast(dtype));
+            let (bias, weights) =
+                (random([outputs]).cast(dtype), random([rows, outputs]).cast(dtype).detach());
+            let results = |dtype: DType, threads| {
+                let [x, weight] = [&x, &weight].map(|x| x.clone().cast(dtype).detach().require_grad());
+                let bias = bias.clone().cast(dtype).detach().require_grad();
+                let layer = Linear {
+                    weight: Param::from_tensor(weight.clone()),
+                    bias: Some(Param::from_tensor(bias.clone())),
+                };
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                pool.install(|| {
+                    let output = linear(&layer, x.clone());
+                    assert_eq!(output.dtype(), dtype);
+                    let gradients = (output.clone() * weights.clone().cast(dtype)).sum().backward();
+                    let all = [output.inner(), x.grad(&gradients).expect("a gradient")];
+                    let parameters = [
+                        weight.grad(&gradients).expect("a gradient").flatten::<1>(0, 1),
+                        bias.grad(&gradients).expect("a gradient"),
+                    ];
+                    let all = all.map(|x| x.flatten::<1>(0, 1)).into_iter().chain(parameters);
+                    all.map(|x| x.cast(DType::F32)).collect::<Vec<_>>()
+                })
+            };
+            let ours = results(dtype, 1);
+            for (ours, three) in ours.iter().zip(results(dtype, 3)) {
+                assert_eq!(ours.to_data(), three.into_data(), "{dtype:?} {rows} {inputs} {outputs}");
+            }
+            for (ours, exact) in ours.into_iter().zip(results(DType::F32, 1)) {
+                let (ours, exact) = (ours.into_data(), exact.into_data());
+                let exact: &[f32] = exact.as_slice().expect("f32");
+                let largest = exact.iter().fold(1.0f32, |most, value| most.max(value.abs()));
+                for (ours, exact) in ours.as_slice::<f32>().expect("f32").iter().zip(exact) {
+                    let bound = epsilon * exact.abs() + 1e-6 * largest;
+                    assert!((ours - exact).abs() <= bound, "{dtype:?}: {ours} is not {exact}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_gradients_of_an_empty_batch_are_zeros_of_the_parameters_shapes() {
     let device = Device::flex().autodiff();
