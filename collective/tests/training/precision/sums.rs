@@ -103,6 +103,14 @@ const ACCURATE: &[(&str, Operation)] = &[
         let layer = linear(&x);
         of_leaf(&x, layer.bias.as_ref().expect("a bias").val(), layer.forward(x.clone()))
     }),
+    ("burn_ddp::layers::linear, gradient of the weight", |x| {
+        let layer = linear(&x);
+        of_leaf(&x, layer.weight.val(), layers::linear(&layer, x.clone()))
+    }),
+    ("burn_ddp::layers::linear, gradient of the bias", |x| {
+        let layer = linear(&x);
+        of_leaf(&x, layer.bias.as_ref().expect("a bias").val(), layers::linear(&layer, x.clone()))
+    }),
     ("broadcast, gradient", |x| gradient(Tensor::<2>::zeros([1, 4], &x.device()), &x, |b| b.expand([N, 4]))),
     ("conv2d, gradient of the bias", |x| {
         let layer = conv(&x);
