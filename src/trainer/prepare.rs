@@ -23,7 +23,7 @@ use collective::{
 use serde_json::{Map, Value};
 
 /// Number of tensors that an error lists.
-const LISTED: usize = 5;
+const LISTED: usize = 10;
 
 /// Applies `--sync-bn` and `--init-from` to a model, whose layer `head` may have another shape in the file.
 pub(super) fn prepared<M: LearnerModel>(

@@ -51,7 +51,7 @@ fn burns_batch_norm_is_refused_by_name() {
             error.starts_with(&format!("precision {precision}: `burns`: burn::nn::BatchNorm")),
             "{error}"
         );
-        assert!(error.contains("SyncBatchNorm"), "{error}");
+        assert!(error.contains("burn_ddp::nn::BatchNorm"), "{error}");
     }
 }
 
