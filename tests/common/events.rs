@@ -47,7 +47,7 @@ pub fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
     found
 }
 
-/// Combines the events as TensorBoard does: a session that starts at a step replaces the points from that step.
+/// Combines the events as TensorBoard does: a restart at a step replaces the points from that step.
 ///
 /// `read` extracts a number from a summary's value.
 pub fn points(run: &Run, read: impl Fn(&[Field<'_>]) -> Option<f64>) -> Scalars {

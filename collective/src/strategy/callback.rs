@@ -1,5 +1,5 @@
-//! Callbacks and metrics on each rank's values, and what they request of the run. States that implement `Distributed` are joined over ranks after
-//! every evaluation.
+//! Callbacks and metrics on each rank's values, and what they request of the run. States that implement `Distributed`
+//! are joined over ranks after every evaluation.
 
 use super::{EpochReport, LoggedValue, TrainedOutput, ValidOutput};
 use crate::{
@@ -80,8 +80,8 @@ impl RunControl {
 /// Observes each rank's batches, gradients and outputs, and controls the run.
 ///
 /// In a run with a test set, such as one with `--valid-split`, [`evaluated`](Self::evaluated) and
-/// [`evaluation_done`](Self::evaluation_done) are called at the end of the run only, with the outputs and the report of the test
-/// set. In other runs, they are called after every epoch, for the set that is evaluated then. A callback
+/// [`evaluation_done`](Self::evaluation_done) are called at the end of the run only, with the outputs and the report of
+/// the test set. In other runs, they are called after every epoch, for the set that is evaluated then. A callback
 /// [with metrics](super::ParallelStrategy::with_metric_callback) is called after every evaluation of any run.
 ///
 /// For values that are equal on all ranks, an [`Observer`](super::Observer) is sufficient.

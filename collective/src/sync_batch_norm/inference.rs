@@ -19,6 +19,13 @@ impl Inference {
     fn inverse_deviations(&self, variance: &Host) -> Vec<f32> {
         host(variance).iter().map(|variance| 1.0 / (variance + self.epsilon as f32).sqrt()).collect()
     }
+
+    /// Maps from centred values, with these summands.
+    fn maps(&self, gamma: &Host, variance: &Host, summands: impl Iterator<Item = f32>) -> Vec<Affine> {
+        let scales = host(gamma).iter().zip(self.inverse_deviations(variance));
+        let map = |((gamma, inverse), constant)| Affine { factors: [gamma * inverse, 0.0], constant };
+        scales.zip(summands).map(map).collect()
+    }
 }
 
 impl Operation<5, 5> for Inference {
@@ -27,10 +34,7 @@ impl Operation<5, 5> for Inference {
     const READS: [usize; 5] = [0, 1, 2, 3, 4];
 
     fn forward(&self, [x, gamma, beta, mean, variance]: [Host; 5]) -> (Host, ()) {
-        let maps: Vec<Affine> =
-            (host(&gamma).iter().zip(host(&beta)).zip(self.inverse_deviations(&variance)))
-                .map(|((gamma, beta), inverse)| Affine { factors: [gamma * inverse, 0.0], constant: *beta })
-                .collect();
+        let maps = self.maps(&gamma, &variance, host(&beta).iter().copied());
         let values = flatten::<Flex>(x.clone());
         let input = Centred { values: host(&values), centres: Some(host(&mean)) };
         (tensor(batch_norm::apply(&maps, input, None, values.shape().dims()), x.shape()), ())
@@ -39,20 +43,25 @@ impl Operation<5, 5> for Inference {
     /// The statistics are constants.
     fn backward(&self, read: [Host; 5], (): (), grad: Host, wanted: [bool; 5]) -> [Option<Host>; 5] {
         let [x, gamma, _, mean, variance] = &read;
-        let inverse = self.inverse_deviations(variance);
         let values = flatten::<Flex>(x.clone());
         let dims = values.shape().dims();
         let gradient = Centred { values: host(&grad), centres: None };
-        let sums =
-            batch_norm::sums(gradient, Centred { values: host(&values), centres: Some(host(mean)) }, dims);
-        let scales = host(gamma).iter().zip(&inverse);
-        let maps: Vec<Affine> = scales
-            .map(|(gamma, inverse)| Affine { factors: [gamma * inverse, 0.0], constant: 0.0 })
-            .collect();
-        let for_x = if wanted[0] { batch_norm::apply(&maps, gradient, None, dims) } else { Vec::new() };
-        let for_gamma = sums.iter().zip(&inverse).map(|([_, along], inverse)| *along as f32 * inverse);
-        let for_beta = sums.iter().map(|[sum, _]| *sum as f32);
-        let all = [for_x, for_gamma.collect(), for_beta.collect(), Vec::new(), Vec::new()];
+        let mut for_x = Vec::new();
+        if wanted[0] {
+            let maps = self.maps(gamma, variance, std::iter::repeat(0.0));
+            for_x = batch_norm::apply(&maps, gradient, None, dims);
+        }
+        let (mut for_gamma, mut for_beta) = (Vec::new(), Vec::new());
+        // A frozen layer needs no sums.
+        if wanted[1] || wanted[2] {
+            let input = Centred { values: host(&values), centres: Some(host(mean)) };
+            let sums = batch_norm::sums(gradient, input, dims);
+            let inverse = self.inverse_deviations(variance);
+            for_gamma =
+                sums.iter().zip(inverse).map(|([_, along], inverse)| *along as f32 * inverse).collect();
+            for_beta = sums.iter().map(|[sum, _]| *sum as f32).collect();
+        }
+        let all = [for_x, for_gamma, for_beta, Vec::new(), Vec::new()];
         shaped(all, &read, [wanted[0], wanted[1], wanted[2], false, false])
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A [`SyncBatchNorm`] contains Burn's `BatchNorm` and, after [`convert_sync_batch_norm`] or
 //! [`SyncBatchNorm::with_group`], a process group. In training with several ranks it makes one all-gather in forward
-//! and one all-reduce in backward. Frozen, in inference, without a group or in a group of one rank, it is bit-identical to Burn's BatchNorm,
-//! except on a CPU, where the kernels are faster and round differently.
+//! and one all-reduce in backward. Frozen, in inference, without a group or in a group of one rank, it is bit-identical
+//! to Burn's BatchNorm, except on a CPU, where the kernels are faster and round differently.
 
 mod activated;
 mod backend;

@@ -42,11 +42,11 @@ pub fn relu_max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
 pub fn avg_pool(layer: &AvgPool2d, x: Tensor<4>) -> Tensor<4> {
     let AvgPool2d { kernel_size, stride, ref padding, count_include_pad, ceil_mode } = *layer;
     match spans(&x, kernel_size, stride, padding).filter(|_| !ceil_mode) {
-        Some(spans) if count_include_pad => {
-            let spans = spans.divided_by(kernel_size[0] * kernel_size[1]);
+        Some(spans) => {
+            let area = kernel_size[0] * kernel_size[1];
+            let spans = if count_include_pad { spans.divided_by(area) } else { spans };
             operation::run(Mean(spans), [x.into_dispatch()])
         }
-        Some(spans) => operation::run(Mean(spans), [x.into_dispatch()]),
         None => layer.forward(x),
     }
 }
