@@ -9,7 +9,8 @@ use pulp::{Simd, WithSimd};
 
 /// Images per part of the sum. Independent of the number of threads, so that the sums are, too.
 const IMAGES: usize = 8;
-/// Vectors of filters in a tile; taps in a tile with 32 and with 16 registers.
+/// Vectors of filters in a tile, unless one vector has room for all filters; taps in a tile with 32 and with 16
+/// registers.
 pub(super) const VECTORS: usize = 2;
 const WIDE: usize = 12;
 const NARROW: usize = 6;
@@ -35,16 +36,21 @@ impl WithSimd for Gradients<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        if S::REGISTER_COUNT >= 32 { self.tiled::<S, WIDE>(simd) } else { self.tiled::<S, NARROW>(simd) }
+        match (S::REGISTER_COUNT >= 32, self.geometry.filters <= S::F32_LANES) {
+            (true, true) => self.tiled::<S, WIDE, 1>(simd),
+            (true, false) => self.tiled::<S, WIDE, VECTORS>(simd),
+            (false, true) => self.tiled::<S, NARROW, 1>(simd),
+            (false, false) => self.tiled::<S, NARROW, VECTORS>(simd),
+        }
     }
 }
 
 impl Gradients<'_> {
     #[inline(always)]
-    fn tiled<S: Simd, const T: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
+    fn tiled<S: Simd, const T: usize, const V: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
         let Self { geometry, images, gradient } = self;
         let offsets = geometry.offsets();
-        let layout = Layout::new::<S>(&geometry);
+        let layout = Layout::new::<S, V>(&geometry);
         let new = || Workspace {
             stage: geometry.is_padded().then(|| PaddedImage::new(&geometry, 0)),
             gradient: vec![0.0; layout.stride() * geometry.output_plane()],
@@ -60,7 +66,7 @@ impl Gradients<'_> {
                     None => image,
                 };
                 let (layout, offsets) = (&layout, &offsets);
-                arch().dispatch(Image::<T> { layout, offsets, image, gradient, transposed, sums });
+                arch().dispatch(Image::<T, V> { layout, offsets, image, gradient, transposed, sums });
             });
         let stride = layout.stride();
         let taps = geometry.taps();
@@ -70,7 +76,7 @@ impl Gradients<'_> {
     }
 }
 
-/// Filters in blocks of two vectors.
+/// Filters in blocks of some vectors.
 pub(super) struct Layout<'a> {
     pub geometry: &'a Geometry,
     pub lanes: usize,
@@ -78,8 +84,9 @@ pub(super) struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    pub fn new<S: Simd>(geometry: &'a Geometry) -> Self {
-        let lanes = VECTORS * S::F32_LANES;
+    /// Blocks of `V` vectors.
+    pub fn new<S: Simd, const V: usize>(geometry: &'a Geometry) -> Self {
+        let lanes = V * S::F32_LANES;
         Self { lanes, blocks: geometry.filters.div_ceil(lanes), geometry }
     }
 
@@ -188,7 +195,7 @@ impl Sums {
 }
 
 /// One image's contribution to the sums.
-struct Image<'a, const T: usize> {
+struct Image<'a, const T: usize, const V: usize> {
     layout: &'a Layout<'a>,
     offsets: &'a [usize],
     /// With padding.
@@ -199,7 +206,7 @@ struct Image<'a, const T: usize> {
     sums: &'a mut Sums,
 }
 
-impl<const T: usize> WithSimd for Image<'_, T> {
+impl<const T: usize, const V: usize> WithSimd for Image<'_, T, V> {
     type Output = ();
 
     #[inline(always)]
@@ -214,7 +221,7 @@ impl<const T: usize> WithSimd for Image<'_, T> {
             let area = Area { rows, width, row_len };
             for (block, gradient) in transposed.chunks_exact(height * width * lanes).enumerate() {
                 let gradient = &gradient[first * width * lanes..][..rows * width * lanes];
-                bias::<S>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
+                bias::<S, V>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
                 for tap in (0..offsets.len()).step_by(T) {
                     // The last tile's surplus taps are added to the room after the sums.
                     let mut near = [0; T];
@@ -225,7 +232,7 @@ impl<const T: usize> WithSimd for Image<'_, T> {
                     let sums =
                         sums.weights[tap * stride + block * lanes..][..(T - 1) * stride + lanes].as_mut_ptr();
                     // SAFETY: every offset plus the area lies within the image.
-                    unsafe { tile::<S, T>(simd, image, &near, gradient.as_ptr(), area, sums, stride) };
+                    unsafe { tile::<S, T, V>(simd, image, &near, gradient.as_ptr(), area, sums, stride) };
                 }
             }
         }
@@ -242,16 +249,16 @@ struct Area {
 
 /// Adds a gradient's sum over its positions.
 #[inline(always)]
-pub(super) fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
-    for vector in 0..VECTORS {
+pub(super) fn bias<S: Simd, const V: usize>(simd: S, gradient: &[f32], sums: &mut [f32]) {
+    for vector in 0..V {
         let to = sums[vector * S::F32_LANES..][..S::F32_LANES].as_mut_ptr();
         // SAFETY: the slice is a vector long.
         let mut sum = unsafe { load::<S>(to) };
         let mut at = vector * S::F32_LANES;
         while at < gradient.len() {
-            // SAFETY: a gradient is a number of positions, of `VECTORS` vectors each.
+            // SAFETY: a gradient is a number of positions, of `V` vectors each.
             sum = simd.add_f32s(sum, unsafe { load::<S>(gradient.as_ptr().add(at)) });
-            at += VECTORS * S::F32_LANES;
+            at += V * S::F32_LANES;
         }
         // SAFETY: as above.
         unsafe { store::<S>(to, sum) };
@@ -261,10 +268,10 @@ pub(super) fn bias<S: Simd>(simd: S, gradient: &[f32], sums: &mut [f32]) {
 /// Adds the products of one area to the sums of `T` taps, `stride` apart.
 ///
 /// # Safety
-/// `image` must be readable at every offset for the whole area, `gradient` must have two vectors for each
-/// position of the area, and `to` two vectors for each tap.
+/// `image` must be readable at every offset for the whole area, `gradient` must have `V` vectors for each
+/// position of the area, and `to` for each tap.
 #[inline(always)]
-unsafe fn tile<S: Simd, const T: usize>(
+unsafe fn tile<S: Simd, const T: usize, const V: usize>(
     simd: S,
     image: *const f32,
     offsets: &[usize; T],
@@ -274,29 +281,29 @@ unsafe fn tile<S: Simd, const T: usize>(
     stride: usize,
 ) {
     // Plain loops and pointers, as in `forward`.
-    let mut sums = [[simd.splat_f32s(0.0); VECTORS]; T];
+    let mut sums = [[simd.splat_f32s(0.0); V]; T];
     let taps: [*const f32; T] = std::array::from_fn(|tap| image.wrapping_add(offsets[tap]));
     for row in 0..area.rows {
         for column in 0..area.width {
             let at = row * area.row_len + column;
-            let mut values = [simd.splat_f32s(0.0); VECTORS];
-            for vector in 0..VECTORS {
+            let mut values = [simd.splat_f32s(0.0); V];
+            for vector in 0..V {
                 // SAFETY: the caller's contract.
                 values[vector] = unsafe { load::<S>(gradient.add(vector * S::F32_LANES)) };
             }
             for tap in 0..T {
                 // SAFETY: the caller's contract.
                 let met = simd.splat_f32s(unsafe { *taps[tap].add(at) });
-                for vector in 0..VECTORS {
+                for vector in 0..V {
                     sums[tap][vector] = simd.mul_add_e_f32s(met, values[vector], sums[tap][vector]);
                 }
             }
             // SAFETY: at most one past the end, after the last position.
-            gradient = unsafe { gradient.add(VECTORS * S::F32_LANES) };
+            gradient = unsafe { gradient.add(V * S::F32_LANES) };
         }
     }
     for tap in 0..T {
-        for vector in 0..VECTORS {
+        for vector in 0..V {
             // SAFETY: the caller's contract.
             unsafe {
                 let to = to.add(tap * stride + vector * S::F32_LANES);

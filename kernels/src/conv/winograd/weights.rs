@@ -42,7 +42,7 @@ impl Gradients<'_> {
     fn blocked<S: Simd, const C: usize>(self, _: S) -> (Vec<f32>, Vec<f32>) {
         let Self { geometry, images, gradient } = self;
         let tiles = Tiles::new(&geometry, S::F32_LANES, None);
-        let layout = Layout::new::<S>(&geometry);
+        let layout = Layout::new::<S, VECTORS>(&geometry);
         let room = geometry.channels.next_multiple_of(C);
         let new = || Workspace {
             input: Input::new::<S>(&tiles),
@@ -111,7 +111,7 @@ impl<const C: usize> WithSimd for Image<'_, C> {
                 transposed.transform::<S>(simd, geometry, tiles, [block, number], point.values_mut());
                 let gradient = &point.values()[..area];
                 if number == MIDDLE {
-                    bias::<S>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
+                    bias::<S, VECTORS>(simd, gradient, &mut sums.bias[block * lanes..][..lanes]);
                 }
                 let image = input.point(tiles, 0, number);
                 for channel in (0..geometry.channels).step_by(C) {
