@@ -102,9 +102,8 @@ impl WithSimd for Collect<'_> {
                 1 => to.copy_from_slice(&images[from..from + count]),
                 2 => {
                     let (pairs, rest) = images[from..from + 2 * count - 1].as_chunks::<2>();
-                    to.iter_mut()
-                        .zip(pairs.iter().map(|pair| pair[0]).chain(rest.iter().copied()))
-                        .for_each(|(to, value)| *to = value);
+                    to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
+                    to[count - 1] = rest[0];
                 }
                 _ => {
                     let values = images[from..].iter().step_by(stride);
