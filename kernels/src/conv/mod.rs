@@ -25,6 +25,9 @@ pub use source::{Gradient, Pooled, Whole};
 
 use crate::pool::{self, Windows};
 
+/// Filters in one vector, for which direct convolution leaves no part of a tile unused but Winograd's does.
+const ONE_VECTOR: usize = 16;
+
 /// Outputs `[batch, filters, height, width]` for `images`, `[batch, channels, height, width]`.
 ///
 /// # Panics
@@ -55,7 +58,7 @@ pub fn forward_pooled(geometry: Geometry, images: &[f32], filters: Filters) -> (
 /// # Panics
 /// If a slice is shorter than `geometry` says.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-    if winograd::is_faster(&geometry) {
+    if winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR {
         return winograd::gradients(geometry, images, gradient);
     }
     match gradient {

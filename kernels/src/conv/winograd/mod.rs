@@ -53,7 +53,7 @@ pub fn is_faster(geometry: &Geometry) -> bool {
     kernel == [3, 3]
         && dilation == [1, 1]
         && channels.min(filters) >= 16
-        && channels * filters >= 512
+        && channels * filters >= 256
         && geometry.output().iter().all(|&length| length > 2)
         && near == [true; 3]
 }
