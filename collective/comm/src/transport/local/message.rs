@@ -8,7 +8,7 @@ use super::{
     LocalRank, Session,
     announcement::Announced,
     failure::Failure,
-    region::{MESSAGE, Memory, Region},
+    region::MESSAGE,
 };
 use crate::{
     Error, Result,
@@ -20,7 +20,7 @@ use std::{
     sync::atomic::Ordering::{Acquire, Relaxed, Release},
 };
 
-impl<M: Memory> LocalRank<M> {
+impl LocalRank {
     /// Sends `data` to rank `to`, which makes an equal call of [`LocalRank::receive_message`].
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl<M: Memory> LocalRank<M> {
         self.check_peer(call, to)?;
         let call = Method::Message.of(call);
         let mut session = self.open(call)?;
-        let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
+        let (region, rank) = (&self.region, self.rank);
         let outbox = &region.slot(rank).outbox;
         let before = (outbox.to.load(Relaxed) as usize).saturating_sub(1).min(region.world() - 1);
         session.wait_for(&outbox.taken, outbox.posted.load(), &|rank| *rank == before)?;
@@ -57,7 +57,7 @@ impl<M: Memory> LocalRank<M> {
     pub(super) fn receive_message(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         self.check_peer(call, from)?;
         let mut session = self.open(Method::Message.of(call))?;
-        let region: &Region<M> = self.region();
+        let region = &self.region;
         let outbox = &region.slot(from).outbox;
         for range in pieces(data.len()) {
             loop {
@@ -96,7 +96,7 @@ impl<M: Memory> LocalRank<M> {
     }
 }
 
-impl<M: Memory> Session<'_, M> {
+impl Session<'_> {
     /// Checks that the sender's call equals this rank's.
     fn agree_with(&mut self, from: usize, sent: Announced) -> Result<()> {
         let (expected, rank) = (Announced::of(self.call), self.member.rank);

@@ -12,6 +12,7 @@ mod announcement;
 mod failure;
 mod message;
 mod ops;
+pub mod memory;
 pub mod region;
 mod session;
 mod stream;
@@ -20,7 +21,7 @@ mod wait;
 use super::method::MethodCall;
 use crate::{Error, Result};
 use failure::Failure;
-use region::{ABSENT, GateId, LEFT, MAX_WORLD, Memory, PRESENT, Region};
+use region::{ABSENT, GateId, LEFT, MAX_WORLD, PRESENT, Region};
 use session::Session;
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -30,8 +31,8 @@ use wait::Word;
 
 /// One rank of a group on one machine.
 #[derive(Debug)]
-pub struct LocalRank<M: Memory> {
-    region: Arc<Region<M>>,
+pub struct LocalRank {
+    region: Arc<Region>,
     rank: usize,
     state: Mutex<LocalState>,
 }
@@ -47,12 +48,12 @@ struct LocalState {
     failed: Option<Error>,
 }
 
-impl<M: Memory> LocalRank<M> {
+impl LocalRank {
     /// Joins the group in `region` as rank `rank`.
     ///
     /// # Errors
     /// If the rank does not exist or is taken.
-    pub(crate) fn join(region: Arc<Region<M>>, rank: usize) -> Result<Self> {
+    pub(crate) fn join(region: Arc<Region>, rank: usize) -> Result<Self> {
         let world = region.world();
         if rank >= world {
             return Err(Error::Invalid(format!("rank {rank} in a world of {world}: ranks count from 0")));
@@ -64,22 +65,18 @@ impl<M: Memory> LocalRank<M> {
         Ok(LocalRank { region, rank, state: Mutex::default() })
     }
 
-    fn region(&self) -> &Region<M> {
-        &self.region
-    }
-
     /// Begins a collective and publishes it for comparison.
     ///
     /// # Errors
     /// If the group has failed.
-    fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
+    fn begin<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a>> {
         let mut session = self.open(call)?;
         session.state.calls += 1;
         self.region.slot(self.rank).calls[session.parity()].publish(call);
         Ok(session)
     }
 
-    fn open<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a, M>> {
+    fn open<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(first) = &state.failed {
             return Err(Error::Poisoned(Box::new(first.clone())));
@@ -114,7 +111,7 @@ impl<M: Memory> LocalRank<M> {
     }
 }
 
-impl<M: Memory> Drop for LocalRank<M> {
+impl Drop for LocalRank {
     fn drop(&mut self) {
         self.region.slot(self.rank).presence.store(LEFT, Release);
         self.wake_all();

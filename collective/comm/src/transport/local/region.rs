@@ -11,7 +11,7 @@
 //! All offsets follow from the world size and the constants of this file. No value read from the memory is
 //! used as a size or an offset.
 
-use super::{announcement::Announcement, wait::Word};
+use super::{announcement::Announcement, memory::Memory, wait::Word};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 // Under Miri, small areas cover the same code in less time.
@@ -102,34 +102,26 @@ pub const ABSENT: u32 = 0;
 pub const PRESENT: u32 = 1;
 pub const LEFT: u32 = 2;
 
-/// Zeroed memory that is shared by ranks.
-///
-/// # Safety
-/// `base` is aligned to a page and stays valid for reads and writes of `len` bytes, at the same
-/// address, for the life of the value.
-pub unsafe trait Memory: Send + Sync + std::fmt::Debug {
-    /// Name of the transport.
-    const NAME: &'static str;
-    fn base(&self) -> *mut u8;
-    fn len(&self) -> usize;
-}
-
 /// Typed access to a [`Memory`].
 #[derive(Debug)]
-pub struct Region<M: Memory> {
-    memory: M,
+pub struct Region {
+    memory: Memory,
     world: usize,
+    name: &'static str,
 }
 
-impl<M: Memory> Region<M> {
-    /// Typed access to `memory` for `world` ranks.
+impl Region {
+    /// Typed access to `memory` for `world` ranks. `name` is that of the transport.
     ///
     /// # Panics
     /// If the memory is shorter than [`bytes`] of the world.
-    pub fn new(memory: M, world: usize) -> Self {
+    pub fn new(memory: Memory, world: usize, name: &'static str) -> Self {
         assert!(world > 0 && world <= MAX_WORLD && memory.len() >= bytes(world));
-        assert!(memory.base().addr().is_multiple_of(PAGE));
-        Region { memory, world }
+        Region { memory, world, name }
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.name
     }
 
     pub fn world(&self) -> usize {
@@ -137,9 +129,7 @@ impl<M: Memory> Region<M> {
     }
 
     pub fn header(&self) -> &Header {
-        // SAFETY: the first page, aligned. Every field is an atomic, valid with any bits, and no
-        // `&mut` to it is ever made.
-        unsafe { &*self.memory.base().cast() }
+        self.memory.header()
     }
 
     pub fn gate(&self, id: GateId) -> &Gate {
@@ -148,7 +138,7 @@ impl<M: Memory> Region<M> {
 
     pub fn slot(&self, rank: usize) -> &Slot {
         assert!(rank < self.world);
-        // SAFETY: in bounds by the assertion and `new`; otherwise as in `header`.
+        // SAFETY: in bounds by the assertion and `new`; otherwise as in `Memory::header`.
         unsafe { &*self.memory.base().add(PAGE).cast::<Slot>().add(rank) }
     }
 

@@ -4,7 +4,7 @@ use super::{
     LocalRank, LocalState,
     announcement::Announced,
     failure::Failure,
-    region::{ABSENT, GateId, Memory},
+    region::{ABSENT, GateId},
     wait::{Word, spin_until, this_core},
 };
 use crate::{
@@ -33,17 +33,17 @@ pub struct Ticket {
 
 /// A call in progress on this rank.
 #[derive(Debug)]
-pub(super) struct Session<'a, M: Memory> {
-    pub(super) member: &'a LocalRank<M>,
+pub(super) struct Session<'a> {
+    pub(super) member: &'a LocalRank,
     pub(super) state: MutexGuard<'a, LocalState>,
     pub(super) call: MethodCall<'a>,
     started: Instant,
     finished: bool,
 }
 
-impl<'a, M: Memory> Session<'a, M> {
+impl<'a> Session<'a> {
     pub(super) fn new(
-        member: &'a LocalRank<M>,
+        member: &'a LocalRank,
         state: MutexGuard<'a, LocalState>,
         call: MethodCall<'a>,
     ) -> Self {
@@ -193,7 +193,7 @@ impl<'a, M: Memory> Session<'a, M> {
     }
 }
 
-impl<M: Memory> Drop for Session<'_, M> {
+impl Drop for Session<'_> {
     /// A call that panics must not leave its peers waiting.
     fn drop(&mut self) {
         if !self.finished {

@@ -19,9 +19,9 @@
 
 use super::{
     LocalRank,
-    region::{GateId, Memory, PIECE, Region, SMALL, portion},
+    region::{GateId, PIECE, SMALL, portion},
 };
-use crate::{Communicator, Result, transport::method::MethodCall};
+use crate::{Result, transport::method::MethodCall};
 
 /// The stages of a collective on a piece. Every rank has the same number of pieces.
 pub trait Stages {
@@ -44,19 +44,19 @@ impl<'a> Areas<'a> {
     }
 }
 
-impl<M: Memory> LocalRank<M> {
+impl LocalRank {
     /// Runs a call in one exchange, with areas of [`SMALL`] bytes.
     ///
     /// # Errors
     /// As [`Communicator`](crate::Communicator).
     pub(super) fn exchange(&self, call: MethodCall<'_>, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
-        let (parity, rank) = (session.parity(), self.world().rank);
+        let (parity, rank) = (session.parity(), self.rank);
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.
-        stages.fill(0, unsafe { writable(self.region().small(rank, parity), SMALL) });
+        stages.fill(0, unsafe { writable(self.region.small(rank, parity), SMALL) });
         session.enter()?;
         // SAFETY: all ranks have filled their areas, and fill them again only after this call.
-        let of = |rank| unsafe { readable(self.region().small(rank, parity), SMALL) };
+        let of = |rank| unsafe { readable(self.region.small(rank, parity), SMALL) };
         stages.work(0, &Areas { of: &of }, &mut []);
         session.finish();
         Ok(())
@@ -68,7 +68,7 @@ impl<M: Memory> LocalRank<M> {
     /// As [`Communicator`](crate::Communicator).
     pub(super) fn stream(&self, call: MethodCall<'_>, pieces: usize, stages: &mut dyn Stages) -> Result<()> {
         let mut session = self.begin(call)?;
-        let (region, rank): (&Region<M>, _) = (self.region(), self.world().rank);
+        let (region, rank) = (&self.region, self.rank);
         let portion = portion(region.world());
         // SAFETY: this rank's area, which no rank reads now, see the module documentation.
         stages.fill(0, unsafe { writable(region.input(rank, 0), PIECE) });

@@ -28,11 +28,10 @@ pub use segment::ShmSegment;
 
 use super::local::{LocalRank, region::Region};
 use crate::{Communicator, DType, Result, communicator::Call};
-use segment::Mapping;
 use std::{sync::Arc, time::Duration};
 
 /// One rank of a group of processes on one machine.
-pub type ShmCommunicator = LocalRank<Mapping>;
+pub type ShmCommunicator = LocalRank;
 
 impl ShmCommunicator {
     /// Joins the group as `rank` and waits for all other ranks.
@@ -41,8 +40,8 @@ impl ShmCommunicator {
     /// [`Error::Invalid`](crate::Error::Invalid) if the rank is taken or not in the world,
     /// [`Error::Timeout`](crate::Error::Timeout) if some rank has not joined after `timeout`.
     pub fn connect(segment: ShmSegment, rank: usize, timeout: Duration) -> Result<Self> {
-        let ShmSegment { mapping, world, file, .. } = segment;
-        let joined = LocalRank::join(Arc::new(Region::new(mapping, world)), rank)?;
+        let ShmSegment { memory, world, file, .. } = segment;
+        let joined = LocalRank::join(Arc::new(Region::new(memory, world, "shm")), rank)?;
         let operation = "join the shared memory";
         joined.barrier(&Call {
             seq: 0,
@@ -60,6 +59,6 @@ impl ShmCommunicator {
 
     /// Joins the group as `rank`, after all ranks have opened the memory.
     pub(crate) fn join_opened(segment: ShmSegment, rank: usize) -> Result<Self> {
-        LocalRank::join(Arc::new(Region::new(segment.mapping, segment.world)), rank)
+        LocalRank::join(Arc::new(Region::new(segment.memory, segment.world, "shm")), rank)
     }
 }

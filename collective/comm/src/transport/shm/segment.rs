@@ -4,18 +4,15 @@ use crate::{
     Error, Result,
     transport::local::{
         check_world,
-        region::{Header, Memory, bytes},
+        memory::Memory,
+        region::bytes,
     },
 };
-use rustix::{
-    fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create},
-    mm::{MapFlags, ProtFlags, mmap, munmap},
-};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
     fs::{File, OpenOptions},
     io,
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
-    ptr::{self, NonNull},
     sync::atomic::Ordering::Relaxed,
 };
 
@@ -25,7 +22,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"ddpshm04");
 /// A group's memory, mapped but not joined.
 #[derive(Debug)]
 pub struct ShmSegment {
-    pub(super) mapping: Mapping,
+    pub(super) memory: Memory,
     pub(super) world: usize,
     /// Keeps the memory open for other processes until dropped.
     pub(super) file: File,
@@ -45,9 +42,9 @@ impl ShmSegment {
         file.set_len(len as u64).map_err(refused)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(|e| refused(e.into()))?;
-        let mapping = Mapping::new(&file, len)?;
+        let memory = Memory::map(Some(&file), len)?;
         let nonce: [u64; 2] = rand::random();
-        for (shared, word) in mapping.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]])
+        for (shared, word) in memory.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]])
         {
             shared.store(word, Relaxed);
         }
@@ -58,7 +55,7 @@ impl ShmSegment {
             nonce[0],
             nonce[1]
         );
-        Ok(ShmSegment { mapping, world, file, name })
+        Ok(ShmSegment { memory, world, file, name })
     }
 
     /// Opens the memory that another process of this machine and user has created under `name`.
@@ -82,12 +79,12 @@ impl ShmSegment {
         if !metadata.is_file() || metadata.len() != bytes(world) as u64 {
             return Err(invalid("its size is not that of a group of this size"));
         }
-        let mapping = Mapping::new(&file, bytes(world))?;
-        let found: [u64; 4] = std::array::from_fn(|i| mapping.header().identity[i].load(Relaxed));
+        let memory = Memory::map(Some(&file), bytes(world))?;
+        let found: [u64; 4] = std::array::from_fn(|i| memory.header().identity[i].load(Relaxed));
         if found != [MAGIC, world as u64, nonce[0], nonce[1]] {
             return Err(invalid("it is not the memory of this group, or of another version"));
         }
-        Ok(ShmSegment { mapping, world, file, name: name.to_string() })
+        Ok(ShmSegment { memory, world, file, name: name.to_string() })
     }
 
     /// The name for [`ShmSegment::open`] in other ranks, valid until the creator has joined.
@@ -116,56 +113,6 @@ fn memfd() -> io::Result<File> {
     Ok(File::from(fd))
 }
 
-/// Memory mapped from a file, until dropped.
-#[derive(Debug)]
-pub struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-impl Mapping {
-    fn new(file: &File, len: usize) -> Result<Self> {
-        let failed = |e: io::Error| Error::io(format!("mapping {len} bytes of shared memory"), &e);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base = unsafe { mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) }
-            .map_err(|e| failed(e.into()))?;
-        let base = NonNull::new(base.cast()).ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
-        Ok(Mapping { base, len })
-    }
-
-    fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with a header and is longer; all of its fields are atomics.
-        unsafe { self.base.cast().as_ref() }
-    }
-}
-
-// SAFETY: owns its mapping, which is page-aligned and of this length. The file cannot shrink: its creator
-// seals it, and `open` checks the creator's nonce.
-unsafe impl Memory for Mapping {
-    const NAME: &'static str = "shm";
-
-    fn base(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-
-    fn len(&self) -> usize {
-        self.len
-    }
-}
-
-// SAFETY: an address; who may read and write there is `LocalRank`'s business.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the address and length of the mapping, which nothing uses any more. An error leaves it mapped.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,8 +121,8 @@ mod tests {
     fn another_descriptor_sees_the_same_memory() {
         let made = ShmSegment::create(3).unwrap();
         let opened = ShmSegment::open(made.name(), 3).unwrap();
-        made.mapping.header().failed.store(77, Relaxed);
-        assert_eq!(opened.mapping.header().failed.load(Relaxed), 77);
+        made.memory.header().failed.store(77, Relaxed);
+        assert_eq!(opened.memory.header().failed.load(Relaxed), 77);
     }
 
     #[test]

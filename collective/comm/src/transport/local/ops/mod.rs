@@ -6,7 +6,7 @@ mod reducing;
 use super::{
     LocalRank,
     failure::Failure,
-    region::{Memory, PIECE, SMALL},
+    region::{PIECE, SMALL},
     stream::Stages,
 };
 use crate::{
@@ -21,13 +21,13 @@ use std::ops::Range;
 /// Two cache lines, which processors fetch together; a multiple of every element's size.
 const LINE: usize = 128;
 
-impl<M: Memory> Communicator for LocalRank<M> {
+impl Communicator for LocalRank {
     fn world(&self) -> World {
         World { rank: self.rank, size: self.region.world() }
     }
 
     fn name(&self) -> &'static str {
-        M::NAME
+        self.region.name()
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {
@@ -104,7 +104,7 @@ impl<M: Memory> Communicator for LocalRank<M> {
     }
 }
 
-impl<M: Memory> LocalRank<M> {
+impl LocalRank {
     fn reduce_for(&self, call: MethodCall<'_>, buffer: &mut [u8], wants: bool) -> Result<()> {
         let fold = Fold::of(&call, self)?;
         expect_len(&call, "buffer", buffer.len(), 1)?;
@@ -159,7 +159,7 @@ struct Fold {
 }
 
 impl Fold {
-    fn of<M: Memory>(call: &Call, member: &LocalRank<M>) -> Result<Self> {
+    fn of(call: &Call, member: &LocalRank) -> Result<Self> {
         let world = member.world();
         Ok(Fold { dtype: call.dtype, op: call.reduction()?, rank: world.rank, world: world.size })
     }
