@@ -34,7 +34,7 @@ pub mod tensor;
 mod wrapper;
 
 pub use burn_ddp_comm::{
-    Communicator, DType, DeviceCall, DevicePath, Element, Error, FileStore, FlightRecord, HashStore,
+    CallSpec, Communicator, DType, DevicePath, Element, Error, FileStore, FlightRecord, HashStore,
     InitMethod, JOB_ID, Options, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall, ReduceOp, Result, SECRET,
     Secret, SettingDifference, Store, Transport, Work, World, explain,
 };

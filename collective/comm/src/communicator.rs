@@ -21,6 +21,44 @@ impl World {
     }
 }
 
+/// A collective call without its number and time limit.
+#[derive(Clone, Copy, Debug)]
+pub struct CallSpec {
+    /// As [`Call::operation`].
+    pub operation: &'static str,
+    /// As [`Call::dtype`].
+    pub dtype: DType,
+    /// As [`Call::count`].
+    pub count: usize,
+    /// As [`Call::reduce`].
+    pub reduce: Option<ReduceOp>,
+    /// As [`Call::root`].
+    pub root: Option<usize>,
+}
+
+impl CallSpec {
+    /// A call without reduction and root.
+    pub fn new(operation: &'static str, dtype: DType, count: usize) -> Self {
+        CallSpec { operation, dtype, count, reduce: None, root: None }
+    }
+
+    /// Sets the reduction.
+    pub fn reduce(self, op: ReduceOp) -> Self {
+        CallSpec { reduce: Some(op), ..self }
+    }
+
+    /// Sets the root rank.
+    pub fn root(self, root: usize) -> Self {
+        CallSpec { root: Some(root), ..self }
+    }
+
+    /// The call with this number and time limit.
+    pub fn numbered(self, seq: u64, timeout: Duration) -> Call {
+        let CallSpec { operation, dtype, count, reduce, root } = self;
+        Call { seq, operation, dtype, count, reduce, root, timeout }
+    }
+}
+
 /// One collective call, on which all ranks must agree before data is exchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {

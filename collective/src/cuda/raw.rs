@@ -2,8 +2,7 @@
 
 use super::{CudaSite, driver_error};
 use crate::{
-    DType, Error, ProcessGroup, ReduceOp, Result,
-    communicator::Call,
+    CallSpec, DType, Error, ProcessGroup, ReduceOp, Result,
     transport::nccl::{DeviceSite, NcclCommunicator, UniqueId},
 };
 use cudarc::driver::result::{free_sync, malloc_sync};
@@ -35,15 +34,7 @@ pub fn raw_all_reduce(
     let nccl = Arc::new(NcclCommunicator::init(site.library()?, &id, world, &stream, timeout)?);
     // SAFETY: the device is current on this thread.
     let memory = unsafe { malloc_sync(count * 4) }.map_err(driver_error)?;
-    let call = Call {
-        seq: 0,
-        operation: "raw all_reduce",
-        dtype: DType::F32,
-        count,
-        reduce: Some(ReduceOp::Sum),
-        root: None,
-        timeout,
-    };
+    let call = CallSpec::new("raw all_reduce", DType::F32, count).reduce(ReduceOp::Sum).numbered(0, timeout);
     let once = || {
         let begun = Instant::now();
         let pointer = memory as usize as *mut std::ffi::c_void;

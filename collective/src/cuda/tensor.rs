@@ -1,7 +1,7 @@
 //! Collectives on Burn tensors in a GPU's memory.
 
 use crate::{
-    DType, DeviceCall, Error, ProcessGroup, ReduceOp, Result,
+    CallSpec, DType, Error, ProcessGroup, ReduceOp, Result,
     communicator::Call,
     device_error::cause,
     tensor::exchange::{Exchange, Kind},
@@ -47,8 +47,8 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
     match &*exchange.kind {
         Kind::AllReduce(op) => all_reduce(tensor, exchange, *op),
         Kind::Broadcast(root) => {
-            let call = CollectiveSpec { root: Some(*root), ..CollectiveSpec::new("device broadcast") };
-            call.run(tensor, exchange, shape, |nccl, call, send, recv, stream| {
+            let call = spec("device broadcast", &tensor)?.root(*root);
+            run(call, tensor, exchange, shape, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size.
                 unsafe { nccl.broadcast(call, send, recv, stream) }
             })
@@ -58,8 +58,8 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
             let padded = pad(tensor, &shape, longest);
             let mut whole = shape.clone();
             whole[0] = longest * size;
-            let call = CollectiveSpec::new("device all_gather");
-            let all = call.run(padded, exchange, whole, |nccl, call, send, recv, stream| {
+            let call = spec("device all_gather", &padded)?;
+            let all = run(call, padded, exchange, whole, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size, and of all ranks' to receive.
                 unsafe { nccl.all_gather(call, send, recv, stream) }
             })?;
@@ -73,11 +73,8 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
         Kind::ReduceScatter(rows) if equal(rows) && row > 0 => {
             let mut part = shape.clone();
             part[0] = rows[rank];
-            let call = CollectiveSpec {
-                reduce: Some(ReduceOp::Sum),
-                ..CollectiveSpec::new("device reduce_scatter")
-            };
-            call.run(tensor, exchange, part, |nccl, call, send, recv, stream| {
+            let call = spec("device reduce_scatter", &tensor)?.reduce(ReduceOp::Sum);
+            run(call, tensor, exchange, part, |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size, and of one part to receive.
                 unsafe { nccl.reduce_scatter(call, send, recv, stream) }
             })
@@ -88,12 +85,8 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
         }
         Kind::Reduce(root) => {
             let (device, dtype) = (tensor.device(), tensor.dtype());
-            let call = CollectiveSpec {
-                reduce: Some(ReduceOp::Sum),
-                root: Some(*root),
-                ..CollectiveSpec::new("device reduce")
-            };
-            let sum = call.run(tensor, exchange, shape.clone(), |nccl, call, send, recv, stream| {
+            let call = spec("device reduce", &tensor)?.reduce(ReduceOp::Sum).root(*root);
+            let sum = run(call, tensor, exchange, shape.clone(), |nccl, call, send, recv, stream| {
                 // SAFETY: `run` gives memory of the call's size.
                 unsafe { nccl.reduce(call, send, recv, stream) }
             })?;
@@ -104,8 +97,8 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
 
 fn all_reduce(tensor: FloatTensor<Cube>, exchange: &Exchange, op: ReduceOp) -> Result<FloatTensor<Cube>> {
     let shape = tensor.shape();
-    let call = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
-    call.run(tensor, exchange, shape, |nccl, call, send, recv, stream| {
+    let call = spec("device all_reduce", &tensor)?.reduce(op);
+    run(call, tensor, exchange, shape, |nccl, call, send, recv, stream| {
         // SAFETY: `run` gives memory of the call's size.
         unsafe { nccl.all_reduce(call, send, recv, stream) }
     })
@@ -130,70 +123,52 @@ fn slice(tensor: &FloatTensor<Cube>, from: usize, rows: usize) -> FloatTensor<Cu
     Cube::float_slice(tensor.clone(), &slices)
 }
 
-/// A collective without element type and count, which are the tensor's.
-struct CollectiveSpec {
-    operation: &'static str,
-    reduce: Option<ReduceOp>,
-    root: Option<usize>,
+/// The call `operation` on `tensor`, without reduction and root.
+fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<CallSpec> {
+    Ok(CallSpec::new(operation, dtype(tensor.dtype())?, tensor.shape().num_elements()))
 }
 
-impl CollectiveSpec {
-    fn new(operation: &'static str) -> Self {
-        CollectiveSpec { operation, reduce: None, root: None }
+/// Runs a collective from `tensor` into a new tensor of shape `output`.
+fn run(
+    call: CallSpec,
+    tensor: FloatTensor<Cube>,
+    exchange: &Exchange,
+    output: Shape,
+    act: impl FnOnce(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>,
+) -> Result<FloatTensor<Cube>> {
+    let Operands { memory, send, recv, client, result } = operands(call, tensor, output)?;
+    let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
+    if exchange.of_step {
+        exchange.group.start_on_device(call, memory, act)?.hold_device()?;
+    } else {
+        exchange.group.run_on_device(call, memory, act)?;
     }
+    Ok(register(&client, result))
+}
 
-    /// Runs the collective from `tensor` into a new tensor of shape `output`.
-    fn run(
-        self,
-        tensor: FloatTensor<Cube>,
-        exchange: &Exchange,
-        output: Shape,
-        act: impl FnOnce(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>,
-    ) -> Result<FloatTensor<Cube>> {
-        let Operands { call, memory, send, recv, client, result } = self.operands(tensor, output)?;
-        let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
-        if exchange.of_step {
-            exchange.group.start_on_device(call, memory, act)?.hold_device()?;
-        } else {
-            exchange.group.run_on_device(call, memory, act)?;
-        }
-        Ok(register(&client, result))
-    }
-
-    /// The memory of a collective from `tensor` into a new tensor of shape `output`.
-    ///
-    /// Everything that it depends on is on the device's queue when this returns.
-    fn operands(self, tensor: FloatTensor<Cube>, output: Shape) -> Result<Operands> {
-        let (client, burn_type) = (tensor.client.clone(), tensor.dtype());
-        let count = tensor.shape().num_elements();
-        let call = DeviceCall {
-            operation: self.operation,
-            dtype: dtype(burn_type)?,
-            count,
-            reduce: self.reduce,
-            root: self.root,
-        };
-        let input: CubeTensor = into_contiguous(client.resolve_tensor_float::<CubeBackend>(tensor));
-        let compute = input.client.clone();
-        let handle = compute.empty(output.num_elements() * call.dtype.size());
-        let result =
-            CubeTensor::new_contiguous(compute.clone(), input.device.clone(), output, handle, burn_type);
-        // CubeCL returns them after submitting all earlier work.
-        let resource = |tensor: &CubeTensor| {
-            compute
-                .get_resource::<Server>(tensor.handle.clone())
-                .map_err(|error| Error::Device { device: name(&tensor.device), reason: cause(&error) })
-        };
-        let (from, to) = (resource(&input)?, resource(&result)?);
-        let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
-        // They keep both allocations in place until the collective has ended.
-        let memory = Box::new((from, to));
-        Ok(Operands { call, memory, send, recv, client, result })
-    }
+/// The memory of a collective from `tensor` into a new tensor of shape `output`.
+///
+/// Everything that it depends on is on the device's queue when this returns.
+fn operands(call: CallSpec, tensor: FloatTensor<Cube>, output: Shape) -> Result<Operands> {
+    let (client, burn_type) = (tensor.client.clone(), tensor.dtype());
+    let input: CubeTensor = into_contiguous(client.resolve_tensor_float::<CubeBackend>(tensor));
+    let compute = input.client.clone();
+    let handle = compute.empty(output.num_elements() * call.dtype.size());
+    let result = CubeTensor::new_contiguous(compute.clone(), input.device.clone(), output, handle, burn_type);
+    // CubeCL returns them after submitting all earlier work.
+    let resource = |tensor: &CubeTensor| {
+        compute
+            .get_resource::<Server>(tensor.handle.clone())
+            .map_err(|error| Error::Device { device: name(&tensor.device), reason: cause(&error) })
+    };
+    let (from, to) = (resource(&input)?, resource(&result)?);
+    let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
+    // They keep both allocations in place until the collective has ended.
+    let memory = Box::new((from, to));
+    Ok(Operands { memory, send, recv, client, result })
 }
 
 struct Operands {
-    call: DeviceCall,
     memory: Box<dyn Any + Send>,
     send: *const c_void,
     recv: *mut c_void,
@@ -213,8 +188,8 @@ pub(crate) fn start_all_reduce(
     op: ReduceOp,
 ) -> Result<(FloatTensor<Cube>, Pending)> {
     let shape = tensor.shape();
-    let spec = CollectiveSpec { reduce: Some(op), ..CollectiveSpec::new("device all_reduce") };
-    let Operands { call, memory, send, recv, client, result } = spec.operands(tensor, shape)?;
+    let call = spec("device all_reduce", &tensor)?.reduce(op);
+    let Operands { memory, send, recv, client, result } = operands(call, tensor, shape)?;
     let pending = group.start_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: the memory is of the call's size.
         unsafe { nccl.all_reduce(call, send, recv, stream) }

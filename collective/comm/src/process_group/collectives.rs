@@ -1,7 +1,7 @@
 //! Collectives and point-to-point messages on slices of numbers.
 
-use super::{ProcessGroup, shared_group::CallSpec};
-use crate::{Element, Error, ReduceOp, Result};
+use super::ProcessGroup;
+use crate::{CallSpec, DType, Element, Error, ReduceOp, Result};
 use bytemuck::{cast_slice, cast_slice_mut};
 
 impl ProcessGroup {
@@ -12,7 +12,7 @@ impl ProcessGroup {
     /// # Errors
     /// If the ranks' calls differ, a rank fails or exits, or the time-out expires.
     pub fn all_reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp) -> Result<()> {
-        let spec = CallSpec::new::<T>("all_reduce", buffer.len()).reduce(op);
+        let spec = CallSpec::new("all_reduce", T::DTYPE, buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.all_reduce(call, cast_slice_mut(buffer)))
     }
 
@@ -22,7 +22,7 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn reduce<T: Element>(&self, buffer: &mut [T], op: ReduceOp, root: usize) -> Result<()> {
         let root = self.shared.check_rank("root", root)?;
-        let spec = CallSpec::new::<T>("reduce", buffer.len()).reduce(op).root(root);
+        let spec = CallSpec::new("reduce", T::DTYPE, buffer.len()).reduce(op).root(root);
         self.run(spec, |comm, call| comm.reduce(call, cast_slice_mut(buffer)))
     }
 
@@ -41,7 +41,7 @@ impl ProcessGroup {
                 buffer.len()
             )));
         }
-        let spec = CallSpec::new::<T>("reduce_scatter", buffer.len()).reduce(op);
+        let spec = CallSpec::new("reduce_scatter", T::DTYPE, buffer.len()).reduce(op);
         self.run(spec, |comm, call| comm.reduce_scatter(call, cast_slice_mut(buffer)))?;
         let part = buffer.len() / size;
         Ok(&mut buffer[rank * part..(rank + 1) * part])
@@ -53,7 +53,7 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if there is no rank `root`; those of [`ProcessGroup::all_reduce`].
     pub fn broadcast<T: Element>(&self, buffer: &mut [T], root: usize) -> Result<()> {
         let root = self.shared.check_rank("root", root)?;
-        let spec = CallSpec::new::<T>("broadcast", buffer.len()).root(root);
+        let spec = CallSpec::new("broadcast", T::DTYPE, buffer.len()).root(root);
         self.run(spec, |comm, call| comm.broadcast(call, cast_slice_mut(buffer)))
     }
 
@@ -75,7 +75,7 @@ impl ProcessGroup {
     /// [`Error::Invalid`] if `all` has another length; those of [`ProcessGroup::all_reduce`].
     pub fn all_gather_into<T: Element>(&self, mine: &[T], all: &mut [T]) -> Result<()> {
         self.expect_length("all_gather_into", all.len(), mine.len())?;
-        let spec = CallSpec::new::<T>("all_gather", mine.len());
+        let spec = CallSpec::new("all_gather", T::DTYPE, mine.len());
         self.run(spec, |comm, call| comm.all_gather(call, cast_slice(mine), cast_slice_mut(all)))
     }
 
@@ -105,7 +105,7 @@ impl ProcessGroup {
         let root = self.shared.check_rank("root", root)?;
         let here = self.rank() == root;
         let mut all = vec![T::zeroed(); if here { mine.len() * self.world_size() } else { 0 }];
-        let spec = CallSpec::new::<T>("gather", mine.len()).root(root);
+        let spec = CallSpec::new("gather", T::DTYPE, mine.len()).root(root);
         self.run(spec, |comm, call| comm.gather(call, cast_slice(mine), cast_slice_mut(&mut all)))?;
         Ok(here.then(|| self.cut(&all, mine.len())))
     }
@@ -123,7 +123,7 @@ impl ProcessGroup {
         if self.rank() == root {
             self.expect_length("scatter", all.len(), mine.len())?;
         }
-        let spec = CallSpec::new::<T>("scatter", mine.len()).root(root);
+        let spec = CallSpec::new("scatter", T::DTYPE, mine.len()).root(root);
         self.run(spec, |comm, call| comm.scatter(call, cast_slice(all), cast_slice_mut(mine)))
     }
 
@@ -132,7 +132,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::all_reduce`].
     pub fn barrier(&self) -> Result<()> {
-        self.run(CallSpec::new::<u8>("barrier", 0), |comm, call| comm.barrier(call))
+        self.run(CallSpec::new("barrier", DType::U8, 0), |comm, call| comm.barrier(call))
     }
 
     /// Sends `data` to rank `to`, which must [`recv`](ProcessGroup::recv) it.
@@ -145,7 +145,7 @@ impl ProcessGroup {
     pub fn send<T: Element>(&self, data: &[T], to: usize) -> Result<()> {
         let to = self.peer("send to", to)?;
         self.with_permit(|group| {
-            let spec = CallSpec::new::<T>("send_recv", data.len());
+            let spec = CallSpec::new("send_recv", T::DTYPE, data.len());
             let shared = &group.shared;
             shared.pass(spec, shared.state.world.rank, to, |comm, call| comm.send(call, to, cast_slice(data)))
         })
@@ -158,7 +158,7 @@ impl ProcessGroup {
     pub fn recv<T: Element>(&self, data: &mut [T], from: usize) -> Result<()> {
         let from = self.peer("receive from", from)?;
         self.with_permit(|group| {
-            let spec = CallSpec::new::<T>("send_recv", data.len());
+            let spec = CallSpec::new("send_recv", T::DTYPE, data.len());
             let shared = &group.shared;
             shared.pass(spec, from, shared.state.world.rank, |comm, call| {
                 comm.recv(call, from, cast_slice_mut(data))

@@ -1,13 +1,10 @@
 //! A group's device transport: NCCL, controlled through the group's own transport.
 
 use super::{
-    ProcessGroup,
-    device_order::DeviceOrder,
-    group_state::DeviceTransport,
-    shared_group::{CallSpec, SharedGroup},
+    ProcessGroup, device_order::DeviceOrder, group_state::DeviceTransport, shared_group::SharedGroup,
 };
 use crate::{
-    DType, Error, ReduceOp, Result, Transport,
+    CallSpec, Error, Result, Transport,
     communicator::Call,
     transport::nccl::{Compared, DeviceSite, NcclCommunicator, NcclWorker, Pending, UniqueId},
 };
@@ -48,21 +45,6 @@ struct Offer {
     name: String,
     identity: String,
     version: String,
-}
-
-/// A collective on device memory.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceCall {
-    /// Name, such as `all_reduce`; equal on all ranks.
-    pub operation: &'static str,
-    /// Type of the elements.
-    pub dtype: DType,
-    /// Number of elements, as [`NcclCommunicator`]'s method counts them.
-    pub count: usize,
-    /// Reduction, for collectives that reduce.
-    pub reduce: Option<ReduceOp>,
-    /// Root rank, for collectives that have one.
-    pub root: Option<usize>,
 }
 
 impl ProcessGroup {
@@ -178,7 +160,7 @@ impl ProcessGroup {
     /// If the group fails or has no device transport, the ranks' calls differ, or NCCL or the driver fails.
     pub fn run_on_device(
         &self,
-        call: DeviceCall,
+        call: CallSpec,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
@@ -190,16 +172,16 @@ impl ProcessGroup {
     /// Compares the ranks' calls, and then enqueues the collective.
     fn compare_and_enqueue(
         &self,
-        call: DeviceCall,
+        call: CallSpec,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
         let DeviceTransport { worker, order, .. } = self.attached()?;
-        let spec = self.device_spec(call)?;
+        call.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
         self.with_permit_and(
             || order.ticket(),
             |group, ticket| {
-                group.shared.run(spec, |comm, call| {
+                group.shared.run(call, |comm, call| {
                     comm.barrier(call)?;
                     ticket.wait(call)?;
                     let compared = Compared::now(call);
@@ -222,16 +204,16 @@ impl ProcessGroup {
     /// If the group has failed or has no device transport, or NCCL or the driver fails.
     pub fn start_on_device(
         &self,
-        call: DeviceCall,
+        spec: CallSpec,
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
         if self.has_permit || self.transport() == Transport::Thread.name() {
-            return self.compare_and_enqueue(call, memory, act);
+            return self.compare_and_enqueue(spec, memory, act);
         }
         let DeviceTransport { worker, order, .. } = self.attached()?;
-        let (spec, ticket) = (self.device_spec(call)?, order.ticket());
-        let (compared, call) = (Compared::default(), self.shared.next_call(spec)?);
+        spec.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
+        let (ticket, compared, call) = (order.ticket(), Compared::default(), self.shared.next_call(spec)?);
         // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
         drop(self.compare(spec, compared.clone())?);
         let enqueued = ticket
@@ -243,12 +225,6 @@ impl ProcessGroup {
     fn attached(&self) -> Result<&DeviceTransport> {
         let attached = self.shared.state.device.get();
         attached.ok_or_else(|| Error::Invalid("the group has no device transport; attach one first".into()))
-    }
-
-    fn device_spec(&self, call: DeviceCall) -> Result<CallSpec> {
-        let DeviceCall { operation, dtype, count, reduce, root } = call;
-        let root = root.map(|root| self.shared.check_rank("root", root)).transpose()?;
-        Ok(CallSpec { operation, dtype, count, reduce, root })
     }
 
     /// Destroys the NCCL communicator together with the other ranks.

@@ -106,20 +106,11 @@ impl Drop for DeviceTicket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use crate::{CallSpec, DType};
     use std::time::Duration;
 
     fn call(milliseconds: u64) -> Call {
-        let timeout = Duration::from_millis(milliseconds);
-        Call {
-            seq: 1,
-            operation: "all_reduce",
-            dtype: DType::F32,
-            count: 1,
-            reduce: None,
-            root: None,
-            timeout,
-        }
+        CallSpec::new("all_reduce", DType::F32, 1).numbered(1, Duration::from_millis(milliseconds))
     }
 
     #[test]

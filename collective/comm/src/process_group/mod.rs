@@ -17,19 +17,19 @@ mod shared_group;
 mod topology;
 mod work;
 
-pub use device::{DeviceCall, DevicePath};
+pub use device::DevicePath;
 pub use explain::explain;
 pub use flight_recorder::{FlightRecord, RecordedCall};
 pub use options::{JOB_ID, Options, RENDEZVOUS_TIMEOUT};
 pub use work::Work;
 
 use crate::{
-    Error, Result, Store, World,
-    communicator::{Call, Communicator},
+    CallSpec, Communicator, Error, Result, Store, World,
+    communicator::Call,
     rendezvous::{GroupProbe, control::Control},
 };
 use group_state::GroupState;
-use shared_group::{CallSpec, SharedGroup};
+use shared_group::SharedGroup;
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},

@@ -2,8 +2,8 @@
 
 use super::{flight_recorder::Endpoints, group_state::GroupState, topology::Topology};
 use crate::{
-    DType, Element, Error, ReduceOp, Result,
-    communicator::{Call, Communicator},
+    CallSpec, Communicator, Error, Result,
+    communicator::Call,
     rendezvous::{GroupProbe, control::Control},
 };
 use std::{
@@ -24,32 +24,6 @@ pub(super) struct SharedGroup {
     pub jobs: Mutex<Option<Sender<Job>>>,
     /// First cause of failure of a group without a control plane.
     ended: Mutex<Option<Error>>,
-}
-
-/// A call without a sequence number.
-#[derive(Clone, Copy)]
-pub(super) struct CallSpec {
-    pub operation: &'static str,
-    pub dtype: DType,
-    pub count: usize,
-    pub reduce: Option<ReduceOp>,
-    pub root: Option<usize>,
-}
-
-impl CallSpec {
-    pub fn new<T: Element>(operation: &'static str, count: usize) -> Self {
-        CallSpec { operation, dtype: T::DTYPE, count, reduce: None, root: None }
-    }
-
-    pub fn reduce(mut self, op: ReduceOp) -> Self {
-        self.reduce = Some(op);
-        self
-    }
-
-    pub fn root(mut self, root: usize) -> Self {
-        self.root = Some(root);
-        self
-    }
 }
 
 impl SharedGroup {
@@ -107,7 +81,7 @@ impl SharedGroup {
         act: impl FnOnce(&dyn Communicator, &Call) -> Result<R>,
     ) -> Result<R> {
         self.alive()?;
-        let call = self.call(spec, self.state.next_seq());
+        let call = spec.numbered(self.state.next_seq(), self.state.timeout);
         self.record(&call, None, || act(self.state.comm.as_ref(), &call))
     }
 
@@ -117,12 +91,7 @@ impl SharedGroup {
     /// The first cause, if the group has failed.
     pub fn next_call(&self, spec: CallSpec) -> Result<Call> {
         self.alive()?;
-        Ok(self.call(spec, self.state.last_seq() + 1))
-    }
-
-    fn call(&self, spec: CallSpec, seq: u64) -> Call {
-        let CallSpec { operation, dtype, count, reduce, root } = spec;
-        Call { seq, operation, dtype, count, reduce, root, timeout: self.state.timeout }
+        Ok(spec.numbered(self.state.last_seq() + 1, self.state.timeout))
     }
 
     /// Fails the group and returns the first cause.
@@ -149,9 +118,7 @@ impl SharedGroup {
     ) -> Result<R> {
         self.alive()?;
         let seq = self.state.next_message(from, to);
-        let CallSpec { operation, dtype, count, reduce, .. } = spec;
-        let call =
-            Call { seq, operation, dtype, count, reduce, root: Some(from), timeout: self.state.timeout };
+        let call = spec.root(from).numbered(seq, self.state.timeout);
         self.record(&call, Some((from, to)), || act(self.state.comm.as_ref(), &call))
     }
 

@@ -1,13 +1,8 @@
 //! Collectives in the background: one worker thread per group runs them in the order in which they were
 //! started, in sequence with the blocking ones.
 
-use super::{
-    ProcessGroup,
-    device_order::DeviceOrder,
-    group_state::GroupState,
-    shared_group::{CallSpec, Job},
-};
-use crate::{Element, Error, ReduceOp, Result, transport::nccl::Compared};
+use super::{ProcessGroup, device_order::DeviceOrder, group_state::GroupState, shared_group::Job};
+use crate::{CallSpec, Element, Error, ReduceOp, Result, transport::nccl::Compared};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},

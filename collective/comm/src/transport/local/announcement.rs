@@ -62,7 +62,7 @@ impl Announced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, ReduceOp, communicator::Call};
+    use crate::{CallSpec, DType, ReduceOp};
     use std::time::Duration;
 
     #[test]
@@ -72,15 +72,8 @@ mod tests {
             (DType::BF16, None, Some(0)),
             (DType::U8, Some(ReduceOp::Product), Some(3)),
         ] {
-            let call = Call {
-                seq: 17,
-                operation: "device reduce_scatter",
-                dtype,
-                count: 1000,
-                reduce,
-                root,
-                timeout: Duration::from_secs(1),
-            };
+            let spec = CallSpec { reduce, root, ..CallSpec::new("device reduce_scatter", dtype, 1000) };
+            let call = spec.numbered(17, Duration::from_secs(1));
             let announced = Announced::of(Method::ReduceScatter.of(&call));
             assert_eq!(announced.seq(), 17);
             assert_eq!(announced.describe(), call.to_string());

@@ -4,12 +4,7 @@
 //! until it is read, whatever its receiver. Messages do not pass the gates, so that collectives can proceed
 //! while one waits.
 
-use super::{
-    LocalRank, Session,
-    announcement::Announced,
-    failure::Failure,
-    region::MESSAGE,
-};
+use super::{LocalRank, Session, announcement::Announced, failure::Failure, region::MESSAGE};
 use crate::{
     Error, Result,
     communicator::{Call, Communicator},

@@ -10,9 +10,9 @@
 
 mod announcement;
 mod failure;
+pub mod memory;
 mod message;
 mod ops;
-pub mod memory;
 pub mod region;
 mod session;
 mod stream;

@@ -5,8 +5,7 @@ use super::{
     operation::{Memory, count, run},
 };
 use crate::{
-    DType, Error, Result, Secret, World,
-    communicator::Call,
+    CallSpec, DType, Error, Result, Secret, World,
     rendezvous::{address, secret},
     transport::method::{Deadline, Method},
 };
@@ -126,7 +125,7 @@ fn with_limits<R>(
     timeout: Duration,
     act: impl FnOnce(Deadline<'_>) -> Result<R>,
 ) -> Result<R> {
-    let call = Call { seq: 0, operation, dtype: DType::U8, count: 0, reduce: None, root: None, timeout };
+    let call = CallSpec::new(operation, DType::U8, 0).numbered(0, timeout);
     let begun = Instant::now();
     let call = Method::Barrier.of(&call);
     act(Deadline { call, begun, aborted: &AtomicBool::new(false) }).map_err(|error| match error {

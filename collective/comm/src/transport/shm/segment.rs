@@ -2,11 +2,7 @@
 
 use crate::{
     Error, Result,
-    transport::local::{
-        check_world,
-        memory::Memory,
-        region::bytes,
-    },
+    transport::local::{check_world, memory::Memory, region::bytes},
 };
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
@@ -44,8 +40,7 @@ impl ShmSegment {
             .map_err(|e| refused(e.into()))?;
         let memory = Memory::map(Some(&file), len)?;
         let nonce: [u64; 2] = rand::random();
-        for (shared, word) in memory.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]])
-        {
+        for (shared, word) in memory.header().identity.iter().zip([MAGIC, world as u64, nonce[0], nonce[1]]) {
             shared.store(word, Relaxed);
         }
         let name = format!(

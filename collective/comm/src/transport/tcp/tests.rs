@@ -1,8 +1,7 @@
 //! Ranks that enter different methods with one and the same call.
 
 use super::*;
-use crate::Error;
-use crate::Secret;
+use crate::{CallSpec, Error, Secret};
 use std::{net::Ipv4Addr, thread, time::Duration};
 
 /// Two ranks, each of which dials or is dialled when it first calls.
@@ -26,15 +25,8 @@ fn two_methods_under_one_name_are_a_mismatch_on_both_ranks() {
     ];
     for (name, other) in others {
         for count in [4, 100_000] {
-            let call = Call {
-                seq: 1,
-                operation: "exchange",
-                dtype: DType::F32,
-                count,
-                reduce: Some(ReduceOp::Sum),
-                root: Some(0),
-                timeout: Duration::from_secs(60),
-            };
+            let call = CallSpec::new("exchange", DType::F32, count).reduce(ReduceOp::Sum).root(0);
+            let call = call.numbered(1, Duration::from_secs(60));
             let ranks = pair();
             let results = thread::scope(|scope| {
                 let one = scope.spawn(|| other(&ranks[1], &call, &mut vec![0; 4 * count]));

@@ -2,8 +2,8 @@
 
 use super::site::{HostSite, StandIn};
 use burn_ddp_comm::{
-    DType, ReduceOp,
-    communicator::{Call, World},
+    CallSpec, DType, ReduceOp,
+    communicator::World,
     transport::nccl::{DeviceSite, NcclCommunicator, UniqueId},
 };
 use std::{
@@ -28,8 +28,7 @@ fn returns(stand_in: &Arc<StandIn>, rank: usize, ids: [UniqueId; 2], order: [usi
         let stream = stream.clone();
         scope.spawn(move || {
             let memory = NonNull::<u8>::dangling().as_ptr().cast::<c_void>();
-            let (operation, dtype, reduce) = ("all_reduce", DType::U8, Some(ReduceOp::Sum));
-            let call = Call { seq: 0, operation, dtype, count: 0, reduce, root: None, timeout: TIMEOUT };
+            let call = CallSpec::new("all_reduce", DType::U8, 0).reduce(ReduceOp::Sum).numbered(0, TIMEOUT);
             // SAFETY: a call of no elements accesses no memory.
             let all = calls.iter().all(|nccl| unsafe {
                 nccl.all_reduce(&call, memory.cast_const(), memory, stream.handle()).is_ok()

@@ -6,7 +6,7 @@ use super::{
     site::{HostSite, Op, StandIn, attach, collective, site},
 };
 use burn_ddp_comm::{
-    DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, communicator::Call,
+    CallSpec, DType, DevicePath, Element, Error, ProcessGroup, ReduceOp, communicator::Call,
     transport::nccl::NcclCommunicator,
 };
 use half::{bf16, f16};
@@ -115,9 +115,8 @@ fn sub_groups_have_their_own_communicator() {
 }
 
 /// An all-reduce of no elements, which accesses no memory.
-fn nothing() -> DeviceCall {
-    let (operation, dtype, reduce) = ("all_reduce", DType::U8, Some(ReduceOp::Sum));
-    DeviceCall { operation, dtype, count: 0, reduce, root: None }
+fn nothing() -> CallSpec {
+    CallSpec::new("all_reduce", DType::U8, 0).reduce(ReduceOp::Sum)
 }
 
 fn reduce_nothing(nccl: &NcclCommunicator, call: &Call, stream: *mut c_void) -> burn_ddp_comm::Result<()> {
@@ -181,7 +180,7 @@ fn enqueue_in_order(settings: &[(&str, i32, u64)]) {
         attach(&group, &stand_in);
         let other = group.split(0, group.rank() as i64).unwrap();
         let mut values = vec![1u8; 1_000_001];
-        let (call, at) = (DeviceCall { count: values.len(), ..nothing() }, values.as_mut_ptr());
+        let (call, at) = (CallSpec { count: values.len(), ..nothing() }, values.as_mut_ptr());
         let large = group.start_on_device(call, Box::new(values), |nccl, call, stream| {
             // SAFETY: the call keeps the memory.
             unsafe { nccl.all_reduce(call, at.cast_const().cast(), at.cast(), stream) }

@@ -3,7 +3,7 @@
 //! The stand-in is compiled once per test run and copied for each test, because every copy has its own settings.
 
 use burn_ddp_comm::{
-    DType, DeviceCall, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
+    CallSpec, DType, DevicePath, Element, Error, ProcessGroup, ReduceOp, Result,
     transport::nccl::{DeviceSite, Event, Library, Pending, Stream},
 };
 use std::{
@@ -227,8 +227,7 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
     };
     let send = Arc::new(Memory(UnsafeCell::new(data.to_vec())));
     let recv = Arc::new(Memory(UnsafeCell::new(vec![T::zeroed(); length])));
-    let call =
-        DeviceCall { operation, dtype: <T as Element>::DTYPE as DType, count: data.len(), reduce, root };
+    let call = CallSpec { reduce, root, ..CallSpec::new(operation, <T as Element>::DTYPE, data.len()) };
     let memory = Box::new((send.clone(), recv.clone()));
     let pending = group.run_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: both have the lengths of the call and are kept until the stream has completed it.
@@ -252,8 +251,7 @@ pub fn collective<T: Element>(group: &ProcessGroup, op: &Op, data: &[T]) -> Resu
 /// Starts an all-reduce of `count` numbers.
 pub fn start_sum(group: &ProcessGroup, count: usize) -> Result<Pending> {
     let memory = Arc::new(Memory(UnsafeCell::new(vec![1f32; count])));
-    let reduce = Some(ReduceOp::Sum);
-    let call = DeviceCall { operation: "all_reduce", dtype: DType::F32, count, reduce, root: None };
+    let call = CallSpec::new("all_reduce", DType::F32, count).reduce(ReduceOp::Sum);
     group.start_on_device(call, Box::new(memory.clone()), |nccl, call, stream| {
         // SAFETY: the call keeps the memory, which is of its length.
         let at = unsafe { (*memory.0.get()).as_mut_ptr() };
