@@ -1,7 +1,10 @@
 //! A group's device transport: NCCL, controlled through the group's own transport.
 
 use super::{
-    ProcessGroup, device_order::DeviceOrder, group_state::DeviceTransport, shared_group::SharedGroup,
+    ProcessGroup,
+    group_state::DeviceTransport,
+    shared_group::SharedGroup,
+    ticket_queue::{Ticket, TicketQueue},
 };
 use crate::{
     CallSpec, Error, Result, Transport,
@@ -81,7 +84,7 @@ impl ProcessGroup {
             return Ok(DevicePath::Host(why));
         }
         let path = DevicePath::Nccl(site.library()?.to_string());
-        let order = DeviceOrder::of(site.identity()?);
+        let order = TicketQueue::of_device(site.identity()?);
         let attached = DeviceTransport { site, worker: started?, order };
         if self.shared.state.device.set(attached).is_err() {
             return Err(Error::Invalid("the group has a device transport already".into()));
@@ -179,11 +182,11 @@ impl ProcessGroup {
         let DeviceTransport { worker, order, .. } = self.attached()?;
         call.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
         self.with_permit_and(
-            || order.ticket(),
+            || order.ticket(|| ()).0,
             |group, ticket| {
                 group.shared.run(call, |comm, call| {
                     comm.barrier(call)?;
-                    ticket.wait(call)?;
+                    wait_for_device(&ticket, call)?;
                     let compared = Compared::now(call);
                     worker.run(call, compared, memory, |nccl, stream| act(nccl, call, stream))
                 })
@@ -213,11 +216,11 @@ impl ProcessGroup {
         }
         let DeviceTransport { worker, order, .. } = self.attached()?;
         spec.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
-        let (ticket, compared, call) = (order.ticket(), Compared::default(), self.shared.next_call(spec)?);
+        let (ticket, compared, call) =
+            (order.ticket(|| ()).0, Compared::default(), self.shared.next_call(spec)?);
         // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
         drop(self.compare(spec, compared.clone())?);
-        let enqueued = ticket
-            .wait(&call)
+        let enqueued = wait_for_device(&ticket, &call)
             .and_then(|()| worker.run(&call, compared, memory, |nccl, stream| act(nccl, &call, stream)));
         enqueued.map_err(|error| self.shared.fail(error))
     }
@@ -250,6 +253,18 @@ impl SharedGroup {
         self.state.comm.abort();
         self.state.write_flight_record(&cause);
     }
+}
+
+/// Waits until earlier operations on the device have enqueued their collectives, within the time limit of `call`.
+fn wait_for_device(ticket: &Ticket, call: &Call) -> Result<()> {
+    if ticket.wait(Some(call.timeout)) {
+        return Ok(());
+    }
+    Err(Error::Timeout {
+        call: call.to_string(),
+        seconds: call.timeout.as_secs_f64(),
+        absent: "all ranks have called it, but an earlier operation holds this rank's device".into(),
+    })
 }
 
 fn offer(site: &dyn DeviceSite) -> Result<Offer, String> {

@@ -2,9 +2,8 @@
 //! group and its duplicates.
 
 use super::{
-    call_queue::CallQueue,
-    device_order::DeviceOrder,
     flight_recorder::{Endpoints, FlightRecord, FlightRecorder, microseconds},
+    ticket_queue::TicketQueue,
 };
 use crate::{
     Error, Options,
@@ -32,7 +31,7 @@ use std::{
 pub(super) struct DeviceTransport {
     pub site: Arc<dyn DeviceSite>,
     pub worker: NcclWorker,
-    pub order: Arc<DeviceOrder>,
+    pub order: Arc<TicketQueue>,
 }
 
 /// The part of a group that the control plane watches.
@@ -45,7 +44,7 @@ pub(super) struct GroupState {
     /// Description for messages.
     label: String,
     pub family: Arc<Family>,
-    pub queue: CallQueue,
+    pub queue: Arc<TicketQueue>,
     /// Number of waits of the user's threads in calls.
     waits: AtomicUsize,
     /// World rank of every rank of the group.
@@ -87,7 +86,7 @@ impl GroupState {
         GroupState {
             label,
             family,
-            queue: CallQueue::default(),
+            queue: Arc::default(),
             waits: AtomicUsize::new(0),
             world: World { rank, size: members.len() },
             group,

@@ -1,11 +1,9 @@
 //! A group of ranks and the collectives on it.
 
 mod address_exchange;
-mod call_queue;
 mod collectives;
 mod config;
 mod device;
-mod device_order;
 pub(crate) mod explain;
 mod flight_recorder;
 mod group_state;
@@ -14,6 +12,7 @@ mod object;
 mod options;
 mod settings;
 mod shared_group;
+mod ticket_queue;
 mod topology;
 mod work;
 

@@ -1,7 +1,7 @@
 //! Collectives in the background: one worker thread per group runs them in the order in which they were
 //! started, in sequence with the blocking ones.
 
-use super::{ProcessGroup, device_order::DeviceOrder, group_state::GroupState, shared_group::Job};
+use super::{ProcessGroup, group_state::GroupState, shared_group::Job, ticket_queue::TicketQueue};
 use crate::{CallSpec, Element, Error, ReduceOp, Result, transport::nccl::Compared};
 use std::{
     fmt,
@@ -93,7 +93,7 @@ impl ProcessGroup {
 
     fn start_in<R: Send + 'static>(
         &self,
-        order: Option<&Arc<DeviceOrder>>,
+        order: Option<&Arc<TicketQueue>>,
         act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
     ) -> Result<Work<R>> {
         let (done, result) = channel();
@@ -104,14 +104,15 @@ impl ProcessGroup {
             none => none.insert(worker()?),
         };
         let group = ProcessGroup { shared: self.shared.clone(), has_permit: true };
-        let (ticket, place) = self.shared.state.queue.ticket(|| order.map(DeviceOrder::ticket));
+        let (ticket, place) = self.shared.state.queue.ticket(|| order.map(|order| order.ticket(|| ()).0));
         let job: Job = Box::new(move || {
-            let turn = group.shared.state.queue.wait(ticket);
+            ticket.wait(None);
+            ticket.adopt();
             if let Some(place) = &place {
                 place.adopt();
             }
             let outcome = catch_unwind(AssertUnwindSafe(|| act(&group)));
-            drop((turn, place));
+            drop((ticket, place));
             if outcome.is_err() {
                 group.abort("a background operation panicked");
             }

@@ -1,0 +1,181 @@
+//! Serialises calls on any threads, in the order in which they take tickets: the calls of a group, and the collectives
+//! of all groups of a process on one device.
+//!
+//! Each group has its own NCCL communicator and stream, and its collectives are enqueued by the calling thread or by
+//! the group's worker. Events of the whole context connect the streams: a collective waits for all that was enqueued
+//! before it, and later work waits for the collective. If one rank enqueues a collective of one group before one of
+//! another group, and a second rank enqueues them in reverse, each device waits for a collective that the other one
+//! has not begun, until the deadline.
+//!
+//! Therefore a collective takes a ticket of its device on the thread that calls it. Tickets are in program order, which
+//! is the same on all ranks that call the same collectives in the same order.
+
+use crate::{Error, Result};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
+};
+
+#[derive(Debug, Default)]
+pub(super) struct TicketQueue {
+    tickets: Mutex<Tickets>,
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Tickets {
+    next: u64,
+    /// Tickets that are not released, in order, with the thread that calls under one.
+    held: VecDeque<(u64, Option<ThreadId>)>,
+}
+
+/// A place in the queue, released when dropped: after the call, or after an error.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    queue: Arc<TicketQueue>,
+    number: u64,
+}
+
+impl TicketQueue {
+    /// The queue of the device with this identity, the same for all groups of the process.
+    pub fn of_device(identity: String) -> Arc<Self> {
+        static DEVICES: Mutex<Option<HashMap<String, Arc<TicketQueue>>>> = Mutex::new(None);
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.get_or_insert_default().entry(identity).or_default().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tickets> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the next place, and calls `with` before another place is taken.
+    pub fn ticket<T>(self: &Arc<Self>, with: impl FnOnce() -> T) -> (Ticket, T) {
+        let mut tickets = self.lock();
+        let number = tickets.next;
+        tickets.next += 1;
+        tickets.held.push_back((number, None));
+        (Ticket { queue: self.clone(), number }, with())
+    }
+
+    /// Whether no call is queued or in progress.
+    pub fn is_idle(&self) -> bool {
+        self.lock().held.is_empty()
+    }
+
+    /// Takes a [`ticket`](Self::ticket) and waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] on the thread whose call is in progress, which would wait for itself.
+    pub fn take<T>(self: &Arc<Self>, with: impl FnOnce() -> T) -> Result<(Ticket, T)> {
+        if self.lock().held.front().is_some_and(|(_, thread)| *thread == Some(thread::current().id())) {
+            return Err(Error::Invalid(
+                "a collective was called on the group from within one of its operations: use the group that is passed to the closure".into(),
+            ));
+        }
+        let (ticket, value) = self.ticket(with);
+        ticket.wait(None);
+        ticket.adopt();
+        Ok((ticket, value))
+    }
+}
+
+impl Ticket {
+    /// Gives this place to all calls of the current thread until the ticket is dropped.
+    pub fn adopt(&self) {
+        let mut tickets = self.queue.lock();
+        if let Some((_, thread)) = tickets.held.iter_mut().find(|(number, _)| *number == self.number) {
+            *thread = Some(thread::current().id());
+        }
+    }
+
+    /// Waits until all earlier tickets are released, except one that this thread has adopted. False after `limit`;
+    /// without one, each of the earlier calls has a deadline.
+    pub fn wait(&self, limit: Option<Duration>) -> bool {
+        let (begun, current) = (Instant::now(), thread::current().id());
+        let mut tickets = self.queue.lock();
+        loop {
+            let first = tickets.held.front();
+            if first.is_none_or(|(number, thread)| *number == self.number || *thread == Some(current)) {
+                return true;
+            }
+            tickets = match limit.map(|limit| limit.saturating_sub(begun.elapsed())) {
+                Some(Duration::ZERO) => return false,
+                Some(left) => {
+                    let waited = self.queue.released.wait_timeout(tickets, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.queue.released.wait(tickets).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.queue.lock().held.retain(|(number, _)| *number != self.number);
+        self.queue.released.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Option<Duration> = Some(Duration::from_millis(10));
+
+    #[test]
+    fn calls_follow_the_tickets_on_any_thread() {
+        let (queue, served) = (Arc::<TicketQueue>::default(), Mutex::new(Vec::new()));
+        let tickets: Vec<_> = (0..8).map(|_| queue.ticket(|| ()).0).collect();
+        thread::scope(|scope| {
+            for ticket in tickets.into_iter().rev() {
+                let served = &served;
+                scope.spawn(move || {
+                    assert!(ticket.wait(None));
+                    served.lock().unwrap().push(ticket.number);
+                });
+            }
+        });
+        assert_eq!(*served.lock().unwrap(), (0..8).collect::<Vec<_>>());
+        assert!(queue.is_idle());
+    }
+
+    #[test]
+    fn a_second_call_on_the_same_thread_is_an_error() {
+        let queue = Arc::<TicketQueue>::default();
+        let first = queue.take(|| ()).unwrap();
+        assert!(queue.take(|| ()).is_err());
+        drop(first);
+        assert!(queue.take(|| ()).is_ok());
+    }
+
+    #[test]
+    fn a_dropped_ticket_releases_its_place() {
+        let queue = Arc::<TicketQueue>::default();
+        let [first, second, third] = [(); 3].map(|()| queue.ticket(|| ()).0);
+        drop(second);
+        assert!(!third.wait(SOON));
+        drop(first);
+        assert!(third.wait(SOON));
+    }
+
+    #[test]
+    fn calls_of_an_operation_have_its_place() {
+        let queue = Arc::<TicketQueue>::default();
+        let (operation, inside) = (queue.ticket(|| ()).0, queue.ticket(|| ()).0);
+        assert!(!inside.wait(SOON));
+        operation.adopt();
+        assert!(inside.wait(SOON));
+        let elsewhere = || queue.ticket(|| ()).0.wait(SOON);
+        assert!(!thread::scope(|scope| scope.spawn(elsewhere).join().unwrap()));
+    }
+
+    #[test]
+    fn each_device_has_one_queue() {
+        let [first, again, other] =
+            ["a device", "a device", "another"].map(|id| TicketQueue::of_device(id.into()));
+        assert!(Arc::ptr_eq(&first, &again) && !Arc::ptr_eq(&first, &other));
+    }
+}
