@@ -167,32 +167,17 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Name of the transport on the command line.
     fn name(&self) -> &'static str;
     /// Reduces the buffers of all ranks in place, on every rank.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()>;
     /// Copies the root's buffer into the buffers of all ranks.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()>;
     /// Writes every rank's `mine` in rank order into `out`, of world × `mine.len()` bytes.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()>;
     /// Returns when every rank has called it.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn barrier(&self, call: &Call) -> Result<()>;
     /// Fails the waiting and all later calls of this rank. Never blocks.
     fn abort(&self);
 
     /// Reduces the buffers of all ranks in place on the root; the other ranks keep theirs.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         if call.root == Some(self.world().rank) {
             return self.all_reduce(call, buffer);
@@ -203,9 +188,6 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Writes the r-th of n equal parts of the reduction into that part of rank r's buffer.
     ///
     /// The rest of the buffer is unchanged. `call.count` is that of the whole buffer.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let mut whole = buffer.to_vec();
         self.all_reduce(call, &mut whole)?;
@@ -217,9 +199,6 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Writes every rank's `mine` in rank order into the root's `out`, of world × `mine.len()` bytes.
     ///
     /// `out` is empty on the other ranks.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
         if call.root == Some(self.world().rank) {
             return self.all_gather(call, mine, out);
@@ -230,9 +209,6 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// Writes the r-th of n equal parts of the root's `all` into `mine` of rank r.
     ///
     /// `all` has world × `mine.len()` bytes and is empty on the other ranks. `call.count` is that of one part.
-    ///
-    /// # Errors
-    /// Those of the trait.
     fn scatter(&self, call: &Call, all: &[u8], mine: &mut [u8]) -> Result<()> {
         let world = self.world();
         let mut whole = all.to_vec();

@@ -161,6 +161,17 @@ impl Error {
         Error::Io { what: what.into(), reason: source.to_string() }
     }
 
+    /// Translates the ranks of a part of the world with `outer`.
+    pub(crate) fn with_ranks(self, outer: impl Fn(usize) -> usize) -> Self {
+        match self {
+            Error::PeerLost { rank, reason } => Error::PeerLost { rank: outer(rank), reason },
+            Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
+                Error::Mismatch { rank_a: outer(rank_a), call_a, rank_b: outer(rank_b), call_b }
+            }
+            other => other,
+        }
+    }
+
     /// The first cause: the error in [`Error::Poisoned`], or this error.
     pub fn cause(&self) -> &Error {
         match self {

@@ -144,14 +144,7 @@ impl SharedGroup {
         if let Some(cause) = self.cause() {
             return cause;
         }
-        let member = |rank: usize| self.state.members.get(rank).copied().unwrap_or(rank);
-        let error = match error {
-            Error::PeerLost { rank, reason } => Error::PeerLost { rank: member(rank), reason },
-            Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
-                Error::Mismatch { rank_a: member(rank_a), call_a, rank_b: member(rank_b), call_b }
-            }
-            other => other,
-        };
+        let error = error.with_ranks(|rank| self.state.members.get(rank).copied().unwrap_or(rank));
         let cause = match (&self.control, &error) {
             (None, _) => error,
             (Some(control), Error::Timeout { .. }) => {

@@ -3,7 +3,7 @@
 //! Little endian: seq (8), count (8), operation as ASCII padded with zeros (`SIZE` − 24), dtype (1),
 //! reduction (1), method (1), "d" (1), root (4, all ones for none). Longer names are truncated.
 
-use super::method::{Method, MethodCall};
+use super::method::{Method, MethodCall, Side};
 use crate::{DType, ReduceOp, communicator::Fingerprint};
 
 /// Size in bytes of the header before every message between two ranks: names of 16 letters.
@@ -77,6 +77,14 @@ pub(crate) fn decode<const SIZE: usize>(header: &[u8; SIZE]) -> Option<(Fingerpr
         root: (root != u32::MAX).then_some(root),
     };
     Some((call, method))
+}
+
+/// The side of rank `rank`, which has sent or published `header`, in a mismatch. Accepts any bytes.
+pub(crate) fn side<const SIZE: usize>(rank: usize, header: &[u8; SIZE]) -> Side {
+    match decode(header) {
+        Some((call, method)) => (rank, call.to_string(), Some(method)),
+        None => (rank, "a call that cannot be read".into(), None),
+    }
 }
 
 #[cfg(test)]

@@ -76,6 +76,13 @@ pub(crate) struct MethodCall<'a> {
     call: &'a Call,
 }
 
+impl MethodCall<'_> {
+    /// The side of rank `rank`, which makes this call, in a mismatch.
+    pub fn side(self, rank: usize) -> Side {
+        (rank, self.to_string(), Some(self.method))
+    }
+}
+
 impl Deref for MethodCall<'_> {
     type Target = Call;
 

@@ -1,11 +1,8 @@
 //! A rank's current call in shared memory, so that peers can compare.
 
-use crate::{
-    communicator::Fingerprint,
-    transport::{
-        header,
-        method::{Method, MethodCall},
-    },
+use crate::transport::{
+    header,
+    method::{MethodCall, Side},
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,30 +36,26 @@ impl Announced {
         Announced(bytemuck::cast(bytes))
     }
 
-    fn decode(&self) -> Option<(Fingerprint, Method)> {
-        header::decode(&bytemuck::cast::<_, [u8; 8 * WORDS]>(self.0))
-    }
-
     /// The call's number within its group; 0 before the first.
     pub fn seq(&self) -> u64 {
         u64::from_le(self.0[0])
     }
 
-    /// The method that the call entered, if it can be decoded.
-    pub(super) fn method(&self) -> Option<Method> {
-        self.decode().map(|(_, method)| method)
+    /// The side of rank `rank`, which has published this, in a mismatch.
+    pub(super) fn side(&self, rank: usize) -> Side {
+        header::side(rank, &bytemuck::cast::<_, [u8; 8 * WORDS]>(self.0))
     }
 
-    /// The call as it displays itself. Accepts any bits, because a peer has written them.
+    /// The call as it displays itself.
     pub fn describe(&self) -> String {
-        self.decode().map_or_else(|| "a call that cannot be read".into(), |(call, _)| call.to_string())
+        self.side(0).1
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CallSpec, DType, ReduceOp};
+    use crate::{CallSpec, DType, ReduceOp, transport::method::Method};
     use std::time::Duration;
 
     #[test]
@@ -77,7 +70,7 @@ mod tests {
             let announced = Announced::of(Method::ReduceScatter.of(&call));
             assert_eq!(announced.seq(), 17);
             assert_eq!(announced.describe(), call.to_string());
-            assert_eq!(announced.method(), Some(Method::ReduceScatter));
+            assert_eq!(announced.side(2), (2, call.to_string(), Some(Method::ReduceScatter)));
             assert_ne!(announced, Announced::of(Method::Barrier.of(&call)));
         }
     }
@@ -86,7 +79,7 @@ mod tests {
     fn describes_arbitrary_bits_without_panicking() {
         for words in [[u64::MAX; WORDS], [0; WORDS]] {
             let rubbish = Announced(words);
-            assert!(rubbish.describe().contains("cannot be read") && rubbish.method().is_none());
+            assert!(rubbish.describe().contains("cannot be read") && rubbish.side(0).2.is_none());
         }
     }
 }

@@ -98,8 +98,7 @@ impl Session<'_> {
         if sent == expected {
             return Ok(());
         }
-        let side = |rank, call: Announced| (rank, call.describe(), call.method());
-        let error = mismatch(side(from, sent), side(rank, expected));
+        let error = mismatch(sent.side(from), expected.side(rank));
         Err(self.fail(Failure::Mismatch { by: rank }, error))
     }
 }

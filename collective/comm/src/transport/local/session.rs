@@ -139,8 +139,7 @@ impl<'a> Session<'a> {
         let Some(other) = (1..region.world()).find(|rank| announced(*rank) != first) else {
             return Ok(());
         };
-        let side = |rank| (rank, announced(rank).describe(), announced(rank).method());
-        let error = mismatch(side(0), side(other));
+        let error = mismatch(first.side(0), announced(other).side(other));
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 

@@ -130,11 +130,8 @@ impl Mpi {
     }
 
     fn mismatch(&self, call: MethodCall<'_>, rank: usize, header: &[u8]) -> Error {
-        let (theirs, method) = match header.try_into().ok().and_then(header::decode::<HEADER>) {
-            Some((call, method)) => (call.to_string(), Some(method)),
-            None => ("a call that cannot be read".into(), None),
-        };
-        mismatch((self.world.rank, call.to_string(), Some(call.method)), (rank, theirs, method))
+        let theirs = header.first_chunk().unwrap_or(&[0; HEADER]);
+        mismatch(call.side(self.world.rank), header::side(rank, theirs))
     }
 
     /// Reduces this rank's part of `send`, which has an equal part for every rank.

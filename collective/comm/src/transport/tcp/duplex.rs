@@ -120,12 +120,7 @@ pub(super) fn run(
             moved |= duplex.push(&head, memory).map_err(lost)?;
             moved |= duplex.pull(memory).map_err(lost)?;
             if !headed && duplex.recv.head == HEADER && duplex.head != head {
-                let (theirs, method) = match header::decode(&duplex.head) {
-                    Some((call, method)) => (call.to_string(), Some(method)),
-                    None => ("a call that cannot be read".into(), None),
-                };
-                let ours = (me, deadline.call.to_string(), Some(deadline.call.method));
-                return Err(mismatch(ours, (duplex.peer, theirs, method)));
+                return Err(mismatch(deadline.call.side(me), header::side(duplex.peer, &duplex.head)));
             }
         }
         if moved {

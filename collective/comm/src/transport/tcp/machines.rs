@@ -59,24 +59,15 @@ impl Machines {
         // All steps together have the time limit of one call.
         let step =
             |root| Call { root, timeout: call.timeout.saturating_sub(begun.elapsed()), ..call.clone() };
-        let inside = |error| ranks_from(error, &self.here);
+        // A part's ranks are translated to those of the group.
+        let outer =
+            |ranks: &[usize], error: Error| error.with_ranks(|rank| ranks.get(rank).copied().unwrap_or(rank));
+        let inside = |error| outer(&self.here, error);
         self.local.reduce(&step(Some(0)), buffer).map_err(inside)?;
         if let Some(leaders) = &self.leaders {
-            leaders.all_reduce(&step(None), buffer).map_err(|error| ranks_from(error, &self.first))?;
+            leaders.all_reduce(&step(None), buffer).map_err(|error| outer(&self.first, error))?;
         }
         self.local.broadcast(&step(Some(0)), buffer).map_err(inside)
-    }
-}
-
-/// Translates the ranks of an error of a part of the group to ranks of the group.
-fn ranks_from(error: Error, ranks: &[usize]) -> Error {
-    let outer = |rank: usize| ranks.get(rank).copied().unwrap_or(rank);
-    match error {
-        Error::PeerLost { rank, reason } => Error::PeerLost { rank: outer(rank), reason },
-        Error::Mismatch { rank_a, call_a, rank_b, call_b } => {
-            Error::Mismatch { rank_a: outer(rank_a), call_a, rank_b: outer(rank_b), call_b }
-        }
-        other => other,
     }
 }
 
