@@ -4,6 +4,7 @@
 //! contain the GPU's architecture and index, but neither its model nor the versions of driver and NVRTC. The
 //! folder's name contains those. The driver's cache of what it compiles from CubeCL's kernels is in the same folder.
 
+use crate::process::atomic_file;
 use anyhow::{Context, Result};
 use collective::cuda::Toolkit;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig};
@@ -146,10 +147,8 @@ pub fn size(folder: &Path) -> Result<u64> {
 /// # Errors
 /// If it cannot be deleted.
 pub fn clear(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.with_context(|| format!("kernel cache {}: cannot be deleted", folder.display())),
-    }
+    atomic_file::remove(folder)
+        .with_context(|| format!("kernel cache {}: cannot be deleted", folder.display()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Atomic writes of files.
+//! Atomic writes of files, and files that may be missing.
 
 use anyhow::{Context, Result};
 use std::{
@@ -39,4 +39,27 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()
+}
+
+/// Returns the content of a file; `None` if it does not exist.
+///
+/// # Errors
+/// If the file cannot be read. The error names it.
+pub fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Removes a file, link or folder if it exists.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        found => found.and_then(|_| fs::remove_file(path)),
+    };
+    removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }

@@ -11,7 +11,6 @@ use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
     fs,
-    io::ErrorKind,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
 };
@@ -210,14 +209,11 @@ impl Context {
     pub fn load_state(&self, path: impl AsRef<Path>) -> Result<Option<LoopState>> {
         let path = path.as_ref();
         let mut file = Vec::new();
-        let read = || match fs::read(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-            Ok(bytes) => {
-                LoopState::from_bytes(&bytes).with_context(|| format!("{} is damaged", path.display()))?;
-                file = bytes;
-                Ok(Some(file.len()))
-            }
+        let read = || -> Result<Option<usize>> {
+            let Some(bytes) = atomic_file::read(path)? else { return Ok(None) };
+            LoopState::from_bytes(&bytes).with_context(|| format!("{} is damaged", path.display()))?;
+            file = bytes;
+            Ok(Some(file.len()))
         };
         let Some(length) = self.group().run_on(0, read)? else { return Ok(None) };
         file.resize(length, 0);

@@ -18,7 +18,6 @@ use collective::{
     strategy::{Callback, Distributed, EpochReport, Join, LoggedValue},
 };
 use std::{
-    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -81,12 +80,8 @@ impl Misclassified {
         atomic_file::write(&table, &rows.into_inner()?)?;
         if worst.is_empty() {
             // Removes an earlier picture if there are no misclassified images.
-            return match std::fs::remove_file(&picture) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    Err(error).with_context(|| format!("cannot write {}", picture.display()))
-                }
-                Ok(()) | Err(_) => Ok(()),
-            };
+            return atomic_file::remove(&picture)
+                .with_context(|| format!("cannot write {}", picture.display()));
         }
         let sheet = sheet(&self.images, worst);
         atomic_file::write(&picture, &sheet.png)?;

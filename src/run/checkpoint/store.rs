@@ -1,7 +1,7 @@
 //! Checkpoint folder of a run: atomic writes, and removal of old checkpoints.
 
 use super::manifest::{self, Manifest};
-use crate::process::atomic_file;
+use crate::process::atomic_file::{self, remove};
 use anyhow::{Context, Result};
 use collective::strategy::Snapshot;
 use std::{
@@ -172,17 +172,4 @@ fn name(step: usize) -> String {
 fn step_of(path: &Path) -> Option<usize> {
     let name = path.file_name()?.to_str()?.strip_prefix("step-")?;
     name.strip_suffix(&format!(".{PREVIOUS}")).unwrap_or(name).parse().ok()
-}
-
-/// Removes a file, link or folder if it exists.
-fn remove(path: &Path) -> io::Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }

@@ -1,14 +1,15 @@
 //! Data of a running, finished or interrupted run, read from its folder.
 
-use crate::run::tables::{EpochRow, Mistake, RankRow, StepRow};
-use anyhow::{Context, Result, anyhow, bail};
+use crate::{
+    process::atomic_file,
+    run::tables::{EpochRow, Mistake, RankRow, StepRow},
+};
+use anyhow::{Result, anyhow, bail};
 use collective::metric::{Classification, MetricInfo, StepOutput};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use std::{
     collections::BTreeMap,
-    fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -88,7 +89,7 @@ impl Run {
             // The first column is the label.
             confusion: confusion.into_iter().map(|row| row[1..].to_vec()).collect(),
             worst: table(&path.join("misclassified.csv"))?,
-            picture: bytes(&path.join("misclassified.png"))?,
+            picture: atomic_file::read(&path.join("misclassified.png"))?,
             end: end.filter(|end| end.steps == last),
             steps,
         })
@@ -176,17 +177,8 @@ pub fn show(value: &Value) -> String {
     }
 }
 
-/// Reads a file; `None` if it does not exist.
-fn bytes(path: &Path) -> Result<Option<Vec<u8>>> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-    }
-}
-
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let Some(bytes) = bytes(path)? else { return Ok(None) };
+    let Some(bytes) = atomic_file::read(path)? else { return Ok(None) };
     let value = serde_json::from_slice(&bytes);
     value.map(Some).map_err(|error| damaged(path, error.line(), &error.to_string()))
 }
@@ -195,7 +187,7 @@ fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 ///
 /// A last line without a line end is ignored: it is being written or was truncated by a crash.
 fn table<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
-    let bytes = bytes(path)?.unwrap_or_default();
+    let bytes = atomic_file::read(path)?.unwrap_or_default();
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let mut reader = csv::Reader::from_reader(&bytes[..whole]);
     let failed = |error: csv::Error| {
@@ -236,6 +228,7 @@ fn damaged(path: &Path, line: usize, reason: &str) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     const STEPS: &str = "step,epoch,loss,lr,samples_per_second\n1,1,2.5,0.1,100\n2,1,1.5,0.1,300\n";
 
