@@ -126,8 +126,9 @@ unsafe extern "C" fn poll(staged: *mut c_void) -> c_int {
         return 0;
     }
     let aborted = state.comm.aborted.load(SeqCst);
-    if !state.done.load(SeqCst) && !aborted {
-        return 0;
+    if !state.done.load(SeqCst) {
+        // The communicator's thread may still use the buffers of an aborted operation, so they are not freed.
+        return aborted.into();
     }
     if !aborted {
         state.end();
