@@ -44,7 +44,7 @@ pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32) -> Tensor<1> {
     Tensor::cat(parts.map(scale).collect(), 0)
 }
 
-/// An all-reduce in progress.
+/// An all-reduce, or the sum on one rank, in progress.
 pub(crate) struct Reduction {
     /// The result, which must not be read before [`finish`].
     tensor: Tensor<1>,
@@ -52,24 +52,25 @@ pub(crate) struct Reduction {
     pending: Option<Pending>,
 }
 
-/// Starts [`all_reduce`] without waiting for the other ranks if the tensor is on the group's device.
+/// Starts a reduction, of kind [`Kind::AllReduce`] or [`Kind::Reduce`], without waiting for the other ranks if the
+/// tensor is on the group's device.
 ///
-/// The device runs other work at the same time, until [`finish`]. Elsewhere the all-reduce has finished when
-/// this returns.
+/// The device runs other work at the same time, until [`finish`]. Elsewhere the reduction has finished when this
+/// returns. The result of a sum on another rank is arbitrary.
 ///
 /// # Errors
 /// If the group fails.
-pub(crate) fn start_all_reduce(tensor: Tensor<1>, group: &ProcessGroup, op: ReduceOp) -> Result<Reduction> {
+pub(crate) fn start(tensor: Tensor<1>, group: &ProcessGroup, kind: Kind) -> Result<Reduction> {
     #[cfg(feature = "cuda")]
     if let Ok(primitive) = tensor.clone().try_into_primitive::<burn::backend::Cube>()
         && crate::cuda::is_on(&primitive, group)
     {
         drop(tensor);
-        let (result, pending) = crate::cuda::start_all_reduce(primitive, group, op)?;
+        let (result, pending) = crate::cuda::start(primitive, group, &kind)?;
         let tensor = Tensor::from_primitive::<burn::backend::Cube>(result);
         return Ok(Reduction { tensor, pending: Some(pending) });
     }
-    Ok(Reduction { tensor: all_reduce(tensor, group, op)?, pending: None })
+    Ok(Reduction { tensor: run(tensor, Exchange::new(group, kind))?, pending: None })
 }
 
 /// The results of reductions of one group, in the order in which they were started.
@@ -139,12 +140,12 @@ pub fn broadcast<const D: usize>(tensor: Tensor<D>, group: &ProcessGroup, root: 
     run(tensor, Exchange::new(group, Kind::Broadcast(root)))
 }
 
-/// [`broadcast`] of a training step, which does not wait for the other ranks if the tensor is on the group's device.
+/// A collective of a training step, which does not wait for the other ranks if the tensor is on the group's device.
 ///
 /// # Errors
 /// If the group fails.
-pub(crate) fn broadcast_in_step(tensor: Tensor<1>, group: &ProcessGroup, root: usize) -> Result<Tensor<1>> {
-    run(tensor, Exchange::of_step(group, Kind::Broadcast(root)))
+pub(crate) fn run_in_step(tensor: Tensor<1>, group: &ProcessGroup, kind: Kind) -> Result<Tensor<1>> {
+    run(tensor, Exchange::of_step(group, kind))
 }
 
 /// Runs a collective. Inside Burn's graph it cannot return an error: it then returns zeros, and the group

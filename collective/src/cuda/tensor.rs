@@ -176,23 +176,32 @@ struct Operands {
     result: CubeTensor,
 }
 
-/// Starts an all-reduce of a tensor for which [`is_on`] is true.
+/// Starts a reduction of a tensor for which [`is_on`] is true: an all-reduce, or a sum on one rank.
 ///
 /// The result must not be read before [`Pending::hold_device`].
 ///
 /// # Errors
-/// If the group or the device fails.
-pub(crate) fn start_all_reduce(
+/// If the group or the device fails, or the collective is another one.
+pub(crate) fn start(
     tensor: FloatTensor<Cube>,
     group: &ProcessGroup,
-    op: ReduceOp,
+    kind: &Kind,
 ) -> Result<(FloatTensor<Cube>, Pending)> {
     let shape = tensor.shape();
-    let call = spec("device all_reduce", &tensor)?.reduce(op);
+    let call = match kind {
+        Kind::AllReduce(op) => spec("device all_reduce", &tensor)?.reduce(*op),
+        Kind::Reduce(root) => spec("device reduce", &tensor)?.reduce(ReduceOp::Sum).root(*root),
+        other => return Err(Error::Invalid(format!("{other:?} is not a reduction"))),
+    };
     let Operands { memory, send, recv, client, result } = operands(call, tensor, shape)?;
     let pending = group.start_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: the memory is of the call's size.
-        unsafe { nccl.all_reduce(call, send, recv, stream) }
+        unsafe {
+            match call.root {
+                Some(_) => nccl.reduce(call, send, recv, stream),
+                None => nccl.all_reduce(call, send, recv, stream),
+            }
+        }
     })?;
     Ok((register(&client, result), pending))
 }

@@ -1,8 +1,9 @@
 //! Gradient buckets: which of a model's trainable parameters are reduced together.
 
+use super::shards::Shards;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
-use std::{collections::HashMap, ops::Range};
+use std::{cmp::Reverse, collections::HashMap, mem, ops::Range};
 
 /// Bucket sizes in bytes, by default those of PyTorch DDP.
 ///
@@ -45,33 +46,50 @@ pub(crate) struct BucketPlan {
     by_id: HashMap<ParamId, usize>,
     /// The slots of each bucket, in the order of their ranges.
     pub members: Vec<Vec<usize>>,
+    /// The ranks that own the parameters, if the optimizer's state is divided. The parameters of a bucket then have one
+    /// owner.
+    pub shards: Option<Shards>,
 }
 
 impl BucketPlan {
     /// Creates the plan for the trainable float parameters of `module`.
     pub fn new<M: Module>(module: &M, sizes: BucketSizes) -> Self {
+        Self::divided(module, sizes, None)
+    }
+
+    /// Creates the plan; `group` is this rank and the number of ranks over which the optimizer's state is divided.
+    pub fn divided<M: Module>(module: &M, sizes: BucketSizes, group: Option<(usize, usize)>) -> Self {
         let mut found = Found::default();
         module.visit(&mut found);
         let Found { mut slots, by_id, .. } = found;
-        let (mut members, mut open, mut end) = (Vec::new(), Vec::new(), 0);
+        let lengths: Vec<usize> = slots.iter().map(|slot| slot.range.len()).collect();
+        let shards = group.map(|(rank, ranks)| Shards::new(&lengths, rank, ranks));
+        let owner = |slot| shards.as_ref().map_or(0, |shards: &Shards| shards.owner(slot));
+        let mut members: Vec<Vec<usize>> = Vec::new();
+        let mut open = vec![Vec::new(); group.map_or(1, |(_, ranks)| ranks)];
         // ANCHOR: assign
-        for (index, slot) in slots.iter_mut().enumerate().rev() {
-            let start = end;
-            end += slot.range.len();
-            (slot.bucket, slot.range) = (members.len(), start..end);
-            open.push(index);
+        for (index, length) in lengths.iter().enumerate().rev() {
+            let bucket: &mut Vec<usize> = &mut open[owner(index)];
+            let start = bucket.last().map_or(0, |last| slots[*last].range.end);
+            slots[index].range = start..start + length;
+            bucket.push(index);
             let cap = if members.is_empty() { sizes.first } else { sizes.rest };
-            if end * size_of::<f32>() >= cap {
-                members.push(std::mem::take(&mut open));
-                end = 0;
+            if (start + length) * size_of::<f32>() >= cap {
+                members.push(mem::take(bucket));
             }
         }
         // ANCHOR_END: assign
+        open.retain(|bucket| !bucket.is_empty());
+        open.sort_by_key(|bucket| Reverse(bucket.last().copied()));
+        members.append(&mut open);
         // Without trainable parameters there is one empty bucket, which carries the totals.
-        if !open.is_empty() || members.is_empty() {
-            members.push(open);
+        if members.is_empty() {
+            members.push(Vec::new());
         }
-        Self { slots, by_id, members }
+        for (bucket, members) in members.iter().enumerate() {
+            members.iter().for_each(|slot| slots[*slot].bucket = bucket);
+        }
+        Self { slots, by_id, members, shards }
     }
 
     /// Slot of a parameter; `None` if it was not trainable when the plan was created.
@@ -81,10 +99,21 @@ impl BucketPlan {
 
     /// Slot of a parameter that gets an averaged gradient.
     ///
-    /// Such a parameter is still trainable, and `users[slot]` is not 0.
+    /// Such a parameter is still trainable, `users[slot]` is not 0, and this rank updates it.
     pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<&Slot> {
         let index = self.slot_of(param.id)?;
-        (users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
+        let updated = self.shards.as_ref().is_none_or(|shards| shards.is_own(index));
+        (updated && users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
+    }
+
+    /// The rank that updates a bucket's parameters; `None` if every rank does.
+    pub fn owner(&self, bucket: usize) -> Option<usize> {
+        Some(self.shards.as_ref()?.owner(*self.members[bucket].first()?))
+    }
+
+    /// Whether only another rank updates a bucket's parameters.
+    pub fn is_foreign(&self, bucket: usize) -> bool {
+        self.shards.as_ref().is_some_and(|shards| self.owner(bucket).is_some_and(|owner| owner != shards.rank()))
     }
 
     /// Number of elements of a bucket.
@@ -168,6 +197,17 @@ mod tests {
         let plan = BucketPlan::new(&net(), BucketSizes { first: 12, rest: 160 });
         assert_eq!(paths(&plan), [&["last.bias"][..], &["last.weight", "first.bias"], &["first.weight"]]);
         assert_eq!((0..3).map(|b| plan.length(b)).collect::<Vec<_>>(), [3, 40, 50]);
+    }
+
+    #[test]
+    fn a_bucket_has_one_owner() {
+        let plan = |ranks| BucketPlan::divided(&net(), BucketSizes::default(), Some((0, ranks)));
+        // 50 elements, and 30 + 10 + 3.
+        assert_eq!(paths(&plan(2)), [&["last.bias", "last.weight", "first.bias"][..], &["first.weight"]]);
+        assert_eq!([plan(2).owner(0), plan(2).owner(1)], [Some(1), Some(0)]);
+        assert!(plan(2).is_foreign(0) && !plan(2).is_foreign(1));
+        // The fifth rank owns nothing.
+        assert_eq!(paths(&plan(5)), [["last.bias"], ["last.weight"], ["first.bias"], ["first.weight"]]);
     }
 
     #[test]

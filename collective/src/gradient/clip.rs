@@ -1,11 +1,14 @@
 //! Gradient clipping by the global norm.
 
-use super::gradient_list::{GradientList, put, take};
-use crate::{Result, device_error::read_data};
+use super::{
+    buckets::BucketPlan,
+    gradient_list::{GradientList, put, take},
+};
+use crate::{ProcessGroup, ReduceOp, Result, device_error::read_data, tensor, tensor::exchange::Kind};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, FloatDType, Shape, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Shape, Tensor};
 #[cfg(feature = "cuda")]
 use kernels::cuda::ManyTensors;
 use kernels::host_tensor::is_flex;
@@ -20,7 +23,8 @@ const DOWN: f64 = 1.0 / (1u128 << 96) as f64;
 ///
 /// All gradients are multiplied by `max_norm / (norm + 1e-6)` if that is below 1, as in PyTorch's
 /// `clip_grad_norm_` (Pascanu et al. 2013, arXiv 1211.5063). Averaged gradients have the same bits on all ranks, so
-/// no communication is needed.
+/// no communication is needed. Gradients of [`shard_optimizer`](super::ReducerOptions::shard_optimizer) are a part only:
+/// clip them with [`StepOptions::clip_grad_norm`](crate::StepOptions::clip_grad_norm).
 ///
 /// The norm does not overflow: it is infinite or NaN only if a gradient is. The returned gradients are then NaN or
 /// 0, as in PyTorch. Check the norm before the optimizer step.
@@ -32,13 +36,20 @@ pub fn clip_by_global_norm<M: Module>(
     module: &M,
     max_norm: f64,
 ) -> Result<(GradientsParams, f64)> {
-    let (clipped, norm) = clip_on_host(take(&mut grads, module), max_norm)?;
+    let (clipped, norm) = clip_on_host(take(&mut grads, module), max_norm, None)?;
     put(&mut grads, clipped, module);
     Ok((grads, norm))
 }
 
-fn clip_on_host(all: GradientList, max_norm: f64) -> Result<(GradientList, f64)> {
-    let norm = global_norm(&all)?;
+/// The ranks that have a part of the gradients each.
+#[derive(Clone, Copy)]
+pub(super) struct Parts<'a> {
+    pub plan: &'a BucketPlan,
+    pub group: &'a ProcessGroup,
+}
+
+fn clip_on_host(all: GradientList, max_norm: f64, parts: Option<Parts<'_>>) -> Result<(GradientList, f64)> {
+    let norm = global_norm(&all, parts)?;
     let factor = max_norm / (norm + 1e-6);
     Ok((if factor < 1.0 || factor.is_nan() { scale(all, factor) } else { all }, norm))
 }
@@ -51,56 +62,66 @@ pub(crate) enum Norm {
     Device(Box<Tensor<1>>),
 }
 
-/// [`clip_by_global_norm`] without waiting for a device.
+/// [`clip_by_global_norm`] without waiting for a device, of averaged gradients in `group`.
 ///
-/// On a device, norm and factor are f32 tensors. `agree` returns the same norm on all ranks, because devices may
-/// sum in different orders. On a CUDA device, gradients in f32 share their launches.
+/// On a device, norm and factor are f32 tensors, and all ranks use the sums of rank 0, because devices may sum in
+/// different orders. On a CUDA device, gradients in f32 share their launches. With `parts`, each rank has the gradients
+/// of its shard only; on a CPU the norm has the same bits as without.
 ///
 /// # Errors
-/// If the device cannot be read, or `agree` fails.
+/// If the device cannot be read, or the group fails.
 pub(super) fn clip<M: Module>(
     mut grads: GradientsParams,
     module: &M,
     max_norm: f64,
-    agree: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
+    group: Option<&ProcessGroup>,
+    parts: Option<Parts<'_>>,
 ) -> Result<(GradientsParams, Norm)> {
     let all = take(&mut grads, module);
-    let (clipped, norm) = if all.first().is_none_or(|(_, grad)| is_flex(&grad.device())) {
-        let (clipped, norm) = clip_on_host(all, max_norm)?;
+    let device = module.devices().into_iter().next().unwrap_or_default().without_autodiff();
+    let (clipped, norm) = if is_flex(&device) || (all.is_empty() && parts.is_none()) {
+        let (clipped, norm) = clip_on_host(all, max_norm, parts)?;
         (clipped, Norm::Host(norm))
     } else {
-        let (clipped, norm) = clip_on_device(all, max_norm, agree)?;
+        let all_ranks = |sums| match (parts, group) {
+            (Some(parts), _) => tensor::run_in_step(sums, parts.group, Kind::AllReduce(ReduceOp::Sum)),
+            (None, Some(group)) => tensor::run_in_step(sums, group, Kind::Broadcast(0)),
+            (None, None) => Ok(sums),
+        };
+        let (clipped, norm) = clip_on_device(all, &device, max_norm, all_ranks)?;
         (clipped, Norm::Device(Box::new(norm)))
     };
     put(&mut grads, clipped, module);
     Ok((grads, norm))
 }
 
-/// Clips gradients, at least one, and returns the norm `[1]`.
+/// Clips gradients on `device`, and returns the norm `[1]`.
+///
+/// `all_ranks` returns the same sums of squares `[2]` on all ranks: of the gradients, and of those multiplied by [`DOWN`].
 fn clip_on_device(
     all: GradientList,
+    device: &Device,
     max_norm: f64,
-    agree: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
+    all_ranks: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
 ) -> Result<(GradientList, Tensor<1>)> {
     #[cfg(feature = "cuda")]
     if let Some(tensors) = ManyTensors::from_tensors(all.iter().map(|(_, grad)| grad)) {
-        let sums = tensors.squares(DOWN as f32).sum_dim(1);
-        let [sum, low] = [0, 1].map(|row| sums.clone().slice([row..row + 1, 0..1]).reshape([1]));
-        let norm = agree(norm_of(sum, low))?;
+        let norm = norm_of(all_ranks(tensors.squares(DOWN as f32).sum_dim(1).reshape([2]))?);
         let scaled = tensors.scale(factor_for(norm.clone(), max_norm));
         return Ok((all.into_iter().map(|(id, _)| id).zip(scaled).collect(), norm));
     }
-    let [sum, low] = [None, Some(DOWN)].map(|factor| {
+    let sums = [None, Some(DOWN)].map(|factor| {
         let sum = squares(&all, factor).into_iter().reduce(|sum, part| sum + part);
-        sum.expect("at least one gradient")
+        sum.unwrap_or_else(|| Tensor::zeros([1], (device, DType::F32)))
     });
-    let norm = agree(norm_of(sum, low))?;
+    let norm = norm_of(all_ranks(Tensor::cat(sums.into(), 0))?);
     let factor = factor_for(norm.clone(), max_norm);
     Ok((all.into_iter().map(|(id, grad)| (id, scale_on_device(grad, &factor))).collect(), norm))
 }
 
-/// The norm `[1]` of values with the sum of squares `sum`, and `low` after multiplication by [`DOWN`].
-fn norm_of(sum: Tensor<1>, low: Tensor<1>) -> Tensor<1> {
+/// The norm `[1]` of values with these sums of squares `[2]`, the second after multiplication by [`DOWN`].
+fn norm_of(sums: Tensor<1>) -> Tensor<1> {
+    let [sum, low] = [0, 1].map(|at| sums.clone().slice(at..at + 1));
     let overflow = sum.clone().is_finite().bool_not();
     sum.sqrt().mask_where(overflow, low.sqrt().div_scalar(DOWN))
 }
@@ -124,23 +145,31 @@ fn scale_on_device(grad: Tensor<1>, factor: &Tensor<1>) -> Tensor<1> {
     }
 }
 
-/// Global norm of gradients; 0 if there are none.
+/// Global norm of gradients; 0 if there are none. With `parts`, of those of all ranks.
 ///
 /// # Errors
-/// If the device cannot be read.
-pub(super) fn global_norm(all: &GradientList) -> Result<f64> {
-    let norm = sum_of_squares(all, None)?.sqrt();
-    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN))?.sqrt() / DOWN })
+/// If the device cannot be read, or the group fails.
+pub(super) fn global_norm(all: &GradientList, parts: Option<Parts<'_>>) -> Result<f64> {
+    let norm = sum_of_squares(all, None, parts)?.sqrt();
+    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN), parts)?.sqrt() / DOWN })
 }
 
 /// Sum of squares of all gradients, multiplied by `factor` first.
-fn sum_of_squares(all: &GradientList, factor: Option<f64>) -> Result<f64> {
-    if all.is_empty() {
-        return Ok(0.0);
+fn sum_of_squares(all: &GradientList, factor: Option<f64>, parts: Option<Parts<'_>>) -> Result<f64> {
+    let mut sums = Vec::new();
+    if !all.is_empty() {
+        // One transfer for all gradients.
+        sums = read_data(Tensor::cat(squares(all, factor), 0))?.iter::<f32>().collect();
     }
-    // One transfer for all gradients.
-    let data = read_data(Tensor::cat(squares(all, factor), 0))?;
-    Ok(data.iter::<f64>().sum())
+    if let Some(Parts { plan, group }) = parts {
+        // Adding zeros is exact, so that the order of the parameters decides the rounding, as with whole gradients.
+        let mut by_slot = vec![0.0; plan.slots.len()];
+        let slots = all.iter().map(|(id, _)| plan.slot_of(*id));
+        slots.zip(sums).filter_map(|(slot, sum)| Some((slot?, sum))).for_each(|(slot, sum)| by_slot[slot] = sum);
+        group.all_reduce(&mut by_slot, ReduceOp::Sum)?;
+        sums = by_slot;
+    }
+    Ok(sums.into_iter().map(f64::from).sum())
 }
 
 /// Sums of squares `[1]` of each gradient, multiplied by `factor` first, on one device.

@@ -1,7 +1,7 @@
 //! Gradient buckets in device memory.
 //!
 //! Each gradient is stored when it is final. When all gradients of a bucket are there and all buckets before it have
-//! started, they are scaled and written into one tensor, whose all-reduce starts. The remaining kernels of backward run concurrently: only
+//! started, they are scaled and written into one tensor, whose reduction starts. The remaining kernels of backward run concurrently: only
 //! [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
 //!
 //! The training thread enqueues all of it and waits for no other rank: the ranks' calls are compared in the background.
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     ProcessGroup, ReduceOp, Result,
-    tensor::{self, Reduction},
+    tensor::{self, Reduction, exchange::Kind},
 };
 use burn::tensor::{DType, Device, Tensor};
 use std::sync::Arc;
@@ -51,14 +51,14 @@ impl DeviceBuckets {
         Self { plan, group, weights, accumulated, parts: vec![None; slots], started: Vec::new(), seen }
     }
 
-    /// Stores a gradient that is complete during backward, and starts the all-reduces that are ready.
+    /// Stores a gradient that is complete during backward, and starts the reductions that are ready.
     pub fn arrive(&mut self, arrivals: &mut Arrivals, slot: usize, gradient: DeviceGradient) {
         self.put(arrivals, slot, Some(gradient.values.clone()), &gradient.values.device());
         self.seen[slot] = Some(gradient);
         self.launch_ready_buckets(arrivals);
     }
 
-    /// Stores the gradient that backward returned for a parameter, and starts the all-reduces that are ready.
+    /// Stores the gradient that backward returned for a parameter, and starts the reductions that are ready.
     pub fn write<const D: usize>(
         &mut self,
         arrivals: &mut Arrivals,
@@ -96,7 +96,7 @@ impl DeviceBuckets {
     ) -> Result<(Vec<Option<Tensor<1>>>, Option<Tensor<1>>)> {
         // Only a bucket without parameters has not been started.
         self.started.resize_with(self.plan.buckets(), || None);
-        let totals = totals.map(|totals| tensor::start_all_reduce(totals, &self.group, ReduceOp::Sum));
+        let totals = totals.map(|totals| tensor::start(totals, &self.group, Kind::AllReduce(ReduceOp::Sum)));
         self.started.push(totals.transpose()?);
         let mut buckets = tensor::finish(self.started)?;
         let totals = buckets.pop().flatten();
@@ -135,13 +135,17 @@ impl DeviceBuckets {
         }
     }
 
-    /// Starts the all-reduces of the buckets that are full, in order.
+    /// Starts the reductions of the buckets that are full, in order.
     fn launch_ready_buckets(&mut self, arrivals: &mut Arrivals) {
         while arrivals.is_ready(self.started.len()) {
             let members = &self.plan.members[self.started.len()];
             let parts: Vec<Tensor<1>> = members.iter().filter_map(|slot| self.parts[*slot].take()).collect();
             let bucket = tensor::concatenate(parts, self.factor());
-            match tensor::start_all_reduce(bucket, &self.group, ReduceOp::Sum) {
+            let kind = match self.plan.owner(self.started.len()) {
+                Some(owner) => Kind::Reduce(owner),
+                None => Kind::AllReduce(ReduceOp::Sum),
+            };
+            match tensor::start(bucket, &self.group, kind) {
                 Ok(reduction) => self.started.push(Some(reduction)),
                 Err(error) => arrivals.fail(error),
             }

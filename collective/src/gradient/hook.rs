@@ -115,23 +115,32 @@ pub(super) struct BucketSender {
 impl BucketSender {
     /// Starts the reduction of a bucket, which may be followed by totals.
     ///
+    /// If only another rank updates the bucket's parameters, only the totals are returned.
+    ///
     /// # Errors
     /// If the group fails.
     pub fn send(&self, plan: &Arc<BucketPlan>, index: usize, mut buffer: Vec<f32>) -> Result<Work<Vec<f32>>> {
         let (plan, hook) = (plan.clone(), self.hook.clone());
         self.group.start(move |group| {
-            let Some(hook) = hook else {
-                return group.all_reduce(&mut buffer, ReduceOp::Sum).map(|()| buffer);
-            };
-            let (values, totals) = buffer.split_at_mut(plan.length(index));
-            hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
-                // Ends the wait of the other ranks at once.
-                if group.failure().is_none() {
-                    group.abort(format!("communication hook {}: {error}", hook.name()));
+            let length = plan.length(index);
+            let (values, totals) = buffer.split_at_mut(length);
+            match (hook, plan.owner(index)) {
+                (None, None) => return group.all_reduce(&mut buffer, ReduceOp::Sum).map(|()| buffer),
+                (None, Some(owner)) => group.reduce(values, ReduceOp::Sum, owner)?,
+                (Some(hook), _) => {
+                    hook.reduce(&mut Bucket::new(index, &plan, values), group).inspect_err(|error| {
+                        // Ends the wait of the other ranks at once.
+                        if group.failure().is_none() {
+                            group.abort(format!("communication hook {}: {error}", hook.name()));
+                        }
+                    })?
                 }
-            })?;
+            }
             if !totals.is_empty() {
                 group.all_reduce(totals, ReduceOp::Sum)?;
+            }
+            if plan.is_foreign(index) {
+                buffer = buffer.split_off(length);
             }
             Ok(buffer)
         })

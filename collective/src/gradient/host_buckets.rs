@@ -127,7 +127,8 @@ impl HostBuckets {
             self.launch(index)?;
         }
         let mut buffers = self.started.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
-        let tail = buffers[last].split_off(self.plan.length(last));
+        let length = buffers[last].len() - tail.len();
+        let tail = buffers[last].split_off(length);
         let (own, rest) = tail.split_at(flags.len());
         let (sums, used) = rest.split_at(rest.len() - users.len());
         flags.copy_from_slice(own);

@@ -35,8 +35,11 @@ mod hook;
 mod host_buckets;
 mod in_flight;
 pub(crate) mod module_gradients;
+mod parameter_exchange;
 mod power_sgd;
 mod read;
+mod shards;
+mod sharded_state;
 mod step;
 mod top_k;
 mod watch;
@@ -55,12 +58,12 @@ use crate::{
     ProcessGroup, Result,
     precision::{LossScaler, Precision},
     sync_batch_norm::check_precision,
-    tensor,
 };
 use accumulate::AccumulatedGradients;
 use buckets::BucketPlan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
+use clip::Parts;
 use embeddings::check_embeddings;
 use hook::BucketSender;
 use std::{
@@ -80,12 +83,23 @@ pub struct ReducerOptions {
     pub hook: Option<Arc<dyn CommHook>>,
     /// Floating-point type of forward and backward.
     pub precision: Precision,
+    /// Whether the optimizer's state is divided over the ranks (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054).
+    ///
+    /// Each rank gets the averaged gradients of its shard of the parameters, and its optimizer therefore has the state
+    /// of these only. [`Reducer::share_parameters`] sends the updated parameters to all ranks.
+    pub shard_optimizer: bool,
 }
 
 impl Default for ReducerOptions {
-    /// PyTorch's bucket sizes, with overlap, without a hook, in f32.
+    /// PyTorch's bucket sizes, with overlap, without a hook, in f32, with the whole optimizer on every rank.
     fn default() -> Self {
-        Self { buckets: BucketSizes::default(), overlap: true, hook: None, precision: Precision::F32 }
+        Self {
+            buckets: BucketSizes::default(),
+            overlap: true,
+            hook: None,
+            precision: Precision::F32,
+            shard_optimizer: false,
+        }
     }
 }
 
@@ -145,11 +159,16 @@ impl Reducer {
     /// that trains.
     ///
     /// # Errors
-    /// If the group fails, or a `burn::nn::BatchNorm` or trainable `burn::nn::Embedding` does not support the precision.
+    /// If the group fails, or a `burn::nn::BatchNorm` or trainable `burn::nn::Embedding` does not support the precision. With
+    /// [`shard_optimizer`](ReducerOptions::shard_optimizer), if a trainable parameter is not f32.
     pub fn new<M: Module>(module: &M, group: &ProcessGroup, options: ReducerOptions) -> Result<Self> {
-        let ReducerOptions { buckets, overlap, hook, precision } = options;
+        let ReducerOptions { buckets, overlap, hook, precision, shard_optimizer } = options;
         check_precision(module, precision)?;
         check_embeddings(module, precision)?;
+        let shard = (shard_optimizer && group.world_size() > 1).then(|| (group.rank(), group.world_size()));
+        if shard.is_some() {
+            parameter_exchange::check(module)?;
+        }
         let sender = match group.world_size() {
             1 if group.device().is_none() => None,
             _ => Some(BucketSender { group: group.duplicate("gradients")?, hook }),
@@ -160,7 +179,7 @@ impl Reducer {
         // The small first bucket allows an early start.
         let first = if on_device && !overlap { buckets.first.max(buckets.rest) } else { buckets.first };
         Ok(Self {
-            plan: Arc::new(BucketPlan::new(module, BucketSizes { first, ..buckets })),
+            plan: Arc::new(BucketPlan::divided(module, BucketSizes { first, ..buckets }, shard)),
             sender,
             accumulated: AccumulatedGradients::default(),
             anchors: Arc::default(),
@@ -191,8 +210,6 @@ impl Reducer {
 
     /// Clips averaged gradients like [`clip_by_global_norm`], without waiting for a device.
     ///
-    /// On a device, all ranks use rank 0's norm.
-    ///
     /// # Errors
     /// If the group or the device fails.
     pub(crate) fn clip<M: Module>(
@@ -201,10 +218,8 @@ impl Reducer {
         module: &M,
         max_norm: f64,
     ) -> Result<(GradientsParams, Norm)> {
-        clip::clip(grads, module, max_norm, |norm| match &self.sender {
-            Some(sender) => tensor::broadcast_in_step(norm, &sender.group, 0),
-            None => Ok(norm),
-        })
+        let group = self.sender.as_ref().map(|sender| &sender.group);
+        clip::clip(grads, module, max_norm, group, parts(&self.plan, &self.sender))
     }
 
     /// Time that steps spent waiting for other ranks' gradients since the last call.
@@ -287,6 +302,12 @@ impl Reducer {
             lengths.map(|length| vec![0.0; length]).collect()
         }
     }
+}
+
+/// The division of gradients over the ranks, if the optimizer's state is divided.
+fn parts<'a>(plan: &'a BucketPlan, sender: &'a Option<BucketSender>) -> Option<Parts<'a>> {
+    let group = &sender.as_ref()?.group;
+    plan.shards.is_some().then_some(Parts { plan, group })
 }
 
 /// Runs `wait` and adds its duration to `sum`.

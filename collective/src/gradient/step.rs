@@ -10,7 +10,7 @@ use super::{
     host_buckets::HostBuckets,
     in_flight::{Buckets, InFlightReduction, ReducedGradients},
     module_gradients::{collect, scatter},
-    timed,
+    parts, timed,
     watch::watch,
 };
 use crate::{Error, Result, batch_context::BatchContext, precision::Precision};
@@ -233,9 +233,10 @@ impl Step<'_> {
         mut grads: GradientsParams,
         module: &M,
     ) -> Result<GradientsParams> {
-        let Some(scaler) = &mut self.reducer.scaler else { return Ok(grads) };
+        let Reducer { scaler: Some(scaler), plan, sender, .. } = &mut *self.reducer else { return Ok(grads) };
         let all = take(&mut grads, module);
-        let finite = global_norm(&all)?.is_finite();
+        let parts = parts(plan, sender);
+        let finite = global_norm(&all, parts)?.is_finite();
         scaler.update(finite)?;
         if !finite {
             return Ok(GradientsParams::new());
