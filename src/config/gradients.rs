@@ -38,6 +38,9 @@ pub struct GradientArgs {
     /// Disable the overlap of gradient synchronisation with backward
     #[arg(long, hide_short_help = true)]
     pub no_overlap: bool,
+    /// Divide the optimizer's state over the ranks (ZeRO-1)
+    #[arg(long, hide_short_help = true)]
+    pub shard_optimizer: bool,
 }
 
 impl GradientArgs {
@@ -50,6 +53,7 @@ impl GradientArgs {
             overlap: !self.no_overlap,
             hook: self.grad_compression.hook(),
             precision: self.precision,
+            shard_optimizer: self.shard_optimizer,
         }
     }
 }

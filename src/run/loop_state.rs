@@ -89,7 +89,16 @@ impl LoopState {
     /// # Errors
     /// If it cannot be serialised.
     pub fn optimizer(self, name: &str, optimizer: &ModuleOptimizer) -> Result<Self> {
-        self.with("optimizer", name, optimizer.to_record().into_bytes())
+        self.optimizer_record(name, optimizer.to_record())
+    }
+
+    /// Adds the state of an optimizer as a record, such as that of
+    /// [`ParallelModule::consolidate`](crate::ParallelModule::consolidate).
+    ///
+    /// # Errors
+    /// If it cannot be serialised.
+    pub fn optimizer_record(self, name: &str, record: OptimizerRecord) -> Result<Self> {
+        self.with("optimizer", name, record.into_bytes())
     }
 
     /// Adds a value, such as the number of finished epochs.

@@ -76,6 +76,9 @@ pub(super) fn devices(
     if !supported {
         bail!("--mode dp: this program does not split its training step over devices; use --mode ddp");
     }
+    if args.gradients.shard_optimizer {
+        bail!("--shard-optimizer: --mode dp has one optimizer; use --mode ddp");
+    }
     let config = replicas.config(&args.context, context.threads(), args.sync_bn, context.console())?;
     config.devices.iter().try_for_each(|(device, _)| args.gradients.precision.check(device))?;
     Ok(Some(config))

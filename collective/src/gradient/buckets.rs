@@ -43,7 +43,7 @@ pub(crate) struct Slot {
 pub(crate) struct BucketPlan {
     /// In field order.
     pub slots: Vec<Slot>,
-    by_id: HashMap<ParamId, usize>,
+    pub by_id: HashMap<ParamId, usize>,
     /// The slots of each bucket, in the order of their ranges.
     pub members: Vec<Vec<usize>>,
     /// The ranks that own the parameters, if the optimizer's state is divided. The parameters of a bucket then have one

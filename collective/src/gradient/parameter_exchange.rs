@@ -2,7 +2,7 @@
 
 use super::{Reducer, buckets::BucketPlan, read::f32s};
 use crate::{Error, ProcessGroup, Result, device_error::read_data, tensor, tensor::exchange::Kind};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 /// Verifies that all trainable parameters can be sent.
@@ -32,6 +32,13 @@ impl Reducer {
     /// Whether each rank updates a shard of the parameters only.
     pub fn is_sharded(&self) -> bool {
         self.plan.shards.is_some()
+    }
+
+    /// The parameters that other ranks update.
+    pub(crate) fn received(&self) -> Vec<ParamId> {
+        let Some(shards) = &self.plan.shards else { return Vec::new() };
+        let ids = self.plan.by_id.iter().filter(|(_, slot)| !shards.is_own(**slot));
+        ids.map(|(id, _)| *id).collect()
     }
 
     /// Number of elements of the parameters that each rank updates; empty without

@@ -104,7 +104,8 @@ pub trait Callback<M: LearnerModel>: Send {
         Ok(())
     }
 
-    /// Called before the optimizer step with the averaged and clipped gradients, equal on every rank.
+    /// Called before the optimizer step with the averaged and clipped gradients, equal on every rank. With a sharded
+    /// optimizer, they are those of this rank's shard.
     ///
     /// `step` counts from 1, and `model` has the parameters. In f16, a step that overflowed has no gradients.
     ///

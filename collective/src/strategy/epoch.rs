@@ -117,6 +117,9 @@ where
         self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
         self.learner.lr_step();
         together(|| self.learner.optimizer_step(grads));
+        if !skipped {
+            self.share_parameters()?;
+        }
         self.warn(loss_scale);
         self.position.skipped += usize::from(skipped);
         if let Some(average) = self.average.as_mut().filter(|_| !skipped) {

@@ -2,7 +2,7 @@
 
 use super::{
     ComputeBatch, EpochReport, Position, RankTime, RunControl, Snapshot, TrainedOutput, ValidOutput,
-    settings::RunSettings, weight_average::WeightAverage,
+    settings::RunSettings, snapshot::Records, weight_average::WeightAverage,
 };
 use crate::{
     Error, ReduceOp,
@@ -10,6 +10,7 @@ use crate::{
     module_state,
     wrapper::engine::Engine,
 };
+use burn::module::ParamGroup;
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
 
@@ -131,6 +132,7 @@ where
         })?;
         let Some(best) = Snapshot::share(best, &settings.group)? else { return Ok(()) };
         best.apply(&mut self.learner)?;
+        best.apply_optimizer(&mut self.learner, &self.engine.reducer)?;
         let average = |decay| WeightAverage::new(decay, &self.learner.model(), Some(&best));
         self.average = settings.ema.map(average).transpose()?;
         settings.observer.noted(&format!("loaded the best checkpoint, of step {}", best.position.step));
@@ -221,13 +223,24 @@ where
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
         let settings = self.settings;
         let Some(checkpoints) = &settings.checkpoints else { return Ok(()) };
-        let position = Position { loss_scale: self.engine.reducer.scaler_state(), ..self.position.clone() };
+        let reducer = &self.engine.reducer;
+        let position = Position { loss_scale: reducer.scaler_state(), ..self.position.clone() };
+        let records = || Records::of(&self.learner, &self.components.event_store, position.epoch);
+        let mut gathered = None;
+        if reducer.is_sharded() {
+            let mut records = records()?;
+            records.optimizer = reducer.consolidate(records.optimizer)?;
+            gathered = Some(records);
+        }
+        let snapshot = || {
+            let average = self.average.as_ref();
+            let average = average.map(|average| average.applied(self.learner.model()).into_record());
+            Snapshot::take(gathered.map_or_else(records, Ok)?, position.clone(), average)
+        };
         let kept = settings.group.run_on(0, || match &checkpoints.sink {
-            Some(sink) => {
-                let store = &self.components.event_store;
-                let snapshot = Snapshot::take(&self.learner, store, position, self.average.as_ref());
-                snapshot.map_err(|error| error.to_string()).and_then(|snapshot| sink.save(&snapshot))
-            }
+            Some(sink) => snapshot()
+                .map_err(|error: Error| error.to_string())
+                .and_then(|snapshot| sink.save(&snapshot)),
             None => Ok(()),
         });
         kept.map_err(|error| match error {
@@ -254,6 +267,18 @@ where
             module_state::verify_and_share_buffers(self.learner.model(), &self.settings.group, 0, when)?;
         self.replace_model(model);
         Ok(digest)
+    }
+
+    /// Loads the parameters that other ranks have updated, if the optimizer's state is divided.
+    pub(super) fn share_parameters(&mut self) -> Result<(), Stop> {
+        let reducer = &self.engine.reducer;
+        if reducer.is_sharded() {
+            let model = reducer.share_parameters(self.learner.model())?;
+            // burn-train's learner takes its model from records only.
+            let record = model.into_record_group(ParamGroup::from_ids(reducer.received()));
+            self.learner.load_model(record.allow_partial(true));
+        }
+        Ok(())
     }
 
     /// Rank 0's model, which the other ranks receive.

@@ -6,7 +6,7 @@ use super::{
     callback::Callbacks, weight_average::WeightAverage,
 };
 use crate::{
-    ProcessGroup, Result, StepOptions,
+    Error, ProcessGroup, Result, StepOptions,
     loader::DistributedLoader,
     lr::LrControl,
     wrapper::{engine::Engine, or_none},
@@ -91,12 +91,30 @@ impl<M: LearnerModel> RunSettings<M> {
         self.group.verify_settings(&settings)?;
         self.train.require_samples("training")?;
         self.valid.require_samples("validation")?;
+        if options.reducer.shard_optimizer {
+            self.check_sharding(components)?;
+        }
         let mut engine = Engine::new(&learner.model(), &self.group, &self.device, options)?;
+        if let Some(snapshot) = &self.resume {
+            snapshot.apply_optimizer(learner, &engine.reducer)?;
+        }
         engine.steps = position.step;
         engine.reducer.restore_scaler(position.loss_scale);
         let average = |decay| WeightAverage::new(decay, &learner.model(), self.resume.as_ref());
         let average = self.ema.map(average).transpose()?;
         Ok((engine, position, average))
+    }
+
+    /// Verifies that the optimizer's state can be divided over the ranks; warns if there is one rank.
+    fn check_sharding(&self, components: &TrainingComponents<M>) -> Result<()> {
+        if self.group.world_size() == 1 {
+            self.observer.warned("shard_optimizer has no effect on one rank");
+        } else if components.checkpointer.is_some() {
+            return Err(Error::Invalid(
+                "burn-train's checkpointers would store one rank's part of a sharded optimizer: take checkpoints with with_checkpoints, or turn off shard_optimizer".into(),
+            ));
+        }
+        Ok(())
     }
 
     /// The storage of checkpoints, on rank 0.

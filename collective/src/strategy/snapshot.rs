@@ -1,7 +1,6 @@
 //! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
-use super::weight_average::WeightAverage;
-use crate::{Error, ProcessGroup, Result, loader::EpochProgress};
+use crate::{Error, ProcessGroup, Result, gradient::Reducer, loader::EpochProgress};
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
@@ -79,17 +78,18 @@ pub struct Snapshot {
     pub average: Option<Vec<u8>>,
 }
 
-impl Snapshot {
-    /// Takes a snapshot of `learner`.
-    pub(super) fn take<M: LearnerModel>(
-        learner: &Learner<M>,
-        store: &EventStoreClient,
-        position: Position,
-        average: Option<&WeightAverage>,
-    ) -> Result<Self> {
+/// The records of a learner.
+pub(super) struct Records {
+    model: ModuleRecord,
+    pub optimizer: OptimizerRecord,
+    scheduler: LrSchedulerRecord,
+}
+
+impl Records {
+    /// The records of `learner`, which burn-train passes to checkpointers only.
+    pub fn of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient, epoch: usize) -> Result<Self> {
         // Applies the last update of BatchNorm's running statistics.
         let _ = learner.model().valid();
-        // burn-train passes the optimizer's state to checkpointers only.
         let (module, modules) = channel();
         let (optimizer, optimizers) = channel();
         let (scheduler, schedulers) = channel();
@@ -99,11 +99,23 @@ impl Snapshot {
             RecordReceiver::start(scheduler),
         );
         LearningCheckpointer::<M>::new(receivers.0, receivers.1, receivers.2, Box::new(SaveAlways))
-            .checkpoint(learner, position.epoch, store);
+            .checkpoint(learner, epoch, store);
         let lost = |_| Error::Invalid("a requested checkpoint was not delivered".into());
-        let (module, optimizer): (ModuleRecord, OptimizerRecord) =
-            (modules.recv().map_err(lost)?, optimizers.recv().map_err(lost)?);
-        let scheduler: LrSchedulerRecord = schedulers.recv().map_err(lost)?;
+        Ok(Self {
+            model: modules.recv().map_err(lost)?,
+            optimizer: optimizers.recv().map_err(lost)?,
+            scheduler: schedulers.recv().map_err(lost)?,
+        })
+    }
+}
+
+impl Snapshot {
+    /// Takes a snapshot; `average` is the module with the moving average of the weights.
+    pub(super) fn take(
+        records: Records,
+        position: Position,
+        average: Option<ModuleRecord>,
+    ) -> Result<Self> {
         let bytes = |what: &str, bytes: Result<Bytes, RecordError>| {
             let failed = |error: RecordError| Error::Io {
                 what: format!("packing the {what}"),
@@ -111,36 +123,40 @@ impl Snapshot {
             };
             bytes.map(|bytes| bytes.to_vec()).map_err(failed)
         };
-        let average = average.map(|average| average.applied(learner.model()).into_record().into_bytes());
+        let average = average.map(ModuleRecord::into_bytes);
         Ok(Self {
             position,
             average: average.map(|record| bytes("moving average of the weights", record)).transpose()?,
-            model: bytes("model", module.into_bytes())?,
-            optimizer: bytes("optimizer's state", optimizer.into_bytes())?,
-            scheduler: bytes("learning-rate scheduler", scheduler.into_bytes())?,
+            model: bytes("model", records.model.into_bytes())?,
+            optimizer: bytes("optimizer's state", records.optimizer.into_bytes())?,
+            scheduler: bytes("learning-rate scheduler", records.scheduler.into_bytes())?,
         })
     }
 
-    /// Loads the snapshot into `learner`.
+    /// Loads the snapshot's model and learning-rate scheduler into `learner`.
     pub(super) fn apply<M: LearnerModel>(&self, learner: &mut Learner<M>) -> Result<()> {
-        let misfit = |what: &str, reason: String| {
-            let reason = plain_shapes(&reason);
-            Error::Invalid(format!("the checkpoint's {what} does not fit this run: {reason}"))
-        };
-        let bytes = |bytes: &[u8]| Bytes::from_bytes_vec(bytes.to_vec());
         let model = ModuleRecord::from_bytes(bytes(&self.model));
         let model = model.and_then(|record| learner.model().try_load_record(record.clone()).map(|_| record));
-        learner.load_model(model.map_err(|error| misfit("model", error.to_string()))?);
+        learner.load_model(model.map_err(|error| misfit("model", &error.to_string()))?);
+        let scheduler = LrSchedulerRecord::from_bytes(bytes(&self.scheduler));
+        learner.load_scheduler(scheduler.map_err(|error| misfit("scheduler", &error.to_string()))?);
+        Ok(())
+    }
+
+    /// Loads the optimizer's state, or this rank's shard of it, into `learner`.
+    pub(super) fn apply_optimizer<M: LearnerModel>(
+        &self,
+        learner: &mut Learner<M>,
+        reducer: &Reducer,
+    ) -> Result<()> {
         let optimizer = OptimizerRecord::from_bytes(bytes(&self.optimizer));
-        let optimizer = optimizer.map_err(|error| misfit("optimizer state", error.to_string()))?;
+        let optimizer = optimizer.map_err(|error| misfit("optimizer state", &error.to_string()))?;
+        let optimizer = reducer.keep_shard(optimizer)?;
         // Burn creates it on the default device first, and panics if that device is missing.
         catch_unwind(AssertUnwindSafe(|| learner.load_optim(optimizer))).map_err(|_| {
             let reason = "Burn could not load it on its default device; name another with BURN_DEVICE";
-            misfit("optimizer state", reason.into())
-        })?;
-        let scheduler = LrSchedulerRecord::from_bytes(bytes(&self.scheduler));
-        learner.load_scheduler(scheduler.map_err(|error| misfit("scheduler", error.to_string()))?);
-        Ok(())
+            misfit("optimizer state", reason)
+        })
     }
 
     /// Broadcasts rank 0's snapshot. Every rank must call it; the other ranks' snapshots are ignored.
@@ -171,6 +187,14 @@ impl Snapshot {
         let average = has_average.then_some(average);
         Ok(Some(Self { position, model, optimizer, scheduler, average }))
     }
+}
+
+fn misfit(what: &str, reason: &str) -> Error {
+    Error::Invalid(format!("the checkpoint's {what} does not fit this run: {}", plain_shapes(reason)))
+}
+
+fn bytes(bytes: &[u8]) -> Bytes {
+    Bytes::from_bytes_vec(bytes.to_vec())
 }
 
 /// Replaces `Shape { dims: [128, 26] }` by `[128, 26]` in Burn's message.

@@ -2,7 +2,7 @@
 
 use super::{ParallelModule, StepOptions, engine::Engine};
 use crate::{
-    ProcessGroup, Result,
+    Error, ProcessGroup, Result,
     data_parallel::{DataParallelConfig, Replicas},
     module_state,
 };
@@ -48,12 +48,17 @@ impl<M: Module + 'static> DataParallel<M> {
     ///
     /// # Errors
     /// Those of [`new`](Self::new), and if a device does not support the precision, NCCL is requested and cannot be
-    /// used, or a `burn::nn::BatchNorm` cannot be synchronised.
+    /// used, a `burn::nn::BatchNorm` cannot be synchronised, or the optimizer is to be sharded.
     pub fn with_options(module: M, config: DataParallelConfig, options: StepOptions) -> Result<Self> {
         let config = DataParallelConfig {
             sync_batch_norm: config.sync_batch_norm || options.sync_batch_norm,
             ..config
         };
+        if options.reducer.shard_optimizer {
+            return Err(Error::Invalid(
+                "DataParallel has one optimizer, on its first device: shard_optimizer needs a rank per device".into(),
+            ));
+        }
         let precision = options.reducer.precision;
         config.devices.iter().try_for_each(|(device, _)| precision.check(device))?;
         module_state::initialize(&module);

@@ -21,7 +21,7 @@ use crate::{
     precision::backward,
 };
 use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
+use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
 use burn::tensor::{DType, FloatDType, Tensor};
 use engine::{BatchOutput, BatchSize, ComputedBatch, Engine, SynchronisedStep};
 use kernels::optim::together;
@@ -105,8 +105,11 @@ impl<M: Module + 'static> ParallelModule<M> {
 
     /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
     ///
+    /// With [`shard_optimizer`](crate::gradient::ReducerOptions::shard_optimizer), the optimizer updates this rank's
+    /// shard of the parameters, and the others are received from their ranks.
+    ///
     /// # Errors
-    /// Currently none: device errors are returned by the call that reads a value.
+    /// With a sharded optimizer, if the group fails. Device errors are returned by the call that reads a value.
     pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
@@ -116,8 +119,38 @@ impl<M: Module + 'static> ParallelModule<M> {
         if let Some(grads) = gradients.grads {
             let module = self.module.clone();
             self.module = together(|| optimizer.step(lr, module, grads));
+            if !gradients.skipped && self.engine.reducer.is_sharded() {
+                self.module = self.engine.reducer.share_parameters(self.module.clone())?;
+            }
         }
         Ok(())
+    }
+
+    /// The optimizer's whole state for a checkpoint, on rank 0; arbitrary on the other ranks.
+    ///
+    /// Every rank must call it. A sharded optimizer's state is collected from all ranks.
+    ///
+    /// # Errors
+    /// If the group fails, or the state cannot be packed.
+    pub fn consolidate(&self, optimizer: &ModuleOptimizer) -> Result<OptimizerRecord> {
+        self.engine.reducer.consolidate(optimizer.to_record())
+    }
+
+    /// Returns `optimizer`, which has the whole state of a checkpoint, with the state of this rank's shard only.
+    ///
+    /// # Errors
+    /// If the state cannot be packed.
+    pub fn keep_shard(&self, optimizer: ModuleOptimizer) -> Result<ModuleOptimizer> {
+        if !self.engine.reducer.is_sharded() {
+            return Ok(optimizer);
+        }
+        let shard = self.engine.reducer.keep_shard(optimizer.to_record())?;
+        Ok(optimizer.load_record(shard))
+    }
+
+    /// [`Reducer::shard_sizes`](crate::gradient::Reducer::shard_sizes).
+    pub fn shard_sizes(&self) -> &[usize] {
+        self.engine.reducer.shard_sizes()
     }
 
     /// The module on this rank's first device, for checkpoints and for reading parameters.
@@ -201,7 +234,8 @@ pub struct StepGradients {
 }
 
 impl StepGradients {
-    /// The gradients; `None` if they are only accumulated. Empty if the step is skipped.
+    /// The gradients; `None` if they are only accumulated. Empty if the step is skipped. With a sharded optimizer,
+    /// those of this rank's shard.
     pub fn get(&self) -> Option<&GradientsParams> {
         self.grads.as_ref()
     }

@@ -63,6 +63,7 @@ impl StepOptions {
             ("seed", or_none(*seed)),
             ("precision", reducer.precision.to_string()),
             ("compression", or_none(reducer.hook.as_ref().map(|hook| hook.name()))),
+            ("optimizer state", if reducer.shard_optimizer { "sharded" } else { "whole" }.into()),
             ("bucket sizes", format!("{} and {} bytes", buckets.first, buckets.rest)),
             ("non-finite loss", if *allow_non_finite { "allowed" } else { "an error" }.into()),
         ]
