@@ -73,7 +73,8 @@ where
         if config.args.valid_split > 0.0 && loaders.valid.is_none() {
             bail!("--valid-split {}: this program has no validation set", config.args.valid_split);
         }
-        if config.args.gradients.shard_optimizer && config.args.histograms.is_some() && group.world_size() > 1 {
+        if config.args.gradients.shard_optimizer && config.args.histograms.is_some() && group.world_size() > 1
+        {
             bail!("--histograms: with --shard-optimizer, no rank has all gradients; remove one of them");
         }
         group.verify_settings(&config.settings()?)?;

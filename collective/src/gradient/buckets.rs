@@ -113,7 +113,9 @@ impl BucketPlan {
 
     /// Whether only another rank updates a bucket's parameters.
     pub fn is_foreign(&self, bucket: usize) -> bool {
-        self.shards.as_ref().is_some_and(|shards| self.owner(bucket).is_some_and(|owner| owner != shards.rank()))
+        self.shards
+            .as_ref()
+            .is_some_and(|shards| self.owner(bucket).is_some_and(|owner| owner != shards.rank()))
     }
 
     /// Number of elements of a bucket.

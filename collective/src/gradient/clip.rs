@@ -165,7 +165,10 @@ fn sum_of_squares(all: &GradientList, factor: Option<f64>, parts: Option<Parts<'
         // Adding zeros is exact, so that the order of the parameters decides the rounding, as with whole gradients.
         let mut by_slot = vec![0.0; plan.slots.len()];
         let slots = all.iter().map(|(id, _)| plan.slot_of(*id));
-        slots.zip(sums).filter_map(|(slot, sum)| Some((slot?, sum))).for_each(|(slot, sum)| by_slot[slot] = sum);
+        slots
+            .zip(sums)
+            .filter_map(|(slot, sum)| Some((slot?, sum)))
+            .for_each(|(slot, sum)| by_slot[slot] = sum);
         group.all_reduce(&mut by_slot, ReduceOp::Sum)?;
         sums = by_slot;
     }

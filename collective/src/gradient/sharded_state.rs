@@ -2,13 +2,13 @@
 //!
 //! Checkpoints are therefore those of a run without division, and can be loaded at any world size.
 
-use super::{Reducer, buckets::BucketPlan, shards::Shards};
-use crate::{Error, Result};
+use super::Reducer;
+use crate::{Error, ProcessGroup, Result};
 use burn::module::ParamId;
 use burn::optim::OptimizerRecord;
 use burn::tensor::Bytes;
 use burn_pack::{Reader, Writer};
-use std::fmt::Display;
+use std::{collections::BTreeMap, fmt::Display};
 
 impl Reducer {
     /// Returns the optimizer's whole state on rank 0, and `record` on the other ranks.
@@ -22,6 +22,7 @@ impl Reducer {
         let (Some(_), Some(sender)) = (&self.plan.shards, &self.sender) else { return Ok(record) };
         let group = &sender.group;
         let own = record.into_bytes().map_err(unreadable)?.to_vec();
+        let own = self.with_ids_of_rank_0(own, group)?;
         let lengths = group.all_gather(&[own.len() as i64])?.concat();
         if group.rank() > 0 {
             group.send(&own, 0)?;
@@ -33,7 +34,18 @@ impl Reducer {
             group.recv(&mut part, rank)?;
             parts.push(part);
         }
-        read(merge(parts, |_| true)?)
+        read(merge(parts, Some)?)
+    }
+
+    /// The record with rank 0's identities of parameters, which are random numbers of each rank.
+    fn with_ids_of_rank_0(&self, record: Vec<u8>, group: &ProcessGroup) -> Result<Vec<u8>> {
+        let mut ids = vec![0i64; self.plan.slots.len()];
+        self.plan.by_id.iter().for_each(|(id, slot)| ids[*slot] = id.val() as i64);
+        group.broadcast(&mut ids, 0)?;
+        merge(vec![record], |id| match self.plan.slot_of(ParamId::from(id)) {
+            Some(slot) => Some(ids[slot] as u64),
+            None => (group.rank() == 0).then_some(id),
+        })
     }
 
     /// Returns the part of the optimizer's whole state that belongs to this rank's shard.
@@ -45,13 +57,13 @@ impl Reducer {
     pub fn keep_shard(&self, record: OptimizerRecord) -> Result<OptimizerRecord> {
         let Some(shards) = &self.plan.shards else { return Ok(record) };
         let whole = record.into_bytes().map_err(unreadable)?.to_vec();
-        read(merge(vec![whole], |id| is_kept(&self.plan, shards, id))?)
+        // Rank 0 keeps the state of parameters that are no longer trained.
+        let is_kept = |id| match self.plan.slot_of(ParamId::from(id)) {
+            Some(slot) => shards.is_own(slot),
+            None => shards.rank() == 0,
+        };
+        read(merge(vec![whole], |id| is_kept(id).then_some(id))?)
     }
-}
-
-/// Whether this rank keeps the state of a parameter. That of one which is no longer trained is kept by rank 0.
-fn is_kept(plan: &BucketPlan, shards: &Shards, id: u64) -> bool {
-    plan.slot_of(ParamId::from(id)).map_or(shards.rank() == 0, |slot| shards.is_own(slot))
 }
 
 fn unreadable(error: impl Display) -> Error {
@@ -62,24 +74,31 @@ fn read(bytes: Vec<u8>) -> Result<OptimizerRecord> {
     OptimizerRecord::from_bytes(Bytes::from_bytes_vec(bytes)).map_err(unreadable)
 }
 
-/// The record with the state of all `parts` for the parameters for which `keep` returns true.
+/// The record with the state of all `parts`, for parameters with the ids that `rename` returns.
 ///
-/// In a record of Burn, the names of tensors, scalars and paths begin with a parameter's number.
-fn merge(parts: Vec<Vec<u8>>, keep: impl Fn(u64) -> bool) -> Result<Vec<u8>> {
-    let kept = |name: &str| name.split('.').next().and_then(|id| id.parse().ok()).is_none_or(&keep);
-    let (mut tensors, mut scalars, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+/// In a record of Burn, the names of tensors, scalars and paths begin with a parameter's id.
+fn merge(parts: Vec<Vec<u8>>, rename: impl Fn(u64) -> Option<u64>) -> Result<Vec<u8>> {
+    let renamed = |name: &str| {
+        let id = name.split('.').next().unwrap_or_default();
+        let new = rename(id.parse().ok()?)?;
+        Some((format!("{new}{}", &name[id.len()..]), new))
+    };
+    let (mut tensors, mut scalars, mut paths) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
     for part in parts {
         let reader = Reader::from_bytes(Bytes::from_bytes_vec(part)).map_err(unreadable)?;
-        scalars.extend(reader.scalars().clone().into_iter().filter(|(name, _)| kept(name)));
-        paths.extend(reader.metadata().clone().into_iter().filter(|(name, _)| kept(name)));
+        scalars.extend(reader.scalars().iter().filter_map(|(name, value)| Some((renamed(name)?.0, *value))));
+        let named =
+            reader.metadata().iter().filter_map(|(name, path)| Some((renamed(name)?.0, path.clone())));
+        paths.extend(named);
         for tensor in reader.into_tensors().map_err(unreadable)? {
-            let (name, dtype, shape, id, bytes) = tensor.into_parts().map_err(unreadable)?;
-            if kept(&name) {
-                tensors.push(burn_pack::Tensor::new(name, dtype, shape, id, bytes));
+            let (name, dtype, shape, _, bytes) = tensor.into_parts().map_err(unreadable)?;
+            if let Some((name, id)) = renamed(&name) {
+                tensors.push(burn_pack::Tensor::new(name, dtype, shape, Some(id), bytes));
             }
         }
     }
-    let writer = scalars.iter().fold(Writer::new(tensors), |writer, (key, value)| writer.with_scalar(key, *value));
+    let writer = Writer::new(tensors);
+    let writer = scalars.iter().fold(writer, |writer, (key, value)| writer.with_scalar(key, *value));
     let writer = paths.iter().fold(writer, |writer, (key, value)| writer.with_metadata(key, value));
     Ok(writer.into_bytes().map_err(unreadable)?.to_vec())
 }
@@ -104,12 +123,14 @@ mod tests {
         let layer = optimizer.step(0.1, layer, grads);
         let whole = optimizer.to_record().into_bytes().expect("a record").to_vec();
         let weight = layer.weight.id.val();
-        let part = |of_weight| merge(vec![whole.clone()], |id| (id == weight) == of_weight).expect("a part");
+        let part = |of_weight| {
+            merge(vec![whole.clone()], |id| ((id == weight) == of_weight).then_some(id)).expect("a part")
+        };
         let [weights, others] = [true, false].map(part);
         let count = |bytes: &[u8]| read(bytes.to_vec()).expect("a record").len();
         assert_eq!([count(&weights), count(&others)], [2, 2]);
-        let merged = merge(vec![weights, others], |_| true).expect("a record");
-        assert_eq!(merged, merge(vec![whole], |_| true).expect("a record"));
+        let merged = merge(vec![weights, others], Some).expect("a record");
+        assert_eq!(merged, merge(vec![whole], Some).expect("a record"));
         assert_eq!(layer.num_params(), 8);
     }
 }

@@ -238,9 +238,9 @@ where
             Snapshot::take(gathered.map_or_else(records, Ok)?, position.clone(), average)
         };
         let kept = settings.group.run_on(0, || match &checkpoints.sink {
-            Some(sink) => snapshot()
-                .map_err(|error: Error| error.to_string())
-                .and_then(|snapshot| sink.save(&snapshot)),
+            Some(sink) => {
+                snapshot().map_err(|error: Error| error.to_string()).and_then(|snapshot| sink.save(&snapshot))
+            }
             None => Ok(()),
         });
         kept.map_err(|error| match error {

@@ -111,11 +111,7 @@ impl Records {
 
 impl Snapshot {
     /// Takes a snapshot; `average` is the module with the moving average of the weights.
-    pub(super) fn take(
-        records: Records,
-        position: Position,
-        average: Option<ModuleRecord>,
-    ) -> Result<Self> {
+    pub(super) fn take(records: Records, position: Position, average: Option<ModuleRecord>) -> Result<Self> {
         let bytes = |what: &str, bytes: Result<Bytes, RecordError>| {
             let failed = |error: RecordError| Error::Io {
                 what: format!("packing the {what}"),

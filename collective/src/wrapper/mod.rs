@@ -21,7 +21,9 @@ use crate::{
     precision::backward,
 };
 use burn::module::Module;
-use burn::optim::{GradientsParams, ModuleOptimizer, OptimizerRecord, lr_scheduler::module_lr_scheduler::ModuleLearningRate};
+use burn::optim::{
+    GradientsParams, ModuleOptimizer, OptimizerRecord, lr_scheduler::module_lr_scheduler::ModuleLearningRate,
+};
 use burn::tensor::{DType, FloatDType, Tensor};
 use engine::{BatchOutput, BatchSize, ComputedBatch, Engine, SynchronisedStep};
 use kernels::optim::together;

@@ -2,6 +2,7 @@
 
 mod failures;
 mod frozen;
+mod sharded;
 mod strategy;
 mod trajectories;
 
