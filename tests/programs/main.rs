@@ -23,6 +23,7 @@ mod recipes;
 mod rendezvous;
 mod reports;
 mod restarts;
+mod sharded_optimizer;
 mod synchronisation;
 mod training;
 mod validation;

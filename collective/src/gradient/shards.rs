@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn the_largest_parameters_are_divided_first() {
         let shards = Shards::new(&[3, 50, 10, 30, 10], 1, 2);
-        assert_eq!(shards.owners, [1, 0, 1, 1, 1]);
-        assert_eq!(shards.sizes(), [50, 53]);
-        assert!(shards.is_own(0) && !shards.is_own(1));
+        assert_eq!(shards.owners, [0, 0, 1, 1, 1]);
+        assert_eq!(shards.sizes(), [53, 50]);
+        assert!(shards.is_own(2) && !shards.is_own(1));
     }
 
     #[test]
