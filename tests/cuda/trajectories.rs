@@ -103,6 +103,11 @@ fn two_ranks_with_synchronised_batch_norm_follow_the_cpu() {
 }
 
 #[test]
+fn a_sharded_optimizer_follows_the_cpu() {
+    follows_the_cpu(DDP, 2, "--shard-optimizer --clip-grad-norm 0.5", 1e-6);
+}
+
+#[test]
 fn accumulation_and_clipping_follow_the_cpu() {
     for way in [(SINGLE, 1), (DDP, 2)] {
         follows_the_cpu(way.0, way.1, "--grad-accum-steps 2 --clip-grad-norm 0.5 --max-steps 3", 1e-6);
