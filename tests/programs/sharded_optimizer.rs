@@ -4,6 +4,7 @@ use crate::{
     common::{Run, copy_folder, train},
     metrics::forecaster,
 };
+use burn::optim::OptimizerRecord;
 use std::fs;
 
 #[test]
@@ -23,12 +24,12 @@ fn runs_and_checkpoints_are_those_of_a_whole_optimizer() {
             [("whole", ""), ("sharded", "--shard-optimizer")].map(|(name, more)| run(name, more));
         assert_eq!(sharded.digest(), whole.digest(), "{flags}");
         assert_eq!(sharded.losses(), whole.losses(), "{flags}");
-        let length = |run: &Run, file: &str| {
-            fs::metadata(run.path.join("checkpoints/last").join(file)).expect("a file").len()
+        let tensors = |run: &Run| {
+            let record = OptimizerRecord::load(run.path.join("checkpoints/last/optimizer.bpk"));
+            record.expect("a record").len()
         };
-        for file in ["model.bpk", "optimizer.bpk", "scheduler.bpk"] {
-            assert_eq!(length(&sharded, file), length(&whole, file), "{flags}: {file}");
-        }
+        assert_eq!(tensors(&sharded), tensors(&whole), "{flags}");
+        assert!(tensors(&whole) > 0);
         [whole, sharded].iter().for_each(|run| fs::remove_dir_all(&run.path).expect("removed"));
     }
 }
@@ -75,7 +76,7 @@ fn what_cannot_be_sharded_is_named() {
     };
     run("--mode dp --device-ids cpu:0,cpu:1")
         .failed_with(&["--shard-optimizer", "--mode dp has one optimizer"]);
-    run("--nproc-per-node 2 --histograms 1").failed_with(&["--histograms", "no rank has all gradients"]);
+    run("--nproc-per-node 2 --histograms=1").failed_with(&["--histograms", "no rank has all gradients"]);
     let outcome = run("--mode single").succeeded();
     assert!(outcome.stderr.contains("shard_optimizer has no effect on one rank"), "{outcome:#?}");
 }
