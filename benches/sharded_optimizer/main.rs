@@ -26,9 +26,9 @@ struct Args {
     /// Divide the optimizer's state over the ranks
     #[arg(long)]
     shard_optimizer: bool,
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 16)]
     layers: usize,
-    #[arg(long, default_value_t = 3200)]
+    #[arg(long, default_value_t = 2528)]
     width: usize,
     /// Samples per rank
     #[arg(long, default_value_t = 16)]
