@@ -1,7 +1,7 @@
 //! Memory and step time of DDP with a whole and with a sharded optimizer, on a network of 102 million parameters.
 //!
 //! ```text
-//! cargo run --release --example sharded_optimizer -- --device cpu --nproc-per-node 4 --shard-optimizer
+//! cargo run --example sharded_optimizer -- --device cpu --nproc-per-node 4 --shard-optimizer
 //! ```
 
 use burn::module::Module;

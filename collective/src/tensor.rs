@@ -44,7 +44,7 @@ pub(crate) fn concatenate(parts: Vec<Tensor<1>>, factor: f32) -> Tensor<1> {
     Tensor::cat(parts.map(scale).collect(), 0)
 }
 
-/// An all-reduce, or the sum on one rank, in progress.
+/// A sum over all ranks in progress.
 pub(crate) struct Reduction {
     /// The result, which must not be read before [`finish`].
     tensor: Tensor<1>,
@@ -52,24 +52,25 @@ pub(crate) struct Reduction {
     pending: Option<Pending>,
 }
 
-/// Starts a reduction, of kind [`Kind::AllReduce`] or [`Kind::Reduce`], without waiting for the other ranks if the
-/// tensor is on the group's device.
+/// Starts a sum over all ranks, for rank `root` or for all ranks, without waiting for the other ranks if the tensor is on
+/// the group's device.
 ///
-/// The device runs other work at the same time, until [`finish`]. Elsewhere the reduction has finished when this
-/// returns. The result of a sum on another rank is arbitrary.
+/// The device runs other work at the same time, until [`finish`]. Elsewhere the sum is complete when this returns. On
+/// ranks other than `root`, the result is arbitrary.
 ///
 /// # Errors
 /// If the group fails.
-pub(crate) fn start(tensor: Tensor<1>, group: &ProcessGroup, kind: Kind) -> Result<Reduction> {
+pub(crate) fn start_sum(tensor: Tensor<1>, group: &ProcessGroup, root: Option<usize>) -> Result<Reduction> {
     #[cfg(feature = "cuda")]
     if let Ok(primitive) = tensor.clone().try_into_primitive::<burn::backend::Cube>()
         && crate::cuda::is_on(&primitive, group)
     {
         drop(tensor);
-        let (result, pending) = crate::cuda::start(primitive, group, &kind)?;
+        let (result, pending) = crate::cuda::start_sum(primitive, group, root)?;
         let tensor = Tensor::from_primitive::<burn::backend::Cube>(result);
         return Ok(Reduction { tensor, pending: Some(pending) });
     }
+    let kind = root.map_or(Kind::AllReduce(ReduceOp::Sum), Kind::Reduce);
     Ok(Reduction { tensor: run(tensor, Exchange::new(group, kind))?, pending: None })
 }
 

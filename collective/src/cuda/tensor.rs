@@ -176,23 +176,23 @@ struct Operands {
     result: CubeTensor,
 }
 
-/// Starts a reduction of a tensor for which [`is_on`] is true: an all-reduce, or a sum on one rank.
+/// Starts a sum of a tensor for which [`is_on`] is true, on rank `root` or on all ranks.
 ///
 /// The result must not be read before [`Pending::hold_device`].
 ///
 /// # Errors
-/// If the group or the device fails, or the collective is another one.
-pub(crate) fn start(
+/// If the group or the device fails.
+pub(crate) fn start_sum(
     tensor: FloatTensor<Cube>,
     group: &ProcessGroup,
-    kind: &Kind,
+    root: Option<usize>,
 ) -> Result<(FloatTensor<Cube>, Pending)> {
     let shape = tensor.shape();
-    let call = match kind {
-        Kind::AllReduce(op) => spec("device all_reduce", &tensor)?.reduce(*op),
-        Kind::Reduce(root) => spec("device reduce", &tensor)?.reduce(ReduceOp::Sum).root(*root),
-        other => return Err(Error::Invalid(format!("{other:?} is not a reduction"))),
+    let call = match root {
+        None => spec("device all_reduce", &tensor)?,
+        Some(root) => spec("device reduce", &tensor)?.root(root),
     };
+    let call = call.reduce(ReduceOp::Sum);
     let Operands { memory, send, recv, client, result } = operands(call, tensor, shape)?;
     let pending = group.start_on_device(call, memory, |nccl, call, stream| {
         // SAFETY: the memory is of the call's size.

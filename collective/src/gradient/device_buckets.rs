@@ -19,8 +19,8 @@ use super::{
     read::{DeviceGradient, identity},
 };
 use crate::{
-    ProcessGroup, ReduceOp, Result,
-    tensor::{self, Reduction, exchange::Kind},
+    ProcessGroup, Result,
+    tensor::{self, Reduction},
 };
 use burn::tensor::{DType, Device, Tensor};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl DeviceBuckets {
     ) -> Result<(Vec<Option<Tensor<1>>>, Option<Tensor<1>>)> {
         // Only a bucket without parameters has not been started.
         self.started.resize_with(self.plan.buckets(), || None);
-        let totals = totals.map(|totals| tensor::start(totals, &self.group, Kind::AllReduce(ReduceOp::Sum)));
+        let totals = totals.map(|totals| tensor::start_sum(totals, &self.group, None));
         self.started.push(totals.transpose()?);
         let mut buckets = tensor::finish(self.started)?;
         let totals = buckets.pop().flatten();
@@ -141,11 +141,7 @@ impl DeviceBuckets {
             let members = &self.plan.members[self.started.len()];
             let parts: Vec<Tensor<1>> = members.iter().filter_map(|slot| self.parts[*slot].take()).collect();
             let bucket = tensor::concatenate(parts, self.factor());
-            let kind = match self.plan.owner(self.started.len()) {
-                Some(owner) => Kind::Reduce(owner),
-                None => Kind::AllReduce(ReduceOp::Sum),
-            };
-            match tensor::start(bucket, &self.group, kind) {
+            match tensor::start_sum(bucket, &self.group, self.plan.owner(self.started.len())) {
                 Ok(reduction) => self.started.push(Some(reduction)),
                 Err(error) => arrivals.fail(error),
             }
