@@ -27,9 +27,12 @@ use burn_ddp_collective::{
     precision::{self, Precision},
     strategy::{DdpStrategy, NoopRenderer},
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 type Ddp = DdpStrategy<LinearModel>;
@@ -97,6 +100,8 @@ struct Rank {
     /// Factor of the loss, by the number of the batch from 1.
     factor: fn(usize) -> f32,
     epochs: usize,
+    /// Folder of burn-train's own checkpointers, if they are used.
+    checkpoints: Option<PathBuf>,
 }
 
 impl Default for Rank {
@@ -110,6 +115,7 @@ impl Default for Rank {
             precision,
             factor: |_| 1.0,
             epochs: 2,
+            checkpoints: None,
         }
     }
 }
@@ -136,7 +142,7 @@ impl Batcher<f32, Points> for Stack {
 /// Trains on one rank of `group`, with 40 points over all ranks.
 fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Reports {
     let device = Device::flex().autodiff();
-    let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs } = rank;
+    let Rank { lr, momentum, batch_size, batch_norm, precision, factor, epochs, checkpoints } = rank;
     let world = group.world();
     let load = |precision, factor| {
         let points = InMemDataset::new((0..40u8).map(|i| f32::from(i) / 40.0).collect());
@@ -152,12 +158,14 @@ fn fit(group: ProcessGroup, rank: Rank, set: impl FnOnce(Ddp) -> Ddp) -> Reports
     let model = LinearModel { norm, linear };
     let momentum = (momentum > 0.0).then(|| MomentumConfig::new().with_momentum(momentum));
     let optimizer = SgdConfig::new().with_momentum(momentum).init();
-    let training = SupervisedTraining::<LinearModel>::new(".", train, valid)
+    let folder = checkpoints.clone().unwrap_or_else(|| ".".into());
+    let training = SupervisedTraining::<LinearModel>::new(folder, train, valid)
         .metrics((LossMetric::new(),))
         .with_metric_logger(InMemoryMetricLogger::default())
         .with_application_logger(None)
         .num_epochs(epochs)
         .renderer(Box::new(NoopRenderer));
+    let training = if checkpoints.is_some() { training.with_default_checkpointers() } else { training };
     let failure = set(ddp).launch(training, Learner::new(model, optimizer, lr)).err();
     Reports { failure, ..listen.take() }
 }

@@ -76,3 +76,20 @@ fn a_different_model_is_named_by_its_first_parameter() {
         }
     }
 }
+
+#[test]
+fn burn_trains_checkpointers_do_not_store_a_sharded_optimizer() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = |size, shard_optimizer| {
+        let checkpoints = || Some(folder.path().join(format!("{size} {shard_optimizer}")));
+        let shard = |_, ddp| with(ddp, |options| options.reducer.shard_optimizer = shard_optimizer);
+        fit_all(size, |_| Rank { checkpoints: checkpoints(), ..Rank::default() }, shard)
+    };
+    for error in failures(&run(2, true)) {
+        assert!(error.to_string().contains("one rank's part of a sharded optimizer"), "{error}");
+    }
+    assert!(run(2, false).iter().all(|rank| rank.failure.is_none()));
+    let alone = run(1, true);
+    assert!(alone[0].failure.is_none());
+    assert!(alone[0].warnings.iter().any(|warning| warning.contains("no effect on one rank")));
+}
