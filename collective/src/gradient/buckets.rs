@@ -102,8 +102,12 @@ impl BucketPlan {
     /// Such a parameter is still trainable, `users[slot]` is not 0, and this rank updates it.
     pub fn slot_to_fill<const D: usize>(&self, param: &Param<Tensor<D>>, users: &[usize]) -> Option<&Slot> {
         let index = self.slot_of(param.id)?;
-        let updated = self.shards.as_ref().is_none_or(|shards| shards.is_own(index));
-        (updated && users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
+        (self.is_updated(index) && users[index] > 0 && param.is_require_grad()).then(|| &self.slots[index])
+    }
+
+    /// Whether this rank updates a parameter.
+    pub fn is_updated(&self, slot: usize) -> bool {
+        self.shards.as_ref().is_none_or(|shards| shards.is_own(slot))
     }
 
     /// The rank that updates a bucket's parameters; `None` if every rank does.
@@ -113,9 +117,7 @@ impl BucketPlan {
 
     /// Whether only another rank updates a bucket's parameters.
     pub fn is_foreign(&self, bucket: usize) -> bool {
-        self.shards
-            .as_ref()
-            .is_some_and(|shards| self.owner(bucket).is_some_and(|owner| owner != shards.rank()))
+        self.members[bucket].first().is_some_and(|slot| !self.is_updated(*slot))
     }
 
     /// Number of elements of a bucket.

@@ -41,15 +41,22 @@ pub fn clip_by_global_norm<M: Module>(
     Ok((grads, norm))
 }
 
-/// The ranks that have a part of the gradients each.
+/// The ranks that have the same gradients, or a part of them each.
 #[derive(Clone, Copy)]
-pub(super) struct Parts<'a> {
+pub(super) struct Ranks<'a> {
     pub plan: &'a BucketPlan,
     pub group: &'a ProcessGroup,
 }
 
-fn clip_on_host(all: GradientList, max_norm: f64, parts: Option<Parts<'_>>) -> Result<(GradientList, f64)> {
-    let norm = global_norm(&all, parts)?;
+impl Ranks<'_> {
+    /// Whether each rank has the gradients of its shard only.
+    fn are_sharded(&self) -> bool {
+        self.plan.shards.is_some()
+    }
+}
+
+fn clip_on_host(all: GradientList, max_norm: f64, ranks: Option<Ranks<'_>>) -> Result<(GradientList, f64)> {
+    let norm = global_norm(&all, ranks)?;
     let factor = max_norm / (norm + 1e-6);
     Ok((if factor < 1.0 || factor.is_nan() { scale(all, factor) } else { all }, norm))
 }
@@ -62,11 +69,12 @@ pub(crate) enum Norm {
     Device(Box<Tensor<1>>),
 }
 
-/// [`clip_by_global_norm`] without waiting for a device, of averaged gradients in `group`.
+/// [`clip_by_global_norm`] without waiting for a device, of gradients that `ranks` have averaged; `None` in a world
+/// of one.
 ///
 /// On a device, norm and factor are f32 tensors, and all ranks use the sums of rank 0, because devices may sum in
-/// different orders. On a CUDA device, gradients in f32 share their launches. With `parts`, each rank has the gradients
-/// of its shard only; on a CPU the norm has the same bits as without.
+/// different orders. On a CUDA device, gradients in f32 share their launches. If each rank has the
+/// gradients of its shard only, the norm is that of all shards; on a CPU it has the same bits as without shards.
 ///
 /// # Errors
 /// If the device cannot be read, or the group fails.
@@ -74,23 +82,24 @@ pub(super) fn clip<M: Module>(
     mut grads: GradientsParams,
     module: &M,
     max_norm: f64,
-    group: Option<&ProcessGroup>,
-    parts: Option<Parts<'_>>,
+    ranks: Option<Ranks<'_>>,
 ) -> Result<(GradientsParams, Norm)> {
     let all = take(&mut grads, module);
     let device = module.devices().into_iter().next().unwrap_or_default().without_autodiff();
-    let (clipped, norm) = if is_flex(&device) || (all.is_empty() && parts.is_none()) {
-        let (clipped, norm) = clip_on_host(all, max_norm, parts)?;
-        (clipped, Norm::Host(norm))
-    } else {
-        let all_ranks = |sums| match (parts, group) {
-            (Some(parts), _) => tensor::run_in_step(sums, parts.group, Kind::AllReduce(ReduceOp::Sum)),
-            (None, Some(group)) => tensor::run_in_step(sums, group, Kind::Broadcast(0)),
-            (None, None) => Ok(sums),
+    let (clipped, norm) =
+        if is_flex(&device) || (all.is_empty() && !ranks.is_some_and(|ranks| ranks.are_sharded())) {
+            let (clipped, norm) = clip_on_host(all, max_norm, ranks)?;
+            (clipped, Norm::Host(norm))
+        } else {
+            let all_ranks = |sums| {
+                let Some(ranks) = ranks else { return Ok(sums) };
+                let sharded = ranks.are_sharded();
+                let kind = if sharded { Kind::AllReduce(ReduceOp::Sum) } else { Kind::Broadcast(0) };
+                tensor::run_in_step(sums, ranks.group, kind)
+            };
+            let (clipped, norm) = clip_on_device(all, &device, max_norm, all_ranks)?;
+            (clipped, Norm::Device(Box::new(norm)))
         };
-        let (clipped, norm) = clip_on_device(all, &device, max_norm, all_ranks)?;
-        (clipped, Norm::Device(Box::new(norm)))
-    };
     put(&mut grads, clipped, module);
     Ok((grads, norm))
 }
@@ -145,23 +154,23 @@ fn scale_on_device(grad: Tensor<1>, factor: &Tensor<1>) -> Tensor<1> {
     }
 }
 
-/// Global norm of gradients; 0 if there are none. With `parts`, of those of all ranks.
+/// Global norm of gradients, of all shards; 0 if there are none.
 ///
 /// # Errors
 /// If the device cannot be read, or the group fails.
-pub(super) fn global_norm(all: &GradientList, parts: Option<Parts<'_>>) -> Result<f64> {
-    let norm = sum_of_squares(all, None, parts)?.sqrt();
-    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN), parts)?.sqrt() / DOWN })
+pub(super) fn global_norm(all: &GradientList, ranks: Option<Ranks<'_>>) -> Result<f64> {
+    let norm = sum_of_squares(all, None, ranks)?.sqrt();
+    Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN), ranks)?.sqrt() / DOWN })
 }
 
 /// Sum of squares of all gradients, multiplied by `factor` first.
-fn sum_of_squares(all: &GradientList, factor: Option<f64>, parts: Option<Parts<'_>>) -> Result<f64> {
+fn sum_of_squares(all: &GradientList, factor: Option<f64>, ranks: Option<Ranks<'_>>) -> Result<f64> {
     let mut sums = Vec::new();
     if !all.is_empty() {
         // One transfer for all gradients.
         sums = read_data(Tensor::cat(squares(all, factor), 0))?.iter::<f32>().collect();
     }
-    if let Some(Parts { plan, group }) = parts {
+    if let Some(Ranks { plan, group }) = ranks.filter(Ranks::are_sharded) {
         // Adding zeros is exact, so that the order of the parameters decides the rounding, as with whole gradients.
         let mut by_slot = vec![0.0; plan.slots.len()];
         let slots = all.iter().map(|(id, _)| plan.slot_of(*id));

@@ -194,7 +194,7 @@ fn digest(grad: &[f32], elements: usize) -> u64 {
 }
 
 /// `[n]`, in host memory.
-fn on_host(values: Vec<f32>) -> Tensor<1> {
+pub(super) fn on_host(values: Vec<f32>) -> Tensor<1> {
     let length = values.len();
     Tensor::from_data(TensorData::new(values, [length]), (&Device::flex(), DType::F32))
 }

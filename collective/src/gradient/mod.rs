@@ -64,7 +64,7 @@ use accumulate::AccumulatedGradients;
 use buckets::BucketPlan;
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use clip::Parts;
+use clip::Ranks;
 use embeddings::check_embeddings;
 use hook::BucketSender;
 use std::{
@@ -219,8 +219,7 @@ impl Reducer {
         module: &M,
         max_norm: f64,
     ) -> Result<(GradientsParams, Norm)> {
-        let group = self.sender.as_ref().map(|sender| &sender.group);
-        clip::clip(grads, module, max_norm, group, parts(&self.plan, &self.sender))
+        clip::clip(grads, module, max_norm, ranks(&self.plan, &self.sender))
     }
 
     /// Time that steps spent waiting for other ranks' gradients since the last call.
@@ -259,10 +258,9 @@ impl Reducer {
     }
 }
 
-/// The division of gradients over the ranks, if the optimizer's state is divided.
-fn parts<'a>(plan: &'a BucketPlan, sender: &'a Option<BucketSender>) -> Option<Parts<'a>> {
-    let group = &sender.as_ref()?.group;
-    plan.shards.is_some().then_some(Parts { plan, group })
+/// The ranks that average gradients; `None` in a world of one.
+fn ranks<'a>(plan: &'a BucketPlan, sender: &'a Option<BucketSender>) -> Option<Ranks<'a>> {
+    Some(Ranks { plan, group: &sender.as_ref()?.group })
 }
 
 /// Runs `wait` and adds its duration to `sum`.

@@ -1,9 +1,9 @@
 //! Exchange of updated parameters, if each rank updates a shard of them.
 
-use super::{Reducer, buckets::BucketPlan, read::f32s};
+use super::{Reducer, buckets::BucketPlan, host_buckets::on_host, read::f32s};
 use crate::{Error, ProcessGroup, Result, device_error::read_data, tensor, tensor::exchange::Kind};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor};
 
 /// Verifies that all trainable parameters can be sent.
 ///
@@ -36,8 +36,7 @@ impl Reducer {
 
     /// The parameters that other ranks update.
     pub(crate) fn received(&self) -> Vec<ParamId> {
-        let Some(shards) = &self.plan.shards else { return Vec::new() };
-        let ids = self.plan.by_id.iter().filter(|(_, slot)| !shards.is_own(**slot));
+        let ids = self.plan.by_id.iter().filter(|(_, slot)| !self.plan.is_updated(**slot));
         ids.map(|(id, _)| *id).collect()
     }
 
@@ -55,7 +54,7 @@ impl Reducer {
     /// # Errors
     /// If the group or a device fails.
     pub fn share_parameters<M: Module>(&self, module: M) -> Result<M> {
-        let (Some(shards), Some(sender)) = (&self.plan.shards, &self.sender) else { return Ok(module) };
+        let (true, Some(sender)) = (self.is_sharded(), &self.sender) else { return Ok(module) };
         let plan = &self.plan;
         let mut own = Own { plan, values: vec![None; plan.slots.len()], device: Device::flex() };
         module.visit(&mut own);
@@ -63,7 +62,8 @@ impl Reducer {
         for (bucket, members) in plan.members.iter().enumerate() {
             let Some(owner) = plan.owner(bucket) else { break };
             let values: Vec<_> = members.iter().filter_map(|slot| own.values[*slot].take()).collect();
-            let sent = (owner == shards.rank()).then(|| tensor::concatenate(values, 1.0));
+            let is_foreign = plan.is_foreign(bucket);
+            let sent = (!is_foreign).then(|| tensor::concatenate(values, 1.0));
             let length = plan.length(bucket);
             let received = if self.on_device {
                 let sent = sent.unwrap_or_else(|| Tensor::zeros([length], (&own.device, DType::F32)));
@@ -71,7 +71,7 @@ impl Reducer {
             } else {
                 broadcast_on_host(sent, length, &sender.group, owner)?
             };
-            buckets.push(plan.is_foreign(bucket).then_some(received));
+            buckets.push(is_foreign.then_some(received));
         }
         Ok(module.map(&mut Receive { plan, buckets }))
     }
@@ -92,7 +92,7 @@ fn broadcast_on_host(
         None => vec![0.0; length],
     };
     group.broadcast(&mut values, root)?;
-    Ok(Tensor::from_data(TensorData::new(values, [length]), (&Device::flex(), DType::F32)))
+    Ok(on_host(values))
 }
 
 /// The parameters that this rank updates, flat, by slot, and their device.
@@ -107,7 +107,7 @@ impl ModuleVisitor for Own<'_> {
         let Some(slot) = self.plan.slot_of(param.id) else { return };
         let value = param.val().inner();
         self.device = value.device();
-        if self.plan.shards.as_ref().is_some_and(|shards| shards.is_own(slot)) {
+        if self.plan.is_updated(slot) {
             let elements = value.shape().num_elements();
             self.values[slot] = Some(value.reshape([elements]));
         }

@@ -10,7 +10,7 @@ use super::{
     host_buckets::HostBuckets,
     in_flight::{Buckets, InFlightReduction, ReducedGradients},
     module_gradients::{collect, scatter},
-    parts, timed,
+    ranks, timed,
     watch::watch,
 };
 use crate::{Error, Result, batch_context::BatchContext, precision::Precision};
@@ -235,8 +235,7 @@ impl Step<'_> {
     ) -> Result<GradientsParams> {
         let Reducer { scaler: Some(scaler), plan, sender, .. } = &mut *self.reducer else { return Ok(grads) };
         let all = take(&mut grads, module);
-        let parts = parts(plan, sender);
-        let finite = global_norm(&all, parts)?.is_finite();
+        let finite = global_norm(&all, ranks(plan, sender))?.is_finite();
         scaler.update(finite)?;
         if !finite {
             return Ok(GradientsParams::new());

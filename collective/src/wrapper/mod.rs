@@ -120,10 +120,11 @@ impl<M: Module + 'static> ParallelModule<M> {
     ) -> Result<()> {
         if let Some(grads) = gradients.grads {
             let module = self.module.clone();
-            self.module = together(|| optimizer.step(lr, module, grads));
-            if !gradients.skipped && self.engine.reducer.is_sharded() {
-                self.module = self.engine.reducer.share_parameters(self.module.clone())?;
-            }
+            let module = together(|| optimizer.step(lr, module, grads));
+            self.module = match gradients.skipped {
+                true => module,
+                false => self.engine.reducer.share_parameters(module)?,
+            };
         }
         Ok(())
     }
