@@ -22,6 +22,7 @@ pub mod gradient;
 pub mod health;
 pub mod join;
 pub mod loader;
+pub mod local_sgd;
 pub mod lr;
 pub mod metric;
 pub mod module_state;

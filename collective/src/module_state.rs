@@ -2,6 +2,7 @@
 
 use crate::{Error, ProcessGroup, Result, device_error::read_data};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
 use burn::tensor::{Bool, Int, Shape, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 
@@ -58,6 +59,22 @@ pub fn require_trainable<M: Module>(module: &M) -> Result<()> {
     let mut find = Find(false);
     module.visit(&mut find);
     if find.0 { Ok(()) } else { Err(Error::NotTrainable) }
+}
+
+/// Replaces the trainable parameters of `module` that have a value in `values`, by the parameter's identity.
+pub(crate) fn with_values<M: Module>(module: M, values: &GradientsParams) -> M {
+    struct Replace<'a>(&'a GradientsParams);
+    impl ModuleMapper for Replace<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            match self.0.get::<D>(param.id) {
+                Some(value) if param.is_require_grad() => {
+                    param.map(|_| Tensor::from_inner(value).set_require_grad(true))
+                }
+                Some(_) | None => param,
+            }
+        }
+    }
+    module.map(&mut Replace(values))
 }
 
 /// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.

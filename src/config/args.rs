@@ -17,7 +17,7 @@ use clap::{
     Args, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use collective::lr::LrScaling;
+use collective::{lr::LrScaling, precision::Precision};
 use serde::{Serialize, Serializer};
 use std::{
     io::{IsTerminal, stdout},
@@ -230,6 +230,16 @@ impl TrainerArgs {
     pub fn check(&self) -> Result<()> {
         self.checkpoints.check(self.run_dir.as_deref())?;
         self.rate.check()?;
+        if self.gradients.sync_every.is_some() {
+            if self.explicit.0.contains_key("scale-lr") && self.scale_lr != LrScaling::None {
+                bail!(
+                    "--scale-lr: with --sync-every, a step has one rank's batch at any world size; remove the flag"
+                );
+            }
+            if self.gradients.precision == Precision::F16 {
+                bail!("--precision f16: with --sync-every, ranks would have different loss scales; use bf16");
+            }
+        }
         if self.progress == ProgressArg::Tui && !cfg!(feature = "tui") {
             bail!("--progress tui: this program was built without the feature `tui`");
         }

@@ -3,6 +3,7 @@
 use clap::Args;
 use collective::{
     gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
+    local_sgd::LocalSgd,
     precision::Precision,
 };
 use serde::{Serialize, Serializer};
@@ -41,9 +42,32 @@ pub struct GradientArgs {
     /// Divide the optimizer's state over the ranks (ZeRO-1)
     #[arg(long, hide_short_help = true)]
     pub shard_optimizer: bool,
+    /// Optimizer steps of each rank between synchronisations of the parameters (local SGD, DiLoCo)
+    ///
+    /// The ranks do not average gradients. --grad-compression applies to the exchanged differences.
+    #[arg(
+        long, value_name = "N", value_parser = crate::context::values::positive, hide_short_help = true,
+        conflicts_with_all = ["shard_optimizer", "sync_bn", "ema", "find_lr"]
+    )]
+    pub sync_every: Option<usize>,
+    /// Learning rate of the outer optimizer, 0.7 in DiLoCo [default: 1, which averages the parameters]
+    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "sync_every", hide_short_help = true)]
+    pub outer_lr: Option<f64>,
+    /// Nesterov momentum of the outer optimizer, 0.9 in DiLoCo [default: 0]
+    #[arg(
+        long, value_name = "F", value_parser = crate::context::values::probability, requires = "sync_every",
+        hide_short_help = true
+    )]
+    pub outer_momentum: Option<f64>,
 }
 
 impl GradientArgs {
+    /// Options of local SGD, if it is enabled.
+    pub fn local_sgd(&self) -> Option<LocalSgd> {
+        let (outer_lr, outer_momentum) = (self.outer_lr.unwrap_or(1.0), self.outer_momentum.unwrap_or(0.0));
+        self.sync_every.map(|sync_every| LocalSgd { sync_every, outer_lr, outer_momentum })
+    }
+
     /// Converts the flags to reducer options.
     pub fn reducer(&self) -> ReducerOptions {
         // As in PyTorch, a bucket's MB is 2^20 bytes.

@@ -18,7 +18,7 @@ use crate::{
 use anyhow::Result;
 use collective::{
     StepOptions,
-    lr::{LrSchedule, ScheduledLr, WarmupLr},
+    lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
     metric::MetricInfo,
     strategy::Position,
 };
@@ -81,14 +81,17 @@ impl Config {
     /// Resolves the configuration of a run of `context`.
     pub fn resolve(args: &TrainerArgs, context: &Context, program: ProgramSettings) -> Self {
         let role = context.role();
+        // With local SGD, every optimizer step is that of one rank's batch.
+        let is_local = args.gradients.sync_every.is_some();
+        let scale_lr = if is_local { LrScaling::None } else { args.scale_lr };
         let mut config = Self {
             mode: role.mode,
             world_size: role.environment.world_size,
             device: role.device,
             replicas: role.replicas.clone(),
             threads: context.threads(),
-            lr_factor: args.scale_lr.factor(role.environment.world_size),
-            args: args.clone(),
+            lr_factor: scale_lr.factor(role.environment.world_size),
+            args: TrainerArgs { scale_lr, ..args.clone() },
             program,
             version: env!("CARGO_PKG_VERSION"),
             flags: args.explicit.0.clone(),
@@ -182,6 +185,7 @@ impl Config {
             grad_accum_steps: gradients.grad_accum_steps,
             clip_grad_norm: gradients.clip_grad_norm,
             sync_batch_norm: self.args.sync_bn,
+            local_sgd: gradients.local_sgd(),
             seed: Some(self.args.seed),
             allow_non_finite: self.args.allow_nan,
         }

@@ -39,7 +39,10 @@ impl Scope {
             | "grad_accum_steps"
             | "clip_grad_norm"
             | "precision"
-            | "grad_compression" => Scope::Trajectory,
+            | "grad_compression"
+            | "sync_every"
+            | "outer_lr"
+            | "outer_momentum" => Scope::Trajectory,
             _ => Scope::Run,
         }
     }

@@ -79,6 +79,9 @@ pub(super) fn devices(
     if args.gradients.shard_optimizer {
         bail!("--shard-optimizer: --mode dp has one optimizer; use --mode ddp");
     }
+    if args.gradients.sync_every.is_some() {
+        bail!("--sync-every: --mode dp has one copy of the parameters; use --mode ddp");
+    }
     let config = replicas.config(&args.context, context.threads(), args.sync_bn, context.console())?;
     config.devices.iter().try_for_each(|(device, _)| args.gradients.precision.check(device))?;
     Ok(Some(config))

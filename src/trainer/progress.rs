@@ -148,6 +148,9 @@ pub fn print_header(console: Console, config: &Config, why: &str, transport: &st
     console.print(&format!(
         "dataset   {before}{train_samples} training, {validation}{test_samples} test samples{after}"
     ));
+    if let Some(local_sgd) = args.gradients.local_sgd() {
+        console.print(&format!("sync      parameters {local_sgd}"));
+    }
     let accumulate = args.gradients.grad_accum_steps;
     let accumulated =
         if accumulate > 1 { format!(" x {accumulate} batches per step") } else { String::new() };

@@ -199,8 +199,12 @@ fn signal(pid: u32, signal: i32) {
 
 #[test]
 fn a_killed_rank_ends_the_job() {
-    // With --sync-bn, most collectives are called during forward and backward.
-    for (flags, marker) in [("", "killed-rank-4711"), ("--sync-bn", "killed-rank-4714")] {
+    // With --sync-bn, most collectives are called during forward and backward; with --sync-every, none is called for long.
+    for (flags, marker) in [
+        ("", "killed-rank-4711"),
+        ("--sync-bn", "killed-rank-4714"),
+        ("--sync-every 100000", "killed-rank-4715"),
+    ] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (child, ranks) = long_run(marker, &folder.path().join("run"), flags);
         assert_eq!(ranks.len(), 2);

@@ -48,6 +48,7 @@ mod watch;
 pub use buckets::BucketSizes;
 pub use clip::clip_by_global_norm;
 pub(crate) use clip::{Norm, scaled};
+pub(crate) use gradient_list::{put, take};
 pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
 pub use power_sgd::PowerSgd;
 pub use step::Step;

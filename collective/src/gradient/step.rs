@@ -148,7 +148,9 @@ impl Step<'_> {
             ));
         }
         let Some(reduction) = self.reduction.take() else {
-            let alone = self.reducer.scaler.is_none() && self.reducer.accumulated.is_empty();
+            // Padding, of local SGD, has no gradients.
+            let has_samples = self.weights.own > 0.0;
+            let alone = has_samples && self.reducer.scaler.is_none() && self.reducer.accumulated.is_empty();
             let mean = if alone { grads } else { self.reducer.accumulated.mean(grads, module, self.weights) };
             let flags = StepFlags::Summed(flags);
             return Ok(FinishedStep { grads: self.unless_infinite(mean, module)?, totals, flags });

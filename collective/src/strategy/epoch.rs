@@ -47,21 +47,38 @@ where
             }
             let every = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.every);
             requests.save |= every.is_some_and(|n| self.position.step.is_multiple_of(n));
-            if let Some(step) = launched.take_if(|step| requests.any() || step.is_here()) {
+            let ends_round = self.round.as_mut().is_some_and(|round| round.outer.count_step());
+            if let Some(step) = launched.take_if(|step| ends_round || requests.any() || step.is_here()) {
                 requests |= self.complete(step, &mut clock)?;
             }
-            self.serve(requests)?;
+            self.serve(requests, ends_round)?;
         }
-        if let Some(last) = launched {
-            let requests = self.complete(last, &mut clock)?;
-            self.serve(requests)?;
+        let requests = match launched {
+            Some(last) => self.complete(last, &mut clock)?,
+            None => StepRequests::default(),
+        };
+        let in_round = self.round.as_ref().is_some_and(|round| round.outer.has_steps());
+        self.serve(requests, in_round)?;
+        if in_round {
+            self.position.seconds = clock.seconds();
+            self.time.training += clock.lap();
         }
         self.event(LearnerEvent::EndSplit(epoch));
         Ok(batches.peek().is_none())
     }
 
-    /// Serves the requests of all ranks after a step.
-    fn serve(&mut self, requests: StepRequests) -> Result<(), Stop> {
+    /// Serves the requests after a step: with local SGD at the end of a round, those of all its steps and ranks.
+    fn serve(&mut self, requests: StepRequests, ends_round: bool) -> Result<(), Stop> {
+        let requests = match &mut self.round {
+            None => requests,
+            Some(round) => {
+                round.requests |= requests;
+                if !ends_round {
+                    return self.settings.group.failure().map_or(Ok(()), |error| Err(error.into()));
+                }
+                self.end_round()?
+            }
+        };
         if requests.stop {
             return Err(self.stop()?);
         }
@@ -108,8 +125,8 @@ where
 
     /// Runs the optimizer on the gradients of a step, and starts to read its totals.
     fn optimize(&mut self, model: &M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
-        let SynchronisedStep { grads, own, totals, flags, norm, samples, batches, loss_scale, skipped } =
-            step;
+        let SynchronisedStep { grads, own, totals, flags, norm, samples, averaged, .. } = step;
+        let (batches, loss_scale, skipped) = (step.batches, step.loss_scale, step.skipped);
         self.position.step = self.engine.steps;
         self.position.samples += samples;
         self.position.batches += batches;
@@ -135,7 +152,8 @@ where
             ..StepReport::default()
         };
         let (done, lr) = (self.position.samples, self.learner.lr_current());
-        Ok(LaunchedStep::start(report, lr, done, flags, own, totals, norm)?)
+        let values = [totals].into_iter().chain(norm).collect();
+        Ok(LaunchedStep::start(report, lr, done, averaged, flags, own, values)?)
     }
 
     /// Warns of parameters that only some ranks use, of the first skipped step, and of disabled overlap.

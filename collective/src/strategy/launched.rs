@@ -15,7 +15,10 @@ use burn::data::dataloader::Progress;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Tensor;
 use burn::train::{LearnerEvent, LearnerModel, TrainingItem};
-use std::{ops::BitOrAssign, time::Instant};
+use std::{
+    ops::BitOrAssign,
+    time::{Duration, Instant},
+};
 
 /// What ranks request in a step.
 #[derive(Clone, Copy, Default)]
@@ -35,7 +38,7 @@ impl StepRequests {
     }
 
     /// The requests of all ranks, from the sums of their flags.
-    fn from_sums(sums: &[f32]) -> Self {
+    pub fn from_sums(sums: &[f32]) -> Self {
         let any = |at: usize| sums.get(at).is_some_and(|ranks| *ranks > 0.0);
         Self { stop: any(0), end: any(1), save: any(2) }
     }
@@ -60,11 +63,13 @@ pub(super) struct LaunchedStep {
     lr: ModuleLearningRate,
     /// Number of samples of the epoch up to this step, over all ranks.
     done: usize,
-    /// Requests, summed over all ranks.
+    /// Samples of the totals.
+    averaged: usize,
+    /// Requests, summed over the ranks of the totals.
     flags: StepFlags,
     /// Totals of this rank.
     own: Tensor<1>,
-    /// Totals over all ranks, followed by the norm of the gradients if that is on the device.
+    /// Totals over all ranks, or this rank's with local SGD, followed by the norm of the gradients if that is on the device.
     values: Readback,
 }
 
@@ -77,13 +82,12 @@ impl LaunchedStep {
         report: StepReport,
         lr: ModuleLearningRate,
         done: usize,
+        averaged: usize,
         flags: StepFlags,
         own: Tensor<1>,
-        totals: Tensor<1>,
-        norm: Option<Tensor<1>>,
+        values: Vec<Tensor<1>>,
     ) -> Result<Self, Error> {
-        let values = Readback::start([totals].into_iter().chain(norm).collect())?;
-        Ok(Self { report, lr, done, flags, own, values })
+        Ok(Self { report, lr, done, averaged, flags, own, values: Readback::start(values)? })
     }
 
     /// Whether its totals are on the host.
@@ -105,6 +109,17 @@ impl Clock {
         let now = Instant::now();
         Self { epoch: now, earlier, step: now }
     }
+
+    /// Training time of the epoch in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.earlier + self.epoch.elapsed().as_secs_f64()
+    }
+
+    /// Time since the last call.
+    pub fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.step, now)
+    }
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -112,9 +127,10 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Waits for a step's totals, verifies and reports them. Returns the requests of all ranks.
+    /// Waits for a step's totals, verifies and reports them. Returns the requests of all ranks, or with local SGD those of
+    /// this rank.
     pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<StepRequests, Stop> {
-        let LaunchedStep { mut report, lr, done, flags, own, values } = step;
+        let LaunchedStep { mut report, lr, done, averaged, flags, own, values } = step;
         // First, because an absent rank is detected on the host.
         let requests = StepRequests::from_sums(&self.engine.reducer.settle(flags)?);
         let mut values = values.wait()?.into_iter();
@@ -124,15 +140,18 @@ where
             self.engine.check_norm(report.step, first(&norm))?;
         }
         check_totals::<TrainedOutput<M>>(&totals)?;
-        add_totals(&mut self.position.totals, &totals);
-        self.position.seconds = clock.earlier + clock.epoch.elapsed().as_secs_f64();
-        report.loss = first(&totals) / report.samples.max(1) as f64;
-        report.metrics = means::<TrainedOutput<M>>(&totals, report.samples).into_iter().skip(1).collect();
-        report.elapsed = clock.step.elapsed();
-        clock.step = Instant::now();
+        let sums = match &mut self.round {
+            Some(round) => &mut round.totals,
+            None => &mut self.position.totals,
+        };
+        add_totals(sums, &totals);
+        self.position.seconds = clock.seconds();
+        report.loss = first(&totals) / averaged.max(1) as f64;
+        report.metrics = means::<TrainedOutput<M>>(&totals, averaged).into_iter().skip(1).collect();
+        report.elapsed = clock.lap();
         self.time.training += report.elapsed;
         self.settings.observer.step_done(&report);
-        let item = TrainedOutput::<M>::from_totals(&totals, report.samples);
+        let item = TrainedOutput::<M>::from_totals(&totals, averaged);
         let progress = Progress::new(done, self.settings.train.samples(), Some("items".into()));
         self.event(LearnerEvent::ProcessedItem(TrainingItem::new(
             item,

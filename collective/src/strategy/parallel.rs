@@ -278,6 +278,7 @@ where
             control: RunControl::default(),
             stopped: false,
             average,
+            round: None,
         };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}

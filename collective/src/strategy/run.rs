@@ -2,7 +2,7 @@
 
 use super::{
     ComputeBatch, EpochReport, Position, RankTime, RunControl, Snapshot, TrainedOutput, ValidOutput,
-    settings::RunSettings, snapshot::Records, weight_average::WeightAverage,
+    local_round::LocalRound, settings::RunSettings, snapshot::Records, weight_average::WeightAverage,
 };
 use crate::{
     Error, ReduceOp,
@@ -50,6 +50,8 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub stopped: bool,
     /// Moving average of the weights, which is evaluated in place of them.
     pub average: Option<WeightAverage>,
+    /// The round in progress of local SGD.
+    pub round: Option<LocalRound>,
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -60,6 +62,7 @@ where
     /// Runs all remaining epochs.
     pub fn epochs(&mut self) -> Result<(), Stop> {
         self.share_model()?;
+        self.round = self.first_round()?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
         let mut last = EpochReport { epoch: self.position.epoch, ..EpochReport::default() };
         while self.position.epoch <= self.components.num_epochs
@@ -141,8 +144,9 @@ where
 
     /// Collects each rank's time in the finished epoch.
     fn rank_times(&mut self) -> Result<Vec<RankTime>, Stop> {
-        let time =
-            RankTime { gradients: self.engine.reducer.take_waited(), ..std::mem::take(&mut self.time) };
+        let outer = self.round.as_mut().map_or(Duration::ZERO, |round| round.outer.take_waited());
+        let gradients = self.engine.reducer.take_waited() + outer;
+        let time = RankTime { gradients, ..std::mem::take(&mut self.time) };
         Ok(self.settings.group.all_gather_object(&time)?)
     }
 
@@ -232,7 +236,16 @@ where
             records.optimizer = reducer.consolidate(records.optimizer)?;
             gathered = Some(records);
         }
+        let mut collected = None;
+        if let Some(round) = &self.round {
+            let mut snapshot = Snapshot::take(records()?, position.clone(), None)?;
+            snapshot.local_sgd = round.collect(self.learner.model(), &snapshot.optimizer, &settings.group)?;
+            collected = Some(snapshot);
+        }
         let snapshot = || {
+            if let Some(snapshot) = collected {
+                return Ok(snapshot);
+            }
             let average = self.average.as_ref();
             let average = average.map(|average| average.applied(self.learner.model()).into_record());
             Snapshot::take(gathered.map_or_else(records, Ok)?, position.clone(), average)

@@ -94,6 +94,11 @@ impl<M: LearnerModel> RunSettings<M> {
         if options.reducer.shard_optimizer {
             self.check_sharding(components)?;
         }
+        if options.local_sgd.is_some() && self.ema.is_some() {
+            return Err(Error::Invalid(
+                "local SGD: the ranks would have different averages; turn off ema".into(),
+            ));
+        }
         let mut engine = Engine::new(&learner.model(), &self.group, &self.device, options)?;
         if let Some(snapshot) = &self.resume {
             snapshot.apply_optimizer(learner, &engine.reducer)?;

@@ -1,5 +1,6 @@
 //! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
+use super::LocalSgdState;
 use crate::{Error, ProcessGroup, Result, gradient::Reducer, loader::EpochProgress};
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
@@ -69,13 +70,15 @@ pub struct Snapshot {
     pub position: Position,
     /// Module record with parameters and buffers.
     pub model: Vec<u8>,
-    /// Optimizer record.
+    /// Optimizer record; with local SGD, after [`share`](Self::share), that of the rank.
     pub optimizer: Vec<u8>,
     /// Learning-rate scheduler record.
     pub scheduler: Vec<u8>,
     /// Module record with the moving average of the weights, of a run with
     /// [`with_ema`](super::ParallelStrategy::with_ema).
     pub average: Option<Vec<u8>>,
+    /// State of local SGD, of a run with it.
+    pub local_sgd: Option<LocalSgdState>,
 }
 
 /// The records of a learner.
@@ -112,21 +115,33 @@ impl Records {
 impl Snapshot {
     /// Takes a snapshot; `average` is the module with the moving average of the weights.
     pub(super) fn take(records: Records, position: Position, average: Option<ModuleRecord>) -> Result<Self> {
-        let bytes = |what: &str, bytes: Result<Bytes, RecordError>| {
-            let failed = |error: RecordError| Error::Io {
-                what: format!("packing the {what}"),
-                reason: error.to_string(),
-            };
-            bytes.map(|bytes| bytes.to_vec()).map_err(failed)
-        };
         let average = average.map(ModuleRecord::into_bytes);
+        let average = average.map(|record| Self::pack("moving average of the weights", record));
         Ok(Self {
             position,
-            average: average.map(|record| bytes("moving average of the weights", record)).transpose()?,
-            model: bytes("model", records.model.into_bytes())?,
-            optimizer: bytes("optimizer's state", records.optimizer.into_bytes())?,
-            scheduler: bytes("learning-rate scheduler", records.scheduler.into_bytes())?,
+            average: average.transpose()?,
+            model: Self::pack("model", records.model.into_bytes())?,
+            optimizer: Self::pack("optimizer's state", records.optimizer.into_bytes())?,
+            scheduler: Self::pack("learning-rate scheduler", records.scheduler.into_bytes())?,
+            local_sgd: None,
         })
+    }
+
+    /// The bytes of a record.
+    pub(super) fn pack(what: &str, bytes: Result<Bytes, RecordError>) -> Result<Vec<u8>> {
+        let failed =
+            |error: RecordError| Error::Io { what: format!("packing the {what}"), reason: error.to_string() };
+        bytes.map(|bytes| bytes.to_vec()).map_err(failed)
+    }
+
+    /// The outer optimizer's state.
+    ///
+    /// # Errors
+    /// If the snapshot was taken without local SGD.
+    pub(super) fn outer_optimizer(&self) -> Result<ModuleRecord> {
+        let Some(local) = &self.local_sgd else { return Err(misfit("outer optimizer", "it has none")) };
+        let record = ModuleRecord::from_bytes(bytes(&local.outer));
+        record.map_err(|error| misfit("outer optimizer", &error.to_string()))
     }
 
     /// Loads the snapshot's model and learning-rate scheduler into `learner`.
@@ -157,31 +172,52 @@ impl Snapshot {
 
     /// Broadcasts rank 0's snapshot. Every rank must call it; the other ranks' snapshots are ignored.
     ///
+    /// With local SGD, each rank gets the optimizer of the rank with its number. At a larger world size, further ranks get
+    /// those of the first ranks again.
+    ///
     /// # Errors
     /// If the group fails.
     pub fn share(own: Option<Self>, group: &ProcessGroup) -> Result<Option<Self>> {
         if group.world_size() == 1 {
             return Ok(own);
         }
+        let own = own.filter(|_| group.rank() == 0);
         let header = own.as_ref().map(|own| {
-            let average = own.average.as_ref().map(Vec::len);
-            let lengths = [own.model.len(), own.optimizer.len(), own.scheduler.len(), average.unwrap_or(0)];
-            (own.position.clone(), lengths, average.is_some())
+            let optimizers = own.local_sgd.as_ref().map(|local| local.optimizers.len());
+            (own.position.clone(), own.average.is_some(), optimizers)
         });
-        let header = group.broadcast_object(&header, 0)?;
-        let Some((position, lengths, has_average)) = header else { return Ok(None) };
-        let mut parts = match own {
-            Some(own) if group.rank() == 0 => {
-                [own.model, own.optimizer, own.scheduler, own.average.unwrap_or_default()]
-            }
-            Some(_) | None => lengths.map(|length| vec![0u8; length]),
+        let Some((position, has_average, optimizers)) = group.broadcast_object(&header, 0)? else {
+            return Ok(None);
         };
-        for part in parts.iter_mut().filter(|part| !part.is_empty()) {
-            group.broadcast(part, 0)?;
+        let own = own.unwrap_or_default();
+        let share = |mut part: Vec<u8>| -> Result<Vec<u8>> {
+            part.resize(group.broadcast_object(&part.len(), 0)?, 0);
+            if !part.is_empty() {
+                group.broadcast(&mut part, 0)?;
+            }
+            Ok(part)
+        };
+        let mut shared = Self {
+            position,
+            model: share(own.model)?,
+            optimizer: share(own.optimizer)?,
+            scheduler: share(own.scheduler)?,
+            average: if has_average { Some(share(own.average.unwrap_or_default())?) } else { None },
+            local_sgd: None,
+        };
+        if let Some(others) = optimizers {
+            let local = own.local_sgd.unwrap_or_default();
+            let outer = share(local.outer)?;
+            let mut optimizers = local.optimizers.into_iter();
+            for rank in 1..=others {
+                let optimizer = share(optimizers.next().unwrap_or_default())?;
+                if group.rank() % (1 + others) == rank {
+                    shared.optimizer = optimizer;
+                }
+            }
+            shared.local_sgd = Some(LocalSgdState { outer, optimizers: Vec::new() });
         }
-        let [model, optimizer, scheduler, average] = parts;
-        let average = has_average.then_some(average);
-        Ok(Some(Self { position, model, optimizer, scheduler, average }))
+        Ok(Some(shared))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Exponential moving average of a model's weights.
 
 use super::Snapshot;
-use crate::{Error, Result};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use crate::{Error, Result, module_state::with_values};
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::store::ModuleRecord;
 use burn::tensor::{Bytes, Tensor};
@@ -43,7 +43,7 @@ impl WeightAverage {
 
     /// Replaces the trainable parameters of `model` by their averages.
     pub fn applied<M: Module>(&self, model: M) -> M {
-        model.map(&mut Apply(&self.weights))
+        with_values(model, &self.weights)
     }
 }
 
@@ -58,19 +58,6 @@ impl ModuleVisitor for WeightAverage {
             None => new,
         };
         self.weights.register(param.id, average);
-    }
-}
-
-struct Apply<'a>(&'a GradientsParams);
-
-impl ModuleMapper for Apply<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.0.get::<D>(param.id) {
-            Some(average) if param.is_require_grad() => {
-                param.map(|_| Tensor::from_inner(average).set_require_grad(true))
-            }
-            Some(_) | None => param,
-        }
     }
 }
 

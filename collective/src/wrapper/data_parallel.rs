@@ -67,7 +67,8 @@ impl<M: Module + 'static> DataParallel<M> {
         let module = module.fork(&main);
         let replicas = Replicas::new(&module, &config)?;
         let engine = Engine::new(&module, &ProcessGroup::solo(), &main, options)?;
-        Ok(Self(ParallelModule { module, engine, replicas: Some(replicas), unchecked: None }))
+        let outer = engine.outer_optimizer(&module)?;
+        Ok(Self(ParallelModule { module, engine, outer, replicas: Some(replicas), unchecked: None }))
     }
 
     /// The module, without the wrapper.

@@ -64,7 +64,8 @@ impl<M: Module + 'static> DistributedDataParallel<M> {
             module = convert_sync_batch_norm(module, &group.duplicate("SyncBatchNorm")?)?;
         }
         let engine = Engine::new(&module, group, &device, options)?;
-        Ok(Self(ParallelModule { module, engine, replicas: None, unchecked: None }))
+        let outer = engine.outer_optimizer(&module)?;
+        Ok(Self(ParallelModule { module, engine, outer, replicas: None, unchecked: None }))
     }
 
     /// [`ParallelModule::backward`] with a loss that may borrow from its environment.

@@ -8,6 +8,7 @@ use crate::{
     Error, ProcessGroup, Result,
     batch_context::BatchContext,
     gradient::{FinishedStep, ModuleCopies, Norm, Reducer, StepFlags, in_precision},
+    local_sgd::OuterOptimizer,
     module_state::require_trainable,
     precision::Precision,
     readback::Readback,
@@ -87,14 +88,16 @@ pub(crate) struct SynchronisedStep {
     pub grads: GradientsParams,
     /// This rank's totals.
     pub own: Tensor<1>,
-    /// The totals over all ranks.
+    /// The totals over all ranks, or this rank's with local SGD.
     pub totals: Tensor<1>,
-    /// Sums of the flags over all ranks.
+    /// Sums of the flags over all ranks, or this rank's with local SGD.
     pub flags: StepFlags,
     /// The norm before clipping, if it is on a device and not checked.
     pub norm: Option<Tensor<1>>,
     /// Samples over all ranks.
     pub samples: usize,
+    /// Samples of the totals: those over all ranks, or this rank's with local SGD.
+    pub averaged: usize,
     /// Batches on this rank.
     pub batches: usize,
     /// Factor by which the loss was scaled, for f16.
@@ -108,6 +111,7 @@ pub(crate) struct SynchronisedStep {
 struct Accumulated {
     batches: usize,
     samples: usize,
+    averaged: usize,
     own: Option<Tensor<1>>,
     seeded: bool,
 }
@@ -127,7 +131,7 @@ impl Engine {
     /// Creates the engine. Every rank of `group` must call it, on the training thread.
     ///
     /// # Errors
-    /// [`Error::NotTrainable`], or if the group fails.
+    /// [`Error::NotTrainable`], or if an option cannot be used with local SGD, or the group fails.
     pub fn new<M: Module>(
         module: &M,
         group: &ProcessGroup,
@@ -135,15 +139,29 @@ impl Engine {
         options: StepOptions,
     ) -> Result<Self> {
         require_trainable(module)?;
+        options.local_sgd.map_or(Ok(()), |local| local.check(&options))?;
+        let alone = ProcessGroup::solo();
+        let averaged_over = if options.local_sgd.is_some() { &alone } else { group };
         Ok(Self {
             group: group.clone(),
-            reducer: Reducer::new(module, group, options.reducer.clone())?,
+            reducer: Reducer::new(module, averaged_over, options.reducer.clone())?,
             steps: 0,
             device: device.clone(),
             options,
             accumulated: Accumulated::default(),
             random: None,
         })
+    }
+
+    /// The outer optimizer of local SGD, if it is enabled. `module` has equal parameters on all ranks, and every rank must
+    /// call it.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn outer_optimizer<M: Module>(&self, module: &M) -> Result<Option<OuterOptimizer>> {
+        let exchange = || self.options.reducer.clone();
+        let outer = |local| OuterOptimizer::new(module, &self.group, local, exchange());
+        self.options.local_sgd.map(outer).transpose()
     }
 
     /// Number of batches per optimizer step.
@@ -174,10 +192,13 @@ impl Engine {
     ) -> Result<ComputedBatch> {
         self.begin_step();
         let BatchSize { samples, global_samples, last } = size;
+        // The samples over which gradients are averaged.
+        let averaged = if self.options.local_sgd.is_some() { samples } else { global_samples };
         self.accumulated.batches += 1;
         self.accumulated.samples += global_samples;
+        self.accumulated.averaged += averaged;
         let (precision, loss_scale) = (self.reducer.precision(), self.reducer.loss_scale());
-        let context = BatchContext::new(samples, global_samples, loss_scale);
+        let context = BatchContext::new(samples, averaged, loss_scale);
         let mut scope =
             BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
         if self.accumulated.batches < self.options.grad_accum_steps && !last {
@@ -189,11 +210,11 @@ impl Engine {
             return Ok(ComputedBatch { own, step: None });
         }
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
-        let mut step = self.reducer.step(samples, self.accumulated.samples)?;
+        let mut step = self.reducer.step(samples, self.accumulated.averaged)?;
         let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
         let output = run(&copies, &mut scope)?;
         step.loss_was_scaled(scope.scaled);
-        let Accumulated { batches, samples: all, own, .. } = std::mem::take(&mut self.accumulated);
+        let Accumulated { batches, samples: all, averaged, own, .. } = std::mem::take(&mut self.accumulated);
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
         let own = add_totals(own, of_batch.clone());
         let FinishedStep { grads, totals, flags } =
@@ -212,6 +233,7 @@ impl Engine {
             flags,
             norm,
             samples: all,
+            averaged,
             batches,
             loss_scale: state,
             skipped: self.reducer.skipped(),
@@ -234,7 +256,8 @@ impl Engine {
 
     /// Fails on every rank if the loss over all ranks is NaN or infinite.
     ///
-    /// The ranks communicate only in that case, to find those whose own loss is not finite.
+    /// The ranks communicate only in that case, to find those whose own loss is not finite. With local SGD, only this
+    /// rank fails.
     ///
     /// # Errors
     /// [`Error::NonFinite`], or if the group fails.
@@ -242,9 +265,14 @@ impl Engine {
         if all.is_finite() || self.options.allow_non_finite {
             return Ok(());
         }
-        let finite = self.group.all_gather(&[u8::from(first(&read(own.clone())?).is_finite())])?;
-        let ranks = finite.iter().zip(self.group.members()).filter(|(finite, _)| finite[0] == 0);
-        let ranks = ranks.map(|(_, rank)| *rank).collect();
+        let ranks = match self.options.local_sgd {
+            Some(_) => vec![self.group.members()[self.group.rank()]],
+            None => {
+                let finite = self.group.all_gather(&[u8::from(first(&read(own.clone())?).is_finite())])?;
+                let ranks = finite.iter().zip(self.group.members()).filter(|(finite, _)| finite[0] == 0);
+                ranks.map(|(_, rank)| *rank).collect()
+            }
+        };
         Err(Error::NonFinite { what: "training loss".into(), value: all.to_string(), step, ranks })
     }
 

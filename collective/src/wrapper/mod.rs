@@ -17,6 +17,7 @@ use crate::{
     data_parallel::{Replicas, Scatter, split::cast},
     gradient::StepFlags,
     loader::ShardedBatch,
+    local_sgd::OuterOptimizer,
     module_state,
     precision::backward,
 };
@@ -36,6 +37,8 @@ use std::{ops::Deref, sync::Arc};
 pub struct ParallelModule<M> {
     module: M,
     engine: Engine,
+    /// The outer optimizer of local SGD.
+    outer: Option<OuterOptimizer>,
     /// The replicas on the devices of this process; `None` for [`DistributedDataParallel`].
     replicas: Option<Replicas<M>>,
     /// The last step whose values are not checked.
@@ -94,8 +97,8 @@ impl<M: Module + 'static> ParallelModule<M> {
             let loss = Loss::start(computed.own, None, samples, false)?;
             return Ok((loss, StepGradients { grads: None, skipped: false }));
         };
-        let SynchronisedStep { grads, own, totals, flags, norm, samples, skipped, .. } = step;
-        let loss = Loss::start(totals, norm, samples, true)?;
+        let SynchronisedStep { grads, own, totals, flags, norm, averaged, skipped, .. } = step;
+        let loss = Loss::start(totals, norm, averaged, true)?;
         let gradients = StepGradients { grads: Some(grads), skipped };
         let number = self.engine.steps;
         let done = loss.is_ready() && matches!(flags, StepFlags::Summed(_));
@@ -108,10 +111,12 @@ impl<M: Module + 'static> ParallelModule<M> {
     /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
     ///
     /// With [`shard_optimizer`](crate::gradient::ReducerOptions::shard_optimizer), the optimizer updates this rank's
-    /// shard of the parameters, and the others are received from their ranks.
+    /// shard of the parameters, and the others are received from their ranks. With
+    /// [`local_sgd`](StepOptions::local_sgd), the ranks synchronise after every [`sync_every`](crate::local_sgd::LocalSgd)
+    /// steps.
     ///
     /// # Errors
-    /// With a sharded optimizer, if the group fails. Device errors are returned by the call that reads a value.
+    /// With a sharded optimizer or local SGD, if the group fails. Device errors are returned by the call that reads a value.
     pub fn step(
         &mut self,
         optimizer: &mut ModuleOptimizer,
@@ -121,9 +126,16 @@ impl<M: Module + 'static> ParallelModule<M> {
         if let Some(grads) = gradients.grads {
             let module = self.module.clone();
             let module = together(|| optimizer.step(lr, module, grads));
-            self.module = match gradients.skipped {
-                true => module,
-                false => self.engine.reducer.share_parameters(module)?,
+            self.module = match &mut self.outer {
+                Some(outer) => {
+                    if outer.count_step() {
+                        outer.synchronize(module)?
+                    } else {
+                        module
+                    }
+                }
+                None if gradients.skipped => module,
+                None => self.engine.reducer.share_parameters(module)?,
             };
         }
         Ok(())
@@ -151,6 +163,11 @@ impl<M: Module + 'static> ParallelModule<M> {
         Ok(optimizer.load_record(shard))
     }
 
+    /// The outer optimizer of [`local_sgd`](StepOptions::local_sgd), whose state belongs into checkpoints.
+    pub fn outer_optimizer(&mut self) -> Option<&mut OuterOptimizer> {
+        self.outer.as_mut()
+    }
+
     /// [`Reducer::shard_sizes`](crate::gradient::Reducer::shard_sizes).
     pub fn shard_sizes(&self) -> &[usize] {
         self.engine.reducer.shard_sizes()
@@ -166,7 +183,8 @@ impl<M: Module + 'static> ParallelModule<M> {
         self.module.valid()
     }
 
-    /// Waits for the last step and verifies that all ranks hold the same parameters.
+    /// Waits for the last step and verifies that all ranks hold the same parameters. With local SGD, the ranks synchronise
+    /// first, if they have not since the last step.
     ///
     /// Copies rank 0's buffers, such as BatchNorm's running statistics, to all ranks, and returns the module's digest.
     /// Every rank must call it, for instance at the end of an epoch.
@@ -177,6 +195,9 @@ impl<M: Module + 'static> ParallelModule<M> {
     pub fn synchronize(&mut self) -> Result<String> {
         let last = self.unchecked.take();
         self.check(last)?;
+        if let Some(outer) = self.outer.as_mut().filter(|outer| outer.has_steps()) {
+            self.module = outer.synchronize(self.module.clone())?;
+        }
         let when = format!("after step {}", self.engine.steps);
         let (module, digest) =
             module_state::verify_and_share_buffers(self.module.clone(), &self.engine.group, 0, &when)?;

@@ -1,6 +1,6 @@
 //! Options of a training step.
 
-use crate::gradient::ReducerOptions;
+use crate::{gradient::ReducerOptions, local_sgd::LocalSgd};
 use std::fmt::Display;
 
 /// Options of [`DistributedDataParallel`](super::DistributedDataParallel), [`DataParallel`](super::DataParallel) and the
@@ -30,6 +30,8 @@ pub struct StepOptions {
     /// Whether [`SyncBatchNorm`](crate::sync_batch_norm::SyncBatchNorm) layers synchronise their statistics over all
     /// ranks or replicas.
     pub sync_batch_norm: bool,
+    /// Synchronises parameters after several optimizer steps, in place of gradients in each step.
+    pub local_sgd: Option<LocalSgd>,
     /// Seed of the random numbers, from which each rank and step derives its own, also after a resume.
     pub seed: Option<u64>,
     /// Whether to continue when the loss or the gradient norm is NaN or infinite.
@@ -46,6 +48,7 @@ impl Default for StepOptions {
             grad_accum_steps: 1,
             clip_grad_norm: None,
             sync_batch_norm: false,
+            local_sgd: None,
             seed: None,
             allow_non_finite: false,
         }
@@ -55,11 +58,12 @@ impl Default for StepOptions {
 impl StepOptions {
     /// Names and values, for [`ProcessGroup::verify_settings`](crate::ProcessGroup::verify_settings).
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
-        let Self { reducer, grad_accum_steps, clip_grad_norm, seed, allow_non_finite, .. } = self;
+        let Self { reducer, grad_accum_steps, clip_grad_norm, local_sgd, seed, allow_non_finite, .. } = self;
         let buckets = reducer.buckets;
         [
             ("accumulation", grad_accum_steps.to_string()),
             ("clip", or_none(*clip_grad_norm)),
+            ("local SGD", or_none(*local_sgd)),
             ("seed", or_none(*seed)),
             ("precision", reducer.precision.to_string()),
             ("compression", or_none(reducer.hook.as_ref().map(|hook| hook.name()))),

@@ -2,7 +2,7 @@
 
 use super::Identity;
 use crate::{config::Config, run::log::Progress};
-use collective::strategy::{Position, Snapshot};
+use collective::strategy::{LocalSgdState, Position, Snapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -68,18 +68,30 @@ impl FileDigest {
 /// File name of the moving average of the weights.
 const AVERAGE: &str = "ema.bpk";
 
+/// File name of the state of local SGD's outer optimizer.
+const OUTER: &str = "outer-optimizer.bpk";
+
 /// Returns file names and contents of a snapshot's parts.
-pub(super) fn parts(snapshot: &Snapshot) -> impl Iterator<Item = (&'static str, &[u8])> {
-    let Snapshot { model, optimizer, scheduler, average, .. } = snapshot;
+pub(super) fn parts(snapshot: &Snapshot) -> impl Iterator<Item = (String, &[u8])> {
+    let Snapshot { model, optimizer, scheduler, average, local_sgd, .. } = snapshot;
     let always = [("model.bpk", model), ("optimizer.bpk", optimizer), ("scheduler.bpk", scheduler)];
     let average = average.iter().map(|average| (AVERAGE, average));
-    always.into_iter().chain(average).map(|(name, bytes)| (name, bytes.as_slice()))
+    let outer = local_sgd.iter().map(|local| (OUTER, &local.outer));
+    let named = always.into_iter().chain(average).chain(outer).map(|(name, bytes)| (name.to_owned(), bytes));
+    let others = local_sgd.iter().flat_map(|local| &local.optimizers).enumerate();
+    let others = others.map(|(at, bytes)| (optimizer_of(at + 1), bytes));
+    named.chain(others).map(|(name, bytes)| (name, bytes.as_slice()))
+}
+
+/// File name of another rank's optimizer state, of a run with local SGD.
+fn optimizer_of(rank: usize) -> String {
+    format!("optimizer-{rank}.bpk")
 }
 
 impl Manifest {
     /// Describes `snapshot`, taken in a run of `config`.
     pub fn new(snapshot: &Snapshot, config: &Config, identity: Identity, progress: Progress) -> Self {
-        let digest = |(name, bytes): (&str, &[u8])| (name.to_owned(), FileDigest::from_bytes(bytes));
+        let digest = |(name, bytes): (String, &[u8])| (name, FileDigest::from_bytes(bytes));
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             position: snapshot.position.clone(),
@@ -146,7 +158,13 @@ impl Manifest {
             }
             Ok(bytes)
         };
+        let others = (1..).map(optimizer_of).take_while(|name| self.files.contains_key(name));
+        let local_sgd = |outer: Vec<u8>| -> Result<_, CheckpointError> {
+            Ok(LocalSgdState { outer, optimizers: others.map(|name| load(&name)).collect::<Result<_, _>>()? })
+        };
+        let outer = self.files.contains_key(OUTER).then(|| load(OUTER)).transpose()?;
         Ok(Snapshot {
+            local_sgd: outer.map(local_sgd).transpose()?,
             position: self.position.clone(),
             model: load("model.bpk")?,
             optimizer: load("optimizer.bpk")?,

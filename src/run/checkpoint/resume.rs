@@ -34,6 +34,14 @@ impl Checkpoint {
                  stays, the steps do not"
             ));
         }
+        let ranks = [self.manifest.world_size, config.world_size];
+        if config.args.gradients.sync_every.is_some() && ranks[0] != ranks[1] {
+            let [then, now] = ranks;
+            changes.push(format!(
+                "--sync-every: {then} ranks had an optimizer each, and {now} have one now; rank r continues with that of \
+                 rank r modulo {then}"
+            ));
+        }
         if config.args.gradients.grad_compression.has_memory() {
             let hook = config.args.gradients.grad_compression;
             changes.push(format!("what --grad-compression {hook} had kept back for later steps is lost"));

@@ -89,7 +89,7 @@ impl CheckpointStore {
         remove(temporary)?;
         fs::create_dir(temporary)?;
         for (name, bytes) in manifest::parts(snapshot) {
-            atomic_file::write_new(&temporary.join(name), bytes).context(name)?;
+            atomic_file::write_new(&temporary.join(&name), bytes).context(name)?;
         }
         atomic_file::write_new(&temporary.join(manifest::NAME), &manifest.to_bytes()?)
             .context(manifest::NAME)?;

@@ -24,6 +24,7 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
         "--mode single --batch-size 16 --batch-norm --workers 0 --warmup-epochs 1.5 --warmup-start-factor 0.1",
         "--nproc-per-node 2 --batch-size 8 --precision bf16 --no-shuffle",
         "--nproc-per-node 2 --batch-size 8 --shard-optimizer",
+        "--nproc-per-node 2 --batch-size 8 --sync-every 2 --outer-lr 0.7 --outer-momentum 0.9",
         // Burn's CPU backend has one random number generator for all replicas of a process.
         "--mode dp --device-ids cpu:0,cpu:1 --batch-size 16 --batch-norm --dropout 0",
     ] {

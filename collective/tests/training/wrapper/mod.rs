@@ -2,6 +2,7 @@
 
 mod failures;
 mod frozen;
+mod local_sgd;
 mod sharded;
 mod strategy;
 mod trajectories;

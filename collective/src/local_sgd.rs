@@ -1,0 +1,237 @@
+//! Local SGD and DiLoCo: ranks make optimizer steps on their own, and synchronise their parameters periodically.
+//!
+//! Every rank trains on its part of each global batch, without communication. After
+//! [`sync_every`](LocalSgd::sync_every) steps, the differences between the parameters at the last synchronisation, θ, and
+//! those of each rank, θᵢ, are averaged over the ranks and used as the gradient of an outer optimizer, SGD with Nesterov
+//! momentum:
+//!
+//! ```text
+//! Δ ← mean of (θ − θᵢ)        v ← μ v + Δ        θ ← θ − η (Δ + μ v)
+//! ```
+//!
+//! With η = 1 and μ = 0, the parameters are averaged (Stich 2018, "Local SGD Converges Fast and Communicates Little",
+//! arXiv 1805.09767). With η = 0.7 and μ = 0.9 it is DiLoCo (Douillard et al. 2023, arXiv 2311.08105). The state of the
+//! ranks' own optimizers is not exchanged.
+
+use crate::{
+    Error, ProcessGroup, Result, StepOptions,
+    gradient::{Reducer, ReducerOptions, put, take},
+    module_state::with_values,
+    precision::Precision,
+};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::GradientsParams;
+use burn::store::ModuleRecord;
+use burn::tensor::Tensor;
+use std::{collections::HashMap, fmt, time::Duration};
+
+/// Options of local SGD.
+///
+/// ```
+/// use burn_ddp_collective::{StepOptions, local_sgd::LocalSgd};
+///
+/// let options = StepOptions { local_sgd: Some(LocalSgd::diloco(500)), ..StepOptions::default() };
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalSgd {
+    /// Optimizer steps of each rank between two synchronisations, at least 1.
+    pub sync_every: usize,
+    /// Learning rate of the outer optimizer, above 0.
+    pub outer_lr: f64,
+    /// Nesterov momentum of the outer optimizer, from 0 to below 1.
+    pub outer_momentum: f64,
+}
+
+impl LocalSgd {
+    /// Averages the parameters every `sync_every` steps.
+    pub fn averaging(sync_every: usize) -> Self {
+        Self { sync_every, outer_lr: 1.0, outer_momentum: 0.0 }
+    }
+
+    /// DiLoCo with its published outer learning rate 0.7 and momentum 0.9.
+    pub fn diloco(sync_every: usize) -> Self {
+        Self { sync_every, outer_lr: 0.7, outer_momentum: 0.9 }
+    }
+
+    /// Verifies the values, and that `options` can be used without synchronisation in every step.
+    pub(crate) fn check(&self, options: &StepOptions) -> Result<()> {
+        let Self { sync_every, outer_lr, outer_momentum } = *self;
+        let refused = if sync_every == 0 {
+            "sync_every is 0; the least is 1".into()
+        } else if !(outer_lr.is_finite() && outer_lr > 0.0) {
+            format!("outer_lr is {outer_lr}; it must be above 0")
+        } else if !(0.0..1.0).contains(&outer_momentum) {
+            format!("outer_momentum is {outer_momentum}; it must be from 0 to below 1")
+        } else if options.sync_batch_norm {
+            "SyncBatchNorm exchanges statistics in every step; turn off sync_batch_norm".into()
+        } else if options.reducer.shard_optimizer {
+            "every rank needs the whole optimizer; turn off shard_optimizer".into()
+        } else if options.reducer.precision == Precision::F16 {
+            "ranks would have different loss scales; use bf16 or f32".into()
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid(format!("local SGD: {refused}")))
+    }
+}
+
+impl fmt::Display for LocalSgd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sync_every, outer_lr, outer_momentum } = self;
+        write!(f, "every {sync_every} steps, outer learning rate {outer_lr}, momentum {outer_momentum}")
+    }
+}
+
+/// The outer optimizer, for a training loop in which every rank makes optimizer steps on its own.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::Device;
+/// use burn_ddp_collective::{ProcessGroup, local_sgd::{LocalSgd, OuterOptimizer}, gradient::ReducerOptions};
+///
+/// let model: Linear = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
+/// let options = LocalSgd::averaging(2);
+/// let mut outer = OuterOptimizer::new(&model, &ProcessGroup::solo(), options, ReducerOptions::default())?;
+/// let mut model = model;
+/// for _ in 0..4 {
+///     // … forward, backward and an optimizer step of this rank's batch …
+///     if outer.count_step() {
+///         model = outer.synchronize(model)?;
+///     }
+/// }
+/// # Ok::<(), burn_ddp_collective::Error>(())
+/// ```
+pub struct OuterOptimizer {
+    options: LocalSgd,
+    /// Parameters at the last synchronisation, θ.
+    start: GradientsParams,
+    /// v; empty before the first step and without momentum.
+    velocity: GradientsParams,
+    /// Averages the differences, with the buckets and the hook of gradients.
+    reducer: Reducer,
+    ranks: usize,
+    /// Optimizer steps since the last synchronisation.
+    steps: usize,
+}
+
+impl OuterOptimizer {
+    /// Creates the optimizer. `model` has equal parameters on all ranks, and every rank must call it.
+    ///
+    /// The buckets and the communication hook of `exchange` apply to the averaged differences.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn new<M: Module>(
+        model: &M,
+        group: &ProcessGroup,
+        options: LocalSgd,
+        exchange: ReducerOptions,
+    ) -> Result<Self> {
+        let exchange =
+            ReducerOptions { overlap: false, precision: Precision::F32, shard_optimizer: false, ..exchange };
+        Ok(Self {
+            options,
+            start: values(model),
+            velocity: GradientsParams::new(),
+            reducer: Reducer::new(model, group, exchange)?,
+            ranks: group.world_size(),
+            steps: 0,
+        })
+    }
+
+    /// Counts an optimizer step. Returns whether the ranks must synchronise now.
+    pub fn count_step(&mut self) -> bool {
+        self.steps += 1;
+        self.steps >= self.options.sync_every
+    }
+
+    /// Whether this rank has made an optimizer step since the last synchronisation.
+    pub fn has_steps(&self) -> bool {
+        self.steps > 0
+    }
+
+    /// Makes a step of the outer optimizer. Returns `model` with parameters that are equal on all ranks.
+    ///
+    /// Every rank must call it after the same step. Buffers such as BatchNorm's statistics are kept.
+    ///
+    /// # Errors
+    /// If the group or a device fails.
+    pub fn synchronize<M: Module>(&mut self, model: M) -> Result<M> {
+        let LocalSgd { outer_lr, outer_momentum, .. } = self.options;
+        let mut starts = take(&mut self.start, &model);
+        let now: HashMap<_, _> = take(&mut values(&model), &model).into_iter().collect();
+        let difference =
+            |(id, start): &(ParamId, Tensor<1>)| Some((*id, start.clone() - now.get(id)?.clone()));
+        let mut grads = GradientsParams::new();
+        put(&mut grads, starts.iter().filter_map(difference).collect(), &model);
+        let mut grads = self.reducer.step(1, self.ranks)?.finish(grads, &model, &mut Vec::new())?;
+        let mut grads: HashMap<_, _> = take(&mut grads, &model).into_iter().collect();
+        let mut velocities: HashMap<_, _> = take(&mut self.velocity, &model).into_iter().collect();
+        for (id, start) in &mut starts {
+            let Some(mut step) = grads.remove(id) else { continue };
+            if outer_momentum > 0.0 {
+                let velocity = match velocities.remove(id) {
+                    Some(velocity) => velocity.mul_scalar(outer_momentum) + step.clone(),
+                    None => step.clone(),
+                };
+                step = step + velocity.clone().mul_scalar(outer_momentum);
+                velocities.insert(*id, velocity);
+            }
+            *start = start.clone() - step.mul_scalar(outer_lr);
+        }
+        put(&mut self.velocity, velocities.into_iter().collect(), &model);
+        put(&mut self.start, starts, &model);
+        self.steps = 0;
+        Ok(with_values(model, &self.start))
+    }
+
+    /// The state for a checkpoint, equal on all ranks: a record of `model` with the velocities as parameters.
+    pub fn to_record<M: Module>(&self, model: M) -> ModuleRecord {
+        with_values(model.map(&mut Zeros), &self.velocity).into_record()
+    }
+
+    /// Restores the state of a checkpoint. `model` has the checkpoint's parameters.
+    ///
+    /// # Errors
+    /// If the state is that of another model.
+    pub fn load_record<M: Module>(&mut self, model: M, record: ModuleRecord) -> Result<()> {
+        let loaded = model.try_load_record(record).map_err(|error| {
+            Error::Invalid(format!("the outer optimizer's state does not fit the model: {error}"))
+        })?;
+        self.velocity = values(&loaded);
+        Ok(())
+    }
+
+    /// Time spent waiting for other ranks since the last call.
+    pub(crate) fn take_waited(&mut self) -> Duration {
+        self.reducer.take_waited()
+    }
+}
+
+/// The values of the trainable parameters, without a graph.
+fn values<M: Module>(model: &M) -> GradientsParams {
+    struct Values(GradientsParams);
+    impl ModuleVisitor for Values {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if param.is_require_grad() {
+                self.0.register(param.id, param.val().inner());
+            }
+        }
+    }
+    let mut values = Values(GradientsParams::new());
+    model.visit(&mut values);
+    values.0
+}
+
+/// Replaces trainable parameters by zeros.
+struct Zeros;
+
+impl ModuleMapper for Zeros {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        match param.is_require_grad() {
+            true => param.map(|value| Tensor::from_inner(value.inner().zeros_like()).set_require_grad(true)),
+            false => param,
+        }
+    }
+}

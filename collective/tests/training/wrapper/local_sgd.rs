@@ -1,0 +1,246 @@
+//! Local SGD compared with its formula, computed for all ranks in one thread.
+
+use super::{Net, assert_close, device, loader, optimizer, parameters};
+use crate::{
+    common::{self, Kind},
+    parameters::filled,
+};
+use burn::module::Module;
+use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
+use burn_ddp_collective::{
+    DistributedDataParallel, Error, ParallelModule, ProcessGroup, StepOptions, World,
+    gradient::{HalfPrecision, ReducerOptions, TopK},
+    loader::DistributedLoader,
+    local_sgd::LocalSgd,
+    module_state,
+    precision::Precision,
+};
+use std::{cell::RefCell, ops::RangeInclusive, sync::Arc};
+
+/// Nine steps per epoch, of which the last has fewer samples than ranks.
+const SAMPLES: usize = 98;
+
+fn adam_w() -> ModuleOptimizer {
+    AdamWConfig::new().with_weight_decay(0.1).init()
+}
+
+fn wrap(net: Net, group: &ProcessGroup, options: &StepOptions) -> ParallelModule<Net> {
+    DistributedDataParallel::with_options(net, group, options.clone()).expect("a model").into()
+}
+
+fn local(sgd: LocalSgd) -> StepOptions {
+    StepOptions { local_sgd: Some(sgd), ..StepOptions::default() }
+}
+
+/// Trains epochs `epochs`, and synchronises after each.
+fn train(
+    model: &mut ParallelModule<Net>,
+    optimizer: &mut ModuleOptimizer,
+    world: World,
+    precision: Precision,
+    epochs: RangeInclusive<usize>,
+) {
+    for epoch in epochs {
+        for batch in loader(world, SAMPLES, precision).epoch(epoch, 0, &device()) {
+            let (_, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
+            model.step(optimizer, 0.02, gradients).expect("step");
+        }
+        model.synchronize().expect("equal replicas");
+    }
+}
+
+/// The parameters after two epochs, equal on all ranks.
+fn trained(kind: Kind, size: usize, options: &StepOptions, make: fn() -> ModuleOptimizer) -> Vec<f32> {
+    let mut ranks = common::world(kind, size, common::options(), |group| {
+        let mut model = wrap(Net::new(false), &group, options);
+        train(&mut model, &mut make(), group.world(), options.reducer.precision, 1..=2);
+        parameters(model.module())
+    });
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert!(ranks.iter().all(|rank| bits(rank) == bits(&ranks[0])));
+    ranks.remove(0)
+}
+
+/// The same without this library: a model and an optimizer for each rank, and the outer step on numbers.
+fn expected(size: usize, sgd: LocalSgd, make: fn() -> ModuleOptimizer) -> Vec<f64> {
+    let mut outer: Vec<f64> = parameters(&Net::new(false)).into_iter().map(f64::from).collect();
+    let mut velocity: Option<Vec<f64>> = None;
+    let mut ranks: Vec<_> = (0..size).map(|_| (Net::new(false), make())).collect();
+    for epoch in 1..=2 {
+        let mut batches: Vec<_> = (0..size)
+            .map(|rank| {
+                let loader = loader(World { rank, size }, SAMPLES, Precision::F32);
+                loader.epoch(epoch, 0, &device()).map(|batch| batch.expect("in memory")).collect::<Vec<_>>()
+            })
+            .collect();
+        let steps = batches[0].len();
+        for step in 1..=steps {
+            for ((net, optimizer), batches) in ranks.iter_mut().zip(&mut batches) {
+                let batch = batches.remove(0);
+                if batch.samples > 0 {
+                    let grads = GradientsParams::from_grads(Net::loss(net, batch.item).backward(), net);
+                    *net = optimizer.step(0.02, net.clone(), grads);
+                }
+            }
+            if step % sgd.sync_every == 0 || step == steps {
+                let all: Vec<Vec<f32>> = ranks.iter().map(|(net, _)| parameters(net)).collect();
+                let velocity = velocity.get_or_insert_with(|| vec![0.0; outer.len()]);
+                for (i, outer) in outer.iter_mut().enumerate() {
+                    let mean = all.iter().map(|rank| *outer - f64::from(rank[i])).sum::<f64>() / size as f64;
+                    velocity[i] = sgd.outer_momentum * velocity[i] + mean;
+                    *outer -= sgd.outer_lr * (mean + sgd.outer_momentum * velocity[i]);
+                }
+                for (net, _) in &mut ranks {
+                    let values = RefCell::new(outer.iter());
+                    let next = || *values.borrow_mut().next().expect("a value") as f32;
+                    *net = filled(net.clone(), |_, _| next());
+                }
+            }
+        }
+    }
+    outer
+}
+
+#[test]
+fn the_parameters_follow_the_formula() {
+    for (size, sgd) in [
+        (2, LocalSgd::averaging(1)),
+        (2, LocalSgd::averaging(4)),
+        (3, LocalSgd::diloco(4)),
+        // Longer than an epoch.
+        (3, LocalSgd::diloco(100)),
+        (1, LocalSgd::diloco(4)),
+    ] {
+        for make in [optimizer, adam_w] {
+            let ours: Vec<f64> =
+                trained(Kind::Thread, size, &local(sgd), make).into_iter().map(f64::from).collect();
+            assert_close(&format!("{size} ranks, {sgd}"), &ours, &expected(size, sgd, make), 2e-6);
+        }
+    }
+}
+
+/// The average of SGD steps from equal parameters is the step with the average gradient, if batches are equal.
+#[test]
+fn one_step_of_sgd_is_that_of_averaged_gradients() {
+    let run = |options: StepOptions| {
+        let ranks = common::world(Kind::Thread, 2, common::options(), |group| {
+            let mut model = wrap(Net::new(false), &group, &options);
+            let mut optimizer = optimizer();
+            for batch in loader(group.world(), 96, Precision::F32).epoch(1, 0, &device()) {
+                let (_, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
+                model.step(&mut optimizer, 0.1, gradients).expect("step");
+            }
+            parameters(model.module())
+        });
+        ranks[0].iter().copied().map(f64::from).collect::<Vec<_>>()
+    };
+    let [ddp, local] = [StepOptions::default(), local(LocalSgd::averaging(1))].map(run);
+    assert_close("one step", &local, &ddp, 1e-6);
+}
+
+#[test]
+fn accumulation_clipping_hooks_and_bf16_work_on_all_transports() {
+    let base = local(LocalSgd::diloco(3));
+    let reducer = |reducer| StepOptions { reducer, ..base.clone() };
+    let plain = trained(Kind::Thread, 2, &base, adam_w);
+    for (what, kind, options, tolerance) in [
+        ("tcp", Kind::Tcp, base.clone(), Some(0.0)),
+        ("accumulation", Kind::Thread, StepOptions { grad_accum_steps: 2, ..base.clone() }, None),
+        ("clipping", Kind::Thread, StepOptions { clip_grad_norm: Some(0.05), ..base.clone() }, None),
+        (
+            "bf16",
+            Kind::Thread,
+            reducer(ReducerOptions { precision: Precision::Bf16, ..ReducerOptions::default() }),
+            Some(0.15),
+        ),
+        (
+            "compressed differences",
+            Kind::Thread,
+            reducer(ReducerOptions {
+                hook: Some(Arc::new(HalfPrecision::Bf16)),
+                ..ReducerOptions::default()
+            }),
+            Some(0.01),
+        ),
+        (
+            "error feedback",
+            Kind::Thread,
+            reducer(ReducerOptions {
+                hook: Some(Arc::new(TopK::new(0.5).expect("a ratio"))),
+                ..ReducerOptions::default()
+            }),
+            None,
+        ),
+    ] {
+        let other = trained(kind, 2, &options, adam_w);
+        let difference = plain.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        match tolerance {
+            Some(most) => assert!(difference <= most, "{what}: {difference}"),
+            None => assert!(difference > 1e-5 && difference < 1.0, "{what}: {difference}"),
+        }
+    }
+}
+
+/// Continues after the first epoch in a new wrapper, with its optimizer and the records of a checkpoint.
+#[test]
+fn the_outer_optimizer_is_restored() {
+    let options = local(LocalSgd::diloco(4));
+    let whole = trained(Kind::Thread, 2, &options, adam_w);
+    let resumed = common::world(Kind::Thread, 2, common::options(), |group| {
+        let mut model = wrap(Net::new(false), &group, &options);
+        let mut optimizer = adam_w();
+        train(&mut model, &mut optimizer, group.world(), Precision::F32, 1..=1);
+        let (module, state) = (model.module().clone(), model.state());
+        let outer = model.outer_optimizer().expect("local SGD").to_record(module.clone());
+        let mut model = wrap(Net::new(false).load_record(module.into_record()), &group, &options);
+        model.load_state(state);
+        let module = model.module().clone();
+        let loaded = model.outer_optimizer().expect("local SGD").load_record(module, outer);
+        loaded.expect("the same model");
+        train(&mut model, &mut optimizer, group.world(), Precision::F32, 2..=2);
+        parameters(model.module())
+    });
+    assert_eq!(resumed, [whole.clone(), whole]);
+}
+
+#[test]
+fn the_ranks_differ_between_synchronisations_only() {
+    let digests = common::world(Kind::Thread, 2, common::options(), |group| {
+        let mut model = wrap(Net::new(false), &group, &local(LocalSgd::averaging(2)));
+        let mut optimizer = optimizer();
+        let mut digests = Vec::new();
+        for batch in loader(group.world(), 96, Precision::F32).epoch(1, 0, &device()).take(4) {
+            let (loss, gradients) = model.backward(batch.expect("in memory"), Net::loss).expect("backward");
+            model.step(&mut optimizer, 0.1, gradients).expect("step");
+            assert!(loss.mean().expect("the host").is_finite());
+            digests.push(module_state::digest(model.module()).expect("a digest"));
+        }
+        digests
+    });
+    let equal: Vec<bool> = digests[0].iter().zip(&digests[1]).map(|(a, b)| a == b).collect();
+    assert_eq!(equal, [false, true, false, true]);
+}
+
+#[test]
+fn options_that_cannot_be_used_are_named() {
+    let base = LocalSgd::averaging(2);
+    let reducer = |reducer| StepOptions { reducer, ..local(base) };
+    for (wanted, options) in [
+        ("sync_every is 0", local(LocalSgd::averaging(0))),
+        ("outer_lr is NaN", local(LocalSgd { outer_lr: f64::NAN, ..base })),
+        ("outer_momentum is 1", local(LocalSgd { outer_momentum: 1.0, ..base })),
+        ("turn off sync_batch_norm", StepOptions { sync_batch_norm: true, ..local(base) }),
+        (
+            "turn off shard_optimizer",
+            reducer(ReducerOptions { shard_optimizer: true, ..ReducerOptions::default() }),
+        ),
+        (
+            "use bf16 or f32",
+            reducer(ReducerOptions { precision: Precision::F16, ..ReducerOptions::default() }),
+        ),
+    ] {
+        let made = DistributedDataParallel::with_options(Net::new(false), &ProcessGroup::solo(), options);
+        let Some(Error::Invalid(error)) = made.err() else { panic!("{wanted}: no error") };
+        assert!(error.starts_with("local SGD: ") && error.contains(wanted), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+//! `--sync-every`: ranks train on their own between synchronisations of their parameters.
+
+use crate::{
+    common::{Run, copy_folder, run_example, train},
+    metrics::forecaster,
+};
+use std::fs;
+
+const DILOCO: &str = "--lr 0.01 --sync-every 3 --outer-lr 0.7 --outer-momentum 0.9";
+
+#[test]
+fn all_transports_give_the_same_run_and_the_loss_falls() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = |name: &str, flags: &str| {
+        let flags = format!("--nproc-per-node 3 --epochs 6 {DILOCO} {flags}");
+        let (outcome, run) = forecaster(folder.path(), name, &flags);
+        (outcome.succeeded(), run)
+    };
+    let (outcome, shm) = run("shm", "");
+    for line in [
+        "sync      parameters every 3 steps, outer learning rate 0.7, momentum 0.9\n",
+        "lr        0.01 x 1.000 (none) = 0.010000\n",
+    ] {
+        assert!(outcome.stdout.contains(line), "{line} in {outcome:#?}");
+    }
+    let (_, tcp) = run("tcp", "--transport tcp");
+    assert_eq!(tcp.digest(), shm.digest());
+    assert_eq!(tcp.column("epochs.csv", "train_loss"), shm.column("epochs.csv", "train_loss"));
+    let losses = shm.column("epochs.csv", "test_loss");
+    assert!(losses[5] < 0.5 * losses[0], "{losses:?}");
+    let (_, compressed) = run("bf16", "--grad-compression bf16");
+    assert_ne!(compressed.digest(), shm.digest());
+    // The training loss is that of all ranks: without updates it does not depend on their number.
+    let still = |name: &str, ranks: usize| {
+        let flags = format!("--nproc-per-node {ranks} --batch-size {} --sync-every 3 --lr 1e-30", 60 / ranks);
+        let (outcome, run) = forecaster(folder.path(), name, &flags);
+        outcome.succeeded();
+        run.column("epochs.csv", "train_loss")
+    };
+    let [one, three] = [still("one", 1), still("three", 3)];
+    assert!((one[0] - three[0]).abs() < 1e-6 * one[0], "{one:?} {three:?}");
+}
+
+#[test]
+fn every_rank_resumes_with_its_own_optimizer() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let path = folder.path();
+    let flags = format!("--nproc-per-node 3 {DILOCO} --save-every 2 --keep-last 100");
+    let (outcome, whole) = forecaster(path, "whole", &format!("{flags} --epochs 2"));
+    outcome.succeeded();
+    let checkpoints = whole.path.join("checkpoints");
+    let states = ["optimizer.bpk", "optimizer-1.bpk", "optimizer-2.bpk"]
+        .map(|name| fs::read(checkpoints.join("last").join(name)).expect("a state of AdamW"));
+    assert!(states[0] != states[1] && states[1] != states[2]);
+    // A save that is due within a round is made at its end.
+    assert!(checkpoints.join("step-000003").is_dir() && !checkpoints.join("step-000002").exists());
+    let resumed = |name: &str, flags: &str| {
+        copy_folder(&whole.path, &path.join(name));
+        let run = path.join(name);
+        fs::remove_file(run.join("summary.json")).expect("there is one");
+        let part = run.join("checkpoints/step-000003");
+        let flags = format!(
+            "--device cpu --threads 1 --progress plain {flags} --epochs 2 --resume {}",
+            part.display()
+        );
+        (run_example("regression", &flags).succeeded().stderr, Run::at(run).digest())
+    };
+    let (_, digest) = resumed("again", &flags);
+    assert_eq!(digest, whole.digest());
+    let other = flags.replace("--nproc-per-node 3", "--nproc-per-node 2");
+    let (text, _) = resumed("fewer", &other);
+    assert!(text.contains("3 ranks had an optimizer each, and 2 have one now"), "{text}");
+}
+
+#[test]
+fn flags_that_cannot_be_combined_are_named() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let run = |flags: &str| {
+        train(&format!(
+            "--device cpu --dataset subset --max-steps 2 --train-limit 64 --eval-limit 8 --progress plain \
+             --run-dir {} {flags}",
+            folder.path().join("run").display()
+        ))
+    };
+    for (flags, words) in [
+        ("--sync-every 2 --scale-lr linear", ["--scale-lr", "one rank's batch"]),
+        ("--sync-every 2 --precision f16", ["--precision f16", "use bf16"]),
+        ("--sync-every 2 --mode dp --device-ids cpu:0,cpu:1", ["--sync-every", "use --mode ddp"]),
+        ("--sync-every 2 --sync-bn", ["--sync-every", "--sync-bn"]),
+        ("--sync-every 2 --shard-optimizer", ["--sync-every", "--shard-optimizer"]),
+        ("--sync-every 2 --ema 0.9", ["--sync-every", "--ema"]),
+        ("--sync-every 2 --find-lr 1e-4:1", ["--sync-every", "--find-lr"]),
+        ("--outer-momentum 0.9", ["--sync-every", "required"]),
+        ("--sync-every 0", ["--sync-every", "0"]),
+    ] {
+        run(flags).failed_with(&words);
+    }
+    assert!(!folder.path().join("run").exists());
+}
