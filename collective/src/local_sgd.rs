@@ -203,6 +203,11 @@ impl OuterOptimizer {
         Ok(())
     }
 
+    /// The records of all ranks' own optimizers on rank 0; `own` alone on the other ranks.
+    pub(crate) fn gather_records(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        self.reducer.gather_records(own)
+    }
+
     /// Time spent waiting for other ranks since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         self.reducer.take_waited()

@@ -231,20 +231,36 @@ impl TrainerArgs {
         self.checkpoints.check(self.run_dir.as_deref())?;
         self.rate.check()?;
         if self.gradients.sync_every.is_some() {
-            if self.explicit.0.contains_key("scale-lr") && self.scale_lr != LrScaling::None {
-                bail!(
-                    "--scale-lr: with --sync-every, a step has one rank's batch at any world size; remove the flag"
-                );
-            }
-            if self.gradients.precision == Precision::F16 {
-                bail!("--precision f16: with --sync-every, ranks would have different loss scales; use bf16");
-            }
+            self.check_local_sgd()?;
         }
         if self.progress == ProgressArg::Tui && !cfg!(feature = "tui") {
             bail!("--progress tui: this program was built without the feature `tui`");
         }
         if self.progress == ProgressArg::Tui && !stdout().is_terminal() {
             bail!("--progress tui needs a terminal as standard output");
+        }
+        Ok(())
+    }
+
+    /// Refuses flags that need all ranks in every step.
+    fn check_local_sgd(&self) -> Result<()> {
+        let scales = self.explicit.0.contains_key("scale-lr") && self.scale_lr != LrScaling::None;
+        let gradients = &self.gradients;
+        for (flag, is_set, why) in [
+            ("--scale-lr", scales, "a step has one rank's batch at any world size"),
+            (
+                "--precision f16",
+                gradients.precision == Precision::F16,
+                "ranks would have different loss scales",
+            ),
+            ("--sync-bn", self.sync_bn, "ranks do not exchange statistics in every step"),
+            ("--shard-optimizer", gradients.shard_optimizer, "every rank needs its whole optimizer"),
+            ("--ema", self.ema.is_some(), "ranks would have different averages"),
+            ("--find-lr", self.find_lr.find_lr.is_some(), "ranks do not average gradients"),
+        ] {
+            if is_set {
+                bail!("{flag}: with --sync-every, {why}; remove one of the two flags");
+            }
         }
         Ok(())
     }

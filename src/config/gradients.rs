@@ -45,10 +45,7 @@ pub struct GradientArgs {
     /// Optimizer steps of each rank between synchronisations of the parameters (local SGD, DiLoCo)
     ///
     /// The ranks do not average gradients. --grad-compression applies to the exchanged differences.
-    #[arg(
-        long, value_name = "N", value_parser = crate::context::values::positive, hide_short_help = true,
-        conflicts_with_all = ["shard_optimizer", "sync_bn", "ema", "find_lr"]
-    )]
+    #[arg(long, value_name = "N", value_parser = crate::context::values::positive, hide_short_help = true)]
     pub sync_every: Option<usize>,
     /// Learning rate of the outer optimizer, 0.7 in DiLoCo [default: 1, which averages the parameters]
     #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "sync_every", hide_short_help = true)]

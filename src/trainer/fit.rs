@@ -12,7 +12,7 @@ use super::{
     trained::{History, Trained},
 };
 use crate::{
-    config::Config,
+    config::{Config, TrainerArgs},
     device::gigabytes,
     process::stop,
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
@@ -66,17 +66,6 @@ where
             console.print(&serde_json::to_string_pretty(&config)?);
             return Ok(Trained::without_training(model.valid()));
         }
-        let rate = &config.args.rate;
-        if scheduler.is_some() && (rate.warmup_epochs > 0.0 || rate.lr_schedule != LrSchedule::Constant) {
-            bail!("--lr-schedule and --warmup-epochs: this program has a scheduler; remove the flag");
-        }
-        if config.args.valid_split > 0.0 && loaders.valid.is_none() {
-            bail!("--valid-split {}: this program has no validation set", config.args.valid_split);
-        }
-        if config.args.gradients.shard_optimizer && config.args.histograms.is_some() && group.world_size() > 1
-        {
-            bail!("--histograms: with --shard-optimizer, no rank has all gradients; remove one of them");
-        }
         group.verify_settings(&config.settings()?)?;
         let digests = group.all_gather_object(&data_digest)?;
         if let Some(rank) = digests.iter().position(|digest| *digest != digests[0]) {
@@ -84,8 +73,20 @@ where
         }
         loaders.require_samples()?;
         require_trainable(&model)?;
-        // All ranks have the same metrics and parameters; one of them reports the error.
-        let check = || config.monitored().and_then(|_| check_groups(&model, &lr_groups));
+        // All ranks have the same flags, metrics and parameters; one of them reports the error.
+        let check = || {
+            let TrainerArgs { rate, gradients, valid_split, histograms, .. } = &config.args;
+            if scheduler.is_some() && (rate.warmup_epochs > 0.0 || rate.lr_schedule != LrSchedule::Constant) {
+                bail!("--lr-schedule and --warmup-epochs: this program has a scheduler; remove the flag");
+            }
+            if *valid_split > 0.0 && loaders.valid.is_none() {
+                bail!("--valid-split {valid_split}: this program has no validation set");
+            }
+            if gradients.shard_optimizer && histograms.is_some() && group.world_size() > 1 {
+                bail!("--histograms: with --shard-optimizer, no rank has all gradients; remove one of them");
+            }
+            config.monitored().and_then(|_| check_groups(&model, &lr_groups))
+        };
         group.on_rank_zero(check).transpose()?;
         let resumed = Resumed::find(&mut config, identity, group, console)?;
         args.gradients.precision.check(device)?;

@@ -2,7 +2,7 @@
 //!
 //! Checkpoints are therefore those of a run without division, and can be loaded at any world size.
 
-use super::Reducer;
+use super::{Reducer, hook::BucketSender};
 use crate::{Error, ProcessGroup, Result};
 use burn::module::ParamId;
 use burn::optim::OptimizerRecord;
@@ -19,22 +19,34 @@ impl Reducer {
     /// # Errors
     /// If the group fails, or a record cannot be read.
     pub fn consolidate(&self, record: OptimizerRecord) -> Result<OptimizerRecord> {
-        let (Some(_), Some(sender)) = (&self.plan.shards, &self.sender) else { return Ok(record) };
-        let group = &sender.group;
-        let own = record.into_bytes().map_err(unreadable)?.to_vec();
+        if self.plan.shards.is_none() {
+            return Ok(record);
+        }
+        let parts = self.gather_records(record.into_bytes().map_err(unreadable)?.to_vec())?;
+        read(merge(parts, Some)?)
+    }
+
+    /// The optimizer records of all ranks on rank 0, with its identities of parameters; `own` alone on the other ranks.
+    ///
+    /// Every rank must call it.
+    ///
+    /// # Errors
+    /// If the group fails, or a record cannot be read.
+    pub(crate) fn gather_records(&self, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+        let Some(BucketSender { group, .. }) = &self.sender else { return Ok(vec![own]) };
         let own = self.with_ids_of_rank_0(own, group)?;
         let lengths = group.all_gather(&[own.len() as i64])?.concat();
         if group.rank() > 0 {
             group.send(&own, 0)?;
-            return read(own);
+            return Ok(vec![own]);
         }
-        let mut parts = vec![own];
+        let mut records = vec![own];
         for (rank, length) in lengths.into_iter().enumerate().skip(1) {
-            let mut part = vec![0u8; length as usize];
-            group.recv(&mut part, rank)?;
-            parts.push(part);
+            let mut record = vec![0u8; length as usize];
+            group.recv(&mut record, rank)?;
+            records.push(record);
         }
-        read(merge(parts, Some)?)
+        Ok(records)
     }
 
     /// The record with rank 0's identities of parameters, which are random numbers of each rank.

@@ -6,7 +6,7 @@ use super::{
     run::{Run, Stop},
 };
 use crate::{
-    ProcessGroup, ReduceOp, Result,
+    ReduceOp, Result,
     local_sgd::OuterOptimizer,
     metric::{StepOutput, add_totals},
 };
@@ -31,31 +31,17 @@ pub struct LocalSgdState {
 }
 
 impl LocalRound {
-    /// Collects the state on rank 0; `own` is the record of this rank's optimizer, and `model` has the parameters. `None` on the other ranks.
+    /// Collects the state on rank 0; `own` is the record of this rank's optimizer, and `model` has the parameters.
     ///
     /// Every rank must call it.
     ///
     /// # Errors
-    /// If the group fails, or the outer optimizer cannot be packed.
-    pub fn collect<M: Module>(
-        &self,
-        model: M,
-        own: &[u8],
-        group: &ProcessGroup,
-    ) -> Result<Option<LocalSgdState>> {
-        let lengths = group.all_gather_object(&own.len())?;
-        if group.rank() > 0 {
-            group.send(own, 0)?;
-            return Ok(None);
-        }
-        let mut optimizers = Vec::new();
-        for (rank, length) in lengths.into_iter().enumerate().skip(1) {
-            let mut optimizer = vec![0; length];
-            group.recv(&mut optimizer, rank)?;
-            optimizers.push(optimizer);
-        }
+    /// If the group fails, or a record cannot be packed.
+    pub fn collect<M: Module>(&self, model: M, own: Vec<u8>) -> Result<LocalSgdState> {
+        let mut optimizers = self.outer.gather_records(own)?;
+        optimizers.remove(0);
         let outer = Snapshot::pack("outer optimizer's state", self.outer.to_record(model).into_bytes())?;
-        Ok(Some(LocalSgdState { outer, optimizers }))
+        Ok(LocalSgdState { outer, optimizers })
     }
 }
 

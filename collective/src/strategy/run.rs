@@ -239,7 +239,7 @@ where
         let mut collected = None;
         if let Some(round) = &self.round {
             let mut snapshot = Snapshot::take(records()?, position.clone(), None)?;
-            snapshot.local_sgd = round.collect(self.learner.model(), &snapshot.optimizer, &settings.group)?;
+            snapshot.local_sgd = Some(round.collect(self.learner.model(), snapshot.optimizer.clone())?);
             collected = Some(snapshot);
         }
         let snapshot = || {
