@@ -213,15 +213,26 @@ impl fmt::Display for SettingDifference {
     }
 }
 
-/// Formats ranks, with a range for three or more in a row: `ranks 0, 2-5`.
-fn names(ranks: &[usize]) -> String {
-    let runs = ranks.chunk_by(|a, b| a + 1 == *b);
-    let list: Vec<String> = runs
+/// Maximum number of ranges in a message.
+const RANGES: usize = 16;
+
+/// Formats ranks in ascending order, with a range for three or more in a row: `ranks 0, 2-5`.
+///
+/// Of many ranges, the first ones are listed and the ranks in the others are counted.
+pub(crate) fn names(ranks: &[usize]) -> String {
+    let mut runs = ranks.chunk_by(|a, b| a + 1 == *b);
+    let mut list: Vec<String> = runs
+        .by_ref()
+        .take(RANGES)
         .flat_map(|run| match run {
             [first, _, .., last] => vec![format!("{first}-{last}")],
             few => few.iter().map(usize::to_string).collect(),
         })
         .collect();
+    let more = runs.flatten().count();
+    if more > 0 {
+        list.push(format!("and {more} more"));
+    }
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
 }
 

@@ -196,14 +196,6 @@ impl ProcessGroup {
             server.close();
         }
         let (control, pool) = started?;
-        let transport = |rank: usize| &control.members()[rank].transport;
-        if let Some(other) = (1..config.world).find(|other| transport(*other) != transport(0)) {
-            return Err(Error::Invalid(format!(
-                "rank {other} was started with transport {}, but rank 0 with {}: choose the same for all",
-                transport(other),
-                transport(0)
-            )));
-        }
         let (control, pool) = (Arc::new(control), Arc::new(pool));
         let topology = Arc::new(Topology::Processes { control, pool, options });
         Self::open(topology, WORLD, (0..config.world).collect(), config.rank, None)

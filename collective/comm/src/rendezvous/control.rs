@@ -7,7 +7,7 @@ use super::{
     server::{self, Server},
     tune_control,
     wait::{RendezvousWait, unset},
-    wire::{Hello, PeerInfo, Request, Stall},
+    wire::{Hello, Members, PeerInfo, Request, Stall},
 };
 use crate::{Error, Result};
 use std::{
@@ -31,14 +31,14 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 /// A rank's connection to the server. Dropping it announces a clean exit.
 pub(crate) struct Control {
     client: Arc<ControlClient>,
-    members: Vec<PeerInfo>,
+    members: Members,
     /// Address of the server.
     address: String,
 }
 
 impl fmt::Debug for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Control(rank {} of {} at {})", self.client.rank, self.members.len(), self.address)
+        write!(f, "Control(rank {} at {})", self.client.rank, self.address)
     }
 }
 
@@ -130,11 +130,11 @@ impl Control {
         let client =
             tune_control(&stream).and_then(|()| ControlClient::start(rank, stream)).map_err(failed)?;
         // From here on, the drop of `control` ends the thread.
-        let mut control = Control { client, members: Vec::new(), address };
+        let mut control = Control { client, members: Members::default(), address };
         control.client.send(&Request::Hello(Hello::new(rank, job)));
         control.client.send(&Request::Join { rank, world, member });
         control.members = control.welcome(server, wait)?;
-        if control.members.len() != world {
+        if control.members.len() != world || !control.members.is_valid() {
             return Err(Error::Invalid(format!(
                 "this rank has world size {world}, but rank 0 has {}",
                 control.members.len()
@@ -149,17 +149,17 @@ impl Control {
     /// [`Error::Io`] if a connection or thread cannot be created.
     pub fn in_process(world: usize) -> Result<Vec<Self>> {
         let failed = |e| Error::io("connect the ranks of this process", &e);
-        let (members, streams) = server::in_process(world).map_err(failed)?;
+        let streams = server::in_process(world).map_err(failed)?;
         let join = |(rank, stream)| {
             let client = ControlClient::start(rank, stream).map_err(failed)?;
-            Ok(Control { client, members: members.clone(), address: "this process".into() })
+            Ok(Control { client, members: Members::default(), address: "this process".into() })
         };
         streams.into_iter().enumerate().map(join).collect()
     }
 
     /// Waits for all ranks to join.
-    fn welcome(&self, server: Option<&Server>, wait: &mut RendezvousWait) -> Result<Vec<PeerInfo>> {
-        let came = |until| self.client.wait(until, |state| state.members.clone());
+    fn welcome(&self, server: Option<&Server>, wait: &mut RendezvousWait) -> Result<Members> {
+        let came = |until| self.client.wait(until, |state| state.members.take());
         loop {
             let until = if server.is_some() { wait.deadline.min(wait.next_report()) } else { wait.deadline };
             if let Some(members) = came(until)? {
@@ -177,8 +177,8 @@ impl Control {
             .ok_or_else(|| wait.error(&self.address, "an answer of rank 0, which does not respond".into()))
     }
 
-    /// All ranks, in rank order.
-    pub fn members(&self) -> &[PeerInfo] {
+    /// All ranks.
+    pub fn members(&self) -> &Members {
         &self.members
     }
 

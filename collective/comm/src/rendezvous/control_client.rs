@@ -3,7 +3,7 @@
 use super::{
     GroupProbe, abort_all,
     frame::{FrameReader, Next, write_frame},
-    wire::{Event, PeerInfo, Place, Request},
+    wire::{Event, Members, Place, Request},
 };
 use crate::{Error, Result};
 use std::{
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub struct ClientState {
-    pub members: Option<Vec<PeerInfo>>,
+    pub members: Option<Members>,
     /// Answers of the store, by request id.
     pub values: HashMap<u64, Option<Vec<u8>>>,
     pub cause: Option<Error>,

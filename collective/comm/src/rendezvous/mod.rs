@@ -29,6 +29,7 @@ use rustix::net::sockopt;
 use std::{
     io,
     net::TcpStream,
+    os::fd::AsFd,
     sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant},
 };
@@ -81,15 +82,15 @@ pub fn host() -> String {
 ///
 /// A stopped process still has a kernel that answers, so that a slow rank is never mistaken for a lost one. A
 /// process that ends closes its sockets, which is detected at once.
-pub(crate) fn tune_control(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepcnt(stream, 5)?;
+pub(crate) fn tune_control(stream: impl AsFd) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(&stream, true)?;
+    sockopt::set_socket_keepalive(&stream, true)?;
+    sockopt::set_tcp_keepidle(&stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepcnt(&stream, 5)?;
     // Covers unacknowledged data, for which keep-alive does not run.
     #[cfg(target_os = "linux")]
-    sockopt::set_tcp_user_timeout(stream, 5_000)?;
+    sockopt::set_tcp_user_timeout(&stream, 5_000)?;
     Ok(())
 }
 

@@ -28,6 +28,11 @@ use std::{
 pub const SECRET: &str = "BURN_DDP_SECRET";
 
 const MAGIC: &[u8; 8] = b"BURNDDP\x01";
+const NONCE: usize = 32;
+/// Size in bytes of the dialler's first message.
+pub(crate) const GREETING: usize = MAGIC.len() + NONCE;
+/// Size in bytes of a proof.
+pub(crate) const PROOF: usize = 32;
 
 /// Time limit of the handshake.
 pub(crate) const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -121,20 +126,41 @@ impl Secret {
         let peer = peer(stream);
         let refused = |reason: String| Error::Unauthenticated { peer: peer.clone(), reason };
         let lost = |error: io::Error| refused(error.to_string());
-        let (mut magic, mut theirs, mut proof) = ([0; 8], [0; 32], [0; 32]);
-        read_by(stream, &mut magic, deadline).map_err(lost)?;
-        if &magic != MAGIC {
+        let (mut greeting, mut proof) = ([0; GREETING], [0; PROOF]);
+        let (magic, nonce) = greeting.split_at_mut(MAGIC.len());
+        read_by(stream, magic, deadline).map_err(lost)?;
+        if !is_greeting(magic) {
             return Err(refused("it uses another protocol".into()));
         }
-        read_by(stream, &mut theirs, deadline).map_err(lost)?;
-        let mine = nonce();
-        let mut reply = mine.to_vec();
-        reply.extend(self.proof("listener", &theirs, &mine)?.finalize().into_bytes());
+        read_by(stream, nonce, deadline).map_err(lost)?;
+        let (reply, challenge) = self.challenge(&greeting)?;
         write_by(stream, &reply, deadline).map_err(lost)?;
         read_by(stream, &mut proof, deadline).map_err(lost)?;
-        self.proof("dialler", &theirs, &mine)?
-            .verify_slice(&proof)
-            .map_err(|_| refused("its secret differs".into()))
+        if challenge.accepts(&proof) { Ok(()) } else { Err(refused("its secret differs".into())) }
+    }
+
+    /// The listener's message to a dialler, and the check of the dialler's next one.
+    pub(crate) fn challenge(&self, greeting: &[u8; GREETING]) -> Result<([u8; NONCE + PROOF], Challenge)> {
+        let (mut theirs, mine) = ([0; NONCE], nonce());
+        theirs.copy_from_slice(&greeting[MAGIC.len()..]);
+        let mut reply = [0; NONCE + PROOF];
+        reply[..NONCE].copy_from_slice(&mine);
+        reply[NONCE..].copy_from_slice(&self.proof("listener", &theirs, &mine)?.finalize().into_bytes());
+        Ok((reply, Challenge(self.proof("dialler", &theirs, &mine)?)))
+    }
+}
+
+/// Whether `bytes` may be the beginning of a dialler's first message.
+pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
+    bytes.iter().zip(MAGIC).all(|(byte, wanted)| byte == wanted)
+}
+
+/// The proof that a dialler owes.
+pub(crate) struct Challenge(Hmac<Sha256>);
+
+impl Challenge {
+    pub fn accepts(&self, proof: &[u8; PROOF]) -> bool {
+        self.0.clone().verify_slice(proof).is_ok()
     }
 }
 

@@ -2,10 +2,13 @@
 
 use crate::{Error, communicator::Fingerprint};
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
 
 /// Version of these messages and of the data between ranks. Different versions refuse each other.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// The first message of a rank. Its format is the same in every version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +41,7 @@ impl Hello {
     }
 }
 
-/// Addresses and identity of a rank.
+/// Address and identity of a joining rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PeerInfo {
     /// Address of its data listener.
@@ -50,6 +53,58 @@ pub(crate) struct PeerInfo {
     pub pid: u32,
     /// Its `--transport`, which must be the same on all ranks.
     pub transport: String,
+}
+
+/// Addresses and machines of all ranks.
+///
+/// All ranks receive it. Hosts are listed once, so that it has about ten bytes per rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Members {
+    /// Distinct pairs of an IP address and the number of a machine.
+    hosts: Vec<(IpAddr, u32)>,
+    /// Host and port of the data listener of every rank.
+    ranks: Vec<(u32, u16)>,
+}
+
+impl Members {
+    /// The members with these addresses, in rank order.
+    pub fn new<'a>(members: impl Iterator<Item = &'a PeerInfo>) -> Self {
+        let (mut machines, mut numbers) = (HashMap::new(), HashMap::new());
+        let mut all = Members::default();
+        for member in members {
+            let machine = machines.len() as u32;
+            let host = (member.data.ip(), *machines.entry(&member.machine).or_insert(machine));
+            let number = *numbers.entry(host).or_insert_with(|| {
+                all.hosts.push(host);
+                all.hosts.len() as u32 - 1
+            });
+            all.ranks.push((number, member.data.port()));
+        }
+        all
+    }
+
+    pub fn len(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Whether every rank's host is listed.
+    pub fn is_valid(&self) -> bool {
+        self.ranks.iter().all(|(host, _)| (*host as usize) < self.hosts.len())
+    }
+
+    fn host(&self, rank: usize) -> (IpAddr, u32) {
+        self.hosts[self.ranks[rank].0 as usize]
+    }
+
+    /// Address of a rank's data listener.
+    pub fn data(&self, rank: usize) -> SocketAddr {
+        SocketAddr::new(self.host(rank).0, self.ranks[rank].1)
+    }
+
+    /// Number of a rank's machine.
+    pub fn machine(&self, rank: usize) -> u32 {
+        self.host(rank).1
+    }
 }
 
 /// A rank's position in a group and its family, as the answer to an inquiry.
@@ -155,7 +210,7 @@ pub(crate) enum Request {
 pub(crate) enum Event {
     /// All ranks have joined.
     Welcome {
-        members: Vec<PeerInfo>,
+        members: Members,
     },
     Value {
         id: u64,

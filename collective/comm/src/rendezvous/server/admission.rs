@@ -1,64 +1,18 @@
-//! Admission of ranks: handshake, then job id, protocol version and byte order, then rank.
+//! Checks of a joining rank: job id, protocol version and byte order, then rank, world size and transport.
 
-use super::{RankSlot, ServerState, Shared, WRITE_TIMEOUT};
+use super::state::{RankSlot, ServerState};
 use crate::{
     Error, Result,
-    rendezvous::{
-        frame::{FrameReader, Next, write_frame},
-        secret::HANDSHAKE,
-        tune_control,
-        wire::{ByteOrder, Event, Hello, PROTOCOL, PeerInfo, Request},
-    },
-};
-use std::{
-    net::TcpStream,
-    sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    rendezvous::wire::{ByteOrder, Event, Hello, Members, PROTOCOL, PeerInfo},
 };
 
-impl Shared {
-    /// Runs the handshake and reads the first messages within the handshake's deadline.
-    pub(super) fn admit(&self, mut stream: TcpStream) -> Option<(usize, FrameReader)> {
-        let deadline = Instant::now() + HANDSHAKE;
-        if self.secret.answer(&mut stream, deadline).is_err() {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        tune_control(&stream).ok()?;
-        stream.set_write_timeout(Some(WRITE_TIMEOUT)).ok()?;
-        let stream = Arc::new(stream);
-        let mut reader = FrameReader::new(stream.clone());
-        let mut next = || loop {
-            let left = deadline.checked_duration_since(Instant::now())?;
-            match reader.next(Some(left.max(Duration::from_millis(1)))).ok()? {
-                Next::Frame(request) => return Some(request),
-                Next::Idle => {}
-                Next::Closed => return None,
-            }
-        };
-        let Request::Hello(hello) = next()? else { return None };
-        let joined = match self.check(&hello, &stream) {
-            Err(error) => Err(error),
-            Ok(()) => {
-                let Request::Join { rank, world, member } = next()? else { return None };
-                self.slot(rank, world, member, &stream).map(|()| rank)
-            }
-        };
-        match joined {
-            Ok(rank) => Some((rank, reader)),
-            Err(error) => {
-                let _ = write_frame(&stream, &Event::Poison { error });
-                // Closing with unread bytes could take the answer away: let the rank close first.
-                while matches!(reader.next::<Request>(Some(HANDSHAKE)), Ok(Next::Frame(_))) {}
-                None
-            }
-        }
-    }
-
-    /// Checks that a process belongs to this job and has the same protocol version and byte order.
-    fn check(&self, hello: &Hello, stream: &TcpStream) -> Result<()> {
+impl ServerState {
+    /// Checks that the process at `peer` belongs to this job and has the same protocol version and byte order.
+    ///
+    /// # Errors
+    /// The reason to refuse it.
+    pub fn check(&mut self, hello: &Hello, peer: &str) -> Result<()> {
         let Hello { rank, protocol, byte_order, job } = hello;
-        let peer = peer(stream);
         if *job != self.job {
             let name = |job: &Option<String>| {
                 job.as_ref().map_or_else(|| "a job without an id".into(), |job| format!("job {job:?}"))
@@ -83,33 +37,43 @@ impl Shared {
         } else {
             return Ok(());
         };
-        self.refuse(&mut self.lock(), wrong)
+        self.refuse(wrong)
     }
 
     /// Refuses a rank, and fails the job unless that is complete already.
-    fn refuse(&self, state: &mut ServerState, wrong: String) -> Result<()> {
+    fn refuse(&mut self, wrong: String) -> Result<()> {
         let error = Error::Invalid(wrong);
-        if !state.complete {
-            state.poison(error.clone());
+        if !self.complete {
+            self.poison(error.clone());
         }
         Err(error)
     }
 
-    fn slot(&self, rank: usize, world: usize, member: PeerInfo, stream: &Arc<TcpStream>) -> Result<()> {
-        let peer = format!("process {} on {} ({})", member.pid, member.host, peer(stream));
-        let mut state = self.lock();
-        if let Some(cause) = &state.cause {
+    /// Adds a rank with its connection, and welcomes all ranks when the last one has joined.
+    ///
+    /// # Errors
+    /// The job's first cause, or the reason to refuse the rank.
+    pub fn join(
+        &mut self,
+        rank: usize,
+        world: usize,
+        member: PeerInfo,
+        address: &str,
+        connection: usize,
+    ) -> Result<()> {
+        let peer = format!("process {} on {} ({address})", member.pid, member.host);
+        if let Some(cause) = &self.cause {
             return Err(cause.clone());
         }
-        let wrong = if world != self.world {
+        let size = self.slots.len();
+        let wrong = if world != size {
             Some(format!(
-                "rank {rank} ({peer}) was started with world size {world}, but rank 0 with {}: start all ranks with the same WORLD_SIZE",
-                self.world
+                "rank {rank} ({peer}) was started with world size {world}, but rank 0 with {size}: start all ranks with the same WORLD_SIZE"
             ))
         } else if rank >= world {
             Some(format!("{peer} has rank {rank}, which a world of {world} does not have"))
         } else {
-            state.slots[rank].as_ref().map(|slot| {
+            self.slots[rank].as_ref().map(|slot| {
                 format!(
                     "two processes have rank {rank}: {} and {peer}; give every process its own RANK",
                     slot.peer
@@ -117,28 +81,49 @@ impl Shared {
             })
         };
         if let Some(wrong) = wrong {
-            return self.refuse(&mut state, wrong);
+            return self.refuse(wrong);
         }
-        let stream = stream.clone();
-        state.slots[rank] = Some(RankSlot { member, peer, stream, left: None, gone: false });
-        if state.slots.iter().all(Option::is_some) {
-            state.complete = true;
-            let members = state.slots.iter().flatten().map(|slot| slot.member.clone()).collect();
-            state.tell_all(&Event::Welcome { members });
+        self.slots[rank] = Some(RankSlot { peer, connection: Some(connection), left: None });
+        self.joined.insert(rank, member);
+        if self.joined.len() == size {
+            self.welcome();
         }
         Ok(())
     }
-}
 
-fn peer(stream: &TcpStream) -> String {
-    stream.peer_addr().map_or_else(|_| "?".into(), |address| address.to_string())
+    /// Sends all addresses to all ranks, or the error that their transports differ.
+    fn welcome(&mut self) {
+        let joined = std::mem::take(&mut self.joined);
+        let transport = |rank: usize| &joined[&rank].transport;
+        if let Some(other) = (1..joined.len()).find(|other| transport(*other) != transport(0)) {
+            return self.poison(Error::Invalid(format!(
+                "rank {other} was started with transport {}, but rank 0 with {}: choose the same for all",
+                transport(other),
+                transport(0)
+            )));
+        }
+        self.complete = true;
+        self.tell_all(&Event::Welcome { members: Members::new(joined.values()) });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Secret, rendezvous::server::Server};
-    use std::net::{SocketAddr, TcpListener};
+    use crate::{
+        Secret,
+        rendezvous::{
+            frame::{FrameReader, Next, write_frame},
+            secret::HANDSHAKE,
+            server::Server,
+            wire::Request,
+        },
+    };
+    use std::{
+        net::{SocketAddr, TcpListener, TcpStream},
+        sync::Arc,
+        time::{Duration, Instant},
+    };
 
     fn serving(job: Option<String>) -> (Server, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -180,7 +165,7 @@ mod tests {
                 assert!(error.to_string().contains(&word), "should name `{word}`: {error}");
             }
             // The other ranks fail with the same error.
-            assert_eq!(server.shared.lock().cause, Some(error));
+            assert_eq!(server.state.lock().cause, Some(error));
             server.close();
         }
     }
@@ -191,7 +176,7 @@ mod tests {
         assert_eq!(answer(address, Hello::new(1, Some("blue".into()))), None, "it may join");
         let red = answer(address, Hello::new(1, Some("red".into())));
         assert!(matches!(red, Some(Event::Poison { error: Error::Invalid(_) })), "{red:?}");
-        assert_eq!(server.shared.lock().cause, None);
+        assert_eq!(server.state.lock().cause, None);
         assert!(server.absent().starts_with("ranks 0, 1 (0 of 2 came)"), "{}", server.absent());
         server.close();
     }

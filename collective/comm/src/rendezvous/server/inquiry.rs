@@ -1,7 +1,6 @@
 //! How the server finds the first cause: it asks the ranks for their positions, and delays second-hand
 //! reports.
 
-use super::{Inquiry, Shared};
 use crate::{
     Error,
     communicator::Fingerprint,
@@ -9,14 +8,13 @@ use crate::{
         PEER_LOSS_GRACE,
         diagnosis::{contradiction, timeout},
         finished,
-        server::ServerState,
+        server::state::ServerState,
         wire::{Event, Place, Stall},
     },
 };
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, MutexGuard, PoisonError},
-    thread,
+    mem,
     time::{Duration, Instant},
 };
 
@@ -25,119 +23,139 @@ const INQUIRY: Duration = Duration::from_secs(1);
 /// Minimum time between two inquiries about one call.
 const INQUIRY_PAUSE: Duration = Duration::from_millis(400);
 
-impl Shared {
-    /// Starts an inquiry about a waiting call, unless one is in progress or recent.
-    pub fn stalled(self: Arc<Self>, rank: usize, stall: Stall) {
-        let state = self.lock();
-        let asked = (stall.group, stall.call.seq);
-        let recent = state
-            .last_inquiry
-            .is_some_and(|(group, seq, at)| (group, seq) == asked && at.elapsed() < INQUIRY_PAUSE);
-        if state.cause.is_some() || (!stall.expired && (recent || state.inquiring)) {
+/// What identifies a call: group, number, and sender and receiver of a message.
+type CallKey = (u64, u64, Option<(usize, usize)>);
+
+fn key(stall: &Stall) -> CallKey {
+    (stall.group, stall.call.seq, stall.message)
+}
+
+/// A question to several ranks about a call that a rank waits in, and their answers.
+struct Inquiry {
+    id: u64,
+    asker: usize,
+    stall: Stall,
+    places: HashMap<usize, Place>,
+    /// The ranks that have not answered.
+    unanswered: BTreeSet<usize>,
+    deadline: Instant,
+    /// What the answers to the same question before this one contradict.
+    found: Option<Error>,
+}
+
+/// The inquiry in progress, and what waits for its end.
+#[derive(Default)]
+pub struct Inquiries {
+    count: u64,
+    current: Option<Inquiry>,
+    /// A rank and the call that it waits in, asked about after this inquiry.
+    next: Option<(usize, Stall)>,
+    /// The call of the last inquiry, and when it began.
+    last: Option<(CallKey, Instant)>,
+    /// A report that a connected rank is gone, and the time until which its own report is awaited.
+    peer_loss: Option<(Instant, Error)>,
+}
+
+impl Inquiries {
+    /// Records a rank's answer.
+    pub fn answer(&mut self, inquiry: u64, rank: usize, place: Place) {
+        if let Some(current) = self.current.as_mut().filter(|current| current.id == inquiry) {
+            current.unanswered.remove(&rank);
+            current.places.insert(rank, place);
+        }
+    }
+
+    /// Stops waiting for the answer of a rank that has left or is lost.
+    pub fn forget(&mut self, rank: usize) {
+        if let Some(current) = &mut self.current {
+            current.unanswered.remove(&rank);
+        }
+    }
+}
+
+impl ServerState {
+    /// Starts an inquiry about a waiting call, after the one in progress if that is about another call.
+    ///
+    /// Nothing is done if an inquiry about the call is in progress or recent, unless the deadline has passed.
+    pub fn stalled(&mut self, rank: usize, stall: Stall) {
+        let Inquiries { current, next, last, .. } = &mut self.inquiries;
+        let recent = last.is_some_and(|(call, at)| call == key(&stall) && at.elapsed() < INQUIRY_PAUSE);
+        let asked = current.as_ref().is_some_and(|inquiry| key(&inquiry.stall) == key(&stall));
+        if self.cause.is_some() || (!stall.expired && (recent || asked)) {
             return;
         }
-        drop(state);
-        // Without a thread, the asking rank still has its own, less specific error.
-        let _ = thread::Builder::new().name("ddp-inquiry".into()).spawn(move || self.inquire(rank, stall));
+        if current.is_none() {
+            *last = Some((key(&stall), Instant::now()));
+            self.ask(rank, stall, None);
+        } else if next.as_ref().is_none_or(|(_, other)| stall.expired && !other.expired) {
+            *next = Some((rank, stall));
+        }
     }
 
     /// Records a rank's error as the first cause.
     ///
     /// A report that another rank is gone, which is still connected, waits for that rank's own report or for
     /// an inquiry.
-    pub fn report(self: Arc<Self>, from: usize, error: Error) {
-        let mut state = self.lock();
-        let (rank, reason) = match error {
-            Error::PeerLost { rank, reason } if rank != from => (rank, reason),
-            other => return state.poison(other),
-        };
-        if state.left(rank) {
-            return state.poison(Error::PeerLost { rank, reason: finished(&reason) });
-        }
-        drop(state);
-        let shared = self.clone();
-        let lost = Error::PeerLost { rank, reason };
-        let late = lost.clone();
-        let waiting = thread::Builder::new().name("ddp-peer-loss".into()).spawn(move || {
-            thread::sleep(PEER_LOSS_GRACE);
-            let mut state = shared.lock();
-            while state.inquiring && state.cause.is_none() {
-                state =
-                    shared.answered.wait_timeout(state, INQUIRY).unwrap_or_else(PoisonError::into_inner).0;
+    pub fn report(&mut self, from: usize, error: Error) {
+        match error {
+            Error::PeerLost { rank, reason } if rank != from => {
+                if self.left(rank) {
+                    self.poison(Error::PeerLost { rank, reason: finished(&reason) });
+                } else {
+                    let due = Instant::now() + PEER_LOSS_GRACE;
+                    self.inquiries.peer_loss.get_or_insert((due, Error::PeerLost { rank, reason }));
+                }
             }
-            state.poison(lost);
-        });
-        if waiting.is_err() {
-            self.lock().poison(late);
+            other => self.poison(other),
         }
     }
 
-    /// Runs one inquiry at a time. The result of the previous one may make this one unnecessary.
-    fn inquire(&self, asker: usize, stall: Stall) {
-        let mut state = self.lock();
-        let begun = Instant::now();
-        while state.inquiring {
-            state = self.answered.wait_timeout(state, INQUIRY).unwrap_or_else(PoisonError::into_inner).0;
-            if state.cause.is_some() || begun.elapsed() > 2 * INQUIRY {
-                return;
-            }
+    /// Ends the inquiry in progress if all have answered or its deadline has passed, and starts the next one.
+    pub fn advance_inquiry(&mut self) {
+        if self.cause.is_some() {
+            // The job's first cause is known.
+            self.inquiries = Inquiries { count: self.inquiries.count, ..Inquiries::default() };
+            return;
         }
-        state.inquiring = true;
-        state = self.diagnose(state, asker, &stall);
-        state.inquiring = false;
-        self.answered.notify_all();
+        let now = Instant::now();
+        let ended = |inquiry: &mut Inquiry| inquiry.unanswered.is_empty() || now >= inquiry.deadline;
+        if let Some(inquiry) = self.inquiries.current.take_if(ended) {
+            self.diagnose(inquiry);
+        }
+        if self.inquiries.current.is_some() {
+            return;
+        }
+        if let Some((rank, stall)) = self.inquiries.next.take() {
+            self.stalled(rank, stall);
+        } else if let Some((_, error)) = self.inquiries.peer_loss.take_if(|(due, _)| now >= *due) {
+            self.poison(error);
+        }
     }
 
-    /// Asks the call's ranks for their positions, and again if these contradict the call.
-    fn diagnose<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, ServerState>,
-        asker: usize,
-        stall: &Stall,
-    ) -> MutexGuard<'a, ServerState> {
-        state.last_inquiry = Some((stall.group, stall.call.seq, Instant::now()));
-        let (mut places, mut found) = (HashMap::new(), None);
-        for _ in 0..2 {
-            (state, places) = self.ask(state, asker, stall);
-            let again = contradiction(asker, stall, |rank| state.left_before(rank, stall), &places);
-            match again {
-                Some(error) if found.as_ref() == Some(&error) => state.poison(error),
-                Some(error) => found = Some(error),
-                None => break,
-            }
-        }
-        if stall.expired {
-            state.poison(timeout(stall, &places));
-        }
-        state
+    /// Asks the call's ranks for their positions.
+    fn ask(&mut self, asker: usize, stall: Stall, found: Option<Error>) {
+        self.inquiries.count += 1;
+        let id = self.inquiries.count;
+        let ranks = stall.members.iter().copied().chain([asker]);
+        let unanswered: BTreeSet<usize> = ranks.filter(|rank| self.present(*rank)).collect();
+        let Stall { group, call: Fingerprint { seq, .. }, message, .. } = stall;
+        self.tell(unanswered.iter().copied(), &Event::Where { inquiry: id, group, seq, message });
+        let (places, deadline) = (HashMap::new(), Instant::now() + INQUIRY);
+        self.inquiries.current = Some(Inquiry { id, asker, stall, places, unanswered, deadline, found });
     }
 
-    /// The positions of the call's ranks, as far as they answer in time and the job does not fail.
-    fn ask<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, ServerState>,
-        asker: usize,
-        stall: &Stall,
-    ) -> (MutexGuard<'a, ServerState>, HashMap<usize, Place>) {
-        let ranks: BTreeSet<usize> = stall.members.iter().copied().chain([asker]).collect();
-        let begun = Instant::now();
-        state.inquiries += 1;
-        let id = state.inquiries;
-        state.inquiry = Some(Inquiry { id, ..Inquiry::default() });
-        let Stall { group, call: Fingerprint { seq, .. }, message, .. } = *stall;
-        for rank in ranks.range(..self.world) {
-            state.tell(*rank, &Event::Where { inquiry: id, group, seq, message });
+    /// Fails the job if the answers contradict the call twice, or its deadline has passed. Asks again after the
+    /// first contradiction.
+    fn diagnose(&mut self, mut inquiry: Inquiry) {
+        let Inquiry { asker, stall, places, .. } = &inquiry;
+        let again = contradiction(*asker, stall, |rank| self.left_before(rank, stall), places);
+        match (again, mem::take(&mut inquiry.found)) {
+            (Some(error), None) => return self.ask(inquiry.asker, inquiry.stall, Some(error)),
+            (Some(error), Some(found)) if error == found => self.poison(error),
+            _ => {}
         }
-        loop {
-            let answers = state.inquiry.as_ref().map_or(0, |inquiry| inquiry.places.len());
-            let here = ranks.range(..self.world).filter(|rank| state.present(**rank)).count();
-            let left = INQUIRY.saturating_sub(begun.elapsed());
-            if answers >= here || left.is_zero() || state.cause.is_some() {
-                break;
-            }
-            state = self.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        if inquiry.stall.expired {
+            self.poison(timeout(&inquiry.stall, &inquiry.places));
         }
-        let places = state.inquiry.take().unwrap_or_default().places;
-        (state, places)
     }
 }

@@ -1,82 +1,132 @@
-//! State of the server.
+//! State of the server, and how requests of ranks change it.
 
+use super::inquiry::Inquiries;
 use crate::{
     Error,
+    error::names,
     rendezvous::{
-        frame::write_frame,
-        wire::{Event, PeerInfo, Place, Stall},
+        frame::encode,
+        wire::{Event, PeerInfo, Request, Stall},
     },
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    net::TcpStream,
-    sync::Arc,
-    time::Instant,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+/// The state, shared by the server's thread and its handle.
+#[derive(Clone)]
+pub struct SharedState(Arc<Mutex<ServerState>>);
+
+impl SharedState {
+    pub fn new(state: ServerState) -> Self {
+        SharedState(Arc::new(Mutex::new(state)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, ServerState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A rank that has joined.
 pub struct RankSlot {
-    pub member: PeerInfo,
+    /// Description of its process.
     pub peer: String,
-    pub stream: Arc<TcpStream>,
+    /// Token of its connection; `None` if that is closed.
+    pub connection: Option<usize>,
     /// Set after a clean exit: numbers of the last calls by group.
     pub left: Option<HashMap<u64, u64>>,
-    /// Its connection is closed.
-    pub gone: bool,
 }
 
-/// A question to several ranks, and their answers.
-#[derive(Default)]
-pub struct Inquiry {
-    pub id: u64,
-    pub places: HashMap<usize, Place>,
+/// A frame for a connection.
+pub struct Outgoing {
+    pub token: usize,
+    pub frame: Arc<[u8]>,
+    /// Sent when all other output is sent.
+    pub last: bool,
 }
 
 #[derive(Default)]
 pub struct ServerState {
+    /// The server's address, for messages.
+    pub address: String,
+    /// The job's id, if it has one.
+    pub job: Option<String>,
+    /// By rank.
     pub slots: Vec<Option<RankSlot>>,
+    /// Addresses of the ranks that have joined, until all have.
+    pub joined: BTreeMap<usize, PeerInfo>,
     pub complete: bool,
     /// Rank 0 has given up; no more ranks may join.
     pub closed: bool,
-    pub values: BTreeMap<String, Vec<u8>>,
-    /// Waiting requests: key, request id, rank.
-    pub waiting: Vec<(String, u64, usize)>,
+    /// Number of connections that did not authenticate.
+    pub refused: usize,
+    values: BTreeMap<String, Vec<u8>>,
+    /// Waiting requests by key: request id and rank.
+    waiting: HashMap<String, Vec<(u64, usize)>>,
     pub cause: Option<Error>,
-    /// The question in progress.
-    pub inquiry: Option<Inquiry>,
-    /// Whether an inquiry, which may ask twice, is in progress.
-    pub inquiring: bool,
-    pub inquiries: u64,
-    pub last_inquiry: Option<(u64, u64, Instant)>,
+    pub inquiries: Inquiries,
+    /// Messages to be sent.
+    pub outbox: Vec<Outgoing>,
 }
 
 impl ServerState {
+    pub fn new(world: usize, address: String, job: Option<String>) -> Self {
+        ServerState { address, job, slots: (0..world).map(|_| None).collect(), ..Self::default() }
+    }
+
+    /// Adds a rank of this process.
+    pub fn add_thread(&mut self, rank: usize, connection: usize) {
+        self.slots[rank] =
+            Some(RankSlot { peer: "a thread".into(), connection: Some(connection), left: None });
+        self.complete = self.slots.iter().all(Option::is_some);
+    }
+
+    fn slot(&self, rank: usize) -> Option<&RankSlot> {
+        self.slots.get(rank).and_then(Option::as_ref)
+    }
+
+    /// Token of a rank's connection.
+    pub fn connection(&self, rank: usize) -> Option<usize> {
+        self.slot(rank)?.connection
+    }
+
+    /// Whether no rank is connected and none may join.
+    pub fn is_deserted(&self) -> bool {
+        (self.complete || self.closed) && self.slots.iter().flatten().all(|slot| slot.connection.is_none())
+    }
+
     pub fn present(&self, rank: usize) -> bool {
-        self.slots[rank].as_ref().is_some_and(|slot| slot.left.is_none() && !slot.gone)
+        self.slot(rank).is_some_and(|slot| slot.left.is_none() && slot.connection.is_some())
     }
 
     pub fn left(&self, rank: usize) -> bool {
-        self.slots.get(rank).and_then(Option::as_ref).is_some_and(|slot| slot.left.is_some())
+        self.slot(rank).is_some_and(|slot| slot.left.is_some())
     }
 
     /// Whether a rank has exited without making the call that another rank waits in.
     pub fn left_before(&self, rank: usize, stall: &Stall) -> bool {
-        let slot = self.slots.get(rank).and_then(Option::as_ref);
-        let Some(calls) = slot.and_then(|slot| slot.left.as_ref()) else { return false };
+        let Some(calls) = self.slot(rank).and_then(|slot| slot.left.as_ref()) else { return false };
         stall.message.is_some() || calls.get(&stall.group).is_none_or(|last| *last < stall.call.seq)
     }
 
-    pub fn tell(&self, rank: usize, event: &Event) {
-        if let Some(slot) = self.slots[rank].as_ref().filter(|slot| !slot.gone) {
-            // A failed write closes the connection, which its reader finds.
-            let _ = write_frame(&slot.stream, event);
+    /// Sends an event, which is encoded once, to those of `ranks` that are connected.
+    pub fn tell(&mut self, ranks: impl IntoIterator<Item = usize>, event: &Event) {
+        // A value that is too large for a frame is rejected by the rank that sets it.
+        let Ok(frame) = encode(event).map(Arc::<[u8]>::from) else { return };
+        for rank in ranks {
+            if let Some(token) = self.connection(rank) {
+                self.outbox.push(Outgoing { token, frame: frame.clone(), last: false });
+            }
         }
     }
 
-    /// Rank 0 last, because its process may end once it is notified.
-    pub fn tell_all(&self, event: &Event) {
-        for rank in (0..self.slots.len()).rev() {
-            self.tell(rank, event);
+    /// Sends an event to all ranks; to rank 0 last, because its process may end once it is notified.
+    pub fn tell_all(&mut self, event: &Event) {
+        let sent = self.outbox.len();
+        self.tell((0..self.slots.len()).rev(), event);
+        if let (Some(_), Some(outgoing)) = (self.connection(0), self.outbox[sent..].last_mut()) {
+            outgoing.last = true;
         }
     }
 
@@ -86,5 +136,68 @@ impl ServerState {
             self.cause = Some(error.clone());
             self.tell_all(&Event::Poison { error });
         }
+    }
+
+    /// Handles a request of a rank that has joined.
+    pub fn handle(&mut self, rank: usize, request: Request) {
+        match request {
+            // Only valid as first messages.
+            Request::Hello(_) | Request::Join { .. } => {}
+            Request::Late { seconds } => {
+                if !self.complete {
+                    let (address, absent) = (self.address.clone(), self.absent());
+                    self.poison(Error::Rendezvous { address, seconds, absent });
+                }
+            }
+            Request::Set { key, value } => {
+                for (id, waiter) in self.waiting.remove(&key).unwrap_or_default() {
+                    self.tell([waiter], &Event::Value { id, value: Some(value.clone()) });
+                }
+                self.values.insert(key, value);
+            }
+            Request::Get { id, key, wait } => match self.values.get(&key).cloned() {
+                None if wait => self.waiting.entry(key).or_default().push((id, rank)),
+                value => self.tell([rank], &Event::Value { id, value }),
+            },
+            Request::Delete { key } => {
+                self.values.remove(&key);
+            }
+            Request::Report { error } => self.report(rank, error),
+            Request::Stall(stall) => self.stalled(rank, stall),
+            Request::Here { inquiry, place } => self.inquiries.answer(inquiry, rank, place),
+            Request::Goodbye { calls } => {
+                if let Some(slot) = &mut self.slots[rank] {
+                    slot.left = Some(calls.into_iter().collect());
+                }
+                self.inquiries.forget(rank);
+                let event = Event::Left { rank };
+                // The server ends with rank 0. Of other ranks, only the server needs to know.
+                if rank == 0 { self.tell_all(&event) } else { self.tell([rank], &event) }
+            }
+        }
+    }
+
+    /// Records that a rank's connection has ended.
+    pub fn disconnected(&mut self, rank: usize, reason: String) {
+        self.inquiries.forget(rank);
+        let Some(slot) = &mut self.slots[rank] else { return };
+        slot.connection = None;
+        if slot.left.is_none() {
+            self.poison(Error::PeerLost { rank, reason });
+        }
+    }
+
+    /// The ranks that have not joined, and the number of rejected connections.
+    pub fn absent(&self) -> String {
+        let world = self.slots.len();
+        let absent: Vec<usize> = (0..world).filter(|rank| self.slots[*rank].is_none()).collect();
+        let mut text = format!("{} ({} of {world} came)", names(&absent), world - absent.len());
+        if self.refused > 0 {
+            text += &format!(
+                "; {} connections were refused because they did not authenticate with the job's secret",
+                self.refused
+            );
+        }
+        text
     }
 }
