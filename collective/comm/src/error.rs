@@ -257,6 +257,13 @@ mod tests {
     }
 
     #[test]
+    fn ranks_beyond_the_first_ranges_are_counted() {
+        let odd: Vec<usize> = (0..2000).map(|i| 2 * i + 1).chain(5000..5100).collect();
+        let text = names(&odd);
+        assert!(text.starts_with("ranks 1, 3, 5, ") && text.ends_with(", 31, and 2084 more"), "{text}");
+    }
+
+    #[test]
     fn many_and_long_values_are_truncated() {
         let values = (0..6).map(|rank| (format!("{rank}").repeat(80), vec![rank])).collect();
         let shown = SettingDifference { name: "lr".into(), values }.to_string();

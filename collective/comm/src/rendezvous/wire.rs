@@ -231,3 +231,34 @@ pub(crate) enum Event {
         error: Error,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_list_each_host_once() {
+        let member = |data: &str, machine: &str| PeerInfo {
+            data: data.parse().unwrap(),
+            host: "node".into(),
+            machine: machine.into(),
+            pid: 1,
+            transport: "auto".into(),
+        };
+        // Two machines share an address, and the first machine has two.
+        let infos = [
+            member("127.0.0.1:1", "a"),
+            member("127.0.0.1:2", "a"),
+            member("127.0.0.1:3", "b"),
+            member("[::1]:4", "a"),
+        ];
+        let members = Members::new(infos.iter());
+        assert!(members.is_valid());
+        assert_eq!((members.len(), members.hosts.len()), (4, 3));
+        for (rank, info) in infos.iter().enumerate() {
+            assert_eq!(members.data(rank), info.data);
+        }
+        assert_eq!([0, 1, 2, 3].map(|rank| members.machine(rank)), [0, 0, 1, 0]);
+        assert!(!Members { hosts: Vec::new(), ..members }.is_valid());
+    }
+}

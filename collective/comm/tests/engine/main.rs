@@ -10,6 +10,8 @@ mod failures;
 mod flight_records;
 mod groups;
 mod local;
+#[cfg(target_os = "linux")]
+mod many_ranks;
 #[cfg(feature = "mpi")]
 mod mpi;
 #[cfg(target_os = "linux")]

@@ -67,3 +67,6 @@ pub(super) fn in_process(world: usize) -> io::Result<Vec<TcpStream>> {
     event_loop.start()?;
     Ok(streams)
 }
+
+#[cfg(test)]
+mod tests;
