@@ -1,14 +1,15 @@
 //! Benchmark of the rendezvous, failure notice and exit of many ranks without tensors.
 //!
 //! ```text
-//! cargo run -p burn-ddp-comm --example many_ranks -- 1000 [death | exit | missing]
+//! cargo run -p burn-ddp-comm --example many_ranks -- 1000 [death | barrier | exit | missing]
 //! ```
 //!
 //! Arguments: number of ranks, and how the job ends. Rank 0 and the last rank have a process each, the other ranks
 //! are threads of processes of up to 256. All connect over TCP on loopback with the job's secret. Prints one JSON
-//! object. Connections and bytes are those of rank 0's server, according to `ss`, when all ranks have met.
+//! object. Connections and bytes are those of rank 0's server, according to `ss`, before the job ends.
 //!
 //! - `death`: the last rank is killed. `end_s` is the time until all others have the error.
+//! - `barrier`: the same, after the others have waited in a barrier for 8 s.
 //! - `exit`: all ranks leave at once. `end_s` is the time until the last one has left.
 //! - `missing`: ranks 3, 17 to 40 and every second rank of the upper half do not come. `end_s` is the time from the
 //!   time limit of the rendezvous, 10 s, until all others have the error.
@@ -35,13 +36,18 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Stack size of a rank's thread.
 const STACK: usize = 256 << 10;
+/// Time that ranks wait in a barrier.
+const WAIT: Duration = Duration::from_secs(8);
+const ENDS: [&str; 4] = ["death", "barrier", "exit", "missing"];
 
 fn main() -> Outcome {
     let mut arguments = env::args().skip(1);
     let world: usize = arguments.next().ok_or("the number of ranks is missing")?.parse()?;
     let end = arguments.next().unwrap_or_else(|| "death".into());
-    if world < 100 || !["death", "exit", "missing"].contains(&end.as_str()) {
-        return Err("usage: many_ranks RANKS [death | exit | missing], with at least 100 ranks".into());
+    if world < 100 || !ENDS.contains(&end.as_str()) {
+        return Err(
+            "usage: many_ranks RANKS [death | barrier | exit | missing], with at least 100 ranks".into()
+        );
     }
     match env::var(CHILD) {
         Ok(child) => run_ranks(world, &end, &child),
@@ -56,6 +62,10 @@ fn now() -> Outcome<f64> {
 
 fn is_missing(rank: usize, world: usize) -> bool {
     rank == 3 || (17..=40).contains(&rank) || rank >= world / 2 && rank % 2 == 1
+}
+
+fn describe(result: burn_ddp_comm::Result<()>) -> String {
+    result.err().map_or_else(|| "no error".into(), |error| error.to_string())
 }
 
 /// The ranks of one process. Prints the time when the last of them has met the others, and when it has ended.
@@ -82,10 +92,8 @@ fn run_ranks(world: usize, end: &str, child: &str) -> Outcome {
                 start.wait();
                 "left".into()
             }
-            Ok(group) => match group.store().get("never set", TIMEOUT) {
-                Err(error) => error.to_string(),
-                Ok(_) => "a value".into(),
-            },
+            Ok(group) if end == "barrier" && rank + 1 < world => describe(group.barrier()),
+            Ok(group) => describe(group.store().get("never set", TIMEOUT).map(drop)),
         })
     };
     thread::scope(|scope| {
@@ -169,10 +177,13 @@ fn measure(world: usize, end: &str) -> Outcome {
     for process in &mut processes {
         met = met.max(process.line()?.parse()?);
     }
+    if end == "barrier" {
+        thread::sleep(WAIT);
+    }
     let usage = if end == "missing" { String::new() } else { server_usage(processes[0].child.id(), port)? };
     let ending = if end == "missing" { begun + SHORT_TIMEOUT.as_secs_f64() } else { now()? };
     match end {
-        "death" => drop(processes.pop()),
+        "death" | "barrier" => drop(processes.pop()),
         "exit" => processes.iter_mut().try_for_each(Process::tell)?,
         _ => {}
     }

@@ -109,7 +109,7 @@ pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> 
     let soon = Instant::now() + Duration::from_secs(1);
     let mut stream = attempt(address, soon).ok()?;
     secret.dial(&mut stream, soon).ok()?;
-    let client = ControlClient::start(0, stream).ok()?;
+    let client = ControlClient::start(0, 0, stream).ok()?;
     client.send(&Request::Hello(Hello::new(0, job)));
     // A process of the same job receives no answer.
     let refusal = client.wait(Instant::now() + Duration::from_millis(500), |_| None::<()>).err();
@@ -128,7 +128,7 @@ impl Control {
         let failed = |e| Error::io("join the rendezvous", &e);
         let address = stream.peer_addr().map_err(failed)?.to_string();
         let client =
-            tune_control(&stream).and_then(|()| ControlClient::start(rank, stream)).map_err(failed)?;
+            tune_control(&stream).and_then(|()| ControlClient::start(rank, world, stream)).map_err(failed)?;
         // From here on, the drop of `control` ends the thread.
         let mut control = Control { client, members: Members::default(), address };
         control.client.send(&Request::Hello(Hello::new(rank, job)));
@@ -151,7 +151,7 @@ impl Control {
         let failed = |e| Error::io("connect the ranks of this process", &e);
         let streams = server::in_process(world).map_err(failed)?;
         let join = |(rank, stream)| {
-            let client = ControlClient::start(rank, stream).map_err(failed)?;
+            let client = ControlClient::start(rank, world, stream).map_err(failed)?;
             Ok(Control { client, members: Members::default(), address: "this process".into() })
         };
         streams.into_iter().enumerate().map(join).collect()
@@ -241,7 +241,7 @@ impl Control {
 
     /// Reports a call whose deadline has passed and returns the first cause, or `error`.
     pub fn expire(&self, stall: Stall, error: Error) -> Error {
-        self.client.send(&Request::Stall(stall));
+        self.client.send_stall(stall);
         self.first_cause(error)
     }
 

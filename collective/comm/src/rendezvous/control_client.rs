@@ -3,7 +3,7 @@
 use super::{
     GroupProbe, abort_all,
     frame::{FrameReader, Next, write_frame},
-    wire::{Event, Members, Place, Request},
+    wire::{Event, Members, Place, Request, Stall},
 };
 use crate::{Error, Result};
 use std::{
@@ -39,6 +39,7 @@ pub struct ClientState {
 
 pub struct ControlClient {
     pub rank: usize,
+    world: usize,
     writer: Mutex<Arc<TcpStream>>,
     state: Mutex<ClientState>,
     changed: Condvar,
@@ -51,12 +52,13 @@ impl ControlClient {
     ///
     /// # Errors
     /// If the connection cannot be configured or the thread cannot be started.
-    pub fn start(rank: usize, stream: TcpStream) -> io::Result<Arc<Self>> {
+    pub fn start(rank: usize, world: usize, stream: TcpStream) -> io::Result<Arc<Self>> {
         stream.set_write_timeout(Some(Duration::from_secs(1)))?;
         let stream = Arc::new(stream);
         let reader = FrameReader::new(stream.clone());
         let client = Arc::new(ControlClient {
             rank,
+            world,
             writer: Mutex::new(stream),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -88,6 +90,14 @@ impl ControlClient {
         if write_frame(&writer, request).is_err() {
             let _ = writer.shutdown(Shutdown::Both);
         }
+    }
+
+    /// Sends a waiting call. The list of all ranks is left out, because all ranks may send it at once.
+    pub fn send_stall(&self, mut stall: Stall) {
+        if stall.members.len() == self.world {
+            stall.members.clear();
+        }
+        self.send(&Request::Stall(stall));
     }
 
     pub fn close(&self) {
@@ -145,7 +155,7 @@ impl ControlClient {
                 Err(error) => break format!("the connection to it broke ({error})"),
             }
             for stall in self.groups().iter().filter_map(|group| group.stalled()) {
-                self.send(&Request::Stall(stall));
+                self.send_stall(stall);
             }
         };
         let mut state = self.lock();

@@ -57,9 +57,12 @@ fn wait_for_each_other<'a>(
     (asked && own_missing && other_missing).then_some((mine, theirs))
 }
 
-/// The time-out error of a call, with the ranks that have not made it.
+/// Maximum number of ranks in a message.
+const RANKS: usize = 16;
+
+/// The time-out error of a call, with the first ranks that have not made it.
 pub(crate) fn timeout(stall: &Stall, answers: &HashMap<usize, Place>) -> Error {
-    let absent: Vec<_> = stall
+    let mut absent: Vec<_> = stall
         .members
         .iter()
         .filter_map(|rank| match answers.get(rank) {
@@ -75,6 +78,10 @@ pub(crate) fn timeout(stall: &Stall, answers: &HashMap<usize, Place>) -> Error {
             }
         })
         .collect();
+    if absent.len() > RANKS {
+        let more = absent.split_off(RANKS).len();
+        absent.push(format!("and {more} more ranks"));
+    }
     let absent = if absent.is_empty() {
         "all ranks have called it, but the data did not arrive in time".into()
     } else {
@@ -122,6 +129,18 @@ mod tests {
         assert_eq!(
             text,
             "collective mismatch: rank 0 called all_reduce #7 (4 x F32) in group 0, but rank 1 called all_reduce #4 (4 x F32) in group 1; if the ranks have different numbers of batches, shard the data with ShardedLoader"
+        );
+    }
+
+    #[test]
+    fn a_timeout_of_thousands_of_ranks_has_a_short_message() {
+        let PendingCall { group, call, .. } = call(0, 7);
+        let members = (0..4096).collect();
+        let stall = Stall { group, members, call, message: None, seconds: 1.0, expired: true };
+        let text = timeout(&stall, &HashMap::new()).to_string();
+        assert!(
+            text.contains("rank 15 does not answer (stopped or unreachable); and 4080 more ranks"),
+            "{text}"
         );
     }
 

@@ -151,7 +151,7 @@ pub(crate) struct GroupProgress {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stall {
     pub group: u64,
-    /// World ranks of the group.
+    /// World ranks of the group; empty if these are all ranks.
     pub members: Vec<usize>,
     pub call: Fingerprint,
     /// World ranks of sender and receiver of a message, which is not numbered among the collectives.

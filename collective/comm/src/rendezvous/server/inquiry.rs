@@ -77,7 +77,10 @@ impl ServerState {
     /// Starts an inquiry about a waiting call, after the one in progress if that is about another call.
     ///
     /// Nothing is done if an inquiry about the call is in progress or recent, unless the deadline has passed.
-    pub fn stalled(&mut self, rank: usize, stall: Stall) {
+    pub fn stalled(&mut self, rank: usize, mut stall: Stall) {
+        if stall.members.is_empty() {
+            stall.members = (0..self.slots.len()).collect();
+        }
         let Inquiries { current, next, last, .. } = &mut self.inquiries;
         let recent = last.is_some_and(|(call, at)| call == key(&stall) && at.elapsed() < INQUIRY_PAUSE);
         let asked = current.as_ref().is_some_and(|inquiry| key(&inquiry.stall) == key(&stall));
