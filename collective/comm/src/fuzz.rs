@@ -4,12 +4,13 @@
 //! them on the seeds in that folder, which include inputs that fuzzing has found.
 
 use crate::{
-    InitMethod, Result, Secret,
+    Error, InitMethod, Result, Secret,
     process_group::explain,
     rendezvous::{
         diagnosis::{contradiction, timeout},
         frame::{self, FrameReader, Next},
         secret::{self, HANDSHAKE},
+        server,
         wire::{Event, Place, Request},
     },
     transport::{header, tcp::connection_pool},
@@ -31,7 +32,12 @@ pub fn frames(bytes: &[u8]) {
     let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
     framed.extend(bytes);
     for bytes in [bytes, &framed] {
-        if let Some(Request::Stall(stall)) = message(bytes) {
+        let request = message::<Request>(bytes);
+        if let Some(request) = request.clone() {
+            // At most one event for each rank.
+            assert!(server::handle(3, request) <= 3);
+        }
+        if let Some(Request::Stall(stall)) = request {
             // These answers contradict nothing, and a timeout always has a message.
             let place = Place { last: Some(stall.call.clone()), inside: true, ..Place::default() };
             let answers = stall.members.iter().step_by(2).map(|rank| (*rank, place.clone())).collect();
@@ -130,7 +136,10 @@ pub fn handshake(bytes: &[u8]) {
     let Some((play, bytes)) = bytes.split_first() else { return };
     let bytes = &bytes[..bytes.len().min(4096)];
     match play % 4 {
-        0 => unauthenticated_peer(bytes, 72, |stream| secret().answer(stream, soon())),
+        0 => {
+            unauthenticated_peer(bytes, 72, |stream| secret().answer(stream, soon()));
+            unauthenticated_connection(bytes);
+        }
         1 => unauthenticated_peer(bytes, 64, |stream| secret().dial(stream, soon())),
         2 => relay(bytes),
         _ => greeting(bytes),
@@ -149,6 +158,14 @@ fn soon() -> Instant {
 fn pair() -> (TcpStream, TcpStream) {
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
     (TcpStream::from(OwnedFd::from(one)), TcpStream::from(OwnedFd::from(other)))
+}
+
+/// The server rejects a peer without the secret as well.
+fn unauthenticated_connection(bytes: &[u8]) {
+    unauthenticated_peer(bytes, 72, |stream| {
+        assert!(server::refuses(stream, &secret()).expect("a socket"));
+        Err(Error::Aborted)
+    });
 }
 
 /// A peer without the secret is rejected, after at most `most` of its bytes are read.
