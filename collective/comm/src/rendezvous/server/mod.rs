@@ -13,12 +13,16 @@ mod state;
 use super::Secret;
 use crate::{Error, Result};
 use event_loop::EventLoop;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use state::{ServerState, SharedState};
 use std::{
     io,
     net::{TcpListener, TcpStream},
     os::{fd::OwnedFd, unix::net::UnixStream},
 };
+
+/// Number of open files that are allowed besides the connections.
+const OTHER_FILES: usize = 1024;
 
 /// Rank 0's handle to its server, which runs until all ranks have disconnected.
 pub(crate) struct Server {
@@ -29,9 +33,11 @@ impl Server {
     /// Serves `world` ranks of the job `job` on `listener`.
     ///
     /// # Errors
-    /// [`Error::Io`] if the listener cannot be used or the thread cannot be started.
+    /// [`Error::Io`] if the listener cannot be used or the thread cannot be started; [`Error::Invalid`] if the
+    /// process may not have a connection to every rank.
     pub fn start(listener: TcpListener, world: usize, secret: Secret, job: Option<String>) -> Result<Self> {
         let failed = |e| Error::io("start the rendezvous server", &e);
+        allow_connections(world)?;
         let address = listener.local_addr().map_err(failed)?;
         let state = SharedState::new(ServerState::new(world, address.to_string(), job));
         let mut event_loop = EventLoop::new(state.clone(), secret).map_err(failed)?;
@@ -48,6 +54,28 @@ impl Server {
     pub fn close(&self) {
         self.state.lock().closed = true;
     }
+}
+
+/// Raises this process's limit of open files so that every rank can connect. The default is often 1024.
+///
+/// # Errors
+/// [`Error::Invalid`] if the maximum is too small.
+fn allow_connections(world: usize) -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    // `None` is no limit.
+    let allowed = |limit: Option<u64>, files: usize| limit.is_none_or(|limit| files as u64 <= limit);
+    if let Some(maximum) = limit.maximum.filter(|_| !allowed(limit.maximum, world)) {
+        return Err(Error::Invalid(format!(
+            "rank 0 needs a connection to each of {world} ranks, but may open only {maximum} files; raise the limit (ulimit -Hn)"
+        )));
+    }
+    let wanted = world + OTHER_FILES;
+    if !allowed(limit.current, wanted) {
+        let current = limit.maximum.map_or(wanted as u64, |maximum| maximum.min(wanted as u64));
+        // If it fails, the error names the ranks that could not connect.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    }
+    Ok(())
 }
 
 /// Serves the ranks of one process. Returns their connections, in rank order.
