@@ -15,6 +15,7 @@
 //!   time limit of the rendezvous, 10 s, until all others have the error.
 
 use burn_ddp_comm::{InitMethod, Options, ProcessGroup, Secret, Transport};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     env,
     error::Error,
@@ -49,6 +50,8 @@ fn main() -> Outcome {
             "usage: many_ranks RANKS [death | barrier | exit | missing], with at least 100 ranks".into()
         );
     }
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     match env::var(CHILD) {
         Ok(child) => run_ranks(world, &end, &child),
         Err(_) => measure(world, &end),

@@ -1,4 +1,5 @@
-//! The accept loop of all listeners: a thread per connection, and a limit of those that are not authenticated.
+//! The accept loop for data connections and channels: a thread per connection, and a limit of those that are not
+//! authenticated.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{

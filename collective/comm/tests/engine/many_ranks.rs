@@ -5,6 +5,7 @@ use crate::{
     process::Rank,
 };
 use burn_ddp_comm::{Error, InitMethod, Options, ProcessGroup, Result, Transport};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -12,6 +13,12 @@ use std::{
 };
 
 const SECRET: &str = "a secret for tests";
+
+/// Raises the limit of open files. A rank has up to three.
+fn allow_files() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+}
 
 fn init(port: u16, rank: usize, world: usize, options: Options) -> Result<ProcessGroup> {
     let options = options.transport(Transport::Tcp).rank(rank).world_size(world);
@@ -21,6 +28,7 @@ fn init(port: u16, rank: usize, world: usize, options: Options) -> Result<Proces
 #[test]
 fn hundreds_of_ranks_meet_and_report_a_killed_rank() {
     const WORLD: usize = 300;
+    allow_files();
     let port = free_port();
     let variables = [
         ("RANK", (WORLD - 1).to_string()),
@@ -56,6 +64,7 @@ fn hundreds_of_ranks_meet_and_report_a_killed_rank() {
 #[test]
 fn the_message_about_thousands_of_missing_ranks_is_short() {
     const WORLD: usize = 4096;
+    allow_files();
     let port = free_port();
     // Ranks 1, 3, 5 and so on are missing, and all from 200.
     let options = options().rendezvous_timeout(Duration::from_secs(3));

@@ -52,6 +52,8 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
+    /// An event loop without connections.
+    ///
     /// # Errors
     /// If the system has no more file descriptors.
     pub fn new(state: SharedState, secret: Secret) -> io::Result<Self> {

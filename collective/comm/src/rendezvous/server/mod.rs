@@ -22,7 +22,7 @@ use std::{
 };
 
 /// Number of open files that are allowed besides the connections.
-const OTHER_FILES: usize = 1024;
+const OTHER_FILES: u64 = 512;
 
 /// Rank 0's handle to its server, which runs until all ranks have disconnected.
 pub(crate) struct Server {
@@ -61,19 +61,18 @@ impl Server {
 /// # Errors
 /// [`Error::Invalid`] if the maximum is too small.
 fn allow_connections(world: usize) -> Result<()> {
-    let limit = getrlimit(Resource::Nofile);
+    let (limit, world) = (getrlimit(Resource::Nofile), world as u64);
     // `None` is no limit.
-    let allowed = |limit: Option<u64>, files: usize| limit.is_none_or(|limit| files as u64 <= limit);
-    if let Some(maximum) = limit.maximum.filter(|_| !allowed(limit.maximum, world)) {
+    let (current, maximum) = (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX));
+    if world > maximum {
         return Err(Error::Invalid(format!(
             "rank 0 needs a connection to each of {world} ranks, but may open only {maximum} files; raise the limit (ulimit -Hn)"
         )));
     }
-    let wanted = world + OTHER_FILES;
-    if !allowed(limit.current, wanted) {
-        let current = limit.maximum.map_or(wanted as u64, |maximum| maximum.min(wanted as u64));
-        // If it fails, the error names the ranks that could not connect.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit });
+    let wanted = maximum.min(world + OTHER_FILES);
+    if current < wanted {
+        // If it fails, the error of the rendezvous names the ranks that could not connect.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-use super::Server;
+use super::{Server, allow_connections};
 use crate::{
     Error, Secret,
     rendezvous::{
@@ -52,7 +52,7 @@ impl Rank {
 }
 
 #[test]
-fn a_rank_that_does_not_read_delays_no_other() {
+fn a_rank_that_does_not_read_does_not_delay_others() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let _server = Server::start(listener, 3, Secret::new("s").unwrap(), None).unwrap();
@@ -76,4 +76,14 @@ fn a_rank_that_does_not_read_delays_no_other() {
         };
         assert!(rank == 1 && reason.contains("it has not read its messages for 1."), "{rank}: {reason}");
     }
+}
+
+#[test]
+fn more_ranks_than_files_are_an_error() {
+    // More than the kernel allows a process (fs.nr_open).
+    let error = allow_connections(1 << 40).unwrap_err().to_string();
+    assert!(
+        error.contains("a connection to each of 1099511627776 ranks") && error.contains("ulimit"),
+        "{error}"
+    );
 }
