@@ -1,6 +1,10 @@
 //! Options of a process group.
 
-use crate::{Error, Result, Secret, rendezvous::wait::Report, transport::Transport};
+use crate::{
+    Error, Result, Secret,
+    rendezvous::wait::Report,
+    transport::{Transport, tcp::Algorithm},
+};
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
 
 /// Environment variable with the number of seconds that `init` waits for all ranks.
@@ -26,6 +30,7 @@ pub struct Options {
     pub(crate) timeout: Duration,
     pub(crate) rendezvous_timeout: Duration,
     pub(crate) transport: Transport,
+    pub(crate) tcp_algorithm: Option<Algorithm>,
     pub(crate) secret: Option<Secret>,
     pub(crate) flight_folder: Option<PathBuf>,
     pub(crate) host_id: Option<String>,
@@ -44,6 +49,7 @@ impl Default for Options {
             timeout: Duration::from_secs(300),
             rendezvous_timeout: Duration::from_secs(300),
             transport: Transport::Auto,
+            tcp_algorithm: None,
             secret: None,
             flight_folder: None,
             host_id: None,
@@ -107,6 +113,14 @@ impl Options {
     /// How the ranks exchange data. Default: [`Transport::Auto`].
     pub fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
+        self
+    }
+
+    /// Algorithm of all-reduces over TCP, for benchmarks. Default: chosen by size.
+    ///
+    /// All ranks must set the same.
+    pub fn tcp_algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.tcp_algorithm = Some(algorithm);
         self
     }
 

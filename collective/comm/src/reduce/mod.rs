@@ -18,7 +18,7 @@
 
 mod kernel;
 
-use crate::{DType, ReduceOp, Result};
+use crate::{DType, ReduceOp, Result, communicator::World};
 use half::{bf16, f16};
 use kernel::{Folds, Partial};
 
@@ -54,6 +54,25 @@ pub(crate) fn reduce_partials(
     act: impl FnOnce(&mut [u8]) -> Result<()>,
 ) -> Result<()> {
     dispatch!(dtype, op, reduce_partials_as(op, world, buffer, act))
+}
+
+/// Size in bytes of the partial of one element.
+pub(crate) fn partial_size(dtype: DType, op: ReduceOp) -> usize {
+    fn size_as<T: Folds<P>, P: Partial>() -> usize {
+        size_of::<P>()
+    }
+    dispatch!(dtype, op, size_as())
+}
+
+/// Folds one rank's elements into the partials of all ranks before it.
+///
+/// The first rank writes the partials. The last rank replaces its elements by the result. Applied on rank
+/// 0, 1, … in turn, it gives the bits of [`reduce_in_rank_order`].
+///
+/// # Panics
+/// If the buffers have different numbers of elements.
+pub(crate) fn fold_own(dtype: DType, op: ReduceOp, world: World, own: &mut [u8], partials: &mut [u8]) {
+    dispatch!(dtype, op, fold_own_as(op, world, own, partials))
 }
 
 /// Reduces `inputs`, which are in rank order, into `out`.
@@ -213,6 +232,26 @@ unsafe fn reduce_as<T: Folds<P>, P: Partial>(
         unsafe {
             finish_as::<T, P>(op, world, acc, std::slice::from_raw_parts_mut(first.add(at), len));
             others.iter().for_each(|out| std::ptr::copy(first.add(at), out.add(at), len));
+        }
+    }
+}
+
+fn fold_own_as<T: Folds<P>, P: Partial>(op: ReduceOp, world: World, own: &mut [u8], partials: &mut [u8]) {
+    let count = own.len() / size_of::<T>();
+    assert!(partials.len() == count * size_of::<P>(), "elements and partials differ in number");
+    let mut acc = [P::default(); BLOCK];
+    let blocks = own.chunks_mut(BLOCK * size_of::<T>()).zip(partials.chunks_mut(BLOCK * size_of::<P>()));
+    for (own, partials) in blocks {
+        let acc = &mut acc[..own.len() / size_of::<T>()];
+        if world.rank == 0 {
+            T::load(own, acc);
+        } else {
+            bytemuck::cast_slice_mut(acc).copy_from_slice(partials);
+            fold_as::<T, P>(op, acc, own);
+        }
+        match world.rank + 1 == world.size {
+            true => finish_as::<T, P>(op, world.size, acc, own),
+            false => partials.copy_from_slice(bytemuck::cast_slice(acc)),
         }
     }
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const OPS: [ReduceOp; 5] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
 
-/// Folds by `reduce_in_rank_order`, and one rank by `reduce_partials`; both must give the bits of `fold`, which receives
+/// Folds by `reduce_in_rank_order`, one rank by `reduce_partials`, and in turn by `fold_own`; all must give the bits of `fold`, which receives
 /// the values of all ranks for one element.
 fn check<T: Element>(op: ReduceOp, ranks: &[Vec<T>], fold: impl Fn(&[T]) -> T) {
     let count = ranks[0].len();
@@ -27,6 +27,14 @@ fn check<T: Element>(op: ReduceOp, ranks: &[Vec<T>], fold: impl Fn(&[T]) -> T) {
     out[1..].copy_from_slice(inputs[0]);
     reduce_partials(T::DTYPE, op, 1, &mut out[1..], |_| Ok(())).unwrap();
     assert_eq!(&out[1..], bytemuck::cast_slice::<T, u8>(&alone), "{op:?} of {} x {:?}", count, T::DTYPE);
+
+    let mut partials = vec![0xaa; count * partial_size(T::DTYPE, op) + 1];
+    for (rank, input) in inputs.iter().enumerate() {
+        out[1..].copy_from_slice(input);
+        let world = World { rank, size: inputs.len() };
+        fold_own(T::DTYPE, op, world, &mut out[1..], &mut partials[1..]);
+    }
+    assert_eq!(&out[1..], expected, "{op:?} over {} x {:?} in turn", count, T::DTYPE);
 }
 
 macro_rules! float {

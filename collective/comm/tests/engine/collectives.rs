@@ -2,7 +2,7 @@
 
 use crate::common::{self, Kind, options, world};
 use crate::reference::{Reference, bytes, data, serial};
-use burn_ddp_comm::{ProcessGroup, ReduceOp};
+use burn_ddp_comm::{Options, ProcessGroup, ReduceOp, transport::tcp::Algorithm};
 use half::{bf16, f16};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 
@@ -68,15 +68,23 @@ fn check<T: Reference>(group: &ProcessGroup, op: ReduceOp, count: usize, seed: u
 
 fn property<T: Reference>() {
     // Groups over several machines use another order; they have their own test.
-    for (kind, size) in
-        [Kind::Tcp, Kind::Shm, Kind::Thread].into_iter().flat_map(|kind| WORLDS.map(|size| (kind, size)))
-    {
+    for kind in [Kind::Tcp, Kind::Shm, Kind::Thread] {
+        property_of::<T>(kind, &options());
+    }
+    // The algorithms that worlds of these sizes do not choose.
+    for algorithm in Algorithm::ALL {
+        property_of::<T>(Kind::Tcp, &options().tcp_algorithm(algorithm));
+    }
+}
+
+fn property_of<T: Reference>(kind: Kind, options: &Options) {
+    for size in WORLDS {
         // The same cases on every rank; each case is one round of collectives in one world.
         let length = prop_oneof![Just(0usize), Just(1), 0..40usize, 0..20_000usize, 100_000..300_000usize];
         let case = (length, prop::sample::select(&OPS[..]), any::<u64>());
         let mut runner = TestRunner::default();
         let cases: Vec<_> = (0..4).map(|_| case.new_tree(&mut runner).unwrap().current()).collect();
-        world(kind, size, options(), |group| {
+        world(kind, size, options.clone(), |group| {
             for (count, op, seed) in &cases {
                 check::<T>(&group, *op, *count, *seed);
             }
@@ -125,6 +133,22 @@ fn small_calls_of_many_ranks_use_the_tree() {
             }
         }
     });
+}
+
+#[test]
+fn a_chain_of_many_ranks_gives_the_bits_of_chunks() {
+    for (size, count) in [(16, 70_001), (33, 9_999)] {
+        let sums = |algorithm| {
+            world(Kind::Tcp, size, options().tcp_algorithm(algorithm), |group| {
+                let mut sum = data::<f32>(3, group.rank(), count);
+                group.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+                let mut mean = data::<bf16>(3, group.rank(), count);
+                group.all_reduce(&mut mean, ReduceOp::Mean).unwrap();
+                (bytes(&sum).to_vec(), bytes(&mean).to_vec())
+            })
+        };
+        assert_eq!(sums(Algorithm::Chain), sums(Algorithm::Chunks));
+    }
 }
 
 /// Elements whose sum is 1 in rank order and 0 if ranks 0 and 1, and 2 and 3, are added first.

@@ -2,7 +2,9 @@
 //!
 //! The test binary starts itself for every rank, with the test named `rank`, which prints how the rank ended.
 
-use burn_ddp_comm::{Error, InitMethod, Options, ProcessGroup, ReduceOp, Result};
+use burn_ddp_comm::{
+    Error, InitMethod, Options, ProcessGroup, ReduceOp, Result, Transport, transport::tcp::Algorithm,
+};
 use std::{
     env,
     io::{BufRead, BufReader},
@@ -13,7 +15,8 @@ use std::{
 
 /// Environment variable that makes a process a rank: transport, time-out in ms, rounds.
 ///
-/// With a fourth word, `uneven`, the last rank makes half as many rounds.
+/// Transport `chain` is TCP with that algorithm. With a fourth word, `uneven`, the last rank makes half as many
+/// rounds.
 const ROLE: &str = "COLLECTIVE_TEST_ROLE";
 /// Maximum lifetime of a rank. A rank that hangs is ended after it, and its test fails.
 const LONGEST: Duration = Duration::from_secs(600);
@@ -38,10 +41,19 @@ fn rank() {
     println!("ENDED {}", serde_json::to_string(&result.err()).unwrap());
 }
 
-fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
-    let options = Options::default().transport(transport.parse()?).timeout(timeout);
-    let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
+fn join(transport: &str, timeout: Duration) -> Result<ProcessGroup> {
+    let options = Options::default().timeout(timeout).rendezvous_timeout(Duration::from_secs(60));
+    let options = match transport {
+        "chain" => options.transport(Transport::Tcp).tcp_algorithm(Algorithm::Chain),
+        other => options.transport(other.parse()?),
+    };
+    let group = ProcessGroup::init(InitMethod::Env, options)?;
     println!("JOINED {}", group.transport());
+    Ok(group)
+}
+
+fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
+    let group = join(transport, timeout)?;
     for round in 0..rounds {
         let count = COUNTS[round % COUNTS.len()];
         let mut buffer: Vec<f32> =
@@ -57,9 +69,7 @@ fn work(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
 
 /// Training steps with their own group, then the calls at the end of an epoch; half as many steps on the last rank.
 fn uneven_steps(transport: &str, timeout: Duration, rounds: usize) -> Result<()> {
-    let options = Options::default().transport(transport.parse()?).timeout(timeout);
-    let group = ProcessGroup::init(InitMethod::Env, options.rendezvous_timeout(Duration::from_secs(60)))?;
-    println!("JOINED {}", group.transport());
+    let group = join(transport, timeout)?;
     let gradients = group.duplicate("gradients")?;
     let last = group.rank() + 1 == group.world_size();
     for _ in 0..if last { rounds / 2 } else { rounds } {

@@ -50,7 +50,8 @@ fn launch(size: usize, role: &str) -> World {
 
 #[test]
 fn processes_reduce_and_exit() {
-    for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("machines", 5)] {
+    for (transport, size) in [("tcp", 4), ("shm", 4), ("auto", 3), ("tcp", 12), ("chain", 9), ("machines", 5)]
+    {
         for rank in &mut launch(size, &format!("{transport} 60000 40")).ranks {
             assert_eq!(rank.ended(), None);
             assert!(rank.process.wait().unwrap().success());
@@ -61,8 +62,9 @@ fn processes_reduce_and_exit() {
 #[test]
 fn a_killed_rank_fails_all_others_with_its_name() {
     let times = env::var(KILLS).map_or(4, |times| times.parse().unwrap());
-    for (transport, time) in
-        ["tcp", "shm", "machines"].into_iter().flat_map(|name| (0..times).map(move |time| (name, time)))
+    for (transport, time) in ["tcp", "chain", "shm", "machines"]
+        .into_iter()
+        .flat_map(|name| (0..times).map(move |time| (name, time)))
     {
         let World { mut ranks, _port } = launch(4, &format!("{transport} 60000 1000000"));
         for rank in &mut ranks {
@@ -85,9 +87,8 @@ fn a_killed_rank_fails_all_others_with_its_name() {
 
 #[test]
 fn a_stopped_rank_is_named_at_the_deadline() {
-    for (transport, victim) in
-        [("tcp", 1), ("shm", 1), ("machines", 1), ("tcp", 0), ("shm", 0), ("machines", 0)]
-    {
+    let transports = ["tcp", "chain", "shm", "machines"];
+    for (victim, transport) in [1, 0].into_iter().flat_map(|victim| transports.map(|name| (victim, name))) {
         let World { mut ranks, _port } = launch(3, &format!("{transport} 2000 1000000"));
         for rank in &mut ranks {
             rank.expect("JOINED").unwrap();
@@ -109,7 +110,7 @@ fn a_stopped_rank_is_named_at_the_deadline() {
 
 #[test]
 fn different_numbers_of_steps_are_a_mismatch_on_all_ranks() {
-    for transport in ["tcp", "shm", "machines"] {
+    for transport in ["tcp", "chain", "shm", "machines"] {
         let World { mut ranks, _port } = launch(3, &format!("{transport} 120000 20 uneven"));
         ranks[2].expect("STEPPED").unwrap();
         let begun = Instant::now();

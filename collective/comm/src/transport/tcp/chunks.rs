@@ -9,12 +9,10 @@
 //! that no cyclic wait is possible.
 
 use super::{
-    PIECE, Tcp,
-    duplex::Duplex,
-    reduce_into,
-    transfer::{Memory, Part, Transfer},
+    schedule::{Arithmetic, Duplex, PIECE, Reduction, Schedule},
+    transfer::{Part, Transfer},
 };
-use crate::{ReduceOp, Result, communicator::World, transport::method::MethodCall};
+use crate::communicator::World;
 use std::ops::Range;
 
 /// Number of pieces by which contributions precede results.
@@ -63,89 +61,72 @@ fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     range.step_by(PIECE).map(move |at| at..end.min(at + PIECE))
 }
 
-impl Tcp {
-    /// Reduces `buffer`; every rank for which `wants` is true receives the whole result.
-    ///
-    /// The other ranks keep their buffers. If no rank wants the result, every rank receives its own chunk.
-    pub(super) fn reduce_chunks(
-        &self,
-        call: MethodCall<'_>,
-        op: ReduceOp,
-        buffer: &mut [u8],
-        wants: impl Fn(usize) -> bool,
-    ) -> Result<()> {
-        let World { rank: me, size } = self.world;
-        let width = call.dtype.size();
-        let chunk = |rank: usize| rank * call.count / size * width..(rank + 1) * call.count / size * width;
-        let (mine, ring) = (chunk(me), RING * PIECE);
-        let kept = !wants(me) && (0..size).any(&wants);
-        // A ring for every peer and, on ranks that keep their buffer, space for the result.
-        let slot = |peer: usize, piece: usize| {
-            let len = PIECE.min(mine.len() - piece * PIECE);
-            let start = peer * ring + piece % RING * PIECE;
-            start..start + len
+/// Reduces a buffer of `bytes` bytes; every rank for which `wants` is true receives the whole result.
+///
+/// The other ranks keep their buffers. If no rank wants the result, every rank receives its own chunk.
+pub(super) fn reduce(reduction: Reduction, bytes: usize, wants: impl Fn(usize) -> bool) -> Schedule<'static> {
+    let World { rank: me, size } = reduction.world;
+    let width = reduction.dtype.size();
+    let chunk = |rank: usize| {
+        let start = |rank: usize| rank * (bytes / width) / size * width;
+        start(rank)..start(rank + 1)
+    };
+    let (mine, ring) = (chunk(me), RING * PIECE);
+    let (start, length) = (mine.start, mine.len());
+    let kept = !wants(me) && (0..size).any(&wants);
+    let count = length.div_ceil(PIECE);
+    // This rank's elements of a piece.
+    let own = move |piece: usize| start + piece * PIECE..start + length.min((piece + 1) * PIECE);
+    // A ring for every peer and, on ranks that keep their buffer, space for the result.
+    let slot = move |peer: usize, piece: usize| {
+        let at = peer * ring + piece % RING * PIECE;
+        Part::Scratch(at..at + own(piece).len())
+    };
+    let result = move |piece: usize| match kept {
+        true => Part::Scratch(size * ring + piece * PIECE..size * ring + piece * PIECE + own(piece).len()),
+        false => Part::User(own(piece)),
+    };
+    let outgoing = |peer: usize| {
+        let results = if wants(peer) { count } else { 0 };
+        Stream::new(pieces(chunk(peer)).map(Part::User).collect(), (0..results).map(result).collect())
+    };
+    let incoming = |peer: usize| {
+        let results = if wants(me) { chunk(peer) } else { 0..0 };
+        Stream::new(
+            (0..count).map(|piece| slot(peer, piece)).collect(),
+            pieces(results).map(Part::User).collect(),
+        )
+    };
+    // What each peer's transfers wait for.
+    let mut gates = Vec::new();
+    let plan = |peer| {
+        let (to, from) = (outgoing(peer), incoming(peer));
+        let send = Transfer::new(to.parts, Some(before(&to.results, 0)));
+        let recv = Transfer::new(from.parts, Some(before(&from.contributions, RING)));
+        gates.push((to.results, from.contributions));
+        (send, recv)
+    };
+    let scratch = size * ring + if kept { length } else { 0 };
+    let schedule = Schedule::new(scratch, reduction.peers(), plan, |_, _| {});
+    let mut reduced = 0;
+    let progress = move |arithmetic: &mut dyn Arithmetic, duplexes: &mut [Duplex]| {
+        let come = |(duplex, (_, contributions)): (&Duplex, &(Vec<usize>, Vec<usize>))| {
+            let new = contributions[reduced..].iter();
+            reduced + new.take_while(|place| **place < duplex.recv.moved()).count()
         };
-        let out = |piece: usize| size * ring + piece * PIECE;
-        let scratch = size * ring + if kept { mine.len() } else { 0 };
-        let count = mine.len().div_ceil(PIECE);
-        let result = |piece: usize, range: Range<usize>| match kept {
-            true => Part::Scratch(out(piece)..out(piece) + range.len()),
-            false => Part::User(range),
-        };
-        let outgoing = |peer: usize| {
-            let results = if wants(peer) { mine.clone() } else { 0..0 };
-            Stream::new(
-                pieces(chunk(peer)).map(Part::User).collect(),
-                pieces(results).enumerate().map(|(piece, range)| result(piece, range)).collect(),
-            )
-        };
-        let incoming = |peer: usize| {
-            let results = if wants(me) { chunk(peer) } else { 0..0 };
-            Stream::new(
-                (0..count).map(|piece| Part::Scratch(slot(peer, piece))).collect(),
-                pieces(results).map(Part::User).collect(),
-            )
-        };
-        let duplex = |peer| {
-            let (to, from) = (outgoing(peer), incoming(peer));
-            let send = Transfer::new(to.parts, Some(before(&to.results, 0)));
-            let recv = Transfer::new(from.parts, Some(before(&from.contributions, RING)));
-            ((send, recv), (to.results, from.contributions))
-        };
-        let (transfers, gates): (Vec<_>, Vec<_>) = self.peers().map(duplex).unzip();
-        let mut transfers = transfers.into_iter();
-        let plan = |_| transfers.next().unwrap_or_else(|| (Transfer::absent(), Transfer::absent()));
-        let reduce = |memory: &mut Memory, piece: usize| {
-            let own = mine.start + piece * PIECE;
-            let bytes = PIECE.min(mine.len() - piece * PIECE);
-            let own = memory.user[own..own + bytes].as_mut_ptr();
-            let scratch = &mut memory.scratch;
-            let to = if kept { scratch[out(piece)..out(piece) + bytes].as_mut_ptr() } else { own };
-            let input = |rank| match rank == me {
-                true => own.cast_const(),
-                false => scratch[slot(rank, piece)].as_ptr(),
-            };
-            reduce_into(call.dtype, op, size, &input, to, bytes);
-        };
-        let mut reduced = 0;
-        self.exchange(call, buffer, scratch, self.peers(), plan, |memory, duplexes| {
-            let come = |(duplex, (_, contributions)): (&Duplex, &(Vec<usize>, Vec<usize>))| {
-                reduced
-                    + contributions[reduced..]
-                        .iter()
-                        .take_while(|place| **place < duplex.recv.moved())
-                        .count()
-            };
-            let come = duplexes.iter().zip(&gates).map(come).min().unwrap_or(count);
-            if come == reduced {
-                return;
-            }
-            (reduced..come).for_each(|piece| reduce(memory, piece));
-            reduced = come;
-            for (duplex, (results, contributions)) in duplexes.iter_mut().zip(&gates) {
-                duplex.send.open(before(results, reduced));
-                duplex.recv.open(before(contributions, reduced + RING));
-            }
-        })
-    }
+        let come = duplexes.iter().zip(&gates).map(come).min().unwrap_or(count);
+        if come == reduced {
+            return;
+        }
+        for piece in reduced..come {
+            let input = |rank| if rank == me { Part::User(own(piece)) } else { slot(rank, piece) };
+            arithmetic.reduce(reduction, &input, result(piece));
+        }
+        reduced = come;
+        for (duplex, (results, contributions)) in duplexes.iter_mut().zip(&gates) {
+            duplex.send.open(before(results, reduced));
+            duplex.recv.open(before(contributions, reduced + RING));
+        }
+    };
+    Schedule { progress: Box::new(progress), ..schedule }
 }

@@ -1,11 +1,13 @@
 //! Transfers the messages of one collective call over all its connections at once, in one thread, so that no
 //! order of sending and receiving can deadlock on full socket buffers.
 //!
-//! A [`Duplex`] is the connection to one peer. Each direction is a [`Transfer`] of a header and parts of
-//! memory, in order. After every progress a hook reduces the received data and allows further parts to be
-//! sent.
+//! After every progress, the schedule reduces the received data and allows further parts to be sent.
 
-use super::transfer::{Memory, Transfer};
+use super::{
+    memory::Memory,
+    schedule::{Duplex, Progress},
+    transfer::Transfer,
+};
 use crate::{
     Error, Result,
     rendezvous::secret::retry,
@@ -23,89 +25,80 @@ use std::{
 /// Maximum number of slices that one system call sends.
 const SLICES: usize = 8;
 
-/// The connection to one peer with both directions of a call.
-pub(super) struct Duplex<'a> {
-    /// Rank in the group.
-    pub peer: usize,
-    pub stream: &'a TcpStream,
-    pub send: Transfer,
-    pub recv: Transfer,
-    head: [u8; HEADER],
-}
-
-impl<'a> Duplex<'a> {
-    pub fn new(peer: usize, stream: &'a TcpStream, send: Transfer, recv: Transfer) -> Self {
-        Duplex { peer, stream, send, recv, head: [0; HEADER] }
+/// Sends what the transfer allows; returns whether anything was sent.
+fn push(
+    mut stream: &TcpStream,
+    transfer: &mut Transfer,
+    head: &[u8; HEADER],
+    memory: &Memory,
+) -> io::Result<bool> {
+    if !transfer.ready() {
+        return Ok(false);
     }
-
-    pub fn complete(&self) -> bool {
-        self.send.complete() && self.recv.complete()
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    slices[0] = IoSlice::new(&head[transfer.head..]);
+    let open = transfer.parts[transfer.index..]
+        .iter()
+        .take(transfer.open.unwrap_or(0).saturating_sub(transfer.index));
+    let mut used = 1;
+    for part in open.take(SLICES - 1) {
+        slices[used] = IoSlice::new(memory.read(part, if used == 1 { transfer.skip } else { 0 }));
+        used += 1;
     }
-
-    fn push(&mut self, head: &[u8; HEADER], memory: &Memory) -> io::Result<bool> {
-        let transfer = &mut self.send;
-        if !transfer.ready() {
-            return Ok(false);
+    match stream.write_vectored(&slices[..used]) {
+        Ok(sent) => {
+            transfer.advance(sent);
+            Ok(sent > 0)
         }
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        slices[0] = IoSlice::new(&head[transfer.head..]);
-        let open = transfer.parts[transfer.index..]
-            .iter()
-            .take(transfer.open.unwrap_or(0).saturating_sub(transfer.index));
-        let mut used = 1;
-        for part in open.take(SLICES - 1) {
-            slices[used] = IoSlice::new(part.read(memory, if used == 1 { transfer.skip } else { 0 }));
-            used += 1;
-        }
-        let mut stream = self.stream;
-        match stream.write_vectored(&slices[..used]) {
-            Ok(sent) => {
-                transfer.advance(sent);
-                Ok(sent > 0)
-            }
-            Err(error) if retry(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn pull(&mut self, memory: &mut Memory) -> io::Result<bool> {
-        let transfer = &mut self.recv;
-        if !transfer.ready() {
-            return Ok(false);
-        }
-        let mut stream = self.stream;
-        let part = transfer.parts.get(transfer.index).filter(|_| transfer.open > Some(transfer.index));
-        let body: &mut [u8] = part.map_or(&mut [], |part| part.write(memory, transfer.skip));
-        let read = if transfer.head < HEADER {
-            let head = IoSliceMut::new(&mut self.head[transfer.head..]);
-            stream.read_vectored(&mut [head, IoSliceMut::new(body)])
-        } else {
-            stream.read(body)
-        };
-        match read {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(got) => {
-                transfer.advance(got);
-                Ok(true)
-            }
-            Err(error) if retry(&error) => Ok(false),
-            Err(error) => Err(error),
-        }
+        Err(error) if retry(&error) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
-/// Runs all duplexes until they are complete. `hook` is called after every progress.
+/// Receives what the transfer allows, the header into `head`; returns whether anything was received.
+fn pull(
+    mut stream: &TcpStream,
+    transfer: &mut Transfer,
+    head: &mut [u8; HEADER],
+    memory: &mut Memory,
+) -> io::Result<bool> {
+    if !transfer.ready() {
+        return Ok(false);
+    }
+    let part = transfer.parts.get(transfer.index).filter(|_| transfer.open > Some(transfer.index));
+    let body: &mut [u8] = part.map_or(&mut [], |part| memory.write(part, transfer.skip));
+    let read = if transfer.head < HEADER {
+        let head = IoSliceMut::new(&mut head[transfer.head..]);
+        stream.read_vectored(&mut [head, IoSliceMut::new(body)])
+    } else {
+        stream.read(body)
+    };
+    match read {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(got) => {
+            transfer.advance(got);
+            Ok(true)
+        }
+        Err(error) if retry(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs all duplexes, whose connections are `streams`, until they are complete.
 pub(super) fn run(
     me: usize,
     deadline: &Deadline,
     memory: &mut Memory,
+    streams: &[&TcpStream],
     duplexes: &mut [Duplex],
-    mut hook: impl FnMut(&mut Memory, &mut [Duplex]),
+    mut progress: Progress,
 ) -> Result<()> {
     let head = header::encode::<HEADER>(deadline.call);
+    let mut heads = vec![[0; HEADER]; duplexes.len()];
+    progress(memory, duplexes);
     loop {
         let mut moved = false;
-        for duplex in duplexes.iter_mut() {
+        for ((duplex, stream), peer_head) in duplexes.iter_mut().zip(streams).zip(&mut heads) {
             let rank = duplex.peer;
             let lost = |error: io::Error| Error::PeerLost {
                 rank,
@@ -117,40 +110,41 @@ pub(super) fn run(
                 },
             };
             let headed = duplex.recv.head == HEADER;
-            moved |= duplex.push(&head, memory).map_err(lost)?;
-            moved |= duplex.pull(memory).map_err(lost)?;
-            if !headed && duplex.recv.head == HEADER && duplex.head != head {
-                return Err(mismatch(deadline.call.side(me), header::side(duplex.peer, &duplex.head)));
+            moved |= push(stream, &mut duplex.send, &head, memory).map_err(lost)?;
+            moved |= pull(stream, &mut duplex.recv, peer_head, memory).map_err(lost)?;
+            if !headed && duplex.recv.head == HEADER && *peer_head != head {
+                return Err(mismatch(deadline.call.side(me), header::side(rank, peer_head)));
             }
         }
         if moved {
-            hook(memory, duplexes);
+            progress(memory, duplexes);
         }
         if duplexes.iter().all(Duplex::complete) {
             return Ok(());
         }
         deadline.check(|| {
-            let waiting = duplexes
-                .iter()
-                .filter(|duplex| !duplex.complete())
-                .map(|duplex| format!("rank {}", duplex.peer));
-            format!("waiting for {}", waiting.collect::<Vec<_>>().join(", "))
+            let waiting = duplexes.iter().filter(|duplex| !duplex.complete()).map(|duplex| duplex.peer);
+            let mut ranks: Vec<_> = waiting.collect();
+            ranks.sort();
+            let ranks: Vec<_> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
+            format!("waiting for {}", ranks.join(", "))
         })?;
         if !moved {
-            wait(duplexes);
+            wait(streams, duplexes);
         }
     }
 }
 
 /// Sleeps until a connection is ready, at most 50 ms.
-fn wait(duplexes: &[Duplex]) {
-    let mut ready: Vec<_> = duplexes
+fn wait(streams: &[&TcpStream], duplexes: &[Duplex]) {
+    let mut ready: Vec<_> = streams
         .iter()
-        .filter_map(|duplex| {
+        .zip(duplexes)
+        .filter_map(|(stream, duplex)| {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, duplex.recv.ready());
             flags.set(PollFlags::OUT, duplex.send.ready());
-            (!flags.is_empty()).then(|| PollFd::new(duplex.stream, flags))
+            (!flags.is_empty()).then(|| PollFd::new(*stream, flags))
         })
         .collect();
     // After an error here, such as an interruption, the loop checks again.

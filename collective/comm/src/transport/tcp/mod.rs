@@ -9,28 +9,40 @@
 //! - *chunks*, large: rank c owns the c-th of n chunks, receives the other ranks' parts of it, reduces them
 //!   and sends the result to all ranks, overlapped piece by piece. 2·(n−1)/n of the buffer is transferred
 //!   in each direction, which is the minimum, and half types are transferred as they are.
+//! - *chain*, large and very many ranks: reduced piece by piece from rank 0 to the last, and sent back. Two
+//!   connections per rank, where chunks need n − 1, and 2·(n−1) hops.
 //!
-//! In all three, an element is reduced in rank order, by one rank or equally by all. Groups over several machines
+//! In all four, an element is reduced in rank order, by one rank or equally by all. Groups over several machines
 //! do large all-reduces by machine, in another order.
 
+mod algorithm;
+mod chain;
 mod chunks;
 pub(crate) mod connection_pool;
 mod duplex;
+mod flat;
 mod machines;
+mod memory;
+mod network;
+mod ring;
+mod schedule;
 mod transfer;
 mod tree;
 
+pub use algorithm::Algorithm;
 pub(crate) use connection_pool::ConnectionPool;
 pub(crate) use machines::Machines;
+pub use network::Network;
 
 use crate::{
-    DType, ReduceOp, Result,
+    Result,
     communicator::{Call, Communicator, World},
-    reduce::reduce_pointers,
     rendezvous::deadline as deadline_after,
     transport::method::{Deadline, Method, MethodCall},
 };
-use duplex::Duplex;
+use algorithm::{FEW, PAIRED, SMALL};
+use memory::Memory;
+use schedule::{Reduction, Schedule, peers};
 use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -40,14 +52,7 @@ use std::{
     },
     time::Instant,
 };
-use transfer::{Memory, Part, Transfer};
-
-/// Maximum size of a small message in bytes.
-const SMALL: usize = 32 << 10;
-/// Maximum number of ranks for which small messages are sent flat.
-const FEW: usize = 8;
-/// Size in bytes of the pieces that are reduced or forwarded.
-const PIECE: usize = 128 << 10;
+use transfer::{Part, Transfer};
 
 /// Connections and scratch memory of a group, used by one call at a time.
 #[derive(Debug)]
@@ -68,6 +73,10 @@ pub(crate) struct Tcp {
     aborted: AtomicBool,
     /// Set if large all-reduces are done by machine.
     machines: Option<Box<Machines>>,
+    /// Set if all-reduces do not choose by size.
+    algorithm: Option<Algorithm>,
+    /// Largest number of ranks of which each is connected to all others.
+    paired: usize,
 }
 
 impl Tcp {
@@ -87,6 +96,8 @@ impl Tcp {
             connections: Mutex::new(connections),
             aborted: AtomicBool::new(false),
             machines: None,
+            algorithm: None,
+            paired: PAIRED,
         }
     }
 
@@ -95,54 +106,36 @@ impl Tcp {
         Tcp { machines: Some(Box::new(machines)), ..self }
     }
 
-    fn peers(&self) -> impl Iterator<Item = usize> + Clone + use<> {
-        let World { rank, size } = self.world;
-        (0..size).filter(move |peer| *peer != rank)
+    /// Uses one algorithm for all-reduces of every size.
+    pub fn with_algorithm(self, algorithm: Option<Algorithm>) -> Self {
+        Tcp { algorithm, ..self }
     }
 
     fn slot(&self, rank: usize, bytes: usize) -> Range<usize> {
         rank * bytes..(rank + 1) * bytes
     }
 
-    /// Connects to `peers` where necessary, then runs the transfers that `plan` returns for each.
-    ///
-    /// `scratch` is the number of bytes needed in addition to the caller's buffer.
-    fn exchange(
-        &self,
-        call: MethodCall<'_>,
-        user: &mut [u8],
-        scratch: usize,
-        peers: impl Iterator<Item = usize> + Clone,
-        mut plan: impl FnMut(usize) -> (Transfer, Transfer),
-        mut hook: impl FnMut(&mut Memory, &mut [Duplex]),
-    ) -> Result<()> {
+    /// Connects to the peers of `schedule` where necessary, then executes it.
+    fn exchange(&self, call: MethodCall<'_>, user: &mut [u8], schedule: Schedule<'_>) -> Result<()> {
         let deadline = Deadline { call, begun: Instant::now(), aborted: &self.aborted };
+        let Schedule { scratch, mut duplexes, progress } = schedule;
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         let Connections { streams, scratch: spare } = &mut *connections;
         // Dial first, so that peers that wait for this rank's connection are not delayed by its own waits.
-        for peer in peers.clone() {
-            if streams[peer].is_none() && self.dials(peer) {
-                streams[peer] = Some(self.connect(peer, &deadline)?);
-            }
-        }
-        for peer in peers.clone() {
-            if streams[peer].is_none() {
-                streams[peer] = Some(self.connect(peer, &deadline)?);
-            }
+        let (dialled, awaited): (Vec<_>, Vec<_>) = duplexes
+            .iter()
+            .map(|duplex| duplex.peer)
+            .filter(|peer| streams[*peer].is_none())
+            .partition(|peer| self.dials(*peer));
+        for peer in dialled.into_iter().chain(awaited) {
+            streams[peer] = Some(self.connect(peer, &deadline)?);
         }
         if spare.len() < scratch {
             spare.resize(scratch, 0);
         }
         let mut memory = Memory { user, scratch: &mut spare[..scratch] };
-        let mut duplexes = Vec::new();
-        for peer in peers {
-            if let Some(stream) = &streams[peer] {
-                let (send, recv) = plan(peer);
-                duplexes.push(Duplex::new(peer, stream, send, recv));
-            }
-        }
-        hook(&mut memory, &mut duplexes);
-        duplex::run(self.world.rank, &deadline, &mut memory, &mut duplexes, hook)
+        let streams: Vec<_> = duplexes.iter().filter_map(|duplex| streams[duplex.peer].as_ref()).collect();
+        duplex::run(self.world.rank, &deadline, &mut memory, &streams, &mut duplexes, progress)
     }
 
     /// Transfers `bytes` bytes of every other rank to the root, or from the root to them unless `up`.
@@ -162,8 +155,8 @@ impl Tcp {
             let data = Transfer::free(vec![Part::User(range)]);
             if here == up { (Transfer::bare(), data) } else { (data, Transfer::bare()) }
         };
-        let peers = self.peers().filter(|peer| here || *peer == root);
-        self.exchange(call, buffer, 0, peers, plan, |_, _| {})
+        let peers = peers(self.world).filter(|peer| here || *peer == root);
+        self.exchange(call, buffer, Schedule::free(peers, plan))
     }
 
     fn dials(&self, peer: usize) -> bool {
@@ -178,45 +171,16 @@ impl Tcp {
         })
     }
 
-    /// Sends every rank's buffer to every rank, or to the root only.
-    fn reduce_flat(&self, call: MethodCall<'_>, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
-        let World { rank: me, size } = self.world;
-        let bytes = buffer.len();
-        let wants = |rank: usize| call.root.is_none_or(|root| root == rank);
-        let slot = |peer: usize| peer * bytes..(peer + 1) * bytes;
-        let plan = |peer| {
-            let send =
-                if wants(peer) { Transfer::free(vec![Part::User(0..bytes)]) } else { Transfer::bare() };
-            let recv =
-                if wants(me) { Transfer::free(vec![Part::Scratch(slot(peer))]) } else { Transfer::bare() };
-            (send, recv)
-        };
-        let peers = self.peers().filter(|peer| wants(me) || wants(*peer));
-        self.exchange(call, buffer, size * bytes, peers, plan, |memory, duplexes| {
-            if wants(me) && duplexes.iter().all(Duplex::complete) {
-                let own = memory.user.as_mut_ptr();
-                let input = |rank| match rank == me {
-                    true => own.cast_const(),
-                    false => memory.scratch[slot(rank)].as_ptr(),
-                };
-                reduce_into(call.dtype, op, size, &input, own, bytes);
-            }
-        })
+    fn reduction(&self, call: &Call) -> Result<Reduction> {
+        Ok(Reduction { dtype: call.dtype, op: call.reduction()?, world: self.world })
     }
-}
 
-/// Reduces `bytes` bytes of the inputs of `size` ranks, in rank order, into `out`, which may be one of them.
-fn reduce_into(
-    dtype: DType,
-    op: ReduceOp,
-    size: usize,
-    input: &dyn Fn(usize) -> *const u8,
-    out: *mut u8,
-    bytes: usize,
-) {
-    // SAFETY: the callers slice their memory to `bytes` bytes for every pointer, all of it borrowed
-    // for this call; inputs are different slots, and the output is one of them or apart.
-    unsafe { reduce_pointers(dtype, op, size, input, &[out], bytes) }
+    /// All-reduces without regard to machines.
+    fn reduce_everywhere(&self, call: MethodCall<'_>, buffer: &mut [u8]) -> Result<()> {
+        let chosen = self.algorithm.unwrap_or_else(|| Algorithm::choose(self.world.size, buffer.len()));
+        let schedule = chosen.schedule(self.reduction(&call)?, buffer.len());
+        self.exchange(call, buffer, schedule)
+    }
 }
 
 impl Communicator for Tcp {
@@ -236,39 +200,53 @@ impl Communicator for Tcp {
         if let Some(machines) = self.machines.as_ref().filter(|machines| machines.suit(call, buffer.len())) {
             return machines.all_reduce(call, op, self.world.size, buffer);
         }
-        let call = Method::AllReduce.of(call);
-        match (buffer.len() <= SMALL, self.world.size <= FEW) {
-            (true, true) => self.reduce_flat(call, op, buffer),
-            (true, false) => self.reduce_tree(call, op, buffer),
-            (false, _) => self.reduce_chunks(call, op, buffer, |_| true),
-        }
+        self.reduce_everywhere(Method::AllReduce.of(call), buffer)
     }
 
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (call, op) = (Method::Reduce.of(call), call.reduction()?);
-        match buffer.len() <= SMALL {
-            true => self.reduce_flat(call, op, buffer),
-            false => self.reduce_chunks(call, op, buffer, |rank| call.root == Some(rank)),
+        let (call, bytes, root) = (Method::Reduce.of(call), buffer.len(), call.root);
+        let reduction = self.reduction(&call)?;
+        if self.world.size > self.paired {
+            return match root == Some(self.world.rank) {
+                true => self.reduce_everywhere(call, buffer),
+                false => self.reduce_everywhere(call, &mut buffer.to_vec()),
+            };
         }
+        let schedule = match bytes <= SMALL {
+            true => flat::reduce(reduction, bytes, root),
+            false => chunks::reduce(reduction, bytes, |rank| root == Some(rank)),
+        };
+        self.exchange(call, buffer, schedule)
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.reduce_chunks(Method::ReduceScatter.of(call), call.reduction()?, buffer, |_| false)
+        let call = Method::ReduceScatter.of(call);
+        if self.world.size > self.paired {
+            let mut whole = buffer.to_vec();
+            self.reduce_everywhere(call, &mut whole)?;
+            let part = self.world.part(buffer.len());
+            buffer[part.clone()].copy_from_slice(&whole[part]);
+            return Ok(());
+        }
+        let schedule = chunks::reduce(self.reduction(&call)?, buffer.len(), |_| false);
+        self.exchange(call, buffer, schedule)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        self.broadcast_tree(Method::Broadcast.of(call), buffer)
+        let schedule = tree::broadcast(self.world, call.root.unwrap_or(0), buffer.len());
+        self.exchange(Method::Broadcast.of(call), buffer, schedule)
     }
 
     fn all_gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
-        let call = Method::AllGather.of(call);
         let (me, bytes) = (self.world.rank, mine.len());
         out[self.slot(me, bytes)].copy_from_slice(mine);
-        if self.world.size > FEW && bytes <= SMALL {
-            return self.gather_tree(call, out, bytes);
-        }
         let part = |rank| Transfer::free(vec![Part::User(self.slot(rank, bytes))]);
-        self.exchange(call, out, 0, self.peers(), |peer| (part(me), part(peer)), |_, _| {})
+        let schedule = match self.world.size {
+            size if size > FEW && bytes <= SMALL => tree::gather(self.world, bytes),
+            size if size > self.paired => ring::gather(self.world, bytes),
+            _ => Schedule::free(peers(self.world), |peer| (part(me), part(peer))),
+        };
+        self.exchange(Method::AllGather.of(call), out, schedule)
     }
 
     fn gather(&self, call: &Call, mine: &[u8], out: &mut [u8]) -> Result<()> {
@@ -292,24 +270,22 @@ impl Communicator for Tcp {
     }
 
     fn barrier(&self, call: &Call) -> Result<()> {
-        let call = Method::Barrier.of(call);
-        if self.world.size > FEW {
-            return self.gather_tree(call, &mut [], 0);
-        }
-        self.exchange(call, &mut [], 0, self.peers(), |_| (Transfer::bare(), Transfer::bare()), |_, _| {})
+        let schedule = match self.world.size > FEW {
+            true => tree::gather(self.world, 0),
+            false => Schedule::free(peers(self.world), |_| (Transfer::bare(), Transfer::bare())),
+        };
+        self.exchange(Method::Barrier.of(call), &mut [], schedule)
     }
 
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
-        let call = Method::Message.of(call);
         let plan = |_| (Transfer::free(vec![Part::User(0..data.len())]), Transfer::absent());
-        self.exchange(call, &mut data.to_vec(), 0, std::iter::once(to), plan, |_, _| {})
+        self.exchange(Method::Message.of(call), &mut data.to_vec(), Schedule::free([to], plan))
     }
 
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
-        let call = Method::Message.of(call);
         let all = 0..data.len();
         let plan = |_| (Transfer::absent(), Transfer::free(vec![Part::User(all.clone())]));
-        self.exchange(call, data, 0, std::iter::once(from), plan, |_, _| {})
+        self.exchange(Method::Message.of(call), data, Schedule::free([from], plan))
     }
 
     fn abort(&self) {

@@ -3,14 +3,7 @@
 use crate::transport::header::HEADER;
 use std::ops::Range;
 
-/// Memory of a call.
-pub(super) struct Memory<'a> {
-    /// The caller's buffer.
-    pub user: &'a mut [u8],
-    pub scratch: &'a mut [u8],
-}
-
-/// A range of [`Memory`].
+/// A range of a call's memory.
 #[derive(Clone, Debug)]
 pub(super) enum Part {
     User(Range<usize>),
@@ -21,20 +14,6 @@ impl Part {
     pub fn len(&self) -> usize {
         match self {
             Part::User(range) | Part::Scratch(range) => range.len(),
-        }
-    }
-
-    pub fn read<'a>(&self, memory: &'a Memory, from: usize) -> &'a [u8] {
-        match self {
-            Part::User(range) => &memory.user[range.start + from..range.end],
-            Part::Scratch(range) => &memory.scratch[range.start + from..range.end],
-        }
-    }
-
-    pub fn write<'a>(&self, memory: &'a mut Memory, from: usize) -> &'a mut [u8] {
-        match self {
-            Part::User(range) => &mut memory.user[range.start + from..range.end],
-            Part::Scratch(range) => &mut memory.scratch[range.start + from..range.end],
         }
     }
 }

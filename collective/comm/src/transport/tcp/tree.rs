@@ -4,12 +4,10 @@
 //! contiguous range that begins with v, in rank order.
 
 use super::{
-    PIECE, Tcp,
-    duplex::Duplex,
-    reduce_into,
+    schedule::{Duplex, PIECE, Reduction, Schedule},
     transfer::{Part, Transfer},
 };
-use crate::{ReduceOp, Result, transport::method::MethodCall};
+use crate::communicator::World;
 use std::ops::Range;
 
 /// A rank's place in the tree, in ranks counted from the root.
@@ -33,86 +31,73 @@ fn node(v: usize, size: usize) -> Node {
     }
 }
 
-impl Tcp {
-    /// The peers of a node, as ranks of the group.
-    fn relatives(&self, root: usize) -> (Option<usize>, Vec<usize>) {
-        let size = self.world.size;
-        let node = node((self.world.rank + size - root) % size, size);
-        let rank = |v: usize| (v + root) % size;
-        (node.parent.map(rank), node.children.into_iter().map(rank).collect())
-    }
+/// The peers of a rank in the tree of `root`, as ranks of the group.
+///
+/// The child with the most ranks below it is first, so that they do not wait for the others.
+fn relatives(world: World, root: usize) -> (Option<usize>, impl Iterator<Item = usize>) {
+    let World { rank, size } = world;
+    let node = node((rank + size - root) % size, size);
+    let rank = move |v: usize| (v + root) % size;
+    let parent = node.parent.map(rank);
+    (parent, parent.into_iter().chain(node.children.into_iter().rev().map(rank)))
+}
 
-    /// Forwards pieces down the tree as they arrive.
-    ///
-    /// Every rank sends a header up at once, so that its parent detects a different call.
-    pub(super) fn broadcast_tree(&self, call: MethodCall<'_>, buffer: &mut [u8]) -> Result<()> {
-        let (parent, children) = self.relatives(call.root.unwrap_or(0));
-        let bytes = buffer.len();
-        let pieces = || (0..bytes).step_by(PIECE).map(|at| Part::User(at..bytes.min(at + PIECE))).collect();
-        let plan = |peer| match parent == Some(peer) {
-            true => (Transfer::bare(), Transfer::free(pieces())),
-            false => (Transfer::new(pieces(), Some(0)), Transfer::bare()),
-        };
-        let peers = parent.into_iter().chain(children);
-        self.exchange(call, buffer, 0, peers, plan, |_, duplexes| {
-            let come = duplexes
-                .iter()
-                .find(|duplex| parent == Some(duplex.peer))
-                .map_or(usize::MAX, |duplex| duplex.recv.moved());
-            for duplex in duplexes.iter_mut().filter(|duplex| parent != Some(duplex.peer)) {
-                duplex.send.open(come);
-            }
-        })
-    }
+/// Forwards pieces of the root's buffer of `bytes` bytes down the tree as they arrive.
+///
+/// Every rank sends a header up at once, so that its parent detects a different call.
+pub(super) fn broadcast(world: World, root: usize, bytes: usize) -> Schedule<'static> {
+    let (parent, peers) = relatives(world, root);
+    let pieces = || (0..bytes).step_by(PIECE).map(|at| Part::User(at..bytes.min(at + PIECE))).collect();
+    let plan = |peer| match parent == Some(peer) {
+        true => (Transfer::bare(), Transfer::free(pieces())),
+        false => (Transfer::new(pieces(), Some(0)), Transfer::bare()),
+    };
+    Schedule::new(0, peers, plan, move |_, duplexes| {
+        let come = duplexes
+            .iter()
+            .find(|duplex| parent == Some(duplex.peer))
+            .map_or(usize::MAX, |duplex| duplex.recv.moved());
+        for duplex in duplexes.iter_mut().filter(|duplex| parent != Some(duplex.peer)) {
+            duplex.send.open(come);
+        }
+    })
+}
 
-    /// Gathers all slots of `bytes` bytes in `out` at rank 0, and broadcasts `out`.
-    pub(super) fn gather_tree(&self, call: MethodCall<'_>, out: &mut [u8], bytes: usize) -> Result<()> {
-        let (me, size) = (self.world.rank, self.world.size);
-        let (parent, children) = self.relatives(0);
-        let slots = |ranks: Range<usize>| vec![Part::User(ranks.start * bytes..ranks.end * bytes)];
-        let plan = |peer| match parent == Some(peer) {
-            true => (Transfer::new(slots(below(me, size)), None), Transfer::free(slots(0..size))),
-            false => (Transfer::new(slots(0..size), None), Transfer::free(slots(below(peer, size)))),
-        };
-        let peers = parent.into_iter().chain(children);
-        self.exchange(call, out, 0, peers, plan, |_, duplexes| pass_on(duplexes, parent))
-    }
+/// Gathers all slots of `bytes` bytes in the caller's buffer at rank 0, and broadcasts them.
+pub(super) fn gather(world: World, bytes: usize) -> Schedule<'static> {
+    let World { rank: me, size } = world;
+    let (parent, peers) = relatives(world, 0);
+    let slots = |ranks: Range<usize>| vec![Part::User(ranks.start * bytes..ranks.end * bytes)];
+    let plan = |peer| match parent == Some(peer) {
+        true => (Transfer::new(slots(below(me, size)), None), Transfer::free(slots(0..size))),
+        false => (Transfer::new(slots(0..size), None), Transfer::free(slots(below(peer, size)))),
+    };
+    Schedule::new(0, peers, plan, move |_, duplexes| pass_on(duplexes, parent))
+}
 
-    /// Gathers the buffers at rank 0, which reduces them, and broadcasts the result.
-    pub(super) fn reduce_tree(&self, call: MethodCall<'_>, op: ReduceOp, buffer: &mut [u8]) -> Result<()> {
-        let (me, size) = (self.world.rank, self.world.size);
-        let (parent, children) = self.relatives(0);
-        let bytes = buffer.len();
-        let mine = below(me, size);
-        // This rank's part is sent from its buffer, the others' from scratch, where slot v is that of rank
-        // `me + v`.
-        let slots = |ranks: Range<usize>| (ranks.start - me) * bytes..(ranks.end - me) * bytes;
-        let all = || Part::User(0..bytes);
-        let plan = |peer| match parent == Some(peer) {
-            true => {
-                let rest = Part::Scratch(slots(me + 1..mine.end));
-                (Transfer::new(vec![all(), rest], None), Transfer::free(vec![all()]))
-            }
-            false => (
-                Transfer::new(vec![all()], None),
-                Transfer::free(vec![Part::Scratch(slots(below(peer, size)))]),
-            ),
-        };
-        let peers = parent.into_iter().chain(children);
-        let mut reduced = false;
-        self.exchange(call, buffer, mine.len() * bytes, peers, plan, |memory, duplexes| {
-            if parent.is_none() && !reduced && duplexes.iter().all(|duplex| duplex.recv.complete()) {
-                reduced = true;
-                let own = memory.user.as_mut_ptr();
-                let input = |rank| match rank == me {
-                    true => own.cast_const(),
-                    false => memory.scratch[slots(rank..rank + 1)].as_ptr(),
-                };
-                reduce_into(call.dtype, op, size, &input, own, bytes);
-            }
-            pass_on(duplexes, parent);
-        })
-    }
+/// Gathers the buffers of `bytes` bytes at rank 0, which reduces them, and broadcasts the result.
+pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {
+    let World { rank: me, size } = reduction.world;
+    let (parent, peers) = relatives(reduction.world, 0);
+    let mine = below(me, size);
+    // This rank's part is sent from its buffer, the others' from scratch, where slot v is that of rank
+    // `me + v`.
+    let slots =
+        move |ranks: Range<usize>| Part::Scratch((ranks.start - me) * bytes..(ranks.end - me) * bytes);
+    let all = move || Part::User(0..bytes);
+    let plan = |peer| match parent == Some(peer) {
+        true => (Transfer::new(vec![all(), slots(me + 1..mine.end)], None), Transfer::free(vec![all()])),
+        false => (Transfer::new(vec![all()], None), Transfer::free(vec![slots(below(peer, size))])),
+    };
+    let mut reduced = false;
+    Schedule::new(mine.len() * bytes, peers, plan, move |arithmetic, duplexes| {
+        if parent.is_none() && !reduced && duplexes.iter().all(|duplex| duplex.recv.complete()) {
+            reduced = true;
+            let input = |rank| if rank == me { all() } else { slots(rank..rank + 1) };
+            arithmetic.reduce(reduction, &input, all());
+        }
+        pass_on(duplexes, parent);
+    })
 }
 
 /// Allows sending to the parent once all children's data has arrived, and to the children once the parent's
