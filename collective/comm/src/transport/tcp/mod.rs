@@ -26,6 +26,7 @@ mod memory;
 mod network;
 mod ring;
 mod schedule;
+mod simulation;
 mod transfer;
 mod tree;
 
@@ -33,6 +34,7 @@ pub use algorithm::Algorithm;
 pub(crate) use connection_pool::ConnectionPool;
 pub(crate) use machines::Machines;
 pub use network::Network;
+pub use simulation::{Simulated, simulate};
 
 use crate::{
     Result,

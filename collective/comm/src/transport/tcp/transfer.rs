@@ -75,6 +75,13 @@ impl Transfer {
         self.head == HEADER && self.index == self.parts.len()
     }
 
+    /// Number of bytes that may be transferred now.
+    pub fn allowed(&self) -> usize {
+        let Some(open) = self.open else { return 0 };
+        let parts = self.parts.get(self.index..open).unwrap_or_default();
+        HEADER - self.head + parts.iter().map(Part::len).sum::<usize>().saturating_sub(self.skip)
+    }
+
     /// Whether data may be transferred.
     pub fn ready(&self) -> bool {
         self.open.is_some_and(|open| self.head < HEADER || self.index < open)
