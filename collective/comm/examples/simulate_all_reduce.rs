@@ -6,10 +6,10 @@
 //! cargo run --release -p burn-ddp-comm --example simulate_all_reduce -- measure chain 4096,26214400
 //! ```
 //!
-//! `predict RANKS BYTES [KEY=VALUE …]` simulates each algorithm, in ms, up to 1024 ranks (chain), 256 ranks (flat,
-//! chunks) or 100 MB; beyond, it prints the result of the library's formula, marked with `~`. `*` is the library's
-//! choice. `by machine` sums within machines of `per_machine` ranks first, at `local_ns` per byte. Other keys:
-//! `latency_us`, `overhead_us`, `gbits`, `copy_ns`, `reduce_ns`, `ranks_per_machine`, `cores`.
+//! `predict RANKS BYTES [KEY=VALUE …]` prints the simulated time of each algorithm in ms. Where the simulation would
+//! take minutes, it prints the result of the library's formula, marked with `~`. `*` is the library's choice. `by
+//! machine` sums within machines of `per_machine` ranks first, at `local_ns` per byte. Other keys: `latency_us`,
+//! `overhead_us`, `gbits`, `copy_ns`, `reduce_ns`, `ranks_per_interface`, `ranks_per_machine`, `cores`.
 //!
 //! `measure ALGORITHM BYTES [SECONDS]` is one rank of a group given by `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
 //! `MASTER_PORT`. Rank 0 prints algorithm, ranks, bytes, median and minimum in ms, and number of rounds.
@@ -64,6 +64,7 @@ impl Cluster {
                 "gbits" => network.per_byte = 8e-9 / number,
                 "copy_ns" => network.copy = number * 1e-9,
                 "reduce_ns" => network.reduce = number * 1e-9,
+                "ranks_per_interface" => network.ranks_per_interface = number as usize,
                 "ranks_per_machine" => network.ranks_per_machine = number as usize,
                 "cores" => network.cores = number as usize,
                 "per_machine" => cluster.per_machine = number as usize,
@@ -76,8 +77,14 @@ impl Cluster {
 
     /// Time in seconds, and whether it was simulated.
     fn time(&self, algorithm: Algorithm, ranks: usize, bytes: usize) -> (f64, bool) {
-        let most = if matches!(algorithm, Algorithm::Flat | Algorithm::Chunks) { 256 } else { 1024 };
-        match ranks <= most && bytes <= 100_000_000 {
+        // About the number of events, and of duplexes that each of them inspects.
+        let segments = ranks * bytes.div_ceil(16 << 10).max(ranks);
+        let work = match algorithm {
+            Algorithm::Flat => ranks * segments,
+            Algorithm::Chunks => ranks * ranks * ranks / 8,
+            Algorithm::Tree | Algorithm::Chain => segments,
+        };
+        match work <= 2_100_000 {
             true => (simulate(&self.network, algorithm, ranks, bytes).seconds, true),
             false => (algorithm.time(&self.network, ranks, bytes), false),
         }
@@ -120,13 +127,16 @@ fn measure(algorithm: Algorithm, sizes: &[usize], seconds: f64) -> Outcome {
             group.barrier()?;
             let started = Instant::now();
             group.all_reduce(&mut buffer, ReduceOp::Sum)?;
-            times.push(started.elapsed().as_secs_f64());
+            let time = started.elapsed().as_secs_f64();
             if buffer.iter().any(|sum| *sum != group.world_size() as f32) {
                 return Err("a wrong sum".into());
             }
-            let mut more = [(begun.elapsed().as_secs_f64() < seconds || times.len() < 6) as i32];
-            group.broadcast(&mut more, 0)?;
-            if more == [0] {
+            // The time of the slowest rank, and whether rank 0 has measured enough.
+            let enough = group.rank() == 0 && begun.elapsed().as_secs_f64() > seconds && times.len() > 5;
+            let mut round = [time, f64::from(enough)];
+            group.all_reduce(&mut round, ReduceOp::Max)?;
+            times.push(round[0]);
+            if round[1] > 0.0 {
                 break;
             }
         }

@@ -10,13 +10,15 @@ pub struct Network {
     pub latency: f64,
     /// o: processor time of sending or receiving one message.
     pub overhead: f64,
-    /// β: time per byte of a machine's network interface, in each direction. 0 within one machine.
+    /// β: time per byte of a network interface, in each direction.
     pub per_byte: f64,
     /// Processor time per byte of sending or receiving.
     pub copy: f64,
     /// γ: processor time per byte of reducing, for each input after the first.
     pub reduce: f64,
-    /// Consecutive ranks that share a machine's network interface and its cores.
+    /// Consecutive ranks that share a network interface, and do not use it between each other.
+    pub ranks_per_interface: usize,
+    /// Consecutive ranks that share the cores of a machine.
     pub ranks_per_machine: usize,
     /// Cores per machine.
     pub cores: usize,
@@ -30,6 +32,7 @@ impl Network {
         per_byte: 0.8e-9,
         copy: 0.1e-9,
         reduce: 0.15e-9,
+        ranks_per_interface: 1,
         ranks_per_machine: 1,
         cores: 1,
     };

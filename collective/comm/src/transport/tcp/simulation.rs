@@ -44,15 +44,23 @@ pub fn simulate(network: &Network, algorithm: Algorithm, ranks: usize, bytes: us
         Rank::new(algorithm.schedule(reduction, bytes / 4 * 4))
     };
     let ranks: Vec<_> = (0..ranks).map(rank).collect();
-    let machine = || Machine { cores: vec![0.0; network.cores.max(1)], sending: 0.0, receiving: 0.0 };
-    let machines = ranks.len().div_ceil(network.ranks_per_machine.max(1));
     let result = Simulated {
         connections: ranks.iter().map(|rank| rank.duplexes.len()).max().unwrap_or(0),
         scratch: ranks.iter().map(|rank| rank.scratch).max().unwrap_or(0),
         ..Simulated::default()
     };
-    let machines = (0..machines).map(|_| machine()).collect();
-    Simulation { network, ranks, machines, events: BinaryHeap::new(), pushed: 0, result }.run()
+    let machines = ranks.len().div_ceil(network.ranks_per_machine.max(1));
+    let interfaces = ranks.len().div_ceil(network.ranks_per_interface.max(1));
+    Simulation {
+        network,
+        ranks,
+        cores: vec![vec![0.0; network.cores.max(1)]; machines],
+        interfaces: vec![Interface::default(); interfaces],
+        events: BinaryHeap::new(),
+        pushed: 0,
+        result,
+    }
+    .run()
 }
 
 /// Bytes that are forwarded as one: what Linux hands to a network interface at a time, at most.
@@ -81,9 +89,9 @@ impl Rank {
     }
 }
 
-/// When the resources of a machine are free.
-struct Machine {
-    cores: Vec<f64>,
+/// When the two directions of an interface are free.
+#[derive(Clone, Default)]
+struct Interface {
     sending: f64,
     receiving: f64,
 }
@@ -123,7 +131,9 @@ enum Event {
 struct Simulation<'a> {
     network: &'a Network,
     ranks: Vec<Rank>,
-    machines: Vec<Machine>,
+    /// When the cores of each machine are free.
+    cores: Vec<Vec<f64>>,
+    interfaces: Vec<Interface>,
     /// By time in whole picoseconds, which have an order, and number.
     events: BinaryHeap<Reverse<(u64, usize, Event)>>,
     pushed: usize,
@@ -137,8 +147,8 @@ impl Simulation<'_> {
             let time = time as f64 * 1e-12;
             match event {
                 Event::Landing { from, to, bytes } => {
-                    let machine = self.machine(to);
-                    let receiving = &mut self.machines[machine].receiving;
+                    let interface = self.interface(to);
+                    let receiving = &mut self.interfaces[interface].receiving;
                     *receiving = time.max(*receiving) + bytes as f64 * self.network.per_byte;
                     let end = *receiving;
                     self.push(end, Event::Arrival { from, to, bytes });
@@ -165,16 +175,17 @@ impl Simulation<'_> {
         self.pushed += 1;
     }
 
-    fn machine(&self, rank: usize) -> usize {
-        rank / self.network.ranks_per_machine.max(1)
+    fn interface(&self, rank: usize) -> usize {
+        rank / self.network.ranks_per_interface.max(1)
     }
 
     /// Receives, reduces and sends what is possible, or waits until the rank and a core are free.
     fn wake(&mut self, rank: usize, time: f64) {
-        let (network, machine) = (self.network, self.machine(rank));
-        let cores = self.machines[machine].cores.iter().enumerate();
+        let network = self.network;
+        let machine = rank / network.ranks_per_machine.max(1);
+        let cores = self.cores[machine].iter().enumerate();
         let core = cores.min_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(core, _)| core);
-        let free = self.ranks[rank].free.max(self.machines[machine].cores[core]);
+        let free = self.ranks[rank].free.max(self.cores[machine][core]);
         // Half a picosecond is rounding.
         if free > time + 1e-12 {
             return self.push(free, Event::Wake { rank });
@@ -201,7 +212,7 @@ impl Simulation<'_> {
             }
         }
         self.ranks[rank].free = time + busy;
-        self.machines[machine].cores[core] = time + busy;
+        self.cores[machine][core] = time + busy;
         // What was received or sent may allow more.
         if busy > 0.0 {
             self.ranks[rank].woken = true;
@@ -211,7 +222,7 @@ impl Simulation<'_> {
 
     fn send(&mut self, time: f64, from: usize, to: usize, bytes: usize) {
         let network = self.network;
-        let [here, there] = [from, to].map(|rank| self.machine(rank));
+        let [here, there] = [from, to].map(|rank| self.interface(rank));
         self.result.messages += 1;
         self.result.bytes += bytes;
         for at in (0..bytes).step_by(SEGMENT) {
@@ -220,7 +231,7 @@ impl Simulation<'_> {
                 self.push(time + network.latency, Event::Arrival { from, to, bytes });
                 continue;
             }
-            let sending = &mut self.machines[here].sending;
+            let sending = &mut self.interfaces[here].sending;
             let begin = time.max(*sending);
             *sending = begin + bytes as f64 * network.per_byte;
             self.push(begin + network.latency, Event::Landing { from, to, bytes });
