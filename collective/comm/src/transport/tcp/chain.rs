@@ -51,6 +51,7 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {
         // Pieces whose partials this rank no longer needs. The last rank needs none after folding.
         let sent = higher.as_ref().map_or(count, |higher| higher.send.moved());
         let come = lower.as_ref().map_or(count, |lower| lower.recv.moved());
+        // ANCHOR: progress
         while folded < come.min(sent + RING) {
             arithmetic.fold(reduction, own(folded), slot(folded));
             folded += 1;
@@ -63,5 +64,6 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {
             lower.recv.open(sent.min(folded) + RING);
             lower.send.open(higher.as_ref().map_or(folded, |higher| higher.recv.moved()));
         }
+        // ANCHOR_END: progress
     })
 }
