@@ -108,6 +108,15 @@ fn a_sharded_optimizer_follows_the_cpu() {
 }
 
 #[test]
+fn local_sgd_follows_the_cpu() {
+    let flags = format!(
+        "{TINY} --mode ddp --nproc-per-node 2 --batch-size 12 --sync-every 2 --outer-lr 0.7 --outer-momentum 0.9"
+    );
+    let gpu = Machine::new(2).losses(&format!("{flags} --transport nccl"));
+    assert_close("local SGD", &gpu, &cpu_losses(&flags), 1e-6);
+}
+
+#[test]
 fn accumulation_and_clipping_follow_the_cpu() {
     for way in [(SINGLE, 1), (DDP, 2)] {
         follows_the_cpu(way.0, way.1, "--grad-accum-steps 2 --clip-grad-norm 0.5 --max-steps 3", 1e-6);

@@ -105,7 +105,7 @@ pub trait Callback<M: LearnerModel>: Send {
     }
 
     /// Called before the optimizer step with the averaged and clipped gradients, equal on every rank. With a sharded
-    /// optimizer, they are those of this rank's shard.
+    /// optimizer, they are those of this rank's shard; with local SGD, those of this rank's batch.
     ///
     /// `step` counts from 1, and `model` has the parameters. In f16, a step that overflowed has no gradients.
     ///

@@ -36,7 +36,7 @@ pub type ValidInput<M> = <M as InferenceStep>::Input;
 /// Output of a model's evaluation step.
 pub type ValidOutput<M> = <M as InferenceStep>::Output;
 
-/// Report of one optimizer step over all ranks.
+/// Report of one optimizer step over all ranks. With local SGD, its loss and metrics are those of this rank.
 #[derive(Clone, Debug, Default)]
 pub struct StepReport {
     /// Step number, from 1 over the whole run.
@@ -141,7 +141,7 @@ pub struct RankTime {
     pub training: Duration,
     /// Time spent waiting for the next batch.
     pub data: Duration,
-    /// Time spent waiting for the gradients of all ranks after backward.
+    /// Time spent waiting for the gradients of all ranks after backward, and for their parameters with local SGD.
     ///
     /// If gradients stay in device memory, devices wait instead of hosts. The value is then the host's part only.
     pub gradients: Duration,
