@@ -39,7 +39,7 @@ mod settings;
 mod stream;
 
 use settings::setting;
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 pub type Status = c_int;
 pub const SUCCESS: Status = 0;
@@ -62,6 +62,12 @@ pub extern "C" fn cuInit(_flags: c_uint) -> Status {
         settings::count(&format!("cache:{folder}"));
     }
     SUCCESS
+}
+
+/// Returns that there is no such table. NVRTC 13.5 asks for one, and crashes if the function is missing.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const c_void) -> Status {
+    NOT_FOUND
 }
 
 #[unsafe(no_mangle)]
