@@ -7,6 +7,7 @@
 mod admission;
 mod connection;
 mod event_loop;
+mod inquiries;
 mod inquiry;
 mod state;
 
