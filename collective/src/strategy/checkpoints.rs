@@ -1,9 +1,12 @@
 //! Checkpoints and coordinated stops between two optimizer steps.
 
 use super::{EpochReport, RunControl, Snapshot};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU8, Ordering},
+use std::{
+    ops::BitOrAssign,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
 };
 
 /// Stores checkpoints, on rank 0 only; the other ranks wait for it.
@@ -64,5 +67,41 @@ impl StopRequest {
 
     pub(super) fn set(&self, signal: u8) {
         self.signal.store(signal, Ordering::Relaxed);
+    }
+}
+
+/// What ranks request in a step.
+#[derive(Clone, Copy, Default)]
+pub(super) struct StepRequests {
+    /// burn-train's interrupter or a [`StopRequest`]: an immediate stop.
+    pub stop: bool,
+    /// A callback: the end of training, with an evaluation.
+    pub end: bool,
+    /// A checkpoint.
+    pub save: bool,
+}
+
+impl StepRequests {
+    /// Values that are summed over all ranks.
+    pub fn flags(self) -> Vec<f32> {
+        [self.stop, self.end, self.save].map(|flag| f32::from(u8::from(flag))).into()
+    }
+
+    /// The requests of all ranks, from the sums of their flags.
+    pub fn from_sums(sums: &[f32]) -> Self {
+        let any = |at: usize| sums.get(at).is_some_and(|ranks| *ranks > 0.0);
+        Self { stop: any(0), end: any(1), save: any(2) }
+    }
+
+    pub fn any(self) -> bool {
+        self.stop || self.end || self.save
+    }
+}
+
+impl BitOrAssign for StepRequests {
+    fn bitor_assign(&mut self, other: Self) {
+        self.stop |= other.stop;
+        self.end |= other.end;
+        self.save |= other.save;
     }
 }

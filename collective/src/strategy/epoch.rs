@@ -2,7 +2,8 @@
 
 use super::{
     StepReport, TrainInput, TrainedOutput, ValidOutput,
-    launched::{Clock, LaunchedStep, StepRequests},
+    checkpoints::StepRequests,
+    launched::{Clock, LaunchedStep},
     run::{Run, Stop},
 };
 use crate::{
@@ -76,7 +77,10 @@ where
                 if !ends_round {
                     return self.settings.group.failure().map_or(Ok(()), |error| Err(error.into()));
                 }
-                self.end_round()?
+                let (model, requests) =
+                    round.end(self.learner.model(), &mut self.position.totals, &self.settings.group)?;
+                self.learner.load_model(model.into_record());
+                requests
             }
         };
         if requests.stop {

@@ -2,6 +2,7 @@
 
 use super::{
     StepReport, TrainedOutput, ValidOutput,
+    checkpoints::StepRequests,
     run::{Run, Stop},
 };
 use crate::{
@@ -15,46 +16,7 @@ use burn::data::dataloader::Progress;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
 use burn::tensor::Tensor;
 use burn::train::{LearnerEvent, LearnerModel, TrainingItem};
-use std::{
-    ops::BitOrAssign,
-    time::{Duration, Instant},
-};
-
-/// What ranks request in a step.
-#[derive(Clone, Copy, Default)]
-pub(super) struct StepRequests {
-    /// burn-train's interrupter or a [`StopRequest`](super::StopRequest): an immediate stop.
-    pub stop: bool,
-    /// A callback: the end of training, with an evaluation.
-    pub end: bool,
-    /// A checkpoint.
-    pub save: bool,
-}
-
-impl StepRequests {
-    /// Values that are summed over all ranks.
-    pub fn flags(self) -> Vec<f32> {
-        [self.stop, self.end, self.save].map(|flag| f32::from(u8::from(flag))).into()
-    }
-
-    /// The requests of all ranks, from the sums of their flags.
-    pub fn from_sums(sums: &[f32]) -> Self {
-        let any = |at: usize| sums.get(at).is_some_and(|ranks| *ranks > 0.0);
-        Self { stop: any(0), end: any(1), save: any(2) }
-    }
-
-    pub fn any(self) -> bool {
-        self.stop || self.end || self.save
-    }
-}
-
-impl BitOrAssign for StepRequests {
-    fn bitor_assign(&mut self, other: Self) {
-        self.stop |= other.stop;
-        self.end |= other.end;
-        self.save |= other.save;
-    }
-}
+use std::time::{Duration, Instant};
 
 /// A launched step, whose totals are being copied to the host.
 pub(super) struct LaunchedStep {

@@ -1,17 +1,10 @@
 //! Rounds of local SGD: steps of each rank on its own, which end with a synchronisation.
 
-use super::{
-    Snapshot, TrainedOutput, ValidOutput,
-    launched::StepRequests,
-    run::{Run, Stop},
-};
+use super::{LocalSgdState, Snapshot, checkpoints::StepRequests};
 use crate::{
-    ReduceOp, Result,
-    local_sgd::OuterOptimizer,
-    metric::{StepOutput, add_totals},
+    ProcessGroup, ReduceOp, Result, local_sgd::OuterOptimizer, metric::add_totals, wrapper::engine::Engine,
 };
 use burn::module::Module;
-use burn::train::LearnerModel;
 
 /// The outer optimizer, and what this rank has computed and requested since the last synchronisation.
 pub(super) struct LocalRound {
@@ -21,59 +14,52 @@ pub(super) struct LocalRound {
     pub requests: StepRequests,
 }
 
-/// State of local SGD in a [`Snapshot`], besides that of rank 0's optimizer.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LocalSgdState {
-    /// Record of the outer optimizer.
-    pub outer: Vec<u8>,
-    /// Optimizer records of ranks 1, 2 and so on.
-    pub optimizers: Vec<Vec<u8>>,
-}
-
 impl LocalRound {
-    /// Collects the state on rank 0; `own` is the record of this rank's optimizer, and `model` has the parameters.
+    /// The first round, with the outer optimizer of the checkpoint of a resumed run; `None` without local SGD.
+    ///
+    /// Every rank must call it, with equal parameters.
+    ///
+    /// # Errors
+    /// If the group fails, or the checkpoint has no outer optimizer for `model`.
+    pub fn first<M: Module>(engine: &Engine, model: M, resumed: Option<&Snapshot>) -> Result<Option<Self>> {
+        let Some(mut outer) = engine.outer_optimizer(&model)? else { return Ok(None) };
+        if let Some(resumed) = resumed {
+            outer.load_record(model, resumed.outer_optimizer()?)?;
+        }
+        Ok(Some(Self { outer, totals: Vec::new(), requests: StepRequests::default() }))
+    }
+
+    /// Ends a round: synchronises the parameters of `model`, and adds the sums of all ranks to `totals`. Returns the
+    /// requests of all ranks.
+    ///
+    /// # Errors
+    /// If the group or a device fails.
+    pub fn end<M: Module>(
+        &mut self,
+        model: M,
+        totals: &mut Vec<f64>,
+        group: &ProcessGroup,
+    ) -> Result<(M, StepRequests)> {
+        let mut sums = std::mem::take(&mut self.totals);
+        let count = sums.len();
+        sums.extend(std::mem::take(&mut self.requests).flags().into_iter().map(f64::from));
+        group.all_reduce(&mut sums, ReduceOp::Sum)?;
+        let flags: Vec<f32> = sums.split_off(count).into_iter().map(|sum| sum as f32).collect();
+        add_totals(totals, &sums);
+        Ok((self.outer.synchronize(model)?, StepRequests::from_sums(&flags)))
+    }
+
+    /// Adds the state to `snapshot`, on rank 0 with the optimizers of all ranks; `model` has the parameters.
     ///
     /// Every rank must call it.
     ///
     /// # Errors
     /// If the group fails, or a record cannot be packed.
-    pub fn collect<M: Module>(&self, model: M, own: Vec<u8>) -> Result<LocalSgdState> {
-        let mut optimizers = self.outer.gather_records(own)?;
-        optimizers.remove(0);
+    pub fn save<M: Module>(&self, model: M, snapshot: &mut Snapshot) -> Result<()> {
+        let mut optimizers = self.outer.gather_records(std::mem::take(&mut snapshot.optimizer))?;
+        snapshot.optimizer = optimizers.remove(0);
         let outer = Snapshot::pack("outer optimizer's state", self.outer.to_record(model).into_bytes())?;
-        Ok(LocalSgdState { outer, optimizers })
-    }
-}
-
-impl<M: LearnerModel> Run<'_, M>
-where
-    TrainedOutput<M>: StepOutput,
-    ValidOutput<M>: StepOutput,
-{
-    /// The first round, with the outer optimizer of the checkpoint of a resumed run; `None` without local SGD.
-    ///
-    /// Every rank must call it, with equal parameters.
-    pub(super) fn first_round(&self) -> Result<Option<LocalRound>, Stop> {
-        let Some(mut outer) = self.engine.outer_optimizer(&self.learner.model())? else { return Ok(None) };
-        if let Some(resumed) = &self.settings.resume {
-            outer.load_record(self.learner.model(), resumed.outer_optimizer()?)?;
-        }
-        Ok(Some(LocalRound { outer, totals: Vec::new(), requests: StepRequests::default() }))
-    }
-
-    /// Ends a round: synchronises the parameters and sums the totals. Returns the requests of all ranks.
-    pub(super) fn end_round(&mut self) -> Result<StepRequests, Stop> {
-        let Some(round) = &mut self.round else { return Ok(StepRequests::default()) };
-        let group = &self.settings.group;
-        let flags = std::mem::take(&mut round.requests).flags();
-        let mut sums = std::mem::take(&mut round.totals);
-        let totals = sums.len();
-        sums.extend(flags.iter().copied().map(f64::from));
-        group.all_reduce(&mut sums, ReduceOp::Sum)?;
-        let flags: Vec<f32> = sums.split_off(totals).into_iter().map(|sum| sum as f32).collect();
-        add_totals(&mut self.position.totals, &sums);
-        let model = round.outer.synchronize(self.learner.model())?;
-        self.learner.load_model(model.into_record());
-        Ok(StepRequests::from_sums(&flags))
+        snapshot.local_sgd = Some(LocalSgdState { outer, optimizers });
+        Ok(())
     }
 }

@@ -17,10 +17,9 @@ mod weight_average;
 pub use callback::{Callback, Distributed, Join, MetricCallback, RunControl};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
 use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
-pub use local_round::LocalSgdState;
 pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};
-pub use snapshot::{Position, Snapshot};
+pub use snapshot::{LocalSgdState, Position, Snapshot};
 
 use crate::metric::{MetricInfo, MetricValue};
 use burn::train::{InferenceStep, TrainStep};

@@ -62,7 +62,7 @@ where
     /// Runs all remaining epochs.
     pub fn epochs(&mut self) -> Result<(), Stop> {
         self.share_model()?;
-        self.round = self.first_round()?;
+        self.round = LocalRound::first(&self.engine, self.learner.model(), self.settings.resume.as_ref())?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
         let mut last = EpochReport { epoch: self.position.epoch, ..EpochReport::default() };
         while self.position.epoch <= self.components.num_epochs
@@ -239,7 +239,7 @@ where
         let mut collected = None;
         if let Some(round) = &self.round {
             let mut snapshot = Snapshot::take(records()?, position.clone(), None)?;
-            snapshot.local_sgd = Some(round.collect(self.learner.model(), snapshot.optimizer.clone())?);
+            round.save(self.learner.model(), &mut snapshot)?;
             collected = Some(snapshot);
         }
         let snapshot = || {

@@ -1,6 +1,5 @@
 //! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
-use super::LocalSgdState;
 use crate::{Error, ProcessGroup, Result, gradient::Reducer, loader::EpochProgress};
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
@@ -79,6 +78,15 @@ pub struct Snapshot {
     pub average: Option<Vec<u8>>,
     /// State of local SGD, of a run with it.
     pub local_sgd: Option<LocalSgdState>,
+}
+
+/// State of local SGD in a [`Snapshot`], besides that of rank 0's optimizer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LocalSgdState {
+    /// Record of the outer optimizer.
+    pub outer: Vec<u8>,
+    /// Optimizer records of ranks 1, 2 and so on.
+    pub optimizers: Vec<Vec<u8>>,
 }
 
 /// The records of a learner.
