@@ -72,7 +72,7 @@ impl MetricInfo {
 }
 
 /// Value of a metric over the samples of all ranks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricValue {
     /// Name, unit and direction.
     pub metric: MetricInfo,

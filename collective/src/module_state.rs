@@ -61,16 +61,17 @@ pub fn require_trainable<M: Module>(module: &M) -> Result<()> {
     if find.0 { Ok(()) } else { Err(Error::NotTrainable) }
 }
 
-/// Replaces the trainable parameters of `module` that have a value in `values`, by the parameter's identity.
+/// Replaces the parameters and float buffers of `module` that have a value in `values`, by their identity.
 pub(crate) fn with_values<M: Module>(module: M, values: &GradientsParams) -> M {
     struct Replace<'a>(&'a GradientsParams);
     impl ModuleMapper for Replace<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             match self.0.get::<D>(param.id) {
-                Some(value) if param.is_require_grad() => {
-                    param.map(|_| Tensor::from_inner(value).set_require_grad(true))
+                Some(value) => {
+                    let trainable = param.is_require_grad();
+                    param.map(|_| Tensor::from_inner(value).set_require_grad(trainable))
                 }
-                Some(_) | None => param,
+                None => param,
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::{
     context::values::{positive, seconds},
     device::{DeviceArg, gpus},
-    launch::{self, Job, Output, Rules, cores, nproc::Nproc},
+    launch::{self, Job, Output, Recover, Rules, cores, nproc::Nproc},
     run::timestamp,
 };
 use anyhow::{Result, bail};
@@ -45,6 +45,13 @@ pub struct LaunchArgs {
     /// Maximum number of restarts after a failure [default: 0]
     #[arg(long, alias = "max_restarts", value_name = "K", help_heading = "Failures")]
     pub max_restarts: Option<usize>,
+    /// What to do with the other ranks after a failure: restart them, or replace the failed one only
+    ///
+    /// With live, the others keep their processes, devices and parameters. A replaced rank receives the parameters
+    /// from another one, and the interrupted step is computed again. On CPUs; --max-restarts counts the replacements.
+    /// With several machines, node 0's value holds for all.
+    #[arg(long, value_enum, default_value_t = Recover::Restart, value_name = "HOW", help_heading = "Failures")]
+    pub recover: Recover,
     /// Polling interval in seconds
     #[arg(long, alias = "monitor_interval", default_value_t = 0.01, value_name = "S", value_parser = seconds, help_heading = "Failures")]
     pub monitor_interval: f64,
@@ -128,6 +135,10 @@ fn job(
         }
         (_, Some(node), Some(address)) => (node, address),
     };
+    let max_restarts = or_pet(args.max_restarts, "PET_MAX_RESTARTS", &lookup)?.unwrap_or(0);
+    if args.recover == Recover::Live && max_restarts == 0 && node == 0 {
+        bail!("--recover live needs --max-restarts, the number of times that ranks may be replaced");
+    }
     let ranks = nproc.count(gpus(), cores())?;
     let Some((program, rest)) = args.command.split_first() else { bail!("there is no program to start") };
     Ok(Job {
@@ -146,7 +157,8 @@ fn job(
         node,
         master_addr,
         master_port,
-        max_restarts: or_pet(args.max_restarts, "PET_MAX_RESTARTS", &lookup)?.unwrap_or(0),
+        max_restarts,
+        recover: args.recover,
         run_id: launch::run_id(timestamp()?),
         ..Job::new(program, rest.to_vec(), ranks)
     })
@@ -189,6 +201,7 @@ mod tests {
             ("--nnodes 3:2", "MIN:MAX"),
             ("--nproc-per-node 0", "--nproc-per-node"),
             ("--tee", "--log-dir"),
+            ("--recover live", "--max-restarts"),
         ] {
             let error = format!("{:#}", parsed(flags, &[]).expect_err(flags));
             assert!(error.contains(named), "`{flags}`: {error} should name {named}");

@@ -3,6 +3,7 @@
 pub mod args;
 mod in_process;
 pub mod plan;
+pub(crate) mod recovery;
 pub mod replicas;
 mod start;
 pub mod values;
@@ -24,12 +25,13 @@ use burn::module::Module;
 use burn::tensor::Device;
 use collective::{Options, ProcessGroup, ReduceOp, Transport, World, module_state};
 use kernels::host_tensor::is_flex;
+use recovery::Recovery;
 use std::{
     env,
     error::Error,
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -45,10 +47,14 @@ pub struct Context {
     began: Instant,
     /// Signal that stopped training, or 0.
     stop_signal: AtomicU8,
+    /// Live recovery, if the launcher replaces ranks.
+    recovery: Option<Arc<Recovery>>,
+    /// Number of trainings that the program has begun.
+    trainings: AtomicUsize,
 }
 
 impl Context {
-    fn open(args: &ContextArgs, role: Role) -> Result<Self> {
+    fn open(args: &ContextArgs, role: Role, recovery: Option<Arc<Recovery>>) -> Result<Self> {
         let (began, environment) = (Instant::now(), role.environment);
         role.device.check()?;
         let parts = role.replicas.as_ref().map_or(environment.local_world_size, |r| r.devices.len());
@@ -61,8 +67,8 @@ impl Context {
         }
         // Replicas have threads of their own.
         let threads = if role.replicas.is_some() { wanted } else { threads };
-        let group = args.world.connect(environment, args.transport, options(args))?;
-        Ok(Self { began, ..Self::from_group(args, role, threads, group)? })
+        let group = args.world.connect_in(recovery.as_deref(), environment, args.transport, options(args))?;
+        Ok(Self { began, recovery, ..Self::from_group(args, role, threads, group)? })
     }
 
     /// Creates the context of a rank that has joined its group. It is a collective.
@@ -75,7 +81,8 @@ impl Context {
         let device = role.device.burn()?.autodiff();
         let stop_signal = AtomicU8::new(0);
         let began = Instant::now();
-        Ok(Self { role, threads, group, transport, device, console, began, stop_signal })
+        let (recovery, trainings) = (None, AtomicUsize::new(0));
+        Ok(Self { role, threads, group, transport, device, console, began, stop_signal, recovery, trainings })
     }
 
     /// Rank of this process, from 0.
@@ -196,6 +203,16 @@ impl Context {
     /// Reason for the mode and number of ranks, from the launcher if there is one.
     pub(crate) fn why(&self) -> String {
         env::var(WHY).unwrap_or_else(|_| self.role.why.clone())
+    }
+
+    /// Live recovery, if the launcher replaces ranks.
+    pub(crate) fn recovery(&self) -> Option<&Arc<Recovery>> {
+        self.recovery.as_ref()
+    }
+
+    /// Number of a new training, which is the same when the program runs again.
+    pub(crate) fn next_training(&self) -> usize {
+        self.trainings.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Sets the exit code of the program to that of a signal.

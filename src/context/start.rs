@@ -1,10 +1,14 @@
 //! Program start: launches the ranks, or runs the program as one of them.
 
-use super::{Context, ContextArgs, plan::Plan};
+use super::{
+    Context, ContextArgs,
+    plan::{Plan, Role},
+    recovery::Recovery,
+};
 #[cfg(feature = "cuda")]
 use crate::device::kernel_cache;
 use crate::{
-    device::{faults, gpus},
+    device::{LocalDevice, faults, gpus},
     launch::{Variable, claim, ranks_with},
     process::{exit, stop},
 };
@@ -50,6 +54,8 @@ fn set_if_alone(variables: &[Variable]) {
 /// Call it once per program and first in `main`, because each rank runs the program from its start. Tests and
 /// programs that launch several times use [`launch_threads`](crate::launch_threads).
 ///
+/// Under `burn-ddp launch --recover live`, `program` runs again in the same process when another rank was replaced.
+///
 /// # State of the process
 /// A rank receives SIGINT and SIGTERM in a thread of burn-ddp. Threads that exist already, such as rayon's, stay in
 /// use. If this thread is the only one, the environment variables `BURN_DEVICE` and `CUDA_CACHE_PATH` are set to `flex`
@@ -72,7 +78,7 @@ fn set_if_alone(variables: &[Variable]) {
 /// ```
 pub fn launch<F>(program: F) -> ExitCode
 where
-    F: FnOnce(&Context) -> Result<()>,
+    F: FnMut(&Context) -> Result<()>,
 {
     launch_with(&ContextArgs::default(), program)
 }
@@ -80,7 +86,7 @@ where
 /// Runs `program` as [`launch`] does, with devices, processes and transport from flags.
 pub fn launch_with<F>(args: &ContextArgs, program: F) -> ExitCode
 where
-    F: FnOnce(&Context) -> Result<()>,
+    F: FnMut(&Context) -> Result<()>,
 {
     exit::report(start(args, program))
 }
@@ -88,7 +94,7 @@ where
 /// Launches the ranks, or runs `program` if this process is a rank.
 pub(crate) fn start<F>(args: &ContextArgs, program: F) -> Result<ExitCode>
 where
-    F: FnOnce(&Context) -> Result<()>,
+    F: FnMut(&Context) -> Result<()>,
 {
     let variables = variables();
     set_if_alone(&variables);
@@ -98,13 +104,39 @@ where
         Plan::Train(role) => faults::run(&role.device.to_string(), || {
             claim(launched.is_none())?;
             stop::watch()?;
-            let context = Context::open(args, role.clone())?;
-            program(&context)?;
+            run_generations(args, &role, program)
+        }),
+    }
+}
+
+/// Runs `program`, and again in each generation of the group whose predecessor has failed.
+fn run_generations<F>(args: &ContextArgs, role: &Role, mut program: F) -> Result<ExitCode>
+where
+    F: FnMut(&Context) -> Result<()>,
+{
+    // With NCCL, a step that fails on the device may have changed the parameters.
+    let supported =
+        role.device == LocalDevice::Cpu && role.replicas.is_none() && args.world.init_method.is_none();
+    let recovery = if supported { Recovery::open()? } else { None };
+    loop {
+        let run = || {
+            let context = Context::open(args, role.clone(), recovery.clone())?;
+            if let Err(error) = program(&context) {
+                if recovery.is_some() {
+                    context.group.abort(format!("{error:#}"));
+                }
+                return Err(error);
+            }
             context.group.destroy();
             Ok(match context.stop_signal.load(Ordering::Relaxed) {
                 0 => ExitCode::SUCCESS,
                 signal => ExitCode::from(exit::signal_code(signal)),
             })
-        }),
+        };
+        let ended = { run }();
+        match (ended, &recovery) {
+            (Err(error), Some(recovery)) => recovery.next_after(error)?,
+            (ended, _) => return ended,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
-use super::nproc::cores;
+use super::{generation::Generation, job::Recover, nproc::cores};
 use crate::process::exit::LAUNCHED;
 use collective::{SECRET, Secret};
 use serde::{Deserialize, Serialize};
@@ -15,14 +15,16 @@ const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 /// One start of all ranks, from this machine's view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// Number of restarts so far.
+    /// Number of restarts of all ranks so far.
     pub restarts: usize,
     pub max_restarts: usize,
+    pub recover: Recover,
     /// Index of this machine.
     pub node: usize,
     /// Number of ranks on each machine, by node.
     pub sizes: Vec<usize>,
-    pub master_port: u16,
+    /// Number of times that ranks were replaced, and where rank 0 listens.
+    pub generation: Generation,
     /// Id of the job, equal in all rounds and on all machines.
     pub run_id: String,
 }
@@ -60,8 +62,8 @@ impl Round {
             // torchrun's roles: there is only one.
             ("ROLE_RANK", rank),
             ("ROLE_WORLD_SIZE", world),
-            ("MASTER_PORT", usize::from(self.master_port)),
-            ("TORCHELASTIC_RESTART_COUNT", self.restarts),
+            ("MASTER_PORT", usize::from(self.generation.master_port)),
+            ("TORCHELASTIC_RESTART_COUNT", self.restarts + self.generation.number),
             ("TORCHELASTIC_MAX_RESTARTS", self.max_restarts),
         ] {
             command.env(name, value.to_string());
@@ -90,7 +92,9 @@ mod tests {
     #[test]
     fn ranks_count_over_machines_of_different_size() {
         let (restarts, max_restarts, node, sizes) = (1, 0, 1, vec![4, 2, 1]);
-        let round = Round { restarts, max_restarts, node, sizes, master_port: 7, run_id: "x".into() };
+        let generation = Generation { number: 0, master_port: 7 };
+        let (recover, run_id) = (Recover::Restart, "x".into());
+        let round = Round { restarts, max_restarts, recover, node, sizes, generation, run_id };
         let mut command = Command::new("true");
         round.describe(&mut command, 1, "127.0.0.1", &Secret::random());
         let vars: HashMap<_, _> = command

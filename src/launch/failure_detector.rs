@@ -1,6 +1,12 @@
-//! Determines which failure ends a round.
+//! Determines which failure ends a round, and with `--recover live` which failures are repaired.
 
-use super::outcome::{ExitReason, Failure, Outcome};
+use super::{
+    environment::Round,
+    generation::FromRank,
+    job::Recover,
+    live_recovery::{LiveRecovery, Repair},
+    outcome::{ExitReason, Failure, Outcome},
+};
 use crate::process::exit::OTHER_RANK_FAILED;
 use std::time::{Duration, Instant};
 
@@ -23,16 +29,51 @@ pub struct FailureDetector {
     /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
     /// step.
     stopped: Option<(Failure, i32, Instant)>,
+    live: Option<LiveRecovery>,
+}
+
+/// What follows from the news of a round.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    End(Outcome),
+    Repair(Repair),
 }
 
 impl FailureDetector {
-    /// A round of `ranks` ranks on all machines.
+    /// A round of `ranks` ranks on all machines, without repairs.
     pub fn new(ranks: usize) -> Self {
-        Self { running: ranks, first: None, consequence: None, stopped: None }
+        Self { running: ranks, first: None, consequence: None, stopped: None, live: None }
+    }
+
+    /// The detector of `round`.
+    pub fn of_round(round: &Round) -> Self {
+        let (ranks, replacements) = (round.world_size(), round.max_restarts.saturating_sub(round.restarts));
+        let live = (round.recover == Recover::Live).then(|| LiveRecovery::new(ranks, replacements));
+        Self { live, ..Self::new(ranks) }
+    }
+
+    /// Records a message of a rank about its group.
+    pub fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
+        if let Some(live) = &mut self.live {
+            live.hear(rank, message, now);
+        }
+    }
+
+    /// What is to be done, if anything.
+    pub fn decide(&mut self, now: Instant) -> Option<Decision> {
+        if let Some(repair) = self.live.as_mut().and_then(|live| live.repair(now)) {
+            return Some(Decision::Repair(repair));
+        }
+        self.outcome(now).map(Decision::End)
     }
 
     /// Records the outcome of one rank, a machine or a stop signal.
     pub fn observe(&mut self, outcome: Outcome, now: Instant) {
+        let outcome = match &mut self.live {
+            Some(live) => live.observe(outcome),
+            None => Some(outcome),
+        };
+        let Some(outcome) = outcome else { return };
         let failure = match outcome {
             Outcome::Done => return self.running = self.running.saturating_sub(1),
             Outcome::Failed(failure) => failure,
@@ -52,7 +93,7 @@ impl FailureDetector {
     }
 
     /// The outcome of the round, if it is decided.
-    pub fn outcome(&self, now: Instant) -> Option<Outcome> {
+    fn outcome(&self, now: Instant) -> Option<Outcome> {
         let all = self.running == 0;
         if self.first.is_some() {
             return self.first.clone();

@@ -9,12 +9,17 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Reads lines `add TARGET` and `forget`; a target is an argument of kill(2), negative for a group.
+/// Reads lines `add TARGET`, `remove TARGET` and `forget`; a target is an argument of kill(2), negative for a group.
 const SCRIPT: &str = r#"trap "" INT TERM HUP
 targets=
 while read -r verb target; do
     case $verb in
     add) targets="$targets $target" ;;
+    remove)
+        rest=
+        for other in $targets; do [ "$other" = "$target" ] || rest="$rest $other"; done
+        targets=$rest
+        ;;
     forget) targets= ;;
     esac
 done
@@ -37,6 +42,11 @@ impl Guard {
     /// Adds a process, or a group as a negative number.
     pub fn add(&mut self, target: i32) {
         self.tell(&format!("add {target}\n"));
+    }
+
+    /// Removes a target, whose number may be used again.
+    pub fn remove(&mut self, target: i32) {
+        self.tell(&format!("remove {target}\n"));
     }
 
     fn tell(&mut self, line: &str) {

@@ -3,12 +3,23 @@
 use super::{nodes::Rules, output::Output, port::is_loopback};
 use anyhow::{Result, bail};
 use collective::{SECRET, Secret};
+use serde::{Deserialize, Serialize};
 use std::{ffi::OsString, fmt::Display, time::Duration};
 
 /// Default polling interval.
 pub const POLL: Duration = Duration::from_millis(10);
 /// Default port on which the launchers of several machines meet, as in torchrun.
 const NODES_PORT: u16 = 29_500;
+
+/// What happens to the other ranks after one has failed, if restarts are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub enum Recover {
+    /// All ranks restart.
+    #[default]
+    Restart,
+    /// The failed rank is replaced, and the others keep their processes.
+    Live,
+}
 
 /// Name and value of an environment variable.
 pub type Variable = (&'static str, OsString);
@@ -35,6 +46,7 @@ pub struct Job {
     /// Where rank 0 listens, or the launcher of machine 0 if there are several machines.
     pub master_port: Option<u16>,
     pub max_restarts: usize,
+    pub recover: Recover,
     pub run_id: String,
     pub secret: Secret,
 }
@@ -61,6 +73,7 @@ impl Job {
             master_addr: "127.0.0.1".into(),
             master_port: None,
             max_restarts: 0,
+            recover: Recover::default(),
             run_id: run_id(std::process::id()),
             secret: Secret::random(),
         }

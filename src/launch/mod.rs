@@ -9,14 +9,17 @@
 //!               nodes ← (outcomes)      ↓ → output   prefixes and writes what the ranks print
 //!                 ↓          ↓
 //!              failure_detector                      the outcome of the round, decided in one place
+//!              live_recovery                         replaces failed ranks, which meet in a new generation
 //! ```
 
 mod child;
 mod environment;
 mod environments;
 mod failure_detector;
+mod generation;
 mod guard;
 mod job;
+mod live_recovery;
 mod nodes;
 pub mod nproc;
 mod once;
@@ -30,7 +33,8 @@ mod supervisor;
 
 pub use environment::WHY;
 pub use environments::{Environment, Launcher};
-pub use job::{Job, Variable, run_id};
+pub(crate) use generation::{Generation, LauncherLink};
+pub use job::{Job, Recover, Variable, run_id};
 pub use nodes::Rules;
 pub(crate) use nproc::check as check_limit;
 pub use nproc::cores;

@@ -98,12 +98,18 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files in
-    /// `folder`.
+    /// Starts threads that read the output of `child`, which is rank `rank`, and write it to files in `folder`. If it
+    /// replaces another process, the files of that are continued.
     ///
     /// # Errors
     /// If a file cannot be created. The error names it.
-    pub fn start(child: &mut Child, rank: usize, output: &Output, folder: Option<&Path>) -> Result<Self> {
+    pub fn start(
+        child: &mut Child,
+        rank: usize,
+        output: &Output,
+        folder: Option<&Path>,
+        replaces: bool,
+    ) -> Result<Self> {
         let mut listener = Listener::default();
         let stdout = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
         let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
@@ -113,7 +119,9 @@ impl Listener {
             let file = folder
                 .map(|folder| {
                     let path = folder.join(format!("rank{rank}.{}.log", stream.name()));
-                    File::create_new(&path).with_context(|| format!("cannot write {}", path.display()))
+                    let mut options = File::options();
+                    options.append(true).create(replaces).create_new(!replaces);
+                    options.open(&path).with_context(|| format!("cannot write {}", path.display()))
                 })
                 .transpose()?;
             let prefix = output.on_screen().then(|| format!("[rank{rank}] "));

@@ -3,8 +3,9 @@
 use super::{
     child::Process,
     environment::{Round, WHY},
+    generation::{FromRank, LineSocket},
     guard::Guard,
-    job::Job,
+    job::{Job, Recover},
     outcome::{ExitReason, Failure, Outcome},
     output::{Listener, Output},
     signals::Signals,
@@ -13,6 +14,7 @@ use crate::process::console::eprint_line;
 use anyhow::{Context, Result};
 use std::{
     io::{IsTerminal, stdin},
+    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -27,6 +29,8 @@ struct Rank {
     rank: usize,
     process: Process,
     listener: Listener,
+    /// Connection for messages about generations, with `--recover live`.
+    socket: Option<LineSocket>,
     reported: bool,
 }
 
@@ -35,10 +39,16 @@ struct Rank {
 pub struct Ranks {
     // Dropped in this order: the guard must outlive the ranks.
     ranks: Vec<Rank>,
-    _guard: Guard,
+    guard: Guard,
     began: Instant,
     world_size: usize,
     place: String,
+    /// Folder of the output files.
+    folder: Option<PathBuf>,
+    /// Whether the launcher reads from a terminal.
+    terminal: bool,
+    /// Whether rank 0 does.
+    foreground: bool,
 }
 
 impl Ranks {
@@ -62,30 +72,91 @@ impl Ranks {
         };
         let mut ranks = Ranks {
             ranks: Vec::new(),
-            _guard: Guard::start(),
+            guard: Guard::start(),
             began: Instant::now(),
             world_size: round.world_size(),
             place,
+            folder,
+            terminal,
+            foreground,
         };
         for local_rank in 0..round.local_world_size() {
             if signals.first().is_some() {
                 break;
             }
-            let rank = round.first_rank() + local_rank;
-            let mut command = Command::new(&job.program);
-            command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().cloned());
-            round.describe(&mut command, local_rank, &job.master_addr, &job.secret);
-            command.stdout(job.output.stdio()).stderr(job.output.stdio());
-            if rank != 0 || (terminal && !foreground) {
-                command.stdin(Stdio::null());
-            }
-            let mut process =
-                Process::start(command, foreground && rank == 0).with_context(|| format!("rank {rank}"))?;
-            ranks._guard.add(process.target());
-            let listener = Listener::start(process.child(), rank, &job.output, folder.as_deref())?;
-            ranks.ranks.push(Rank { rank, process, listener, reported: false });
+            let rank = ranks.start_rank(job, round, round.first_rank() + local_rank)?;
+            ranks.ranks.push(rank);
         }
         Ok(ranks)
+    }
+
+    /// Starts the process of `rank`.
+    fn start_rank(&mut self, job: &Job, round: &Round, rank: usize) -> Result<Rank> {
+        let replaces = round.generation.number > 0;
+        let mut command = Command::new(&job.program);
+        command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().cloned());
+        round.describe(&mut command, rank - round.first_rank(), &job.master_addr, &job.secret);
+        command.stdout(job.output.stdio()).stderr(job.output.stdio());
+        if rank != 0 || (self.terminal && !self.foreground) {
+            command.stdin(Stdio::null());
+        }
+        let passed = match round.recover {
+            Recover::Restart => None,
+            Recover::Live => Some(LineSocket::pass_to(&mut command, round.generation.number)?),
+        };
+        let mut process =
+            Process::start(command, self.foreground && rank == 0).with_context(|| format!("rank {rank}"))?;
+        self.guard.add(process.target());
+        let folder = self.folder.as_deref();
+        let listener = Listener::start(process.child(), rank, &job.output, folder, replaces)?;
+        Ok(Rank { rank, process, listener, socket: passed.map(|(socket, _)| socket), reported: false })
+    }
+
+    /// Begins the generation of `round`: reports the ranks that have failed, starts new processes in place of those on this
+    /// machine, and tells all others.
+    ///
+    /// # Errors
+    /// Those of [`Ranks::start`].
+    pub fn replace(&mut self, job: &Job, round: &Round, failures: Vec<Failure>) -> Result<()> {
+        let number = round.restarts + round.generation.number;
+        let consequence = format!("replacing it, restart {number} of {}", round.max_restarts);
+        for failure in failures {
+            let rank = failure.rank;
+            Outcome::Failed(failure).report(&consequence);
+            if let Some(at) = self.ranks.iter().position(|one| one.rank == rank) {
+                let new = self.start_rank(job, round, rank)?;
+                let old = std::mem::replace(&mut self.ranks[at], new);
+                self.guard.remove(old.process.target());
+            }
+        }
+        for socket in self.ranks.iter_mut().filter_map(|rank| rank.socket.as_mut()) {
+            socket.send(&round.generation);
+        }
+        Ok(())
+    }
+
+    /// Kills those of `ranks` that run on this machine, or that are stopped there.
+    pub fn kill(&self, ranks: &[usize], only_stopped: bool) {
+        let stopped: Vec<usize> = self.stopped().map(|(rank, _)| rank).collect();
+        let chosen =
+            |one: &&Rank| ranks.contains(&one.rank) && (!only_stopped || stopped.contains(&one.rank));
+        self.ranks.iter().filter(chosen).for_each(|one| one.process.signal(libc::SIGKILL));
+    }
+
+    /// Messages of the ranks since the last call.
+    pub fn messages(&mut self) -> Vec<(usize, FromRank)> {
+        let mut messages = Vec::new();
+        for Rank { rank, socket, .. } in &mut self.ranks {
+            let socket = socket.iter_mut().flat_map(|socket| std::iter::from_fn(|| socket.receive()));
+            messages.extend(socket.map(|message| (*rank, message)));
+        }
+        messages
+    }
+
+    /// Sends `signal` to the first rank.
+    #[cfg(test)]
+    pub fn signal_first(&self, signal: i32) {
+        self.ranks[0].process.signal(signal);
     }
 
     /// Outcomes of the ranks that have ended since the last call.
@@ -106,12 +177,6 @@ impl Ranks {
     /// The ranks that are stopped, with the signal.
     pub fn stopped(&self) -> impl Iterator<Item = (usize, i32)> {
         self.ranks.iter().filter_map(|rank| Some((rank.rank, rank.process.stopped()?)))
-    }
-
-    /// Sends `signal` to the first rank.
-    #[cfg(test)]
-    pub fn signal_first(&self, signal: i32) {
-        self.ranks[0].process.signal(signal);
     }
 
     /// Number of ranks on all machines.

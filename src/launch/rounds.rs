@@ -2,6 +2,7 @@
 
 use super::{
     environment::Round,
+    generation::Generation,
     job::Job,
     nodes::{Agent, CoordinatorServer},
     outcome::Outcome,
@@ -39,15 +40,18 @@ fn on_this_machine(job: &Job, signals: &Signals) -> Result<ExitCode> {
     let mut round = Round {
         restarts: 0,
         max_restarts: job.max_restarts,
+        recover: job.recover,
         node: 0,
         sizes: vec![job.ranks],
-        master_port: 0,
+        generation: Generation::default(),
         run_id: job.run_id.clone(),
     };
     loop {
         let reserved = if job.master_port.is_none() { Some(ReservedPort::new()?) } else { None };
-        round.master_port = reserved.as_ref().map(|port| port.number).or(job.master_port).unwrap_or(0);
-        let ending = supervisor::run(job, &round, None, signals)?;
+        let master_port = reserved.as_ref().map(|port| port.number).or(job.master_port).unwrap_or(0);
+        round.generation = Generation { number: 0, master_port };
+        let ending = supervisor::run(job, &mut round, None, signals)?;
+        round.restarts += round.generation.number;
         if let Some(code) = conclude(&ending, &round) {
             return Ok(code);
         }
@@ -64,8 +68,8 @@ fn on_nodes(job: &Job, signals: &Signals) -> Result<ExitCode> {
         return Ok(stopped());
     };
     loop {
-        let Some(round) = agent.join(job.node, job.ranks, signals)? else { return Ok(stopped()) };
-        let ending = match supervisor::run(job, &round, Some(&mut agent), signals) {
+        let Some(mut round) = agent.join(job.node, job.ranks, signals)? else { return Ok(stopped()) };
+        let ending = match supervisor::run(job, &mut round, Some(&mut agent), signals) {
             Ok(ending) => ending,
             Err(error) => {
                 let reason = format!("cannot start its ranks: {error:#}");
@@ -73,6 +77,7 @@ fn on_nodes(job: &Job, signals: &Signals) -> Result<ExitCode> {
                 return Err(error);
             }
         };
+        round.restarts += round.generation.number;
         if let Some(code) = conclude(&ending, &round) {
             return Ok(code);
         }
@@ -86,5 +91,5 @@ fn open_coordinator(job: &Job, address: &str) -> Result<CoordinatorServer> {
             "node 0 cannot listen at {address}; is --master-port taken, and --master-addr this machine's?"
         )
     })?;
-    CoordinatorServer::start(listener, job.secret.clone(), job.rules, job.run_id.clone(), job.max_restarts)
+    CoordinatorServer::start(listener, job)
 }

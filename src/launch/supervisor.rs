@@ -2,10 +2,13 @@
 
 use super::{
     environment::Round,
-    failure_detector::{AFTER_FAILURE, AFTER_SIGNAL, FailureDetector},
+    failure_detector::{AFTER_FAILURE, AFTER_SIGNAL, Decision, FailureDetector},
+    generation::Generation,
     job::Job,
+    live_recovery::Repair,
     nodes::Agent,
     outcome::{ExitReason, Outcome},
+    port::ReservedPort,
     ranks::Ranks,
     signals::Signals,
 };
@@ -20,29 +23,51 @@ const STOPPED: Duration = Duration::from_secs(75);
 
 /// Runs one round on this machine, together with the other machines if there is an `agent`.
 ///
+/// `round` counts the generations.
+///
 /// # Errors
 /// If a rank cannot be started.
-pub fn run(job: &Job, round: &Round, mut agent: Option<&mut Agent>, signals: &Signals) -> Result<Outcome> {
+pub fn run(
+    job: &Job,
+    round: &mut Round,
+    mut agent: Option<&mut Agent>,
+    signals: &Signals,
+) -> Result<Outcome> {
     let mut ranks = Ranks::start(job, round, signals)?;
     let mut monitor = RankMonitor::default();
-    let mut detector = FailureDetector::new(round.world_size());
+    let mut detector = FailureDetector::of_round(round);
+    // The port of a later generation of a job on this machine.
+    let mut reserved = None;
     let ending = loop {
-        let news = monitor.news(&mut ranks, signals, job.poll);
-        let ending = match &mut agent {
+        let (messages, news) = (ranks.messages(), monitor.news(&mut ranks, signals, job.poll));
+        let decision = match &mut agent {
             Some(agent) => {
+                messages.into_iter().for_each(|(rank, message)| agent.forward(rank, message));
                 news.into_iter().for_each(|outcome| agent.tell(outcome));
-                agent.outcome()
+                agent.decision()
             }
             None => {
                 let now = Instant::now();
+                messages.into_iter().for_each(|(rank, message)| detector.hear(rank, message, now));
                 news.into_iter().for_each(|outcome| detector.observe(outcome, now));
-                detector.outcome(now)
+                detector.decide(now).map(|decision| (decision, None))
             }
         };
-        if let Some(ending) = ending {
-            break ending;
+        match decision {
+            Some((Decision::End(ending), _)) => break ending,
+            Some((Decision::Repair(Repair::Replace { generation, failures }), port)) => {
+                let master_port = match port {
+                    Some(port) => port,
+                    None => reserved.insert(ReservedPort::new()?).number,
+                };
+                round.generation = Generation { number: generation, master_port };
+                ranks.replace(job, round, failures)?;
+            }
+            Some((Decision::Repair(Repair::Kill { ranks: late, only_stopped }), _)) => {
+                ranks.kill(&late, only_stopped);
+            }
+            None => thread::sleep(job.poll),
         }
-        thread::sleep(job.poll);
     };
     match ending {
         Outcome::Done => ranks.finish(),
@@ -100,7 +125,9 @@ mod tests {
         let mut job = Job::new("sleep", vec!["60".into()], count);
         job.output = Output::Prefixed;
         let (sizes, run_id) = (vec![count], job.run_id.clone());
-        let round = Round { restarts: 0, max_restarts: 0, node: 0, sizes, master_port: 29500, run_id };
+        let generation = Generation { number: 0, master_port: 29500 };
+        let recover = job.recover;
+        let round = Round { restarts: 0, max_restarts: 0, recover, node: 0, sizes, generation, run_id };
         Ranks::start(&job, &round, &Signals::default())
     }
 

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     config::{Config, TrainerArgs},
+    context::{Context, recovery::Survivor},
     device::gigabytes,
     process::stop,
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
@@ -25,10 +26,11 @@ use collective::{
     metric::StepOutput,
     module_state::require_trainable,
     strategy::{
-        CheckpointSink, Checkpoints, MetricCallback, Observer, StopRequest, TrainedOutput, ValidOutput,
+        CheckpointSink, Checkpoints, LiveRecovery, MetricCallback, Observer, StopRequest, TrainedOutput,
+        ValidOutput,
     },
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 impl<M> Trainer<'_, M>
 where
@@ -88,7 +90,17 @@ where
             config.monitored().and_then(|_| check_groups(&model, &lr_groups))
         };
         group.on_rank_zero(check).transpose()?;
-        let resumed = Resumed::find(&mut config, identity, group, console)?;
+        let training = context.next_training();
+        let recovery = context.recovery().filter(|_| is_recoverable(context, args));
+        let survivor = recovery.filter(|recovery| recovery.generation().number > 0);
+        let survived = match survivor.map(|recovery| recovery.survivor(training)) {
+            Some(survivor) => Resumed::survive(&mut config, &identity, survivor, group, console)?,
+            None => None,
+        };
+        let resumed = match survived {
+            Some(survived) => survived,
+            None => Resumed::find(&mut config, identity, group, console)?,
+        };
         args.gradients.precision.check(device)?;
         if let Some(path) = args.export.as_deref().filter(|_| context.is_main()) {
             weights::check_export(path).context("--export")?;
@@ -115,7 +127,10 @@ where
             Output::open(&config, found.as_ref(), identity.clone(), context.began(), console)
         };
         let output = context.is_main().then(open).transpose()?.map(Arc::new);
-        print_header(console, &config, &context.why(), context.transport());
+        let is_recovered = resumed.reports.is_some();
+        if !is_recovered {
+            print_header(console, &config, &context.why(), context.transport());
+        }
         if let Some((warmup, steps)) = config.unfinished_warmup(loaders.train.steps()) {
             console.warn(&format!(
                 "--warmup-epochs {}: the run ends after {steps} steps, before the warm-up of {}: the rate reaches {:.6} and not {:.6}",
@@ -127,7 +142,7 @@ where
             let (free, total, device) = (gigabytes(free), gigabytes(total), context.local_device());
             console.print(&format!("memory    {free} of {total} free on {device}"));
         }
-        if let Some(output) = &output {
+        if let Some(output) = output.as_ref().filter(|_| !is_recovered) {
             output.print_tracking_hints();
         }
         let style = Style::choose(args.progress, context.is_main());
@@ -143,6 +158,21 @@ where
             observers.extend(output.observers());
         }
 
+        let live = match recovery {
+            Some(_) => {
+                let folder = output.as_ref().map(|output| output.folder.path().canonicalize()).transpose()?;
+                let run = group.broadcast_object(&folder, 0)?.unwrap_or_default();
+                Some((Arc::new(LiveRecovery::new(resumed.reports.clone().unwrap_or_default())), run))
+            }
+            None => None,
+        };
+        for report in resumed.missing_reports() {
+            let files = output.iter().flat_map(|output| output.observers());
+            files.for_each(|observer| report.send_to(&*observer));
+        }
+        for report in resumed.reports.iter().flatten() {
+            report.send_to(&*history);
+        }
         let files = output
             .as_ref()
             .map(|output| RunFiles { folder: output.folder.path().into(), events: output.events.clone() });
@@ -166,6 +196,7 @@ where
             .with_max_steps(resumed.last_step(&config, &*loaders.train))
             .with_resume(resumed.snapshot)
             .with_lr_control(lr.clone())
+            .with_live_recovery(live.as_ref().map(|(live, _)| live.clone()))
             .with_stop(stop.clone());
         let schedules = lr_groups
             .into_iter()
@@ -177,6 +208,12 @@ where
             let training = metrics.into_iter().fold(training, |training, add| add(training));
             let renderer = style.renderer(training.interrupter());
             training.renderer(renderer)
+        })
+        .inspect_err(|_| {
+            let live = live.as_ref().and_then(|(live, run)| Some((live.take()?, run)));
+            if let (Some(recovery), Some((state, run))) = (recovery, live) {
+                recovery.keep(training, Survivor { state, run: run.clone(), failed: Instant::now() });
+            }
         })?;
         let (epochs, test) = history.take();
         let is_complete = stop.signal().is_none();
@@ -199,4 +236,20 @@ where
         }
         Ok(trained)
     }
+}
+
+/// Whether a run can continue in a new group after a failure. Otherwise all ranks restart, and a warning says why.
+fn is_recoverable(context: &Context, args: &TrainerArgs) -> bool {
+    let gradients = &args.gradients;
+    let flag = match (gradients.shard_optimizer, gradients.sync_every) {
+        (true, _) => "--shard-optimizer",
+        (_, Some(_)) => "--sync-every",
+        (false, None) => return true,
+    };
+    if let Some(recovery) = context.recovery() {
+        let reason = format!("no rank has the state of all with {flag}");
+        context.console().warn(&format!("--recover live: {reason}; after a failure, all ranks restart"));
+        recovery.refuse(reason);
+    }
+    false
 }

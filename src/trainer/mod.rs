@@ -44,10 +44,10 @@ use strategy::{MakeStrategy, parallel_step};
 ///
 /// `trainer` returns the [`TrainerArgs`] of `P`. Returns the exit code for `main`. Errors are printed once. See the
 /// [example](crate).
-pub fn main<P, F>(trainer: fn(&P) -> &TrainerArgs, program: F) -> ExitCode
+pub fn main<P, F>(trainer: fn(&P) -> &TrainerArgs, mut program: F) -> ExitCode
 where
     P: Parser,
-    F: FnOnce(&Context, &P) -> Result<()>,
+    F: FnMut(&Context, &P) -> Result<()>,
 {
     exit::report(
         config_file::parse::<P>(None)
@@ -63,7 +63,7 @@ where
 /// If flags are invalid, a rank cannot be started, or `program` fails on this rank.
 pub fn start<F>(args: &TrainerArgs, check: impl FnOnce() -> Result<()>, program: F) -> Result<ExitCode>
 where
-    F: FnOnce(&Context) -> Result<()>,
+    F: FnMut(&Context) -> Result<()>,
 {
     // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {

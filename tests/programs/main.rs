@@ -16,6 +16,7 @@ mod image_folder;
 mod launch;
 mod launchers;
 mod launching;
+mod live_recovery;
 mod local_sgd;
 mod metrics;
 mod nodes;

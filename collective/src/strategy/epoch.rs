@@ -52,12 +52,16 @@ where
             if let Some(step) = launched.take_if(|step| ends_round || requests.any() || step.is_here()) {
                 requests |= self.complete(step, &mut clock)?;
             }
+            if launched.is_none() {
+                self.mark();
+            }
             self.serve(requests, ends_round)?;
         }
         let requests = match launched {
             Some(last) => self.complete(last, &mut clock)?,
             None => StepRequests::default(),
         };
+        self.mark();
         let in_round = self.round.as_ref().is_some_and(|round| round.outer.has_steps());
         self.serve(requests, in_round)?;
         if in_round {
@@ -131,13 +135,14 @@ where
     fn optimize(&mut self, model: &M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
         let SynchronisedStep { grads, own, totals, flags, norm, samples, averaged, .. } = step;
         let (batches, loss_scale, skipped) = (step.batches, step.loss_scale, step.skipped);
-        self.position.step = self.engine.steps;
-        self.position.samples += samples;
-        self.position.batches += batches;
-        let step = self.position.step;
+        let step = self.engine.steps;
         self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
         self.learner.lr_step();
         together(|| self.learner.optimizer_step(grads));
+        // Not before, because live recovery takes the parameters for those of this step.
+        self.position.step = step;
+        self.position.samples += samples;
+        self.position.batches += batches;
         if !skipped {
             self.share_parameters()?;
         }

@@ -1,7 +1,7 @@
 //! Launched steps; checks and reports to observers and metrics once their totals are on the host.
 
 use super::{
-    StepReport, TrainedOutput, ValidOutput,
+    Report, StepReport, TrainedOutput, ValidOutput,
     checkpoints::StepRequests,
     run::{Run, Stop},
 };
@@ -113,6 +113,9 @@ where
         report.elapsed = clock.lap();
         self.time.training += report.elapsed;
         self.settings.observer.step_done(&report);
+        if let Some(recovery) = &self.settings.recovery {
+            recovery.reported(Report::Step(report.clone()));
+        }
         let item = TrainedOutput::<M>::from_totals(&totals, averaged);
         let progress = Progress::new(done, self.settings.train.samples(), Some("items".into()));
         self.event(LearnerEvent::ProcessedItem(TrainingItem::new(

@@ -6,6 +6,7 @@ mod compute;
 mod epoch;
 mod evaluate;
 mod launched;
+mod live_recovery;
 mod local_round;
 mod noop_renderer;
 mod parallel;
@@ -17,6 +18,7 @@ mod weight_average;
 pub use callback::{Callback, Distributed, Join, MetricCallback, RunControl};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
 use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
+pub use live_recovery::{LiveRecovery, LiveState, Report};
 pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};
 pub use snapshot::{LocalSgdState, Position, Snapshot};
@@ -36,7 +38,7 @@ pub type ValidInput<M> = <M as InferenceStep>::Input;
 pub type ValidOutput<M> = <M as InferenceStep>::Output;
 
 /// Report of one optimizer step over all ranks. With local SGD, its loss and metrics are those of this rank.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StepReport {
     /// Step number, from 1 over the whole run.
     pub step: usize,
@@ -59,7 +61,7 @@ pub struct StepReport {
 }
 
 /// Report of one epoch over all ranks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct EpochReport {
     /// Epoch, from 1.
     pub epoch: usize,
@@ -101,7 +103,7 @@ impl EpochReport {
 }
 
 /// Value of a [`Callback`] for an evaluation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoggedValue {
     /// Name for consoles, tables and charts, such as `top-5 accuracy`.
     pub name: String,

@@ -2,9 +2,9 @@
 //! (`DpStrategy`).
 
 use super::{
-    Callback, Checkpoints, ComputeBatch, Distributed, NoopRenderer, Observer, OneDevice, RankTime,
-    ReplicaDevices, RunControl, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput, ValidInput,
-    ValidOutput,
+    Callback, Checkpoints, ComputeBatch, Distributed, LiveRecovery, NoopRenderer, Observer, OneDevice,
+    RankTime, ReplicaDevices, RunControl, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput,
+    ValidInput, ValidOutput,
     callback::{BurnMetric, MetricCallback},
     run::{Run, Stop},
     settings::RunSettings,
@@ -197,6 +197,17 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         self
     }
 
+    /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
+    /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer
+    /// or local SGD.
+    ///
+    /// The state is kept for gradients that are averaged in host memory. On a GPU with NCCL, a step that fails on the
+    /// device may have changed the parameters.
+    pub fn with_live_recovery(mut self, recovery: Option<Arc<LiveRecovery>>) -> Self {
+        self.run.recovery = recovery;
+        self
+    }
+
     /// Stops all ranks together when any rank is signal to.
     pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
         self.run.stop = Some(request);
@@ -289,7 +300,10 @@ where
                 // So that burn-train's renderer does not take the run for a finished one.
                 interrupter.stop(None);
             }
-            Err(Stop::Failed(error)) => fail(error),
+            Err(Stop::Failed(error)) => {
+                run.keep_live_state();
+                fail(error);
+            }
         }
         (run.evaluated_model(), run.components.event_processor)
     }

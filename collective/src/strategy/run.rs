@@ -1,7 +1,7 @@
 //! The training loop of a strategy on every rank: epochs, checks, checkpoints and coordinated stops.
 
 use super::{
-    ComputeBatch, EpochReport, Position, RankTime, RunControl, Snapshot, TrainedOutput, ValidOutput,
+    ComputeBatch, EpochReport, Position, RankTime, Report, RunControl, Snapshot, TrainedOutput, ValidOutput,
     local_round::LocalRound, settings::RunSettings, snapshot::Records, weight_average::WeightAverage,
 };
 use crate::{
@@ -64,6 +64,7 @@ where
         self.share_model()?;
         self.round = LocalRound::first(&self.engine, self.learner.model(), self.settings.resume.as_ref())?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
+        self.mark();
         let mut last = EpochReport { epoch: self.position.epoch, ..EpochReport::default() };
         while self.position.epoch <= self.components.num_epochs
             && !(self.position.evaluated && self.finished())
@@ -92,6 +93,9 @@ where
             let is_last = self.settings.test.is_none();
             self.settings.callbacks.join(&mut report, &self.settings.group, is_last)?;
             self.settings.observer.epoch_done(&report);
+            if let Some(recovery) = &self.settings.recovery {
+                recovery.reported(Report::Epoch(report.clone()));
+            }
             let control = &mut self.control;
             self.settings.callbacks.each(|callback| callback.epoch_done(&report, control))?;
             if let Some(sink) = self.settings.sink() {
@@ -104,6 +108,7 @@ where
             }
             self.position.evaluated = true;
             let over = self.end_of_epoch(&report)?;
+            self.mark();
             last = report;
             if over {
                 break;
@@ -227,8 +232,7 @@ where
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
         let settings = self.settings;
         let Some(checkpoints) = &settings.checkpoints else { return Ok(()) };
-        let reducer = &self.engine.reducer;
-        let position = Position { loss_scale: reducer.scaler_state(), ..self.position.clone() };
+        let (reducer, position) = (&self.engine.reducer, self.position());
         let records = || Records::of(&self.learner, &self.components.event_store, position.epoch);
         let mut gathered = None;
         if reducer.is_sharded() {
@@ -257,9 +261,39 @@ where
             None => Ok(()),
         });
         kept.map_err(|error| match error {
-            Error::Remote { rank: 0, reason } if settings.group.rank() == 0 => Error::Invalid(reason).into(),
-            error => error.into(),
-        })
+            Error::Remote { rank: 0, reason } if settings.group.rank() == 0 => Error::Invalid(reason),
+            error => error,
+        })?;
+        if let Some(recovery) = &settings.recovery {
+            recovery.saved();
+        }
+        Ok(())
+    }
+
+    /// The position with the loss scale.
+    fn position(&self) -> Position {
+        Position { loss_scale: self.engine.reducer.scaler_state(), ..self.position.clone() }
+    }
+
+    /// Records for live recovery that no step is in progress.
+    pub(super) fn mark(&self) {
+        if let Some(recovery) = &self.settings.recovery {
+            let model = self.learner.model();
+            // Applies the last update of BatchNorm's running statistics.
+            let _ = model.valid();
+            recovery.mark(self.position(), &model);
+        }
+    }
+
+    /// Keeps this rank's state for live recovery after a failure of the group.
+    pub(super) fn keep_live_state(&self) {
+        let Some(recovery) = &self.settings.recovery else { return };
+        let (learner, position) = (&self.learner, &self.position);
+        let records = || Records::of(learner, &self.components.event_store, position.epoch);
+        let average = self.average.as_ref().map(|average| average.applied(learner.model()).into_record());
+        if let Err(error) = recovery.keep(position.step, learner.model(), records, average) {
+            self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
+        }
     }
 
     pub(super) fn finished(&self) -> bool {

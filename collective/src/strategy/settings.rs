@@ -2,8 +2,8 @@
 //! ranks.
 
 use super::{
-    CheckpointSink, Checkpoints, Observer, Position, Snapshot, StopRequest, TrainInput, ValidInput,
-    callback::Callbacks, weight_average::WeightAverage,
+    CheckpointSink, Checkpoints, LiveRecovery, Observer, Position, Snapshot, StopRequest, TrainInput,
+    ValidInput, callback::Callbacks, weight_average::WeightAverage,
 };
 use crate::{
     Error, ProcessGroup, Result, StepOptions,
@@ -34,6 +34,7 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub resume: Option<Snapshot>,
     pub stop: Option<Arc<StopRequest>>,
     pub lr_control: Option<LrControl>,
+    pub recovery: Option<Arc<LiveRecovery>>,
     /// Maximum number of batches of an evaluation.
     pub evaluation_batches: Option<usize>,
     /// Decay of the moving average of the weights.
@@ -65,6 +66,7 @@ impl<M: LearnerModel> RunSettings<M> {
             resume: None,
             stop: None,
             lr_control: None,
+            recovery: None,
             evaluation_batches: None,
             ema: None,
         }
@@ -93,6 +95,12 @@ impl<M: LearnerModel> RunSettings<M> {
         self.valid.require_samples("validation")?;
         if options.reducer.shard_optimizer {
             self.check_sharding(components)?;
+        }
+        if self.recovery.is_some() && (options.local_sgd.is_some() || options.reducer.shard_optimizer) {
+            let option = if options.local_sgd.is_some() { "local SGD" } else { "shard_optimizer" };
+            return Err(Error::Invalid(format!(
+                "live recovery: with {option}, no rank has the state of all; turn one of them off"
+            )));
         }
         if options.local_sgd.is_some() && self.ema.is_some() {
             return Err(Error::Invalid(

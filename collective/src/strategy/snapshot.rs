@@ -91,7 +91,7 @@ pub struct LocalSgdState {
 
 /// The records of a learner.
 pub(super) struct Records {
-    model: ModuleRecord,
+    pub model: ModuleRecord,
     pub optimizer: OptimizerRecord,
     scheduler: LrSchedulerRecord,
 }
@@ -180,28 +180,36 @@ impl Snapshot {
 
     /// Broadcasts rank 0's snapshot. Every rank must call it; the other ranks' snapshots are ignored.
     ///
+    /// # Errors
+    /// If the group fails.
+    pub fn share(own: Option<Self>, group: &ProcessGroup) -> Result<Option<Self>> {
+        Self::share_from(own, group, 0)
+    }
+
+    /// Broadcasts the snapshot of rank `root`.
+    ///
     /// With local SGD, each rank gets the optimizer of the rank with its number. At a larger world size, further ranks get
     /// those of the first ranks again.
     ///
     /// # Errors
     /// If the group fails.
-    pub fn share(own: Option<Self>, group: &ProcessGroup) -> Result<Option<Self>> {
+    pub(super) fn share_from(own: Option<Self>, group: &ProcessGroup, root: usize) -> Result<Option<Self>> {
         if group.world_size() == 1 {
             return Ok(own);
         }
-        let own = own.filter(|_| group.rank() == 0);
+        let own = own.filter(|_| group.rank() == root);
         let header = own.as_ref().map(|own| {
             let optimizers = own.local_sgd.as_ref().map(|local| local.optimizers.len());
             (own.position.clone(), own.average.is_some(), optimizers)
         });
-        let Some((position, has_average, optimizers)) = group.broadcast_object(&header, 0)? else {
+        let Some((position, has_average, optimizers)) = group.broadcast_object(&header, root)? else {
             return Ok(None);
         };
         let own = own.unwrap_or_default();
         let share = |mut part: Vec<u8>| -> Result<Vec<u8>> {
-            part.resize(group.broadcast_object(&part.len(), 0)?, 0);
+            part.resize(group.broadcast_object(&part.len(), root)?, 0);
             if !part.is_empty() {
-                group.broadcast(&mut part, 0)?;
+                group.broadcast(&mut part, root)?;
             }
             Ok(part)
         };

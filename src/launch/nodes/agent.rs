@@ -2,7 +2,10 @@
 //! decision.
 
 use super::{
-    super::{environment::Round, outcome::Outcome, signals::Signals},
+    super::{
+        environment::Round, failure_detector::Decision, generation::FromRank, outcome::Outcome,
+        signals::Signals,
+    },
     FromCoordinator, Join, ToCoordinator,
 };
 use crate::process::console::eprint_line;
@@ -76,8 +79,9 @@ impl Agent {
                     return Ok(Some(round));
                 }
                 Received::Message(FromCoordinator::Refused(why)) => bail!("{why}"),
-                // The end of a round that this machine has left already.
-                Received::Message(FromCoordinator::End { .. }) | Received::Nothing => {}
+                // News of a round that this machine has left already.
+                Received::Message(FromCoordinator::End { .. } | FromCoordinator::Repair { .. })
+                | Received::Nothing => {}
                 Received::Closed => bail!("node 0's launcher at {} closed the connection", self.address),
             }
             if signals.first().is_some() {
@@ -92,20 +96,34 @@ impl Agent {
 
     /// Reports the outcome of a rank, or of this machine.
     pub fn tell(&self, outcome: Outcome) {
-        // A lost connection is reported by `outcome`.
+        // A lost connection is reported by `decision`.
         let _ = self.channel.send(&ToCoordinator::Ended { restarts: self.restarts, outcome });
     }
 
-    /// The outcome of the round on all machines, if it is decided. Waits at most a millisecond.
-    pub fn outcome(&mut self) -> Option<Outcome> {
-        let lost = |why: String| Some(Outcome::Lost { node: 0, reason: format!("cannot be reached: {why}") });
+    /// Forwards a message of a rank about its group.
+    pub fn forward(&self, rank: usize, message: FromRank) {
+        // A lost connection is reported by `decision`.
+        let _ = self.channel.send(&ToCoordinator::Forwarded { restarts: self.restarts, rank, message });
+    }
+
+    /// What all machines do, with the port of the next generation, if it is decided. Waits at most a millisecond.
+    pub fn decision(&mut self) -> Option<(Decision, Option<u16>)> {
+        let end = |ending| Some((Decision::End(ending), None));
+        let lost = |why: String| end(Outcome::Lost { node: 0, reason: format!("cannot be reached: {why}") });
         match self.channel.receive(Duration::from_millis(1)) {
             Ok(Received::Message(FromCoordinator::End { restarts, ending })) if restarts == self.restarts => {
-                Some(ending)
+                end(ending)
+            }
+            Ok(Received::Message(FromCoordinator::Repair { restarts, repair, master_port }))
+                if restarts == self.restarts =>
+            {
+                Some((Decision::Repair(repair), Some(master_port)))
             }
             Ok(Received::Message(FromCoordinator::Refused(why))) => lost(why),
             Ok(
-                Received::Message(FromCoordinator::End { .. } | FromCoordinator::Begin(_))
+                Received::Message(
+                    FromCoordinator::End { .. } | FromCoordinator::Begin(_) | FromCoordinator::Repair { .. },
+                )
                 | Received::Nothing,
             ) => None,
             Ok(Received::Closed) => lost("its launcher closed the connection".into()),

@@ -2,8 +2,15 @@
 //! and end.
 
 use super::{
-    super::{environment::Round, port::ReservedPort},
-    FromCoordinator, Rules, ToCoordinator,
+    super::{
+        environment::Round,
+        failure_detector::{Decision, FailureDetector},
+        generation::Generation,
+        job::{Job, Recover},
+        live_recovery::Repair,
+        port::ReservedPort,
+    },
+    FromCoordinator, ToCoordinator,
     table::{Id, Table},
 };
 use anyhow::{Context, Result};
@@ -35,24 +42,21 @@ pub struct CoordinatorServer {
 }
 
 impl CoordinatorServer {
-    /// Starts to serve at `listener`. `run_id` and `max_restarts` are node 0's and hold for all machines.
+    /// Starts to serve at `listener`. The settings of `job`, which is node 0's, hold for all machines.
     ///
     /// # Errors
     /// If the listener cannot be used or a thread cannot be started.
-    pub fn start(
-        listener: TcpListener,
-        secret: Secret,
-        rules: Rules,
-        run_id: String,
-        max_restarts: usize,
-    ) -> Result<Self> {
+    pub fn start(listener: TcpListener, job: &Job) -> Result<Self> {
+        let Job { secret, rules, run_id, max_restarts, recover, .. } = job.clone();
         let failed = "cannot listen for other nodes";
         let closing = Arc::new(AtomicBool::new(false));
         let coordinator = Arc::new(Mutex::new(Coordinator {
             table: Table::new(rules, Instant::now()),
             senders: BTreeMap::new(),
             restarts: 0,
+            generation: 0,
             max_restarts,
+            recover,
             run_id,
             port: None,
         }));
@@ -116,9 +120,12 @@ struct Coordinator {
     table: Table,
     senders: BTreeMap<Id, Sender>,
     restarts: usize,
+    /// Number of the current generation in the current round.
+    generation: usize,
     max_restarts: usize,
+    recover: Recover,
     run_id: String,
-    /// Master port of the current round.
+    /// Master port of the current generation.
     port: Option<ReservedPort>,
 }
 
@@ -135,6 +142,11 @@ impl Coordinator {
                     self.table.observe(id, outcome, Instant::now());
                 }
             }
+            ToCoordinator::Forwarded { restarts, rank, message } => {
+                if restarts == self.restarts {
+                    self.table.hear(rank, message, Instant::now());
+                }
+            }
         }
     }
 
@@ -142,11 +154,27 @@ impl Coordinator {
     /// time-out has expired.
     fn decide(&mut self) {
         let now = Instant::now();
-        if let Some((members, ending)) = self.table.end(now) {
-            let end = FromCoordinator::End { restarts: self.restarts, ending };
-            members.into_iter().for_each(|id| self.tell(id, &end));
-            self.restarts += 1;
-            self.port = None;
+        match self.table.decide(now) {
+            Some((members, Decision::End(ending))) => {
+                let end = FromCoordinator::End { restarts: self.restarts, ending };
+                members.into_iter().for_each(|id| self.tell(id, &end));
+                self.restarts += 1 + self.generation;
+                (self.port, self.generation) = (None, 0);
+            }
+            Some((members, Decision::Repair(repair))) => {
+                if let Repair::Replace { generation, .. } = &repair {
+                    self.generation = *generation;
+                    match ReservedPort::new() {
+                        Ok(port) => self.port = Some(port),
+                        Err(error) => return self.refuse(&format!("{error:#}")),
+                    }
+                }
+                let (restarts, port) = (self.restarts, self.port.as_ref());
+                let master_port = port.map_or(0, |port| port.number);
+                let repair = FromCoordinator::Repair { restarts, repair, master_port };
+                members.into_iter().for_each(|id| self.tell(id, &repair));
+            }
+            None => {}
         }
         if let Some(members) = self.table.begin(now) {
             let port = match ReservedPort::new() {
@@ -158,11 +186,15 @@ impl Coordinator {
                 let round = Round {
                     restarts: self.restarts,
                     max_restarts: self.max_restarts,
+                    recover: self.recover,
                     node,
                     sizes: sizes.clone(),
-                    master_port: port.number,
+                    generation: Generation { number: 0, master_port: port.number },
                     run_id: self.run_id.clone(),
                 };
+                if node == 0 {
+                    self.table.detect_with(FailureDetector::of_round(&round));
+                }
                 self.tell(*id, &FromCoordinator::Begin(round));
             }
             self.port = Some(port);
@@ -186,7 +218,10 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Join, *};
+    use super::{
+        super::{Join, Rules},
+        *,
+    };
     use collective::listener::MAX_UNPROVEN;
 
     fn threads() -> usize {
@@ -199,9 +234,9 @@ mod tests {
         let address = listener.local_addr().expect("its address");
         let (wait, secret) = (Duration::from_secs(30), Secret::random());
         let rules = Rules { min: 1, max: 1, join_timeout: wait, last_call: wait };
+        let job = Job { rules, secret: secret.clone(), ..Job::new("true", Vec::new(), 1) };
         let before = threads();
-        let server =
-            CoordinatorServer::start(listener, secret.clone(), rules, "run".into(), 0).expect("it starts");
+        let server = CoordinatorServer::start(listener, &job).expect("it starts");
         let mut most = 0;
         let idle: Vec<_> = (0..1500)
             .map(|_| {

@@ -11,7 +11,7 @@ pub use agent::Agent;
 pub use coordinator::CoordinatorServer;
 pub use table::Rules;
 
-use super::{environment::Round, outcome::Outcome};
+use super::{environment::Round, generation::FromRank, live_recovery::Repair, outcome::Outcome};
 use serde::{Deserialize, Serialize};
 
 /// Message from a launcher to the coordinator.
@@ -21,6 +21,8 @@ enum ToCoordinator {
     Join(Join),
     /// Outcome of a rank of the machine, or of the machine. That of an earlier round is ignored.
     Ended { restarts: usize, outcome: Outcome },
+    /// A message of a rank of the machine about its group.
+    Forwarded { restarts: usize, rank: usize, message: FromRank },
 }
 
 /// A machine that joins a round.
@@ -40,6 +42,8 @@ enum FromCoordinator {
     Begin(Round),
     /// A round has ended.
     End { restarts: usize, ending: Outcome },
+    /// Ranks of the round are replaced, or killed. Rank 0 of the next generation listens at `master_port`.
+    Repair { restarts: usize, repair: Repair, master_port: u16 },
     /// The launcher is refused, or no round will begin.
     Refused(String),
 }

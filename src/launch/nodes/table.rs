@@ -3,7 +3,11 @@
 //! Pure state, without sockets or a clock.
 
 use super::{
-    super::{failure_detector::FailureDetector, outcome::Outcome},
+    super::{
+        failure_detector::{Decision, FailureDetector},
+        generation::FromRank,
+        outcome::Outcome,
+    },
     Join,
 };
 use std::{
@@ -119,6 +123,20 @@ impl Table {
         }
     }
 
+    /// Records a message of a rank about its group.
+    pub fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
+        if let Some((_, detector)) = &mut self.round {
+            detector.hear(rank, message, now);
+        }
+    }
+
+    /// Uses `detector` in the round that has begun.
+    pub fn detect_with(&mut self, detector: FailureDetector) {
+        if let Some((_, default)) = &mut self.round {
+            *default = detector;
+        }
+    }
+
     /// Removes a machine whose launcher is gone, which ends a round that it is part of.
     pub fn gone(&mut self, id: Id, now: Instant) {
         let Some(node) = self.nodes.remove(&id) else { return };
@@ -127,11 +145,15 @@ impl Table {
         self.observe(id, Outcome::Lost { node: number.unwrap_or(node.number), reason }, now);
     }
 
-    /// Ends the round if its outcome is decided. Returns its members and the outcome.
-    pub fn end(&mut self, now: Instant) -> Option<(Vec<Id>, Outcome)> {
-        let ending = self.round.as_ref()?.1.outcome(now)?;
-        self.since = now;
-        self.round.take().map(|(members, _)| (members, ending))
+    /// The members of the round and what they do, if that is decided. An outcome ends the round.
+    pub fn decide(&mut self, now: Instant) -> Option<(Vec<Id>, Decision)> {
+        let (members, detector) = self.round.as_mut()?;
+        let (members, decision) = (members.clone(), detector.decide(now)?);
+        if let Decision::End(_) = decision {
+            self.since = now;
+            self.round = None;
+        }
+        Some((members, decision))
     }
 
     /// Whether no machine is connected.
@@ -143,6 +165,16 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Table {
+        /// The members of a round that ends, and its outcome.
+        fn end(&mut self, now: Instant) -> Option<(Vec<Id>, Outcome)> {
+            match self.decide(now)? {
+                (members, Decision::End(ending)) => Some((members, ending)),
+                (_, Decision::Repair(repair)) => panic!("{repair:?}"),
+            }
+        }
+    }
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -107,7 +107,10 @@ impl ResumePoint {
     }
 
     /// Selects the newest intact checkpoint of a run.
-    fn newest(run: &Path, console: Console) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If the run has checkpoints, but none is intact, or a newer version has written one.
+    pub fn newest(run: &Path, console: Console) -> Result<Self> {
         let mut errors = Vec::new();
         for (_, path) in CheckpointStore::in_run(run).list()? {
             match open(&path) {

@@ -189,7 +189,8 @@ impl ProcessGroup {
         if config.world == 1 {
             return Ok(Self::alone(options));
         }
-        let mut wait = RendezvousWait::new(options.rendezvous_timeout, options.report.clone());
+        let mut wait =
+            RendezvousWait::new(options.rendezvous_timeout, options.report.clone(), options.cancel.clone());
         let mut server = None;
         let started = start(&config, exchange, &options, &mut server, &mut wait);
         if let (Err(_), Some(server)) = (&started, &server) {

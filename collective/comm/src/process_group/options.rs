@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Result, Secret,
-    rendezvous::wait::Report,
+    rendezvous::wait::{Cancel, Report},
     transport::{Transport, tcp::Algorithm},
 };
 use std::{env, path::PathBuf, sync::Arc, time::Duration};
@@ -36,6 +36,7 @@ pub struct Options {
     pub(crate) host_id: Option<String>,
     pub(crate) group_name: Option<String>,
     pub(crate) report: Option<Report>,
+    pub(crate) cancel: Option<Cancel>,
     /// Whether `rendezvous_timeout` was set by the caller.
     rendezvous_timeout_chosen: bool,
 }
@@ -55,6 +56,7 @@ impl Default for Options {
             host_id: None,
             group_name: None,
             report: None,
+            cancel: None,
             rendezvous_timeout_chosen: false,
         }
     }
@@ -98,6 +100,14 @@ impl Options {
     /// called, on any thread, when a [flight record](Self::flight_folder) cannot be written.
     pub fn on_warning(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.report = Some(Report(Arc::new(report)));
+        self
+    }
+
+    /// Ends the wait of `init` with an [`Error::Rendezvous`] soon after `cancel` returns true.
+    ///
+    /// It is called several times per second while `init` waits, for example to learn that a rank will not join.
+    pub fn cancel_if(mut self, cancel: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.cancel = Some(Cancel(Arc::new(cancel)));
         self
     }
 

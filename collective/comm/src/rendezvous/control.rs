@@ -73,7 +73,7 @@ pub(crate) fn connect(
                 "rank 0, which has to listen there ({failure}); is it running, and are MASTER_ADDR and MASTER_PORT those of rank 0?"
             )
         };
-        if Instant::now() + pause > deadline {
+        if Instant::now() + pause > deadline || wait.is_cancelled() {
             return Err(wait.error(address, absent()));
         }
         wait.report(address, absent);
@@ -162,8 +162,13 @@ impl Control {
         let came = |until| self.client.wait(until, |state| state.members.take());
         loop {
             let until = if server.is_some() { wait.deadline.min(wait.next_report()) } else { wait.deadline };
-            if let Some(members) = came(until)? {
+            if let Some(members) = came(wait.checked(until))? {
                 return Ok(members);
+            }
+            if wait.is_cancelled() {
+                return Err(
+                    wait.error(&self.address, "ranks that have not joined; the wait was cancelled".into())
+                );
             }
             if wait.left().is_zero() || self.client.lock().gone {
                 break;

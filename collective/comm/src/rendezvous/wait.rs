@@ -9,6 +9,8 @@ use std::{
 
 /// Time between two reports of the missing ranks.
 pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// Time between two calls of [`Cancel`].
+const CANCEL_EVERY: Duration = Duration::from_millis(50);
 
 /// Called with problems that do not fail a call, such as ranks that are missing while `init` waits.
 #[derive(Clone)]
@@ -20,18 +22,39 @@ impl fmt::Debug for Report {
     }
 }
 
+/// Tells whether a wait is to end early.
+#[derive(Clone)]
+pub(crate) struct Cancel(pub Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Cancel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cancel")
+    }
+}
+
 /// The wait of one `init`.
 pub(crate) struct RendezvousWait {
     begun: Instant,
     reported: Instant,
     pub deadline: Instant,
     report: Option<Report>,
+    cancel: Option<Cancel>,
 }
 
 impl RendezvousWait {
-    pub fn new(timeout: Duration, report: Option<Report>) -> Self {
+    pub fn new(timeout: Duration, report: Option<Report>, cancel: Option<Cancel>) -> Self {
         let begun = Instant::now();
-        RendezvousWait { begun, reported: begun, deadline: super::deadline(timeout), report }
+        RendezvousWait { begun, reported: begun, deadline: super::deadline(timeout), report, cancel }
+    }
+
+    /// Whether the caller has ended the wait.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|Cancel(cancel)| cancel())
+    }
+
+    /// `until`, or the time at which cancellation is checked again.
+    pub fn checked(&self, until: Instant) -> Instant {
+        if self.cancel.is_some() { until.min(Instant::now() + CANCEL_EVERY) } else { until }
     }
 
     /// Time until the deadline.
@@ -86,7 +109,7 @@ mod tests {
         let report = Report(Arc::new(move |error: &Error| {
             heard.lock().unwrap().push(error.to_string());
         }));
-        let mut wait = RendezvousWait::new(Duration::from_secs(60), Some(report));
+        let mut wait = RendezvousWait::new(Duration::from_secs(60), Some(report), None);
         wait.report("here", || unreachable!("it is too early"));
         wait.reported -= REPORT_EVERY;
         wait.begun -= REPORT_EVERY;

@@ -1,6 +1,7 @@
 //! Runs of the DDP strategy in which ranks differ in one setting.
 
 mod drift;
+mod live_recovery;
 mod non_finite;
 mod overflow;
 mod settings;

@@ -1,0 +1,161 @@
+//! State of a run whose group has failed, so that the run continues in a new group without a restart.
+//!
+//! The state is that after the last complete optimizer step. An interrupted step has changed nothing but buffers such as
+//! BatchNorm's running statistics, which [`LiveRecovery`] keeps from before the step. The step is computed again.
+
+use super::{EpochReport, Observer, Position, Snapshot, StepReport, snapshot::Records};
+use crate::{ProcessGroup, Result, module_state::with_values};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::store::ModuleRecord;
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A report that observers of a run have received.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Report {
+    /// A completed optimizer step.
+    Step(StepReport),
+    /// A completed and evaluated epoch.
+    Epoch(EpochReport),
+}
+
+impl Report {
+    /// Calls the method of `observer` for this report.
+    pub fn send_to(&self, observer: &dyn Observer) {
+        match self {
+            Report::Step(report) => observer.step_done(report),
+            Report::Epoch(report) => observer.epoch_done(report),
+        }
+    }
+}
+
+/// State of a run at a rank that has survived the failure of its group.
+#[derive(Clone, Debug)]
+pub struct LiveState {
+    /// State after the last complete optimizer step.
+    pub snapshot: Snapshot,
+    /// Reports of the steps since the last checkpoint, and of all epochs of this process.
+    pub reports: Vec<Report>,
+}
+
+impl LiveState {
+    /// Progress of the run, for comparisons.
+    pub fn progress(position: &Position) -> (usize, usize, bool) {
+        (position.step, position.epoch, position.evaluated)
+    }
+
+    /// Gives every rank the state of the rank that has progressed most; `None` if no rank has a state. Every rank must
+    /// call it.
+    ///
+    /// The replicas differ by at most one optimizer step, because every step needs all ranks.
+    ///
+    /// # Errors
+    /// If the group fails.
+    pub fn share(own: Option<Self>, group: &ProcessGroup) -> Result<Option<Self>> {
+        let progress = own.as_ref().map(|own| Self::progress(&own.snapshot.position));
+        let all = group.all_gather_object(&progress)?;
+        let Some(best) = all.iter().flatten().max().copied() else { return Ok(None) };
+        let root = all.iter().position(|progress| *progress == Some(best)).unwrap_or(0);
+        let (snapshot, reports) = own.map(|own| (own.snapshot, own.reports)).unzip();
+        let reports = group.broadcast_object(&reports.unwrap_or_default(), root)?;
+        let snapshot = Snapshot::share_from(snapshot, group, root)?;
+        Ok(snapshot.map(|snapshot| Self { snapshot, reports }))
+    }
+}
+
+/// Keeps what is needed to continue a run in a new group: see
+/// [`with_live_recovery`](super::ParallelStrategy::with_live_recovery).
+#[derive(Default)]
+pub struct LiveRecovery(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    reports: Vec<Report>,
+    boundary: Option<Boundary>,
+    failed: Option<LiveState>,
+}
+
+/// What is not in the learner of the state between two optimizer steps.
+struct Boundary {
+    position: Position,
+    /// Buffers by identity.
+    buffers: GradientsParams,
+    /// Number of reports.
+    reports: usize,
+}
+
+impl LiveRecovery {
+    /// Continues a run that has made these reports.
+    pub fn new(reports: Vec<Report>) -> Self {
+        Self(Mutex::new(Kept { reports, ..Kept::default() }))
+    }
+
+    /// The state of a run that ended because its group failed; `None` if this rank cannot continue it.
+    pub fn take(&self) -> Option<LiveState> {
+        self.lock().failed.take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn reported(&self, report: Report) {
+        self.lock().reports.push(report);
+    }
+
+    /// Records that a checkpoint contains all steps so far.
+    pub(super) fn saved(&self) {
+        let mut kept = self.lock();
+        kept.reports.retain(|report| matches!(report, Report::Epoch(_)));
+        let reports = kept.reports.len();
+        if let Some(boundary) = &mut kept.boundary {
+            boundary.reports = reports;
+        }
+    }
+
+    /// Records that the run is between two optimizer steps.
+    pub(super) fn mark<M: Module>(&self, position: Position, model: &M) {
+        let mut buffers = Buffers(GradientsParams::new());
+        model.visit(&mut buffers);
+        let mut kept = self.lock();
+        let reports = kept.reports.len();
+        kept.boundary = Some(Boundary { position, buffers: buffers.0, reports });
+    }
+
+    /// Keeps the state of a run whose group failed in or after step `step`.
+    ///
+    /// `records` and `average` are those of the learner with this model.
+    pub(super) fn keep<M: Module>(
+        &self,
+        step: usize,
+        model: M,
+        records: impl FnOnce() -> Result<Records>,
+        average: Option<ModuleRecord>,
+    ) -> Result<()> {
+        let mut kept = self.lock();
+        // The parameters of a later step than the position's are not those of the boundary.
+        let Some(boundary) = kept.boundary.take().filter(|boundary| boundary.position.step == step) else {
+            return Ok(());
+        };
+        let mut records = records()?;
+        records.model = with_values(model, &boundary.buffers).into_record();
+        let snapshot = Snapshot::take(records, boundary.position, average)?;
+        let mut reports = std::mem::take(&mut kept.reports);
+        reports.truncate(boundary.reports);
+        kept.failed = Some(LiveState { snapshot, reports });
+        Ok(())
+    }
+}
+
+/// Collects the tensors that the optimizer does not update, without copying them.
+struct Buffers(GradientsParams);
+
+impl ModuleVisitor for Buffers {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if !param.is_require_grad() {
+            self.0.register(param.id, param.val().inner());
+        }
+    }
+}

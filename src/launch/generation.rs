@@ -1,0 +1,215 @@
+//! Generations of a job's process group, and the connection over which launcher and rank speak about them.
+//!
+//! With `--recover live`, the launcher replaces a rank that has failed, and the other ranks keep their processes. All
+//! meet in a new group, the next generation. Every rank has inherited one end of a socket pair:
+//!
+//! ```text
+//! rank → launcher   Ready              it can meet in another generation
+//! rank → launcher   MustRestart        it cannot, because its state is divided over the ranks
+//! rank → launcher   Lost(generation)   its group has failed, and it waits for the next generation
+//! launcher → rank   Generation         the newest one
+//! ```
+
+use anyhow::{Context, Result, bail};
+use collective::{InitMethod, SECRET, Secret, address};
+use rustix::io::{FdFlags, fcntl_setfd};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{
+    env,
+    io::{ErrorKind, Read, Write},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Environment variable with the file descriptor of a rank's end of the connection.
+const SOCKET: &str = "BURN_DDP_RECOVERY_FD";
+/// Environment variable with the number of the generation in which a rank starts.
+const GENERATION: &str = "BURN_DDP_GENERATION";
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A generation of the process group in one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// 0 at the start of the round.
+    pub number: usize,
+    /// Where rank 0 listens.
+    pub master_port: u16,
+}
+
+/// Message from a rank to its launcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromRank {
+    Ready,
+    MustRestart,
+    Lost(usize),
+}
+
+/// One end of the connection: a line of JSON for each message.
+#[derive(Debug)]
+pub struct LineSocket {
+    stream: UnixStream,
+    received: Vec<u8>,
+}
+
+impl LineSocket {
+    fn new(stream: UnixStream) -> Result<Self> {
+        stream.set_nonblocking(true).context("cannot use the connection between launcher and rank")?;
+        Ok(Self { stream, received: Vec::new() })
+    }
+
+    /// Creates the launcher's end of a new connection, whose other end `command` inherits when it starts.
+    ///
+    /// The other end is returned as well; the caller drops it after the start.
+    ///
+    /// # Errors
+    /// If the system has no socket pair left.
+    pub fn pass_to(command: &mut Command, generation: usize) -> Result<(Self, OwnedFd)> {
+        let (own, others) = UnixStream::pair().context("cannot connect launcher and rank")?;
+        let others = OwnedFd::from(others);
+        let number = others.as_raw_fd();
+        command.env(SOCKET, number.to_string()).env(GENERATION, generation.to_string());
+        let inherit = move || {
+            // SAFETY: the descriptor is open in the child, a copy of the launcher at this point.
+            let others = unsafe { rustix::fd::BorrowedFd::borrow_raw(number) };
+            Ok(fcntl_setfd(others, FdFlags::empty())?)
+        };
+        // SAFETY: between fork and exec only an async-signal-safe call is made.
+        unsafe { command.pre_exec(inherit) };
+        Ok((Self::new(own)?, others))
+    }
+
+    /// Sends a message. A peer that has ended is not an error.
+    pub fn send(&mut self, message: &impl Serialize) {
+        let line = serde_json::to_string(message).unwrap_or_default() + "\n";
+        let _ = self.stream.write_all(line.as_bytes());
+    }
+
+    /// The next message, if one has arrived. Lines that are not messages are skipped.
+    pub fn receive<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let mut chunk = [0; 512];
+        loop {
+            while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                if let Ok(message) = serde_json::from_slice(&line) {
+                    return Some(message);
+                }
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(read) => self.received.extend(&chunk[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// A rank's end of the connection.
+#[derive(Debug)]
+pub struct LauncherLink(Mutex<(LineSocket, Generation)>);
+
+impl LauncherLink {
+    /// Opens the connection of this process; `None` if its launcher does not replace ranks.
+    ///
+    /// # Errors
+    /// If a variable of the launcher is not valid.
+    pub fn open() -> Result<Option<Self>> {
+        let number = |name: &str| -> Result<Option<usize>> {
+            let Ok(text) = env::var(name) else { return Ok(None) };
+            text.parse().map(Some).with_context(|| format!("{name}={text} is not a number"))
+        };
+        let (Some(socket), Some(generation)) = (number(SOCKET)?, number(GENERATION)?) else {
+            return Ok(None);
+        };
+        let Some(master_port) = number("MASTER_PORT")?.and_then(|port| u16::try_from(port).ok()) else {
+            bail!("{SOCKET} is set, but MASTER_PORT is not a port");
+        };
+        let raw = i32::try_from(socket).with_context(|| format!("{SOCKET}={socket} is not a descriptor"))?;
+        // SAFETY: the launcher has opened the descriptor for this process, which opens the connection once.
+        let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        fcntl_setfd(&stream, FdFlags::CLOEXEC)
+            .with_context(|| format!("{SOCKET}={socket}: the launcher's connection is not open"))?;
+        let mut socket = LineSocket::new(stream)?;
+        socket.send(&FromRank::Ready);
+        Ok(Some(Self(Mutex::new((socket, Generation { number: generation, master_port })))))
+    }
+
+    /// The newest generation.
+    pub fn newest(&self) -> Generation {
+        let mut guard = self.lock();
+        let (socket, newest) = &mut *guard;
+        while let Some(generation) = socket.receive() {
+            *newest = generation;
+        }
+        *newest
+    }
+
+    /// Reports that all ranks must restart if one fails.
+    pub fn refuse(&self) {
+        self.lock().0.send(&FromRank::MustRestart);
+    }
+
+    /// Reports that the group of `generation` has failed, and waits for a newer one; `None` after `timeout`.
+    pub fn wait_after(&self, generation: Generation, timeout: Duration) -> Option<Generation> {
+        self.lock().0.send(&FromRank::Lost(generation.number));
+        let deadline = Instant::now() + timeout;
+        loop {
+            let newest = self.newest();
+            if newest.number > generation.number {
+                return Some(newest);
+            }
+            if Instant::now() > deadline {
+                return None;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (LineSocket, Generation)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Generation {
+    /// Where its ranks meet.
+    pub fn init_method(&self) -> InitMethod {
+        let host = env::var("MASTER_ADDR").unwrap_or_else(|_| "127.0.0.1".into());
+        InitMethod::Tcp(address::join(&host, self.master_port))
+    }
+
+    /// Its secret, which ranks of other generations do not have.
+    ///
+    /// # Errors
+    /// If the launcher's variable is missing or empty.
+    pub fn secret(&self) -> Result<Secret> {
+        let secret = Secret::new(env::var(SECRET).context(SECRET)?)?;
+        Ok(secret.derive(&format!("generation {}", self.number)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_in_order_and_noise_is_skipped() -> Result<()> {
+        let (own, mut others) = UnixStream::pair()?;
+        let mut socket = LineSocket::new(own)?;
+        assert_eq!(socket.receive::<FromRank>(), None);
+        others.write_all(b"\"Ready\"\nnoise\n{\"Lost\":")?;
+        assert_eq!(socket.receive(), Some(FromRank::Ready));
+        assert_eq!(socket.receive::<FromRank>(), None);
+        others.write_all(b"3}\n")?;
+        assert_eq!(socket.receive(), Some(FromRank::Lost(3)));
+        drop(others);
+        assert_eq!(socket.receive::<FromRank>(), None);
+        socket.send(&FromRank::Ready);
+        Ok(())
+    }
+}
