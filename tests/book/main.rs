@@ -20,6 +20,7 @@ mod course;
 mod errors;
 mod links;
 mod listings;
+mod manifests;
 mod readme;
 use common::{Outcome, command, example, examples, finish, program};
 use std::{
