@@ -22,6 +22,7 @@ mod links;
 mod listings;
 mod manifests;
 mod readme;
+mod security;
 use common::{Outcome, command, example, examples, finish, program};
 use std::{
     fs, iter,
