@@ -161,8 +161,11 @@ fn a_run_exports_its_weights() {
 fn a_pickle_that_calls_a_function_is_not_executed() {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (trap, file) = (folder.path().join("trap"), folder.path().join("model.pt"));
-    // What `pickle` writes for an object whose `__reduce__` returns `os.system` with a command.
-    fs::write(&file, format!("cposix\nsystem\n(S'touch {}'\ntR.", trap.display())).expect("a file");
+    let shell = format!("touch {}", trap.display());
+    let length = (shell.len() as u32).to_le_bytes();
+    // What `pickle` writes for an object whose `__reduce__` returns `os.system` and a command.
+    let pickle = [&b"\x80\x02cposix\nsystem\nX"[..], &length, shell.as_bytes(), b"\x85R."].concat();
+    fs::write(&file, pickle).expect("a file");
     assert!(Net::open(&file, &Device::flex()).is_err());
     assert!(!trap.exists(), "the command was executed");
 }
