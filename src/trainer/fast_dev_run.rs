@@ -1,7 +1,8 @@
 //! `--fast-dev-run`: a short run through every phase, whose files are removed.
 
 use crate::config::TrainerArgs;
-use std::{env, fs, path::PathBuf, process};
+use collective::Secret;
+use std::{env, fs, path::PathBuf};
 
 /// Removes the run folder of a short run when it is dropped.
 pub(super) struct ScratchFolder(PathBuf);
@@ -12,7 +13,8 @@ impl ScratchFolder {
     /// At its end, the run loads the checkpoint that it has written.
     pub fn for_run(args: &TrainerArgs) -> Option<(Self, TrainerArgs)> {
         let batches = args.fast_dev_run?;
-        let folder = env::temp_dir().join(format!("burn-ddp-fast-dev-run-{}", process::id()));
+        // An unpredictable name: another user could have created a predictable one before.
+        let folder = env::temp_dir().join(format!("burn-ddp-fast-dev-run-{}", Secret::random().expose()));
         let mut args = args.clone();
         args.max_steps = Some(args.max_steps.map_or(batches, |most| most.min(batches)));
         args.run_dir = Some(folder.clone());

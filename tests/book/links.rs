@@ -7,18 +7,18 @@ use std::{
 };
 
 /// The text of a page without code blocks.
-fn prose(page: &str) -> String {
+pub fn prose(page: &str) -> String {
     page.split("```").step_by(2).collect()
 }
 
 /// The anchor that mdbook generates for a heading.
-fn anchor(heading: &str) -> String {
+pub fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
 /// Targets of the links of a page.
-fn links(prose: &str) -> impl Iterator<Item = &str> {
+pub fn links(prose: &str) -> impl Iterator<Item = &str> {
     prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link)
 }
 

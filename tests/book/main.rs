@@ -20,6 +20,9 @@ mod course;
 mod errors;
 mod links;
 mod listings;
+mod manifests;
+mod readme;
+mod security;
 use common::{Outcome, command, example, examples, finish, program};
 use std::{
     fs, iter,

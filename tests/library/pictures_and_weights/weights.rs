@@ -158,6 +158,19 @@ fn a_run_exports_its_weights() {
 }
 
 #[test]
+fn a_pickle_that_calls_a_function_is_not_executed() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let (trap, file) = (folder.path().join("trap"), folder.path().join("model.pt"));
+    let shell = format!("touch {}", trap.display());
+    let length = (shell.len() as u32).to_le_bytes();
+    // What `pickle` writes for an object whose `__reduce__` returns `os.system` and a command.
+    let pickle = [&b"\x80\x02cposix\nsystem\nX"[..], &length, shell.as_bytes(), b"\x85R."].concat();
+    fs::write(&file, pickle).expect("a file");
+    assert!(Net::open(&file, &Device::flex()).is_err());
+    assert!(!trap.exists(), "the command was executed");
+}
+
+#[test]
 fn mismatched_weights_are_named_or_partially_loaded() {
     // A classifier of 26 letters with the same first layers.
     let run = trained(&format!("{FLAGS} --max-steps 1"));

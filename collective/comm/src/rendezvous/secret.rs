@@ -262,6 +262,22 @@ mod tests {
     }
 
     #[test]
+    fn recorded_and_reflected_proofs_are_rejected() {
+        let secret = Secret::random();
+        let mut greeting = [7; GREETING];
+        greeting[..MAGIC.len()].copy_from_slice(MAGIC);
+        let mine = greeting[MAGIC.len()..].try_into().unwrap();
+        let (reply, challenge) = secret.challenge(&greeting).unwrap();
+        let (theirs, reflected) = reply.split_first_chunk().unwrap();
+        let proof = secret.proof("dialler", &mine, theirs).unwrap().finalize().into_bytes().into();
+        assert!(challenge.accepts(&proof));
+        assert!(!challenge.accepts(reflected.try_into().unwrap()), "the listener's own proof");
+        // Another connection has another nonce of the listener.
+        let (_, later) = secret.challenge(&greeting).unwrap();
+        assert!(!later.accepts(&proof), "a recorded proof");
+    }
+
+    #[test]
     fn bytes_received_before_the_deadline_are_used() {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(socket.local_addr().unwrap()).unwrap();

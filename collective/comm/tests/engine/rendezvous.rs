@@ -111,6 +111,35 @@ fn a_rank_with_another_secret_is_rejected() {
     assert!(matches!(errors[1], Error::Unauthenticated { .. }), "{:?}", errors[1]);
 }
 
+/// Local addresses on which this process listens: hexadecimal in the byte order of the machine, then the port.
+#[cfg(target_os = "linux")]
+fn listening() -> Vec<String> {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let own: Vec<_> = links.filter_map(|link| std::fs::read_link(link.path()).ok()).collect();
+    let tables = ["tcp", "tcp6"].map(|name| std::fs::read_to_string(format!("/proc/self/net/{name}")));
+    let lines = tables.iter().flatten().flat_map(|table| table.lines().skip(1));
+    let fields = lines.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // The fourth field is the state, the tenth the inode.
+    let found =
+        fields.filter(|line| line[3] == "0A" && own.contains(&format!("socket:[{}]", line[9]).into()));
+    found.map(|line| line[1].to_owned()).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_job_on_loopback_listens_on_no_other_address() {
+    let port = free_port();
+    ranks(2, |rank| {
+        let group = init(port, rank, 2, options().transport(Transport::Tcp)).unwrap();
+        group.all_reduce(&mut [1f32], ReduceOp::Sum).unwrap();
+        // 127.0.0.1, also of the other tests of this program.
+        let (listening, loopback) = (listening(), format!("{:08X}:", u32::from_ne_bytes([127, 0, 0, 1])));
+        assert!(listening.len() >= 3, "rank 0, and data of both ranks: {listening:?}");
+        assert!(listening.iter().all(|address| address.starts_with(&loopback)), "{listening:?}");
+        group.barrier().unwrap();
+    });
+}
+
 /// Connects to `port` repeatedly until `until`, and sends random bytes or nothing.
 fn pester(port: u16, until: Instant) {
     let mut silent = Vec::new();
