@@ -57,11 +57,12 @@ fn set_if_alone(variables: &[Variable]) {
 /// Under `burn-ddp launch --recover live`, `program` runs again in the same process when another rank was replaced.
 ///
 /// # State of the process
-/// A rank receives SIGINT and SIGTERM in a thread of burn-ddp. Threads that exist already, such as rayon's, stay in
-/// use. If this thread is the only one, the environment variables `BURN_DEVICE` and `CUDA_CACHE_PATH` are set to `flex`
-/// and to a folder in the kernel cache, unless they are set already. On a GPU, a panic hook calls the one before it except for failures of the device, which are returned as
-/// errors; and the first use of the device installs a logger if the program has none. A logger of the program calls
-/// [`inspect`](crate::device::faults::inspect), so that device failures end the run.
+/// A rank receives SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 in a thread of burn-ddp; a program's own handler of SIGUSR1
+/// or SIGUSR2 is kept. Threads that exist already, such as rayon's, stay in use. If this thread is the only one, the
+/// environment variables `BURN_DEVICE` and `CUDA_CACHE_PATH` are set to `flex` and to a folder in the kernel cache,
+/// unless they are set already. On a GPU, a panic hook calls the one before it except for failures of the device,
+/// which are returned as errors; and the first use of the device installs a logger if the program has none. A logger
+/// of the program calls [`inspect`](crate::device::faults::inspect), so that device failures end the run.
 ///
 /// ```no_run
 /// use collective::ReduceOp;

@@ -1,11 +1,8 @@
 //! Stop signals received by the launcher.
 
-use crate::process::stop::ECHO;
+use crate::process::stop::{self, ECHO};
 use anyhow::{Context, Result};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    iterator,
-};
+use signal_hook::{consts::SIGHUP, iterator};
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -23,13 +20,14 @@ struct Received {
 }
 
 impl Signals {
-    /// Installs handlers for SIGINT, SIGTERM and SIGHUP. Signals that this process ignores, such as SIGHUP under
-    /// `nohup`, stay ignored.
+    /// Installs handlers for the stop signals of ranks and for SIGHUP. Signals that this process ignores, such as
+    /// SIGHUP under `nohup`, stay ignored.
     ///
     /// # Errors
     /// If a handler cannot be installed.
     pub fn catch() -> Result<Self> {
-        let signals = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored(*signal));
+        let ignored = |signal| stop::handler(signal) == Some(libc::SIG_IGN);
+        let signals = stop::SIGNALS.into_iter().chain([SIGHUP]).filter(|signal| !ignored(*signal));
         let handlers = iterator::Signals::new(signals).context("cannot install the signal handlers")?;
         Ok(Signals(Mutex::new(Received { handlers: Some(handlers), ..Received::default() })))
     }
@@ -60,17 +58,10 @@ impl Received {
     }
 }
 
-fn ignored(signal: i32) -> bool {
-    // SAFETY: with a null new action, this only reads the old one into memory of our own.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signal_hook::consts::{SIGINT, SIGTERM};
     use std::time::Duration;
 
     #[test]

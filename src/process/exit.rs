@@ -22,7 +22,7 @@ pub fn signal_code(signal: u8) -> u8 {
 /// Returns the stop signal of an exit code, the inverse of [`signal_code`].
 pub fn stop_signal(code: i32) -> Option<i32> {
     let signal = code - 128;
-    [libc::SIGINT, libc::SIGTERM].contains(&signal).then_some(signal)
+    stop::SIGNALS.contains(&signal).then_some(signal)
 }
 
 /// Environment variable set by this crate's launcher, which reports the first failing rank itself.

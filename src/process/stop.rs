@@ -1,11 +1,15 @@
 //! Stop signals in a rank.
 //!
-//! Outside training, SIGINT and SIGTERM end the process immediately. During training they request a graceful
-//! shutdown: all ranks finish the step, write a checkpoint and exit. A second signal ends this rank immediately.
+//! Outside training, SIGINT, SIGTERM, SIGUSR1 and SIGUSR2 end the process immediately. During training they request
+//! a graceful shutdown: all ranks finish the step, write a checkpoint and exit. A second signal ends this rank
+//! immediately.
+//!
+//! Schedulers such as SLURM send SIGUSR1 or SIGUSR2 before a time limit. If the program already handles or ignores
+//! one of these two, its handler is kept.
 
 use anyhow::{Context, Result};
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2},
     iterator::Signals,
 };
 use std::{
@@ -21,6 +25,9 @@ use std::{
 ///
 /// A terminal and a launcher may both forward one Ctrl-C.
 pub const ECHO: Duration = Duration::from_millis(500);
+
+/// Signals that request a graceful shutdown.
+pub const SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
 
 const REFUSED: &str = "cannot install the signal handlers";
 
@@ -42,7 +49,9 @@ pub fn watch() -> Result<()> {
     static STARTED: Mutex<bool> = Mutex::new(false);
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*started {
-        let signals = Signals::new([SIGINT, SIGTERM]).context(REFUSED)?;
+        let unused = |signal: &i32| handler(*signal) == Some(libc::SIG_DFL);
+        let scheduler = [SIGUSR1, SIGUSR2].into_iter().filter(unused);
+        let signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(scheduler)).context(REFUSED)?;
         let receiver = thread::Builder::new().name("signals".into());
         receiver.spawn(move || receive(signals)).context(REFUSED)?;
         *started = true;
@@ -80,6 +89,15 @@ impl GracefulShutdown {
 impl Drop for GracefulShutdown {
     fn drop(&mut self) {
         TRAINING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Returns this process's handler of a signal, such as [`libc::SIG_DFL`].
+pub fn handler(signal: i32) -> Option<libc::sighandler_t> {
+    // SAFETY: with a null new action, this only writes the current one to local memory.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (libc::sigaction(signal, std::ptr::null(), &mut action) == 0).then_some(action.sa_sigaction)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Graceful shutdown by Ctrl-C and SIGTERM: all ranks finish the step, write a checkpoint and exit.
+//! Graceful shutdown by Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2: all ranks finish the step, write a checkpoint and exit.
 
 use super::SMALL;
 use crate::common::{Run, command, finish, mnist, processes_with, trained};
@@ -56,6 +56,8 @@ fn a_signal_stops_all_ranks_after_the_same_step() {
         ("stop-2", "--nproc-per-node 2 --batch-size 8 --batch-norm", Target::ProcessGroup, libc::SIGINT),
         ("stop-3", "--nproc-per-node 3 --batch-size 5", Target::Launcher, libc::SIGTERM),
         ("stop-4", "--mode single --batch-size 16", Target::Launcher, libc::SIGINT),
+        ("stop-5", "--nproc-per-node 2 --batch-size 8", Target::ProcessGroup, libc::SIGUSR1),
+        ("stop-6", "--nproc-per-node 2 --batch-size 8", Target::OneRank, libc::SIGUSR2),
     ] {
         let folder = tempfile::tempdir().expect("temporary folder");
         let path = folder.path().join("run");
@@ -72,8 +74,14 @@ fn a_signal_stops_all_ranks_after_the_same_step() {
         let outcome = finish(child);
         assert_eq!(outcome.code, Some(128 + number), "{name} {whom:?}: {outcome:#?}");
         assert_eq!(outcome.stderr, "", "{name}");
-        let said = if number == libc::SIGINT { "stopped by SIGINT" } else { "stopped by SIGTERM" };
-        assert!(outcome.stdout.contains(said) && outcome.stdout.contains("--resume"), "{outcome:#?}");
+        let name_of_signal = match number {
+            libc::SIGINT => "SIGINT",
+            libc::SIGTERM => "SIGTERM",
+            libc::SIGUSR1 => "SIGUSR1",
+            _ => "SIGUSR2",
+        };
+        let said = format!("stopped by {name_of_signal}");
+        assert!(outcome.stdout.contains(&said) && outcome.stdout.contains("--resume"), "{outcome:#?}");
         assert!(path.join("report.html").exists(), "{name}: it can be looked at");
         gone(name);
         // Two more steps, bit-identical to a run that was never stopped.
