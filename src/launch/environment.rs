@@ -1,6 +1,6 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
-use super::{generation::Generation, job::Recover, nproc::cores};
+use super::{generation::Generation, live_recovery::Recover, nproc::cores};
 use crate::process::exit::LAUNCHED;
 use collective::{SECRET, Secret};
 use serde::{Deserialize, Serialize};

@@ -3,8 +3,7 @@
 use super::{
     environment::Round,
     generation::FromRank,
-    job::Recover,
-    live_recovery::{LiveRecovery, Repair},
+    live_recovery::{LiveRecovery, Recover, Repair},
     outcome::{ExitReason, Failure, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;

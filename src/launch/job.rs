@@ -1,25 +1,14 @@
 //! A program to start as ranks, on this machine or several.
 
-use super::{nodes::Rules, output::Output, port::is_loopback};
+use super::{live_recovery::Recover, nodes::Rules, output::Output, port::is_loopback};
 use anyhow::{Result, bail};
 use collective::{SECRET, Secret};
-use serde::{Deserialize, Serialize};
 use std::{ffi::OsString, fmt::Display, time::Duration};
 
 /// Default polling interval.
 pub const POLL: Duration = Duration::from_millis(10);
 /// Default port on which the launchers of several machines meet, as in torchrun.
 const NODES_PORT: u16 = 29_500;
-
-/// What happens to the other ranks after one has failed, if restarts are left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-pub enum Recover {
-    /// All ranks restart.
-    #[default]
-    Restart,
-    /// The failed rank is replaced, and the others keep their processes.
-    Live,
-}
 
 /// Name and value of an environment variable.
 pub type Variable = (&'static str, OsString);

@@ -19,6 +19,16 @@ const STOPPED: Duration = Duration::from_secs(1);
 /// Time that a running rank has to notice that its group has failed.
 const UNAWARE: Duration = Duration::from_secs(30);
 
+/// What happens to the other ranks after one has failed, if restarts are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+pub enum Recover {
+    /// All ranks restart.
+    #[default]
+    Restart,
+    /// The failed rank is replaced, and the others keep their processes.
+    Live,
+}
+
 /// What the launchers do so that the group can be complete again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Repair {

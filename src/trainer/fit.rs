@@ -6,6 +6,7 @@ use super::{
     Loaders, Trainer,
     fast_dev_run::ScratchFolder,
     find_lr,
+    interruption::Interruption,
     prepare::{Resumed, check_groups, devices, prepared},
     progress::{Progress, Style, print_header},
     strategy::{self, train_step},
@@ -13,7 +14,6 @@ use super::{
 };
 use crate::{
     config::{Config, TrainerArgs},
-    context::{Context, recovery::Survivor},
     device::gigabytes,
     process::stop,
     run::{EvaluatedSet, Output, RunFiles, tensorboard::GradientHistograms, weights},
@@ -26,11 +26,10 @@ use collective::{
     metric::StepOutput,
     module_state::require_trainable,
     strategy::{
-        CheckpointSink, Checkpoints, LiveRecovery, MetricCallback, Observer, StopRequest, TrainedOutput,
-        ValidOutput,
+        CheckpointSink, Checkpoints, MetricCallback, Observer, StopRequest, TrainedOutput, ValidOutput,
     },
 };
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 impl<M> Trainer<'_, M>
 where
@@ -90,13 +89,7 @@ where
             config.monitored().and_then(|_| check_groups(&model, &lr_groups))
         };
         group.on_rank_zero(check).transpose()?;
-        let training = context.next_training();
-        let recovery = context.recovery().filter(|_| is_recoverable(context, args));
-        let survivor = recovery.filter(|recovery| recovery.generation().number > 0);
-        let survived = match survivor.map(|recovery| recovery.survivor(training)) {
-            Some(survivor) => Resumed::survive(&mut config, &identity, survivor, group, console)?,
-            None => None,
-        };
+        let (survived, live) = Interruption::survive(context, args, &mut config, &identity)?;
         let resumed = match survived {
             Some(survived) => survived,
             None => Resumed::find(&mut config, identity, group, console)?,
@@ -158,21 +151,7 @@ where
             observers.extend(output.observers());
         }
 
-        let live = match recovery {
-            Some(_) => {
-                let folder = output.as_ref().map(|output| output.folder.path().canonicalize()).transpose()?;
-                let run = group.broadcast_object(&folder, 0)?.unwrap_or_default();
-                Some((Arc::new(LiveRecovery::new(resumed.reports.clone().unwrap_or_default())), run))
-            }
-            None => None,
-        };
-        for report in resumed.missing_reports() {
-            let files = output.iter().flat_map(|output| output.observers());
-            files.for_each(|observer| report.send_to(&*observer));
-        }
-        for report in resumed.reports.iter().flatten() {
-            report.send_to(&*history);
-        }
+        let live = live.map(|live| live.begin(&resumed, output.as_deref(), &history, group)).transpose()?;
         let files = output
             .as_ref()
             .map(|output| RunFiles { folder: output.folder.path().into(), events: output.events.clone() });
@@ -196,7 +175,7 @@ where
             .with_max_steps(resumed.last_step(&config, &*loaders.train))
             .with_resume(resumed.snapshot)
             .with_lr_control(lr.clone())
-            .with_live_recovery(live.as_ref().map(|(live, _)| live.clone()))
+            .with_live_recovery(live.as_ref().map(|live| live.state.clone()))
             .with_stop(stop.clone());
         let schedules = lr_groups
             .into_iter()
@@ -210,9 +189,8 @@ where
             training.renderer(renderer)
         })
         .inspect_err(|_| {
-            let live = live.as_ref().and_then(|(live, run)| Some((live.take()?, run)));
-            if let (Some(recovery), Some((state, run))) = (recovery, live) {
-                recovery.keep(training, Survivor { state, run: run.clone(), failed: Instant::now() });
+            if let Some(live) = live {
+                live.keep();
             }
         })?;
         let (epochs, test) = history.take();
@@ -236,20 +214,4 @@ where
         }
         Ok(trained)
     }
-}
-
-/// Whether a run can continue in a new group after a failure. Otherwise all ranks restart, and a warning says why.
-fn is_recoverable(context: &Context, args: &TrainerArgs) -> bool {
-    let gradients = &args.gradients;
-    let flag = match (gradients.shard_optimizer, gradients.sync_every) {
-        (true, _) => "--shard-optimizer",
-        (_, Some(_)) => "--sync-every",
-        (false, None) => return true,
-    };
-    if let Some(recovery) = context.recovery() {
-        let reason = format!("no rank has the state of all with {flag}");
-        context.console().warn(&format!("--recover live: {reason}; after a failure, all ranks restart"));
-        recovery.refuse(reason);
-    }
-    false
 }

@@ -4,6 +4,7 @@ mod console_renderer;
 mod fast_dev_run;
 mod find_lr;
 mod fit;
+mod interruption;
 #[cfg(feature = "cuda")]
 mod kernel_progress;
 mod loaders;

@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, TrainerArgs},
-    context::{Context, recovery::Survivor},
+    context::Context,
     process::console::Console,
     run::{
         checkpoint::{Identity, ResumePoint},
@@ -17,7 +17,7 @@ use collective::{
     ProcessGroup,
     data_parallel::DataParallelConfig,
     loader::DistributedLoader,
-    strategy::{LiveState, Position, Report, Snapshot},
+    strategy::{Position, Report, Snapshot},
     sync_batch_norm::convert_sync_batch_norm,
 };
 use serde_json::{Map, Value};
@@ -117,49 +117,11 @@ impl Resumed {
         Self::new(config, identity, found, snapshot, group)
     }
 
-    /// Continues a training that a failed generation of the group has interrupted, with the state of the rank that has
-    /// progressed most; `None` if no rank has one.
-    ///
-    /// A checkpoint that is newer replaces the state of the ranks: rank 0 may have failed after it wrote it.
+    /// Continues at `snapshot`, which is the same on every rank.
     ///
     /// # Errors
-    /// If the group fails, or the run has checkpoints, but none is intact.
-    pub fn survive(
-        config: &mut Config,
-        own: &Map<String, Value>,
-        survivor: Option<Survivor>,
-        group: &ProcessGroup,
-        console: Console,
-    ) -> Result<Option<Self>> {
-        let (state, run) = survivor.map(|it| (it.state, (it.run, it.failed.elapsed()))).unzip();
-        let mut runs = group.all_gather_object(&run)?.into_iter().flatten();
-        let (Some(LiveState { snapshot, reports }), Some((run, mut interruption))) =
-            (LiveState::share(state, group)?, runs.next())
-        else {
-            return Ok(None);
-        };
-        interruption = runs.fold(interruption, |longest, (_, other)| longest.max(other));
-        let identity = Identity::new(config, own.clone())?;
-        let mut found = group.on_rank_zero(|| ResumePoint::newest(&run, console)).transpose()?;
-        let live = LiveState::progress(&snapshot.position);
-        let stored = found.as_ref().and_then(|found| found.checkpoint.as_ref());
-        let is_newer = stored.is_some_and(|stored| LiveState::progress(&stored.manifest.position) > live);
-        let stored = take_snapshot(&mut found);
-        let snapshot = match group.broadcast_object(&is_newer, 0)? {
-            true => Snapshot::share(stored, group)?,
-            false => Some(snapshot),
-        };
-        if let Some(Snapshot { position: Position { step, epoch, .. }, .. }) = &snapshot {
-            let seconds = interruption.as_secs_f64();
-            console.print(&format!(
-                "recovered after step {step} of epoch {epoch}, interrupted for {seconds:.2} s"
-            ));
-        }
-        let resumed = Self::new(config, identity, found, snapshot, group)?;
-        Ok(Some(Self { reports: Some(reports), ..resumed }))
-    }
-
-    fn new(
+    /// If the group fails.
+    pub fn new(
         config: &mut Config,
         identity: Identity,
         found: Option<ResumePoint>,
@@ -177,18 +139,6 @@ impl Resumed {
         Ok(Self { found, identity, snapshot, epochs, reports: None })
     }
 
-    /// Reports that rank 0's files do not have yet.
-    pub fn missing_reports(&self) -> impl Iterator<Item = &Report> {
-        let stored = self.found.as_ref().and_then(|found| found.checkpoint.as_ref());
-        let position = stored.map_or_else(Position::start, |stored| stored.manifest.position.clone());
-        self.reports.iter().flatten().filter(move |report| match report {
-            Report::Step(report) => report.step > position.step,
-            Report::Epoch(report) => {
-                report.epoch > position.epoch || (report.epoch == position.epoch && !position.evaluated)
-            }
-        })
-    }
-
     /// Returns the last optimizer step if training ends within an epoch.
     pub fn last_step<O>(&self, config: &Config, train: &dyn DistributedLoader<O>) -> Option<usize> {
         let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
@@ -197,7 +147,7 @@ impl Resumed {
 }
 
 /// Takes the tensors of a checkpoint out of `found`.
-fn take_snapshot(found: &mut Option<ResumePoint>) -> Option<Snapshot> {
+pub(super) fn take_snapshot(found: &mut Option<ResumePoint>) -> Option<Snapshot> {
     found.as_mut()?.checkpoint.as_mut()?.snapshot.take()
 }
 

@@ -3,12 +3,16 @@
 //! The state is that after the last complete optimizer step. An interrupted step has changed nothing but buffers such as
 //! BatchNorm's running statistics, which [`LiveRecovery`] keeps from before the step. The step is computed again.
 
-use super::{EpochReport, Observer, Position, Snapshot, StepReport, snapshot::Records};
-use crate::{ProcessGroup, Result, module_state::with_values};
+use super::{
+    EpochReport, Observer, Position, Snapshot, StepReport, TrainedOutput, ValidOutput, run::Run,
+    snapshot::Records,
+};
+use crate::{ProcessGroup, Result, metric::StepOutput, module_state::with_values};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::store::ModuleRecord;
 use burn::tensor::Tensor;
+use burn::train::LearnerModel;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -116,7 +120,7 @@ impl LiveRecovery {
     }
 
     /// Records that the run is between two optimizer steps.
-    pub(super) fn mark<M: Module>(&self, position: Position, model: &M) {
+    fn mark<M: Module>(&self, position: Position, model: &M) {
         let mut buffers = Buffers(GradientsParams::new());
         model.visit(&mut buffers);
         let mut kept = self.lock();
@@ -127,7 +131,7 @@ impl LiveRecovery {
     /// Keeps the state of a run whose group failed in or after step `step`.
     ///
     /// `records` and `average` are those of the learner with this model.
-    pub(super) fn keep<M: Module>(
+    fn keep<M: Module>(
         &self,
         step: usize,
         model: M,
@@ -146,6 +150,33 @@ impl LiveRecovery {
         reports.truncate(boundary.reports);
         kept.failed = Some(LiveState { snapshot, reports });
         Ok(())
+    }
+}
+
+impl<M: LearnerModel> Run<'_, M>
+where
+    TrainedOutput<M>: StepOutput,
+    ValidOutput<M>: StepOutput,
+{
+    /// Records for live recovery that no step is in progress.
+    pub(super) fn mark(&self) {
+        if let Some(recovery) = &self.settings.recovery {
+            let model = self.learner.model();
+            // Applies the last update of BatchNorm's running statistics.
+            let _ = model.valid();
+            recovery.mark(self.position(), &model);
+        }
+    }
+
+    /// Keeps this rank's state for live recovery after a failure of the group.
+    pub(super) fn keep_live_state(&self) {
+        let Some(recovery) = &self.settings.recovery else { return };
+        let (learner, position) = (&self.learner, &self.position);
+        let records = || Records::of(learner, &self.components.event_store, position.epoch);
+        let average = self.average.as_ref().map(|average| average.applied(learner.model()).into_record());
+        if let Err(error) = recovery.keep(position.step, learner.model(), records, average) {
+            self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
+        }
     }
 }
 

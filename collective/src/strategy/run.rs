@@ -271,29 +271,8 @@ where
     }
 
     /// The position with the loss scale.
-    fn position(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         Position { loss_scale: self.engine.reducer.scaler_state(), ..self.position.clone() }
-    }
-
-    /// Records for live recovery that no step is in progress.
-    pub(super) fn mark(&self) {
-        if let Some(recovery) = &self.settings.recovery {
-            let model = self.learner.model();
-            // Applies the last update of BatchNorm's running statistics.
-            let _ = model.valid();
-            recovery.mark(self.position(), &model);
-        }
-    }
-
-    /// Keeps this rank's state for live recovery after a failure of the group.
-    pub(super) fn keep_live_state(&self) {
-        let Some(recovery) = &self.settings.recovery else { return };
-        let (learner, position) = (&self.learner, &self.position);
-        let records = || Records::of(learner, &self.components.event_store, position.epoch);
-        let average = self.average.as_ref().map(|average| average.applied(learner.model()).into_record());
-        if let Err(error) = recovery.keep(position.step, learner.model(), records, average) {
-            self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
-        }
     }
 
     pub(super) fn finished(&self) -> bool {
