@@ -61,21 +61,29 @@ pub fn require_trainable<M: Module>(module: &M) -> Result<()> {
     if find.0 { Ok(()) } else { Err(Error::NotTrainable) }
 }
 
-/// Replaces the parameters and float buffers of `module` that have a value in `values`, by their identity.
+/// Replaces the trainable parameters of `module` that have a value in `values`, by the parameter's identity.
 pub(crate) fn with_values<M: Module>(module: M, values: &GradientsParams) -> M {
-    struct Replace<'a>(&'a GradientsParams);
+    replaced(module, values, true)
+}
+
+/// Replaces the float buffers and frozen parameters of `module` that have a value in `values`, by their identity.
+pub(crate) fn with_buffers<M: Module>(module: M, values: &GradientsParams) -> M {
+    replaced(module, values, false)
+}
+
+fn replaced<M: Module>(module: M, values: &GradientsParams, trainable: bool) -> M {
+    struct Replace<'a>(&'a GradientsParams, bool);
     impl ModuleMapper for Replace<'_> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
             match self.0.get::<D>(param.id) {
-                Some(value) => {
-                    let trainable = param.is_require_grad();
-                    param.map(|_| Tensor::from_inner(value).set_require_grad(trainable))
+                Some(value) if param.is_require_grad() == self.1 => {
+                    param.map(|_| Tensor::from_inner(value).set_require_grad(self.1))
                 }
-                None => param,
+                Some(_) | None => param,
             }
         }
     }
-    module.map(&mut Replace(values))
+    module.map(&mut Replace(values, trainable))
 }
 
 /// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.

@@ -7,7 +7,7 @@ use super::{
     EpochReport, Observer, Position, Snapshot, StepReport, TrainedOutput, ValidOutput, run::Run,
     snapshot::Records,
 };
-use crate::{ProcessGroup, Result, metric::StepOutput, module_state::with_values};
+use crate::{ProcessGroup, Result, metric::StepOutput, module_state::with_buffers};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::store::ModuleRecord;
@@ -144,7 +144,7 @@ impl LiveRecovery {
             return Ok(());
         };
         let mut records = records()?;
-        records.model = with_values(model, &boundary.buffers).into_record();
+        records.model = with_buffers(model, &boundary.buffers).into_record();
         let snapshot = Snapshot::take(records, boundary.position, average)?;
         let mut reports = std::mem::take(&mut kept.reports);
         reports.truncate(boundary.reports);

@@ -205,3 +205,15 @@ fn ranks_rendezvous_through_a_file() {
     assert_eq!(sums, [3, 3, 3]);
     assert!(!path.exists());
 }
+
+/// The wait for rank 0, and that of rank 0 for the others.
+#[test]
+fn a_wait_can_be_cancelled() {
+    let (begun, port) = (Instant::now(), free_port());
+    let cancelled = options().cancel_if(move || begun.elapsed() > Duration::from_millis(300));
+    for rank in 0..2 {
+        let error = init(port, rank, 2, cancelled.clone()).unwrap_err();
+        assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
