@@ -50,10 +50,14 @@ impl<'a> Interruption<'a> {
         else {
             return Ok((None, None));
         };
-        let resumed = match recovery.generation().number {
-            0 => None,
-            _ => resume(context, config, own, recovery.survivor(number))?,
-        };
+        let mut resumed = None;
+        if recovery.generation().number > 0 {
+            resumed = resume(context, config, own, recovery.survivor(number))?;
+            if resumed.is_none() && config.args.run_dir.is_some() {
+                // The folder is that of an earlier generation, of which no rank is left.
+                config.args.checkpoints.resume.get_or_insert(None);
+            }
+        }
         Ok((resumed, Some(Self { recovery, number, state: Arc::default(), run: PathBuf::new() })))
     }
 

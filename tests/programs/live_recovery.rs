@@ -122,15 +122,19 @@ fn a_failure_during_a_recovery_is_recovered() {
 #[test]
 fn without_a_survivor_the_job_continues_from_its_checkpoint() {
     let undisturbed = trained(&format!("{RUN} --nproc-per-node 2"));
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (marker, run) = ("live-recovery-5306", folder.path().join("run"));
-    let job = start(marker, 5, "--save-every 5 --resume", &run);
-    wait_for_step(&run, 12);
-    let all = ranks(marker);
-    all.values().for_each(|pid| signal(*pid, libc::SIGKILL));
-    let outcome = finish(job).succeeded();
-    assert!(outcome.stdout.contains("resume "), "{outcome:#?}");
-    assert_eq!(Run::at(run).digest(), undisturbed.digest());
+    for (marker, flags) in
+        [("live-recovery-5306", "--save-every 5 --resume"), ("live-recovery-5311", "--save-every 5")]
+    {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let run = folder.path().join("run");
+        let job = start(marker, 5, flags, &run);
+        wait_for_step(&run, 12);
+        let all = ranks(marker);
+        all.values().for_each(|pid| signal(*pid, libc::SIGKILL));
+        let outcome = finish(job).succeeded();
+        assert!(outcome.stdout.contains("resume "), "{outcome:#?}");
+        assert_eq!(Run::at(run).digest(), undisturbed.digest());
+    }
 }
 
 /// The launcher of node 0 decides for all machines; the launcher of the rank's machine replaces it.
