@@ -13,7 +13,7 @@ use burn::train::metric::{
 };
 use burn::train::{ItemLazy, RegressionOutput};
 use kernels::layers;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
 /// Name, unit and direction of a metric.
@@ -77,7 +77,19 @@ pub struct MetricValue {
     /// Name, unit and direction.
     pub metric: MetricInfo,
     /// Value; a fraction from 0 to 1 if the metric is shown in percent.
+    #[serde(deserialize_with = "number_or_nan")]
     pub value: f64,
+}
+
+/// Reads a number from JSON, which has null in place of NaN and infinities.
+pub(crate) fn number_or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+/// [`number_or_nan`] for several numbers.
+pub(crate) fn numbers_or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let numbers: Vec<Option<f64>> = Deserialize::deserialize(from)?;
+    Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
 }
 
 impl MetricValue {

@@ -79,6 +79,8 @@ struct Kept {
     reports: Vec<Report>,
     boundary: Option<Boundary>,
     failed: Option<LiveState>,
+    /// Whether the module has no buffers, once that is known.
+    is_without_buffers: bool,
 }
 
 /// What is not in the learner of the state between two optimizer steps.
@@ -120,10 +122,16 @@ impl LiveRecovery {
     }
 
     /// Records that the run is between two optimizer steps.
-    fn mark<M: Module>(&self, position: Position, model: &M) {
-        let mut buffers = Buffers(GradientsParams::new());
-        model.visit(&mut buffers);
+    fn mark<M: Module>(&self, position: Position, model: impl FnOnce() -> M) {
         let mut kept = self.lock();
+        let mut buffers = Buffers(GradientsParams::new());
+        if !kept.is_without_buffers {
+            let model = model();
+            // Applies the last update of BatchNorm's running statistics.
+            let _ = model.valid();
+            model.visit(&mut buffers);
+            kept.is_without_buffers = buffers.0.is_empty();
+        }
         let reports = kept.reports.len();
         kept.boundary = Some(Boundary { position, buffers: buffers.0, reports });
     }
@@ -161,10 +169,7 @@ where
     /// Records for live recovery that no step is in progress.
     pub(super) fn mark(&self) {
         if let Some(recovery) = &self.settings.recovery {
-            let model = self.learner.model();
-            // Applies the last update of BatchNorm's running statistics.
-            let _ = model.valid();
-            recovery.mark(self.position(), &model);
+            recovery.mark(self.position(), || self.learner.model());
         }
     }
 
@@ -188,5 +193,25 @@ impl ModuleVisitor for Buffers {
         if !param.is_require_grad() {
             self.0.register(param.id, param.val().inner());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metric::{MetricInfo, MetricValue};
+
+    /// JSON has no NaN; with `allow_non_finite`, a loss may be.
+    #[test]
+    fn reports_and_positions_with_nan_can_be_sent() -> Result<(), Box<dyn std::error::Error>> {
+        let value = MetricValue { metric: MetricInfo::new("loss"), value: f64::NAN };
+        let step = StepReport { loss: f64::NAN, metrics: vec![value], ..StepReport::default() };
+        let json = serde_json::to_string(&Report::Step(step))?;
+        let Report::Step(step) = serde_json::from_str(&json)? else { panic!("{json}") };
+        assert!(step.loss.is_nan() && step.metrics[0].value.is_nan());
+        let position = Position { totals: vec![f64::NAN, 2.5], ..Position::start() };
+        let position: Position = serde_json::from_str(&serde_json::to_string(&position)?)?;
+        assert!(position.totals[0].is_nan() && position.totals[1] == 2.5);
+        Ok(())
     }
 }

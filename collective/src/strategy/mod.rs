@@ -45,6 +45,7 @@ pub struct StepReport {
     /// Epoch, from 1.
     pub epoch: usize,
     /// Mean loss over the samples of the global batch.
+    #[serde(deserialize_with = "crate::metric::number_or_nan")]
     pub loss: f64,
     /// Means of the training output's other metrics over the samples of the global batch.
     pub metrics: Vec<MetricValue>,

@@ -33,6 +33,7 @@ pub struct Position {
     /// Number of samples of all ranks in `epoch`, from the start of its global order.
     pub samples: usize,
     /// Sums over these samples, as [`StepOutput::totals`](crate::metric::StepOutput::totals) orders them.
+    #[serde(deserialize_with = "crate::metric::numbers_or_nan")]
     pub totals: Vec<f64>,
     /// Training time of `epoch` so far in seconds.
     pub seconds: f64,
