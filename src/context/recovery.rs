@@ -86,8 +86,8 @@ impl Recovery {
         if let Some(reason) = lock(&self.refusal).as_ref().filter(|_| is_group_failure(&error)) {
             return Err(error.context(format!("all ranks must restart, because {reason}")));
         }
-        let is_over = !is_group_failure(&error) || self.link.wait_after(self.generation(), NEXT).is_none();
-        if is_over { Err(error) } else { Ok(()) }
+        let continues = is_group_failure(&error) && self.link.wait_after(self.generation(), NEXT);
+        if continues { Ok(()) } else { Err(error) }
     }
 }
 

@@ -1,9 +1,8 @@
 //! Determines which failure ends a round, and with `--recover live` which failures are repaired.
 
 use super::{
-    environment::Round,
     generation::FromRank,
-    live_recovery::{LiveRecovery, Recover, Repair},
+    live_recovery::{Recover, Repair, Replacements},
     outcome::{ExitReason, Failure, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;
@@ -28,7 +27,7 @@ pub struct FailureDetector {
     /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
     /// step.
     stopped: Option<(Failure, i32, Instant)>,
-    live: Option<LiveRecovery>,
+    live: Option<Replacements>,
 }
 
 /// What follows from the news of a round.
@@ -44,11 +43,10 @@ impl FailureDetector {
         Self { running: ranks, first: None, consequence: None, stopped: None, live: None }
     }
 
-    /// The detector of `round`.
-    pub fn of_round(round: &Round) -> Self {
-        let (ranks, replacements) = (round.world_size(), round.max_restarts.saturating_sub(round.restarts));
-        let live = (round.recover == Recover::Live).then(|| LiveRecovery::new(ranks, replacements));
-        Self { live, ..Self::new(ranks) }
+    /// Repairs failures up to `replacements` times before the first rank has ended, if `recover` says so.
+    pub fn with_repairs(self, recover: Recover, replacements: usize) -> Self {
+        let live = (recover == Recover::Live).then(|| Replacements::new(self.running, replacements));
+        Self { live, ..self }
     }
 
     /// Records a message of a rank about its group.

@@ -155,17 +155,16 @@ impl LauncherLink {
         self.lock().0.send(&FromRank::MustRestart);
     }
 
-    /// Reports that the group of `generation` has failed, and waits for a newer one; `None` after `timeout`.
-    pub fn wait_after(&self, generation: Generation, timeout: Duration) -> Option<Generation> {
+    /// Reports that the group of `generation` has failed, and waits for a newer one; false after `timeout`.
+    pub fn wait_after(&self, generation: Generation, timeout: Duration) -> bool {
         self.lock().0.send(&FromRank::Lost(generation.number));
         let deadline = Instant::now() + timeout;
         loop {
-            let newest = self.newest();
-            if newest.number > generation.number {
-                return Some(newest);
+            if self.newest().number > generation.number {
+                return true;
             }
             if Instant::now() > deadline {
-                return None;
+                return false;
             }
             thread::sleep(PAUSE);
         }

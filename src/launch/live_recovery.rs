@@ -38,9 +38,9 @@ pub enum Repair {
     Kill { ranks: Vec<usize>, only_stopped: bool },
 }
 
-/// The replacement of failed ranks in one round.
+/// The replacements of failed ranks in one round.
 #[derive(Debug)]
-pub struct LiveRecovery {
+pub struct Replacements {
     world_size: usize,
     generation: usize,
     /// The last generation that may begin.
@@ -58,7 +58,7 @@ pub struct LiveRecovery {
     kill_after: Duration,
 }
 
-impl LiveRecovery {
+impl Replacements {
     /// A round of `world_size` ranks, in which up to `replacements` generations may follow the first one.
     pub fn new(world_size: usize, replacements: usize) -> Self {
         Self {
@@ -142,8 +142,8 @@ mod tests {
         Outcome::failure(rank, ExitReason::Killed(libc::SIGKILL))
     }
 
-    fn started(world_size: usize, replacements: usize) -> (LiveRecovery, Instant) {
-        let (mut live, now) = (LiveRecovery::new(world_size, replacements), Instant::now());
+    fn started(world_size: usize, replacements: usize) -> (Replacements, Instant) {
+        let (mut live, now) = (Replacements::new(world_size, replacements), Instant::now());
         (0..world_size).for_each(|rank| live.hear(rank, FromRank::Ready, now));
         (live, now)
     }
@@ -180,7 +180,7 @@ mod tests {
         let (mut live, _) = started(2, 5);
         assert_eq!(live.observe(Outcome::Done), Some(Outcome::Done));
         assert_eq!(live.observe(killed(1)), Some(killed(1)), "rank 0 has succeeded");
-        let mut unknown = LiveRecovery::new(2, 5);
+        let mut unknown = Replacements::new(2, 5);
         assert_eq!(unknown.observe(killed(1)), Some(killed(1)), "rank 0 is another program");
     }
 

@@ -35,7 +35,8 @@ pub fn run(
 ) -> Result<Outcome> {
     let mut ranks = Ranks::start(job, round, signals)?;
     let mut monitor = RankMonitor::default();
-    let mut detector = FailureDetector::of_round(round);
+    let replacements = round.max_restarts.saturating_sub(round.restarts);
+    let mut detector = FailureDetector::new(round.world_size()).with_repairs(round.recover, replacements);
     // The port of a later generation of a job on this machine.
     let mut reserved = None;
     let ending = loop {

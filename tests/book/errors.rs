@@ -23,13 +23,13 @@ const MAKERS: [&str; 11] = [
     "eprint_line(",
 ];
 
-/// Collects all sources below a folder.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Collects all Rust files below a folder.
+pub fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             sources(&path, found);
-        } else if path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("tests.rs") {
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
             found.push(path);
         }
     }
@@ -41,6 +41,7 @@ fn all_sources(root: &Path) -> Vec<PathBuf> {
     for folder in ["src", "collective/src", "collective/comm/src", "examples", "benches", "kernels/src"] {
         sources(&root.join(folder), &mut found);
     }
+    found.retain(|path| !path.ends_with("tests.rs"));
     found
 }
 

@@ -1,7 +1,10 @@
 //! Runs `burn-ddp launch` with a shell script as the program.
 
-use super::{Outcome, command, finish, program};
+use super::{Outcome, command, finish, processes_with, program};
 use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
     process::Child,
     thread,
     time::{Duration, Instant},
@@ -38,4 +41,19 @@ pub fn wait_until(what: &str, done: impl Fn() -> bool) {
 
 pub fn signal(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is there");
+}
+
+/// Processes of the ranks of the job with this marker, by rank.
+pub fn ranks(marker: &str) -> BTreeMap<usize, u32> {
+    let rank = |pid: &u32| {
+        let text = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let variable = text.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
+        String::from_utf8_lossy(variable).parse().ok()
+    };
+    processes_with(marker).into_iter().filter_map(|pid| Some((rank(&pid)?, pid))).collect()
+}
+
+/// Number of steps in the table of a run.
+pub fn steps(run: &Path) -> usize {
+    fs::read_to_string(run.join("steps.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
 }

@@ -3,28 +3,16 @@
 
 use crate::common::{
     Outcome, Run, command, example, finish,
-    launched::{signal, wait_until},
+    launched::{ranks, signal, steps, wait_until},
     mnist, processes_with, program, trained,
 };
 use std::{
-    collections::BTreeMap,
-    fs,
     net::TcpListener,
     path::Path,
     process::{Child, Command},
 };
 
 const RUN: &str = "--dataset subset --train-limit 960 --eval-limit 20 --batch-size 8 --threads 1";
-
-/// Processes of the ranks of the job with this marker, by rank.
-fn ranks(marker: &str) -> BTreeMap<usize, u32> {
-    let rank = |pid: &u32| {
-        let text = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let variable = text.split(|byte| *byte == 0).find_map(|variable| variable.strip_prefix(b"RANK="))?;
-        String::from_utf8_lossy(variable).parse().ok()
-    };
-    processes_with(marker).into_iter().filter_map(|pid| Some((rank(&pid)?, pid))).collect()
-}
 
 fn launcher(marker: &str, restarts: usize, ranks: usize) -> Command {
     let flags = format!("launch --nproc-per-node {ranks} --max-restarts {restarts} --recover live --");
@@ -41,11 +29,7 @@ fn start(marker: &str, restarts: usize, flags: &str, run: &Path) -> Child {
     job.spawn().expect("built")
 }
 
-fn steps(run: &Path) -> usize {
-    fs::read_to_string(run.join("steps.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
-}
-
-/// Waits for some steps after step `step`, and for a rank 0 that is not in the middle of a row.
+/// Waits until step `step` + 1 is in the run's table.
 fn wait_for_step(run: &Path, step: usize) {
     wait_until(&format!("step {step}"), || steps(run) > step);
 }

@@ -4,28 +4,13 @@
 
 use crate::common::{
     command, finish,
-    launched::{signal, wait_until},
+    launched::{ranks, signal, steps, wait_until},
     mnist, processes_with, program, trained,
 };
-use std::{fs, path::Path};
+use std::fs;
 
 const RUN: &str =
     "--dataset subset --train-limit 960 --eval-limit 20 --batch-size 16 --threads 1 --save-every 5";
-
-/// The process of `rank` in the job with this marker.
-fn rank_of(marker: &str, rank: usize) -> Option<u32> {
-    let variable = format!("\0RANK={rank}\0").into_bytes();
-    let is_rank = |pid: &u32| {
-        let text = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let text = [b"\0", text.as_slice()].concat();
-        text.windows(variable.len()).any(|window| window == variable)
-    };
-    processes_with(marker).into_iter().find(is_rank)
-}
-
-fn steps(run: &Path) -> usize {
-    fs::read_to_string(run.join("steps.csv")).map_or(0, |text| text.lines().count().saturating_sub(1))
-}
 
 #[test]
 fn a_job_that_loses_a_rank_ends_with_identical_parameters() {
@@ -43,7 +28,7 @@ fn a_job_that_loses_a_rank_ends_with_identical_parameters() {
         job.args(RUN.split_whitespace()).args(["--resume", "--run-dir"]).arg(&run);
         let job = job.env("BURN_DDP_TEST", marker).spawn().expect("built");
         wait_until("some steps and a checkpoint", || steps(&run) > 8);
-        signal(rank_of(marker, victim).expect("the rank runs"), number);
+        signal(ranks(marker)[&victim], number);
         let outcome = finish(job).succeeded();
         assert!(outcome.stderr.contains("restart 1 of 1"), "{outcome:#?}");
         assert!(outcome.stdout.contains("resume "), "it did not resume from a checkpoint: {outcome:#?}");

@@ -176,7 +176,9 @@ impl Coordinator {
             }
             None => {}
         }
-        if let Some(members) = self.table.begin(now) {
+        let (recover, replacements) = (self.recover, self.max_restarts.saturating_sub(self.restarts));
+        let detector = |ranks| FailureDetector::new(ranks).with_repairs(recover, replacements);
+        if let Some(members) = self.table.begin(now, detector) {
             let port = match ReservedPort::new() {
                 Ok(port) => port,
                 Err(error) => return self.refuse(&format!("{error:#}")),
@@ -192,9 +194,6 @@ impl Coordinator {
                     generation: Generation { number: 0, master_port: port.number },
                     run_id: self.run_id.clone(),
                 };
-                if node == 0 {
-                    self.table.detect_with(FailureDetector::of_round(&round));
-                }
                 self.tell(*id, &FromCoordinator::Begin(round));
             }
             self.port = Some(port);

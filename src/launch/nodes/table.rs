@@ -75,7 +75,13 @@ impl Table {
     }
 
     /// The members of the next round in node order, with their numbers of ranks, if it can begin.
-    pub fn begin(&mut self, now: Instant) -> Option<Vec<(Id, usize)>> {
+    ///
+    /// `detector` makes the failure detector of that number of ranks.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        detector: impl FnOnce(usize) -> FailureDetector,
+    ) -> Option<Vec<(Id, usize)>> {
         if self.round.is_some() {
             return None;
         }
@@ -97,7 +103,7 @@ impl Table {
             node.waiting = None;
         }
         let ranks = ready.iter().map(|(.., ranks)| ranks).sum();
-        self.round = Some((ready.iter().map(|(_, id, _)| *id).collect(), FailureDetector::new(ranks)));
+        self.round = Some((ready.iter().map(|(_, id, _)| *id).collect(), detector(ranks)));
         Some(ready.into_iter().map(|(_, id, ranks)| (id, ranks)).collect())
     }
 
@@ -127,13 +133,6 @@ impl Table {
     pub fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
         if let Some((_, detector)) = &mut self.round {
             detector.hear(rank, message, now);
-        }
-    }
-
-    /// Uses `detector` in the round that has begun.
-    pub fn detect_with(&mut self, detector: FailureDetector) {
-        if let Some((_, default)) = &mut self.round {
-            *default = detector;
         }
     }
 
@@ -191,10 +190,10 @@ mod tests {
     fn a_round_begins_in_node_order_when_all_have_come() {
         let (mut table, now) = table(2, 2);
         join(&mut table, 0, 1, 4).expect("first");
-        assert_eq!(table.begin(now), None);
+        assert_eq!(table.begin(now, FailureDetector::new), None);
         join(&mut table, 1, 0, 2).expect("second");
-        assert_eq!(table.begin(now), Some(vec![(1, 2), (0, 4)]));
-        assert_eq!(table.begin(now), None, "it runs");
+        assert_eq!(table.begin(now, FailureDetector::new), Some(vec![(1, 2), (0, 4)]));
+        assert_eq!(table.begin(now, FailureDetector::new), None, "it runs");
     }
 
     #[test]
@@ -209,23 +208,23 @@ mod tests {
     fn one_failure_ends_the_round_once_and_all_must_join_again() {
         let (mut table, now) = table(2, 2);
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        table.begin(now).expect("a round");
+        table.begin(now, FailureDetector::new).expect("a round");
         let lost = Outcome::Lost { node: 1, reason: "x".into() };
         table.observe(1, lost.clone(), now);
         assert_eq!(table.end(now), Some((vec![0, 1], lost.clone())));
         table.observe(0, lost, now);
         assert_eq!(table.end(now), None, "late");
         join(&mut table, 0, 0, 1).expect("again");
-        assert_eq!(table.begin(now), None, "node 1 has not left the old round");
+        assert_eq!(table.begin(now, FailureDetector::new), None, "node 1 has not left the old round");
         join(&mut table, 1, 1, 1).expect("again");
-        assert!(table.begin(now).is_some());
+        assert!(table.begin(now, FailureDetector::new).is_some());
     }
 
     #[test]
     fn all_must_be_done() {
         let (mut table, now) = table(2, 2);
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        table.begin(now).expect("a round");
+        table.begin(now, FailureDetector::new).expect("a round");
         table.observe(0, Outcome::Done, now);
         table.observe(2, Outcome::Done, now);
         assert_eq!(table.end(now), None, "2 is not a member");
@@ -237,14 +236,18 @@ mod tests {
     fn fewer_machines_go_on_after_a_last_call() {
         let (mut table, now) = table(1, 3);
         (0..3).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        assert_eq!(table.begin(now).map(|members| members.len()), Some(3), "at most: no call");
+        assert_eq!(
+            table.begin(now, FailureDetector::new).map(|members| members.len()),
+            Some(3),
+            "at most: no call"
+        );
         table.gone(1, now);
         let (_, ending) = table.end(now).expect("decides");
         assert!(matches!(ending, Outcome::Lost { node: 1, .. }), "{ending:?}");
         join(&mut table, 0, 0, 1).expect("again");
         join(&mut table, 2, 2, 1).expect("again");
-        assert_eq!(table.begin(now), None, "last call");
-        assert_eq!(table.begin(now + 3 * SECOND), Some(vec![(0, 1), (2, 1)]));
+        assert_eq!(table.begin(now, FailureDetector::new), None, "last call");
+        assert_eq!(table.begin(now + 3 * SECOND, FailureDetector::new), Some(vec![(0, 1), (2, 1)]));
     }
 
     #[test]
