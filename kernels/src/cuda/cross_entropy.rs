@@ -2,7 +2,7 @@
 
 use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{elements, empty, empty_like, on_cuda, register, resolve, resolve_int},
+    tensors::{elements, empty, empty_like, kernels, on_cuda},
 };
 use burn::backend::{
     Autodiff, Cube, TensorMetadata,
@@ -11,13 +11,10 @@ use burn::backend::{
         grads::Gradients,
         ops::{Backward, Ops, OpsKind},
     },
-    tensor::FloatTensor,
+    tensor::{FloatTensor, IntTensor},
 };
 use burn::tensor::{DType, Int, Shape, Tensor};
-use burn_cubecl::{
-    cubecl::{self, prelude::*},
-    tensor::CubeTensor,
-};
+use burn_cubecl::cubecl::{self, prelude::*};
 
 /// Maximum number of classes, which one thread reads one after another.
 const MOST_CLASSES: usize = 1024;
@@ -155,11 +152,11 @@ struct Losses {
 #[derive(Clone, Debug)]
 struct State {
     /// `[batch, classes]`
-    logits: CubeTensor,
+    logits: FloatTensor<Cube>,
     /// `[batch]`
-    targets: CubeTensor,
+    targets: IntTensor<Cube>,
     /// Largest logit and logarithm of the sum of exponentials, `[batch]` each.
-    normalizers: [CubeTensor; 2],
+    normalizers: [FloatTensor<Cube>; 2],
     smoothing: f32,
 }
 
@@ -170,40 +167,45 @@ fn losses(logits: FloatTensor<Cube>, targets: &Tensor<1, Int>, smoothing: f32) -
     if !(same_device && fits && on_cuda(std::slice::from_ref(&logits))) {
         return None;
     }
-    let fusion = logits.client.clone();
-    let (logits, targets) = (resolve(logits), resolve_int(targets));
-    let [largest, logarithms, losses, correct] = [(); 4].map(|()| empty(&logits, targets.shape()));
-    let [mean, totals] = [1, 2].map(|length| empty(&logits, Shape::new([length])));
-    let client = &logits.client;
-    // SAFETY: every index is below the number of samples, or of logits.
-    unsafe {
-        sample_losses::launch_unchecked(
-            client,
-            blocks_for(elements(&targets)),
-            dim(),
-            logits.clone().into_buffer_arg(),
-            targets.clone().into_buffer_arg(),
-            largest.clone().into_buffer_arg(),
-            logarithms.clone().into_buffer_arg(),
-            losses.clone().into_buffer_arg(),
-            correct.clone().into_buffer_arg(),
-            smoothing,
-            smoothing != 0.0,
-        );
-        batch_sums::launch_unchecked(
-            client,
-            blocks(1),
-            dim(),
-            losses.into_buffer_arg(),
-            correct.into_buffer_arg(),
-            mean.clone().into_buffer_arg(),
-            totals.clone().into_buffer_arg(),
-            THREADS,
-        );
-    }
+    let (samples, one, two) = (targets.shape(), Shape::new([1]), Shape::new([2]));
+    let shapes = [samples.clone(), samples, one, two];
+    let run = move |[logits, targets]: [_; 2]| {
+        let [largest, logarithms, losses, correct] = [(); 4].map(|()| empty(&logits, targets.shape()));
+        let [mean, totals] = [1, 2].map(|length| empty(&logits, Shape::new([length])));
+        let client = &logits.client.clone();
+        // SAFETY: every index is below the number of samples, or of logits.
+        unsafe {
+            sample_losses::launch_unchecked(
+                client,
+                blocks_for(elements(&targets)),
+                dim(),
+                logits.into_buffer_arg(),
+                targets.into_buffer_arg(),
+                largest.clone().into_buffer_arg(),
+                logarithms.clone().into_buffer_arg(),
+                losses.clone().into_buffer_arg(),
+                correct.clone().into_buffer_arg(),
+                smoothing,
+                smoothing != 0.0,
+            );
+            batch_sums::launch_unchecked(
+                client,
+                blocks(1),
+                dim(),
+                losses.into_buffer_arg(),
+                correct.into_buffer_arg(),
+                mean.clone().into_buffer_arg(),
+                totals.clone().into_buffer_arg(),
+                THREADS,
+            );
+        }
+        [largest, logarithms, mean, totals]
+    };
+    let inputs = [logits.clone(), targets.clone()];
+    let [largest, logarithms, mean, totals] = kernels("cross-entropy", inputs, shapes, run);
     Some(Losses {
-        mean: register(&fusion, mean),
-        totals: register(&fusion, totals),
+        mean,
+        totals,
         state: State { logits, targets, normalizers: [largest, logarithms], smoothing },
     })
 }
@@ -218,24 +220,28 @@ impl Backward<Cube, 1> for Step {
         let upstream = grads.consume::<Cube>(&ops.node);
         let [Some(node)] = ops.parents else { return };
         let State { logits, targets, normalizers: [largest, logarithms], smoothing } = ops.state;
-        let fusion = upstream.client.clone();
-        let upstream = resolve(upstream);
-        let gradient = empty_like(&logits);
-        // SAFETY: every index is below the number of logits, or of samples.
-        unsafe {
-            logits_gradient::launch_unchecked(
-                &upstream.client.clone(),
-                blocks_for(elements(&logits)),
-                dim(),
-                logits.into_buffer_arg(),
-                targets.into_buffer_arg(),
-                largest.into_buffer_arg(),
-                logarithms.into_buffer_arg(),
-                upstream.into_buffer_arg(),
-                gradient.clone().into_buffer_arg(),
-                smoothing,
-            );
-        }
-        grads.register::<Cube>(node.id, register(&fusion, gradient));
+        let shape = logits.shape();
+        let run = move |[logits, targets, largest, logarithms, upstream]: [_; 5]| {
+            let gradient = empty_like(&logits);
+            // SAFETY: every index is below the number of logits, or of samples.
+            unsafe {
+                logits_gradient::launch_unchecked(
+                    &logits.client.clone(),
+                    blocks_for(elements(&logits)),
+                    dim(),
+                    logits.into_buffer_arg(),
+                    targets.into_buffer_arg(),
+                    largest.into_buffer_arg(),
+                    logarithms.into_buffer_arg(),
+                    upstream.into_buffer_arg(),
+                    gradient.clone().into_buffer_arg(),
+                    smoothing,
+                );
+            }
+            [gradient]
+        };
+        let inputs = [logits, targets, largest, logarithms, upstream];
+        let [gradient] = kernels("cross-entropy gradient", inputs, [shape], run);
+        grads.register::<Cube>(node.id, gradient);
     }
 }

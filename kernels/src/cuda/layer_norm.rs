@@ -2,10 +2,10 @@
 
 use super::{
     block::{THREADS, block_sum, blocks, blocks_for, dim},
-    tensors::{elements, empty, empty_like, on_cuda, register, resolve},
+    tensors::{elements, empty, empty_like, kernels, on_cuda},
 };
 use burn::backend::{
-    Autodiff, Cube,
+    Autodiff, Cube, TensorMetadata,
     autodiff::{
         checkpoint::{base::Checkpointer, strategy::NoCheckpointing},
         grads::Gradients,
@@ -14,10 +14,7 @@ use burn::backend::{
     tensor::FloatTensor,
 };
 use burn::tensor::{Shape, Tensor};
-use burn_cubecl::{
-    cubecl::{self, prelude::*},
-    tensor::CubeTensor,
-};
+use burn_cubecl::cubecl::{self, prelude::*};
 
 /// Maximum number of blocks of threads of the backward pass, each of which adds gradients of parameters over its rows.
 const BLOCKS: usize = 256;
@@ -167,39 +164,43 @@ pub(crate) fn layer_norm<const D: usize>(
 /// What backward reads.
 #[derive(Clone, Debug)]
 struct State {
-    x: CubeTensor,
-    gamma: CubeTensor,
+    x: FloatTensor<Cube>,
+    gamma: FloatTensor<Cube>,
     /// Mean and inverse standard deviation of each row, `[rows]` each.
-    statistics: [CubeTensor; 2],
+    statistics: [FloatTensor<Cube>; 2],
 }
 
 fn forward(inputs: [FloatTensor<Cube>; 3], epsilon: f32) -> Option<(FloatTensor<Cube>, State)> {
     if !on_cuda(&inputs) {
         return None;
     }
-    let fusion = inputs[0].client.clone();
-    let [x, gamma, beta] = inputs.map(resolve);
-    let rows = elements(&x) / elements(&gamma);
-    let output = empty_like(&x);
-    let statistics = [(); 2].map(|()| empty(&x, Shape::new([rows])));
-    let [means, inverse_deviations] = statistics.clone();
-    // SAFETY: every index is below the length of its tensor, because gamma and beta are as long as a row.
-    unsafe {
-        normalise_rows::launch_unchecked(
-            &x.client,
-            blocks(rows),
-            dim(),
-            x.clone().into_buffer_arg(),
-            gamma.clone().into_buffer_arg(),
-            beta.into_buffer_arg(),
-            output.clone().into_buffer_arg(),
-            means.into_buffer_arg(),
-            inverse_deviations.into_buffer_arg(),
-            epsilon,
-            THREADS,
-        );
-    }
-    Some((register(&fusion, output), State { x, gamma, statistics }))
+    let [x, gamma, beta] = inputs;
+    let rows = x.shape().num_elements() / gamma.shape().num_elements();
+    let run = move |[x, gamma, beta]: [_; 3]| {
+        let output = empty_like(&x);
+        let [means, inverse_deviations] = [(); 2].map(|()| empty(&x, Shape::new([rows])));
+        // SAFETY: every index is below the length of its tensor, because gamma and beta are as long as a row.
+        unsafe {
+            normalise_rows::launch_unchecked(
+                &x.client.clone(),
+                blocks(rows),
+                dim(),
+                x.into_buffer_arg(),
+                gamma.into_buffer_arg(),
+                beta.into_buffer_arg(),
+                output.clone().into_buffer_arg(),
+                means.clone().into_buffer_arg(),
+                inverse_deviations.clone().into_buffer_arg(),
+                epsilon,
+                THREADS,
+            );
+        }
+        [output, means, inverse_deviations]
+    };
+    let shapes = [x.shape(), Shape::new([rows]), Shape::new([rows])];
+    let [output, means, inverse_deviations] =
+        kernels("layer norm", [x.clone(), gamma.clone(), beta], shapes, run);
+    Some((output, State { x, gamma, statistics: [means, inverse_deviations] }))
 }
 
 #[derive(Debug)]
@@ -210,44 +211,48 @@ impl Backward<Cube, 3> for Step {
 
     fn backward(self, ops: Ops<State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
         let upstream = grads.consume::<Cube>(&ops.node);
-        let fusion = upstream.client.clone();
-        let upstream = resolve(upstream);
         let State { x, gamma, statistics: [means, inverse_deviations] } = ops.state;
-        let (rows, width) = (elements(&means), elements(&gamma));
-        let rows_per_block = rows.div_ceil(BLOCKS);
-        let parts = rows.div_ceil(rows_per_block);
-        let partial = empty(&x, Shape::new([parts, 2, width]));
-        let for_x = empty_like(&x);
-        let [for_gamma, for_beta] = [(); 2].map(|()| empty_like(&gamma));
-        let client = x.client.clone();
-        // SAFETY: every index is below the length of its tensor.
-        unsafe {
-            row_gradients::launch_unchecked(
-                &client,
-                blocks(parts),
-                dim(),
-                x.into_buffer_arg(),
-                gamma.into_buffer_arg(),
-                means.into_buffer_arg(),
-                inverse_deviations.into_buffer_arg(),
-                upstream.into_buffer_arg(),
-                for_x.clone().into_buffer_arg(),
-                partial.clone().into_buffer_arg(),
-                rows_per_block,
-                THREADS,
-            );
-            add_partial::launch_unchecked(
-                &client,
-                blocks_for(2 * width),
-                dim(),
-                partial.into_buffer_arg(),
-                for_gamma.clone().into_buffer_arg(),
-                for_beta.clone().into_buffer_arg(),
-            );
-        }
-        for (node, gradient) in ops.parents.into_iter().zip([for_x, for_gamma, for_beta]) {
+        let shapes = [x.shape(), gamma.shape(), gamma.shape()];
+        let run = |[x, gamma, means, inverse_deviations, upstream]: [_; 5]| {
+            let (rows, width) = (elements(&means), elements(&gamma));
+            let rows_per_block = rows.div_ceil(BLOCKS);
+            let parts = rows.div_ceil(rows_per_block);
+            let partial = empty(&x, Shape::new([parts, 2, width]));
+            let for_x = empty_like(&x);
+            let [for_gamma, for_beta] = [(); 2].map(|()| empty_like(&gamma));
+            let client = x.client.clone();
+            // SAFETY: every index is below the length of its tensor.
+            unsafe {
+                row_gradients::launch_unchecked(
+                    &client,
+                    blocks(parts),
+                    dim(),
+                    x.into_buffer_arg(),
+                    gamma.into_buffer_arg(),
+                    means.into_buffer_arg(),
+                    inverse_deviations.into_buffer_arg(),
+                    upstream.into_buffer_arg(),
+                    for_x.clone().into_buffer_arg(),
+                    partial.clone().into_buffer_arg(),
+                    rows_per_block,
+                    THREADS,
+                );
+                add_partial::launch_unchecked(
+                    &client,
+                    blocks_for(2 * width),
+                    dim(),
+                    partial.into_buffer_arg(),
+                    for_gamma.clone().into_buffer_arg(),
+                    for_beta.clone().into_buffer_arg(),
+                );
+            }
+            [for_x, for_gamma, for_beta]
+        };
+        let inputs = [x, gamma, means, inverse_deviations, upstream];
+        let gradients = kernels("layer norm gradients", inputs, shapes, run);
+        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let Some(node) = node {
-                grads.register::<Cube>(node.id, register(&fusion, gradient));
+                grads.register::<Cube>(node.id, gradient);
             }
         }
     }

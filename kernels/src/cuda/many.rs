@@ -4,10 +4,10 @@
 
 use super::{
     block::{self, THREADS},
-    tensors::{FusionClient, elements, empty, empty_like, on_cuda, part, register, resolve},
+    tensors::{elements, empty, empty_like, on_cuda, operation, part},
 };
-use burn::backend::Cube;
-use burn::tensor::{Shape, Tensor};
+use burn::backend::{Cube, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{DType, Shape, Tensor};
 use burn_cubecl::{
     cubecl::{self, prelude::*},
     tensor::CubeTensor,
@@ -110,40 +110,41 @@ fn concatenate_all(tensors: Sequence<Box<[f32]>>, whole: &mut [f32], factor: f32
     }
 }
 
-/// Tensors of one CUDA device, in f32 and contiguous.
-pub struct ManyTensors {
-    fusion: FusionClient,
-    tensors: Vec<CubeTensor>,
-}
+/// Tensors of one CUDA device, in f32.
+pub struct ManyTensors(Vec<FloatTensor<Cube>>);
 
 impl ManyTensors {
     /// `None` if a tensor is not on a CUDA device, on another one than the first, not f32 or empty.
     pub fn from_tensors<'a>(tensors: impl Iterator<Item = &'a Tensor<1>>) -> Option<Self> {
         let on_cube = |tensor: &Tensor<1>| tensor.clone().try_into_primitive::<Cube>().ok();
         let tensors: Vec<_> = tensors.map(on_cube).collect::<Option<_>>()?;
-        let fusion = tensors.first()?.client.clone();
-        let tensors = on_cuda(&tensors).then(|| tensors.into_iter().map(resolve).collect())?;
-        Some(Self { fusion, tensors })
+        on_cuda(&tensors).then_some(Self(tensors))
     }
 
     /// Sums of squares of parts of the tensors, `[2, parts]`: of the values, and of the values multiplied by `down`.
     pub fn squares(&self, down: f32) -> Tensor<2> {
-        let parts = self.tensors.chunks(MOST).map(|tensors| {
-            let sums = empty(&tensors[0], Shape::new([2, blocks(tensors.iter()) * THREADS]));
-            let (count, dim) = grid(tensors.iter());
-            // SAFETY: every index is below the length of its tensor.
-            unsafe {
-                sums_of_squares::launch_unchecked(
-                    &tensors[0].client,
-                    count,
-                    dim,
-                    buffers(tensors.iter()),
-                    sums.clone().into_buffer_arg(),
-                    down,
-                    CHUNK,
-                );
-            }
-            Tensor::<2>::from_primitive::<Cube>(register(&self.fusion, sums))
+        let parts = self.0.chunks(MOST).map(|tensors| {
+            let lengths = tensors.iter().map(|tensor| tensor.shape().num_elements());
+            let shape = Shape::new([2, blocks(lengths) * THREADS]);
+            let output = (shape.clone(), DType::F32);
+            let run = move |tensors: Vec<CubeTensor>| {
+                let sums = empty(&tensors[0], shape.clone());
+                let (count, dim) = grid(tensors.iter());
+                // SAFETY: every index is below the length of its tensor.
+                unsafe {
+                    sums_of_squares::launch_unchecked(
+                        &tensors[0].client,
+                        count,
+                        dim,
+                        buffers(tensors.iter()),
+                        sums.clone().into_buffer_arg(),
+                        down,
+                        CHUNK,
+                    );
+                }
+                Ok(vec![sums])
+            };
+            tensor(operation("sums of squares", tensors.to_vec(), &[output], run))
         });
         parts.reduce(|sums, more| Tensor::cat(vec![sums, more], 1)).expect("at least one tensor")
     }
@@ -152,29 +153,32 @@ impl ManyTensors {
     ///
     /// Each launch writes a part of its own, because CubeCL takes memory as written after a launch that succeeds, even if
     /// an earlier one failed to write another part of it.
-    pub fn concatenate(&self, factor: f32) -> Tensor<1> {
-        let length = self.tensors.iter().map(elements).sum();
-        let whole = empty(&self.tensors[0], Shape::new([length]));
-        let mut place = 0;
-        for tensors in self.tensors.chunks(MOST) {
-            let length = tensors.iter().map(elements).sum();
-            let written = part(&whole.handle, place, length);
-            let (count, dim) = grid(tensors.iter());
-            place += length;
-            // SAFETY: every index is below the length of its tensor, and `written` is as long as all of them.
-            unsafe {
-                concatenate_all::launch_unchecked(
-                    &whole.client,
-                    count,
-                    dim,
-                    buffers(tensors.iter()),
-                    BufferArg::from_raw_parts(written, length),
-                    factor,
-                    CHUNK,
-                );
+    pub fn concatenate(self, factor: f32) -> Tensor<1> {
+        let length = self.0.iter().map(|tensor| tensor.shape().num_elements()).sum();
+        let run = move |tensors: Vec<CubeTensor>| {
+            let whole = empty(&tensors[0], Shape::new([length]));
+            let mut place = 0;
+            for tensors in tensors.chunks(MOST) {
+                let length = tensors.iter().map(elements).sum();
+                let written = part(&whole.handle, place, length);
+                let (count, dim) = grid(tensors.iter());
+                place += length;
+                // SAFETY: every index is below the length of its tensor, and `written` is as long as all of them.
+                unsafe {
+                    concatenate_all::launch_unchecked(
+                        &whole.client,
+                        count,
+                        dim,
+                        buffers(tensors.iter()),
+                        BufferArg::from_raw_parts(written, length),
+                        factor,
+                        CHUNK,
+                    );
+                }
             }
-        }
-        Tensor::from_primitive::<Cube>(register(&self.fusion, whole))
+            Ok(vec![whole])
+        };
+        tensor(operation("concatenate", self.0, &[(Shape::new([length]), DType::F32)], run))
     }
 
     /// The tensors multiplied by `factor` `[1]`, which is on their device.
@@ -182,26 +186,36 @@ impl ManyTensors {
     /// # Panics
     /// If the factor is on another kind of device.
     pub fn scale(self, factor: Tensor<1>) -> Vec<Tensor<1>> {
-        let factor = resolve(factor.try_into_primitive::<Cube>().expect("a factor on the device"));
-        let scaled: Vec<_> = self.tensors.iter().map(empty_like).collect();
-        for (tensors, scaled) in self.tensors.chunks(MOST).zip(scaled.chunks(MOST)) {
-            let (count, dim) = grid(tensors.iter());
-            // SAFETY: every index is below the length of its tensor, and outputs are as long as inputs.
-            unsafe {
-                scale_all::launch_unchecked(
-                    &factor.client,
-                    count,
-                    dim,
-                    buffers(tensors.iter()),
-                    buffers(scaled.iter()),
-                    factor.clone().into_buffer_arg(),
-                    CHUNK,
-                );
+        let outputs: Vec<_> = self.0.iter().map(|tensor| (tensor.shape(), DType::F32)).collect();
+        let mut inputs = self.0;
+        inputs.push(factor.try_into_primitive::<Cube>().expect("a factor on the device"));
+        let run = |tensors: Vec<CubeTensor>| {
+            let Some((factor, tensors)) = tensors.split_last() else { return Ok(Vec::new()) };
+            let scaled: Vec<_> = tensors.iter().map(empty_like).collect();
+            for (tensors, scaled) in tensors.chunks(MOST).zip(scaled.chunks(MOST)) {
+                let (count, dim) = grid(tensors.iter());
+                // SAFETY: every index is below the length of its tensor, and outputs are as long as inputs.
+                unsafe {
+                    scale_all::launch_unchecked(
+                        &factor.client,
+                        count,
+                        dim,
+                        buffers(tensors.iter()),
+                        buffers(scaled.iter()),
+                        factor.clone().into_buffer_arg(),
+                        CHUNK,
+                    );
+                }
             }
-        }
-        let tensor = |tensor| Tensor::from_primitive::<Cube>(register(&self.fusion, tensor));
-        scaled.into_iter().map(tensor).collect()
+            Ok(scaled)
+        };
+        operation("scale", inputs, &outputs, run).into_iter().map(Tensor::from_primitive::<Cube>).collect()
     }
+}
+
+/// The result of an operation that has one.
+fn tensor<const D: usize>(mut results: Vec<FloatTensor<Cube>>) -> Tensor<D> {
+    Tensor::from_primitive::<Cube>(results.swap_remove(0))
 }
 
 /// Arguments of a kernel.
@@ -211,9 +225,10 @@ pub(super) fn buffers<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> Sequ
 
 /// The grid of a launch with a block for each chunk of `tensors`.
 pub(super) fn grid<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> (CubeCount, CubeDim) {
-    (block::blocks(blocks(tensors)), block::dim())
+    (block::blocks(blocks(tensors.map(elements))), block::dim())
 }
 
-fn blocks<'a>(tensors: impl Iterator<Item = &'a CubeTensor>) -> usize {
-    tensors.map(|tensor| elements(tensor).div_ceil(CHUNK)).sum()
+/// Blocks of threads for tensors of these lengths.
+fn blocks(lengths: impl Iterator<Item = usize>) -> usize {
+    lengths.map(|length| length.div_ceil(CHUNK)).sum()
 }

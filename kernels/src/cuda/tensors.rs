@@ -1,10 +1,14 @@
 //! Burn's tensors as arguments and results of kernels.
+//!
+//! Burn's operations on a GPU pass two threads: one that fuses them, and CubeCL's, which launches kernels. The thread that
+//! calls them runs ahead of both. [`operation`] keeps it so: its kernels are launched when the fusing thread comes to
+//! them. To ask for a tensor's memory (`resolve_tensor_float`) is to wait for both threads.
 
 use burn::backend::{
-    Cube, StreamId, TensorMetadata,
-    fusion::{self, NoOp},
-    ir::{InitOperationIr, OperationIr, OperationOutput},
-    tensor::{FloatTensor, IntTensor},
+    Cube, ExecutionError, StreamId, TensorMetadata,
+    fusion::{self, NoOp, custom::OperationFn},
+    ir::{CustomOpIr, HandleContainer, InitOperationIr, OperationIr, OperationOutput, TensorIr},
+    tensor::FloatTensor,
 };
 use burn::tensor::{DType, Shape};
 use burn_cubecl::{
@@ -25,18 +29,52 @@ pub(super) fn on_cuda(tensors: &[FloatTensor<Cube>]) -> bool {
     matches!(first, CubeDevice::Cuda(_)) && tensors.iter().all(fits)
 }
 
-/// The contiguous values of a tensor, after launching what they depend on.
+/// Queues an operation on `inputs`, of one device, and returns its results, whose shapes and types are `outputs`.
 ///
+/// The thread that fuses operations calls `run` with the inputs' contiguous values, and `run` returns as many results.
+/// Operations without a common tensor may run in another order than they are queued.
+pub(super) fn operation(
+    name: &'static str,
+    inputs: Vec<FloatTensor<Cube>>,
+    outputs: &[(Shape, DType)],
+    run: impl Fn(Vec<CubeTensor>) -> Result<Vec<CubeTensor>, ExecutionError> + Send + Sync + 'static,
+) -> Vec<FloatTensor<Cube>> {
+    let client = inputs[0].client.clone();
+    let inputs: Vec<TensorIr> = inputs.into_iter().map(|tensor| tensor.into_ir()).collect();
+    let output = |(shape, dtype): &(Shape, DType)| {
+        TensorIr::uninit(client.create_empty_handle(), shape.clone(), *dtype)
+    };
+    let outputs: Vec<TensorIr> = outputs.iter().map(output).collect();
+    let ids: Vec<_> = outputs.iter().map(|output| output.id).collect();
+    let ir = CustomOpIr::new(name, &inputs, &outputs);
+    let act = move |handles: &mut HandleContainer<CubeFusionHandle>| {
+        // CubeCL's tensors of floats and of integers have one type.
+        let tensors = inputs.iter().map(|input| exact(handles.get_float_tensor::<CubeBackend>(input)));
+        let results = run(tensors.collect())?;
+        ids.iter().zip(results).for_each(|(id, result)| {
+            handles.register_float_tensor::<CubeBackend>(id, result);
+        });
+        Ok(())
+    };
+    client.register(StreamId::current(), OperationIr::Custom(ir), OperationFn(act))
+}
+
+/// [`operation`] with a fixed number of inputs, and of results in f32.
+pub(super) fn kernels<const I: usize, const O: usize>(
+    name: &'static str,
+    inputs: [FloatTensor<Cube>; I],
+    outputs: [Shape; O],
+    run: impl Fn([CubeTensor; I]) -> [CubeTensor; O] + Send + Sync + 'static,
+) -> [FloatTensor<Cube>; O] {
+    let run = move |tensors: Vec<CubeTensor>| {
+        let tensors = tensors.try_into().map_err(|_| ExecutionError::generic("wrong number of inputs"))?;
+        Ok(run(tensors).into())
+    };
+    let results = operation(name, inputs.into(), &outputs.map(|shape| (shape, DType::F32)), run);
+    results.try_into().expect("a tensor for each output")
+}
+
 /// Kernels take the length of a buffer from its memory, which may be larger than the tensor.
-pub(super) fn resolve(tensor: FloatTensor<Cube>) -> CubeTensor {
-    exact(tensor.client.clone().resolve_tensor_float::<CubeBackend>(tensor))
-}
-
-/// [`resolve`] for integers of 32 bits.
-pub(super) fn resolve_int(tensor: IntTensor<Cube>) -> CubeTensor {
-    exact(tensor.client.clone().resolve_tensor_int::<CubeBackend>(tensor))
-}
-
 fn exact(tensor: CubeTensor) -> CubeTensor {
     let mut tensor = into_contiguous(tensor);
     tensor.handle = part(&tensor.handle, 0, elements(&tensor));

@@ -2,15 +2,16 @@
 
 use super::{
     many::{CHUNK, MOST, buffers, grid, thread_elements},
-    tensors::{empty_like, on_cuda, register, resolve},
+    tensors::{FusionClient, empty_like, kernels, on_cuda},
 };
 use crate::{adam::AdamW, sgd::Sgd};
-use burn::backend::{Cube, Dispatch, tensor::FloatTensor};
+use burn::backend::{Cube, Dispatch, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Tensor;
 use burn_cubecl::{
     cubecl::{self, prelude::*},
     tensor::CubeTensor,
 };
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// SGD with momentum. CubeCL fuses a product and a sum, which are rounded once.
 #[cube(launch_unchecked)]
@@ -107,7 +108,11 @@ fn adam_w_all(
 
 /// Steps of parameters on CUDA devices, with a launch for each device, for equal settings and 32 parameters.
 #[derive(Default)]
-pub(crate) struct Updates {
+pub(crate) struct Updates(Vec<(FusionClient, Arc<Mutex<Steps>>)>);
+
+/// The steps of a device that are not launched.
+#[derive(Default)]
+struct Steps {
     sgd: Vec<(Sgd, Vec<[CubeTensor; 5]>)>,
     adam_w: Vec<(AdamW, Vec<[CubeTensor; 7]>)>,
 }
@@ -123,14 +128,17 @@ impl Updates {
         velocity: FloatTensor<Dispatch>,
         gradient: FloatTensor<Dispatch>,
     ) -> Option<[FloatTensor<Dispatch>; 2]> {
-        let [parameter, velocity, gradient] = inputs([parameter, velocity, gradient])?;
-        let client = parameter.client.clone();
-        let [parameter, velocity, gradient] = [parameter, velocity, gradient].map(resolve);
-        let new = [(); 2].map(|()| empty_like(&parameter));
-        let results = new.clone().map(|tensor| values(register(&client, tensor)));
-        let [new_parameter, new_velocity] = new;
-        add(&mut self.sgd, with, [parameter, velocity, gradient, new_parameter, new_velocity]);
-        Some(results)
+        let inputs = inputs([parameter, velocity, gradient])?;
+        let steps = self.steps(&inputs[0].client);
+        let shapes = [(); 2].map(|()| inputs[0].shape());
+        let results = kernels("SGD step", inputs, shapes, move |[parameter, velocity, gradient]| {
+            let new = [(); 2].map(|()| empty_like(&parameter));
+            let [new_parameter, new_velocity] = new.clone();
+            let step = [parameter, velocity, gradient, new_parameter, new_velocity];
+            add(&mut lock(&steps).sgd, with, step);
+            new
+        });
+        Some(results.map(values))
     }
 
     /// As [`sgd`](Self::sgd): parameter and both moments after a step.
@@ -141,25 +149,45 @@ impl Updates {
         [first, second]: [FloatTensor<Dispatch>; 2],
         gradient: FloatTensor<Dispatch>,
     ) -> Option<[FloatTensor<Dispatch>; 3]> {
-        let tensors = inputs([parameter, first, second, gradient])?;
-        let client = tensors[0].client.clone();
-        let [parameter, first, second, gradient] = tensors.map(resolve);
-        let new = [(); 3].map(|()| empty_like(&parameter));
-        let results = new.clone().map(|tensor| values(register(&client, tensor)));
-        let [moved, mean, square] = new;
-        add(&mut self.adam_w, with, [parameter, first, second, gradient, moved, mean, square]);
-        Some(results)
+        let inputs = inputs([parameter, first, second, gradient])?;
+        let steps = self.steps(&inputs[0].client);
+        let shapes = [(); 3].map(|()| inputs[0].shape());
+        let results = kernels("AdamW step", inputs, shapes, move |[parameter, first, second, gradient]| {
+            let new = [(); 3].map(|()| empty_like(&parameter));
+            let [moved, mean, square] = new.clone();
+            let step = [parameter, first, second, gradient, moved, mean, square];
+            add(&mut lock(&steps).adam_w, with, step);
+            new
+        });
+        Some(results.map(values))
     }
 
-    /// Computes all steps.
-    pub fn finish(&mut self) {
-        for (with, steps) in std::mem::take(&mut self.sgd) {
-            steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
+    fn steps(&mut self, client: &FusionClient) -> Arc<Mutex<Steps>> {
+        if let Some((_, steps)) = self.0.iter().find(|(other, _)| other.device() == client.device()) {
+            return steps.clone();
         }
-        for (with, steps) in std::mem::take(&mut self.adam_w) {
-            steps.chunks(MOST).for_each(|steps| launch_adam_w(with, steps));
+        self.0.push((client.clone(), Arc::default()));
+        self.0[self.0.len() - 1].1.clone()
+    }
+
+    /// Computes all steps, after the operations queued before.
+    pub fn finish(self) {
+        for (client, steps) in self.0 {
+            // Waits for the thread that fuses operations, so that none that reads a result is ahead of the launch.
+            client.sync(move || {
+                let Steps { sgd, adam_w } = std::mem::take(&mut *lock(&steps));
+                sgd.into_iter()
+                    .for_each(|(with, steps)| steps.chunks(MOST).for_each(|s| launch_sgd(with, s)));
+                adam_w
+                    .into_iter()
+                    .for_each(|(with, steps)| steps.chunks(MOST).for_each(|s| launch_adam_w(with, s)));
+            });
         }
     }
+}
+
+fn lock(steps: &Mutex<Steps>) -> MutexGuard<'_, Steps> {
+    steps.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
@@ -218,16 +246,13 @@ fn launch_adam_w(with: AdamW, steps: &[[CubeTensor; 7]]) {
     }
 }
 
-/// Adds a step to those with the same settings on the same device.
+/// Adds a step to those with the same settings.
 fn add<W: PartialEq, const N: usize>(
     all: &mut Vec<(W, Vec<[CubeTensor; N]>)>,
     with: W,
     step: [CubeTensor; N],
 ) {
-    let same = |(other, steps): &&mut (W, Vec<[CubeTensor; N]>)| {
-        *other == with && steps[0][0].device == step[0].device
-    };
-    match all.iter_mut().find(same) {
+    match all.iter_mut().find(|(other, _)| *other == with) {
         Some((_, steps)) => steps.push(step),
         None => all.push((with, vec![step])),
     }

@@ -15,7 +15,7 @@ pub fn together<R>(act: impl FnOnce() -> R) -> R {
 #[cfg(feature = "cuda")]
 mod batch {
     use crate::cuda::Updates;
-    use std::cell::RefCell;
+    use std::{cell::RefCell, thread};
 
     thread_local! {
         static UPDATES: RefCell<Option<Updates>> = const { RefCell::new(None) };
@@ -25,7 +25,9 @@ mod batch {
         struct Finish(Option<Updates>);
         impl Drop for Finish {
             fn drop(&mut self) {
-                if let Some(mut updates) = UPDATES.replace(self.0.take()) {
+                let updates = UPDATES.replace(self.0.take());
+                // After a panic nothing reads the results.
+                if let Some(updates) = updates.filter(|_| !thread::panicking()) {
                     updates.finish();
                 }
             }
