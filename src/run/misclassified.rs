@@ -67,8 +67,9 @@ impl Misclassified {
     }
 
     fn keep_worst(&mut self) {
-        let key = |wrong: &Mistake| (wrong.label_probability, wrong.test_image);
-        self.worst.sort_by(|a, b| key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal));
+        self.worst.sort_by(|a, b| {
+            a.label_probability.total_cmp(&b.label_probability).then(a.test_image.cmp(&b.test_image))
+        });
         self.worst.truncate(SHOWN);
     }
 
@@ -90,12 +91,12 @@ impl Misclassified {
     }
 }
 
-/// The mistake of an answer, if it is wrong.
+/// The mistake of an answer, if it is wrong and its probabilities are numbers.
 fn mistake(test_image: usize, label: usize, logits: &[f32]) -> Option<Mistake> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let answer = logits.iter().position(|logit| *logit == largest)?;
     let probabilities = softmax(logits);
-    (answer != label).then(|| Mistake {
+    (answer != label && probabilities[answer].is_finite()).then(|| Mistake {
         test_image,
         label,
         answer,
@@ -196,6 +197,11 @@ mod tests {
         assert_eq!(rank.worst.len(), SHOWN);
         assert!(rank.worst.is_sorted_by_key(|wrong| wrong.label_probability));
         assert_eq!(rank.worst[0], at(0, 0.0));
+    }
+
+    #[test]
+    fn infinite_logits_are_no_mistake() {
+        assert_eq!(mistake(0, 0, &[0.0, f32::INFINITY]), None);
     }
 
     #[test]
