@@ -37,28 +37,32 @@ def check(report, machine):
         if values:
             rates.setdefault((network, precision, batch, way[0]), []).append(values["samples_per_second"])
 
-    for network in NETWORKS:
-        for batch in sizes(machine):
-            # Alternating, so that both see the same state of the machine.
-            for way in (SINGLE, NCCL, SINGLE, NCCL):
-                ours(network, "f32", batch, way)
-            alone, ddp = (rates.get((network, "f32", batch, way[0]), []) for way in (SINGLE, NCCL))
-            if len(alone) == len(ddp) == 2:
-                cost = round((sum(alone) / sum(ddp) - 1) * 100, 2)
-                report.say(f"  {network} {batch}: NCCL in a world of one costs {cost} % (goal: at most 1 %)")
-                report.data.setdefault("nccl_cost_percent", {})[f"{network} {batch}"] = cost
-    for batch in sizes(machine):
-        ours("mnist", "f32", batch, ON_DEVICE)
-        for network in NETWORKS:
-            if "bf16" in precisions:
-                ours(network, "bf16", batch, SINGLE)
+    def compare(network, batch):
+        # Alternating, so that both see the same state of the machine.
+        for way in (SINGLE, NCCL, SINGLE, NCCL):
+            ours(network, "f32", batch, way)
+        alone, ddp = (rates.get((network, "f32", batch, way[0]), []) for way in (SINGLE, NCCL))
+        if len(alone) == len(ddp) == 2:
+            cost = round((sum(alone) / sum(ddp) - 1) * 100, 2)
+            report.say(f"  {network} {batch}: NCCL in a world of one costs {cost} % (goal: at most 1 %)")
+            report.data.setdefault("nccl_cost_percent", {})[f"{network} {batch}"] = cost
 
-    tracer, least = {}, min(sizes(machine))
+    # The smallest batch first, in case the time does not suffice: it shows the cost of launches and of NCCL.
+    least, *others = sorted(sizes(machine))
+    for network in NETWORKS:
+        compare(network, least)
+    if machine.real:
+        report.part("all-reduce of device memory", 60, lambda run: {"sizes": [
+            json.loads(line) for line in run([machine.burn_ddp, "bench", "device"]).splitlines() if line.startswith("{")]})
+    tracer = {}
     report.part("tracer", 60, lambda run: tracer.update(path=compile_tracer(run, machine)))
     for network, precision, way in [*((network, precision, SINGLE) for network in NETWORKS for precision in precisions),
                                     ("mnist", "f32", NCCL), ("mnist", "f32", ON_DEVICE)]:
         report.part(f"trace {network} {precision} {least} {way[0]}", 60, lambda run: trace(
             run, machine, tracer, lambda steps: training(machine, network, precision, least, way, steps)[0]))
+    for network in NETWORKS:
+        report.part(f"trace PyTorch eager {network} f32 {least}", 60, lambda run: trace(
+            run, machine, tracer, lambda steps: peer_command(machine, network, "f32", "eager", steps, [least])))
 
     for kind in KINDS[:1] if machine.small else KINDS:
         for network in NETWORKS:
@@ -67,12 +71,14 @@ def check(report, machine):
                                      lambda run: peer(run, machine, network, precision, kind)) or {}
                 for batch, rate in zip(sizes(machine), values.values()):
                     rates[network, precision, batch, kind] = [rate]
-    for network in NETWORKS:
-        report.part(f"trace PyTorch eager {network} f32 {least}", 60, lambda run: trace(
-            run, machine, tracer, lambda steps: peer_command(machine, network, "f32", "eager", steps, [least])))
-    if machine.real:
-        report.part("all-reduce of device memory", 60, lambda run: {"sizes": [
-            json.loads(line) for line in run([machine.burn_ddp, "bench", "device"]).splitlines() if line.startswith("{")]})
+    for batch in others:
+        for network in NETWORKS:
+            compare(network, batch)
+    for batch in sizes(machine):
+        ours("mnist", "f32", batch, ON_DEVICE)
+        for network in NETWORKS:
+            if "bf16" in precisions:
+                ours(network, "bf16", batch, SINGLE)
     report.say()
     for network, precision, batch, way in [key for key in rates if key[3] == SINGLE[0]]:
         rate = max(rates[network, precision, batch, way])
@@ -120,7 +126,11 @@ def fill_cache(run, machine):
              for batch in sizes(machine)])
     file = os.path.join(WORK, "all.bundle")
     kernels(run, machine, "export", file)
-    shutil.rmtree(KERNELS)
+    # What the driver has compiled stays.
+    for name in os.listdir(KERNELS):
+        path = os.path.join(KERNELS, name)
+        if name != "driver":
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
     kernels(run, machine, "import", file)
     return {"bytes": os.path.getsize(file)}
 
