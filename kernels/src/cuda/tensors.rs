@@ -74,6 +74,8 @@ pub(super) fn kernels<const I: usize, const O: usize>(
     results.try_into().expect("a tensor for each output")
 }
 
+/// The contiguous values of a tensor, in memory of exactly their size.
+///
 /// Kernels take the length of a buffer from its memory, which may be larger than the tensor.
 fn exact(tensor: CubeTensor) -> CubeTensor {
     let mut tensor = into_contiguous(tensor);

@@ -176,11 +176,12 @@ impl Updates {
             // Waits for the thread that fuses operations, so that none that reads a result is ahead of the launch.
             client.sync(move || {
                 let Steps { sgd, adam_w } = std::mem::take(&mut *lock(&steps));
-                sgd.into_iter()
-                    .for_each(|(with, steps)| steps.chunks(MOST).for_each(|s| launch_sgd(with, s)));
-                adam_w
-                    .into_iter()
-                    .for_each(|(with, steps)| steps.chunks(MOST).for_each(|s| launch_adam_w(with, s)));
+                for (with, steps) in sgd {
+                    steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
+                }
+                for (with, steps) in adam_w {
+                    steps.chunks(MOST).for_each(|steps| launch_adam_w(with, steps));
+                }
             });
         }
     }

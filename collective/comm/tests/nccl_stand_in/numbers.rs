@@ -15,51 +15,36 @@ pub fn size(dtype: c_int) -> usize {
 
 /// Reduces inputs of equal length element by element.
 pub fn reduce(inputs: &[Vec<u8>], dtype: c_int, op: c_int) -> Vec<u8> {
-    if (dtype, op) == (7, 0) {
-        return sums(inputs);
-    }
-    let size = size(dtype);
+    let (size, count) = (size(dtype), inputs.len());
     let whole = matches!(dtype, 1 | 2 | 4);
-    let element = |at: usize| -> Vec<u8> {
-        let own = inputs.iter().map(|bytes| &bytes[at * size..(at + 1) * size]);
+    let mut reduced = Vec::with_capacity(inputs[0].len());
+    for at in (0..inputs[0].len()).step_by(size) {
+        let own = inputs.iter().map(|bytes| &bytes[at..at + size]);
         if whole {
-            let values: Vec<i64> = own.map(|bytes| integer(bytes, dtype)).collect();
-            let count = values.len() as i64;
+            let values = own.map(|bytes| integer(bytes, dtype));
             let result = match op {
-                0 => values.iter().sum(),
-                1 => values.iter().product(),
-                2 => values.into_iter().max().unwrap(),
-                3 => values.into_iter().min().unwrap(),
-                4 => values.iter().sum::<i64>() / count,
+                0 => values.sum(),
+                1 => values.product(),
+                2 => values.max().unwrap(),
+                3 => values.min().unwrap(),
+                4 => values.sum::<i64>() / count as i64,
                 other => panic!("no reduction {other}"),
             };
-            result.to_le_bytes()[..size].to_vec()
+            reduced.extend_from_slice(&result.to_le_bytes()[..size]);
         } else {
-            let values: Vec<f64> = own.map(|bytes| float(bytes, dtype)).collect();
-            let count = values.len() as f64;
+            let values = own.map(|bytes| float(bytes, dtype));
             let result = match op {
-                0 => values.iter().sum(),
-                1 => values.iter().product(),
-                2 => values.into_iter().fold(f64::NEG_INFINITY, f64::max),
-                3 => values.into_iter().fold(f64::INFINITY, f64::min),
-                4 => values.iter().sum::<f64>() / count,
+                0 => values.sum(),
+                1 => values.product(),
+                2 => values.fold(f64::NEG_INFINITY, f64::max),
+                3 => values.fold(f64::INFINITY, f64::min),
+                4 => values.sum::<f64>() / count as f64,
                 other => panic!("no reduction {other}"),
             };
-            bytes(result, dtype)
-        }
-    };
-    (0..inputs[0].len() / size).flat_map(element).collect()
-}
-
-/// Sums of f32, of which training has millions in each step.
-fn sums(inputs: &[Vec<u8>]) -> Vec<u8> {
-    let mut sums = vec![0f64; inputs[0].len() / 4];
-    for input in inputs {
-        for (sum, bytes) in sums.iter_mut().zip(input.chunks_exact(4)) {
-            *sum += float(bytes, 7);
+            put(&mut reduced, result, dtype);
         }
     }
-    sums.into_iter().flat_map(|sum| (sum as f32).to_le_bytes()).collect()
+    reduced
 }
 
 fn integer(bytes: &[u8], dtype: c_int) -> i64 {
@@ -80,12 +65,13 @@ fn float(bytes: &[u8], dtype: c_int) -> f64 {
     }
 }
 
-fn bytes(value: f64, dtype: c_int) -> Vec<u8> {
+/// Appends a number.
+fn put(to: &mut Vec<u8>, value: f64, dtype: c_int) {
     match dtype {
-        6 => nearest(value, from_f16).to_le_bytes().to_vec(),
-        9 => nearest(value, |bits| f64::from(f32::from_bits(u32::from(bits) << 16))).to_le_bytes().to_vec(),
-        7 => (value as f32).to_le_bytes().to_vec(),
-        _ => value.to_le_bytes().to_vec(),
+        6 => to.extend(nearest(value, from_f16).to_le_bytes()),
+        9 => to.extend(nearest(value, |bits| f64::from(f32::from_bits(u32::from(bits) << 16))).to_le_bytes()),
+        7 => to.extend((value as f32).to_le_bytes()),
+        _ => to.extend(value.to_le_bytes()),
     }
 }
 
