@@ -11,7 +11,7 @@ pub use backend::CollectiveBackend;
 pub(crate) use backend::read;
 pub use exchange::Exchange;
 
-use crate::{Error, ProcessGroup, ReduceOp, Result, transport::nccl::Pending};
+use crate::{Error, ProcessGroup, ReduceOp, Result};
 use burn::{
     backend::Dispatch,
     tensor::{FloatDType, Tensor},
@@ -49,7 +49,8 @@ pub(crate) struct Reduction {
     /// The result, which must not be read before [`finish`].
     tensor: Tensor<1>,
     /// `None` if it is finished.
-    pending: Option<Pending>,
+    #[cfg(feature = "cuda")]
+    started: Option<crate::cuda::Started>,
 }
 
 /// Starts a sum over all ranks, for rank `root` or for all ranks, without waiting for the other ranks if the tensor is on
@@ -66,25 +67,31 @@ pub(crate) fn start_sum(tensor: Tensor<1>, group: &ProcessGroup, root: Option<us
         && crate::cuda::is_on(&primitive, group)
     {
         drop(tensor);
-        let (result, pending) = crate::cuda::start_sum(primitive, group, root)?;
+        let (result, started) = crate::cuda::start_sum(primitive, group, root)?;
         let tensor = Tensor::from_primitive::<burn::backend::Cube>(result);
-        return Ok(Reduction { tensor, pending: Some(pending) });
+        return Ok(Reduction { tensor, started: Some(started) });
     }
     let kind = root.map_or(Kind::AllReduce(ReduceOp::Sum), Kind::Reduce);
-    Ok(Reduction { tensor: run(tensor, Exchange::new(group, kind))?, pending: None })
+    let tensor = run(tensor, Exchange::new(group, kind))?;
+    Ok(Reduction {
+        tensor,
+        #[cfg(feature = "cuda")]
+        started: None,
+    })
 }
 
 /// The results of reductions of one group, in the order in which they were started.
 ///
-/// Work submitted to the device afterwards waits for them there.
-///
-/// # Errors
-/// If the device fails.
-pub(crate) fn finish(reductions: Vec<Option<Reduction>>) -> Result<Vec<Option<Tensor<1>>>> {
+/// Work submitted to the device afterwards waits for them there. If the device fails, so does the group.
+pub(crate) fn finish(reductions: Vec<Option<Reduction>>) -> Vec<Option<Tensor<1>>> {
     // They run in sequence on one stream.
-    let last = reductions.iter().flatten().filter_map(|reduction| reduction.pending.as_ref()).next_back();
-    last.map_or(Ok(()), Pending::hold_device)?;
-    Ok(reductions.into_iter().map(|reduction| reduction.map(|reduction| reduction.tensor)).collect())
+    #[cfg(feature = "cuda")]
+    if let Some(last) =
+        reductions.iter().flatten().filter_map(|reduction| reduction.started.as_ref()).next_back()
+    {
+        last.hold_device();
+    }
+    reductions.into_iter().map(|reduction| reduction.map(|reduction| reduction.tensor)).collect()
 }
 
 /// The concatenation of all ranks' tensors along the first dimension, which may differ between ranks.

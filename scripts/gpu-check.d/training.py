@@ -46,7 +46,8 @@ def compare(folder, reference, tolerance):
 
 
 def kernels(run, machine, action, file, cache=KERNELS):
-    """Exports or imports compiled kernels."""
+    """Exports or imports compiled kernels, without tuning results."""
     if not machine.has_kernels:
         raise Skipped("this burn-ddp has no command kernels")
-    run([machine.burn_ddp, "kernels", action, file], BURN_DDP_KERNEL_CACHE=cache)
+    flags = ["--no-tuning"] if action == "import" else []
+    run([machine.burn_ddp, "kernels", action, file, *flags], BURN_DDP_KERNEL_CACHE=cache)

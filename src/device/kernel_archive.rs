@@ -1,9 +1,10 @@
 //! Files with compiled CUDA kernels, which shorten the first start on another machine.
 //!
-//! A file is one line of JSON, the header, and CubeCL's flat bundle. It has compiled kernels only: tuning results
-//! depend on the GPU. CubeCL finds a kernel by a hash of its source and the GPU's architecture, so that kernels are
-//! valid for every GPU of their architecture. They are PTX, which a driver loads if it is at least as new as the
-//! NVRTC that compiled them. The header's driver is the exporting machine's driver, which can load all of them.
+//! A file is one line of JSON, the header, and CubeCL's flat bundle of compiled kernels and tuning results. CubeCL finds a
+//! kernel by a hash of its source and the GPU's architecture, so that kernels are valid for every GPU of their
+//! architecture. They are PTX, which a driver loads if it is at least as new as the NVRTC that compiled them. The
+//! header's driver is the exporting machine's driver, which can load all of them. Tuning results are valid for the same
+//! model of GPU, driver and NVRTC.
 
 use super::kernel_cache;
 use crate::process::atomic_file;
@@ -19,9 +20,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{collections::BTreeSet, fs, path::Path};
 
-const FORMAT: &str = "burn-ddp kernels 1";
+const FORMAT: &str = "burn-ddp kernels 2";
 /// CubeCL's namespaces of compiled kernels, by key and by source.
 const NAMES: [&str; 2] = ["cuda", "cuda-second-line"];
+/// CubeCL's namespaces of the choices among kernels, and of the GPU's measured speed, which some of them depend on.
+const TUNING: [&str; 2] = ["autotune", "throughput"];
 /// Longest header that is read.
 const MAX_HEADER: usize = 4096;
 
@@ -33,6 +36,8 @@ struct Header {
     cubecl: String,
     /// Oldest driver that is known to load the kernels.
     driver: CudaVersion,
+    /// GPUs, driver and NVRTC for which the tuning results are.
+    environment: String,
     /// Size of the bundle in bytes.
     bytes: usize,
     sha256: String,
@@ -45,9 +50,11 @@ pub struct Imported {
     pub kernels: usize,
     /// Kernels that the cache had already.
     pub present: usize,
+    /// Tuning results; `None` if the file's are for another machine.
+    pub tuned: Option<usize>,
 }
 
-/// Writes the compiled kernels of this machine's cache to a file. Returns their number and architectures.
+/// Writes the compiled kernels and the tuning results of this machine's cache to a file. Returns their number and architectures.
 ///
 /// # Errors
 /// If the cache is off or has no kernels, or a file cannot be read or written.
@@ -57,7 +64,7 @@ pub fn export(file: &Path) -> Result<(usize, Vec<String>)> {
     let flat = file.with_file_name(format!(".{}.flat", name.to_string_lossy()));
     let options = ExportOptions {
         name: "burn-ddp".into(),
-        namespaces: NAMES.map(|name| namespace(name, "").trim_end_matches('/').to_owned()).to_vec(),
+        namespaces: [NAMES, TUNING].concat().iter().map(|name| scope(name)).collect(),
         format: BundleFormat::Flat,
         ..ExportOptions::default()
     };
@@ -77,6 +84,7 @@ pub fn export(file: &Path) -> Result<(usize, Vec<String>)> {
         burn_ddp: env!("CARGO_PKG_VERSION").into(),
         cubecl: cubecl_version(),
         driver: Toolkit::get()?.driver(),
+        environment: kernel_cache::environment()?,
         bytes: body.len(),
         sha256: hex::encode(Sha256::digest(&body)),
     };
@@ -90,10 +98,12 @@ pub fn export(file: &Path) -> Result<(usize, Vec<String>)> {
 
 /// Adds the kernels of a file for this machine's GPUs to its cache. Ranks may use the cache at the same time.
 ///
+/// With `tuning`, it adds the tuning results, too, if they are for the same GPUs, driver and NVRTC.
+///
 /// # Errors
 /// If the file is damaged, or of other versions, or has no kernels for a GPU of this machine; if the driver is too
 /// old; or if the cache is off or cannot be written.
-pub fn import(file: &Path) -> Result<Imported> {
+pub fn import(file: &Path, tuning: bool) -> Result<Imported> {
     let what = || format!("kernels {}", file.display());
     let bytes = fs::read(file).with_context(what)?;
     let (header, bundle) = read(&bytes).with_context(what)?;
@@ -117,21 +127,29 @@ pub fn import(file: &Path) -> Result<Imported> {
     let target = Database::open_at(&database, Access::ReadWrite);
     let target =
         target.map_err(|error| anyhow::anyhow!("kernel cache {shown}: cannot be opened: {error}"))?;
-    let mut imported = Imported { architectures: wanted.into_iter().collect(), kernels: 0, present: 0 };
-    for (name, architecture) in
-        NAMES.iter().flat_map(|name| imported.architectures.clone().into_iter().map(move |sm| (*name, sm)))
-    {
-        let namespace = kernels_of(name, &architecture);
+    let copy = |namespace: &str| {
         let mut rows = Vec::new();
-        bundle.scan(&namespace, &mut |key, value| {
+        bundle.scan(namespace, &mut |key, value| {
             rows.push((Bytes::from_bytes_vec(key.to_vec()), Bytes::from_bytes_vec(value.to_vec())));
         });
-        let done = target.insert_many(&namespace, &mut rows.into_iter(), Origin::Imported);
+        let done = target.insert_many(namespace, &mut rows.into_iter(), Origin::Imported);
         ensure!(done.failed == 0, "kernel cache {shown}: {} entries cannot be written", done.failed);
-        if name == NAMES[0] {
-            imported.kernels += done.stored;
-            imported.present += done.conflict;
-        }
+        Ok((done.stored, done.conflict))
+    };
+    let mut imported =
+        Imported { architectures: wanted.into_iter().collect(), kernels: 0, present: 0, tuned: None };
+    for architecture in &imported.architectures {
+        let (stored, present) = copy(&kernels_of(NAMES[0], architecture))?;
+        copy(&kernels_of(NAMES[1], architecture))?;
+        imported.kernels += stored;
+        imported.present += present;
+    }
+    if tuning && header.environment == kernel_cache::environment()? {
+        let results = TUNING.map(|name| scope(name) + "/");
+        let namespaces = bundle.namespaces();
+        let results = namespaces.iter().filter(|name| results.iter().any(|scope| name.starts_with(scope)));
+        let stored: Result<Vec<_>> = results.map(|name| Ok(copy(name)?.0)).collect();
+        imported.tuned = Some(stored?.iter().sum());
     }
     Ok(imported)
 }
@@ -169,6 +187,11 @@ fn database() -> Result<std::path::PathBuf> {
 /// CubeCL's namespace of kernels of an architecture, such as `sm_90`.
 fn kernels_of(name: &str, architecture: &str) -> String {
     namespace(name, &format!("ptx_{}-cpp", architecture.replace('_', "")))
+}
+
+/// All of CubeCL's namespaces `name`.
+fn scope(name: &str) -> String {
+    namespace(name, "").trim_end_matches('/').to_owned()
 }
 
 fn namespace(name: &str, path: &str) -> String {

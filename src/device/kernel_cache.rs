@@ -106,7 +106,10 @@ pub fn enable() -> Result<bool> {
 }
 
 /// Returns the cache key of this machine, such as `nvidia-h100-80gb-hbm3-driver-13.0-nvrtc-13.0`.
-fn environment() -> Result<String> {
+///
+/// # Errors
+/// If the CUDA driver or NVRTC cannot be queried.
+pub fn environment() -> Result<String> {
     let mut names: Vec<String> =
         collective::cuda::devices()?.into_iter().map(|gpu| slug(&gpu.name)).collect();
     names.dedup();

@@ -1,7 +1,8 @@
 //! `burn-ddp kernels`: compiled kernels of one machine shorten the first start of another one.
 
 use crate::{
-    kernel_cache::{compiled, driver_caches},
+    common::example,
+    kernel_cache::{compiled, count, driver_caches},
     stand_in::{self, Machine, SMALL},
 };
 use std::{
@@ -72,13 +73,41 @@ fn a_first_start_with_another_machines_kernels_compiles_nothing() {
     let fresh = machine(&path("cache-c"), 13_000, "13.0");
     let imports = |machine: &Machine| machine.run(&format!("kernels import {file}")).succeeded().stdout;
     let first = imports(&fresh);
-    assert!(first.contains("for sm_61; 0 were there") && !first.contains("imported 0"), "{first}");
+    assert!(first.contains("for sm_61 (0 were there)") && !first.contains("imported 0"), "{first}");
+    assert!(
+        first.contains("no tuning results, because they are for another GPU, driver or NVRTC"),
+        "{first}"
+    );
     let (again, with) = train(&fresh, &path("counts-c"));
     assert_eq!(with.len(), PROBES, "compiled with the file: {with:?}");
     assert_eq!(again, *losses);
 
     let second = imports(&fresh);
-    assert!(second.starts_with("imported 0 kernels") && !second.contains("; 0 were there"), "{second}");
+    assert!(second.starts_with("imported 0 kernels") && !second.contains("(0 were there)"), "{second}");
+}
+
+#[test]
+fn an_equal_machine_does_not_tune_again() {
+    let (_folder, path) = folder();
+    let machine = |cache: &str| machine(&path(cache), 13_000, "13.0").with("CUDA_STAND_IN_TIMES", 1);
+    let launches = |machine: &Machine, counts: &str| {
+        let machine = machine.clone().with("CUDA_STAND_IN_COUNTS", path(counts));
+        machine.start(&example("launch_program"), "--device cuda --mode single --train").succeeded();
+        count(path(counts).as_ref(), "launches")
+    };
+    let first = machine("cache-a");
+    let tuning = launches(&first, "counts-a");
+    let file = path("kernels.bundle");
+    first.run(&format!("kernels export {file}")).succeeded();
+    let import = |machine: &Machine, flag: &str| {
+        machine.run(&format!("kernels import {file} {flag}")).succeeded().stdout
+    };
+    let (equal, without) = (machine("cache-b"), machine("cache-c"));
+    let text = import(&equal, "");
+    assert!(text.contains(" tuning results") && !text.contains("no tuning results"), "{text}");
+    assert!(import(&without, "--no-tuning").contains("no tuning results"));
+    assert!(launches(&equal, "counts-b") * 2 < tuning);
+    assert!(launches(&without, "counts-c") * 2 > tuning);
 }
 
 /// Every file that does not fit ends in one line, and leaves no cache.
@@ -105,7 +134,7 @@ fn files_that_do_not_fit_are_rejected() {
         (b"SQLite format 3\0 and more".to_vec(), fresh(), foreign),
         (good[..end].to_vec(), fresh(), foreign),
         (good[end + 1..].to_vec(), fresh(), foreign),
-        (with_header("burn-ddp kernels 1", "burn-ddp kernels 9"), fresh(), foreign),
+        (with_header("burn-ddp kernels 2", "burn-ddp kernels 9"), fresh(), foreign),
         (good[..good.len() - 1].to_vec(), fresh(), "the file has "),
         (good[..=end].to_vec(), fresh(), "the file has 0 of "),
         (flipped, fresh(), "the checksum does not match"),

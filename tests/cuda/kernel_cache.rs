@@ -13,6 +13,12 @@ pub fn compiled(counts: &Path) -> Vec<String> {
     names.filter_map(|line| Some(line.strip_prefix("kernel:")?.split_once(' ')?.0.to_owned())).collect()
 }
 
+/// How often `what` was counted in all processes.
+pub fn count(counts: &Path, what: &str) -> u64 {
+    let lines = lines(counts).into_iter();
+    lines.filter_map(|line| line.strip_prefix(what)?.trim().parse::<u64>().ok()).sum()
+}
+
 /// The driver's folder for compiled kernels, in each process.
 pub fn driver_caches(counts: &Path) -> Vec<String> {
     let lines = lines(counts).into_iter();

@@ -44,7 +44,8 @@ pub use communicator::{CallSpec, Communicator, World};
 pub use dtype::{DType, Element, ReduceOp};
 pub use error::{Error, Result, SettingDifference};
 pub use process_group::{
-    DevicePath, FlightRecord, JOB_ID, Options, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall, Work, explain,
+    DevicePath, FlightRecord, JOB_ID, Options, Place, ProcessGroup, RENDEZVOUS_TIMEOUT, RecordedCall, Work,
+    explain,
 };
 pub use rendezvous::store::{FileStore, HashStore, Store};
 pub use rendezvous::{InitMethod, SECRET, Secret};

@@ -1,32 +1,31 @@
 //! Asynchronous copies from a GPU's memory.
 
+use super::tensor::launcher;
 use crate::{
     Error, Result,
     device_error::{cause, name},
 };
-use burn::backend::{Cube, tensor::FloatTensor};
+use burn::backend::{Cube, StreamId, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Tensor, TensorData};
-use burn_cubecl::{
-    CubeBackend, CubeDevice, cubecl::server::CopyDescriptor, kernel::into_contiguous, tensor::CubeTensor,
-};
-use cubecl_runtime::client::Client;
+use burn_cubecl::{CubeBackend, CubeDevice, cubecl::server::CopyDescriptor, kernel::into_contiguous};
+use cubecl_runtime::server::Server as _;
 use std::{
-    collections::HashMap,
     future::Future,
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Mutex, PoisonError},
+    sync::mpsc::{self, Receiver},
 };
 
 type Read = Pin<Box<dyn Future<Output = Result<Vec<TensorData>>> + Send>>;
 
 /// A copy that the GPU makes after all work launched before.
-pub(crate) struct QueuedRead(Option<Read>);
+pub(crate) struct QueuedRead(Option<Receiver<Read>>);
 
-/// The GPU may still write to the host memory that the future owns.
+/// The GPU may still write to the host memory that the future in the channel owns.
 impl Drop for QueuedRead {
     fn drop(&mut self) {
-        std::mem::forget(self.0.take());
+        mem::forget(self.0.take());
     }
 }
 
@@ -45,7 +44,8 @@ impl QueuedRead {
     /// # Errors
     /// If the GPU fails.
     pub fn wait(mut self) -> Result<Vec<TensorData>> {
-        let read = self.0.take().and_then(burn::tensor::try_read_sync);
+        let queued = self.0.take().and_then(|queued| queued.recv().ok());
+        let read = queued.and_then(burn::tensor::try_read_sync);
         read.unwrap_or_else(|| Err(Error::Invalid("its device cannot be read synchronously".into())))
     }
 }
@@ -55,14 +55,6 @@ fn on_gpu(tensor: &Tensor<1>) -> Option<FloatTensor<Cube>> {
     matches!(tensor.client.device(), CubeDevice::Cuda(_)).then_some(tensor)
 }
 
-/// The client of a tensor's GPU, one per GPU, leaked because CubeCL's futures borrow it.
-fn lasting(tensor: &CubeTensor) -> &'static Client {
-    static CLIENTS: Mutex<Option<HashMap<CubeDevice, &'static Client>>> = Mutex::new(None);
-    let mut clients = CLIENTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let clients = clients.get_or_insert_default();
-    clients.entry(tensor.device.clone()).or_insert_with(|| Box::leak(Box::new(tensor.client.clone())))
-}
-
 fn queue(tensors: Vec<FloatTensor<Cube>>, device: String) -> QueuedRead {
     let resolve = |tensor: FloatTensor<Cube>| {
         let client = tensor.client.clone();
@@ -70,17 +62,26 @@ fn queue(tensors: Vec<FloatTensor<Cube>>, device: String) -> QueuedRead {
     };
     let tensors: Vec<_> = tensors.into_iter().map(resolve).collect();
     let kinds: Vec<(Shape, DType)> = tensors.iter().map(|t| (t.meta.shape().clone(), t.dtype)).collect();
-    let client = lasting(&tensors[0]);
+    let (launcher, stream) = (launcher(&tensors[0]), StreamId::current());
     let copies = tensors.into_iter().map(|tensor| {
         let (shape, strides) = (tensor.meta.shape().clone(), tensor.meta.strides().clone());
         let size = tensor.elem_size();
         CopyDescriptor::new(tensor.handle.binding(), shape, strides, size)
     });
-    // The copies are queued here; the future waits for the event behind them.
-    let read = client.read_tensor_async(copies.collect());
-    QueuedRead(Some(Box::pin(async move {
-        let all = read.await.map_err(|error| Error::Device { device, reason: cause(&error) })?;
-        let data = |(bytes, (shape, dtype))| TensorData::from_bytes(bytes, shape, dtype);
-        Ok(all.into_iter().zip(kinds).map(data).collect())
-    })))
+    let copies: Vec<_> = copies.collect();
+    let (sender, queued) = mpsc::channel();
+    launcher.submit(move |server| {
+        // The copies are queued here; the future waits for the event behind them.
+        let read = server.read(copies, stream);
+        let read: Read = Box::pin(async move {
+            let all = read.await.map_err(|error| Error::Device { device, reason: cause(&error) })?;
+            let data = |(bytes, (shape, dtype))| TensorData::from_bytes(bytes, shape, dtype);
+            Ok(all.into_iter().zip(kinds).map(data).collect())
+        });
+        if let Err(unread) = sender.send(read) {
+            mem::forget(unread);
+        }
+    });
+    launcher.flush_queue();
+    QueuedRead(Some(queued))
 }

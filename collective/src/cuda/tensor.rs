@@ -7,14 +7,22 @@ use crate::{
     tensor::exchange::{Exchange, Kind},
     transport::nccl::{NcclCommunicator, Pending},
 };
-use burn::backend::{Cube, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
+use burn::backend::{Cube, DeviceHandle, StreamId, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
 use burn::tensor::{DType as BurnType, Shape, Slice};
 use burn_cubecl::{
     CubeBackend, CubeDevice, cubecl::cuda::CudaRuntime, kernel::into_contiguous, tensor::CubeTensor,
 };
-use cubecl_runtime::runtime::Runtime;
+use cubecl_runtime::{
+    runtime::Runtime,
+    server::{ServerError, ServerStorage},
+    storage::{ComputeStorage, ManagedResource},
+};
 use kernels::cuda::{FusionClient, register};
-use std::{any::Any, ffi::c_void};
+use std::{
+    any::Any,
+    ffi::c_void,
+    sync::{Arc, OnceLock},
+};
 
 type Server = <CudaRuntime as Runtime>::Server;
 
@@ -128,73 +136,153 @@ fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<CallSpec>
     Ok(CallSpec::new(operation, dtype(tensor.dtype())?, tensor.shape().num_elements()))
 }
 
+/// Enqueues a call: its memory to send and to receive, and the stream.
+type Enqueue = fn(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>;
+
 /// Runs a collective from `tensor` into a new tensor of shape `output`.
 fn run(
     call: CallSpec,
     tensor: FloatTensor<Cube>,
     exchange: &Exchange,
     output: Shape,
-    act: impl FnOnce(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>,
+    act: Enqueue,
 ) -> Result<FloatTensor<Cube>> {
-    let Operands { memory, send, recv, client, result } = operands(call, tensor, output)?;
-    let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
     if exchange.of_step {
-        exchange.group.start_on_device(call, memory, act)?.hold_device()?;
-    } else {
-        exchange.group.run_on_device(call, memory, act)?;
+        let (result, started) = start(call, tensor, &exchange.group, output, act)?;
+        started.hold_device();
+        return Ok(result);
     }
-    Ok(register(&client, result))
+    let operands = Operands::new(tensor, output);
+    let Memory { kept, send, recv } = operands.memory()?;
+    exchange.group.run_on_device(call, kept, |nccl, call, stream| act(nccl, call, send, recv, stream))?;
+    Ok(register(&operands.fusion, operands.result))
 }
 
-/// The memory of a collective from `tensor` into a new tensor of shape `output`.
+/// Starts a collective from `tensor` into a new tensor of shape `output`, which must not be read before
+/// [`Started::hold_device`].
 ///
-/// Everything that it depends on is on the device's queue when this returns.
-fn operands(call: CallSpec, tensor: FloatTensor<Cube>, output: Shape) -> Result<Operands> {
-    let (client, burn_type) = (tensor.client.clone(), tensor.dtype());
-    let input: CubeTensor = into_contiguous(client.resolve_tensor_float::<CubeBackend>(tensor));
-    let compute = input.client.clone();
-    let handle = compute.empty(output.num_elements() * call.dtype.size());
-    let result = CubeTensor::new_contiguous(compute.clone(), input.device.clone(), output, handle, burn_type);
-    // CubeCL returns them after submitting all earlier work.
-    let resource = |tensor: &CubeTensor| {
-        compute
-            .get_resource::<Server>(tensor.handle.clone())
-            .map_err(|error| Error::Device { device: name(&tensor.device), reason: cause(&error) })
+/// The thread that launches kernels enqueues it behind those that compute the tensor, and this thread does not wait for
+/// that. If it fails there, so does the group.
+fn start(
+    call: CallSpec,
+    tensor: FloatTensor<Cube>,
+    group: &ProcessGroup,
+    output: Shape,
+    act: Enqueue,
+) -> Result<(FloatTensor<Cube>, Started)> {
+    let operands = Operands::new(tensor, output);
+    let started =
+        Started { group: group.clone(), launcher: launcher(&operands.input), pending: Arc::default() };
+    let Some(place) = group.place_on_device(call)? else {
+        let Memory { kept, send, recv } = operands.memory()?;
+        let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
+        let _ = started.pending.set(group.start_on_device(call, kept, act)?);
+        return Ok((register(&operands.fusion, operands.result), started));
     };
-    let (from, to) = (resource(&input)?, resource(&result)?);
-    let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
-    // They keep both allocations in place until the collective has ended.
-    let memory = Box::new((from, to));
-    Ok(Operands { memory, send, recv, client, result })
+    let bindings = [&operands.input, &operands.result].map(|tensor| tensor.handle.clone().binding());
+    let (device, stream, pending) =
+        (name(&operands.input.device), StreamId::current(), started.pending.clone());
+    started.launcher.submit(move |server| {
+        match Memory::new(bindings.map(|binding| server.get_resource(binding, stream)), &device) {
+            Ok(Memory { kept, send, recv }) => {
+                let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
+                // An error has failed the group.
+                let _ = place.enqueue(kept, act).map(|enqueued| pending.set(enqueued));
+            }
+            Err(error) => _ = place.fail(error),
+        }
+    });
+    started.launcher.flush_queue();
+    Ok((register(&operands.fusion, operands.result), started))
 }
 
+/// The tensors of a collective.
 struct Operands {
-    memory: Box<dyn Any + Send>,
+    fusion: FusionClient,
+    input: CubeTensor,
+    result: CubeTensor,
+}
+
+impl Operands {
+    /// `tensor`, and a new tensor of shape `output`. The kernels that compute `tensor` have been submitted.
+    fn new(tensor: FloatTensor<Cube>, output: Shape) -> Self {
+        let (fusion, dtype) = (tensor.client.clone(), tensor.dtype());
+        let input: CubeTensor = into_contiguous(fusion.resolve_tensor_float::<CubeBackend>(tensor));
+        let compute = input.client.clone();
+        let handle = compute.empty(output.num_elements() * input.elem_size());
+        let result = CubeTensor::new_contiguous(compute, input.device.clone(), output, handle, dtype);
+        Operands { fusion, input, result }
+    }
+
+    /// Their memory, when all kernels that were submitted before are on the device's queue.
+    fn memory(&self) -> Result<Memory> {
+        let resource = |tensor: &CubeTensor| tensor.client.get_resource::<Server>(tensor.handle.clone());
+        Memory::new([resource(&self.input), resource(&self.result)], &name(&self.input.device))
+    }
+}
+
+type Resource = ManagedResource<<<Server as ServerStorage>::Storage as ComputeStorage>::Resource>;
+
+/// The memory of a collective.
+struct Memory {
+    /// Keeps both allocations in place until the collective has ended.
+    kept: Box<dyn Any + Send>,
     send: *const c_void,
     recv: *mut c_void,
-    client: FusionClient,
-    result: CubeTensor,
+}
+
+impl Memory {
+    fn new([from, to]: [Result<Resource, ServerError>; 2], device: &str) -> Result<Self> {
+        let failed = |error: ServerError| Error::Device { device: device.into(), reason: cause(&error) };
+        let (from, to) = (from.map_err(failed)?, to.map_err(failed)?);
+        let (send, recv) = (from.resource().ptr as *const c_void, to.resource().ptr as *mut c_void);
+        Ok(Memory { kept: Box::new((from, to)), send, recv })
+    }
+}
+
+/// A collective that the GPU runs beside other work.
+pub(crate) struct Started {
+    group: ProcessGroup,
+    launcher: DeviceHandle<Server>,
+    /// Set when it is enqueued.
+    pending: Arc<OnceLock<Pending>>,
+}
+
+impl Started {
+    /// Makes the GPU's later work wait for the collective. If that fails, so does the group.
+    pub fn hold_device(&self) {
+        let (group, pending) = (self.group.clone(), self.pending.clone());
+        self.launcher.submit(move |_| {
+            // A collective that is not there has failed the group.
+            if let Some(Err(error)) = pending.get().map(Pending::hold_device) {
+                group.abort(error.to_string());
+            }
+        });
+    }
+}
+
+/// CubeCL's thread that launches kernels on a tensor's GPU, in the order in which they are submitted.
+pub(super) fn launcher(tensor: &CubeTensor) -> DeviceHandle<Server> {
+    DeviceHandle::new(tensor.client.service_id().device)
 }
 
 /// Starts a sum of a tensor for which [`is_on`] is true, on rank `root` or on all ranks.
 ///
-/// The result must not be read before [`Pending::hold_device`].
+/// The result must not be read before [`Started::hold_device`].
 ///
 /// # Errors
-/// If the group or the device fails.
+/// If the group fails.
 pub(crate) fn start_sum(
     tensor: FloatTensor<Cube>,
     group: &ProcessGroup,
     root: Option<usize>,
-) -> Result<(FloatTensor<Cube>, Pending)> {
+) -> Result<(FloatTensor<Cube>, Started)> {
     let shape = tensor.shape();
     let call = match root {
         None => spec("device all_reduce", &tensor)?,
         Some(root) => spec("device reduce", &tensor)?.root(root),
     };
-    let call = call.reduce(ReduceOp::Sum);
-    let Operands { memory, send, recv, client, result } = operands(call, tensor, shape)?;
-    let pending = group.start_on_device(call, memory, |nccl, call, stream| {
+    start(call.reduce(ReduceOp::Sum), tensor, group, shape, |nccl, call, send, recv, stream| {
         // SAFETY: the memory is of the call's size.
         unsafe {
             match call.root {
@@ -202,8 +290,7 @@ pub(crate) fn start_sum(
                 None => nccl.all_reduce(call, send, recv, stream),
             }
         }
-    })?;
-    Ok((register(&client, result), pending))
+    })
 }
 
 fn dtype(dtype: BurnType) -> Result<DType> {

@@ -1,10 +1,11 @@
 //! Gradient buckets in device memory.
 //!
 //! Each gradient is stored when it is final. When all gradients of a bucket are there and all buckets before it have
-//! started, they are scaled and written into one tensor, whose reduction starts. The remaining kernels of backward run concurrently: only
-//! [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
+//! started, they are scaled and written into one tensor, whose reduction starts. The remaining kernels of backward run
+//! concurrently: only [`finish`](DeviceBuckets::finish) makes the device wait for the sums.
 //!
-//! The training thread enqueues all of it and waits for no other rank: the ranks' calls are compared in the background.
+//! The training thread waits for no other rank, because the ranks' calls are compared in the background, and not for the
+//! thread that launches kernels, which enqueues the sums behind them.
 //!
 //! Buckets and collectives of other groups during backward, such as SyncBatchNorm's, are called on the thread that
 //! runs backward. They are enqueued on the device in the order of the calls, which is the same on all ranks because
@@ -98,7 +99,7 @@ impl DeviceBuckets {
         self.started.resize_with(self.plan.buckets(), || None);
         let totals = totals.map(|totals| tensor::start_sum(totals, &self.group, None));
         self.started.push(totals.transpose()?);
-        let mut buckets = tensor::finish(self.started)?;
+        let mut buckets = tensor::finish(self.started);
         let totals = buckets.pop().flatten();
         Ok((buckets, totals))
     }

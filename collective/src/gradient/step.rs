@@ -180,6 +180,9 @@ impl Step<'_> {
         };
         self.reducer.accumulated.clear();
         let averaged = scatter(&self.reducer.plan, reduced.buckets, &users, module);
+        // In the order of the parameters. That of a map differs from rank to rank, and on a GPU the operations that free
+        // them are in one queue with those of the optimizer, whose fusion and thereby rounding could depend on it.
+        drop(take(&mut grads, module));
         Ok(FinishedStep { grads: self.unless_infinite(averaged, module)?, totals: reduced.totals, flags })
     }
 

@@ -96,6 +96,8 @@ where
         // First, because an absent rank is detected on the host.
         let requests = StepRequests::from_sums(&self.engine.reducer.settle(flags)?);
         let mut values = values.wait()?.into_iter();
+        // A sum that could not be started has failed the group.
+        self.settings.group.failure().map_or(Ok(()), Err)?;
         let totals = values.next().unwrap_or_default();
         self.engine.check_loss(report.step, &own, first(&totals))?;
         if let Some(norm) = values.next() {

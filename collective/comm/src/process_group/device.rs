@@ -211,18 +211,49 @@ impl ProcessGroup {
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        if self.has_permit || self.transport() == Transport::Thread.name() {
+        if self.compares_first() {
             return self.compare_and_enqueue(spec, memory, act);
         }
-        let DeviceTransport { worker, order, .. } = self.attached()?;
+        let place = self.place(spec, self.attached()?.order.ticket(|| ()).0)?;
+        match wait_for_device(&place.ticket, &place.call) {
+            Ok(()) => place.enqueue(memory, act),
+            Err(error) => Err(place.fail(error)),
+        }
+    }
+
+    /// Takes the place of a collective, which [`Place::enqueue`] enqueues later, on any thread.
+    ///
+    /// Collectives that this thread calls in between are enqueued behind it only if they wait for that, as those do
+    /// whose memory is computed by the same queue of operations.
+    ///
+    /// `None`, and nothing is done, if the calls must be compared first, as in [`start_on_device`](Self::start_on_device),
+    /// or another thread's operation holds the device.
+    ///
+    /// # Errors
+    /// If the group has failed or has no device transport.
+    pub fn place_on_device(&self, spec: CallSpec) -> Result<Option<Place>> {
+        if self.compares_first() {
+            return Ok(None);
+        }
+        let ticket = self.attached()?.order.ticket(|| ()).0;
+        if !ticket.follows_own() {
+            return Ok(None);
+        }
+        ticket.adopt();
+        self.place(spec, ticket).map(Some)
+    }
+
+    /// Whether a collective is enqueued only after the ranks' calls are compared.
+    fn compares_first(&self) -> bool {
+        self.has_permit || self.transport() == Transport::Thread.name()
+    }
+
+    fn place(&self, spec: CallSpec, ticket: Ticket) -> Result<Place> {
         spec.root.map(|root| self.shared.check_rank("root", root)).transpose()?;
-        let (ticket, compared, call) =
-            (order.ticket(|| ()).0, Compared::default(), self.shared.next_call(spec)?);
+        let (compared, call) = (Compared::default(), self.shared.next_call(spec)?);
         // The comparison starts first, because NCCL may wait for the other ranks in a group's first call.
         drop(self.compare(spec, compared.clone())?);
-        let enqueued = wait_for_device(&ticket, &call)
-            .and_then(|()| worker.run(&call, compared, memory, |nccl, stream| act(nccl, &call, stream)));
-        enqueued.map_err(|error| self.shared.fail(error))
+        Ok(Place { shared: self.shared.clone(), ticket, compared, call, is_open: true })
     }
 
     fn attached(&self) -> Result<&DeviceTransport> {
@@ -234,6 +265,56 @@ impl ProcessGroup {
     pub(super) fn detach(&self) {
         if let Some(attached) = self.shared.state.device.get() {
             attached.worker.destroy(DETACH_TIMEOUT);
+        }
+    }
+}
+
+/// The place of a collective among those of its group and of its device. If it is dropped, the group fails.
+pub struct Place {
+    shared: Arc<SharedGroup>,
+    /// Later collectives wait until it is dropped.
+    ticket: Ticket,
+    compared: Compared,
+    call: Call,
+    is_open: bool,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({})", self.call)
+    }
+}
+
+impl Place {
+    /// Enqueues the collective, like [`ProcessGroup::start_on_device`].
+    ///
+    /// # Errors
+    /// If the group has failed, or NCCL or the driver fails.
+    pub fn enqueue(
+        mut self,
+        memory: Box<dyn Any + Send>,
+        act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
+    ) -> Result<Pending> {
+        self.is_open = false;
+        let Some(attached) = self.shared.state.device.get() else { return Err(Error::Aborted) };
+        let call = &self.call;
+        let run = |nccl: &_, stream| act(nccl, call, stream);
+        attached.worker.run(call, self.compared.clone(), memory, run).map_err(|error| self.shared.fail(error))
+    }
+
+    /// Fails the group, because the collective cannot be enqueued, and returns the first cause.
+    pub fn fail(mut self, error: Error) -> Error {
+        self.is_open = false;
+        self.shared.fail(error)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.is_open {
+            let reason = format!("its input was not computed ({})", self.call);
+            let device = self.shared.state.device.get().map_or_else(String::new, |it| it.site.name());
+            let _ = self.shared.fail(Error::Device { device, reason });
         }
     }
 }

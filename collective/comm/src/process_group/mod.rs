@@ -16,7 +16,7 @@ mod ticket_queue;
 mod topology;
 mod work;
 
-pub use device::DevicePath;
+pub use device::{DevicePath, Place};
 pub use explain::explain;
 pub use flight_recorder::{FlightRecord, RecordedCall};
 pub use options::{JOB_ID, Options, RENDEZVOUS_TIMEOUT};

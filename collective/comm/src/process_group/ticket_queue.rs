@@ -90,6 +90,13 @@ impl Ticket {
         }
     }
 
+    /// Whether this thread has [adopted](Self::adopt) all earlier tickets that are not released.
+    pub fn follows_own(&self) -> bool {
+        let (tickets, current) = (self.queue.lock(), thread::current().id());
+        let earlier = tickets.held.iter().take_while(|(number, _)| *number != self.number);
+        earlier.into_iter().all(|(_, thread)| *thread == Some(current))
+    }
+
     /// Waits until all earlier tickets are released, except one that this thread has adopted. False after `limit`;
     /// without one, each of the earlier calls has a deadline.
     pub fn wait(&self, limit: Option<Duration>) -> bool {
@@ -170,6 +177,17 @@ mod tests {
         assert!(inside.wait(SOON));
         let elsewhere = || queue.ticket(|| ()).0.wait(SOON);
         assert!(!thread::scope(|scope| scope.spawn(elsewhere).join().unwrap()));
+    }
+
+    #[test]
+    fn a_place_behind_own_calls_is_told_from_one_behind_others() {
+        let queue = Arc::<TicketQueue>::default();
+        let [own, other, last] = [(); 3].map(|()| queue.ticket(|| ()).0);
+        own.adopt();
+        assert!(other.follows_own() && !last.follows_own());
+        drop(other);
+        assert!(last.follows_own());
+        assert!(!thread::scope(|scope| scope.spawn(|| last.follows_own()).join().unwrap()));
     }
 
     #[test]

@@ -3,16 +3,17 @@
 use super::{
     common::{Kind, options, world},
     leave,
-    site::{HostSite, Op, StandIn, attach, collective, site},
+    site::{HostSite, Op, StandIn, attach, cause, collective, site},
 };
 use burn_ddp_comm::{
-    CallSpec, DType, DevicePath, Element, Error, ProcessGroup, ReduceOp, communicator::Call,
+    CallSpec, DType, DevicePath, Element, Error, Place, ProcessGroup, ReduceOp, communicator::Call,
     transport::nccl::NcclCommunicator,
 };
 use half::{bf16, f16};
 use std::{
     ffi::c_void,
     sync::{Arc, atomic::Ordering},
+    thread,
 };
 
 /// Small integers, which every type represents and sums exactly.
@@ -163,6 +164,39 @@ fn started_calls_hold_the_device_only_on_request() {
         }
         assert_eq!(held.load(Ordering::SeqCst), 4);
         leave(group);
+    });
+}
+
+/// As the thread does that launches kernels.
+#[test]
+fn another_thread_enqueues_placed_calls() {
+    let stand_in = StandIn::new();
+    world(Kind::Shm, 2, options(), |group| {
+        attach(&group, &stand_in);
+        let places: Vec<_> =
+            (0..3).map(|_| group.place_on_device(nothing()).unwrap().expect("a place")).collect();
+        let enqueue = |place: Place| place.enqueue(Box::new(()), reduce_nothing).unwrap();
+        let enqueued = thread::spawn(move || places.into_iter().map(enqueue).collect::<Vec<_>>());
+        for pending in enqueued.join().unwrap() {
+            pending.wait().unwrap();
+        }
+        assert_eq!(collective(&group, &Op::AllGather, &[1u8]).unwrap(), [1, 1]);
+        leave(group);
+    });
+}
+
+#[test]
+fn a_place_that_stays_empty_fails_the_group_on_all_ranks() {
+    let stand_in = StandIn::new();
+    world(Kind::Shm, 2, options(), |group| {
+        attach(&group, &stand_in);
+        let place = group.place_on_device(nothing()).unwrap().expect("a place");
+        match group.rank() {
+            0 => drop(place),
+            _ => _ = place.enqueue(Box::new(()), reduce_nothing),
+        }
+        let error = cause(&group).to_string();
+        assert!(error.contains("its input was not computed"), "{error}");
     });
 }
 
