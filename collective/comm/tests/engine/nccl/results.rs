@@ -191,6 +191,7 @@ fn a_place_that_stays_empty_fails_the_group_on_all_ranks() {
     world(Kind::Shm, 2, options(), |group| {
         attach(&group, &stand_in);
         let place = group.place_on_device(nothing()).unwrap().expect("a place");
+        group.barrier().unwrap();
         match group.rank() {
             0 => drop(place),
             _ => _ = place.enqueue(Box::new(()), reduce_nothing),
