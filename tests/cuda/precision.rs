@@ -6,15 +6,16 @@ use crate::{
 };
 use std::fs;
 
-/// Norms of the gradients of the first step with 32,768 characters, by parameter.
+/// Norms of the gradients of the first step with 8,192 characters, by parameter.
 fn norms(machine: &Machine, precision: &str) -> Vec<(String, f64)> {
     let folder = tempfile::tempdir().expect("temporary folder");
     let (text, run) = (folder.path().join("text.txt"), folder.path().join("run"));
-    // Mostly one character, so that the sums of one vector have many similar terms.
-    let characters = (0..45_000).map(|i| char::from(b'a' + (i * i % 7 * (i % 3) % 5) as u8));
+    // Mostly one character, so that the sum of its vector has more similar terms than 16 bits can add: with such sums, the
+    // norm of wte.weight is 0.27 (bf16) and 0.91 (f16) times that of f32.
+    let characters = (0..45_000).map(|i| char::from(b'a' + if i % 4 == 0 { (i * i % 7) as u8 } else { 0 }));
     fs::write(&text, characters.collect::<String>()).expect("written");
     let flags = format!(
-        "--device cuda --mode single --progress plain --text {} --run-dir {} --batch-size 512 --block-size 64
+        "--device cuda --mode single --progress plain --text {} --run-dir {} --batch-size 128 --block-size 64
          --layers 1 --width 8 --heads 2 --max-steps 1 --length 0 --histograms=1 --precision {precision}",
         text.display(),
         run.display(),
@@ -31,10 +32,12 @@ fn the_gradient_of_an_embedding_is_that_of_f32() {
     let machine = Machine::new(1);
     let exact = norms(&machine, "f32");
     for precision in ["bf16", "f16"] {
-        for ((name, norm), (_, exact)) in norms(&machine, precision).into_iter().zip(&exact) {
+        let norms = norms(&machine, precision);
+        assert!(!exact.is_empty() && norms.len() == exact.len(), "{precision}: {norms:?}");
+        for ((name, norm), (_, exact)) in norms.into_iter().zip(&exact) {
             let ratio = norm / exact;
             println!("{precision} {name}: {ratio:.4}");
-            // The other gradients are sums of 32,768 terms, too, but some are near 0.
+            // The other gradients are sums of 8,192 terms, too, but some are near 0.
             let tolerance = if name.ends_with("e.weight") { 0.01 } else { 0.1 };
             assert!((ratio - 1.0).abs() < tolerance, "{precision} {name}: {ratio}");
         }
