@@ -5,7 +5,7 @@ import sys
 import time
 
 import speed
-from machine import KERNELS
+from machine import KERNELS, WORK
 from report import Failed, Skipped
 from training import kernels, world
 
@@ -24,6 +24,7 @@ def check(report, machine):
     else:
         report.part("first start", 300, lambda run: start(run, machine, KERNELS))
     report.part("second start", 120, lambda run: start(run, machine, KERNELS))
+    report.part("first start, tuned by an equal machine", 120, lambda run: tuned_start(run, machine))
     chain = ["--size", 64, "--milliseconds", 5, "--rounds", 5] if machine.small else []
     for size in (1, 2):
         for what, flags in (("collectives", []), ("ordering", chain)):
@@ -51,6 +52,16 @@ def start(run, machine, cache):
 def shipped_start(run, machine):
     kernels(run, machine, "import", machine.shipped)
     return start(run, machine, KERNELS)
+
+
+def tuned_start(run, machine):
+    """Starts with an empty cache and the kernels and tuning results of the earlier starts."""
+    if machine.device != "cuda":
+        raise Skipped("no GPU")
+    file, cache = os.path.join(WORK, "tuned.bundle"), machine.run_folder("tuned")
+    kernels(run, machine, "export", file)
+    kernels(run, machine, "import", file, cache, tuning=True)
+    return start(run, machine, cache)
 
 
 def kill_one(run, machine):

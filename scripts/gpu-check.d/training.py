@@ -45,9 +45,9 @@ def compare(folder, reference, tolerance):
     return {"difference": float(f"{worst:.3g}"), "tolerance": tolerance}
 
 
-def kernels(run, machine, action, file, cache=KERNELS):
-    """Exports or imports compiled kernels, without tuning results."""
+def kernels(run, machine, action, file, cache=KERNELS, tuning=False):
+    """Exports or imports compiled kernels, and with `tuning` imports tuning results, too."""
     if not machine.has_kernels:
         raise Skipped("this burn-ddp has no command kernels")
-    flags = ["--no-tuning"] if action == "import" else []
+    flags = ["--no-tuning"] if action == "import" and not tuning else []
     run([machine.burn_ddp, "kernels", action, file, *flags], BURN_DDP_KERNEL_CACHE=cache)

@@ -1,7 +1,8 @@
 //! Training on emulated GPUs follows the CPU and PyTorch.
 
 use crate::{
-    common::{Run, assert_close, reference::Reference},
+    common::{Run, assert_close, example, reference::Reference},
+    kernel_cache::compiled,
     stand_in::{Machine, TINY, cpu_losses},
 };
 use std::fs;
@@ -71,6 +72,24 @@ fn a_transformer_follows_the_cpu() {
         Run::at(run).losses()
     };
     assert_close("char_gpt", &losses("cuda"), &losses("cpu"), 2e-5);
+}
+
+/// Adam with weight decay, whose steps share a launch.
+#[test]
+fn adam_follows_the_cpu() {
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let counts = folder.path().join("counts");
+    let machine = Machine::new(1).with("BURN_DDP_KERNEL_CACHE", "off");
+    let machine = machine.with("CUDA_STAND_IN_COUNTS", counts.display());
+    let weights = |device: &str| -> f64 {
+        let flags = format!("--device {device} --mode single --train --adam");
+        let outcome = machine.start(&example("launch_program"), &flags).succeeded();
+        let line = outcome.stdout.lines().find_map(|line| line.strip_prefix("weights "));
+        line.and_then(|number| number.parse().ok()).expect("a number")
+    };
+    assert_close("Adam", &[weights("cuda")], &[weights("cpu")], 1e-7);
+    let kernels = compiled(&counts);
+    assert!(kernels.iter().any(|name| name.starts_with("adam_all")), "{kernels:?}");
 }
 
 #[test]

@@ -2,10 +2,15 @@
 
 use burn::nn::LinearConfig;
 use burn::optim::SgdConfig;
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_ddp::{
-    Context, ContextArgs, DistributedDataParallel, ReduceOp, StepOptions, device::faults, launch::spawn,
-    loader::ShardedBatch, module_state, process::exit,
+    Context, ContextArgs, DistributedDataParallel, ReduceOp, StepOptions,
+    device::faults,
+    launch::spawn,
+    loader::ShardedBatch,
+    module_state,
+    optim::{AdamConfig, decay::WeightDecayConfig},
+    process::exit,
 };
 use clap::{Parser, ValueEnum};
 use log::{LevelFilter, Log, Metadata, Record};
@@ -28,6 +33,9 @@ struct Args {
     /// Train a layer, and print the digest of each rank's replica
     #[arg(long)]
     train: bool,
+    /// Train with Adam on fixed inputs, and print the weights' mean absolute value, too
+    #[arg(long)]
+    adam: bool,
     /// Launch two processes with `spawn`
     #[arg(long)]
     spawn: bool,
@@ -72,25 +80,36 @@ fn install(inspects: bool) {
 }
 
 /// Makes some steps with clipped gradients.
-fn train(context: &Context) -> anyhow::Result<()> {
+fn train(context: &Context, adam: bool) -> anyhow::Result<()> {
     let net = context.init_module(7, |device| LinearConfig::new(96, 64).init(device));
     let options = StepOptions { clip_grad_norm: Some(0.1), ..StepOptions::default() };
     let mut model = DistributedDataParallel::with_options(net, context.group(), options)?;
-    let mut optimizer = SgdConfig::new().init();
-    for _ in 0..4 {
-        let item = Tensor::<2>::random([8, 96], Distribution::Default, context.device());
+    let mut optimizer = match adam {
+        true => AdamConfig::new().with_weight_decay(Some(WeightDecayConfig::new(0.1))).init(),
+        false => SgdConfig::new().init(),
+    };
+    for step in 0..4 {
+        let item = match adam {
+            true => {
+                Tensor::<1, Int>::arange(step..768 + step, context.device()).float().sin().reshape([8, 96])
+            }
+            false => Tensor::<2>::random([8, 96], Distribution::Default, context.device()),
+        };
         let inputs = ShardedBatch { item, samples: 8, global_samples: 8 * context.world_size(), last: false };
         let (_, gradients) =
             model.backward(inputs, |net, inputs| net.forward(inputs).powi_scalar(2).mean())?;
         model.step(&mut optimizer, 0.1, gradients)?;
     }
     println!("replica {}", module_state::digest(model.module())?);
+    if adam {
+        println!("weights {}", model.module().weight.val().abs().mean().into_scalar::<f32>());
+    }
     Ok(())
 }
 
 fn rank(context: &Context, args: &Args) -> anyhow::Result<()> {
     if args.train {
-        return train(context);
+        return train(context, args.adam);
     }
     if args.logger == Some(When::After) {
         install(false);

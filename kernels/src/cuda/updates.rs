@@ -58,9 +58,9 @@ fn sgd_all(
     }
 }
 
-/// AdamW. CubeCL fuses a product and a sum, which are rounded once.
+/// AdamW and Adam. CubeCL fuses a product and a sum, which are rounded once.
 #[cube(launch_unchecked)]
-fn adam_w_all(
+fn adam_all(
     parameters: Sequence<Box<[f32]>>,
     firsts: Sequence<Box<[f32]>>,
     seconds: Sequence<Box<[f32]>>,
@@ -77,6 +77,8 @@ fn adam_w_all(
     correction_2: f32,
     epsilon: f32,
     decay: f32,
+    penalty: f32,
+    #[comptime] penalises: bool,
     #[comptime] chunk: usize,
 ) {
     let mut begin = 0;
@@ -93,7 +95,10 @@ fn adam_w_all(
         let new_second = new_seconds.index_mut(i);
         let mut at = own.first;
         while at < own.end {
-            let slope = gradient[at];
+            let mut slope = gradient[at];
+            if comptime![penalises] {
+                slope += parameter[at] * penalty;
+            }
             let mean = first[at] * beta_1 + slope * rest_1;
             let square = second[at] * beta_2 + slope * slope * rest_2;
             let along = (mean / correction_1) / ((square / correction_2).sqrt() + epsilon);
@@ -114,7 +119,7 @@ pub(crate) struct Updates(Vec<(FusionClient, Arc<Mutex<Steps>>)>);
 #[derive(Default)]
 struct Steps {
     sgd: Vec<(Sgd, Vec<[CubeTensor; 5]>)>,
-    adam_w: Vec<(AdamW, Vec<[CubeTensor; 7]>)>,
+    adam: Vec<((AdamW, f32), Vec<[CubeTensor; 7]>)>,
 }
 
 impl Updates {
@@ -141,10 +146,12 @@ impl Updates {
         Some(results.map(values))
     }
 
-    /// As [`sgd`](Self::sgd): parameter and both moments after a step.
-    pub fn adam_w(
+    /// As [`sgd`](Self::sgd): parameter and both moments after a step, with `penalty` times the parameter added to the
+    /// gradient.
+    pub fn adam(
         &mut self,
         with: AdamW,
+        penalty: f32,
         parameter: FloatTensor<Dispatch>,
         [first, second]: [FloatTensor<Dispatch>; 2],
         gradient: FloatTensor<Dispatch>,
@@ -152,11 +159,11 @@ impl Updates {
         let inputs = inputs([parameter, first, second, gradient])?;
         let steps = self.steps(&inputs[0].client);
         let shapes = [(); 3].map(|()| inputs[0].shape());
-        let results = kernels("AdamW step", inputs, shapes, move |[parameter, first, second, gradient]| {
+        let results = kernels("Adam step", inputs, shapes, move |[parameter, first, second, gradient]| {
             let new = [(); 3].map(|()| empty_like(&parameter));
             let [moved, mean, square] = new.clone();
             let step = [parameter, first, second, gradient, moved, mean, square];
-            add(&mut lock(&steps).adam_w, with, step);
+            add(&mut lock(&steps).adam, (with, penalty), step);
             new
         });
         Some(results.map(values))
@@ -175,12 +182,12 @@ impl Updates {
         for (client, steps) in self.0 {
             // Waits for the thread that fuses operations, so that none that reads a result is ahead of the launch.
             client.sync(move || {
-                let Steps { sgd, adam_w } = std::mem::take(&mut *lock(&steps));
+                let Steps { sgd, adam } = std::mem::take(&mut *lock(&steps));
                 for (with, steps) in sgd {
                     steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
                 }
-                for (with, steps) in adam_w {
-                    steps.chunks(MOST).for_each(|steps| launch_adam_w(with, steps));
+                for ((with, penalty), steps) in adam {
+                    steps.chunks(MOST).for_each(|steps| launch_adam(with, penalty, steps));
                 }
             });
         }
@@ -216,13 +223,13 @@ fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
     }
 }
 
-fn launch_adam_w(with: AdamW, steps: &[[CubeTensor; 7]]) {
+fn launch_adam(with: AdamW, penalty: f32, steps: &[[CubeTensor; 7]]) {
     let AdamW { rate, betas: [beta_1, beta_2], epsilon, decay, time } = with;
     let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
     let (count, dim) = grid(tensors(0));
     // SAFETY: every index is below the length of the tensors of a step, which are equally long.
     unsafe {
-        adam_w_all::launch_unchecked(
+        adam_all::launch_unchecked(
             &steps[0][0].client,
             count,
             dim,
@@ -242,6 +249,8 @@ fn launch_adam_w(with: AdamW, steps: &[[CubeTensor; 7]]) {
             1.0 - beta_2.powi(time),
             epsilon,
             decay,
+            penalty,
+            penalty != 0.0,
             CHUNK,
         );
     }

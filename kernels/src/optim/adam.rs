@@ -68,19 +68,30 @@ impl Optimizer for Adam {
         lr: LearningRate,
         tensor: Tensor<D>,
         grad: Tensor<D>,
-        state: Option<AdamState<D>>,
+        mut state: Option<AdamState<D>>,
     ) -> (Tensor<D>, Option<AdamState<D>>) {
-        match state {
-            Some(mut state) if !self.config.amsgrad && on_host(&tensor, &grad, &state.momentum) => {
-                state.momentum.time += 1;
-                let AdamConfig { beta_1, beta_2, epsilon, ref weight_decay, .. } = self.config;
-                let weight_decay = weight_decay.as_ref().map(|decay| decay.penalty);
-                let (rate, betas, time) = (lr as f32, [beta_1, beta_2], state.momentum.time as i32);
+        if let Some(AdamState { momentum }) = &mut state
+            && momentum.max_moment_2.is_none()
+            && !self.config.amsgrad
+        {
+            let AdamConfig { beta_1, beta_2, epsilon, ref weight_decay, .. } = self.config;
+            let weight_decay = weight_decay.as_ref().map(|decay| decay.penalty);
+            let (rate, betas, time) = (lr as f32, [beta_1, beta_2], momentum.time as i32 + 1);
+            if on_host(&tensor, &grad, momentum) {
+                momentum.time += 1;
                 let with = adam::Adam { rate, betas, epsilon, weight_decay, time };
-                (step(with, tensor, grad, &mut state.momentum), Some(state))
+                return (step(with, tensor, grad, momentum), state);
             }
-            state => self.burn.step(lr, tensor, grad, state),
+            #[cfg(feature = "cuda")]
+            {
+                let with = adam::AdamW { rate, betas, epsilon, decay: 1.0, time };
+                let penalty = weight_decay.unwrap_or_default();
+                if let Some(tensor) = queue(with, penalty, &tensor, &grad, momentum) {
+                    return (tensor, state);
+                }
+            }
         }
+        self.burn.step(lr, tensor, grad, state)
     }
 
     fn to_device<const D: usize>(state: AdamState<D>, device: &Device) -> AdamState<D> {
@@ -143,25 +154,6 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// Adds the step to those of [`together`](super::together()), if possible, and moves the state on.
-    #[cfg(feature = "cuda")]
-    fn add<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: &Tensor<D>,
-        grad: &Tensor<D>,
-        momentum: &mut AdaptiveMomentumState<D>,
-    ) -> Option<Tensor<D>> {
-        let with = self.at(lr, momentum.time + 1);
-        let [tensor, first, second, grad] = [tensor, &momentum.moment_1, &momentum.moment_2, grad]
-            .map(|tensor| tensor.clone().into_dispatch());
-        let [tensor, first, second] =
-            super::together::add(|updates| updates.adam_w(with, tensor, [first, second], grad))?;
-        momentum.time += 1;
-        [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
-        Some(Tensor::from_dispatch(tensor))
-    }
-
     fn at(&self, lr: LearningRate, time: usize) -> adam::AdamW {
         let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, .. } = self.config;
         let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
@@ -190,7 +182,7 @@ impl Optimizer for AdamW {
                 return (step(with, tensor, grad, momentum), state);
             }
             #[cfg(feature = "cuda")]
-            if let Some(tensor) = self.add(lr, &tensor, &grad, momentum) {
+            if let Some(tensor) = queue(self.at(lr, momentum.time + 1), 0.0, &tensor, &grad, momentum) {
                 return (tensor, state);
             }
         }
@@ -208,6 +200,25 @@ pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClipping
         Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
         None => optimizer,
     }
+}
+
+/// Adds a step to those of [`together`](super::together()), if possible, and moves the state on. `penalty` times the
+/// parameter is added to the gradient.
+#[cfg(feature = "cuda")]
+fn queue<const D: usize>(
+    with: adam::AdamW,
+    penalty: f32,
+    tensor: &Tensor<D>,
+    grad: &Tensor<D>,
+    momentum: &mut AdaptiveMomentumState<D>,
+) -> Option<Tensor<D>> {
+    let [tensor, first, second, grad] =
+        [tensor, &momentum.moment_1, &momentum.moment_2, grad].map(|tensor| tensor.clone().into_dispatch());
+    let [tensor, first, second] =
+        super::together::add(|updates| updates.adam(with, penalty, tensor, [first, second], grad))?;
+    momentum.time += 1;
+    [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
+    Some(Tensor::from_dispatch(tensor))
 }
 
 /// Whether the kernel can use all tensors.

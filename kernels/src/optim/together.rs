@@ -2,7 +2,7 @@
 
 /// Runs `act`, one step of a module's optimizer.
 ///
-/// On a CUDA device, the steps of [`Sgd`](super::Sgd) and [`AdamW`](super::AdamW) in f32 share launches and are computed
+/// On a CUDA device, the steps of [`Sgd`](super::Sgd), [`Adam`](super::Adam) and [`AdamW`](super::AdamW) in f32 share launches and are computed
 /// when `act` has ended. Without `together`, each parameter's step is computed separately, with the same result up to
 /// rounding.
 pub fn together<R>(act: impl FnOnce() -> R) -> R {

@@ -193,8 +193,8 @@ impl ProcessGroup {
             RendezvousWait::new(options.rendezvous_timeout, options.report.clone(), options.cancel.clone());
         let mut server = None;
         let started = start(&config, exchange, &options, &mut server, &mut wait);
-        if let (Err(_), Some(server)) = (&started, &server) {
-            server.close();
+        if let (Err(error), Some(server)) = (&started, &server) {
+            server.close(error.clone());
         }
         let (control, pool) = started?;
         let (control, pool) = (Arc::new(control), Arc::new(pool));

@@ -10,16 +10,18 @@ mod group_state;
 mod init;
 mod object;
 mod options;
+mod place;
 mod settings;
 mod shared_group;
 mod ticket_queue;
 mod topology;
 mod work;
 
-pub use device::{DevicePath, Place};
+pub use device::DevicePath;
 pub use explain::explain;
 pub use flight_recorder::{FlightRecord, RecordedCall};
 pub use options::{JOB_ID, Options, RENDEZVOUS_TIMEOUT};
+pub use place::Place;
 pub use work::Work;
 
 use crate::{

@@ -208,6 +208,17 @@ fn ranks_rendezvous_through_a_file() {
 
 /// The wait for rank 0, and that of rank 0 for the others.
 #[test]
+fn ranks_that_have_joined_are_told_that_rank_0_gave_up() {
+    let (begun, port) = (Instant::now(), free_port());
+    let joined = thread::spawn(move || init(port, 1, 3, options()).unwrap_err());
+    let cancelled = options().cancel_if(move || begun.elapsed() > Duration::from_millis(300));
+    for error in [init(port, 0, 3, cancelled).unwrap_err(), joined.join().unwrap()] {
+        assert!(matches!(error, Error::Rendezvous { .. }), "{error}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_wait_can_be_cancelled() {
     let (begun, port) = (Instant::now(), free_port());
     let cancelled = options().cancel_if(move || begun.elapsed() > Duration::from_millis(300));

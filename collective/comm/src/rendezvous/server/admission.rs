@@ -166,7 +166,7 @@ mod tests {
             }
             // The other ranks fail with the same error.
             assert_eq!(server.state.lock().cause, Some(error));
-            server.close();
+            server.close(Error::Aborted);
         }
     }
 
@@ -178,6 +178,6 @@ mod tests {
         assert!(matches!(red, Some(Event::Poison { error: Error::Invalid(_) })), "{red:?}");
         assert_eq!(server.state.lock().cause, None);
         assert!(server.absent().starts_with("ranks 0, 1 (0 of 2 came)"), "{}", server.absent());
-        server.close();
+        server.close(Error::Aborted);
     }
 }

@@ -51,9 +51,12 @@ impl Server {
         self.state.lock().absent()
     }
 
-    /// Stops listening once the connected ranks have disconnected, because rank 0 could not start.
-    pub fn close(&self) {
-        self.state.lock().closed = true;
+    /// Stops listening once the connected ranks have disconnected, because rank 0 could not start. They receive `error`,
+    /// and so do ranks that still join.
+    pub fn close(&self, error: Error) {
+        let mut state = self.state.lock();
+        state.closed = true;
+        state.poison(error);
     }
 }
 
