@@ -118,9 +118,12 @@ pub(crate) struct Updates(Vec<(FusionClient, Arc<Mutex<Steps>>)>);
 /// The steps of a device that are not launched.
 #[derive(Default)]
 struct Steps {
-    sgd: Vec<(Sgd, Vec<[CubeTensor; 5]>)>,
-    adam: Vec<((AdamW, f32), Vec<[CubeTensor; 7]>)>,
+    sgd: BySettings<Sgd, 5>,
+    adam: BySettings<(AdamW, f32), 7>,
 }
+
+/// Steps with equal settings; each has `N` tensors.
+type BySettings<W, const N: usize> = Vec<(W, Vec<[CubeTensor; N]>)>;
 
 impl Updates {
     /// Parameter and velocity after a step, which must not be read before [`finish`](Self::finish).
@@ -257,11 +260,7 @@ fn launch_adam(with: AdamW, penalty: f32, steps: &[[CubeTensor; 7]]) {
 }
 
 /// Adds a step to those with the same settings.
-fn add<W: PartialEq, const N: usize>(
-    all: &mut Vec<(W, Vec<[CubeTensor; N]>)>,
-    with: W,
-    step: [CubeTensor; N],
-) {
+fn add<W: PartialEq, const N: usize>(all: &mut BySettings<W, N>, with: W, step: [CubeTensor; N]) {
     match all.iter_mut().find(|(other, _)| *other == with) {
         Some((_, steps)) => steps.push(step),
         None => all.push((with, vec![step])),
