@@ -40,7 +40,7 @@ impl ProcessGroup {
     }
 }
 
-/// The place of a collective among those of its group and of its device. If it is dropped, the group fails.
+/// The place of a collective among those of its group and of its device. If it is dropped instead of used, the group fails.
 pub struct Place {
     shared: Arc<SharedGroup>,
     /// Later collectives wait until it is dropped.
