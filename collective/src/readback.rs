@@ -21,7 +21,7 @@ enum ReadbackState {
 impl Readback {
     /// Starts to copy `tensors`, which are on one device.
     ///
-    /// All work on which they depend is launched when this returns. Other devices than CUDA copy at once.
+    /// On a CUDA device, the launching thread queues the copy behind the work on which they depend. Others copy at once.
     ///
     /// # Errors
     /// If the device fails.

@@ -54,7 +54,8 @@ pub struct Imported {
     pub tuned: Option<usize>,
 }
 
-/// Writes the compiled kernels and the tuning results of this machine's cache to a file. Returns their number and architectures.
+/// Writes the compiled kernels and the tuning results of this machine's cache to a file. Returns the number and the
+/// architectures of the kernels.
 ///
 /// # Errors
 /// If the cache is off or has no kernels, or a file cannot be read or written.
@@ -64,7 +65,11 @@ pub fn export(file: &Path) -> Result<(usize, Vec<String>)> {
     let flat = file.with_file_name(format!(".{}.flat", name.to_string_lossy()));
     let options = ExportOptions {
         name: "burn-ddp".into(),
-        namespaces: [NAMES, TUNING].concat().iter().map(|name| scope(name)).collect(),
+        namespaces: [NAMES, TUNING]
+            .concat()
+            .iter()
+            .map(|name| namespace(name, "").trim_end_matches('/').to_owned())
+            .collect(),
         format: BundleFormat::Flat,
         ..ExportOptions::default()
     };
@@ -145,7 +150,7 @@ pub fn import(file: &Path, tuning: bool) -> Result<Imported> {
         imported.present += present;
     }
     if tuning && header.environment == kernel_cache::environment()? {
-        let results = TUNING.map(|name| scope(name) + "/");
+        let results = TUNING.map(|name| namespace(name, ""));
         let namespaces = bundle.namespaces();
         let results = namespaces.iter().filter(|name| results.iter().any(|scope| name.starts_with(scope)));
         let stored: Result<Vec<_>> = results.map(|name| Ok(copy(name)?.0)).collect();
@@ -187,11 +192,6 @@ fn database() -> Result<std::path::PathBuf> {
 /// CubeCL's namespace of kernels of an architecture, such as `sm_90`.
 fn kernels_of(name: &str, architecture: &str) -> String {
     namespace(name, &format!("ptx_{}-cpp", architecture.replace('_', "")))
-}
-
-/// All of CubeCL's namespaces `name`.
-fn scope(name: &str) -> String {
-    namespace(name, "").trim_end_matches('/').to_owned()
 }
 
 fn namespace(name: &str, path: &str) -> String {

@@ -43,7 +43,7 @@ impl FailureDetector {
         Self { running: ranks, first: None, consequence: None, stopped: None, live: None }
     }
 
-    /// Repairs failures up to `replacements` times before the first rank has ended, if `recover` says so.
+    /// Repairs failures up to `replacements` times before the first rank has ended, if `recover` is [`Recover::Live`].
     pub fn with_repairs(self, recover: Recover, replacements: usize) -> Self {
         let live = (recover == Recover::Live).then(|| Replacements::new(self.running, replacements));
         Self { live, ..self }

@@ -2,8 +2,11 @@
 //!
 //! A step must not wait for its own work, because the device would be idle until the next launch.
 
-use crate::stand_in::{Machine, SMALL};
-use std::{collections::BTreeMap, fs};
+use crate::{
+    kernel_cache::lines,
+    stand_in::{Machine, SMALL},
+};
+use std::collections::BTreeMap;
 
 /// Number of calls of each kind.
 type Counts = BTreeMap<String, f64>;
@@ -11,15 +14,13 @@ type Counts = BTreeMap<String, f64>;
 /// Counts of all processes of a run of `steps` steps.
 fn counts(flags: &str, steps: usize) -> Counts {
     let folder = tempfile::tempdir().expect("temporary folder");
-    let machine = Machine::new(2).with("CUDA_STAND_IN_COUNTS", folder.path().join("counts").display());
+    let path = folder.path().join("counts");
+    let machine = Machine::new(2).with("CUDA_STAND_IN_COUNTS", path.display());
     machine.trained(&format!("{SMALL} --train-limit 160 --batch-size 8 --max-steps {steps} {flags}"));
     let mut counts = Counts::new();
-    for file in fs::read_dir(folder.path()).expect("the folder") {
-        let text = fs::read_to_string(file.expect("a file").path()).expect("counts");
-        for line in text.lines() {
-            let (what, number) = line.rsplit_once(' ').expect("what and how many");
-            *counts.entry(what.into()).or_default() += number.parse::<f64>().expect("a number");
-        }
+    for line in lines(&path) {
+        let (what, number) = line.rsplit_once(' ').expect("what and how many");
+        *counts.entry(what.into()).or_default() += number.parse::<f64>().expect("a number");
     }
     counts
 }

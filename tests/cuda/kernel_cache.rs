@@ -13,10 +13,10 @@ pub fn compiled(counts: &Path) -> Vec<String> {
     names.filter_map(|line| Some(line.strip_prefix("kernel:")?.split_once(' ')?.0.to_owned())).collect()
 }
 
-/// How often `what` was counted in all processes.
+/// How often `what` was counted, in all processes that did.
 pub fn count(counts: &Path, what: &str) -> u64 {
-    let lines = lines(counts).into_iter();
-    lines.filter_map(|line| line.strip_prefix(what)?.trim().parse::<u64>().ok()).sum()
+    let of = |line: String| line.strip_prefix(what)?.strip_prefix(' ')?.parse::<u64>().ok();
+    lines(counts).into_iter().filter_map(of).reduce(|one, other| one + other).expect("a count")
 }
 
 /// The driver's folder for compiled kernels, in each process.
@@ -26,7 +26,7 @@ pub fn driver_caches(counts: &Path) -> Vec<String> {
 }
 
 /// The lines of the counts of all processes.
-fn lines(counts: &Path) -> Vec<String> {
+pub fn lines(counts: &Path) -> Vec<String> {
     let folder = counts.parent().expect("a folder");
     let files = fs::read_dir(folder).expect("counts").flatten().map(|entry| entry.path());
     let files = files.filter(|path| path.to_string_lossy().starts_with(&*counts.to_string_lossy()));

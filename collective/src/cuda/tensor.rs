@@ -139,6 +139,15 @@ fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<CallSpec>
 /// Enqueues a call: its memory to send and to receive, and the stream.
 type Enqueue = fn(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>;
 
+/// `act` with its memory.
+fn bind(
+    act: Enqueue,
+    send: *const c_void,
+    recv: *mut c_void,
+) -> impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()> {
+    move |nccl, call, stream| act(nccl, call, send, recv, stream)
+}
+
 /// Runs a collective from `tensor` into a new tensor of shape `output`.
 fn run(
     call: CallSpec,
@@ -154,7 +163,7 @@ fn run(
     }
     let operands = Operands::new(tensor, output);
     let Memory { kept, send, recv } = operands.memory()?;
-    exchange.group.run_on_device(call, kept, |nccl, call, stream| act(nccl, call, send, recv, stream))?;
+    exchange.group.run_on_device(call, kept, bind(act, send, recv))?;
     Ok(register(&operands.fusion, operands.result))
 }
 
@@ -175,8 +184,7 @@ fn start(
         Started { group: group.clone(), launcher: launcher(&operands.input), pending: Arc::default() };
     let Some(place) = group.place_on_device(call)? else {
         let Memory { kept, send, recv } = operands.memory()?;
-        let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
-        let _ = started.pending.set(group.start_on_device(call, kept, act)?);
+        let _ = started.pending.set(group.start_on_device(call, kept, bind(act, send, recv))?);
         return Ok((register(&operands.fusion, operands.result), started));
     };
     let bindings = [&operands.input, &operands.result].map(|tensor| tensor.handle.clone().binding());
@@ -185,9 +193,8 @@ fn start(
     started.launcher.submit(move |server| {
         match Memory::new(bindings.map(|binding| server.get_resource(binding, stream)), &device) {
             Ok(Memory { kept, send, recv }) => {
-                let act = |nccl: &_, call: &_, stream| act(nccl, call, send, recv, stream);
                 // An error has failed the group.
-                let _ = place.enqueue(kept, act).map(|enqueued| pending.set(enqueued));
+                let _ = place.enqueue(kept, bind(act, send, recv)).map(|enqueued| pending.set(enqueued));
             }
             Err(error) => _ = place.fail(error),
         }

@@ -228,7 +228,7 @@ fn on_host<const D: usize>(
     momentum: &AdaptiveMomentumState<D>,
 ) -> bool {
     let moments = [&momentum.moment_1, &momentum.moment_2];
-    momentum.max_moment_2.is_none() && [tensor, grad].into_iter().chain(moments).all(is_host)
+    [tensor, grad].into_iter().chain(moments).all(is_host)
 }
 
 /// The parameter after a step on tensors in host memory.

@@ -40,7 +40,9 @@ impl ProcessGroup {
     }
 }
 
-/// The place of a collective among those of its group and of its device. If it is dropped instead of used, the group fails.
+/// The place of a collective among those of its group and of its device.
+///
+/// If it is dropped instead of used, the group fails.
 pub struct Place {
     shared: Arc<SharedGroup>,
     /// Later collectives wait until it is dropped.
@@ -66,8 +68,8 @@ impl Place {
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        self.is_open = false;
         let Some(attached) = self.shared.state.device.get() else { return Err(Error::Aborted) };
+        self.is_open = false;
         let call = &self.call;
         let run = |nccl: &_, stream| act(nccl, call, stream);
         attached.worker.run(call, self.compared.clone(), memory, run).map_err(|error| self.shared.fail(error))

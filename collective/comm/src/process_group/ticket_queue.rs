@@ -93,8 +93,8 @@ impl Ticket {
     /// Whether this thread has [adopted](Self::adopt) all earlier tickets that are not released.
     pub fn follows_own(&self) -> bool {
         let (tickets, current) = (self.queue.lock(), thread::current().id());
-        let earlier = tickets.held.iter().take_while(|(number, _)| *number != self.number);
-        earlier.into_iter().all(|(_, thread)| *thread == Some(current))
+        let mut earlier = tickets.held.iter().take_while(|(number, _)| *number != self.number);
+        earlier.all(|(_, thread)| *thread == Some(current))
     }
 
     /// Waits until all earlier tickets are released, except one that this thread has adopted. False after `limit`;
