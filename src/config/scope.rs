@@ -21,7 +21,7 @@ impl Scope {
         match name {
             "config" | "print_config" | "resume" | "run_dir" | "export" | "find_lr" | "find_lr_steps"
             | "fast_dev_run" | "progress" | "mlflow" | "mlflow_experiment" | "help" | "version" | "rank"
-            | "world_size" | "init_method" | "job_id" => Scope::Process,
+            | "world_size" | "init_method" | "job_id" | "trace" => Scope::Process,
             "device" | "replicas" | "threads" | "workers" | "no_overlap" | "init_from" | "keep_last"
             | "recipe" | "flags" => Scope::Rank,
             "sync_bn"

@@ -11,6 +11,7 @@ use crate::{
 use anyhow::Result;
 use clap::{ArgAction, Args, Parser, value_parser};
 use collective::Transport;
+use std::path::PathBuf;
 
 /// Mode, device and process flags. The default corresponds to an empty command line.
 #[derive(Args, Clone, Debug)]
@@ -63,6 +64,11 @@ pub struct ContextArgs {
         long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, hide_short_help = true
     )]
     pub timeout: f64,
+    /// File for a trace of all ranks, which Perfetto and chrome://tracing show
+    ///
+    /// It contains steps, waits, collectives and the work of data loaders: at most 50000 spans per rank.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub trace: Option<PathBuf>,
     // Flags after this struct are the program's own, without a heading.
     #[command(flatten, next_help_heading = None)]
     pub world: WorldArgs,

@@ -6,7 +6,7 @@ use crate::{
     launch::{Environment, check_limit},
     process::exit::is_consequence,
 };
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, ensure};
 use collective::{ProcessGroup, device_error::panic_text};
 use std::{
     any::Any,
@@ -63,6 +63,7 @@ where
     F: Fn(&Context) -> Result<T> + Sync,
 {
     check_limit(world_size)?;
+    ensure!(args.trace.is_none(), "--trace needs a process per rank; use launch in place of launch_threads");
     let gpus = gpus(args.device).and_then(|gpus| enough(args, gpus, world_size));
     let roles = (0..world_size).map(|rank| role(args, rank, world_size, gpus.clone()));
     let roles = roles.collect::<Result<Vec<_>>>()?;

@@ -6,6 +6,7 @@ pub mod plan;
 pub(crate) mod recovery;
 pub mod replicas;
 mod start;
+mod trace;
 pub mod values;
 pub mod world_args;
 

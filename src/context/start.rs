@@ -4,6 +4,7 @@ use super::{
     Context, ContextArgs,
     plan::{Plan, Role},
     recovery::Recovery,
+    trace::Trace,
 };
 #[cfg(feature = "cuda")]
 use crate::device::kernel_cache;
@@ -13,7 +14,7 @@ use crate::{
     process::{exit, stop},
 };
 use anyhow::Result;
-use std::{env, fs, process::ExitCode, sync::atomic::Ordering};
+use std::{env, fs, path::PathBuf, process::ExitCode, sync::atomic::Ordering};
 
 /// Makes Burn load optimizer state into host memory.
 ///
@@ -119,6 +120,8 @@ where
     let supported =
         role.device == LocalDevice::Cpu && role.replicas.is_none() && args.world.init_method.is_none();
     let recovery = if supported { Recovery::open()? } else { None };
+    let start_trace = |path: &PathBuf| Trace::start(path, role.environment.is_main());
+    let trace = args.trace.as_ref().map(start_trace).transpose()?;
     loop {
         let run = || {
             let context = Context::open(args, role.clone(), recovery.clone())?;
@@ -127,6 +130,9 @@ where
                     context.group.abort(format!("{error:#}"));
                 }
                 return Err(error);
+            }
+            if let Some(trace) = &trace {
+                trace.write(&context.group);
             }
             context.group.destroy();
             Ok(match context.stop_signal.load(Ordering::Relaxed) {
@@ -137,7 +143,12 @@ where
         let ended = { run }();
         match (ended, &recovery) {
             (Err(error), Some(recovery)) => recovery.next_after(error)?,
-            (ended, _) => return ended,
+            (ended, _) => {
+                if let (Err(_), Some(trace)) = (&ended, &trace) {
+                    trace.write_own(role.environment.rank);
+                }
+                return ended;
+            }
         }
     }
 }

@@ -27,6 +27,7 @@ mod reports;
 mod restarts;
 mod sharded_optimizer;
 mod synchronisation;
+mod traces;
 mod training;
 mod validation;
 #[cfg(any(feature = "vulkan", feature = "wgpu"))]

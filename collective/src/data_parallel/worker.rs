@@ -18,6 +18,7 @@ use std::{
     sync::mpsc::{Receiver, Sender, channel},
     thread,
 };
+use tracing::info_span;
 
 /// The trainable parameters of a module, outside any graph.
 pub(super) fn parameters<M: Module>(module: &M) -> GradientsParams {
@@ -169,6 +170,7 @@ impl<M: Module + 'static> Worker<M> {
         let (send, result) = channel();
         let job = Box::new(move |replica: &mut Replica<M>, ready: Result<(), String>| {
             let result = ready.and_then(|()| {
+                let _span = info_span!("replica").entered();
                 let result = catch_unwind(AssertUnwindSafe(|| act(replica)));
                 result.unwrap_or_else(|panic| Err(reason(panic)))
             });

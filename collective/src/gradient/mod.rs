@@ -72,6 +72,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tracing::info_span;
 use watch::DepthAnchors;
 
 /// Options of a [`Reducer`].
@@ -264,8 +265,9 @@ fn ranks<'a>(plan: &'a BucketPlan, sender: &'a Option<BucketSender>) -> Option<R
     Some(Ranks { plan, group: &sender.as_ref()?.group })
 }
 
-/// Runs `wait` and adds its duration to `sum`.
-pub(crate) fn timed<T>(sum: &mut Duration, wait: impl FnOnce() -> T) -> T {
+/// Runs `wait` in a span named `name` and adds its duration to `sum`.
+pub(crate) fn timed<T>(name: &str, sum: &mut Duration, wait: impl FnOnce() -> T) -> T {
+    let _span = info_span!("wait", name).entered();
     let began = Instant::now();
     let result = wait();
     *sum += began.elapsed();

@@ -160,7 +160,8 @@ impl Step<'_> {
         let (users, flags) = if early && reduced.agreement.is_complete() {
             (vec![1; self.reducer.plan.slots.len()], StepFlags::InProgress(reduced.agreement))
         } else {
-            let mut agreed = timed(&mut self.reducer.waited, || reduced.agreement.wait())?;
+            let mut agreed =
+                timed("wait for gradients", &mut self.reducer.waited, || reduced.agreement.wait())?;
             if early {
                 agreed.unanimous()?;
             }
@@ -171,7 +172,8 @@ impl Step<'_> {
                 if let Some(reduction) = self.start(false)? {
                     let again = self.reduce(&reduction, &mut grads, module, totals, &flags)?;
                     (reduced.buckets, reduced.totals) = (again.buckets, again.totals);
-                    agreed = timed(&mut self.reducer.waited, || again.agreement.wait())?;
+                    agreed =
+                        timed("wait for gradients", &mut self.reducer.waited, || again.agreement.wait())?;
                 }
             }
             self.reducer.agreed = true;
@@ -229,7 +231,7 @@ impl Step<'_> {
                 sender.group.abort(error.to_string());
             }
         })?;
-        timed(&mut self.reducer.waited, || reduction.finish(totals, flags))
+        timed("wait for gradients", &mut self.reducer.waited, || reduction.finish(totals, flags))
     }
 
     /// In f16, returns no gradients if one of them is not finite. All ranks decide equally.

@@ -20,6 +20,7 @@ use std::{
     },
     thread,
 };
+use tracing::info_span;
 
 /// Maximum number of batches that a worker builds in advance.
 const AHEAD: usize = 2;
@@ -47,6 +48,7 @@ pub(super) fn build<O: Send + 'static>(
     let workers = streams.len().min(batches.len());
     // A panic must not end the epoch normally, because other ranks continue.
     let build = move |batch: &Batch| {
+        let _span = info_span!("build batch", samples = batch.indices.len()).entered();
         let built = catch_unwind(AssertUnwindSafe(|| build(batch))).unwrap_or_else(|panic| {
             let cause = cause_of_panic(panic_text(&*panic).unwrap_or_default());
             let error = format!("the batcher or the data set panicked: {cause}");

@@ -82,6 +82,9 @@ pub(super) struct StepRequests {
 }
 
 impl StepRequests {
+    /// Number of flags.
+    pub const FLAGS: usize = 3;
+
     /// Values that are summed over all ranks.
     pub fn flags(self) -> Vec<f32> {
         [self.stop, self.end, self.save].map(|flag| f32::from(u8::from(flag))).into()

@@ -5,6 +5,7 @@ use super::{
     checkpoints::StepRequests,
     launched::{Clock, LaunchedStep},
     run::{Run, Stop},
+    stragglers::BusyTime,
 };
 use crate::{
     gradient::timed,
@@ -14,7 +15,8 @@ use crate::{
 };
 use burn::train::{LearnerEvent, LearnerModel};
 use kernels::optim::together;
-use std::iter::Peekable;
+use std::{iter::Peekable, time::Instant};
+use tracing::info_span;
 
 impl<M: LearnerModel> Run<'_, M>
 where
@@ -104,25 +106,33 @@ where
         batches: &mut Peekable<ShardedBatches<TrainInput<M>>>,
     ) -> Result<Option<LaunchedStep>, Stop> {
         let (settings, compute, model) = (self.settings, self.compute, self.learner.model());
-        let control = &mut self.control;
-        if timed(&mut self.time.data, || batches.peek().is_none()) {
+        let (rank, ranks, waited) = (settings.group.rank(), settings.group.world_size(), self.time.data);
+        let (control, mut busy) = (&mut self.control, BusyTime::default());
+        if timed("wait for data", &mut self.time.data, || batches.peek().is_none()) {
             return Ok(None);
         }
+        let _span = info_span!("step", step = self.engine.steps + 1).entered();
         self.engine.begin_step();
         loop {
-            let Some(batch) = timed(&mut self.time.data, || batches.next()) else { return Ok(None) };
+            let Some(batch) = timed("wait for data", &mut self.time.data, || batches.next()) else {
+                return Ok(None);
+            };
             let batch = batch?;
+            busy.data = self.time.data - waited;
             let (samples, global_samples, last) = (batch.samples, batch.global_samples, batch.last);
             let interrupter = &self.components.interrupter;
             let computed =
                 self.engine.batch(&model, BatchSize { samples, global_samples, last }, |copies, scope| {
+                    let began = Instant::now();
                     let output = compute.compute(copies, batch.item, scope)?;
+                    busy.compute += began.elapsed();
                     let item = &output.item;
                     settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
                     let stop = interrupter.should_stop() || settings.stop_signal() > 0;
                     let requests = StepRequests { stop, end: control.stop.is_some(), save: control.save };
                     let totals = item.totals().inner();
-                    Ok(BatchOutput { grads: output.grads, totals, flags: requests.flags() })
+                    let flags = [requests.flags(), busy.values(rank, ranks)].concat();
+                    Ok(BatchOutput { grads: output.grads, totals, flags })
                 })?;
             if let Some(step) = computed.step {
                 control.save = false;
@@ -138,7 +148,7 @@ where
         let step = self.engine.steps;
         self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
         self.learner.lr_step();
-        together(|| self.learner.optimizer_step(grads));
+        info_span!("optimizer").in_scope(|| together(|| self.learner.optimizer_step(grads)));
         // Not before, because live recovery takes the parameters for those of this step.
         self.position.step = step;
         self.position.samples += samples;

@@ -94,7 +94,14 @@ where
     pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<StepRequests, Stop> {
         let LaunchedStep { mut report, lr, done, averaged, flags, own, values } = step;
         // First, because an absent rank is detected on the host.
-        let requests = StepRequests::from_sums(&self.engine.reducer.settle(flags)?);
+        let flags = self.engine.reducer.settle(flags)?;
+        let (requests, times) = flags.split_at(StepRequests::FLAGS);
+        let requests = StepRequests::from_sums(requests);
+        if self.round.is_none()
+            && let Some(warning) = self.stragglers.update(report.step, times)
+        {
+            self.settings.observer.warned(&warning);
+        }
         let mut values = values.wait()?.into_iter();
         // A sum that could not be started has failed the group.
         self.settings.group.failure().map_or(Ok(()), Err)?;

@@ -13,6 +13,7 @@ mod parallel;
 mod run;
 mod settings;
 mod snapshot;
+mod stragglers;
 mod weight_average;
 
 pub use callback::{Callback, Distributed, Join, MetricCallback, RunControl};

@@ -8,6 +8,7 @@ use super::{
     callback::{BurnMetric, MetricCallback},
     run::{Run, Stop},
     settings::RunSettings,
+    stragglers::Stragglers,
 };
 use crate::{
     Error, ProcessGroup, Result, StepOptions,
@@ -290,6 +291,7 @@ where
             stopped: false,
             average,
             round: None,
+            stragglers: Stragglers::default(),
         };
         match run.epochs() {
             Ok(()) | Err(Stop::Interrupted) => {}

@@ -2,7 +2,8 @@
 
 use super::{
     ComputeBatch, EpochReport, Position, RankTime, Report, RunControl, Snapshot, TrainedOutput, ValidOutput,
-    local_round::LocalRound, settings::RunSettings, snapshot::Records, weight_average::WeightAverage,
+    local_round::LocalRound, settings::RunSettings, snapshot::Records, stragglers::Stragglers,
+    weight_average::WeightAverage,
 };
 use crate::{
     Error, ReduceOp,
@@ -13,6 +14,7 @@ use crate::{
 use burn::module::ParamGroup;
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
+use tracing::info_span;
 
 /// Reason why a run ends before its last epoch.
 pub(super) enum Stop {
@@ -52,6 +54,7 @@ pub(super) struct Run<'a, M: LearnerModel> {
     pub average: Option<WeightAverage>,
     /// The round in progress of local SGD.
     pub round: Option<LocalRound>,
+    pub stragglers: Stragglers,
 }
 
 impl<M: LearnerModel> Run<'_, M>
@@ -75,7 +78,7 @@ where
             let ranks = self.rank_times()?;
             let Position { step, epoch, samples, seconds, skipped, .. } = self.position;
             let digest = self.verify_replicas(&format!("after epoch {epoch}"))?;
-            let valid = self.evaluate(epoch)?;
+            let valid = info_span!("validation").in_scope(|| self.evaluate(epoch))?;
             let mut report = EpochReport {
                 epoch,
                 train: means::<TrainedOutput<M>>(&self.position.totals, samples),
@@ -232,6 +235,7 @@ where
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
         let settings = self.settings;
         let Some(checkpoints) = &settings.checkpoints else { return Ok(()) };
+        let _span = info_span!("checkpoint").entered();
         let (reducer, position) = (&self.engine.reducer, self.position());
         let records = || Records::of(&self.learner, &self.components.event_store, position.epoch);
         let mut gathered = None;

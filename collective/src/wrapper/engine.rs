@@ -18,6 +18,7 @@ use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use kernels::{host_tensor::is_flex, random::RandomStream};
+use tracing::info_span;
 
 /// The size of one batch.
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +204,7 @@ impl Engine {
             BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
         if self.accumulated.batches < self.options.grad_accum_steps && !last {
             let copies = ModuleCopies::new(precision, |precision| in_precision(module, precision));
-            let output = run(&copies, &mut scope)?;
+            let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope))?;
             let own = masked(output.totals, samples).cast(FloatDType::F32);
             self.accumulated.own = Some(add_totals(self.accumulated.own.take(), own.clone()));
             self.reducer.accumulate(output.grads, module, samples);
@@ -212,7 +213,7 @@ impl Engine {
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
         let mut step = self.reducer.step(samples, self.accumulated.averaged)?;
         let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
-        let output = run(&copies, &mut scope)?;
+        let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope))?;
         step.loss_was_scaled(scope.scaled);
         let Accumulated { batches, samples: all, averaged, own, .. } = std::mem::take(&mut self.accumulated);
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);

@@ -9,7 +9,7 @@ pub use event::Picture;
 pub use histogram::{GradientHistograms, Histogram};
 
 use super::{
-    evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
+    evaluation::{EvaluatedSet, evaluation_scalars, rank_scalars, step_scalars},
     tracker::{MetricsLogger, ScalarSink},
 };
 use crate::process::{console::Console, now};
@@ -167,6 +167,7 @@ impl Observer for EventLog {
     }
 
     fn epoch_done(&self, report: &EpochReport) {
+        self.write(|state| state.scalars(rank_scalars(report)));
         self.evaluated(self.set, report);
     }
 

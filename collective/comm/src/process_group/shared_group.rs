@@ -10,6 +10,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
     time::Instant,
 };
+use tracing::info_span;
 
 /// A job of the group's worker thread.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
@@ -129,6 +130,9 @@ impl SharedGroup {
         message: Option<Endpoints>,
         act: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
+        let (group, seq, count) = (self.state.group, call.seq, call.count);
+        let span = info_span!("collective", name = call.operation, group, seq, count, dtype = ?call.dtype);
+        let _span = span.entered();
         self.state.recorder.enter(call, message);
         let begun = Instant::now();
         let result = act().map_err(|error| self.first_cause(call, message, begun, error));

@@ -5,6 +5,7 @@ mod live_recovery;
 mod non_finite;
 mod overflow;
 mod settings;
+mod stragglers;
 
 use crate::{
     common,
