@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::{
     fs::File,
-    io::ErrorKind,
+    io::{self, ErrorKind},
     path::Path,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -117,18 +117,18 @@ impl RunLog {
         }
     }
 
-    /// Syncs the tables to disk and returns the current progress.
+    /// Syncs the tables to disk. Rows can be added meanwhile.
     ///
     /// # Errors
-    /// If a row could not be written or synced.
-    pub fn sync(&self) -> Result<Progress> {
-        let progress = self.progress()?;
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // The table of epochs is synced when it is written.
-        for file in [state.0.steps.file(), state.0.ranks.get_ref()] {
-            file.sync_data().context("cannot write the run's tables")?;
-        }
-        Ok(progress)
+    /// If a table cannot be synced.
+    pub fn sync(&self) -> Result<()> {
+        let files = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            // The table of epochs is synced when it is written.
+            [state.0.steps.file(), state.0.ranks.get_ref()].map(File::try_clone)
+        };
+        let sync = |file: io::Result<File>| file?.sync_data();
+        files.into_iter().try_for_each(sync).context("cannot write the run's tables")
     }
 
     /// Returns why training ends early, if the monitored metric has not improved for `patience` epochs.

@@ -4,7 +4,7 @@
 use super::mlflow;
 use super::{
     EvaluatedSet, Evaluation,
-    checkpoint::{CheckpointStore, Identity, Manifest, ResumePoint},
+    checkpoint::{CheckpointStore, CheckpointWriter, Identity, Manifest, ResumePoint},
     folder::{CONFIG, RunFolder, Summary},
     log::RunLog,
     report,
@@ -29,6 +29,7 @@ pub struct Output {
     pub folder: RunFolder,
     pub events: Arc<EventLog>,
     log: Arc<RunLog>,
+    writer: CheckpointWriter,
     tracker: Option<Arc<dyn Tracker>>,
     config: Config,
     identity: Identity,
@@ -75,7 +76,8 @@ impl Output {
         folder.write_json(CONFIG, config)?;
         let tracker = start_tracker(config, &folder, found.is_some(), console)?;
         let config = config.clone();
-        Ok(Self { folder, events, log, tracker, config, identity, began, console, is_new })
+        let writer = CheckpointWriter::default();
+        Ok(Self { folder, events, log, writer, tracker, config, identity, began, console, is_new })
     }
 
     /// Observers that write the run's metrics.
@@ -172,27 +174,34 @@ impl Output {
         })
     }
 
-    fn write_checkpoint(&self, snapshot: &Snapshot) -> Result<()> {
-        // A run resumed from this checkpoint keeps these rows, so they must be on disk first.
-        let mut progress = self.log.sync()?;
-        self.events.flush()?;
+    /// Starts to write a checkpoint, after the one before is written.
+    fn start_checkpoint(&self, snapshot: Snapshot) -> Result<()> {
+        // Before the log's next rows, which the checkpoint does not contain.
+        let mut progress = self.log.progress()?;
         progress.seconds += self.began.elapsed().as_secs_f64();
-        let (config, identity) = (&self.config, self.identity.clone());
-        let manifest = Manifest::new(snapshot, config, identity, progress);
-        CheckpointStore::in_run(self.folder.path()).write(
-            &manifest,
-            snapshot,
-            config.args.checkpoints.keep_last,
-        )
+        let (log, events, config) = (self.log.clone(), self.events.clone(), self.config.clone());
+        let (identity, store) = (self.identity.clone(), CheckpointStore::in_run(self.folder.path()));
+        self.writer.start(move || {
+            // A run resumed from this checkpoint keeps its rows, so they must be on disk first.
+            log.sync()?;
+            events.flush()?;
+            let manifest = Manifest::new(&snapshot, &config, identity, progress);
+            store.write(&manifest, &snapshot, config.args.checkpoints.keep_last)
+        })
     }
 }
 
 impl CheckpointSink for Output {
-    fn save(&self, snapshot: &Snapshot) -> Result<(), String> {
-        self.write_checkpoint(snapshot).map_err(|error| format!("{error:#}"))
+    fn save(&self, snapshot: Snapshot) -> Result<(), String> {
+        self.start_checkpoint(snapshot).map_err(|error| format!("{error:#}"))
+    }
+
+    fn flush(&self) -> Result<(), String> {
+        self.writer.wait().map_err(|error| format!("{error:#}"))
     }
 
     fn best(&self) -> Result<Option<Snapshot>, String> {
+        self.flush()?;
         CheckpointStore::in_run(self.folder.path()).best().map_err(|error| format!("{error:#}"))
     }
 
@@ -264,6 +273,8 @@ impl Drop for Output {
     ///
     /// The run can then be started again with the same folder.
     fn drop(&mut self) {
+        // The run has failed already, if there is an error that was not reported.
+        let _ = self.writer.wait();
         // Has no effect if the run has finished.
         self.close_tracker(Status::Failed, &[]);
         if self.is_new && self.log.progress().is_ok_and(|progress| progress.step == 0) {

@@ -9,13 +9,21 @@ use std::{
     },
 };
 
-/// Stores checkpoints, on rank 0 only; the other ranks wait for it.
+/// Stores checkpoints, on rank 0 only.
 pub trait CheckpointSink: Send + Sync {
-    /// Stores a checkpoint. An error ends the run on all ranks.
+    /// Stores a checkpoint, or starts to store it when the one before is stored. The other ranks wait for this call.
     ///
     /// # Errors
-    /// The error message for the user.
-    fn save(&self, snapshot: &Snapshot) -> Result<(), String>;
+    /// The error message for the user, also that of the checkpoint before, which ends the run on all ranks.
+    fn save(&self, snapshot: Snapshot) -> Result<(), String>;
+
+    /// Waits until the last checkpoint is stored. Called before the run ends or stops.
+    ///
+    /// # Errors
+    /// The error message for the user, which ends the run on all ranks.
+    fn flush(&self) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Reads the best checkpoint so far, if there is one.
     ///

@@ -40,7 +40,7 @@ impl Report {
 pub struct LiveState {
     /// State after the last complete optimizer step.
     pub snapshot: Snapshot,
-    /// Reports of the steps since the last checkpoint, and of all epochs of this process.
+    /// Reports of the steps since the last checkpoint that is certainly stored, and of all epochs of this process.
     pub reports: Vec<Report>,
 }
 
@@ -77,6 +77,8 @@ pub struct LiveRecovery(Mutex<Kept>);
 #[derive(Default)]
 struct Kept {
     reports: Vec<Report>,
+    /// Number of the reports that the last checkpoint contains, which may not be stored yet.
+    in_checkpoint: usize,
     boundary: Option<Boundary>,
     failed: Option<LiveState>,
     /// Whether the module has no buffers, once that is known.
@@ -111,13 +113,17 @@ impl LiveRecovery {
         self.lock().reports.push(report);
     }
 
-    /// Records that a checkpoint contains all steps so far.
+    /// Records that a checkpoint contains all steps so far, and that the one before is stored.
     pub(super) fn saved(&self) {
-        let mut kept = self.lock();
-        kept.reports.retain(|report| matches!(report, Report::Epoch(_)));
-        let reports = kept.reports.len();
-        if let Some(boundary) = &mut kept.boundary {
-            boundary.reports = reports;
+        let Kept { reports, in_checkpoint, boundary, .. } = &mut *self.lock();
+        let mut number = 0;
+        reports.retain(|report| {
+            number += 1;
+            number > *in_checkpoint || matches!(report, Report::Epoch(_))
+        });
+        *in_checkpoint = reports.len();
+        if let Some(boundary) = boundary {
+            boundary.reports = reports.len();
         }
     }
 

@@ -293,7 +293,7 @@ where
             round: None,
             stragglers: Stragglers::default(),
         };
-        match run.epochs() {
+        match run.run() {
             Ok(()) | Err(Stop::Interrupted) => {}
             Err(Stop::Requested(signal)) => {
                 if let Some(request) = &self.run.stop {

@@ -62,8 +62,19 @@ where
     TrainedOutput<M>: StepOutput,
     ValidOutput<M>: StepOutput,
 {
-    /// Runs all remaining epochs.
-    pub fn epochs(&mut self) -> Result<(), Stop> {
+    /// Runs all remaining epochs. At the end, and after a stop, all checkpoints are stored.
+    pub fn run(&mut self) -> Result<(), Stop> {
+        let ended = self.epochs();
+        match &ended {
+            Ok(()) | Err(Stop::Interrupted | Stop::Requested(_)) => {
+                self.settings.store(|sink| sink.flush())?;
+            }
+            Err(Stop::Failed(_)) => {}
+        }
+        ended
+    }
+
+    fn epochs(&mut self) -> Result<(), Stop> {
         self.share_model()?;
         self.round = LocalRound::first(&self.engine, self.learner.model(), self.settings.resume.as_ref())?;
         module_state::verify_equal(&self.learner.model(), &self.settings.group, "before the first step")?;
@@ -231,10 +242,12 @@ where
         }
     }
 
-    /// Takes a checkpoint, if enabled. All ranks wait until it is on disk.
+    /// Takes a checkpoint, if enabled. All ranks wait until rank 0 has the state.
     pub(super) fn keep(&mut self) -> Result<(), Stop> {
         let settings = self.settings;
-        let Some(checkpoints) = &settings.checkpoints else { return Ok(()) };
+        if settings.checkpoints.is_none() {
+            return Ok(());
+        }
         let _span = info_span!("checkpoint").entered();
         let (reducer, position) = (&self.engine.reducer, self.position());
         let records = || Records::of(&self.learner, &self.components.event_store, position.epoch);
@@ -258,16 +271,8 @@ where
             let average = average.map(|average| average.applied(self.learner.model()).into_record());
             Snapshot::take(gathered.map_or_else(records, Ok)?, position.clone(), average)
         };
-        let kept = settings.group.run_on(0, || match &checkpoints.sink {
-            Some(sink) => {
-                snapshot().map_err(|error: Error| error.to_string()).and_then(|snapshot| sink.save(&snapshot))
-            }
-            None => Ok(()),
-        });
-        kept.map_err(|error| match error {
-            Error::Remote { rank: 0, reason } if settings.group.rank() == 0 => Error::Invalid(reason),
-            error => error,
-        })?;
+        let snapshot = || snapshot().map_err(|error: Error| error.to_string());
+        settings.store(|sink| sink.save(snapshot()?))?;
         if let Some(recovery) = &settings.recovery {
             recovery.saved();
         }

@@ -135,6 +135,18 @@ impl<M: LearnerModel> RunSettings<M> {
         self.checkpoints.as_ref()?.sink.as_deref().filter(|_| self.group.rank() == 0)
     }
 
+    /// Calls the storage of checkpoints on rank 0, if there is one. Every rank must call it.
+    ///
+    /// # Errors
+    /// On all ranks, if `act` or the group fails.
+    pub fn store(&self, act: impl FnOnce(&dyn CheckpointSink) -> Result<(), String>) -> Result<()> {
+        let stored = self.group.run_on(0, || self.sink().map_or(Ok(()), act));
+        stored.map_err(|error| match error {
+            Error::Remote { rank: 0, reason } if self.group.rank() == 0 => Error::Invalid(reason),
+            error => error,
+        })
+    }
+
     /// This rank's answer to a request to stop: 0 to continue.
     pub fn stop_signal(&self) -> u8 {
         self.stop.as_ref().map_or(0, |request| request.poll())

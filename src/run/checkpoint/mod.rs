@@ -9,8 +9,10 @@ mod identity;
 mod manifest;
 mod resume;
 mod store;
+mod writer;
 
 pub use identity::Identity;
 pub use manifest::{CheckpointError, FORMAT, Manifest};
 pub use resume::ResumePoint;
 pub use store::CheckpointStore;
+pub use writer::CheckpointWriter;
