@@ -1,14 +1,15 @@
 //! One rank's process, which leads its own process group.
 
+use super::outcome::ExitReason;
 use anyhow::{Context, Result, bail};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid,
 };
 use std::{
     ffi::OsString,
-    os::unix::process::{CommandExt, ExitStatusExt},
+    os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, ExitStatus},
+    process::{Child, Command},
 };
 
 /// A rank's process.
@@ -20,7 +21,7 @@ pub struct Process {
     child: Child,
     /// Whether it is in the launcher's process group: only the foreground group may read the terminal.
     foreground: bool,
-    status: Option<ExitStatus>,
+    ended: Option<Result<(), ExitReason>>,
 }
 
 impl Process {
@@ -35,7 +36,7 @@ impl Process {
         #[cfg(target_os = "linux")]
         end_with_launcher(&mut command);
         match command.spawn() {
-            Ok(child) => Ok(Process { child, foreground, status: None }),
+            Ok(child) => Ok(Process { child, foreground, ended: None }),
             Err(error) => {
                 let program = command.get_program().to_owned();
                 Err(error).with_context(|| why(&program))
@@ -54,12 +55,20 @@ impl Process {
         if self.foreground { pid } else { -pid }
     }
 
-    /// Exit status, if the process has ended. Does not wait, and does not reap the process.
-    pub fn poll(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() {
-            self.status = ended(&self.child);
+    /// How the process ended, if it has. Does not wait, and does not reap the process.
+    pub fn poll(&mut self) -> Option<Result<(), ExitReason>> {
+        if self.ended.is_none() {
+            self.ended = match peek(&self.child, WaitIdOptions::EXITED) {
+                Ok(status) => status.map(|status| match status.exit_status().map(|code| code & 0xff) {
+                    Some(0) => Ok(()),
+                    Some(code) => Err(ExitReason::Exited(code)),
+                    None => Err(ExitReason::Killed(status.terminating_signal().unwrap_or(libc::SIGKILL))),
+                }),
+                // Only possible if other code has reaped the child; its status is then unknown.
+                Err(_) => Some(Err(ExitReason::Exited(1))),
+            };
         }
-        self.status
+        self.ended
     }
 
     /// The signal by which the process is stopped, if it is.
@@ -81,22 +90,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(libc::SIGKILL);
         let _ = self.child.wait();
-    }
-}
-
-/// Exit status of a child that has ended.
-fn ended(child: &Child) -> Option<ExitStatus> {
-    match peek(child, WaitIdOptions::EXITED) {
-        Ok(None) => None,
-        Ok(Some(status)) => Some(match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => ExitStatus::from_raw((code & 0xff) << 8),
-            (None, signal) => {
-                let core = if status.dumped() { 0x80 } else { 0 };
-                ExitStatus::from_raw(signal.unwrap_or(libc::SIGKILL) | core)
-            }
-        }),
-        // Only possible if other code has reaped the child; its status is then unknown.
-        Err(_) => Some(ExitStatus::from_raw(1 << 8)),
     }
 }
 

@@ -2,27 +2,17 @@
 //!
 //! With `PR_SET_PDEATHSIG` the kernel kills a launcher's children, but not the processes that these have
 //! started. A shell in its own process group therefore reads from a pipe that only the launcher holds. It is
-//! told of every process group and kills them when the pipe closes.
+//! told of all process groups and kills them when the pipe closes.
 
 use std::{
     io::Write,
     process::{Child, Command, Stdio},
 };
 
-/// Reads lines `add TARGET`, `remove TARGET` and `forget`; a target is an argument of kill(2), negative for a group.
+/// Reads a target from each line, an argument of kill(2), negative for a group. An empty line clears the list.
 const SCRIPT: &str = r#"trap "" INT TERM HUP
 targets=
-while read -r verb target; do
-    case $verb in
-    add) targets="$targets $target" ;;
-    remove)
-        rest=
-        for other in $targets; do [ "$other" = "$target" ] || rest="$rest $other"; done
-        targets=$rest
-        ;;
-    forget) targets= ;;
-    esac
-done
+while read -r target; do targets=${target:+$targets $target}; done
 [ -z "$targets" ] || kill -s KILL -- $targets 2>/dev/null"#;
 
 /// The shell. Without `/bin/sh`, only the kernel's mechanism is left.
@@ -41,18 +31,18 @@ impl Guard {
 
     /// Adds a process, or a group as a negative number.
     pub fn add(&mut self, target: i32) {
-        self.tell(&format!("add {target}\n"));
+        self.tell(&format!("{target}\n"));
     }
 
-    /// Removes a target, whose number may be used again.
-    pub fn remove(&mut self, target: i32) {
-        self.tell(&format!("remove {target}\n"));
+    /// Replaces the list: the numbers of other targets may be used again.
+    pub fn set(&mut self, targets: impl Iterator<Item = i32>) {
+        self.tell(&targets.fold("\n".into(), |lines, target| format!("{lines}{target}\n")));
     }
 
-    fn tell(&mut self, line: &str) {
+    fn tell(&mut self, lines: &str) {
         if let Some(stdin) = self.0.as_mut().and_then(|shell| shell.stdin.as_mut()) {
             // Fails only if the shell is gone; the kernel's mechanism is left.
-            let _ = stdin.write_all(line.as_bytes());
+            let _ = stdin.write_all(lines.as_bytes());
         }
     }
 }
@@ -60,7 +50,7 @@ impl Guard {
 impl Drop for Guard {
     /// Clears the list, because the ranks have ended.
     fn drop(&mut self) {
-        self.tell("forget\n");
+        self.set(std::iter::empty());
         if let Some(mut shell) = self.0.take() {
             drop(shell.stdin.take());
             let _ = shell.wait();

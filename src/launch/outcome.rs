@@ -2,10 +2,7 @@
 
 use crate::process::{console::eprint_line, exit, stop};
 use serde::{Deserialize, Serialize};
-use std::{
-    os::unix::process::ExitStatusExt,
-    process::{ExitCode, ExitStatus},
-};
+use std::process::ExitCode;
 
 /// Outcome of a rank, or of a round, which is equal on all machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -46,17 +43,6 @@ pub enum ExitReason {
 }
 
 impl ExitReason {
-    /// The failure in `status`; `None` for success.
-    pub fn from_status(status: ExitStatus) -> Option<Self> {
-        match (status.code(), status.signal()) {
-            (Some(0), _) => None,
-            (Some(code), _) => Some(ExitReason::Exited(code)),
-            (None, Some(signal)) => Some(ExitReason::Killed(signal)),
-            // A status that is neither does not come from a process that has ended.
-            (None, None) => Some(ExitReason::Exited(1)),
-        }
-    }
-
     /// The stop signal because of which the rank exited cleanly, if it did.
     pub fn stop_signal(self) -> Option<i32> {
         match self {

@@ -126,8 +126,9 @@ impl Ranks {
             Outcome::Failed(failure).report(&consequence);
             if let Some(at) = self.ranks.iter().position(|one| one.rank == rank) {
                 let new = self.start_rank(job, round, rank)?;
-                let old = std::mem::replace(&mut self.ranks[at], new);
-                self.guard.remove(old.process.target());
+                // Reaped at the end of this block, after the guard has forgotten its number.
+                let _old = std::mem::replace(&mut self.ranks[at], new);
+                self.guard.set(self.ranks.iter().map(|rank| rank.process.target()));
             }
         }
         for socket in self.ranks.iter_mut().filter_map(|rank| rank.socket.as_mut()) {
@@ -164,13 +165,14 @@ impl Ranks {
     pub fn ended(&mut self) -> Vec<Outcome> {
         let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.reported) {
-            if let Some(status) = rank.process.poll() {
+            if let Some(how) = rank.process.poll() {
                 rank.reported = true;
-                ended.push((rank.rank, ExitReason::from_status(status)));
+                ended.push((rank.rank, how));
             }
         }
-        let outcome = |(rank, how): (usize, Option<ExitReason>)| {
-            how.map_or(Outcome::Done, |how| self.failure(rank, how))
+        let outcome = |(rank, how): (usize, Result<(), ExitReason>)| match how {
+            Ok(()) => Outcome::Done,
+            Err(how) => self.failure(rank, how),
         };
         ended.into_iter().map(outcome).collect()
     }
