@@ -142,10 +142,7 @@ fn job(
     let ranks = nproc.count(gpus(), cores())?;
     let Some((program, rest)) = args.command.split_first() else { bail!("there is no program to start") };
     Ok(Job {
-        output: match &args.log_dir {
-            Some(dir) => Output::Filed { dir: dir.clone(), tee: args.tee },
-            None => Output::Prefixed,
-        },
+        output: Output { prefixed: args.log_dir.is_none() || args.tee, dir: args.log_dir.clone() },
         poll: Duration::from_secs_f64(args.monitor_interval),
         why: format!("started by burn-ddp launch, {ranks} rank(s) on this machine"),
         rules: Rules {

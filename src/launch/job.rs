@@ -52,7 +52,7 @@ impl Job {
         Job {
             program: program.into(),
             args,
-            output: Output::Inherited,
+            output: Output::default(),
             poll: POLL,
             why: String::new(),
             variables: Vec::new(),

@@ -1,11 +1,13 @@
 //! Output of the ranks: inherited, prefixed with the rank, written to files, or both.
 
 use super::environment::Round;
+use crate::process::console::eprint_line;
 use anyhow::{Context, Result};
 use std::{
     collections::VecDeque,
     fs::{self, File},
-    io::{BufRead, BufReader, Read, Write, stderr, stdout},
+    io::{self, BufRead, BufReader, Read, Write, stderr, stdout},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::{Arc, Mutex, PoisonError},
@@ -20,49 +22,27 @@ const LAST_WIDTH: usize = 300;
 /// Maximum bytes of a line; longer lines are split.
 const LONGEST: u64 = 64 << 10;
 
-/// Destination of the ranks' output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// The launcher's own output, unchanged: rank 0 may draw on the terminal.
-    Inherited,
+/// Destination of the ranks' output; by default the launcher's own, unchanged, so that rank 0 may draw on the terminal.
+#[derive(Clone, Debug, Default)]
+pub struct Output {
     /// The launcher's own output, each line prefixed with `[rank0] `.
-    Prefixed,
-    /// Files such as `DIR/JOB/attempt0/rank0.stdout.log`; with `tee`, prefixed on the launcher's output as
-    /// well.
-    Filed { dir: PathBuf, tee: bool },
+    pub prefixed: bool,
+    /// Folder of files such as `JOB/attempt0/rank0.stdout.log`.
+    pub dir: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy)]
-enum Stream {
-    Out,
-    Err,
-}
-
-impl Stream {
-    fn name(self) -> &'static str {
-        match self {
-            Stream::Out => "stdout",
-            Stream::Err => "stderr",
-        }
-    }
-
-    /// Writes a line in one call, so that lines of different ranks do not mix. A closed reader does not stop
-    /// the job.
-    fn write(self, line: &[u8]) {
-        let _ = match self {
-            Stream::Out => stdout().lock().write_all(line).and_then(|()| stdout().flush()),
-            Stream::Err => stderr().lock().write_all(line),
-        };
-    }
-}
+/// Writes a line in one call, so that lines of different ranks do not mix.
+type WriteLine = fn(&[u8]) -> io::Result<()>;
 
 impl Output {
+    /// Whether the ranks inherit the launcher's output, which does not read it.
+    pub fn is_inherited(&self) -> bool {
+        !self.prefixed && self.dir.is_none()
+    }
+
     /// Standard output and error of a rank's process: pipes, if the launcher reads them.
     pub fn stdio(&self) -> Stdio {
-        match self {
-            Output::Inherited => Stdio::inherit(),
-            Output::Prefixed | Output::Filed { .. } => Stdio::piped(),
-        }
+        if self.is_inherited() { Stdio::inherit() } else { Stdio::piped() }
     }
 
     /// The folder of a round's files, created if necessary; `None` if there are no files.
@@ -72,19 +52,11 @@ impl Output {
     /// # Errors
     /// If the folder cannot be created. The error names it.
     pub fn folder(&self, round: &Round) -> Result<Option<PathBuf>> {
-        let Output::Filed { dir, .. } = self else { return Ok(None) };
+        let Some(dir) = &self.dir else { return Ok(None) };
         let folder = dir.join(&round.run_id).join(format!("attempt{}", round.restarts));
         fs::create_dir_all(&folder)
             .with_context(|| format!("--log-dir: cannot create the folder {}", folder.display()))?;
         Ok(Some(folder))
-    }
-
-    fn on_screen(&self) -> bool {
-        match self {
-            Output::Inherited => false,
-            Output::Prefixed => true,
-            Output::Filed { tee, .. } => *tee,
-        }
     }
 }
 
@@ -111,22 +83,24 @@ impl Listener {
         replaces: bool,
     ) -> Result<Self> {
         let mut listener = Listener::default();
-        let stdout = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
-        let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+        let out = child.stdout.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let err = child.stderr.take().map(|pipe| File::from(OwnedFd::from(pipe)));
+        let to_out: WriteLine = |line| stdout().lock().write_all(line).and_then(|()| stdout().flush());
+        let to_err: WriteLine = |line| stderr().lock().write_all(line);
         listener.log = folder.map(|folder| folder.join(format!("rank{rank}.*.log")).display().to_string());
-        for (stream, pipe) in [(Stream::Out, stdout), (Stream::Err, stderr)] {
+        for (name, pipe, write) in [("stdout", out, to_out), ("stderr", err, to_err)] {
             let Some(pipe) = pipe else { continue };
             let file = folder
                 .map(|folder| {
-                    let path = folder.join(format!("rank{rank}.{}.log", stream.name()));
+                    let path = folder.join(format!("rank{rank}.{name}.log"));
                     let mut options = File::options();
                     options.append(true).create(replaces).create_new(!replaces);
                     options.open(&path).with_context(|| format!("cannot write {}", path.display()))
                 })
                 .transpose()?;
-            let prefix = output.on_screen().then(|| format!("[rank{rank}] "));
+            let screen = output.prefixed.then(|| (format!("[rank{rank}] "), write));
             let last = listener.last.clone();
-            listener.threads.push(thread::spawn(move || copy(pipe, stream, prefix, file, &last)));
+            listener.threads.push(thread::spawn(move || copy(pipe, screen, file, &last)));
         }
         Ok(listener)
     }
@@ -146,11 +120,10 @@ impl Listener {
     }
 }
 
-/// Forwards lines until the pipe is closed.
+/// Forwards lines until the pipe is closed, on the screen with a prefix.
 fn copy(
     pipe: impl Read,
-    stream: Stream,
-    prefix: Option<String>,
+    screen: Option<(String, WriteLine)>,
     mut file: Option<File>,
     last: &Mutex<VecDeque<String>>,
 ) {
@@ -165,16 +138,17 @@ fn copy(
         if let Some(log) = &mut file
             && let Err(error) = log.write_all(&line)
         {
-            Stream::Err.write(format!("cannot write a log file: {error}\n").as_bytes());
+            eprint_line(&format!("cannot write a log file: {error}"));
             file = None;
         }
-        if let Some(prefix) = &prefix {
+        if let Some((prefix, write)) = &screen {
             let mut shown = prefix.clone().into_bytes();
             shown.extend(&line);
             if !line.ends_with(b"\n") {
                 shown.push(b'\n');
             }
-            stream.write(&shown);
+            // A closed reader does not stop the job.
+            let _ = write(&shown);
         }
         let text: String = String::from_utf8_lossy(&line).trim_end().chars().take(LAST_WIDTH).collect();
         if !text.is_empty() {
@@ -197,7 +171,7 @@ mod tests {
         let path = folder.path().join("log");
         let text: String = (0..30).map(|n| format!("line {n}\n\n")).collect::<String>() + "no end";
         let last = Mutex::default();
-        copy(text.as_bytes(), Stream::Out, None, Some(File::create(&path).expect("file")), &last);
+        copy(text.as_bytes(), None, Some(File::create(&path).expect("file")), &last);
         assert_eq!(fs::read_to_string(&path).expect("log"), text);
         let last = last.into_inner().expect("no panic");
         assert_eq!(last.len(), LAST_LINES);
@@ -209,7 +183,7 @@ mod tests {
     fn a_line_without_end_is_passed_on_in_pieces() {
         let last = Mutex::default();
         let endless = std::io::repeat(b'x').take(3 * LONGEST);
-        copy(endless, Stream::Out, None, None, &last);
+        copy(endless, None, None, &last);
         assert_eq!(last.into_inner().expect("no panic").len(), 3);
     }
 }

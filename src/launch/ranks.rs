@@ -8,7 +8,7 @@ use super::{
     job::Job,
     live_recovery::Recover,
     outcome::{ExitReason, Failure, Outcome},
-    output::{Listener, Output},
+    output::Listener,
     signals::Signals,
 };
 use crate::process::console::eprint_line;
@@ -66,7 +66,7 @@ impl Ranks {
         // With inherited output, the ranks may read keys and draw, which only the foreground process group
         // may. All others get their own group and no terminal input.
         let terminal = stdin().is_terminal();
-        let foreground = terminal && job.output == Output::Inherited;
+        let foreground = terminal && job.output.is_inherited();
         let place = match round.sizes.len() {
             1 => String::new(),
             _ => format!(" on node {} ({})", round.node, collective::host()),

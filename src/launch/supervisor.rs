@@ -120,11 +120,10 @@ impl RankMonitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::output::Output;
 
     fn sleepers(count: usize) -> Result<Ranks> {
         let mut job = Job::new("sleep", vec!["60".into()], count);
-        job.output = Output::Prefixed;
+        job.output.prefixed = true;
         let (sizes, run_id) = (vec![count], job.run_id.clone());
         let generation = Generation { number: 0, master_port: 29500 };
         let recover = job.recover;
