@@ -16,7 +16,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     env,
-    io::{ErrorKind, Read, Write},
+    io::{BufRead, BufReader, Write},
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
@@ -53,14 +53,15 @@ pub enum FromRank {
 /// One end of the connection: a line of JSON for each message.
 #[derive(Debug)]
 pub struct LineSocket {
-    stream: UnixStream,
-    received: Vec<u8>,
+    stream: BufReader<UnixStream>,
+    /// The part of the next line that has arrived.
+    line: Vec<u8>,
 }
 
 impl LineSocket {
     fn new(stream: UnixStream) -> Result<Self> {
         stream.set_nonblocking(true).context("cannot use the connection between launcher and rank")?;
-        Ok(Self { stream, received: Vec::new() })
+        Ok(Self { stream: BufReader::new(stream), line: Vec::new() })
     }
 
     /// Creates the launcher's end of a new connection, whose other end `command` inherits when it starts.
@@ -87,26 +88,19 @@ impl LineSocket {
     /// Sends a message. A peer that has ended is not an error.
     pub fn send(&mut self, message: &impl Serialize) {
         let line = serde_json::to_string(message).unwrap_or_default() + "\n";
-        let _ = self.stream.write_all(line.as_bytes());
+        let _ = self.stream.get_mut().write_all(line.as_bytes());
     }
 
     /// The next message, if one has arrived. Lines that are not messages are skipped.
     pub fn receive<T: DeserializeOwned>(&mut self) -> Option<T> {
-        let mut chunk = [0; 512];
-        loop {
-            while let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.received.drain(..=end).collect();
-                if let Ok(message) = serde_json::from_slice(&line) {
-                    return Some(message);
-                }
-            }
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return None,
-                Ok(read) => self.received.extend(&chunk[..read]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return None,
+        while self.stream.read_until(b'\n', &mut self.line).is_ok_and(|read| read > 0) {
+            let message = serde_json::from_slice(&self.line);
+            self.line.clear();
+            if let Ok(message) = message {
+                return Some(message);
             }
         }
+        None
     }
 }
 
