@@ -4,13 +4,13 @@ use crate::process::stop::{self, ECHO};
 use anyhow::{Context, Result};
 use signal_hook::{consts::SIGHUP, iterator};
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    cell::{RefCell, RefMut},
     time::Instant,
 };
 
 /// The stop signals received so far.
 #[derive(Debug, Default)]
-pub struct Signals(Mutex<Received>);
+pub struct Signals(RefCell<Received>);
 
 #[derive(Debug, Default)]
 struct Received {
@@ -29,7 +29,7 @@ impl Signals {
         let ignored = |signal| stop::handler(signal) == Some(libc::SIG_IGN);
         let signals = stop::SIGNALS.into_iter().chain([SIGHUP]).filter(|signal| !ignored(*signal));
         let handlers = iterator::Signals::new(signals).context("cannot install the signal handlers")?;
-        Ok(Signals(Mutex::new(Received { handlers: Some(handlers), ..Received::default() })))
+        Ok(Signals(RefCell::new(Received { handlers: Some(handlers), ..Received::default() })))
     }
 
     /// The first signal, if one was received.
@@ -42,8 +42,8 @@ impl Signals {
         self.poll().insisted
     }
 
-    fn poll(&self) -> MutexGuard<'_, Received> {
-        let mut received = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn poll(&self) -> RefMut<'_, Received> {
+        let mut received = self.0.borrow_mut();
         let pending: Vec<i32> =
             received.handlers.as_mut().map(|handlers| handlers.pending().collect()).unwrap_or_default();
         pending.into_iter().for_each(|signal| received.add(signal, Instant::now()));
