@@ -93,21 +93,15 @@ impl Outcome {
         match self {
             Outcome::Done | Outcome::Stopped { .. } => None,
             Outcome::Lost { node, reason } => Some(format!("node {node} {reason}; {consequence}")),
-            Outcome::Failed(failure) => {
-                let Failure { rank, world_size, place, how, seconds, last_lines, log } = failure;
-                let mut message = format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s");
-                let kept = log.as_ref().map(|log| format!(" (complete output: {log})")).unwrap_or_default();
-                if last_lines.is_empty() {
-                    message += &kept;
+            Outcome::Failed(Failure { rank, world_size, place, how, seconds, last_lines, log }) => {
+                let log = log.as_ref().map(|log| format!(" (complete output: {log})")).unwrap_or_default();
+                let rest = if last_lines.is_empty() {
+                    format!("{log}; {consequence}")
                 } else {
-                    message += &format!(", the first to fail; its last lines{kept}:");
-                    for line in last_lines {
-                        message += &format!("\n    {line}");
-                    }
-                    message.push('\n');
-                    return Some(message + consequence);
-                }
-                Some(format!("{message}; {consequence}"))
+                    let lines: String = last_lines.iter().map(|line| format!("\n    {line}")).collect();
+                    format!(", the first to fail; its last lines{log}:{lines}\n{consequence}")
+                };
+                Some(format!("rank {rank} of {world_size}{place} {how} after {seconds:.1} s{rest}"))
             }
         }
     }
@@ -133,36 +127,24 @@ mod tests {
         }
     }
 
-    fn failure(how: ExitReason, last_lines: &[&str]) -> Outcome {
-        Outcome::Failed(Failure {
+    #[test]
+    fn messages_name_rank_place_reason_and_last_lines() {
+        let failure = Failure {
             rank: 1,
             world_size: 4,
             place: " on node 2 (host b)".into(),
-            how,
+            how: ExitReason::Killed(11),
             seconds: 2.04,
-            last_lines: last_lines.iter().map(|line| line.to_string()).collect(),
+            last_lines: vec!["a".into(), "b".into()],
             log: None,
-        })
-    }
-
-    #[test]
-    fn codes_are_a_shells() {
-        assert_eq!(Outcome::Done.code(), 0);
-        assert_eq!(failure(ExitReason::Exited(3), &[]).code(), 3);
-        assert_eq!(failure(ExitReason::Killed(9), &[]).code(), 137);
-        assert_eq!(Outcome::Stopped { signal: 15 }.code(), 143);
-    }
-
-    #[test]
-    fn messages_name_rank_place_reason_and_last_lines() {
-        let message =
-            failure(ExitReason::Killed(11), &["a", "b"]).message("the job was stopped").expect("a message");
+        };
+        let message = |failure| Outcome::Failed(failure).message("the job was stopped").expect("a message");
         assert_eq!(
-            message,
+            message(failure.clone()),
             "rank 1 of 4 on node 2 (host b) was killed by signal 11 (SIGSEGV) after 2.0 s, the first to fail; its last lines:\n    a\n    b\nthe job was stopped"
         );
-        let message = failure(ExitReason::Exited(3), &[]).message("restart 1 of 2").expect("a message");
-        assert!(message.ends_with("exited with code 3 after 2.0 s; restart 1 of 2"), "{message}");
+        let message = message(Failure { how: ExitReason::Exited(3), last_lines: Vec::new(), ..failure });
+        assert!(message.ends_with("exited with code 3 after 2.0 s; the job was stopped"), "{message}");
         assert_eq!(Outcome::Done.message(""), None);
     }
 }
