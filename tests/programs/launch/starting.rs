@@ -41,10 +41,12 @@ fn too_many_ranks_for_a_machine_are_rejected() {
     let train = ["--device", "cpu", "--nproc-per-node", "100000"];
     finish(command(&mnist(), &train).spawn().expect("built")).failed_with(&words);
     run_example("spawn", "100000").failed_with(&words);
-    let lower = finish(start("--nproc-per-node 3", "true", &[("BURN_DDP_MAX_NPROC", "2")]));
-    lower.failed_with(&["3 ranks", "the limit is 2"]);
-    let raised = finish(start("--nproc-per-node 3", "echo up", &[("BURN_DDP_MAX_NPROC", "3")]));
-    assert_eq!(raised.succeeded().stdout.lines().count(), 3);
+    let limited = |limit| finish(start("--nproc-per-node 3", "echo up", &[("BURN_DDP_MAX_NPROC", limit)]));
+    limited("2").failed_with(&["3 ranks", "the limit is 2"]);
+    limited("many").failed_with(&["BURN_DDP_MAX_NPROC=many"]);
+    for raised in ["3", ""] {
+        assert_eq!(limited(raised).succeeded().stdout.lines().count(), 3);
+    }
 }
 
 #[test]
