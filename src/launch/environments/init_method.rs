@@ -68,37 +68,29 @@ fn parent() -> Option<String> {
 mod tests {
     use super::*;
 
-    fn meet(launcher: Launcher, local_world_size: usize, vars: &[(&str, &str)]) -> Result<String> {
-        let environment = Environment { world_size: 4, local_world_size, launcher, ..Environment::SOLO };
-        let lookup = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
-        environment.meet(lookup).map(|method| method.to_string())
-    }
-
     #[test]
-    fn sruns_tasks_meet_on_the_first_node() {
-        let vars = [("SLURM_STEP_NODELIST", "gpu[07-08]"), ("SLURM_JOB_ID", "12"), ("SLURM_STEP_ID", "3")];
-        let port = slurm::port_of("12.3");
-        assert_eq!(meet(Launcher::Slurm, 2, &vars).ok(), Some(format!("tcp://gpu07:{port}")));
-        assert_eq!(meet(Launcher::Slurm, 4, &vars).ok(), Some(format!("tcp://127.0.0.1:{port}")));
-        let told = [&vars[..], &[("MASTER_ADDR", "fd00::7"), ("MASTER_PORT", "5")]].concat();
-        assert_eq!(meet(Launcher::Slurm, 2, &told).ok().as_deref(), Some("tcp://[fd00::7]:5"));
-    }
-
-    #[test]
-    fn mpiruns_ranks_meet_on_one_machine_or_where_they_are_told() {
-        let job = [("PMIX_NAMESPACE", "612040705")];
-        let port = slurm::port_of("612040705");
-        assert_eq!(meet(Launcher::Mpirun, 4, &job).ok(), Some(format!("tcp://127.0.0.1:{port}")));
-        let error = meet(Launcher::Mpirun, 2, &job).expect_err("two machines").to_string();
-        assert!(error.contains("MASTER_ADDR"), "{error}");
-        let error = meet(Launcher::Mpirun, 4, &[]).expect_err("no job").to_string();
-        assert!(error.contains("MASTER_PORT"), "{error}");
-        let error = meet(Launcher::Pmi, 4, &[("MASTER_PORT", "x")]).expect_err("no port").to_string();
-        assert!(error.contains("MASTER_PORT=x"), "{error}");
-    }
-
-    #[test]
-    fn what_variables_say_is_left_to_the_engine() {
-        assert_eq!(meet(Launcher::Variables, 4, &[]).ok().as_deref(), Some("env://"));
+    fn ranks_meet_on_the_first_machine_or_where_they_are_told() {
+        use Launcher::{Mpirun, Pmi, Slurm, Variables};
+        let step = "SLURM_STEP_NODELIST=gpu[07-08] SLURM_JOB_ID=12 SLURM_STEP_ID=3";
+        let (step_port, job_port) = (slurm::port_of("12.3"), slurm::port_of("612040705"));
+        for (launcher, local_world_size, vars, wanted) in [
+            (Slurm, 2, step, &*format!("tcp://gpu07:{step_port}")),
+            (Slurm, 4, step, &*format!("tcp://127.0.0.1:{step_port}")),
+            (Slurm, 2, &*format!("{step} MASTER_ADDR=fd00::7 MASTER_PORT=5"), "tcp://[fd00::7]:5"),
+            (Mpirun, 4, "PMIX_NAMESPACE=612040705", &*format!("tcp://127.0.0.1:{job_port}")),
+            (Variables, 4, "", "env://"),
+            (Mpirun, 2, "PMIX_NAMESPACE=612040705", "set MASTER_ADDR"),
+            (Mpirun, 4, "", "set MASTER_PORT"),
+            (Pmi, 4, "MASTER_PORT=x", "MASTER_PORT=x"),
+        ] {
+            let environment = Environment { world_size: 4, local_world_size, launcher, ..Environment::SOLO };
+            let lookup = |name: &str| {
+                vars.split(' ').find_map(|var| var.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+            };
+            match environment.meet(lookup) {
+                Ok(method) => assert_eq!(method.to_string(), wanted, "{launcher:?} {vars}"),
+                Err(error) => assert!(error.to_string().contains(wanted), "{error} should name {wanted}"),
+            }
+        }
     }
 }

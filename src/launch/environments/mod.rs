@@ -154,134 +154,81 @@ impl Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashMap;
 
-    fn detect(vars: &[(&str, &str)]) -> Result<Option<Environment>> {
-        Environment::from_lookup(|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string()))
+    /// What a step of 5 tasks on 3 nodes sees on its second node.
+    const SRUN: &str = "SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_NTASKS=5 SLURM_STEP_NUM_TASKS=5 SLURM_STEP_TASKS_PER_NODE=2(x2),1 SLURM_JOB_ID=7";
+
+    fn detect(vars: &str) -> Result<Option<Environment>> {
+        let vars: HashMap<&str, &str> = vars.split(' ').filter_map(|var| var.split_once('=')).collect();
+        Environment::from_lookup(|name| vars.get(name).map(|value| value.to_string()))
     }
 
     #[test]
-    fn torchruns_variables_are_read() {
-        let vars = [("RANK", "5"), ("LOCAL_RANK", "1"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")];
-        let wanted =
-            Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4, ..Environment::SOLO };
-        assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
-        assert_eq!(detect(&[]).ok(), Some(None));
-    }
-
-    #[test]
-    fn one_machine_needs_no_local_variables() {
-        let wanted =
-            Environment { rank: 1, local_rank: 1, world_size: 2, local_world_size: 2, ..Environment::SOLO };
-        assert_eq!(detect(&[("RANK", "1"), ("WORLD_SIZE", "2")]).ok(), Some(Some(wanted)));
-    }
-
-    #[test]
-    fn mpiruns_variables_are_read_unless_there_are_ours() {
-        let mpirun = [
-            ("OMPI_COMM_WORLD_RANK", "3"),
-            ("OMPI_COMM_WORLD_SIZE", "4"),
-            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
-            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
-        ];
-        let launcher = Launcher::Mpirun;
-        let ranks =
-            Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, ..Environment::SOLO };
-        let wanted = Environment { launcher, ..ranks };
-        assert_eq!(detect(&mpirun).ok(), Some(Some(wanted)));
-        let both = [&mpirun[..], &[("RANK", "0"), ("WORLD_SIZE", "1")]].concat();
-        assert_eq!(detect(&both).ok(), Some(Some(Environment::SOLO)));
-    }
-
-    #[test]
-    fn mpich_is_read() {
-        let vars = [("PMI_RANK", "3"), ("PMI_SIZE", "4"), ("MPI_LOCALRANKID", "1"), ("MPI_LOCALNRANKS", "2")];
-        let launcher = Launcher::Pmi;
-        let ranks =
-            Environment { rank: 3, local_rank: 1, world_size: 4, local_world_size: 2, ..Environment::SOLO };
-        let wanted = Environment { launcher, ..ranks };
-        assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
-        // Hydra starts one proxy a node through srun: the ranks are Hydra's.
-        let srun = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_LOCALID", "0")];
-        assert_eq!(detect(&[&vars[..], &srun].concat()).ok(), Some(Some(wanted)));
-    }
-
-    /// What a step of 5 tasks on 3 nodes sees on its second node, with PMI or without.
-    const SRUN: [(&str, &str); 7] = [
-        ("SLURM_PROCID", "3"),
-        ("SLURM_LOCALID", "1"),
-        ("SLURM_NODEID", "1"),
-        ("SLURM_NTASKS", "5"),
-        ("SLURM_STEP_NUM_TASKS", "5"),
-        ("SLURM_STEP_TASKS_PER_NODE", "2(x2),1"),
-        ("SLURM_JOB_ID", "7"),
-    ];
-
-    #[test]
-    fn sruns_tasks_are_ranks() {
-        let launcher = Launcher::Slurm;
-        let ranks =
-            Environment { rank: 3, local_rank: 1, world_size: 5, local_world_size: 2, ..Environment::SOLO };
-        let wanted = Environment { launcher, ..ranks };
-        assert_eq!(detect(&SRUN).ok(), Some(Some(wanted)));
-        let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "5")];
-        assert_eq!(detect(&[&SRUN[..], &pmi].concat()).ok(), Some(Some(wanted)));
+    fn ranks_and_sizes_are_those_of_the_launcher() {
+        use Launcher::{Mpirun, Pmi, Slurm, Variables};
+        let mpirun = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2";
+        let hydra = "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2";
+        let pod = "RANK=3 WORLD_SIZE=4 KUBERNETES_SERVICE_HOST=10.0.0.1";
+        for (vars, wanted) in [
+            ("", None),
+            ("RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4", Some((Variables, [5, 1, 8, 4]))),
+            // One machine needs no local variables.
+            ("RANK=1 WORLD_SIZE=2", Some((Variables, [1, 1, 2, 2]))),
+            (mpirun, Some((Mpirun, [3, 1, 4, 2]))),
+            (&*format!("{mpirun} RANK=0 WORLD_SIZE=1"), Some((Variables, [0, 0, 1, 1]))),
+            (hydra, Some((Pmi, [3, 1, 4, 2]))),
+            // Hydra starts one proxy a node through srun: the ranks are Hydra's.
+            (
+                &*format!("{hydra} SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0"),
+                Some((Pmi, [3, 1, 4, 2])),
+            ),
+            (SRUN, Some((Slurm, [3, 1, 5, 2]))),
+            (&*format!("{SRUN} PMI_RANK=3 PMI_SIZE=5"), Some((Slurm, [3, 1, 5, 2]))),
+            // An sbatch script, a shell and a single task are no ranks.
+            ("SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7", None),
+            (&*format!("{SRUN} SLURM_PTY_PORT=40000"), None),
+            ("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1", None),
+            // A pod is a machine, unless a launcher inside it, or the user, sets the local variables.
+            (pod, Some((Variables, [3, 0, 4, 1]))),
+            (&*format!("{pod} LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"), Some((Variables, [3, 1, 4, 2]))),
+        ] {
+            let wanted = wanted.map(|(launcher, [rank, local_rank, world_size, local_world_size])| {
+                Environment { rank, local_rank, world_size, local_world_size, launcher, own_gpu: false }
+            });
+            assert_eq!(detect(vars).ok(), Some(wanted), "{vars}");
+        }
     }
 
     #[test]
     fn a_task_with_a_gpu_of_its_own_is_recognised() {
-        let own = |more: &[(&str, &str)]| {
-            detect(&[&SRUN[..], more].concat()).ok().flatten().map(|found| found.own_gpu)
-        };
-        let visible = ("CUDA_VISIBLE_DEVICES", "0");
-        for bound in [
-            ("SLURM_GPUS_PER_TASK", "1"),
-            ("SLURM_TRES_PER_TASK", "cpu=4,gres/gpu=1"),
-            ("SLURM_GPU_BIND", "single:1"),
+        for (vars, own) in [
+            ("CUDA_VISIBLE_DEVICES=0 SLURM_GPUS_PER_TASK=1", true),
+            ("CUDA_VISIBLE_DEVICES=0 SLURM_TRES_PER_TASK=cpu=4,gres/gpu=1", true),
+            ("CUDA_VISIBLE_DEVICES=0 SLURM_GPU_BIND=single:1", true),
+            ("CUDA_VISIBLE_DEVICES=0", false),
+            ("CUDA_VISIBLE_DEVICES=0,1 SLURM_GPUS_PER_TASK=1", false),
+            ("CUDA_VISIBLE_DEVICES=0 SLURM_GPUS_PER_TASK=2", false),
+            // torchrun within a task: the GPU is the task's, which has several ranks.
+            (
+                "CUDA_VISIBLE_DEVICES=0 SLURM_GPUS_PER_TASK=1 RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2",
+                false,
+            ),
         ] {
-            assert_eq!(own(&[visible, bound]), Some(true), "{bound:?}");
+            let found = detect(&format!("{SRUN} {vars}")).ok().flatten();
+            assert_eq!(found.map(|found| found.own_gpu), Some(own), "{vars}");
         }
-        let per_task = ("SLURM_GPUS_PER_TASK", "1");
-        assert_eq!(own(&[visible]), Some(false));
-        assert_eq!(own(&[per_task, ("CUDA_VISIBLE_DEVICES", "0,1")]), Some(false));
-        assert_eq!(own(&[visible, ("SLURM_GPUS_PER_TASK", "2")]), Some(false));
-        // torchrun within a task: the GPU is the task's, which has several ranks.
-        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "2")];
-        assert_eq!(own(&[&torchrun[..], &[visible, per_task]].concat()), Some(false));
-    }
-
-    #[test]
-    fn an_sbatch_script_and_a_shell_are_no_ranks() {
-        let script =
-            [("SLURM_PROCID", "0"), ("SLURM_LOCALID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7")];
-        assert_eq!(detect(&script).ok(), Some(None));
-        assert_eq!(detect(&[&SRUN[..], &[("SLURM_PTY_PORT", "40000")]].concat()).ok(), Some(None));
-        let alone = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
-        assert_eq!(detect(&alone).ok(), Some(None));
-    }
-
-    #[test]
-    fn a_pod_is_a_machine_of_its_own() {
-        let vars = [("RANK", "3"), ("WORLD_SIZE", "4"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
-        let wanted = Environment { rank: 3, world_size: 4, ..Environment::SOLO };
-        assert_eq!(detect(&vars).ok(), Some(Some(wanted)));
-        // By hand or by a launcher inside a pod.
-        let several = [&vars[..], &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")]].concat();
-        let wanted = Environment { local_rank: 1, local_world_size: 2, ..wanted };
-        assert_eq!(detect(&several).ok(), Some(Some(wanted)));
     }
 
     #[test]
     fn errors_name_the_variable() {
         for (vars, named) in [
-            (&[("RANK", "x"), ("WORLD_SIZE", "2")][..], "RANK=x"),
-            (&[("RANK", "0")], "WORLD_SIZE"),
-            (&[("LOCAL_RANK", "0")], "RANK"),
-            (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2"),
-            (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "3")], "LOCAL_WORLD_SIZE=3"),
-            (
-                &[("RANK", "3"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "3"), ("LOCAL_WORLD_SIZE", "2")],
-                "LOCAL_RANK=3",
-            ),
+            ("RANK=x WORLD_SIZE=2", "RANK=x"),
+            ("RANK=0", "WORLD_SIZE"),
+            ("LOCAL_RANK=0", "RANK"),
+            ("RANK=2 WORLD_SIZE=2", "RANK=2"),
+            ("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3"),
+            ("RANK=3 WORLD_SIZE=8 LOCAL_RANK=3 LOCAL_WORLD_SIZE=2", "LOCAL_RANK=3"),
         ] {
             let error = detect(vars).expect_err("must be refused").to_string();
             assert!(error.contains(named), "{error} should name {named}");
