@@ -56,23 +56,3 @@ pub fn is_loopback(host: &str) -> Result<bool> {
         (host, 0).to_socket_addrs().with_context(|| format!("--master-addr {host}: no such host"))?.collect();
     Ok(addresses.iter().all(|address| address.ip().is_loopback()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::TcpListener;
-
-    #[test]
-    fn a_reserved_port_can_still_be_bound_by_rank_0() {
-        let port = ReservedPort::new().expect("a port");
-        // The standard library binds with SO_REUSEADDR.
-        let listener = TcpListener::bind(("127.0.0.1", port.number)).expect("rank 0 binds it");
-        assert_eq!(listener.local_addr().expect("bound").port(), port.number);
-    }
-
-    #[test]
-    fn loopback_is_told_from_other_hosts() {
-        assert!(is_loopback("127.0.0.1").expect("known") && is_loopback("localhost").expect("known"));
-        assert!(!is_loopback("192.0.2.1").expect("an address"));
-    }
-}
