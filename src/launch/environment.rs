@@ -1,6 +1,11 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
-use super::{generation::Generation, live_recovery::Recover, nproc::cores};
+use super::{
+    failure_detector::FailureDetector,
+    generation::Generation,
+    live_recovery::{Recover, Replacements},
+    nproc::cores,
+};
 use crate::process::exit::LAUNCHED;
 use collective::{SECRET, Secret};
 use serde::{Deserialize, Serialize};
@@ -30,6 +35,13 @@ pub struct Round {
 }
 
 impl Round {
+    /// The detector of its failures, which are repaired with [`Recover::Live`] while restarts are left.
+    pub fn detector(&self) -> FailureDetector {
+        let (ranks, replacements) = (self.world_size(), self.max_restarts.saturating_sub(self.restarts));
+        let live = (self.recover == Recover::Live).then(|| Replacements::new(ranks, replacements));
+        FailureDetector::new(ranks, live)
+    }
+
     /// Ranks on this machine.
     pub fn local_world_size(&self) -> usize {
         self.sizes.get(self.node).copied().unwrap_or(0)
@@ -80,40 +92,6 @@ impl Round {
         let threads = (cores() / local.max(1)).max(1).to_string();
         for name in THREADS.iter().filter(|name| std::env::var_os(name).is_none()) {
             command.env(name, &threads);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashMap;
-
-    #[test]
-    fn ranks_count_over_machines_of_different_size() {
-        let (restarts, max_restarts, node, sizes) = (1, 0, 1, vec![4, 2, 1]);
-        let generation = Generation { number: 0, master_port: 7 };
-        let (recover, run_id) = (Recover::Restart, "x".into());
-        let round = Round { restarts, max_restarts, recover, node, sizes, generation, run_id };
-        let mut command = Command::new("true");
-        round.describe(&mut command, 1, "127.0.0.1", &Secret::random());
-        let vars: HashMap<_, _> = command
-            .get_envs()
-            .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value?.to_str()?.to_owned())))
-            .collect();
-        for (name, value) in [
-            ("RANK", "5"),
-            ("LOCAL_RANK", "1"),
-            ("WORLD_SIZE", "7"),
-            ("LOCAL_WORLD_SIZE", "2"),
-            ("GROUP_RANK", "1"),
-            ("GROUP_WORLD_SIZE", "3"),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", "7"),
-            ("TORCHELASTIC_RESTART_COUNT", "1"),
-            ("TORCHELASTIC_MAX_RESTARTS", "0"),
-        ] {
-            assert_eq!(vars.get(name).map(String::as_str), Some(value), "{name}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Determines which failure ends a round, and with `--recover live` which failures are repaired.
 
 use super::{
-    generation::FromRank,
-    live_recovery::{Recover, Repair, Replacements},
+    decision::{Decision, News},
+    live_recovery::Replacements,
     outcome::{ExitReason, Failure, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;
@@ -30,45 +30,27 @@ pub struct FailureDetector {
     live: Option<Replacements>,
 }
 
-/// What follows from the news of a round.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Decision {
-    End(Outcome),
-    Repair(Repair),
-}
-
 impl FailureDetector {
-    /// A round of `ranks` ranks on all machines, without repairs.
-    pub fn new(ranks: usize) -> Self {
-        Self { running: ranks, first: None, consequence: None, stopped: None, live: None }
-    }
-
-    /// Repairs failures up to `replacements` times before the first rank has ended, if `recover` is [`Recover::Live`].
-    pub fn with_repairs(self, recover: Recover, replacements: usize) -> Self {
-        let live = (recover == Recover::Live).then(|| Replacements::new(self.running, replacements));
-        Self { live, ..self }
-    }
-
-    /// Records a message of a rank about its group.
-    pub fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
-        if let Some(live) = &mut self.live {
-            live.hear(rank, message, now);
-        }
+    /// A round of `ranks` ranks on all machines.
+    ///
+    /// With `live`, failures are repaired before the first rank has ended.
+    pub fn new(ranks: usize, live: Option<Replacements>) -> Self {
+        Self { running: ranks, first: None, consequence: None, stopped: None, live }
     }
 
     /// What is to be done, if anything.
     pub fn decide(&mut self, now: Instant) -> Option<Decision> {
-        if let Some(repair) = self.live.as_mut().and_then(|live| live.repair(now)) {
-            return Some(Decision::Repair(repair));
-        }
-        self.outcome(now).map(Decision::End)
+        let repair = self.live.as_mut().and_then(|live| live.repair(now));
+        repair.or_else(|| self.outcome(now).map(Decision::End))
     }
 
-    /// Records the outcome of one rank, a machine or a stop signal.
-    pub fn observe(&mut self, outcome: Outcome, now: Instant) {
-        let outcome = match &mut self.live {
-            Some(live) => live.observe(outcome),
-            None => Some(outcome),
+    /// Records news of the round.
+    pub fn observe(&mut self, news: News, now: Instant) {
+        let outcome = match (news, &mut self.live) {
+            (News::Message(rank, message), Some(live)) => return live.hear(rank, message, now),
+            (News::Message(..), None) => return,
+            (News::Outcome(outcome), Some(live)) => live.observe(outcome),
+            (News::Outcome(outcome), None) => Some(outcome),
         };
         let Some(outcome) = outcome else { return };
         let failure = match outcome {
@@ -111,27 +93,28 @@ mod tests {
 
     #[test]
     fn the_first_cause_ends_a_round_and_a_consequence_waits_for_it() {
-        let (failed, now) = (|rank, code| Outcome::failure(rank, ExitReason::Exited(code)), Instant::now());
-        let mut detector = FailureDetector::new(3);
-        detector.observe(failed(0, OTHER_RANK_FAILED.into()), now);
+        let now = Instant::now();
+        let failed = |rank, code| Outcome::failure(rank, ExitReason::Exited(code));
+        let mut detector = FailureDetector::new(3, None);
+        detector.observe(News::Outcome(failed(0, OTHER_RANK_FAILED.into())), now);
         assert_eq!(detector.outcome(now), None);
         assert_eq!(detector.outcome(now + 2 * AFTER_FAILURE), Some(failed(0, OTHER_RANK_FAILED.into())));
-        detector.observe(failed(1, 3), now);
-        detector.observe(failed(2, 4), now);
+        detector.observe(News::Outcome(failed(1, 3)), now);
+        detector.observe(News::Outcome(failed(2, 4)), now);
         assert_eq!(detector.outcome(now), Some(failed(1, 3)));
     }
 
     #[test]
     fn all_ranks_must_be_done_or_stopped() {
         let now = Instant::now();
-        let mut detector = FailureDetector::new(2);
-        detector.observe(Outcome::Done, now);
+        let mut detector = FailureDetector::new(2, None);
+        detector.observe(News::Outcome(Outcome::Done), now);
         assert_eq!(detector.outcome(now + 2 * AFTER_SIGNAL), None);
         let stopped = Outcome::failure(1, ExitReason::Exited(128 + libc::SIGTERM));
-        detector.observe(stopped.clone(), now);
+        detector.observe(News::Outcome(stopped.clone()), now);
         assert_eq!(detector.outcome(now), Some(Outcome::Stopped { signal: libc::SIGTERM }));
-        let mut detector = FailureDetector::new(2);
-        detector.observe(stopped.clone(), now);
+        let mut detector = FailureDetector::new(2, None);
+        detector.observe(News::Outcome(stopped.clone()), now);
         assert_eq!(detector.outcome(now), None);
         assert_eq!(detector.outcome(now + 2 * AFTER_SIGNAL), Some(stopped));
     }

@@ -4,7 +4,8 @@
 //! job on several.
 
 use super::{
-    generation::FromRank,
+    decision::Decision,
+    generation::{FromRank, Generation},
     outcome::{ExitReason, Failure, Outcome},
 };
 use crate::process::exit::OTHER_RANK_FAILED;
@@ -29,15 +30,6 @@ pub enum Recover {
     Live,
 }
 
-/// What the launchers do so that the group can be complete again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Repair {
-    /// Begin this generation, with new processes for the ranks that have failed.
-    Replace { generation: usize, failures: Vec<Failure> },
-    /// Kill these ranks, or those of them that are stopped.
-    Kill { ranks: Vec<usize>, only_stopped: bool },
-}
-
 /// The replacements of failed ranks in one round.
 #[derive(Debug)]
 pub struct Replacements {
@@ -54,7 +46,7 @@ pub struct Replacements {
     failed: Vec<Failure>,
     /// Whether a rank has ended for another reason, so that the group cannot be complete again.
     over: bool,
-    /// The next [`Repair::Kill`].
+    /// The next [`Decision::Kill`].
     kill_after: Duration,
 }
 
@@ -111,8 +103,10 @@ impl Replacements {
         self.generation < self.last && self.world_size > 1 && all_ready && !gives_up && !stopped && !self.over
     }
 
-    /// What is to be done now.
-    pub fn repair(&mut self, now: Instant) -> Option<Repair> {
+    /// What is to be done now so that the group can be complete again.
+    ///
+    /// The port of a generation is still to be reserved.
+    pub fn repair(&mut self, now: Instant) -> Option<Decision> {
         if self.over {
             return None;
         }
@@ -122,7 +116,8 @@ impl Replacements {
             self.waiting.clear();
             (self.since, self.kill_after) = (None, STOPPED);
             let failures = std::mem::take(&mut self.failed);
-            return Some(Repair::Replace { generation: self.generation, failures });
+            let generation = Generation { number: self.generation, master_port: 0 };
+            return Some(Decision::Replace { generation, failures });
         }
         let only_stopped = self.kill_after == STOPPED;
         if self.since.is_none_or(|since| now < since + self.kill_after) {
@@ -130,7 +125,7 @@ impl Replacements {
         }
         self.kill_after = if only_stopped { UNAWARE } else { 2 * self.kill_after };
         let ranks = (0..self.world_size).filter(|rank| !self.waiting.contains(rank)).collect();
-        Some(Repair::Kill { ranks, only_stopped })
+        Some(Decision::Kill { ranks, only_stopped })
     }
 }
 
@@ -148,9 +143,9 @@ mod tests {
         (live, now)
     }
 
-    fn replaced(repair: Option<Repair>) -> (usize, Vec<usize>) {
-        let Some(Repair::Replace { generation, failures }) = repair else { panic!("{repair:?}") };
-        (generation, failures.iter().map(|failure| failure.rank).collect())
+    fn replaced(repair: Option<Decision>) -> (usize, Vec<usize>) {
+        let Some(Decision::Replace { generation, failures }) = repair else { panic!("{repair:?}") };
+        (generation.number, failures.iter().map(|failure| failure.rank).collect())
     }
 
     #[test]
@@ -190,7 +185,7 @@ mod tests {
         live.hear(0, FromRank::Lost(0), now);
         live.hear(2, FromRank::Lost(0), now);
         assert_eq!(live.repair(now), None);
-        let kill = |only_stopped| Some(Repair::Kill { ranks: vec![1], only_stopped });
+        let kill = |only_stopped| Some(Decision::Kill { ranks: vec![1], only_stopped });
         assert_eq!(live.repair(now + STOPPED), kill(true));
         assert_eq!(live.repair(now + STOPPED), None);
         assert_eq!(live.repair(now + UNAWARE), kill(false));

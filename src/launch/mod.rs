@@ -13,6 +13,7 @@
 //! ```
 
 mod child;
+mod decision;
 mod environment;
 mod environments;
 mod failure_detector;

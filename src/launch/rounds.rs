@@ -1,6 +1,7 @@
 //! Runs a job round after round, until one succeeds, no restarts are left or a stop signal arrives.
 
 use super::{
+    decision::News,
     environment::Round,
     generation::Generation,
     job::Job,
@@ -23,7 +24,9 @@ pub fn run(job: &Job, signals: &Signals) -> Result<ExitCode> {
 }
 
 /// Reports an outcome. Returns the exit code if the job is over, or `None` if another round follows.
-fn conclude(ending: &Outcome, Round { restarts, max_restarts, .. }: &Round) -> Option<ExitCode> {
+fn conclude(ending: &Outcome, round: &mut Round) -> Option<ExitCode> {
+    let Round { restarts, max_restarts, generation, .. } = round;
+    *restarts += generation.number;
     let over = match ending {
         Outcome::Done | Outcome::Stopped { .. } => true,
         Outcome::Failed(_) | Outcome::Lost { .. } => restarts >= max_restarts,
@@ -32,30 +35,21 @@ fn conclude(ending: &Outcome, Round { restarts, max_restarts, .. }: &Round) -> O
         let spent = if *max_restarts > 0 { format!(" after {restarts} restart(s)") } else { String::new() };
         return Some(ending.report(&format!("the job was stopped{spent}")));
     }
-    ending.report(&format!("restarting all ranks, restart {} of {max_restarts}", restarts + 1));
+    *restarts += 1;
+    ending.report(&format!("restarting all ranks, restart {restarts} of {max_restarts}"));
     None
 }
 
 fn on_this_machine(job: &Job, signals: &Signals) -> Result<ExitCode> {
-    let mut round = Round {
-        restarts: 0,
-        max_restarts: job.max_restarts,
-        recover: job.recover,
-        node: 0,
-        sizes: vec![job.ranks],
-        generation: Generation::default(),
-        run_id: job.run_id.clone(),
-    };
+    let mut round = job.round();
     loop {
         let reserved = if job.master_port.is_none() { Some(ReservedPort::new()?) } else { None };
         let master_port = reserved.as_ref().map(|port| port.number).or(job.master_port).unwrap_or(0);
         round.generation = Generation { number: 0, master_port };
         let ending = supervisor::run(job, &mut round, None, signals)?;
-        round.restarts += round.generation.number;
-        if let Some(code) = conclude(&ending, &round) {
+        if let Some(code) = conclude(&ending, &mut round) {
             return Ok(code);
         }
-        round.restarts += 1;
     }
 }
 
@@ -73,12 +67,11 @@ fn on_nodes(job: &Job, signals: &Signals) -> Result<ExitCode> {
             Ok(ending) => ending,
             Err(error) => {
                 let reason = format!("cannot start its ranks: {error:#}");
-                agent.tell(Outcome::Lost { node: round.node, reason });
+                agent.tell(News::Outcome(Outcome::Lost { node: round.node, reason }));
                 return Err(error);
             }
         };
-        round.restarts += round.generation.number;
-        if let Some(code) = conclude(&ending, &round) {
+        if let Some(code) = conclude(&ending, &mut round) {
             return Ok(code);
         }
     }

@@ -1,14 +1,12 @@
 //! Runs one round: starts the ranks, watches them, and ends all of them when one fails.
 
 use super::{
+    decision::{Decision, News},
     environment::Round,
-    failure_detector::{AFTER_FAILURE, AFTER_SIGNAL, Decision, FailureDetector},
-    generation::Generation,
+    failure_detector::{AFTER_FAILURE, AFTER_SIGNAL},
     job::Job,
-    live_recovery::Repair,
     nodes::Agent,
     outcome::{ExitReason, Outcome},
-    port::ReservedPort,
     ranks::Ranks,
     signals::Signals,
 };
@@ -35,38 +33,35 @@ pub fn run(
 ) -> Result<Outcome> {
     let mut ranks = Ranks::start(job, round, signals)?;
     let mut monitor = RankMonitor::default();
-    let replacements = round.max_restarts.saturating_sub(round.restarts);
-    let mut detector = FailureDetector::new(round.world_size()).with_repairs(round.recover, replacements);
-    // The port of a later generation of a job on this machine.
-    let mut reserved = None;
+    let mut detector = round.detector();
+    // Holds the port of a later generation of a job on this machine.
+    let mut _reserved = None;
     let ending = loop {
-        let (messages, news) = (ranks.messages(), monitor.news(&mut ranks, signals, job.poll));
+        let news = ranks.messages().into_iter().map(|(rank, message)| News::Message(rank, message));
+        let outcomes = monitor.outcomes(&mut ranks, signals, job.poll);
+        let news = news.chain(outcomes.into_iter().map(News::Outcome));
         let decision = match &mut agent {
             Some(agent) => {
-                messages.into_iter().for_each(|(rank, message)| agent.forward(rank, message));
-                news.into_iter().for_each(|outcome| agent.tell(outcome));
+                news.for_each(|news| agent.tell(news));
                 agent.decision()
             }
             None => {
                 let now = Instant::now();
-                messages.into_iter().for_each(|(rank, message)| detector.hear(rank, message, now));
-                news.into_iter().for_each(|outcome| detector.observe(outcome, now));
-                detector.decide(now).map(|decision| (decision, None))
+                news.for_each(|news| detector.observe(news, now));
+                let mut decision = detector.decide(now);
+                if let Some(port) = decision.as_mut().map_or(Ok(None), Decision::reserve_port)? {
+                    _reserved = Some(port);
+                }
+                decision
             }
         };
         match decision {
-            Some((Decision::End(ending), _)) => break ending,
-            Some((Decision::Repair(Repair::Replace { generation, failures }), port)) => {
-                let master_port = match port {
-                    Some(port) => port,
-                    None => reserved.insert(ReservedPort::new()?).number,
-                };
-                round.generation = Generation { number: generation, master_port };
+            Some(Decision::End(ending)) => break ending,
+            Some(Decision::Replace { generation, failures }) => {
+                round.generation = generation;
                 ranks.replace(job, round, failures)?;
             }
-            Some((Decision::Repair(Repair::Kill { ranks: late, only_stopped }), _)) => {
-                ranks.kill(&late, only_stopped);
-            }
+            Some(Decision::Kill { ranks: late, only_stopped }) => ranks.kill(&late, only_stopped),
             None => thread::sleep(job.poll),
         }
     };
@@ -91,15 +86,15 @@ struct RankMonitor {
 
 impl RankMonitor {
     /// Outcomes since the last call: a stop signal, then the ranks that have ended or stay stopped.
-    fn news(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Vec<Outcome> {
+    fn outcomes(&mut self, ranks: &mut Ranks, signals: &Signals, poll: Duration) -> Vec<Outcome> {
         let signal = signals.first().filter(|_| !self.signalled);
         self.signalled |= signal.is_some();
-        let mut news: Vec<Outcome> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();
-        news.extend(ranks.ended());
-        if news.is_empty() {
-            news.extend(self.halted(ranks, poll));
+        let mut outcomes: Vec<_> = signal.map(|signal| Outcome::Stopped { signal }).into_iter().collect();
+        outcomes.extend(ranks.ended());
+        if outcomes.is_empty() {
+            outcomes.extend(self.halted(ranks, poll));
         }
-        news
+        outcomes
     }
 
     /// The failure of a rank that has been stopped for too long.
@@ -124,18 +119,14 @@ mod tests {
     fn sleepers(count: usize) -> Result<Ranks> {
         let mut job = Job::new("sleep", vec!["60".into()], count);
         job.output.prefixed = true;
-        let (sizes, run_id) = (vec![count], job.run_id.clone());
-        let generation = Generation { number: 0, master_port: 29500 };
-        let recover = job.recover;
-        let round = Round { restarts: 0, max_restarts: 0, recover, node: 0, sizes, generation, run_id };
-        Ranks::start(&job, &round, &Signals::default())
+        Ranks::start(&job, &job.round(), &Signals::default())
     }
 
     /// The outcome after several checks of ranks, the first of which is stopped before the third check.
     fn watched(count: usize) -> Result<Option<Outcome>> {
         let (mut ranks, signals, mut monitor) =
             (sleepers(count)?, Signals::default(), RankMonitor::default());
-        let mut look = |ranks: &mut Ranks| monitor.news(ranks, &signals, Duration::from_secs(30)).pop();
+        let mut look = |ranks: &mut Ranks| monitor.outcomes(ranks, &signals, Duration::from_secs(30)).pop();
         assert_eq!((look(&mut ranks), look(&mut ranks)), (None, None));
         ranks.signal_first(libc::SIGSTOP);
         while ranks.stopped().next().is_none() {

@@ -22,11 +22,11 @@ fn node(nnodes: &str, node: usize, port: u16, more: &str, script: &str) -> Child
 #[test]
 fn several_nodes_make_one_world() {
     let port = free_port();
-    let script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK; [ $MASTER_PORT -gt 0 ]";
+    let script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE; [ $NODE_RANK = $GROUP_RANK ] && [ $MASTER_PORT -gt 0 ]";
     let nodes: Vec<Child> = [1, 0].map(|n| node("2", n, port, "", script)).into();
     let outcomes: Vec<Outcome> = nodes.into_iter().map(|node| finish(node).succeeded()).collect();
-    assert_eq!(sorted(&outcomes[1]), ["[rank0] 0 0 3 1 0"]);
-    assert_eq!(sorted(&outcomes[0]), ["[rank1] 1 0 3 2 1", "[rank2] 2 1 3 2 1"]);
+    assert_eq!(sorted(&outcomes[1]), ["[rank0] 0 0 3 1 0 2"]);
+    assert_eq!(sorted(&outcomes[0]), ["[rank1] 1 0 3 2 1 2", "[rank2] 2 1 3 2 1 2"]);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn after_the_loss_of_a_node_a_smaller_world_resumes() {
 fn incompatible_nodes_are_reported() {
     let port = free_port();
     let outcome = finish(node("2", 0, port, "--join-timeout 1", "true"));
-    outcome.failed_with(&["1 of at least 2 nodes"]);
+    outcome.failed_with(&["1 of at least 2 nodes have connected: 0 ("]);
     let outcome = finish(node("2", 1, port, "--join-timeout 1", "true"));
     outcome.failed_with(&["node 0's launcher", &port.to_string()]);
     let flags = format!("--nnodes 2 --node-rank 0 --master-addr 0.0.0.0 --master-port {port}");

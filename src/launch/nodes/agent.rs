@@ -3,7 +3,9 @@
 
 use super::{
     super::{
-        environment::Round, failure_detector::Decision, generation::FromRank, outcome::Outcome,
+        decision::{Decision, News},
+        environment::Round,
+        outcome::Outcome,
         signals::Signals,
     },
     FromCoordinator, Join, ToCoordinator,
@@ -80,8 +82,7 @@ impl Agent {
                 }
                 Received::Message(FromCoordinator::Refused(why)) => bail!("{why}"),
                 // News of a round that this machine has left already.
-                Received::Message(FromCoordinator::End { .. } | FromCoordinator::Repair { .. })
-                | Received::Nothing => {}
+                Received::Message(FromCoordinator::Decided { .. }) | Received::Nothing => {}
                 Received::Closed => bail!("node 0's launcher at {} closed the connection", self.address),
             }
             if signals.first().is_some() {
@@ -94,40 +95,23 @@ impl Agent {
         }
     }
 
-    /// Reports the outcome of a rank, or of this machine.
-    pub fn tell(&self, outcome: Outcome) {
+    /// Reports news of this machine's ranks, or of this machine.
+    pub fn tell(&self, news: News) {
         // A lost connection is reported by `decision`.
-        let _ = self.channel.send(&ToCoordinator::Ended { restarts: self.restarts, outcome });
+        let _ = self.channel.send(&ToCoordinator::News { restarts: self.restarts, news });
     }
 
-    /// Forwards a message of a rank about its group.
-    pub fn forward(&self, rank: usize, message: FromRank) {
-        // A lost connection is reported by `decision`.
-        let _ = self.channel.send(&ToCoordinator::Forwarded { restarts: self.restarts, rank, message });
-    }
-
-    /// What all machines do, with the port of the next generation, if it is decided. Waits at most a millisecond.
-    pub fn decision(&mut self) -> Option<(Decision, Option<u16>)> {
-        let end = |ending| Some((Decision::End(ending), None));
-        let lost = |why: String| end(Outcome::Lost { node: 0, reason: format!("cannot be reached: {why}") });
-        match self.channel.receive(Duration::from_millis(1)) {
-            Ok(Received::Message(FromCoordinator::End { restarts, ending })) if restarts == self.restarts => {
-                end(ending)
+    /// What all machines do, if it is decided. Waits at most a millisecond.
+    pub fn decision(&mut self) -> Option<Decision> {
+        let why = match self.channel.receive(Duration::from_millis(1)) {
+            Ok(Received::Message(FromCoordinator::Decided { restarts, decision })) => {
+                return (restarts == self.restarts).then_some(decision);
             }
-            Ok(Received::Message(FromCoordinator::Repair { restarts, repair, master_port }))
-                if restarts == self.restarts =>
-            {
-                Some((Decision::Repair(repair), Some(master_port)))
-            }
-            Ok(Received::Message(FromCoordinator::Refused(why))) => lost(why),
-            Ok(
-                Received::Message(
-                    FromCoordinator::End { .. } | FromCoordinator::Begin(_) | FromCoordinator::Repair { .. },
-                )
-                | Received::Nothing,
-            ) => None,
-            Ok(Received::Closed) => lost("its launcher closed the connection".into()),
-            Err(error) => lost(error.to_string()),
-        }
+            Ok(Received::Message(FromCoordinator::Begin(_)) | Received::Nothing) => return None,
+            Ok(Received::Message(FromCoordinator::Refused(why))) => why,
+            Ok(Received::Closed) => "its launcher closed the connection".into(),
+            Err(error) => error.to_string(),
+        };
+        Some(Decision::End(Outcome::Lost { node: 0, reason: format!("cannot be reached: {why}") }))
     }
 }

@@ -2,14 +2,7 @@
 //! and end.
 
 use super::{
-    super::{
-        environment::Round,
-        failure_detector::{Decision, FailureDetector},
-        generation::Generation,
-        job::Job,
-        live_recovery::{Recover, Repair},
-        port::ReservedPort,
-    },
+    super::{decision::Decision, environment::Round, generation::Generation, job::Job, port::ReservedPort},
     FromCoordinator, ToCoordinator,
     table::{Id, Table},
 };
@@ -47,17 +40,13 @@ impl CoordinatorServer {
     /// # Errors
     /// If the listener cannot be used or a thread cannot be started.
     pub fn start(listener: TcpListener, job: &Job) -> Result<Self> {
-        let Job { secret, rules, run_id, max_restarts, recover, .. } = job.clone();
+        let secret = job.secret.clone();
         let failed = "cannot listen for other nodes";
         let closing = Arc::new(AtomicBool::new(false));
         let coordinator = Arc::new(Mutex::new(Coordinator {
-            table: Table::new(rules, Instant::now()),
+            table: Table::new(job.rules, Instant::now()),
             senders: BTreeMap::new(),
-            restarts: 0,
-            generation: 0,
-            max_restarts,
-            recover,
-            run_id,
+            round: job.round(),
             port: None,
         }));
         let (open, ids, shared) = (closing.clone(), Arc::<AtomicU64>::default(), coordinator.clone());
@@ -119,12 +108,8 @@ fn lock(coordinator: &Mutex<Coordinator>) -> MutexGuard<'_, Coordinator> {
 struct Coordinator {
     table: Table,
     senders: BTreeMap<Id, Sender>,
-    restarts: usize,
-    /// Number of the current generation in the current round.
-    generation: usize,
-    max_restarts: usize,
-    recover: Recover,
-    run_id: String,
+    /// The current round or the next one, from node 0's view.
+    round: Round,
     /// Master port of the current generation.
     port: Option<ReservedPort>,
 }
@@ -137,14 +122,9 @@ impl Coordinator {
                     self.tell(id, &FromCoordinator::Refused(why));
                 }
             }
-            ToCoordinator::Ended { restarts, outcome } => {
-                if restarts == self.restarts {
-                    self.table.observe(id, outcome, Instant::now());
-                }
-            }
-            ToCoordinator::Forwarded { restarts, rank, message } => {
-                if restarts == self.restarts {
-                    self.table.hear(rank, message, Instant::now());
+            ToCoordinator::News { restarts, news } => {
+                if restarts == self.round.restarts {
+                    self.table.observe(id, news, Instant::now());
                 }
             }
         }
@@ -154,49 +134,31 @@ impl Coordinator {
     /// time-out has expired.
     fn decide(&mut self) {
         let now = Instant::now();
-        match self.table.decide(now) {
-            Some((members, Decision::End(ending))) => {
-                let end = FromCoordinator::End { restarts: self.restarts, ending };
-                members.into_iter().for_each(|id| self.tell(id, &end));
-                self.restarts += 1 + self.generation;
-                (self.port, self.generation) = (None, 0);
+        if let Some((members, mut decision)) = self.table.decide(now) {
+            match decision.reserve_port() {
+                Ok(None) => {}
+                Ok(port) => self.port = port,
+                Err(error) => return self.refuse(&format!("{error:#}")),
             }
-            Some((members, Decision::Repair(repair))) => {
-                if let Repair::Replace { generation, .. } = &repair {
-                    self.generation = *generation;
-                    match ReservedPort::new() {
-                        Ok(port) => self.port = Some(port),
-                        Err(error) => return self.refuse(&format!("{error:#}")),
-                    }
-                }
-                let (restarts, port) = (self.restarts, self.port.as_ref());
-                let master_port = port.map_or(0, |port| port.number);
-                let repair = FromCoordinator::Repair { restarts, repair, master_port };
-                members.into_iter().for_each(|id| self.tell(id, &repair));
+            let restarts = self.round.restarts;
+            match &decision {
+                Decision::End(_) => self.round.restarts += 1 + self.round.generation.number,
+                Decision::Replace { generation, .. } => self.round.generation = *generation,
+                Decision::Kill { .. } => {}
             }
-            None => {}
+            let decided = FromCoordinator::Decided { restarts, decision };
+            members.into_iter().for_each(|id| self.tell(id, &decided));
         }
-        let (recover, replacements) = (self.recover, self.max_restarts.saturating_sub(self.restarts));
-        let detector = |ranks| FailureDetector::new(ranks).with_repairs(recover, replacements);
-        if let Some(members) = self.table.begin(now, detector) {
+        if let Some(members) = self.table.begin(now, &mut self.round) {
             let port = match ReservedPort::new() {
                 Ok(port) => port,
                 Err(error) => return self.refuse(&format!("{error:#}")),
             };
-            let sizes: Vec<usize> = members.iter().map(|(_, ranks)| *ranks).collect();
-            for (node, (id, _)) in members.iter().enumerate() {
-                let round = Round {
-                    restarts: self.restarts,
-                    max_restarts: self.max_restarts,
-                    recover: self.recover,
-                    node,
-                    sizes: sizes.clone(),
-                    generation: Generation { number: 0, master_port: port.number },
-                    run_id: self.run_id.clone(),
-                };
-                self.tell(*id, &FromCoordinator::Begin(round));
-            }
+            self.round.generation = Generation { number: 0, master_port: port.number };
             self.port = Some(port);
+            for (node, id) in members.into_iter().enumerate() {
+                self.tell(id, &FromCoordinator::Begin(Round { node, ..self.round.clone() }));
+            }
         } else if let Some(why) = self.table.too_late(now) {
             self.refuse(&why);
         }

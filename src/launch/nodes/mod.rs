@@ -11,7 +11,10 @@ pub use agent::Agent;
 pub use coordinator::CoordinatorServer;
 pub use table::Rules;
 
-use super::{environment::Round, generation::FromRank, live_recovery::Repair, outcome::Outcome};
+use super::{
+    decision::{Decision, News},
+    environment::Round,
+};
 use serde::{Deserialize, Serialize};
 
 /// Message from a launcher to the coordinator.
@@ -19,10 +22,8 @@ use serde::{Deserialize, Serialize};
 enum ToCoordinator {
     /// The machine is ready for the next round.
     Join(Join),
-    /// Outcome of a rank of the machine, or of the machine. That of an earlier round is ignored.
-    Ended { restarts: usize, outcome: Outcome },
-    /// A message of a rank of the machine about its group.
-    Forwarded { restarts: usize, rank: usize, message: FromRank },
+    /// News of a round on the machine. Those of an earlier round are ignored.
+    News { restarts: usize, news: News },
 }
 
 /// A machine that joins a round.
@@ -40,10 +41,8 @@ struct Join {
 enum FromCoordinator {
     /// A round begins.
     Begin(Round),
-    /// A round has ended.
-    End { restarts: usize, ending: Outcome },
-    /// Ranks of the round are replaced, or killed. Rank 0 of the next generation listens at `master_port`.
-    Repair { restarts: usize, repair: Repair, master_port: u16 },
+    /// What all machines of the round do.
+    Decided { restarts: usize, decision: Decision },
     /// The launcher is refused, or no round will begin.
     Refused(String),
 }

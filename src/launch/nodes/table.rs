@@ -4,8 +4,9 @@
 
 use super::{
     super::{
-        failure_detector::{Decision, FailureDetector},
-        generation::FromRank,
+        decision::{Decision, News},
+        environment::Round,
+        failure_detector::FailureDetector,
         outcome::Outcome,
     },
     Join,
@@ -74,14 +75,8 @@ impl Table {
         Ok(())
     }
 
-    /// The members of the next round in node order, with their numbers of ranks, if it can begin.
-    ///
-    /// `detector` makes the failure detector of that number of ranks.
-    pub fn begin(
-        &mut self,
-        now: Instant,
-        detector: impl FnOnce(usize) -> FailureDetector,
-    ) -> Option<Vec<(Id, usize)>> {
+    /// The members of the next round in node order, if it can begin. Sets their numbers of ranks in `round`.
+    pub fn begin(&mut self, now: Instant, round: &mut Round) -> Option<Vec<Id>> {
         if self.round.is_some() {
             return None;
         }
@@ -102,9 +97,10 @@ impl Table {
         for node in self.nodes.values_mut() {
             node.waiting = None;
         }
-        let ranks = ready.iter().map(|(.., ranks)| ranks).sum();
-        self.round = Some((ready.iter().map(|(_, id, _)| *id).collect(), detector(ranks)));
-        Some(ready.into_iter().map(|(_, id, ranks)| (id, ranks)).collect())
+        let members: Vec<Id> = ready.iter().map(|(_, id, _)| *id).collect();
+        round.sizes = ready.into_iter().map(|(.., ranks)| ranks).collect();
+        self.round = Some((members.clone(), round.detector()));
+        Some(members)
     }
 
     /// The reason why no round will begin, if the time-out has expired.
@@ -122,17 +118,10 @@ impl Table {
         ))
     }
 
-    /// Records the outcome of a rank of a machine, or of the machine.
-    pub fn observe(&mut self, id: Id, outcome: Outcome, now: Instant) {
+    /// Records news of a machine.
+    pub fn observe(&mut self, id: Id, news: News, now: Instant) {
         if let Some((_, detector)) = self.round.as_mut().filter(|(members, _)| members.contains(&id)) {
-            detector.observe(outcome, now);
-        }
-    }
-
-    /// Records a message of a rank about its group.
-    pub fn hear(&mut self, rank: usize, message: FromRank, now: Instant) {
-        if let Some((_, detector)) = &mut self.round {
-            detector.hear(rank, message, now);
+            detector.observe(news, now);
         }
     }
 
@@ -141,7 +130,8 @@ impl Table {
         let Some(node) = self.nodes.remove(&id) else { return };
         let number = self.round.as_ref().and_then(|(members, _)| members.iter().position(|m| *m == id));
         let reason = format!("({}) is lost: its launcher ended, or cannot be reached", node.host);
-        self.observe(id, Outcome::Lost { node: number.unwrap_or(node.number), reason }, now);
+        let lost = Outcome::Lost { node: number.unwrap_or(node.number), reason };
+        self.observe(id, News::Outcome(lost), now);
     }
 
     /// The members of the round and what they do, if that is decided. An outcome ends the round.
@@ -163,23 +153,23 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::super::job::Job, *};
 
     impl Table {
         /// The members of a round that ends, and its outcome.
         fn end(&mut self, now: Instant) -> Option<(Vec<Id>, Outcome)> {
             match self.decide(now)? {
                 (members, Decision::End(ending)) => Some((members, ending)),
-                (_, Decision::Repair(repair)) => panic!("{repair:?}"),
+                (_, repair) => panic!("{repair:?}"),
             }
         }
     }
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn table(min: usize, max: usize) -> (Table, Instant) {
-        let now = Instant::now();
-        (Table::new(Rules { min, max, join_timeout: 9 * SECOND, last_call: 3 * SECOND }, now), now)
+    fn table(min: usize, max: usize) -> (Table, Round, Instant) {
+        let (now, round) = (Instant::now(), Job::new("true", Vec::new(), 1).round());
+        (Table::new(Rules { min, max, join_timeout: 9 * SECOND, last_call: 3 * SECOND }, now), round, now)
     }
 
     fn join(table: &mut Table, id: Id, node: usize, ranks: usize) -> Result<(), String> {
@@ -187,18 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn a_round_begins_in_node_order_when_all_have_come() {
-        let (mut table, now) = table(2, 2);
-        join(&mut table, 0, 1, 4).expect("first");
-        assert_eq!(table.begin(now, FailureDetector::new), None);
-        join(&mut table, 1, 0, 2).expect("second");
-        assert_eq!(table.begin(now, FailureDetector::new), Some(vec![(1, 2), (0, 4)]));
-        assert_eq!(table.begin(now, FailureDetector::new), None, "it runs");
-    }
-
-    #[test]
     fn strange_node_ranks_are_refused() {
-        let (mut table, _) = table(2, 2);
+        let (mut table, ..) = table(2, 2);
         join(&mut table, 0, 1, 1).expect("first");
         assert!(join(&mut table, 1, 1, 1).expect_err("twice").contains("host1"));
         assert!(join(&mut table, 2, 2, 1).expect_err("too high").contains("at most 2"));
@@ -206,56 +186,33 @@ mod tests {
 
     #[test]
     fn one_failure_ends_the_round_once_and_all_must_join_again() {
-        let (mut table, now) = table(2, 2);
+        let (mut table, mut round, now) = table(2, 2);
         (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        table.begin(now, FailureDetector::new).expect("a round");
+        table.begin(now, &mut round).expect("a round");
         let lost = Outcome::Lost { node: 1, reason: "x".into() };
-        table.observe(1, lost.clone(), now);
+        table.observe(2, News::Outcome(lost.clone()), now);
+        assert_eq!(table.end(now), None, "2 is not a member");
+        table.observe(1, News::Outcome(lost.clone()), now);
         assert_eq!(table.end(now), Some((vec![0, 1], lost.clone())));
-        table.observe(0, lost, now);
+        table.observe(0, News::Outcome(lost), now);
         assert_eq!(table.end(now), None, "late");
         join(&mut table, 0, 0, 1).expect("again");
-        assert_eq!(table.begin(now, FailureDetector::new), None, "node 1 has not left the old round");
+        assert_eq!(table.begin(now, &mut round), None, "node 1 has not left the old round");
         join(&mut table, 1, 1, 1).expect("again");
-        assert!(table.begin(now, FailureDetector::new).is_some());
-    }
-
-    #[test]
-    fn all_must_be_done() {
-        let (mut table, now) = table(2, 2);
-        (0..2).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        table.begin(now, FailureDetector::new).expect("a round");
-        table.observe(0, Outcome::Done, now);
-        table.observe(2, Outcome::Done, now);
-        assert_eq!(table.end(now), None, "2 is not a member");
-        table.observe(1, Outcome::Done, now);
-        assert_eq!(table.end(now), Some((vec![0, 1], Outcome::Done)));
+        assert!(table.begin(now, &mut round).is_some());
     }
 
     #[test]
     fn fewer_machines_go_on_after_a_last_call() {
-        let (mut table, now) = table(1, 3);
+        let (mut table, mut round, now) = table(1, 3);
         (0..3).for_each(|id| join(&mut table, id, id as usize, 1).expect("joins"));
-        assert_eq!(
-            table.begin(now, FailureDetector::new).map(|members| members.len()),
-            Some(3),
-            "at most: no call"
-        );
+        assert_eq!(table.begin(now, &mut round), Some(vec![0, 1, 2]), "at most: no call");
         table.gone(1, now);
         let (_, ending) = table.end(now).expect("decides");
         assert!(matches!(ending, Outcome::Lost { node: 1, .. }), "{ending:?}");
         join(&mut table, 0, 0, 1).expect("again");
         join(&mut table, 2, 2, 1).expect("again");
-        assert_eq!(table.begin(now, FailureDetector::new), None, "last call");
-        assert_eq!(table.begin(now + 3 * SECOND, FailureDetector::new), Some(vec![(0, 1), (2, 1)]));
-    }
-
-    #[test]
-    fn too_few_are_named() {
-        let (mut table, now) = table(2, 2);
-        join(&mut table, 0, 0, 1).expect("joins");
-        assert_eq!(table.too_late(now), None);
-        let why = table.too_late(now + 10 * SECOND).expect("too late");
-        assert!(why.contains("1 of at least 2 nodes have connected: 0 (host0)"), "{why}");
+        assert_eq!(table.begin(now, &mut round), None, "last call");
+        assert_eq!(table.begin(now + 3 * SECOND, &mut round), Some(vec![0, 2]));
     }
 }
