@@ -43,9 +43,12 @@ fn a_failed_requirement_gives_exit_code_1() {
         format!("ulimit -n 64; exec {} doctor --peer 127.0.0.1:1 --timeout 0.2", program().display());
     let outcome = finish(command("sh".as_ref(), &["-c", &script]).spawn().expect("sh"));
     assert_eq!(outcome.code, Some(1), "{outcome:#?}");
-    for (check, advice) in [("open files", "ulimit -n 4096"), ("peer", "doctor --listen")] {
-        let line = outcome.stdout.lines().find(|line| line.starts_with("FAIL  ") && line.contains(check));
-        assert!(line.is_some_and(|line| line.contains(advice)), "{check}: {}", outcome.stdout);
+    for (start, advice) in [
+        ("FAIL  open files    at most 64 per process → ", "ulimit -n 4096"),
+        ("FAIL  peer          127.0.0.1:1: ", "doctor --listen"),
+    ] {
+        let line = outcome.stdout.lines().find(|line| line.starts_with(start));
+        assert!(line.is_some_and(|line| line.contains(advice)), "{start}: {}", outcome.stdout);
     }
 }
 

@@ -8,9 +8,8 @@ use collective::transport::nccl::Library;
 
 pub(super) fn check(report: &mut impl FnMut(Finding)) {
     let gpus = gpus(DeviceArg::Auto);
-    // The libraries below are required only with an NVIDIA GPU.
+    // NCCL is required only with several NVIDIA GPUs.
     let nvidia = gpus.as_ref().map_or(0, |gpus| if gpus.kind == Accelerator::Cuda { gpus.count } else { 0 });
-    let (needed, several) = (nvidia > 0, nvidia > 1);
     match &gpus {
         Ok(gpus) => {
             report(Finding::ok("GPUs", format!("{} ({})", gpus.count, gpus.kind)));
@@ -19,8 +18,13 @@ pub(super) fn check(report: &mut impl FnMut(Finding)) {
         Err(why) => report(Finding::note("GPUs", format!("none: {why}"), "training runs on the CPU")),
     }
     // The same library that the transport loads.
-    let nccl = Library::get().map(Library::version).map_err(|error| error.to_string());
-    report(library("NCCL", nccl, needed, several, "install libnccl2, or add its folder to LD_LIBRARY_PATH"));
+    let advice = "install libnccl2, or add its folder to LD_LIBRARY_PATH";
+    report(match (Library::get(), nvidia) {
+        (Ok(library), _) => Finding::ok("NCCL", library.version()),
+        (Err(error), 0) => Finding::note("NCCL", error.to_string(), "only GPUs need it"),
+        (Err(error), 1) => Finding::note("NCCL", error.to_string(), advice),
+        (Err(error), _) => Finding::fail("NCCL", error.to_string(), advice),
+    });
     toolkit(report);
 }
 
@@ -62,21 +66,6 @@ fn toolkit(report: &mut impl FnMut(Finding)) {
 fn broken(name: &'static str, error: &str) -> Finding {
     let (found, advice) = error.rsplit_once("; ").unwrap_or((error, "see the chapter GPUs of the book"));
     Finding::fail(name, found, advice)
-}
-
-fn library(
-    name: &'static str,
-    version: Result<String, String>,
-    wanted: bool,
-    needed: bool,
-    advice: &str,
-) -> Finding {
-    match version {
-        Ok(version) => Finding::ok(name, version),
-        Err(why) if needed => Finding::fail(name, why, advice),
-        Err(why) if wanted => Finding::note(name, why, advice),
-        Err(why) => Finding::note(name, why, "only GPUs need it"),
-    }
 }
 
 /// Reports name and memory of each GPU.

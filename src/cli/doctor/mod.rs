@@ -102,15 +102,3 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_ok_or_has_advice() {
-        assert_eq!(Finding::ok("cores", "2").to_string(), "ok    cores         2");
-        let line = Finding::fail("files", "64", "raise it").to_string();
-        assert_eq!(line, "FAIL  files         64 → raise it");
-    }
-}

@@ -223,24 +223,3 @@ fn drain(mut stream: &TcpStream, bytes: usize) -> Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::doctor::Verdict;
-
-    #[test]
-    fn loopback_is_measured() {
-        let finding = loopback();
-        assert_eq!(finding.verdict, Verdict::Ok, "{finding}");
-        assert!(finding.found.contains("MB/s"), "{finding}");
-    }
-
-    #[test]
-    fn a_peer_that_is_not_there_is_named() {
-        let mut findings = Vec::new();
-        peer("127.0.0.1:1", 0.1, &mut |finding| findings.push(finding));
-        assert!(matches!(findings[..], [Finding { verdict: Verdict::Fail(_), .. }]), "{findings:?}");
-        assert!(findings[0].found.contains("127.0.0.1:1"), "{findings:?}");
-    }
-}
