@@ -53,6 +53,11 @@ impl Accelerator {
         }
     }
 
+    /// The backend of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Whether this program was built with the backend.
     pub const fn is_built_in(self) -> bool {
         match self {
@@ -208,15 +213,5 @@ fn is_software(_: &Device) -> bool {
 impl fmt::Display for Accelerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl std::str::FromStr for Accelerator {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = Accelerator::ALL.map(Accelerator::name).join(", ");
-        let found = Accelerator::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or_else(|| format!("there is no {text:?}; choose one of {names}"))
     }
 }

@@ -15,15 +15,11 @@ impl FromStr for DeviceArg {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "auto" => return Ok(DeviceArg::Auto),
-            "cpu" => return Ok(DeviceArg::Cpu),
-            _ => {}
-        }
         let (kind, number) = s.split_once(':').map_or((s, None), |(kind, number)| (kind, Some(number)));
-        let number = number.map(str::parse).transpose();
-        match (kind.parse(), number) {
-            (Ok(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
+        match (kind, Accelerator::named(kind), number.map(str::parse).transpose()) {
+            ("auto", _, Ok(None)) => Ok(DeviceArg::Auto),
+            ("cpu", _, Ok(None)) => Ok(DeviceArg::Cpu),
+            (_, Some(kind), Ok(number)) => Ok(DeviceArg::Gpu(kind, number)),
             _ => Err("expected auto, cpu, cuda, rocm, metal, vulkan or wgpu; a GPU may have a number from 0, as in cuda:0".into()),
         }
     }
@@ -35,11 +31,9 @@ impl FromStr for LocalDevice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (kind, number) = text.split_once(':').unwrap_or(("cuda", text));
-        match (kind, number.parse()) {
-            ("cpu", Ok(number)) => Ok(LocalDevice::CpuReplica(number)),
-            (kind, Ok(number)) if kind.parse::<Accelerator>().is_ok() => {
-                Ok(LocalDevice::Gpu(kind.parse()?, number))
-            }
+        match (kind, Accelerator::named(kind), number.parse()) {
+            ("cpu", _, Ok(number)) => Ok(LocalDevice::CpuReplica(number)),
+            (_, Some(kind), Ok(number)) => Ok(LocalDevice::Gpu(kind, number)),
             _ => Err("expected N or cuda:N for a GPU, or cpu:N, with N a number from 0".into()),
         }
     }
