@@ -30,19 +30,12 @@ impl ImageAugment {
 
 /// The picture seen through a window that is moved by `[right, down]`, and reflected.
 fn moved(picture: &Picture, [right, down]: [isize; 2], flip: bool) -> Picture {
-    let Picture { width, height, channels, .. } = *picture;
-    let mut pixels = vec![0; picture.pixels.len()];
+    let size @ [width, height] = [picture.width, picture.height];
     let inside = |at: usize, by: isize, length: usize| at.checked_add_signed(by).filter(|at| *at < length);
-    for y in 0..height {
-        let Some(from_y) = inside(y, down, height) else { continue };
-        for x in 0..width {
-            let Some(from_x) = inside(x, right, width) else { continue };
-            let to_x = if flip { width - 1 - x } else { x };
-            let from = &picture.pixels[(from_y * width + from_x) * channels..][..channels];
-            pixels[(y * width + to_x) * channels..][..channels].copy_from_slice(from);
-        }
-    }
-    Picture { width, height, channels, pixels }
+    picture.rearranged(size, |x, y| {
+        let x = if flip { width - 1 - x } else { x };
+        Some((inside(x, right, width)?, inside(y, down, height)?))
+    })
 }
 
 impl FromStr for ImageAugment {

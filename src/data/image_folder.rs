@@ -118,16 +118,6 @@ impl ImageFolder {
         self.files.iter().map(|(_, label)| *label)
     }
 
-    /// Size and colours of the pictures.
-    pub fn format(&self) -> ImageFormat {
-        self.format
-    }
-
-    /// Path of a picture.
-    pub fn path(&self, index: usize) -> Option<&Path> {
-        self.files.get(index).map(|(path, _)| path.as_path())
-    }
-
     /// Reads and decodes a picture.
     ///
     /// # Errors

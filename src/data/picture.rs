@@ -122,21 +122,26 @@ impl Picture {
         self.rearranged([width, height], |x, y| {
             let x = if mirrored { width - 1 - x } else { x };
             let y = if flipped { height - 1 - y } else { y };
-            if transposed { (y, x) } else { (x, y) }
+            Some(if transposed { (y, x) } else { (x, y) })
         })
     }
 
-    /// A picture of another size, whose pixel (x, y) is the pixel `from(x, y)` of this one.
-    fn rearranged(&self, [width, height]: [usize; 2], from: impl Fn(usize, usize) -> (usize, usize)) -> Self {
-        let mut pixels = Vec::with_capacity(width * height * self.channels);
-        for y in 0..height {
-            for x in 0..width {
-                let (x, y) = from(x, y);
-                pixels
-                    .extend_from_slice(&self.pixels[(y * self.width + x) * self.channels..][..self.channels]);
+    /// A picture of another size, whose pixel (x, y) is the pixel `from(x, y)` of this one, or else black.
+    pub(super) fn rearranged(
+        &self,
+        [width, height]: [usize; 2],
+        from: impl Fn(usize, usize) -> Option<(usize, usize)>,
+    ) -> Self {
+        let channels = self.channels;
+        let mut pixels = vec![0; width * height * channels];
+        for (y, row) in pixels.chunks_exact_mut(width * channels).enumerate() {
+            for (x, to) in row.chunks_exact_mut(channels).enumerate() {
+                if let Some((x, y)) = from(x, y) {
+                    to.copy_from_slice(&self.pixels[(y * self.width + x) * channels..][..channels]);
+                }
             }
         }
-        Self { width, height, channels: self.channels, pixels }
+        Self { width, height, channels, pixels }
     }
 
     /// Scales the shorter side to `side` and crops the longer one around its centre.
@@ -154,7 +159,7 @@ impl Picture {
         if scaled.width == side && scaled.height == side {
             return scaled;
         }
-        scaled.rearranged([side, side], |x, y| (x + left, y + top))
+        scaled.rearranged([side, side], |x, y| Some((x + left, y + top)))
     }
 
     /// Resamples with a triangle filter, as Pillow's `BILINEAR`: its support grows when a picture shrinks.
