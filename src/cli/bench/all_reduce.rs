@@ -3,7 +3,7 @@
 use crate::{
     context::{ContextArgs, launch_threads_with, start, world_args::WorldArgs},
     device::DeviceArg,
-    process::console::print_line,
+    process::{console::print_line, timing::median},
 };
 use anyhow::{Result, bail};
 use clap::Args;
@@ -138,18 +138,18 @@ fn one_size(bench: &AllReduce, group: &ProcessGroup, bytes: usize) -> Result<Row
     for _ in 0..rounds[0] {
         times.push(round()?.as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
     let mut wrong = [wrong];
     group.all_reduce(&mut wrong, ReduceOp::Sum)?;
-    let median = times[times.len() / 2];
+    let (rounds, min) = (times.len(), times.iter().copied().fold(f64::INFINITY, f64::min));
+    let median = median(times);
     let algbw = bytes as f64 / median / 1e9;
     Ok(Row {
         transport: group.transport(),
         ranks: n,
         bytes,
-        rounds: times.len(),
+        rounds,
         median_us: median * 1e6,
-        min_us: times[0] * 1e6,
+        min_us: min * 1e6,
         algbw_gb_s: algbw,
         busbw_gb_s: algbw * 2.0 * (n as f64 - 1.0) / n as f64,
         wrong: wrong[0],
@@ -159,16 +159,13 @@ fn one_size(bench: &AllReduce, group: &ProcessGroup, bytes: usize) -> Result<Row
 /// Bytes copied per second, in GB/s, median of 9.
 fn copy_bandwidth() -> f64 {
     let (from, mut to) = (vec![1u8; 64_000_000], vec![0u8; 64_000_000]);
-    let mut times: Vec<f64> = (0..9)
-        .map(|_| {
-            let begun = Instant::now();
-            to.copy_from_slice(&from);
-            std::hint::black_box(&to);
-            begun.elapsed().as_secs_f64()
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    from.len() as f64 / times[4] / 1e9
+    let time = |_| {
+        let begun = Instant::now();
+        to.copy_from_slice(&from);
+        std::hint::black_box(&to);
+        begun.elapsed().as_secs_f64()
+    };
+    from.len() as f64 / median((0..9).map(time).collect()) / 1e9
 }
 
 #[cfg(test)]
