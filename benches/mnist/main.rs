@@ -9,6 +9,7 @@
 mod operations;
 mod overlap;
 mod step;
+mod timing;
 mod wrapper;
 
 use burn::data::dataset::{Dataset as BurnDataset, DatasetError};

@@ -1,13 +1,11 @@
 //! Each operation of the MNIST network, with burn-ddp's kernels ([`layers`]) and with Burn's.
 
+use crate::timing::processor_seconds;
 use anyhow::Result;
 use burn::nn::{DropoutConfig, LinearConfig, conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, Tensor, activation::relu};
 use burn_ddp::layers;
-use burn_ddp::process::{
-    console::print_line,
-    timing::{median, processor_seconds},
-};
+use burn_ddp::process::{console::print_line, timing::median};
 use serde::Serialize;
 
 /// Number of measurements of each operation.

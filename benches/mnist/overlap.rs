@@ -1,5 +1,6 @@
 //! `mnist_bench overlap`: the training step over an artificially slow link, with and without overlap.
 
+use crate::timing::timed;
 use anyhow::Result;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainStep;
@@ -8,10 +9,7 @@ use burn_ddp::{
     context::{use_threads, world_args::WorldArgs},
     gradient::{Bucket, BucketSizes, CommHook, Reducer, ReducerOptions},
     launch, module_state,
-    process::{
-        console::print_line,
-        timing::{median, timed},
-    },
+    process::{console::print_line, timing::median},
 };
 use clap::Args;
 use mnist::{

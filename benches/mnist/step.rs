@@ -1,6 +1,9 @@
 //! `mnist_bench step`: time of a training step by stage, on one or more ranks.
 
-use crate::{Repeated, operations};
+use crate::{
+    Repeated, operations,
+    timing::{processor_seconds, timed},
+};
 use anyhow::{Context, Result};
 use burn::optim::GradientsParams;
 use burn::tensor::Device;
@@ -12,10 +15,7 @@ use burn_ddp::{
     launch,
     loader::{DistributedLoader, ShardedLoader},
     module_state,
-    process::{
-        console::print_line,
-        timing::{median, processor_seconds, timed},
-    },
+    process::{console::print_line, timing::median},
     sync_batch_norm::convert_sync_batch_norm,
 };
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `mnist_bench wrapper`: a plain Burn loop compared with `DdpStrategy` on one rank.
 
-use crate::Repeated;
+use crate::{Repeated, timing::processor_seconds};
 use anyhow::Result;
 use burn::tensor::Device;
 use burn::train::{Learner, SupervisedTraining, TrainStep, logger::InMemoryMetricLogger, metric::LossMetric};
@@ -10,10 +10,7 @@ use burn_ddp::{
     loader::{DistributedLoader, ShardedLoader},
     lr::WarmupLr,
     metric::GlobalAccuracy,
-    process::{
-        console::print_line,
-        timing::{median, processor_seconds},
-    },
+    process::{console::print_line, timing::median},
     strategy::{DdpStrategy, NoopRenderer, Observer, StepReport},
 };
 use clap::Args;
