@@ -6,10 +6,10 @@ use crate::{
     text::Text,
 };
 use anyhow::{Context as _, Result, bail};
-use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
-use burn::tensor::{Device, Tensor};
+use burn::module::ParamGroup;
+use burn::optim::ModuleOptimizer;
 use burn::train::metric::LossMetric;
-use burn_ddp::optim::{AdamW, AdamWConfig};
+use burn_ddp::optim::AdamWConfig;
 use burn_ddp::{
     Context, Trainer, TrainerArgs,
     context::values::{bounded, probability, rate},
@@ -79,16 +79,6 @@ fn fraction(text: &str) -> Result<f64, String> {
     bounded(text, "a number above 0 and below 1", |x| x > 0.0 && x < 1.0)
 }
 
-/// AdamW with decoupled weight decay of parameters with two or more dimensions.
-///
-/// As in nanoGPT, biases and the parameters of LayerNorm are not decayed. A parameter's group follows from its
-/// shape and not from its ID, so that it is the same in a resumed run.
-#[derive(Clone)]
-struct DecayMatrices {
-    decaying: AdamW,
-    plain: AdamW,
-}
-
 /// Flags of AdamW.
 #[derive(Args, Clone, Copy, Debug, Serialize)]
 #[command(about = None, long_about = None, next_help_heading = "Training")]
@@ -105,30 +95,12 @@ pub struct AdamArgs {
 }
 
 impl AdamArgs {
-    /// Creates the optimizer.
+    /// Creates the optimizer. As in nanoGPT, biases and the parameters of LayerNorm are not decayed.
     pub fn init(&self) -> ModuleOptimizer {
         let config = AdamWConfig::new().with_beta_1(self.beta1 as f32).with_beta_2(self.beta2 as f32);
-        let with_decay = |decay| config.clone().with_epsilon(ADAM_EPSILON).with_weight_decay(decay).build();
-        DecayMatrices { decaying: with_decay(self.weight_decay as f32), plain: with_decay(0.0) }.into()
-    }
-}
-
-impl Optimizer for DecayMatrices {
-    type State<const D: usize> = AdamWState<D>;
-
-    fn step<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        state: Option<AdamWState<D>>,
-    ) -> (Tensor<D>, Option<AdamWState<D>>) {
-        let optimizer = if D >= 2 { &self.decaying } else { &self.plain };
-        optimizer.step(lr, tensor, grad, state)
-    }
-
-    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
-        AdamW::to_device(state, device)
+        let with_decay = |decay| config.clone().with_epsilon(ADAM_EPSILON).with_weight_decay(decay);
+        let plain = ParamGroup::from_any_predicates(vec!["bias", "gamma", "beta"]);
+        with_decay(self.weight_decay as f32).init().with_group(plain, with_decay(0.0).build(), None)
     }
 }
 
@@ -221,6 +193,7 @@ mod tests {
     use super::*;
     use burn::nn::LinearConfig;
     use burn::optim::GradientsParams;
+    use burn::tensor::{Device, Tensor};
     use clap::{CommandFactory, Parser};
 
     #[derive(Parser)]
