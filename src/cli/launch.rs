@@ -165,24 +165,16 @@ fn job(
 mod tests {
     use super::*;
 
-    fn parsed(flags: &str, vars: &[(&str, &str)]) -> Result<Job> {
+    fn parsed(flags: &str, vars: &str) -> Result<Job> {
         let flags = ["launch"].into_iter().chain(flags.split_whitespace()).chain(["--", "true"]);
         let args = LaunchArgs::try_parse_from(flags)?;
-        let lookup = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
-        job(&args, lookup, || Err("no driver".into()))
+        job(&args, launch::lookup(vars), || Err("no driver".into()))
     }
 
     #[test]
     fn an_operators_variables_stand_for_flags() {
-        let vars = [
-            ("PET_NNODES", "2:4"),
-            ("PET_NPROC_PER_NODE", "2"),
-            ("PET_NODE_RANK", "1"),
-            ("PET_MASTER_ADDR", "job-master-0"),
-            ("PET_MASTER_PORT", "23456"),
-            ("PET_MAX_RESTARTS", "3"),
-        ];
-        let config = parsed("--max-restarts 1 --nproc_per_node=2", &vars).expect("a configuration");
+        let vars = "PET_NNODES=2:4 PET_NPROC_PER_NODE=2 PET_NODE_RANK=1 PET_MASTER_ADDR=job-master-0 PET_MASTER_PORT=23456 PET_MAX_RESTARTS=3";
+        let config = parsed("--max-restarts 1 --nproc_per_node=2", vars).expect("a configuration");
         assert_eq!((config.rules.min, config.rules.max, config.ranks, config.node), (2, 4, 2, 1));
         assert_eq!((config.master_addr.as_str(), config.master_port), ("job-master-0", Some(23456)));
         assert_eq!(config.max_restarts, 1, "a flag goes before a variable");
@@ -200,10 +192,10 @@ mod tests {
             ("--tee", "--log-dir"),
             ("--recover live", "--max-restarts"),
         ] {
-            let error = format!("{:#}", parsed(flags, &[]).expect_err(flags));
+            let error = format!("{:#}", parsed(flags, "").expect_err(flags));
             assert!(error.contains(named), "`{flags}`: {error} should name {named}");
         }
-        let error = parsed("", &[("PET_NNODES", "x")]).expect_err("no number").to_string();
+        let error = parsed("", "PET_NNODES=x").expect_err("no number").to_string();
         assert!(error.contains("PET_NNODES=x"), "{error}");
     }
 }

@@ -33,6 +33,8 @@ mod signals;
 mod supervisor;
 
 pub use environment::WHY;
+#[cfg(test)]
+pub(crate) use environments::tests::lookup;
 pub use environments::{Environment, Launcher};
 pub(crate) use generation::{Generation, LauncherLink};
 pub use job::{Job, Variable, run_id};

@@ -66,7 +66,7 @@ fn parent() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::lookup, *};
 
     #[test]
     fn ranks_meet_on_the_first_machine_or_where_they_are_told() {
@@ -84,10 +84,7 @@ mod tests {
             (Pmi, 4, "MASTER_PORT=x", "MASTER_PORT=x"),
         ] {
             let environment = Environment { world_size: 4, local_world_size, launcher, ..Environment::SOLO };
-            let lookup = |name: &str| {
-                vars.split(' ').find_map(|var| var.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
-            };
-            match environment.meet(lookup) {
+            match environment.meet(lookup(vars)) {
                 Ok(method) => assert_eq!(method.to_string(), wanted, "{launcher:?} {vars}"),
                 Err(error) => assert!(error.to_string().contains(wanted), "{error} should name {wanted}"),
             }

@@ -152,16 +152,19 @@ impl Environment {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use std::collections::HashMap;
 
     /// What a step of 5 tasks on 3 nodes sees on its second node.
     const SRUN: &str = "SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_NTASKS=5 SLURM_STEP_NUM_TASKS=5 SLURM_STEP_TASKS_PER_NODE=2(x2),1 SLURM_JOB_ID=7";
 
+    /// Looks variables up in `NAME=VALUE NAME=VALUE…`.
+    pub fn lookup(vars: &str) -> impl Fn(&str) -> Option<String> {
+        move |name| vars.split(' ').find_map(|var| Some(var.strip_prefix(name)?.strip_prefix('=')?.into()))
+    }
+
     fn detect(vars: &str) -> Result<Option<Environment>> {
-        let vars: HashMap<&str, &str> = vars.split(' ').filter_map(|var| var.split_once('=')).collect();
-        Environment::from_lookup(|name| vars.get(name).map(|value| value.to_string()))
+        Environment::from_lookup(lookup(vars))
     }
 
     #[test]
