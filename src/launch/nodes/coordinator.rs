@@ -6,7 +6,7 @@ use super::{
     FromCoordinator, ToCoordinator,
     table::{Id, Table},
 };
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use collective::{
     Secret,
     channel::{Channel, Received, Sender},
@@ -130,15 +130,22 @@ impl Coordinator {
         }
     }
 
-    /// Ends the round if its outcome is decided, begins one if enough machines have joined, or refuses all if the
-    /// time-out has expired.
+    /// Advances the round, or refuses all machines if that is not possible.
     fn decide(&mut self) {
-        let now = Instant::now();
+        if let Err(why) = self.advance(Instant::now()) {
+            let refused = FromCoordinator::Refused(format!("{why:#}"));
+            self.senders.keys().for_each(|id| self.tell(*id, &refused));
+        }
+    }
+
+    /// Ends or repairs the round if that is decided, or begins one if enough machines have joined.
+    ///
+    /// # Errors
+    /// If the time-out has expired, or there is no free port.
+    fn advance(&mut self, now: Instant) -> Result<()> {
         if let Some((members, mut decision)) = self.table.decide(now) {
-            match decision.reserve_port() {
-                Ok(None) => {}
-                Ok(port) => self.port = port,
-                Err(error) => return self.refuse(&format!("{error:#}")),
+            if let Some(port) = decision.reserve_port()? {
+                self.port = Some(port);
             }
             let restarts = self.round.restarts;
             match &decision {
@@ -150,24 +157,16 @@ impl Coordinator {
             members.into_iter().for_each(|id| self.tell(id, &decided));
         }
         if let Some(members) = self.table.begin(now, &mut self.round) {
-            let port = match ReservedPort::new() {
-                Ok(port) => port,
-                Err(error) => return self.refuse(&format!("{error:#}")),
-            };
+            let port = ReservedPort::new()?;
             self.round.generation = Generation { number: 0, master_port: port.number };
             self.port = Some(port);
             for (node, id) in members.into_iter().enumerate() {
                 self.tell(id, &FromCoordinator::Begin(Round { node, ..self.round.clone() }));
             }
         } else if let Some(why) = self.table.too_late(now) {
-            self.refuse(&why);
+            bail!("{why}");
         }
-    }
-
-    fn refuse(&mut self, why: &str) {
-        for id in self.senders.keys() {
-            self.tell(*id, &FromCoordinator::Refused(why.to_owned()));
-        }
+        Ok(())
     }
 
     fn tell(&self, id: Id, message: &FromCoordinator) {
