@@ -149,19 +149,6 @@ mod tests {
     }
 
     #[test]
-    fn failed_ranks_are_replaced_until_none_is_left_to_replace() {
-        let (mut live, now) = started(3, 2);
-        assert_eq!(live.repair(now), None);
-        assert_eq!((live.observe(killed(1)), live.observe(killed(2))), (None, None));
-        assert_eq!(replaced(live.repair(now)), (1, vec![1, 2]));
-        assert_eq!(live.repair(now), None);
-        assert_eq!(live.observe(killed(0)), None);
-        assert_eq!(replaced(live.repair(now)), (2, vec![0]));
-        assert_eq!(live.observe(killed(0)), Some(killed(0)));
-        assert_eq!(live.repair(now), None);
-    }
-
-    #[test]
     fn other_ends_are_not_repaired() {
         for how in [OTHER_RANK_FAILED.into(), 128 + libc::SIGTERM].map(ExitReason::Exited) {
             let (mut live, _) = started(2, 5);
