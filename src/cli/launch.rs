@@ -144,7 +144,10 @@ fn job(
     Ok(Job {
         output: Output { prefixed: args.log_dir.is_none() || args.tee, dir: args.log_dir.clone() },
         poll: Duration::from_secs_f64(args.monitor_interval),
-        why: format!("started by burn-ddp launch, {ranks} rank(s) on this machine"),
+        variables: vec![(
+            launch::WHY,
+            format!("started by burn-ddp launch, {ranks} rank(s) on this machine").into(),
+        )],
         rules: Rules {
             min: nnodes.min,
             max: nnodes.max,

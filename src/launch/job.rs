@@ -8,8 +8,6 @@ use anyhow::{Result, bail};
 use collective::{SECRET, Secret};
 use std::{ffi::OsString, fmt::Display, time::Duration};
 
-/// Default polling interval.
-pub const POLL: Duration = Duration::from_millis(10);
 /// Default port on which the launchers of several machines meet, as in torchrun.
 const NODES_PORT: u16 = 29_500;
 
@@ -24,9 +22,7 @@ pub struct Job {
     pub output: Output,
     /// Polling interval.
     pub poll: Duration,
-    /// Reason for the number of ranks, printed by rank 0.
-    pub why: String,
-    /// Environment variables of the ranks, besides the launcher's.
+    /// Environment variables of the ranks, besides the launcher's; such as [`WHY`](super::WHY).
     pub variables: Vec<Variable>,
     /// Ranks on this machine.
     pub ranks: usize,
@@ -56,8 +52,7 @@ impl Job {
             program: program.into(),
             args,
             output: Output::default(),
-            poll: POLL,
-            why: String::new(),
+            poll: Duration::from_millis(10),
             variables: Vec::new(),
             ranks,
             rules: Rules { min: 1, max: 1, join_timeout: Duration::ZERO, last_call: Duration::ZERO },

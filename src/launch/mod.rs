@@ -74,13 +74,13 @@ pub fn ranks(count: usize, why: &str) -> Result<ExitCode> {
 }
 
 /// [`ranks()`], with environment variables for the ranks.
-pub(crate) fn ranks_with(count: usize, why: &str, variables: Vec<Variable>) -> Result<ExitCode> {
+pub(crate) fn ranks_with(count: usize, why: &str, mut variables: Vec<Variable>) -> Result<ExitCode> {
     check_limit(count)?;
     once::refuse_in_tests(count)?;
     once::claim(false)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
-    let job = Job::new(program, std::env::args_os().skip(1).collect(), count);
-    run(&Job { why: why.to_owned(), variables, ..job })
+    variables.push((WHY, why.into()));
+    run(&Job { variables, ..Job::new(program, std::env::args_os().skip(1).collect(), count) })
 }
 
 /// Runs `f` as every rank of a world of `count` processes, as `torch.multiprocessing.spawn` does.

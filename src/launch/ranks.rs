@@ -2,7 +2,7 @@
 
 use super::{
     child::Process,
-    environment::{Round, WHY},
+    environment::Round,
     generation::{FromRank, LineSocket},
     guard::Guard,
     job::Job,
@@ -46,10 +46,6 @@ pub struct Ranks {
     place: String,
     /// Folder of the output files.
     folder: Option<PathBuf>,
-    /// Whether the launcher reads from a terminal.
-    terminal: bool,
-    /// Whether rank 0 does.
-    foreground: bool,
 }
 
 impl Ranks {
@@ -63,10 +59,6 @@ impl Ranks {
         if let Some(folder) = &folder {
             eprint_line(&format!("log files of this job: {}", folder.display()));
         }
-        // With inherited output, the ranks may read keys and draw, which only the foreground process group
-        // may. All others get their own group and no terminal input.
-        let terminal = stdin().is_terminal();
-        let foreground = terminal && job.output.is_inherited();
         let place = match round.sizes.len() {
             1 => String::new(),
             _ => format!(" on node {} ({})", round.node, collective::host()),
@@ -78,8 +70,6 @@ impl Ranks {
             world_size: round.world_size(),
             place,
             folder,
-            terminal,
-            foreground,
         };
         for local_rank in 0..round.local_world_size() {
             if signals.first().is_some() {
@@ -95,18 +85,21 @@ impl Ranks {
     fn start_rank(&mut self, job: &Job, round: &Round, rank: usize) -> Result<Rank> {
         let replaces = round.generation.number > 0;
         let mut command = Command::new(&job.program);
-        command.args(&job.args).env(WHY, &job.why).envs(job.variables.iter().cloned());
+        command.args(&job.args).envs(job.variables.iter().cloned());
         round.describe(&mut command, rank - round.first_rank(), &job.master_addr, &job.secret);
         command.stdout(job.output.stdio()).stderr(job.output.stdio());
-        if rank != 0 || (self.terminal && !self.foreground) {
+        // With inherited output, rank 0 may read keys and draw, which only the foreground process group may. All others
+        // get their own group and no terminal input.
+        let terminal = stdin().is_terminal();
+        let foreground = terminal && rank == 0 && job.output.is_inherited();
+        if rank != 0 || (terminal && !foreground) {
             command.stdin(Stdio::null());
         }
         let passed = match round.recover {
             Recover::Restart => None,
             Recover::Live => Some(LineSocket::pass_to(&mut command, round.generation.number)?),
         };
-        let mut process =
-            Process::start(command, self.foreground && rank == 0).with_context(|| format!("rank {rank}"))?;
+        let mut process = Process::start(command, foreground).with_context(|| format!("rank {rank}"))?;
         self.guard.add(process.target());
         let folder = self.folder.as_deref();
         let listener = Listener::start(process.child(), rank, &job.output, folder, replaces)?;
