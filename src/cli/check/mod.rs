@@ -9,9 +9,8 @@ use crate::{
     process::console::print_line,
 };
 use anyhow::{Result, bail};
-use burn::tensor::Device;
 use clap::{Args, Subcommand};
-use collective::{ProcessGroup, Transport};
+use collective::Transport;
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -27,22 +26,6 @@ pub enum Check {
         #[command(flatten)]
         load: ordering::Load,
     },
-}
-
-impl Check {
-    fn ranks(&self) -> &Ranks {
-        match self {
-            Check::Collectives(ranks) | Check::Ordering { ranks, .. } => ranks,
-        }
-    }
-
-    /// Number of checks on this rank, and descriptions of those that failed.
-    fn cases(&self, device: &Device, group: &ProcessGroup) -> Result<(usize, Vec<String>)> {
-        match self {
-            Check::Collectives(_) => cases::run(device, group),
-            Check::Ordering { load, .. } => ordering::run(device, group, load),
-        }
-    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -81,22 +64,28 @@ struct Report {
 /// # Errors
 /// If ranks cannot be started, the group or a device fails, or a check fails.
 pub fn run(check: &Check) -> Result<ExitCode> {
-    let Ranks { device, transport, ranks, allow_shared_gpu, timeout, ref world } = *check.ranks();
+    let (Check::Collectives(flags) | Check::Ordering { ranks: flags, .. }) = check;
+    let Ranks { device, transport, ranks, allow_shared_gpu, timeout, ref world } = *flags;
     let args = ContextArgs::for_command(ranks, world)?;
     let args = ContextArgs { device, transport, allow_shared_gpu, timeout: timeout.into(), ..args };
-    start(&args, |context| run_rank(check, context))
+    start(&args, |context| run_rank(check, transport, context))
 }
 
-fn run_rank(check: &Check, context: &Context) -> Result<()> {
+fn run_rank(check: &Check, transport: Transport, context: &Context) -> Result<()> {
     let (group, console, device) = (context.group(), context.console(), context.local_device());
-    let transport = match (context.world_size(), check.ranks().transport) {
+    let transport = match (context.world_size(), transport) {
         // A context of one rank uses NCCL only on request.
         (1, Transport::Auto) => {
             transport::attach(Transport::Auto, device, group, true, &|line| console.warn(line))?
         }
         _ => context.transport().into(),
     };
-    let (checks, wrong) = check.cases(&context.device().clone().inner(), group)?;
+    let inner = context.device().clone().inner();
+    // Number of checks on this rank, and descriptions of those that failed.
+    let (checks, wrong) = match check {
+        Check::Collectives(_) => cases::run(&inner, group),
+        Check::Ordering { load, .. } => ordering::run(&inner, group, load),
+    }?;
     let all: Vec<Vec<String>> = group.all_gather_object(&wrong)?;
     let ranks = group.world_size();
     let wrong: Vec<String> = all
