@@ -31,9 +31,9 @@ enum Word {
     Ping,
     /// Seconds since 1970 by the responder's clock.
     Pong(f64),
-    /// Bandwidth test of this many bytes. The responder answers `Pong`, receives the raw bytes, answers `Pong`,
-    /// and sends as many raw bytes after a `Ping`.
-    Bulk(usize),
+    /// Bandwidth test. The responder answers `Pong`, receives [`BYTES`] raw bytes, answers `Pong`, and sends as many raw
+    /// bytes after a `Ping`.
+    Bulk,
 }
 
 struct Measured {
@@ -159,16 +159,16 @@ fn measure(address: &str, secret: &Secret, patience: Duration) -> Result<Measure
     let latency = rounds[PINGS / 2].0;
     // The fastest round trip gives the most precise clock difference.
     let skew = rounds[0].1;
-    channel.send(&Word::Bulk(BYTES))?;
+    channel.send(&Word::Bulk)?;
     // The peer's message buffer is empty after this answer, so raw bytes can follow.
     pong(&mut channel)?;
     let begun = Instant::now();
-    pour(channel.stream(), BYTES)?;
+    pour(channel.stream())?;
     pong(&mut channel)?;
     let there = BYTES as f64 / begun.elapsed().as_secs_f64();
     channel.send(&Word::Ping)?;
     let begun = Instant::now();
-    drain(channel.stream(), BYTES)?;
+    drain(channel.stream())?;
     let back = BYTES as f64 / begun.elapsed().as_secs_f64();
     Ok(Measured { latency, bandwidth: [there, back], skew })
 }
@@ -188,12 +188,12 @@ fn serve(stream: TcpStream, secret: &Secret) -> Result<()> {
     loop {
         match channel.receive(WAIT)? {
             Received::Message(Word::Ping) => channel.send(&Word::Pong(now()))?,
-            Received::Message(Word::Bulk(bytes)) if bytes == BYTES => {
+            Received::Message(Word::Bulk) => {
                 channel.send(&Word::Pong(now()))?;
-                drain(channel.stream(), bytes)?;
+                drain(channel.stream())?;
                 channel.send(&Word::Pong(now()))?;
                 match channel.receive(WAIT)? {
-                    Received::Message(Word::Ping) => pour(channel.stream(), bytes)?,
+                    Received::Message(Word::Ping) => pour(channel.stream())?,
                     other => anyhow::bail!("{} sent the unexpected message {other:?}", channel.peer()),
                 }
             }
@@ -206,19 +206,19 @@ fn serve(stream: TcpStream, secret: &Secret) -> Result<()> {
     }
 }
 
-fn pour(mut stream: &TcpStream, bytes: usize) -> Result<()> {
+fn pour(mut stream: &TcpStream) -> Result<()> {
     stream.set_write_timeout(Some(WAIT))?;
     let chunk = vec![0; CHUNK];
-    for _ in 0..bytes / CHUNK {
+    for _ in 0..BYTES / CHUNK {
         stream.write_all(&chunk).context("cannot transfer the test data")?;
     }
     Ok(())
 }
 
-fn drain(mut stream: &TcpStream, bytes: usize) -> Result<()> {
+fn drain(mut stream: &TcpStream) -> Result<()> {
     stream.set_read_timeout(Some(WAIT))?;
     let mut chunk = vec![0; CHUNK];
-    for _ in 0..bytes / CHUNK {
+    for _ in 0..BYTES / CHUNK {
         stream.read_exact(&mut chunk).context("cannot transfer the test data")?;
     }
     Ok(())
