@@ -70,13 +70,8 @@ pub fn report(result: anyhow::Result<ExitCode>) -> ExitCode {
 
 /// Whether an error of rank `own` is only a consequence of another rank's failure.
 pub(crate) fn is_consequence(error: &anyhow::Error, own: Option<usize>) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref()).any(|cause| follows(cause, own))
-}
-
-fn follows(error: &Error, own: Option<usize>) -> bool {
-    match error {
+    let follows = |error: &Error| match error.cause() {
         Error::PeerLost { .. } => true,
-        Error::Poisoned(first) => follows(first, own),
         // That rank reports the error.
         Error::Remote { rank, .. } => own.is_some_and(|own| own != *rank),
         // All ranks fail with the same error; rank 0 reports it.
@@ -87,5 +82,6 @@ fn follows(error: &Error, own: Option<usize>) -> bool {
         | Error::NonFinite { .. }
         | Error::LossScale { .. } => own.is_some_and(|own| own != 0),
         _ => false,
-    }
+    };
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(follows)
 }
