@@ -25,13 +25,9 @@ impl Vocabulary {
     }
 
     /// Number of characters.
+    #[expect(clippy::len_without_is_empty)] // texts have characters
     pub fn len(&self) -> usize {
         self.characters.len()
-    }
-
-    /// Whether there are no characters.
-    pub fn is_empty(&self) -> bool {
-        self.characters.is_empty()
     }
 
     /// All characters in ascending order.

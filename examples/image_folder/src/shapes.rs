@@ -4,11 +4,7 @@ use anyhow::{Context, Result, bail};
 use burn_ddp::sampler::mix;
 use burn_ddp::{context::values::positive, process::console::print_line, run::png};
 use clap::Args;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 /// Side of a picture.
 const SIDE: usize = 32;
@@ -47,18 +43,14 @@ pub fn run(ShapesArgs { folder, count }: &ShapesArgs) -> Result<ExitCode> {
         let path = folder.join(name);
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         for number in 0..*count {
-            write(
-                &path.join(format!("{number:04}.png")),
-                &draw(*distance, mix(class as u64, number as u64)),
-            )?;
+            let file = path.join(format!("{number:04}.png"));
+            let pixels = draw(*distance, mix(class as u64, number as u64));
+            fs::write(&file, png::grey(SIDE, &pixels))
+                .with_context(|| format!("cannot write {}", file.display()))?;
         }
     }
     print_line(&format!("{}: {} classes of {count} pictures", folder.display(), SHAPES.len()));
     Ok(ExitCode::SUCCESS)
-}
-
-fn write(path: &Path, pixels: &[u8]) -> Result<()> {
-    fs::write(path, png::grey(SIDE, pixels)).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A shape of random size, place, angle and shade on a noisy ground.

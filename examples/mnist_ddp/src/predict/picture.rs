@@ -23,11 +23,7 @@ impl Picture {
     /// If the file cannot be read or is not a complete image of these types. The error names the file.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Self::decode(&bytes).with_context(|| path.display().to_string())
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self> {
-        let file = data::Picture::from_file(bytes)?;
+        let file = data::Picture::from_file(&bytes).with_context(|| path.display().to_string())?;
         let shade = |pixel: &[u8]| match pixel {
             [r, g, b, ..] => luma(*r, *g, *b) / 255.0,
             [grey, ..] => f32::from(*grey) / 255.0,
