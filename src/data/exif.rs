@@ -17,17 +17,11 @@ pub(super) fn orientation(exif: &[u8]) -> Orientation {
 }
 
 fn of_number(number: u16) -> Orientation {
-    let (transposed, mirrored, flipped) = match number {
-        2 => (false, true, false),
-        3 => (false, true, true),
-        4 => (false, false, true),
-        5 => (true, false, false),
-        6 => (true, true, false),
-        7 => (true, true, true),
-        8 => (true, false, true),
-        _ => (false, false, false),
-    };
-    Orientation { transposed, mirrored, flipped }
+    Orientation {
+        transposed: (5..=8).contains(&number),
+        mirrored: matches!(number, 2 | 3 | 6 | 7),
+        flipped: matches!(number, 3 | 4 | 7 | 8),
+    }
 }
 
 /// The value of a tag with one short number.
