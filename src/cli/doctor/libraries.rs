@@ -81,12 +81,8 @@ fn memory_of_gpus(kind: Accelerator, report: &mut impl FnMut(Finding)) {
 }
 
 fn memory(name: &str, free: u64, total: u64) -> Finding {
-    let found = format!("{name}, {} free of {}", binary_size(free), binary_size(total));
-    if free < 1 << 30 {
-        Finding::fail("GPU memory", found, "other programs use its memory: see nvidia-smi")
-    } else {
-        Finding::ok("GPU memory", found)
-    }
+    Finding::ok("GPU memory", format!("{name}, {} free of {}", binary_size(free), binary_size(total)))
+        .fail_if(free < 1 << 30, "other programs use its memory: see nvidia-smi")
 }
 
 /// Folder and size of the cache of compiled CUDA kernels.

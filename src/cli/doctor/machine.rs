@@ -40,16 +40,9 @@ fn memory() -> Finding {
     let Some((free, total)) = host_memory() else {
         return Finding::note(name, "unknown", "this system has no /proc/meminfo");
     };
+    let advice = format!("a rank needs about {}: close other programs", binary_size(RANK_MEMORY));
     let found = format!("{} free of {}", binary_size(free), binary_size(total));
-    if free < RANK_MEMORY {
-        Finding::fail(
-            name,
-            found,
-            format!("a rank needs about {}: close other programs", binary_size(RANK_MEMORY)),
-        )
-    } else {
-        Finding::ok(name, found)
-    }
+    Finding::ok(name, found).fail_if(free < RANK_MEMORY, advice)
 }
 
 /// Free and total bytes of the file system of a folder.
@@ -60,53 +53,32 @@ fn space(folder: &str) -> Option<(u64, u64)> {
 
 fn shared_memory() -> Finding {
     let name = "shared memory";
-    match space("/dev/shm") {
-        None => Finding::note(name, "no /dev/shm", "NCCL needs it; CPU ranks do not"),
-        Some((free, total)) => {
-            let found = format!("/dev/shm: {} free of {}", binary_size(free), binary_size(total));
-            if free < SHARED_MEMORY {
-                let advice = "too small for NCCL (not needed by CPU ranks): use docker run --shm-size=1g, or an emptyDir with medium Memory in Kubernetes";
-                Finding::note(name, found, advice)
-            } else {
-                Finding::ok(name, found)
-            }
-        }
-    }
+    let Some((free, total)) = space("/dev/shm") else {
+        return Finding::note(name, "no /dev/shm", "NCCL needs it; CPU ranks do not");
+    };
+    let advice = "too small for NCCL (not needed by CPU ranks): use docker run --shm-size=1g, or an emptyDir with medium Memory in Kubernetes";
+    let found = format!("/dev/shm: {} free of {}", binary_size(free), binary_size(total));
+    Finding::ok(name, found).note_if(free < SHARED_MEMORY, advice)
 }
 
 fn files() -> Finding {
     let name = "open files";
     // `None` means unlimited.
-    match getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
-        limit if limit >= OPEN_FILES => Finding::ok(name, format!("at most {limit} per process")),
-        limit if limit >= 256 => Finding::note(
-            name,
-            format!("at most {limit} per process"),
-            "hundreds of ranks need more: ulimit -n 4096",
-        ),
-        limit => {
-            Finding::fail(name, format!("at most {limit} per process"), "raise the limit: ulimit -n 4096")
-        }
-    }
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    Finding::ok(name, format!("at most {limit} per process"))
+        .note_if(limit < OPEN_FILES, "hundreds of ranks need more: ulimit -n 4096")
+        .fail_if(limit < 256, "raise the limit: ulimit -n 4096")
 }
 
 fn disk() -> Finding {
     let name = "disk";
-    let writable = tempfile_here();
-    match (writable, space(".")) {
-        (Err(error), _) => Finding::note(
-            name,
-            format!("this folder is not writable: {error}"),
-            "runs are written to ./runs; set another folder with --run-dir",
-        ),
-        (Ok(()), Some((free, _))) if free < (100 << 20) => Finding::note(
-            name,
-            format!("{} free in this folder", binary_size(free)),
-            "a run needs 5 MB or more; set another folder with --run-dir",
-        ),
-        (Ok(()), Some((free, _))) => Finding::ok(name, format!("{} free in this folder", binary_size(free))),
-        (Ok(()), None) => Finding::ok(name, "this folder is writable"),
+    if let Err(error) = tempfile_here() {
+        let advice = "runs are written to ./runs; set another folder with --run-dir";
+        return Finding::note(name, format!("this folder is not writable: {error}"), advice);
     }
+    let Some((free, _)) = space(".") else { return Finding::ok(name, "this folder is writable") };
+    Finding::ok(name, format!("{} free in this folder", binary_size(free)))
+        .note_if(free < (100 << 20), "a run needs 5 MB or more; set another folder with --run-dir")
 }
 
 fn tempfile_here() -> std::io::Result<()> {

@@ -60,6 +60,14 @@ impl Finding {
     fn fail(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Finding { name, found: found.into(), verdict: Verdict::Fail(advice.into()) }
     }
+
+    fn note_if(self, low: bool, advice: impl Into<String>) -> Self {
+        if low { Self::note(self.name, self.found, advice) } else { self }
+    }
+
+    fn fail_if(self, low: bool, advice: impl Into<String>) -> Self {
+        if low { Self::fail(self.name, self.found, advice) } else { self }
+    }
 }
 
 impl fmt::Display for Finding {

@@ -83,26 +83,14 @@ pub(super) fn peer(address: &str, timeout: f64, report: &mut impl FnMut(Finding)
         }
     };
     let found = format!("{address}: {}", measured.speed());
-    report(if measured.bandwidth.iter().any(|rate| *rate < SLOW) {
-        Finding::note(
-            "peer",
-            found,
-            "slow for gradient synchronisation: check that this address belongs to the fastest interface",
-        )
-    } else {
-        Finding::ok("peer", found)
-    });
+    let advice =
+        "slow for gradient synchronisation: check that this address belongs to the fastest interface";
+    let slow = measured.bandwidth.iter().any(|rate| *rate < SLOW);
+    report(Finding::ok("peer", found).note_if(slow, advice));
     // The error of the estimate is at most half the round-trip time.
     let found = format!("{address}: {:+.3} s, ± {:.3} s", measured.skew, measured.latency / 2.0);
-    report(if measured.skew.abs() > SKEW {
-        Finding::note(
-            "clock skew",
-            found,
-            "timestamps of the two machines are not comparable: run NTP (chronyd) on both",
-        )
-    } else {
-        Finding::ok("clock skew", found)
-    });
+    let advice = "timestamps of the two machines are not comparable: run NTP (chronyd) on both";
+    report(Finding::ok("clock skew", found).note_if(measured.skew.abs() > SKEW, advice));
 }
 
 /// Serves `doctor --peer` of other machines, one after the other, until the process is stopped.
