@@ -168,14 +168,12 @@ impl Accelerator {
     /// # Errors
     /// If the test computation fails.
     pub fn check(self, index: usize) -> Result<()> {
-        match self {
-            #[cfg(feature = "cuda")]
-            Accelerator::Cuda => Ok(collective::cuda::probe(index)?),
-            _ => {
-                let _ = index;
-                Ok(())
-            }
+        #[cfg(feature = "cuda")]
+        if self == Accelerator::Cuda {
+            collective::cuda::probe(index)?;
         }
+        let _ = index;
+        Ok(())
     }
 
     /// Free and total memory of a device in bytes.
@@ -185,14 +183,12 @@ impl Accelerator {
     /// # Errors
     /// If the driver call fails.
     pub fn memory(self, index: usize) -> Result<Option<(usize, usize)>> {
-        match self {
-            #[cfg(feature = "cuda")]
-            Accelerator::Cuda => Ok(Some(collective::cuda::free_memory(index)?)),
-            _ => {
-                let _ = index;
-                Ok(None)
-            }
+        #[cfg(feature = "cuda")]
+        if self == Accelerator::Cuda {
+            return Ok(Some(collective::cuda::free_memory(index)?));
         }
+        let _ = index;
+        Ok(None)
     }
 }
 
