@@ -104,9 +104,6 @@ pub use collective::{
     sync_batch_norm, tensor,
 };
 pub use kernels::layers;
-#[cfg(feature = "mimalloc")]
-#[doc(hidden)]
-pub use mimalloc;
 
 pub use config::TrainerArgs;
 pub use context::{Context, ContextArgs, launch, launch_threads, launch_threads_with, launch_with};

@@ -32,25 +32,22 @@ pub fn use_small_pages() {
     }
 }
 
-/// Makes mimalloc the program's allocator if burn-ddp is built with the feature `mimalloc`; otherwise does nothing.
+#[cfg(feature = "mimalloc")]
+#[doc(hidden)]
+pub use mimalloc::MiMalloc as Allocator;
+#[cfg(not(feature = "mimalloc"))]
+#[doc(hidden)]
+pub use std::alloc::System as Allocator;
+
+/// Makes mimalloc the program's allocator if burn-ddp is built with the feature `mimalloc`, otherwise the system's.
 ///
 /// For the file of `main`, at most once per program.
-#[cfg(feature = "mimalloc")]
 #[macro_export]
 macro_rules! global_allocator {
     () => {
         #[global_allocator]
-        static ALLOCATOR: $crate::mimalloc::MiMalloc = $crate::mimalloc::MiMalloc;
+        static ALLOCATOR: $crate::device::Allocator = $crate::device::Allocator;
     };
-}
-
-/// Makes mimalloc the program's allocator if burn-ddp is built with the feature `mimalloc`; otherwise does nothing.
-///
-/// For the file of `main`, at most once per program.
-#[cfg(not(feature = "mimalloc"))]
-#[macro_export]
-macro_rules! global_allocator {
-    () => {};
 }
 
 #[cfg(all(test, target_os = "linux"))]

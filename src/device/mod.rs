@@ -11,7 +11,7 @@ pub mod kernel_cache;
 pub mod transport;
 
 pub use accelerator::Accelerator;
-pub use allocator::{keep_memory, use_small_pages};
+pub use allocator::{Allocator, keep_memory, use_small_pages};
 pub use choice::{DeviceArg, Gpus, gpus};
 pub use kernels::host_tensor::is_flex;
 
