@@ -1,5 +1,7 @@
 //! SLURM's host lists and task counts, and detection of srun's tasks.
 
+use collective::sampler::mix;
+
 /// The first host of a node list: `node03` for `node[03-05,9],other`.
 ///
 /// The format is that of slurm's hostlist: prefixes with bracketed lists of numbers and ranges,
@@ -69,10 +71,8 @@ pub fn binds_one_gpu(lookup: &impl Fn(&str) -> Option<String>, local_rank: usize
 ///
 /// The range is below the ports that Linux assigns to outgoing connections.
 pub fn port_of(job: &str) -> u16 {
-    // FNV-1a is equal in every build; the standard library's hasher is not guaranteed to be.
-    let hash = job.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    // Equal in every build; the standard library's hasher is not guaranteed to be.
+    let hash = job.bytes().fold(0, |hash, byte| mix(hash, byte.into()));
     20_000 + (hash % 12_768) as u16
 }
 
