@@ -72,15 +72,11 @@ impl Text {
     /// # Errors
     /// If the file cannot be read, is not UTF-8, or is too short for windows of `block_size` characters.
     pub fn load(path: Option<&Path>, splits: [f64; 2], block_size: usize) -> Result<Self> {
-        let (name, text) = match path {
-            Some(path) => {
-                let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-                (name, read(path).with_context(|| format!("--text {}", path.display()))?)
-            }
-            None => ("book".into(), BOOK.into()),
-        };
         let what = path.map_or("the book".into(), |path| format!("--text {}", path.display()));
-        Self::divide(name, &text, splits, block_size).with_context(|| what)
+        let file_name = |path: &Path| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into();
+        let name = path.map_or("book".into(), file_name);
+        let text = path.map_or_else(|| Ok(BOOK.into()), read);
+        text.and_then(|text| Self::divide(name, &text, splits, block_size)).context(what)
     }
 
     fn divide(name: String, text: &str, [valid, test]: [f64; 2], block_size: usize) -> Result<Self> {
