@@ -6,7 +6,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid,
 };
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::process::CommandExt,
     path::Path,
     process::{Child, Command},
@@ -35,13 +35,8 @@ impl Process {
         }
         #[cfg(target_os = "linux")]
         end_with_launcher(&mut command);
-        match command.spawn() {
-            Ok(child) => Ok(Process { child, foreground, ended: None }),
-            Err(error) => {
-                let program = command.get_program().to_owned();
-                Err(error).with_context(|| why(&program))
-            }
-        }
+        let child = command.spawn().with_context(|| why(command.get_program()))?;
+        Ok(Process { child, foreground, ended: None })
     }
 
     /// The child process, for its pipes.
@@ -117,11 +112,12 @@ fn end_with_launcher(command: &mut Command) {
 }
 
 /// The message for a program that cannot be started.
-fn why(program: &OsString) -> String {
-    let path = Path::new(program);
-    let shown = path.display();
-    match path.extension().and_then(|extension| extension.to_str()) {
-        Some("py") => format!("cannot start {shown}: it is a Python file; write `-- python {shown}`"),
+fn why(program: &OsStr) -> String {
+    let shown = program.display();
+    match Path::new(program).extension() {
+        Some(python) if python == "py" => {
+            format!("cannot start {shown}: it is a Python file; write `-- python {shown}`")
+        }
         Some(_) | None => format!("cannot start {shown}"),
     }
 }
