@@ -1,10 +1,7 @@
 //! Environment variables of a rank: torchrun's, the job's secret, and its number of threads.
 
 use super::{
-    failure_detector::FailureDetector,
-    generation::Generation,
-    live_recovery::{Recover, Replacements},
-    nproc::cores,
+    failure_detector::FailureDetector, generation::Generation, live_recovery::Recover, nproc::cores,
 };
 use crate::process::exit::LAUNCHED;
 use collective::{SECRET, Secret};
@@ -37,9 +34,11 @@ pub struct Round {
 impl Round {
     /// The detector of its failures, which are repaired with [`Recover::Live`] while restarts are left.
     pub fn detector(&self) -> FailureDetector {
-        let (ranks, replacements) = (self.world_size(), self.max_restarts.saturating_sub(self.restarts));
-        let live = (self.recover == Recover::Live).then(|| Replacements::new(ranks, replacements));
-        FailureDetector::new(ranks, live)
+        let replacements = match self.recover {
+            Recover::Restart => 0,
+            Recover::Live => self.max_restarts.saturating_sub(self.restarts),
+        };
+        FailureDetector::new(self.world_size(), replacements)
     }
 
     /// Ranks on this machine.

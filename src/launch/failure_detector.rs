@@ -27,30 +27,27 @@ pub struct FailureDetector {
     /// A rank that exited because of this stop signal, and how long to wait for the others to finish the same
     /// step.
     stopped: Option<(Failure, i32, Instant)>,
-    live: Option<Replacements>,
+    live: Replacements,
 }
 
 impl FailureDetector {
-    /// A round of `ranks` ranks on all machines.
-    ///
-    /// With `live`, failures are repaired before the first rank has ended.
-    pub fn new(ranks: usize, live: Option<Replacements>) -> Self {
+    /// A round of `ranks` ranks on all machines, whose failures are repaired up to `replacements` times before the first
+    /// rank has ended.
+    pub fn new(ranks: usize, replacements: usize) -> Self {
+        let live = Replacements::new(ranks, replacements);
         Self { running: ranks, first: None, consequence: None, stopped: None, live }
     }
 
     /// What is to be done, if anything.
     pub fn decide(&mut self, now: Instant) -> Option<Decision> {
-        let repair = self.live.as_mut().and_then(|live| live.repair(now));
-        repair.or_else(|| self.outcome(now).map(Decision::End))
+        self.live.repair(now).or_else(|| self.outcome(now).map(Decision::End))
     }
 
     /// Records news of the round.
     pub fn observe(&mut self, news: News, now: Instant) {
-        let outcome = match (news, &mut self.live) {
-            (News::Message(rank, message), Some(live)) => return live.hear(rank, message, now),
-            (News::Message(..), None) => return,
-            (News::Outcome(outcome), Some(live)) => live.observe(outcome),
-            (News::Outcome(outcome), None) => Some(outcome),
+        let outcome = match news {
+            News::Message(rank, message) => return self.live.hear(rank, message, now),
+            News::Outcome(outcome) => self.live.observe(outcome),
         };
         let Some(outcome) = outcome else { return };
         let failure = match outcome {
@@ -95,7 +92,7 @@ mod tests {
     fn the_first_cause_ends_a_round_and_a_consequence_waits_for_it() {
         let now = Instant::now();
         let failed = |rank, code| Outcome::failure(rank, ExitReason::Exited(code));
-        let mut detector = FailureDetector::new(3, None);
+        let mut detector = FailureDetector::new(3, 0);
         detector.observe(News::Outcome(failed(0, OTHER_RANK_FAILED.into())), now);
         assert_eq!(detector.outcome(now), None);
         assert_eq!(detector.outcome(now + 2 * AFTER_FAILURE), Some(failed(0, OTHER_RANK_FAILED.into())));
@@ -107,13 +104,13 @@ mod tests {
     #[test]
     fn all_ranks_must_be_done_or_stopped() {
         let now = Instant::now();
-        let mut detector = FailureDetector::new(2, None);
+        let mut detector = FailureDetector::new(2, 0);
         detector.observe(News::Outcome(Outcome::Done), now);
         assert_eq!(detector.outcome(now + 2 * AFTER_SIGNAL), None);
         let stopped = Outcome::failure(1, ExitReason::Exited(128 + libc::SIGTERM));
         detector.observe(News::Outcome(stopped.clone()), now);
         assert_eq!(detector.outcome(now), Some(Outcome::Stopped { signal: libc::SIGTERM }));
-        let mut detector = FailureDetector::new(2, None);
+        let mut detector = FailureDetector::new(2, 0);
         detector.observe(News::Outcome(stopped.clone()), now);
         assert_eq!(detector.outcome(now), None);
         assert_eq!(detector.outcome(now + 2 * AFTER_SIGNAL), Some(stopped));

@@ -31,7 +31,7 @@ pub enum Recover {
 }
 
 /// The replacements of failed ranks in one round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Replacements {
     world_size: usize,
     generation: usize,
@@ -53,17 +53,7 @@ pub struct Replacements {
 impl Replacements {
     /// A round of `world_size` ranks, in which up to `replacements` generations may follow the first one.
     pub fn new(world_size: usize, replacements: usize) -> Self {
-        Self {
-            world_size,
-            generation: 0,
-            last: replacements,
-            ready: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            since: None,
-            failed: Vec::new(),
-            over: false,
-            kill_after: STOPPED,
-        }
+        Self { world_size, last: replacements, kill_after: STOPPED, ..Self::default() }
     }
 
     /// Records a message of a rank.
