@@ -15,7 +15,7 @@ pub const WHY: &str = "BURN_DDP_WHY";
 const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
 
 /// One start of all ranks, from this machine's view.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Number of restarts of all ranks so far.
     pub restarts: usize,

@@ -1,9 +1,6 @@
 //! A program to start as ranks, on this machine or several.
 
-use super::{
-    environment::Round, generation::Generation, live_recovery::Recover, nodes::Rules, output::Output,
-    port::is_loopback,
-};
+use super::{environment::Round, live_recovery::Recover, nodes::Rules, output::Output, port::is_loopback};
 use anyhow::{Result, bail};
 use collective::{SECRET, Secret};
 use std::{ffi::OsString, fmt::Display, time::Duration};
@@ -87,13 +84,11 @@ impl Job {
     /// The first round of a job on this machine.
     pub fn round(&self) -> Round {
         Round {
-            restarts: 0,
             max_restarts: self.max_restarts,
             recover: self.recover,
-            node: 0,
             sizes: vec![self.ranks],
-            generation: Generation::default(),
             run_id: self.run_id.clone(),
+            ..Round::default()
         }
     }
 

@@ -153,7 +153,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::super::job::Job, *};
+    use super::*;
 
     impl Table {
         /// The members of a round that ends, and its outcome.
@@ -168,7 +168,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn table(min: usize, max: usize) -> (Table, Round, Instant) {
-        let (now, round) = (Instant::now(), Job::new("true", Vec::new(), 1).round());
+        let (now, round) = (Instant::now(), Round::default());
         (Table::new(Rules { min, max, join_timeout: 9 * SECOND, last_call: 3 * SECOND }, now), round, now)
     }
 
