@@ -72,6 +72,9 @@ pub struct ProgramSettings {
     /// Settings that the program adds, by their names in `config.json`.
     #[serde(flatten)]
     pub own: Map<String, Value>,
+    /// Settings besides flags that a resumed run must share, by flag or name.
+    #[serde(skip)]
+    pub identity: Map<String, Value>,
     /// Resolved values of the program's flags.
     #[serde(skip)]
     pub resolved_flags: Map<String, Value>,
@@ -151,11 +154,12 @@ impl Config {
         Ok(shared.map(|(name, value, _)| (name, text(value))).collect())
     }
 
-    /// Returns the settings that a resumed run must share with its checkpoint, by flag or name.
+    /// Returns the settings that a resumed run must share with its checkpoint, by flag or name: those that determine its
+    /// trajectory at a given world size.
     ///
     /// # Errors
     /// If the configuration cannot be serialised as JSON.
-    pub fn trajectory(&self) -> Result<Map<String, Value>> {
+    pub fn identity(&self) -> Result<Map<String, Value>> {
         // A learning rate that is not constant depends on the length of the run.
         let has_curve = self.args.rate.lr_schedule != LrSchedule::Constant;
         let is_length = |name: &str| has_curve && ["epochs", "max_steps"].contains(&name);
@@ -166,6 +170,7 @@ impl Config {
                 "shuffle" => ("--no-shuffle".into(), (value != true).into()),
                 _ => (format!("--{}", name.replace('_', "-")), value),
             })
+            .chain(self.program.identity.clone())
             .collect())
     }
 

@@ -4,7 +4,7 @@
 use super::mlflow;
 use super::{
     EvaluatedSet, Evaluation,
-    checkpoint::{CheckpointStore, CheckpointWriter, Identity, Manifest, ResumePoint},
+    checkpoint::{CheckpointStore, CheckpointWriter, Manifest, ResumePoint},
     folder::{CONFIG, RunFolder, Summary},
     log::RunLog,
     report,
@@ -32,7 +32,6 @@ pub struct Output {
     writer: CheckpointWriter,
     tracker: Option<Arc<dyn Tracker>>,
     config: Config,
-    identity: Identity,
     began: Instant,
     console: Console,
     /// Whether this process has created the run.
@@ -49,7 +48,6 @@ impl Output {
     pub fn open(
         config: &Config,
         found: Option<&ResumePoint>,
-        identity: Identity,
         began: Instant,
         console: Console,
     ) -> Result<Self> {
@@ -77,7 +75,7 @@ impl Output {
         let tracker = start_tracker(config, &folder, found.is_some(), console)?;
         let config = config.clone();
         let writer = CheckpointWriter::default();
-        Ok(Self { folder, events, log, writer, tracker, config, identity, began, console, is_new })
+        Ok(Self { folder, events, log, writer, tracker, config, began, console, is_new })
     }
 
     /// Observers that write the run's metrics.
@@ -180,12 +178,12 @@ impl Output {
         let mut progress = self.log.progress()?;
         progress.seconds += self.began.elapsed().as_secs_f64();
         let (log, events, config) = (self.log.clone(), self.events.clone(), self.config.clone());
-        let (identity, store) = (self.identity.clone(), CheckpointStore::in_run(self.folder.path()));
+        let store = CheckpointStore::in_run(self.folder.path());
         self.writer.start(move || {
             // A run resumed from this checkpoint keeps its rows, so they must be on disk first.
             log.sync()?;
             events.flush()?;
-            let manifest = Manifest::new(&snapshot, &config, identity, progress);
+            let manifest = Manifest::new(&snapshot, &config, progress)?;
             store.write(&manifest, &snapshot, config.args.checkpoints.keep_last)
         })
     }

@@ -51,7 +51,7 @@ where
         optimizer: impl Into<ModuleOptimizer>,
         loaders: Loaders<M>,
     ) -> Result<Trained<M>> {
-        let Trainer { context, args, mut program, identity, data_digest, callbacks, metrics, .. } = self;
+        let Trainer { context, args, mut program, data_digest, callbacks, metrics, .. } = self;
         let Trainer { parallel_step, scheduler, lr_groups, head, finished, .. } = self;
         let (scratch, short) = ScratchFolder::for_run(args).unzip();
         let _scratch = scratch.filter(|_| context.is_main());
@@ -89,10 +89,10 @@ where
             config.monitored().and_then(|_| check_groups(&model, &lr_groups))
         };
         group.on_rank_zero(check).transpose()?;
-        let (survived, live) = Interruption::survive(context, args, &mut config, &identity)?;
+        let (survived, live) = Interruption::survive(context, args, &mut config)?;
         let resumed = match survived {
             Some(survived) => survived,
-            None => Resumed::find(&mut config, identity, group, console)?,
+            None => Resumed::find(&mut config, group, console)?,
         };
         args.gradients.precision.check(device)?;
         if let Some(path) = args.export.as_deref().filter(|_| context.is_main()) {
@@ -115,10 +115,7 @@ where
 
         // Nothing is written before every rank has passed its checks.
         group.barrier()?;
-        let open = || {
-            let Resumed { found, identity, .. } = &resumed;
-            Output::open(&config, found.as_ref(), identity.clone(), context.began(), console)
-        };
+        let open = || Output::open(&config, resumed.found.as_ref(), context.began(), console);
         let output = context.is_main().then(open).transpose()?.map(Arc::new);
         let is_recovered = resumed.reports.is_some();
         if !is_recovered {

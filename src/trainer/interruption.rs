@@ -10,17 +10,13 @@ use crate::{
         Context,
         recovery::{Recovery, Survivor},
     },
-    run::{
-        Output,
-        checkpoint::{Identity, ResumePoint},
-    },
+    run::{Output, checkpoint::ResumePoint},
 };
 use anyhow::Result;
 use collective::{
     ProcessGroup,
     strategy::{LiveRecovery, LiveState, Position, Report, Snapshot},
 };
-use serde_json::{Map, Value};
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
 /// A training that can be interrupted, under a launcher that replaces ranks.
@@ -43,7 +39,6 @@ impl<'a> Interruption<'a> {
         context: &'a Context,
         args: &TrainerArgs,
         config: &mut Config,
-        own: &Map<String, Value>,
     ) -> Result<(Option<Resumed>, Option<Self>)> {
         let number = context.next_training();
         let Some(recovery) = context.recovery().filter(|recovery| is_recoverable(context, recovery, args))
@@ -52,7 +47,7 @@ impl<'a> Interruption<'a> {
         };
         let mut resumed = None;
         if recovery.generation().number > 0 {
-            resumed = resume(context, config, own, recovery.survivor(number))?;
+            resumed = resume(context, config, recovery.survivor(number))?;
             if resumed.is_none() && config.args.run_dir.is_some() {
                 // The folder is that of an earlier generation, of which no rank is left.
                 config.args.checkpoints.resume.get_or_insert(None);
@@ -103,12 +98,7 @@ impl<'a> Interruption<'a> {
 /// Continues with the state of the rank that has progressed most; `None` if no rank has one.
 ///
 /// A checkpoint that is newer replaces the state of the ranks: rank 0 may have failed after it wrote it.
-fn resume(
-    context: &Context,
-    config: &mut Config,
-    own: &Map<String, Value>,
-    survivor: Option<Survivor>,
-) -> Result<Option<Resumed>> {
+fn resume(context: &Context, config: &mut Config, survivor: Option<Survivor>) -> Result<Option<Resumed>> {
     let (group, console) = (context.group(), context.console());
     let (state, run) = survivor.map(|it| (it.state, (it.run, it.failed.elapsed()))).unzip();
     let mut runs = group.all_gather_object(&run)?.into_iter().flatten();
@@ -118,7 +108,6 @@ fn resume(
         return Ok(None);
     };
     interruption = runs.fold(interruption, |longest, (_, other)| longest.max(other));
-    let identity = Identity::new(config, own.clone())?;
     let mut found = group.on_rank_zero(|| ResumePoint::newest(&run, console)).transpose()?;
     let live = LiveState::progress(&snapshot.position);
     let stored = found.as_ref().and_then(|found| found.checkpoint.as_ref());
@@ -133,7 +122,7 @@ fn resume(
         console
             .print(&format!("recovered after step {step} of epoch {epoch}, interrupted for {seconds:.2} s"));
     }
-    let resumed = Resumed::new(config, identity, found, snapshot, group)?;
+    let resumed = Resumed::new(config, found, snapshot, group)?;
     Ok(Some(Resumed { reports: Some(reports), ..resumed }))
 }
 

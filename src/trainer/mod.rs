@@ -37,7 +37,7 @@ use collective::{
     strategy::{Callback, TrainedOutput, ValidOutput},
 };
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::{path::Path, process::ExitCode};
 use strategy::{MakeStrategy, parallel_step};
 
@@ -86,8 +86,6 @@ pub struct Trainer<'a, M: LearnerModel> {
     context: &'a Context,
     args: &'a TrainerArgs,
     program: ProgramSettings,
-    /// Settings that a resumed run must share, besides those of `program`.
-    identity: Map<String, Value>,
     data_digest: Option<String>,
     callbacks: Vec<(Vec<MetricInfo>, MakeCallback<M>)>,
     metrics: Vec<Metrics<M>>,
@@ -113,7 +111,6 @@ where
             context,
             args,
             program: ProgramSettings::default(),
-            identity: Map::new(),
             data_digest: None,
             callbacks: Vec::new(),
             metrics: Vec::new(),
@@ -138,7 +135,7 @@ where
     pub fn must_match(mut self, name: &str, value: impl Serialize) -> Self {
         // Values that JSON does not support, such as NaN, become null.
         let value = serde_json::to_value(value).unwrap_or_default();
-        self.identity.insert(format!("--{name}"), value.clone());
+        self.program.identity.insert(format!("--{name}"), value.clone());
         self.program.own.insert(name.replace('-', "_"), value);
         self
     }
@@ -158,7 +155,7 @@ where
 
     /// Allows resuming a checkpoint only with the same value, without recording it in `config.json`.
     pub fn must_match_unrecorded(mut self, what: &str, value: impl Serialize) -> Self {
-        self.identity.insert(what.into(), serde_json::to_value(value).unwrap_or_default());
+        self.program.identity.insert(what.into(), serde_json::to_value(value).unwrap_or_default());
         self
     }
 

@@ -5,7 +5,7 @@ use crate::{
     context::Context,
     process::console::Console,
     run::{
-        checkpoint::{Identity, ResumePoint},
+        checkpoint::ResumePoint,
         weights::{self, Loaded},
     },
 };
@@ -20,7 +20,6 @@ use collective::{
     strategy::{Position, Report, Snapshot},
     sync_batch_norm::convert_sync_batch_norm,
 };
-use serde_json::{Map, Value};
 
 /// Number of tensors that an error lists.
 const LISTED: usize = 10;
@@ -91,7 +90,6 @@ pub(super) fn devices(
 pub(super) struct Resumed {
     /// Resume point on rank 0, `None` on other ranks.
     pub found: Option<ResumePoint>,
-    pub identity: Identity,
     pub snapshot: Option<Snapshot>,
     /// Epochs of the whole run; 0 if early stopping has ended it.
     pub epochs: usize,
@@ -100,21 +98,14 @@ pub(super) struct Resumed {
 }
 
 impl Resumed {
-    /// Reads the checkpoint on rank 0 and broadcasts it. `own` are the program's settings.
+    /// Reads the checkpoint on rank 0 and broadcasts it.
     ///
     /// # Errors
     /// If the checkpoint is damaged or was written with other settings.
-    pub fn find(
-        config: &mut Config,
-        own: Map<String, Value>,
-        group: &ProcessGroup,
-        console: Console,
-    ) -> Result<Self> {
-        let identity = Identity::new(config, own)?;
-        let find = || ResumePoint::find(config, &identity, console);
-        let mut found = group.on_rank_zero(find).transpose()?.flatten();
+    pub fn find(config: &mut Config, group: &ProcessGroup, console: Console) -> Result<Self> {
+        let mut found = group.on_rank_zero(|| ResumePoint::find(config, console)).transpose()?.flatten();
         let snapshot = Snapshot::share(take_snapshot(&mut found), group)?;
-        Self::new(config, identity, found, snapshot, group)
+        Self::new(config, found, snapshot, group)
     }
 
     /// Continues at `snapshot`, which is the same on every rank.
@@ -123,7 +114,6 @@ impl Resumed {
     /// If the group fails.
     pub fn new(
         config: &mut Config,
-        identity: Identity,
         found: Option<ResumePoint>,
         snapshot: Option<Snapshot>,
         group: &ProcessGroup,
@@ -136,7 +126,7 @@ impl Resumed {
                 found.as_ref().is_some_and(|found| found.stopped_early(config.args.checkpoints.early_stop));
             epochs = if group.broadcast_object(&over, 0)? { 0 } else { epochs };
         }
-        Ok(Self { found, identity, snapshot, epochs, reports: None })
+        Ok(Self { found, snapshot, epochs, reports: None })
     }
 
     /// Returns the last optimizer step if training ends within an epoch.

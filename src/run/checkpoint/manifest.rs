@@ -1,10 +1,10 @@
 //! `manifest.json`: metadata and checksums of a checkpoint.
 
-use super::Identity;
 use crate::{config::Config, run::log::Progress};
+use anyhow::Result;
 use collective::strategy::{LocalSgdState, Position, Snapshot};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,8 @@ pub struct Manifest {
     pub world_size: usize,
     /// Samples per rank and batch.
     pub batch_size: usize,
-    pub identity: Identity,
+    /// Settings that a resumed run must share, by flag or name.
+    pub identity: Map<String, Value>,
     pub progress: Progress,
     /// Size and checksum of the other files, by name.
     pub files: BTreeMap<String, FileDigest>,
@@ -90,17 +91,20 @@ fn optimizer_of(rank: usize) -> String {
 
 impl Manifest {
     /// Describes `snapshot`, taken in a run of `config`.
-    pub fn new(snapshot: &Snapshot, config: &Config, identity: Identity, progress: Progress) -> Self {
+    ///
+    /// # Errors
+    /// If the configuration cannot be serialised as JSON.
+    pub fn new(snapshot: &Snapshot, config: &Config, progress: Progress) -> Result<Self> {
         let digest = |(name, bytes): (String, &[u8])| (name, FileDigest::from_bytes(bytes));
-        Self {
+        Ok(Self {
             version: env!("CARGO_PKG_VERSION").into(),
             position: snapshot.position.clone(),
             world_size: config.world_size,
             batch_size: config.args.batch_size,
-            identity,
+            identity: config.identity()?,
             progress,
             files: parts(snapshot).map(digest).collect(),
-        }
+        })
     }
 
     /// Serialises the manifest with its format version and checksum.

@@ -5,13 +5,11 @@
 //! RUN_DIR/checkpoints/last, best     links to two of them
 //! ```
 
-mod identity;
 mod manifest;
 mod resume;
 mod store;
 mod writer;
 
-pub use identity::Identity;
 pub use manifest::{CheckpointError, FORMAT, Manifest};
 pub use resume::ResumePoint;
 pub use store::CheckpointStore;

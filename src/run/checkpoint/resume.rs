@@ -1,10 +1,14 @@
 //! `--resume`: selection of the checkpoint to resume from.
 
-use super::{CheckpointError, CheckpointStore, Identity, Manifest};
+use super::{CheckpointError, CheckpointStore, Manifest};
 use crate::{config::Config, process::console::Console};
 use anyhow::{Result, anyhow, bail};
 use collective::strategy::{Position, Snapshot};
-use std::path::{Path, PathBuf};
+use serde_json::{Map, Value};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 /// Run and checkpoint selected by `--resume`.
 pub struct ResumePoint {
@@ -63,7 +67,7 @@ impl ResumePoint {
     ///
     /// # Errors
     /// If the path has no intact checkpoint, or the checkpoint belongs to a run with other settings.
-    pub fn find(config: &Config, identity: &Identity, console: Console) -> Result<Option<Self>> {
+    pub fn find(config: &Config, console: Console) -> Result<Option<Self>> {
         let Some(path) = &config.args.checkpoints.resume else { return Ok(None) };
         let run_dir = config.args.run_dir.as_deref();
         let found = match (path, run_dir) {
@@ -91,7 +95,7 @@ impl ResumePoint {
             return Ok(Some(found));
         };
         let Checkpoint { path, manifest, .. } = checkpoint;
-        let differences = manifest.identity.differences(identity);
+        let differences = differences(&manifest.identity, &config.identity()?);
         if !differences.is_empty() {
             bail!(
                 "{} was made with {}; give the same flags, or begin a new run with --init-from {}",
@@ -152,6 +156,14 @@ impl ResumePoint {
     }
 }
 
+/// Describes the settings that differ, such as `--seed 42, not 43`. The value of `now` is last.
+fn differences(kept: &Map<String, Value>, now: &Map<String, Value>) -> Vec<String> {
+    let flags: BTreeSet<&String> = kept.keys().chain(now.keys()).collect();
+    let value = |of: &Map<String, Value>, flag| of.get(flag).cloned().unwrap_or_default();
+    let differ = flags.into_iter().map(|flag| (flag, value(kept, flag), value(now, flag)));
+    differ.filter(|(_, a, b)| a != b).map(|(flag, a, b)| format!("{flag} {a}, not {b}")).collect()
+}
+
 fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let manifest = Manifest::read(path)?;
     let snapshot = Some(manifest.load(path)?);
@@ -167,4 +179,21 @@ fn is_checkpoint(path: &Path) -> bool {
 
 fn is_run(path: &Path) -> bool {
     path.join("config.json").exists() || path.join("checkpoints").is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn differences_name_the_flag_and_both_values() {
+        let identity = |pairs: &[(&str, Value)]| -> Map<String, Value> {
+            pairs.iter().map(|(flag, value)| ((*flag).to_owned(), value.clone())).collect()
+        };
+        let kept = identity(&[("--seed", json!(42)), ("--lr", json!(0.1)), ("--old", json!(true))]);
+        let now = identity(&[("--seed", json!(43)), ("--lr", json!(0.1))]);
+        assert_eq!(differences(&kept, &now), ["--old true, not null", "--seed 42, not 43"]);
+        assert!(differences(&kept, &kept).is_empty());
+    }
 }
