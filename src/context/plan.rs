@@ -202,86 +202,42 @@ mod tests {
     use super::*;
     use crate::context::args::tests::parse;
 
-    fn cuda(count: usize) -> Gpus {
-        Gpus { kind: Accelerator::Cuda, count }
-    }
-
     fn decide(flags: &str, launched: Option<Environment>, gpus: Option<usize>) -> Result<Plan> {
-        let args = parse(flags)?;
-        Plan::decide(&args, launched, gpus.map(cuda).ok_or_else(|| "libcuda.so not found".to_string()))
-    }
-
-    fn device_of(plan: Plan) -> Option<LocalDevice> {
-        match plan {
-            Plan::Train(role) => Some(role.device),
-            Plan::Launch { .. } => None,
-        }
-    }
-
-    fn ranks_of(plan: Plan) -> Option<usize> {
-        match plan {
-            Plan::Launch { ranks, .. } => Some(ranks),
-            Plan::Train(_) => None,
-        }
+        let gpus = gpus.map(|count| Gpus { kind: Accelerator::Cuda, count });
+        Plan::decide(&parse(flags)?, launched, gpus.ok_or_else(|| "libcuda.so not found".into()))
     }
 
     #[test]
-    fn without_flags_the_machine_decides() {
-        assert_eq!(ranks_of(decide("", None, None).expect("plan")), Some(2));
-        assert_eq!(ranks_of(decide("", None, Some(4)).expect("plan")), Some(4));
-        assert_eq!(
-            device_of(decide("", None, Some(1)).expect("plan")),
-            Some(LocalDevice::Gpu(Accelerator::Cuda, 0))
-        );
-    }
-
-    #[test]
-    fn flags_overrule_the_machine() {
-        assert_eq!(device_of(decide("--mode single", None, None).expect("plan")), Some(LocalDevice::Cpu));
-        assert_eq!(ranks_of(decide("--mode ddp", None, Some(1)).expect("plan")), Some(1));
-        assert_eq!(
-            ranks_of(decide("--device cpu --nproc-per-node 4", None, Some(1)).expect("plan")),
-            Some(4)
-        );
-        assert_eq!(
-            device_of(decide("--device cuda:2", None, Some(4)).expect("plan")),
-            Some(LocalDevice::Gpu(Accelerator::Cuda, 2))
-        );
-        let shared = "--device cuda:2 --nproc-per-node 2 --allow-shared-gpu";
-        assert_eq!(ranks_of(decide(shared, None, Some(4)).expect("plan")), Some(2));
-    }
-
-    #[test]
-    fn a_launched_rank_takes_its_own_device() {
-        let environment =
+    fn flags_launcher_and_machine_decide() {
+        let rank =
             Environment { rank: 5, local_rank: 1, world_size: 8, local_world_size: 4, ..Environment::SOLO };
-        assert_eq!(
-            device_of(decide("", Some(environment), Some(4)).expect("plan")),
-            Some(LocalDevice::Gpu(Accelerator::Cuda, 1))
-        );
-        assert_eq!(device_of(decide("", Some(environment), None).expect("plan")), Some(LocalDevice::Cpu));
-        // The local world size, and the world size as recorded in config.json.
-        for flags in ["--nproc-per-node 4", "--nproc-per-node 8"] {
-            assert!(device_of(decide(flags, Some(environment), None).expect("plan")).is_some(), "{flags}");
+        let alone = Environment { rank: 1, world_size: 2, local_world_size: 2, own_gpu: true, ..rank };
+        for (flags, launched, gpus, expected) in [
+            ("", None, None, "2 ranks"),
+            ("", None, Some(4), "4 ranks"),
+            ("", None, Some(1), "cuda:0"),
+            ("--mode single", None, None, "cpu"),
+            ("--mode ddp", None, Some(1), "1 ranks"),
+            ("--device cpu --nproc-per-node 4", None, Some(1), "4 ranks"),
+            ("--device cuda:2", None, Some(4), "cuda:2"),
+            ("--device cuda:2 --nproc-per-node 2 --allow-shared-gpu", None, Some(4), "2 ranks"),
+            ("", Some(rank), Some(4), "cuda:1"),
+            ("", Some(rank), None, "cpu"),
+            // The local world size, and the world size as recorded in config.json.
+            ("--nproc-per-node 4", Some(rank), None, "cpu"),
+            ("--nproc-per-node 8", Some(rank), None, "cpu"),
+            // A single visible GPU is that of the rank.
+            ("", Some(alone), Some(1), "cuda:0"),
+            ("--device cuda", Some(alone), Some(1), "cuda:0"),
+            ("--device cuda:0", Some(alone), Some(1), "cuda:0"),
+            ("", Some(alone), Some(2), "cuda:1"),
+        ] {
+            let found = match decide(flags, launched, gpus).expect(flags) {
+                Plan::Launch { ranks, .. } => format!("{ranks} ranks"),
+                Plan::Train(role) => role.device.to_string(),
+            };
+            assert_eq!(found, expected, "`{flags}`, {launched:?}, {gpus:?} GPUs");
         }
-    }
-
-    #[test]
-    fn a_rank_with_a_gpu_of_its_own_takes_that() {
-        let environment = Environment {
-            rank: 1,
-            local_rank: 1,
-            world_size: 2,
-            local_world_size: 2,
-            own_gpu: true,
-            ..Environment::SOLO
-        };
-        for flags in ["", "--device cuda", "--device cuda:0"] {
-            let plan = decide(flags, Some(environment), Some(1)).expect("plan");
-            assert_eq!(device_of(plan), Some(LocalDevice::Gpu(Accelerator::Cuda, 0)), "{flags}");
-        }
-        let plan = decide("", Some(environment), Some(2)).expect("plan");
-        assert_eq!(device_of(plan), Some(LocalDevice::Gpu(Accelerator::Cuda, 1)));
     }
 
     #[test]
