@@ -114,11 +114,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_default_is_an_empty_command_line() {
-        assert_eq!(format!("{:?}", ContextArgs::default()), format!("{:?}", parse("").expect("no flags")));
-    }
-
-    #[test]
     fn numbers_out_of_range_are_refused() {
         for bad in ["--nproc-per-node 0", "--timeout 0", "--threads 0"] {
             assert!(parse(bad).is_err(), "{bad}");

@@ -68,7 +68,12 @@ impl Context {
         }
         // Replicas have threads of their own.
         let threads = if role.replicas.is_some() { wanted } else { threads };
-        let group = args.world.connect_in(recovery.as_deref(), environment, args.transport, options(args))?;
+        let (mut world, mut options) = (args.world.clone(), options(args));
+        if let Some(recovery) = recovery.as_ref().filter(|_| environment.world_size > 1) {
+            let (method, joined) = recovery.join(options)?;
+            (world.init_method, options) = (Some(method), joined);
+        }
+        let group = world.connect(environment, args.transport, options)?;
         Ok(Self { began, recovery, ..Self::from_group(args, role, threads, group)? })
     }
 

@@ -1,7 +1,7 @@
 //! Flags for rank, world size and rendezvous, like the arguments of PyTorch's `init_process_group`.
 
 use crate::{
-    context::{recovery::Recovery, values::positive},
+    context::values::positive,
     launch::Environment,
     process::{console::eprint_line, exit},
 };
@@ -69,32 +69,12 @@ impl WorldArgs {
         transport: Transport,
         options: Options,
     ) -> Result<ProcessGroup> {
-        self.connect_in(None, environment, transport, options)
-    }
-
-    /// Initialises the process group of all ranks, which is the newest generation under a launcher that replaces ranks.
-    ///
-    /// # Errors
-    /// Those of [`WorldArgs::connect`].
-    pub(crate) fn connect_in(
-        &self,
-        recovery: Option<&Recovery>,
-        environment: Environment,
-        transport: Transport,
-        options: Options,
-    ) -> Result<ProcessGroup> {
         let Environment { rank, world_size, .. } = environment;
         if world_size == 1 {
             return Ok(ProcessGroup::solo());
         }
+        let method = self.init_method.clone().map_or_else(|| environment.init_method(transport), Ok)?;
         let options = options.transport(transport).rank(rank).world_size(world_size);
-        let (method, options) = match recovery {
-            Some(recovery) => recovery.join(options)?,
-            None => {
-                let method = self.init_method.clone();
-                (method.map_or_else(|| environment.init_method(transport), Ok)?, options)
-            }
-        };
         Ok(ProcessGroup::init(method, self.options(rank, options))?)
     }
 
@@ -115,16 +95,9 @@ impl WorldArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        world: WorldArgs,
-    }
 
     fn parsed(flags: &str) -> Result<WorldArgs> {
-        Ok(Flags::try_parse_from(["x"].into_iter().chain(flags.split_whitespace()))?.world)
+        Ok(crate::context::args::tests::parse(flags)?.world)
     }
 
     #[test]
