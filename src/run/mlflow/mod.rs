@@ -11,7 +11,7 @@ use super::{
     evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
     tracker::{MetricsLogger, ScalarSink, Status, Tracker},
 };
-use crate::process::console::Console;
+use crate::process::{self, console::Console};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use sender::{Report, Sender};
@@ -26,7 +26,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 /// File of a run folder that names its MLflow run.
@@ -40,7 +40,7 @@ const MAX_NAME: usize = 250;
 const MAX_VALUE: usize = 6000;
 
 /// Description of a run for MLflow.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RunInfo {
     /// Experiment, which is created if necessary.
     pub experiment: String,
@@ -145,7 +145,6 @@ struct End {
 #[derive(Default)]
 struct Counts {
     received: AtomicUsize,
-    buffered: AtomicUsize,
     sent: AtomicUsize,
 }
 
@@ -158,7 +157,7 @@ pub struct MlflowRun {
     /// Number of optimizer steps.
     step: AtomicUsize,
     counts: Arc<Counts>,
-    points: mpsc::Sender<Point>,
+    points: mpsc::SyncSender<Point>,
     /// The thread until the end of the run.
     thread: Mutex<Option<(mpsc::Sender<End>, mpsc::Receiver<Report>)>>,
 }
@@ -171,18 +170,21 @@ impl MlflowRun {
     pub fn start(server: Server, info: RunInfo, set: EvaluatedSet, console: Console) -> Result<Self> {
         let (uri, experiment) = (server.uri().to_owned(), info.experiment.clone());
         let counts = Arc::new(Counts::default());
-        let ((points, received), (end, ended)) = (mpsc::channel(), mpsc::channel());
+        let ((points, received), (end, ended)) = (mpsc::sync_channel(CAPACITY), mpsc::channel());
         let (finished, done) = mpsc::channel();
         let shared = counts.clone();
         let send = move || {
-            let mut sender =
-                Sender { server, console, points: received, end: ended, ended: None, warned: false };
-            let mut report = Report::default();
-            let taken = |points: usize, sent: bool| {
-                shared.buffered.fetch_sub(points, Relaxed);
-                shared.sent.fetch_add(if sent { points } else { 0 }, Relaxed);
+            let mut sender = Sender {
+                server,
+                console,
+                points: received,
+                end: ended,
+                counts: shared,
+                ended: None,
+                warned: false,
             };
-            let run = sender.send(&info, taken, &mut report);
+            let mut report = Report::default();
+            let run = sender.send(&info, &mut report);
             // The receiver waits for the points first and for the files second.
             let _ = finished.send(report.clone());
             if let Some(run) = run {
@@ -197,11 +199,8 @@ impl MlflowRun {
 
     fn log(&self, name: &str, step: usize, value: f64) {
         self.counts.received.fetch_add(1, Relaxed);
-        if self.counts.buffered.load(Relaxed) < CAPACITY {
-            self.counts.buffered.fetch_add(1, Relaxed);
-            // Points after the server has refused the run are lost.
-            let _ = self.points.send(Point { key: metric_name(name), value, step, time: now() });
-        }
+        // Points that do not fit, or after the server has refused the run, are lost.
+        let _ = self.points.try_send(Point { key: metric_name(name), value, step, time: now() });
     }
 
     fn evaluated(&self, set: EvaluatedSet, report: &EpochReport) {
@@ -212,7 +211,7 @@ impl MlflowRun {
 
 /// Milliseconds since the Unix epoch.
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    (process::now() * 1000.0) as u64
 }
 
 impl Tracker for MlflowRun {

@@ -2,7 +2,7 @@
 
 use super::{
     super::tracker::Status,
-    End, Point, RunInfo,
+    Counts, End, Point, RunInfo,
     client::{Failure, Server},
     now,
 };
@@ -13,7 +13,11 @@ use std::{
     collections::HashMap,
     fs,
     path::Path,
-    sync::mpsc::{Receiver, RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::Ordering::Relaxed,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -46,6 +50,7 @@ pub(super) struct Sender {
     pub console: Console,
     pub points: Receiver<Point>,
     pub end: Receiver<End>,
+    pub counts: Arc<Counts>,
     /// End of the run, once it is known.
     pub ended: Option<End>,
     pub warned: bool,
@@ -53,14 +58,7 @@ pub(super) struct Sender {
 
 impl Sender {
     /// Sends points until the end of the run, then its status. Returns the run if it exists on the server.
-    ///
-    /// `taken` is called with the number of points taken from the buffer, and whether they were sent.
-    pub fn send(
-        &mut self,
-        info: &RunInfo,
-        taken: impl Fn(usize, bool),
-        report: &mut Report,
-    ) -> Option<RemoteRun> {
+    pub fn send(&mut self, info: &RunInfo, report: &mut Report) -> Option<RemoteRun> {
         let began = now();
         let run = self.retry(|server, timeout| RemoteRun::open(server, info, began, timeout))?;
         report.page = Some(run.page());
@@ -77,8 +75,9 @@ impl Sender {
             if points.is_empty() && is_over {
                 break;
             }
-            let logged = self.retry(|server, timeout| run.log(server, &points, timeout)).is_some();
-            taken(points.len(), logged);
+            if self.retry(|server, timeout| run.log(server, &points, timeout)).is_some() {
+                self.counts.sent.fetch_add(points.len(), Relaxed);
+            }
             self.timeout()?;
             if points.len() < BATCH && !is_over {
                 self.wait(INTERVAL);
