@@ -1,13 +1,20 @@
 //! Confusion matrix and top-k accuracy of a classifier: callbacks over the evaluated set, summed over all ranks.
 
-use super::{RunFiles, tensor_io::values};
-use crate::process::atomic_file;
+use super::{RunFiles, tables, tensor_io::values};
+use burn::tensor::{Element, Tensor, kind::Basic};
 use burn::train::{InferenceStep, LearnerModel};
 use collective::{
     metric::Classification,
     strategy::{Callback, Distributed, EpochReport, Join, LoggedValue},
 };
-use std::path::PathBuf;
+use std::{
+    iter,
+    path::{Path, PathBuf},
+};
+
+fn read<E: Element, const D: usize, K: Basic>(answers: Tensor<D, K>) -> Result<Vec<E>, String> {
+    values(answers).map_err(|reason| format!("cannot read the answers to the test samples: {reason}"))
+}
 
 /// Callback that writes the confusion matrix of each evaluation to a CSV file.
 pub struct Confusion {
@@ -25,29 +32,10 @@ impl Confusion {
         Self { classes, counts: vec![0; classes * classes], file }
     }
 
-    fn count(&mut self, output: &Classification) -> Result<(), String> {
-        let Some((logits, labels)) = output.answers() else { return Ok(()) };
-        let [batch, _] = logits.dims();
-        let answers = values::<i64, 1, _>(logits.argmax(1).reshape([batch]))?;
-        for (label, answer) in values::<i64, 1, _>(labels)?.into_iter().zip(answers) {
-            // The data set has validated its labels; predictions are below the number of logits.
-            if let Some(count) = self.counts.get_mut(label as usize * self.classes + answer as usize) {
-                *count += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Formats the matrix as CSV, with a row per label and a column per prediction.
-    fn table(&self) -> String {
-        let header = (0..self.classes).map(|answer| format!(",{answer}")).collect::<String>();
-        let row = |(label, counts): (usize, &[u64])| {
-            format!("{label}{}\n", counts.iter().map(|count| format!(",{count}")).collect::<String>())
-        };
-        format!(
-            "label{header}\n{}",
-            self.counts.chunks(self.classes).enumerate().map(row).collect::<String>()
-        )
+    /// Writes the matrix, with a row per label and a column per prediction.
+    fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let header = iter::once("label".to_owned()).chain((0..self.classes).map(|answer| answer.to_string()));
+        tables::write(file, header, self.counts.chunks(self.classes).enumerate())
     }
 }
 
@@ -74,7 +62,16 @@ where
     M: InferenceStep<Output = Classification>,
 {
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
-        self.count(output).map_err(|reason| format!("cannot read the answers to the test samples: {reason}"))
+        let Some((logits, labels)) = output.answers() else { return Ok(()) };
+        let [batch, _] = logits.dims();
+        let answers = read::<i64, 1, _>(logits.argmax(1).reshape([batch]))?;
+        for (label, answer) in read::<i64, 1, _>(labels)?.into_iter().zip(answers) {
+            // The data set has validated its labels; predictions are below the number of logits.
+            if let Some(count) = self.counts.get_mut(label as usize * self.classes + answer as usize) {
+                *count += 1;
+            }
+        }
+        Ok(())
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {
@@ -82,11 +79,10 @@ where
     }
 
     fn evaluation_done(&mut self, _: &EpochReport) -> Result<Vec<LoggedValue>, String> {
-        let table = self.table();
-        self.counts.fill(0);
         if let Some(file) = &self.file {
-            atomic_file::write(file, table.as_bytes()).map_err(|error| format!("{error:#}"))?;
+            self.write(file).map_err(|error| format!("{error:#}"))?;
         }
+        self.counts.fill(0);
         Ok(Vec::new())
     }
 }
@@ -102,19 +98,6 @@ impl TopK {
     /// Creates the callback.
     pub fn new(k: usize) -> Self {
         Self { k, counts: [0; 2] }
-    }
-
-    fn count(&mut self, output: &Classification) -> Result<(), String> {
-        let Some((logits, labels)) = output.answers() else { return Ok(()) };
-        let [_, classes] = logits.dims();
-        let logits = values::<f32, 2, _>(logits)?;
-        for (label, logits) in values::<i64, 1, _>(labels)?.into_iter().zip(logits.chunks(classes.max(1))) {
-            let own = logits.get(label as usize).copied().unwrap_or(f32::NAN);
-            let larger = logits.iter().filter(|logit| **logit > own).count();
-            self.counts[0] += u64::from(!own.is_nan() && larger < self.k);
-            self.counts[1] += 1;
-        }
-        Ok(())
     }
 }
 
@@ -136,7 +119,16 @@ where
     M: InferenceStep<Output = Classification>,
 {
     fn evaluated(&mut self, output: &Classification, _samples: usize) -> Result<(), String> {
-        self.count(output).map_err(|reason| format!("cannot read the answers to the test samples: {reason}"))
+        let Some((logits, labels)) = output.answers() else { return Ok(()) };
+        let [_, classes] = logits.dims();
+        let logits = read::<f32, 2, _>(logits)?;
+        for (label, logits) in read::<i64, 1, _>(labels)?.into_iter().zip(logits.chunks(classes.max(1))) {
+            let own = logits.get(label as usize).copied().unwrap_or(f32::NAN);
+            let larger = logits.iter().filter(|logit| **logit > own).count();
+            self.counts[0] += u64::from(!own.is_nan() && larger < self.k);
+            self.counts[1] += 1;
+        }
+        Ok(())
     }
 
     fn distributed(&mut self) -> Option<&mut dyn Join> {

@@ -5,7 +5,7 @@ use crate::{
     process::atomic_file,
     run::{
         RunFiles, png,
-        tables::{MISTAKE_COLUMNS as COLUMNS, Mistake},
+        tables::{self, MISTAKE_COLUMNS as COLUMNS, Mistake},
         tensor_io::{softmax, values},
         tensorboard::{EventLog, Picture},
     },
@@ -75,10 +75,8 @@ impl Misclassified {
 
     fn write(&self, folder: &Path, log: &EventLog, worst: &[Mistake]) -> anyhow::Result<()> {
         let (table, picture) = (folder.join("misclassified.csv"), folder.join("misclassified.png"));
-        let mut rows = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
-        rows.write_record(["test_image", "label", "answer", "label_probability", "answer_probability"])?;
-        worst.iter().try_for_each(|wrong| rows.serialize(wrong))?;
-        atomic_file::write(&table, &rows.into_inner()?)?;
+        let header = ["test_image", "label", "answer", "label_probability", "answer_probability"];
+        tables::write(&table, header, worst)?;
         if worst.is_empty() {
             // Removes an earlier picture if there are no misclassified images.
             return atomic_file::remove(&picture)

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     fs::File,
-    iter,
     path::{Path, PathBuf},
 };
 
@@ -89,6 +88,21 @@ pub struct Mistake {
 ///
 /// It shows the images of `misclassified.csv` in order, each with a frame of 1/30 of its side.
 pub const MISTAKE_COLUMNS: usize = 6;
+
+/// Writes a whole table.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write<H: AsRef<[u8]>>(
+    path: &Path,
+    header: impl IntoIterator<Item = H>,
+    rows: impl IntoIterator<Item = impl Serialize>,
+) -> Result<()> {
+    let mut table = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
+    table.write_record(header)?;
+    rows.into_iter().try_for_each(|row| table.serialize(row))?;
+    atomic_file::write(path, &table.into_inner()?)
+}
 
 /// `steps.csv` on disk.
 pub(super) struct StepTable {
@@ -181,12 +195,8 @@ impl EpochTable {
             row.iter().find(|cell| cell.0 == *column).map_or(String::new(), |cell| cell.1.clone())
         };
         self.rows.push(self.header.iter().map(cell).collect());
-        let mut table = csv::Writer::from_writer(Vec::new());
-        for row in iter::once(&self.header).chain(&self.rows) {
-            // Rows of earlier epochs may have fewer columns.
-            let cells = row.iter().map(String::as_str).chain(iter::repeat(""));
-            table.write_record(cells.take(self.header.len()))?;
-        }
-        atomic_file::write(&self.path, &table.into_inner()?)
+        // Rows of earlier epochs may have fewer columns.
+        self.rows.iter_mut().for_each(|row| row.resize(self.header.len(), String::new()));
+        write(&self.path, &self.header, &self.rows)
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     run::{
         RunFolder,
         report::{Axis, Chart, Series},
+        tables,
     },
 };
 use anyhow::Result;
@@ -107,19 +108,20 @@ impl LrFinder {
         curve.diverged() || curve.points().len() >= self.steps
     }
 
-    /// Writes the table and the chart, and prints the suggestion.
+    /// Writes the table, with values of `--lr`, and the chart, and prints the suggestion.
     ///
     /// # Errors
     /// If a file cannot be written.
     fn finish(&self, folder: &RunFolder) -> Result<()> {
         let (curve, line) = &*self.state();
         line.finish();
-        let write = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            atomic_file::write(&path, text.as_bytes()).map(|()| path)
+        let row = |(step, point): (usize, &RangeTestPoint)| {
+            (step, point.lr / self.lr_factor, point.loss, point.smoothed)
         };
-        write("lr_find.csv", &self.table(curve)?)?;
-        let chart = write("lr_find.svg", &self.chart(curve).file())?;
+        let table = (1..).zip(curve.points()).map(row);
+        tables::write(&folder.path().join("lr_find.csv"), ["step", "lr", "loss", "smoothed_loss"], table)?;
+        let chart = folder.path().join("lr_find.svg");
+        atomic_file::write(&chart, self.chart(curve).file().as_bytes())?;
         let until = if curve.diverged() { ", until the loss diverged" } else { "" };
         self.console.print(&format!("tested    {} learning rates{until}", curve.points().len()));
         match (curve.valley(), curve.minimum_over_ten()) {
@@ -135,17 +137,6 @@ impl LrFinder {
         }
         self.console.print(&format!("chart     {}", chart.display()));
         Ok(())
-    }
-
-    /// The steps as CSV, with values of `--lr`.
-    fn table(&self, curve: &RangeTestCurve) -> Result<String> {
-        let mut table = csv::Writer::from_writer(Vec::new());
-        table.write_record(["step", "lr", "loss", "smoothed_loss"])?;
-        for (step, point) in (1..).zip(curve.points()) {
-            let step: usize = step;
-            table.serialize((step, point.lr / self.lr_factor, point.loss, point.smoothed))?;
-        }
-        Ok(String::from_utf8(table.into_inner()?)?)
     }
 
     fn chart(&self, curve: &RangeTestCurve) -> Chart {
