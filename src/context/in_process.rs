@@ -4,7 +4,7 @@ use super::{Context, ContextArgs, options, plan::Role, share};
 use crate::{
     device::{DeviceArg, Gpus, faults, gpus},
     launch::{Environment, check_limit},
-    process::exit::is_consequence,
+    process::{exit::is_consequence, lock},
 };
 use anyhow::{Context as _, Error, Result, ensure};
 use collective::{ProcessGroup, device_error::panic_text};
@@ -79,7 +79,7 @@ where
         };
         let reason = failure.to_string();
         // Before the other ranks fail.
-        failures.lock().unwrap_or_else(PoisonError::into_inner).push((rank, failure));
+        lock(&failures).push((rank, failure));
         group.abort(reason);
         None
     };

@@ -19,7 +19,7 @@ pub use start::{launch, launch_with};
 use crate::{
     device::{LocalDevice, faults, keep_memory, transport, use_small_pages},
     launch::{Environment, WHY, cores},
-    process::console::Console,
+    process::{console::Console, lock},
 };
 use anyhow::{Context as _, Result};
 use burn::module::Module;
@@ -31,7 +31,7 @@ use std::{
     env,
     error::Error,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -232,7 +232,7 @@ impl Context {
     pub fn init_module<M: Module>(&self, seed: u64, init: impl FnOnce(&Device) -> M) -> M {
         // The ranks of `launch_threads` share the random generator of the CPU.
         static GENERATOR: Mutex<()> = Mutex::new(());
-        let _initializing = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
+        let _initializing = lock(&GENERATOR);
         self.device().seed(seed);
         let host = Device::flex().autodiff();
         host.seed(seed);

@@ -1,12 +1,15 @@
 //! Live recovery in a rank: the program runs again in this process, in the next generation of the group.
 
-use crate::launch::{Generation, LauncherLink};
+use crate::{
+    launch::{Generation, LauncherLink},
+    process::lock,
+};
 use anyhow::{Error, Result};
 use collective::{Error as Failed, InitMethod, Options, strategy::LiveState};
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -89,10 +92,6 @@ impl Recovery {
         let continues = is_group_failure(&error) && self.link.wait_after(self.generation(), NEXT);
         if continues { Ok(()) } else { Err(error) }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether another rank, or the connection to it, has failed.

@@ -6,9 +6,17 @@ pub mod exit;
 pub mod stop;
 pub mod timing;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// Seconds since the Unix epoch.
 pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Locks a mutex, also after a panic of a thread that held it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,18 +4,15 @@ use super::{
     evaluation::{EvaluatedSet, Evaluation},
     tables::{EpochTable, RankRow, StepTable},
 };
-use crate::{config::Monitor, process::atomic_file};
+use crate::{
+    config::Monitor,
+    process::{atomic_file, lock},
+};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, LoggedValue, Observer, StepReport};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::{
-    fs::File,
-    io::{self, ErrorKind},
-    path::Path,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fs::File, io, path::Path, sync::Mutex, time::Duration};
 
 /// Observer that writes the tables of a run and tracks its progress.
 pub struct RunLog {
@@ -110,7 +107,7 @@ impl RunLog {
     /// # Errors
     /// If a row could not be written.
     pub fn progress(&self) -> Result<Progress> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         match state.0.failure.take() {
             Some(failure) => Err(failure.context("cannot write the run's tables")),
             None => Ok(state.1.clone()),
@@ -123,7 +120,7 @@ impl RunLog {
     /// If a table cannot be synced.
     pub fn sync(&self) -> Result<()> {
         let files = {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = lock(&self.state);
             // The table of epochs is synced when it is written.
             [state.0.steps.file(), state.0.ranks.get_ref()].map(File::try_clone)
         };
@@ -133,7 +130,7 @@ impl RunLog {
 
     /// Returns why training ends early, if the monitored metric has not improved for `patience` epochs.
     pub fn early_stop(&self, patience: usize) -> Option<String> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         let Best { epoch, value, ago, .. } = state.1.best.as_ref().filter(|best| best.ago >= patience)?;
         let Monitor { metric, of_training } = &self.monitor;
         let (set, name) = (if *of_training { "train" } else { self.set.name() }, &metric.name);
@@ -145,13 +142,8 @@ impl RunLog {
 
     /// Whether the monitored metric has not improved for `patience` epochs, or a multiple of it.
     pub fn is_plateau(&self, patience: usize) -> bool {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         state.1.best.as_ref().is_some_and(|best| best.ago > 0 && best.ago.is_multiple_of(patience))
-    }
-
-    fn update(&self, update: impl FnOnce(&mut Tables, &mut Progress)) {
-        let (tables, progress) = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        update(tables, progress);
     }
 }
 
@@ -159,11 +151,8 @@ impl RunLog {
 /// incomplete last row. Without `last`, the table is new. Also returns whether it has no header.
 fn reopen(path: &Path, last: Option<usize>) -> Result<(File, bool)> {
     let failed = || format!("cannot write {}", path.display());
-    let text = match std::fs::read_to_string(path) {
-        _ if last.is_none() => String::new(),
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        text => text.with_context(failed)?,
-    };
+    let bytes = if last.is_some() { atomic_file::read(path)?.unwrap_or_default() } else { Vec::new() };
+    let text = String::from_utf8(bytes).with_context(failed)?;
     let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let header = lines.next().unwrap_or_default();
     let number = |line: &str| line.split(',').next().and_then(|number| number.parse::<usize>().ok());
@@ -176,51 +165,46 @@ fn reopen(path: &Path, last: Option<usize>) -> Result<(File, bool)> {
 impl Observer for RunLog {
     fn step_done(&self, report: &StepReport) {
         let &StepReport { step, epoch, samples, elapsed, .. } = report;
-        self.update(|tables, progress| {
-            *progress = Progress {
-                epoch,
-                step,
-                samples: progress.samples + samples,
-                training: progress.training + elapsed,
-                ..std::mem::take(progress)
-            };
-            tables.try_write(|tables| tables.steps.push(report));
-        });
+        let (tables, progress) = &mut *lock(&self.state);
+        *progress = Progress {
+            epoch,
+            step,
+            samples: progress.samples + samples,
+            training: progress.training + elapsed,
+            ..std::mem::take(progress)
+        };
+        tables.try_write(|tables| tables.steps.push(report));
     }
 
     fn epoch_done(&self, report: &EpochReport) {
         let value = self.monitor.value(report);
-        self.update(|tables, progress| {
-            progress.best = Some(match progress.best.take() {
-                Some(best) if !self.monitor.is_better(value, best.value) => {
-                    Best { ago: best.ago + 1, ..best }
-                }
-                Some(_) | None => Best { step: progress.step, epoch: report.epoch, value, ago: 0 },
-            });
-            progress.evaluation = Evaluation::from_report(report);
-            progress.callbacks = logged(report);
-            progress.digest.clone_from(&report.digest);
-            tables.try_write(|tables| {
-                for (rank, time) in report.ranks.iter().enumerate() {
-                    tables.ranks.serialize(RankRow {
-                        epoch: report.epoch,
-                        rank,
-                        seconds: time.training.as_secs_f64(),
-                        data_wait_seconds: time.data.as_secs_f64(),
-                        gradient_wait_seconds: time.gradients.as_secs_f64(),
-                    })?;
-                }
-                tables.ranks.flush()?;
-                tables.epochs.push(self.set, report)
-            });
+        let (tables, progress) = &mut *lock(&self.state);
+        progress.best = Some(match progress.best.take() {
+            Some(best) if !self.monitor.is_better(value, best.value) => Best { ago: best.ago + 1, ..best },
+            Some(_) | None => Best { step: progress.step, epoch: report.epoch, value, ago: 0 },
+        });
+        progress.evaluation = Evaluation::from_report(report);
+        progress.callbacks = logged(report);
+        progress.digest.clone_from(&report.digest);
+        tables.try_write(|tables| {
+            for (rank, time) in report.ranks.iter().enumerate() {
+                tables.ranks.serialize(RankRow {
+                    epoch: report.epoch,
+                    rank,
+                    seconds: time.training.as_secs_f64(),
+                    data_wait_seconds: time.data.as_secs_f64(),
+                    gradient_wait_seconds: time.gradients.as_secs_f64(),
+                })?;
+            }
+            tables.ranks.flush()?;
+            tables.epochs.push(self.set, report)
         });
     }
 
     fn tested(&self, report: &EpochReport) {
-        self.update(|_, progress| {
-            progress.tested = Some(Evaluation::from_report(report));
-            progress.callbacks = logged(report);
-        });
+        let (_, progress) = &mut *lock(&self.state);
+        progress.tested = Some(Evaluation::from_report(report));
+        progress.callbacks = logged(report);
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     config::{Config, learning_rate::LrRange},
     context::Context,
-    process::{atomic_file, console::Console, stop},
+    process::{atomic_file, console::Console, lock, stop},
     run::{
         RunFolder,
         report::{Axis, Chart, Series},
@@ -26,7 +26,7 @@ use collective::{
     metric::StepOutput,
     strategy::{Observer, ParallelStrategy, StepReport, StopRequest, TrainedOutput, ValidOutput},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Answer to [`StopRequest`] at the end of a test. Signals have smaller numbers.
 const OVER: u8 = u8::MAX;
@@ -98,13 +98,9 @@ impl LrFinder {
         Self { steps, lr_factor, console, state: Mutex::new((RangeTestCurve::default(), line)) }
     }
 
-    fn state(&self) -> MutexGuard<'_, (RangeTestCurve, ProgressLine)> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether the loss has diverged or all rates are tested.
     fn is_over(&self) -> bool {
-        let curve = &self.state().0;
+        let curve = &lock(&self.state).0;
         curve.diverged() || curve.points().len() >= self.steps
     }
 
@@ -113,7 +109,7 @@ impl LrFinder {
     /// # Errors
     /// If a file cannot be written.
     fn finish(&self, folder: &RunFolder) -> Result<()> {
-        let (curve, line) = &*self.state();
+        let (curve, line) = &*lock(&self.state);
         line.finish();
         let row = |(step, point): (usize, &RangeTestPoint)| {
             (step, point.lr / self.lr_factor, point.loss, point.smoothed)
@@ -177,7 +173,7 @@ impl Observer for LrFinder {
         if self.is_over() {
             return;
         }
-        let (curve, line) = &mut *self.state();
+        let (curve, line) = &mut *lock(&self.state);
         curve.push(report.lr, report.loss);
         line.advance(curve.points().len(), format!("loss {:.4}", report.loss));
     }

@@ -4,12 +4,12 @@
 
 use crate::{
     device::{LocalDevice, binary_size, kernel_cache},
-    process::console::Console,
+    process::{console::Console, lock},
 };
 use collective::strategy::{Observer, StepReport};
 use std::{
     path::Path,
-    sync::{Mutex, PoisonError, mpsc},
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -52,6 +52,6 @@ fn report(console: Console, folder: &Path, before: u64, ended: &mpsc::Receiver<(
 
 impl Observer for KernelProgress {
     fn step_done(&self, _report: &StepReport) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.0).take();
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     config::{Config, ProgramSettings, TrainerArgs, args::ProgressArg},
-    process::console::Console,
+    process::{console::Console, lock},
     run::EvaluatedSet,
 };
 use burn::train::{
@@ -16,7 +16,7 @@ use collective::{
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     io::{IsTerminal, stderr},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -118,10 +118,6 @@ impl Progress {
         let state = Mutex::new(State { line, samples: 0, began: Instant::now() });
         Self { style, console, epochs, set, state }
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Prints the configuration of a run before training.
@@ -178,18 +174,18 @@ impl Observer for Progress {
     fn epoch_started(&self, epoch: usize, _steps: usize, samples: usize) {
         let prefix = format!("epoch {epoch}/{}", self.epochs);
         let line = ProgressLine::new(self.style, self.console, prefix, samples);
-        *self.state() = State { line, samples: 0, began: Instant::now() };
+        *lock(&self.state) = State { line, samples: 0, began: Instant::now() };
     }
 
     fn step_done(&self, report: &StepReport) {
-        let state = &mut *self.state();
+        let state = &mut *lock(&self.state);
         state.samples += report.samples;
         let rate = state.samples as f64 / state.began.elapsed().as_secs_f64().max(1e-9);
         state.line.advance(state.samples, format!("{rate:.0} samples/s loss {:.4}", report.loss));
     }
 
     fn evaluation_started(&self, _epoch: usize, _samples: usize) {
-        self.state().line.bar.set_message("evaluating");
+        lock(&self.state).line.bar.set_message("evaluating");
     }
 
     fn warned(&self, message: &str) {
@@ -197,12 +193,12 @@ impl Observer for Progress {
     }
 
     fn noted(&self, message: &str) {
-        self.state().line.finish();
+        lock(&self.state).line.finish();
         self.console.print(message);
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        self.state().line.finish();
+        lock(&self.state).line.finish();
         if self.style == Style::Dashboard {
             return;
         }

@@ -1,7 +1,8 @@
 //! Result of a training run.
 
+use crate::process::lock;
 use collective::strategy::{EpochReport, Observer};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Result of [`Trainer::fit`](crate::Trainer::fit), the same on every rank.
 #[derive(Clone, Debug)]
@@ -35,16 +36,16 @@ pub(super) struct History(Mutex<(Vec<EpochReport>, Option<EpochReport>)>);
 impl History {
     /// The reports of the epochs and of the test set so far.
     pub fn take(&self) -> (Vec<EpochReport>, Option<EpochReport>) {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 
 impl Observer for History {
     fn epoch_done(&self, report: &EpochReport) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.push(report.clone());
+        lock(&self.0).0.push(report.clone());
     }
 
     fn tested(&self, report: &EpochReport) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(report.clone());
+        lock(&self.0).1 = Some(report.clone());
     }
 }
