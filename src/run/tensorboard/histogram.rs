@@ -20,7 +20,7 @@ const LARGEST: f64 = 1e20;
 const GROWTH: f64 = 1.1;
 
 /// Histogram of finite values.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
     pub min: f64,
     pub max: f64,
@@ -38,15 +38,7 @@ impl Histogram {
     pub fn from_values(values: &[f32]) -> Option<Self> {
         let limits = limits();
         let mut counts = vec![0_u64; limits.len()];
-        let mut all = Self {
-            min: f64::INFINITY,
-            max: f64::NEG_INFINITY,
-            count: 0,
-            sum: 0.0,
-            sum_squares: 0.0,
-            limits: Vec::new(),
-            counts: Vec::new(),
-        };
+        let mut all = Self { min: f64::INFINITY, max: f64::NEG_INFINITY, ..Self::default() };
         for value in values.iter().map(|value| f64::from(*value)).filter(|value| value.is_finite()) {
             (all.min, all.max) = (all.min.min(value), all.max.max(value));
             all.count += 1;

@@ -12,16 +12,16 @@ use super::{
     evaluation::{EvaluatedSet, evaluation_scalars, rank_scalars, step_scalars},
     tracker::{MetricsLogger, ScalarSink},
 };
-use crate::process::{console::Console, now};
+use crate::process::{console::Console, lock, now};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
-use event::{Event, What};
+use event::What;
 use std::{
     borrow::Cow,
     fs::{self, File},
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -77,7 +77,7 @@ impl EventLog {
     /// If a write has failed since the last call.
     pub fn flush(&self) -> Result<()> {
         self.write(State::flush);
-        let failure = self.state.lock().unwrap_or_else(PoisonError::into_inner).failure.take();
+        let failure = lock(&self.state).failure.take();
         failure.map_or(Ok(()), |error| {
             Err(error).with_context(|| format!("cannot write {}", self.path.display()))
         })
@@ -116,7 +116,7 @@ impl EventLog {
 
     /// Runs `write` unless a write has failed; [`flush`](Self::flush) returns the error.
     fn write(&self, write: impl FnOnce(&mut State) -> io::Result<()>) {
-        let state = &mut *self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *lock(&self.state);
         if state.failure.is_none() {
             state.failure = write(state).err();
         }
@@ -138,8 +138,7 @@ fn fresh(folder: &Path) -> io::Result<(PathBuf, File)> {
 
 impl State {
     fn add(&mut self, step: usize, what: What) -> io::Result<()> {
-        let event = Event { wall_time: now(), step: step as i64, what };
-        self.file.write_all(&event::record(&event.encode()))
+        self.file.write_all(&event::record(&what.encode(now(), step)))
     }
 
     fn scalars<T: Into<Cow<'static, str>>>(
