@@ -7,7 +7,6 @@ mod folder;
 mod log;
 mod loop_state;
 pub mod misclassified;
-#[cfg(feature = "mlflow")]
 pub mod mlflow;
 mod output;
 pub mod png;
@@ -22,6 +21,6 @@ pub use classification::{Confusion, TopK};
 pub use evaluation::{EvaluatedSet, Evaluation};
 pub use folder::{RunFiles, RunFolder, Summary, recorded, timestamp};
 pub use loop_state::LoopState;
-pub(crate) use output::{Output, check_tracker};
-pub use tracker::{MetricsLogger, ScalarSink, Status, Tracker};
+pub(crate) use output::Output;
+pub use tracker::{MetricsLogger, ScalarSink, Status};
 pub use weights::ExportArgs;

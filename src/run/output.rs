@@ -1,15 +1,14 @@
 //! Output of a run on rank 0: folder, tables, events and checkpoints.
 
-#[cfg(feature = "mlflow")]
-use super::mlflow;
 use super::{
     EvaluatedSet, Evaluation,
     checkpoint::{CheckpointStore, CheckpointWriter, Manifest, ResumePoint},
     folder::{CONFIG, RunFolder, Summary},
     log::RunLog,
+    mlflow::{self, MlflowRun, RunInfo, Server},
     report,
     tensorboard::EventLog,
-    tracker::{Status, Tracker},
+    tracker::Status,
 };
 use crate::{
     config::{Config, learning_rate::Plateau},
@@ -30,7 +29,7 @@ pub struct Output {
     pub events: Arc<EventLog>,
     log: Arc<RunLog>,
     writer: CheckpointWriter,
-    tracker: Option<Arc<dyn Tracker>>,
+    tracker: Option<Arc<MlflowRun>>,
     config: Config,
     began: Instant,
     console: Console,
@@ -217,28 +216,16 @@ impl CheckpointSink for Output {
     }
 }
 
-/// Verifies `--mlflow`.
-///
-/// # Errors
-/// If `uri` is not the address of a server, or the program was built without the feature `mlflow`.
-pub fn check_tracker(uri: &str) -> Result<()> {
-    #[cfg(feature = "mlflow")]
-    return mlflow::Server::check(uri);
-    #[cfg(not(feature = "mlflow"))]
-    anyhow::bail!("{uri}: this program was built without the feature `mlflow`");
-}
-
 /// Starts the tracker of a new or resumed run, if there is one.
 ///
 /// # Errors
-/// As for [`check_tracker`], or if a thread cannot be started.
-#[cfg(feature = "mlflow")]
+/// As for [`Server::check`], or if a thread cannot be started.
 fn start_tracker(
     config: &Config,
     folder: &RunFolder,
     is_resumed: bool,
     console: Console,
-) -> Result<Option<Arc<dyn Tracker>>> {
+) -> Result<Option<Arc<MlflowRun>>> {
     let Some(uri) = &config.args.mlflow else { return Ok(None) };
     let mut settings = serde_json::to_value(config)?;
     // Flags repeat the settings, and metrics are no settings.
@@ -252,18 +239,9 @@ fn start_tracker(
         let _ = std::fs::remove_file(path.join(mlflow::RUN_FILE));
     }
     let experiment = config.args.mlflow_experiment.as_deref();
-    let info = mlflow::RunInfo::new(experiment, &name, &settings, Some(&path));
-    let (server, set) = (mlflow::Server::new(uri)?, EvaluatedSet::from_config(config));
-    Ok(Some(Arc::new(mlflow::MlflowRun::start(server, info, set, console)?)))
-}
-
-/// Starts no tracker.
-///
-/// # Errors
-/// If a tracker is requested.
-#[cfg(not(feature = "mlflow"))]
-fn start_tracker(config: &Config, _: &RunFolder, _: bool, _: Console) -> Result<Option<Arc<dyn Tracker>>> {
-    config.args.mlflow.as_deref().map_or(Ok(()), check_tracker).map(|()| None)
+    let info = RunInfo::new(experiment, &name, &settings, Some(&path));
+    let (server, set) = (Server::new(uri)?, EvaluatedSet::from_config(config));
+    Ok(Some(Arc::new(MlflowRun::start(server, info, set, console)?)))
 }
 
 impl Drop for Output {

@@ -1,4 +1,4 @@
-//! Trackers of runs, and a metric logger for a burn-train `Learner` over them: TensorBoard and MLflow.
+//! Metric logger for a burn-train `Learner`, over TensorBoard or MLflow.
 
 use burn::train::{
     logger::{InMemoryMetricLogger, MetricLogger},
@@ -7,8 +7,7 @@ use burn::train::{
         store::{EpochSummary, MetricsUpdate, Split},
     },
 };
-use collective::strategy::Observer;
-use std::{collections::HashMap, path::PathBuf};
+use std::collections::HashMap;
 
 /// Final status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +16,6 @@ pub enum Status {
     Failed,
     /// Stopped by a signal.
     Killed,
-}
-
-/// An observer that logs a run to a server.
-pub trait Tracker: Observer {
-    /// Address of the server and name of the experiment, for display.
-    fn destination(&self) -> String;
-
-    /// Sends the remaining points, `status` and `files`. Only the first call has an effect.
-    ///
-    /// The wait is bounded. What is not sent is a warning.
-    fn close(&self, status: Status, files: Vec<PathBuf>);
 }
 
 /// A destination of scalars.

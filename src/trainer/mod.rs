@@ -22,7 +22,7 @@ use crate::{
     config::{DatasetName, ProgramSettings, TrainerArgs, config_file, learning_rate::LrPlan},
     context::{self, Context},
     process::exit,
-    run::{RunFiles, Summary, check_tracker, weights},
+    run::{RunFiles, Summary, mlflow::Server, weights},
 };
 use anyhow::{Context as _, Result, anyhow};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
@@ -69,7 +69,7 @@ where
     // Under a launcher, all ranks have the same flags; rank 0 alone reports errors.
     if args.context.world.environment()?.is_none_or(|environment| environment.is_main()) {
         args.check()?;
-        args.mlflow.as_deref().map_or(Ok(()), check_tracker).context("--mlflow")?;
+        args.mlflow.as_deref().map_or(Ok(()), Server::check).context("--mlflow")?;
         args.export.as_deref().map_or(Ok(()), weights::check_export).context("--export")?;
         check()?;
     }

@@ -86,7 +86,7 @@ impl Server {
         Self { uri, authorization, secrets, agent: config.build().into() }
     }
 
-    /// Checks that `uri` is an HTTP address without credentials.
+    /// Checks that `uri` is an HTTP address without credentials, and that the program has the feature `mlflow`.
     ///
     /// # Errors
     /// If it is not. No error contains credentials.
@@ -98,6 +98,9 @@ impl Server {
         }
         if uri.contains(['?', '#']) {
             bail!("the URI must end with the host, port or path; remove the query");
+        }
+        if !cfg!(feature = "mlflow") {
+            bail!("{uri}: this program was built without the feature `mlflow`");
         }
         let parsed = uri.parse::<Uri>().unwrap_or_default();
         let has_host = parsed.host().is_some_and(|host| !host.is_empty());

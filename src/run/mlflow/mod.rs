@@ -9,9 +9,9 @@ pub use client::Server;
 
 use super::{
     evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
-    tracker::{MetricsLogger, ScalarSink, Status, Tracker},
+    tracker::{MetricsLogger, ScalarSink, Status},
 };
-use crate::process::{self, console::Console};
+use crate::process::{self, console::Console, lock};
 use anyhow::{Context, Result};
 use collective::strategy::{EpochReport, Observer, StepReport};
 use sender::{Report, Sender};
@@ -21,7 +21,7 @@ use std::{
     env,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
         mpsc,
     },
@@ -207,20 +207,17 @@ impl MlflowRun {
         let step = self.step.load(Relaxed);
         evaluation_scalars(set, report).for_each(|(name, value)| self.log(&name, step, value));
     }
-}
 
-/// Milliseconds since the Unix epoch.
-fn now() -> u64 {
-    (process::now() * 1000.0) as u64
-}
-
-impl Tracker for MlflowRun {
-    fn destination(&self) -> String {
+    /// Address of the server and name of the experiment, for display.
+    pub fn destination(&self) -> String {
         format!("{}, experiment {}", self.uri, self.experiment)
     }
 
-    fn close(&self, status: Status, files: Vec<PathBuf>) {
-        let Some((end, done)) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+    /// Sends the remaining points, `status` and `files`. Only the first call has an effect.
+    ///
+    /// The wait is bounded. What is not sent is a warning.
+    pub fn close(&self, status: Status, files: Vec<PathBuf>) {
+        let Some((end, done)) = lock(&self.thread).take() else {
             return;
         };
         let (wait, uploads) = status.limits();
@@ -244,6 +241,11 @@ impl Tracker for MlflowRun {
             self.console.print(&format!("mlflow run    {page}"));
         }
     }
+}
+
+/// Milliseconds since the Unix epoch.
+fn now() -> u64 {
+    (process::now() * 1000.0) as u64
 }
 
 impl Observer for MlflowRun {
