@@ -5,12 +5,12 @@ use crate::{
     process::{atomic_file, console::print_line},
 };
 use anyhow::{Context as _, Result, anyhow, bail};
-use burn::module::{ModuleMapper, Param};
 use burn::store::{
-    ApplyError, ApplyResult, BurnToPyTorchAdapter, BurnpackStore, KeyRemapper, ModuleSnapshot,
-    PyTorchToBurnAdapter, PytorchStore, SafetensorsStore, pytorch_reader::PytorchReader,
+    ApplyError, ApplyResult, BurnToPyTorchAdapter, BurnpackStore, FloatCastAdapter, KeyRemapper,
+    ModuleAdapter, ModuleSnapshot, ModuleStore, PyTorchToBurnAdapter, PytorchStore, SafetensorsStore,
+    burn_pack::Tensor as PackTensor, pytorch_reader::PytorchReader,
 };
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::DType;
 use clap::Args;
 use std::{
     fs::{self, File},
@@ -55,27 +55,29 @@ pub fn load<M: ModuleSnapshot>(mut model: M, path: &Path) -> Result<Loaded<M>> {
     let path = find(path)?;
     let failed = |error: String| anyhow!("{}: {error}", path.display());
     let prefix = KeyRemapper::new().add_pattern(r"^module\.", "").map_err(|e| failed(e.to_string()))?;
-    let result = match path.extension().and_then(|e| e.to_str()).unwrap_or_default() {
-        "safetensors" => {
-            let store = SafetensorsStore::from_file(&path).with_from_adapter(PyTorchToBurnAdapter);
-            let mut store = store.remap(prefix).allow_partial(true).validate(false);
-            model.load_from(&mut store).map_err(|e| e.to_string())
-        }
-        "bpk" => {
-            let mut store = BurnpackStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
-            model.load_from(&mut store).map_err(|e| e.to_string())
-        }
+    let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    let tensors = match ending {
+        "safetensors" => tensors(SafetensorsStore::from_file(&path).remap(prefix)),
+        "bpk" => tensors(BurnpackStore::from_file(&path).remap(prefix)),
         "pt" | "pth" => {
-            let mut store = PytorchStore::from_file(&path).remap(prefix).allow_partial(true).validate(false);
-            if let Some(key) = state_dict_key(&model, &path) {
-                store = store.with_top_level_key(key);
-            }
-            model.load_from(&mut store).map_err(|e| e.to_string())
+            let (store, key) = (PytorchStore::from_file(&path).remap(prefix), state_dict_key(&model, &path));
+            tensors(key.into_iter().fold(store, PytorchStore::with_top_level_key))
         }
         other => Err(format!("unknown ending `{other}`; use .bpk, .pt, .pth or .safetensors")),
     };
-    let result = result.map_err(failed)?;
-    Ok(Loaded { model: model.map(&mut ToF32), loaded: result.applied.len(), mismatches: mismatches(&result) })
+    let to_f32 = FloatCastAdapter::to(DType::F32);
+    let adapter: Box<dyn ModuleAdapter> = match ending {
+        "bpk" => Box::new(to_f32),
+        _ => Box::new(PyTorchToBurnAdapter.chain(to_f32)),
+    };
+    // Names in PyTorch's own files do not contain variants of enums.
+    let result = model.apply(tensors.map_err(failed)?, None, Some(adapter), ending.starts_with("pt"));
+    Ok(Loaded { model, loaded: result.applied.len(), mismatches: mismatches(&result) })
+}
+
+/// The tensors of a file, whose data is read later.
+fn tensors<S: ModuleStore>(mut store: S) -> Result<Vec<PackTensor>, String> {
+    store.get_all_tensors().map(|all| all.values().cloned().collect()).map_err(|error| error.to_string())
 }
 
 /// Loads a run or file that has exactly the tensors of `model`.
@@ -207,21 +209,5 @@ fn mismatch(error: &ApplyError) -> String {
         ApplyError::AdapterError { path, message } | ApplyError::LoadError { path, message } => {
             format!("`{path}` cannot be read: {message}")
         }
-    }
-}
-
-/// Converts loaded parameters, which keep the float type of the file, to f32.
-struct ToF32;
-
-impl ModuleMapper for ToF32 {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if param.val().dtype() == DType::F32 {
-            return param;
-        }
-        param.map(|old| {
-            let trained = old.is_require_grad();
-            // A parameter must be a leaf of the graph, so it is detached from the cast.
-            old.cast(FloatDType::F32).detach().set_require_grad(trained)
-        })
     }
 }
