@@ -10,6 +10,7 @@ use super::{
 };
 use crate::context::{
     ContextArgs,
+    args::shown_in_short_help,
     values::{positive, probability, rate, whole},
 };
 use anyhow::{Result, bail};
@@ -49,7 +50,7 @@ use std::{
 /// assert_eq!((args.trainer.batch_size, args.hidden), (64, 64));
 /// ```
 #[derive(Args, Clone, Debug, Serialize)]
-#[command(about = None, long_about = None)]
+#[command(about = None, long_about = None, mut_args(shown_in_short_help))]
 pub struct TrainerArgs {
     // Must be first: the fields after it remove their values from the parsed matches.
     #[command(flatten)]
@@ -61,7 +62,7 @@ pub struct TrainerArgs {
     pub context: ContextArgs,
 
     /// Keep the file's order instead of shuffling every epoch
-    #[arg(long, hide_short_help = true, help_heading = "Data")]
+    #[arg(long, help_heading = "Data")]
     #[serde(rename = "shuffle", serialize_with = "negated")]
     pub no_shuffle: bool,
     /// Fraction of the training set held out for validation; the test set is then evaluated once, at the end
@@ -69,33 +70,27 @@ pub struct TrainerArgs {
     /// Early stopping and the best checkpoint then depend on validation. Which samples are held out depends on
     /// --seed only. Without it, the test set is evaluated after every epoch.
     #[arg(
-        long, default_value_t = 0.0, value_name = "FRACTION", value_parser = probability, hide_short_help = true,
+        long, default_value_t = 0.0, value_name = "FRACTION", value_parser = probability,
         help_heading = "Data"
     )]
     pub valid_split: f64,
     /// Data loader threads; 0 builds batches between steps
     #[arg(
         long, default_value_t = 1, value_name = "N", value_parser = |text: &str| whole(text, 0..=256),
-        hide_short_help = true, help_heading = "Data"
+        help_heading = "Data"
     )]
     pub workers: usize,
 
     /// Compute BatchNorm statistics over all ranks
-    #[arg(long, hide_short_help = true, help_heading = "Model")]
+    #[arg(long, help_heading = "Model")]
     pub sync_bn: bool,
     /// Initial weights: a run folder, .bpk, .pt, .pth or .safetensors
     ///
     /// .pt, .pth and .safetensors have PyTorch's key names.
-    #[arg(
-        long,
-        visible_alias = "weights",
-        value_name = "FILE",
-        hide_short_help = true,
-        help_heading = "Model"
-    )]
+    #[arg(long, visible_alias = "weights", value_name = "FILE", help_heading = "Model")]
     pub init_from: Option<PathBuf>,
     /// Ignore parameters of --init-from that do not match, with a warning
-    #[arg(long, requires = "init_from", hide_short_help = true, help_heading = "Model")]
+    #[arg(long, requires = "init_from", help_heading = "Model")]
     #[serde(skip)]
     pub no_strict: bool,
 
@@ -109,30 +104,18 @@ pub struct TrainerArgs {
     #[arg(long, default_value_t = 0.05, value_name = "RATE", value_parser = rate, help_heading = "Training")]
     pub lr: f64,
     /// Scaling of the learning rate with the world size
-    #[arg(
-        long, default_value = "linear", value_parser = lr_scaling(), hide_short_help = true,
-        help_heading = "Training"
-    )]
+    #[arg(long, default_value = "linear", value_parser = lr_scaling(), help_heading = "Training")]
     pub scale_lr: LrScaling,
     /// Seed of weights, data order, dropout and augmentation
-    #[arg(
-        long,
-        default_value_t = 42,
-        value_name = "SEED",
-        hide_short_help = true,
-        help_heading = "Training"
-    )]
+    #[arg(long, default_value_t = 42, value_name = "SEED", help_heading = "Training")]
     pub seed: u64,
     /// Number of optimizer steps after which training ends with an evaluation
-    #[arg(
-        long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Training"
-    )]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Training")]
     pub max_steps: Option<usize>,
     /// Check the program with N batches: train, validate, save, load and test, without leaving files
     #[arg(
         long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "3",
-        value_parser = positive, conflicts_with_all = ["find_lr", "resume"], hide_short_help = true,
-        help_heading = "Training"
+        value_parser = positive, conflicts_with_all = ["find_lr", "resume"], help_heading = "Training"
     )]
     #[serde(skip)]
     pub fast_dev_run: Option<usize>,
@@ -143,12 +126,10 @@ pub struct TrainerArgs {
     #[serde(skip)]
     pub find_lr: FindLrArgs,
     /// Evaluate, save and export an exponential moving average of the weights with this decay, such as 0.999
-    #[arg(
-        long, value_name = "DECAY", value_parser = probability, hide_short_help = true, help_heading = "Training"
-    )]
+    #[arg(long, value_name = "DECAY", value_parser = probability, help_heading = "Training")]
     pub ema: Option<f64>,
     /// Continue when the training loss is NaN or infinite
-    #[arg(long, hide_short_help = true, help_heading = "Training")]
+    #[arg(long, help_heading = "Training")]
     pub allow_nan: bool,
 
     #[command(flatten)]
@@ -165,30 +146,28 @@ pub struct TrainerArgs {
     #[serde(skip)]
     pub run_dir: Option<PathBuf>,
     /// Write the trained weights to a new .safetensors file, with PyTorch's key names and layouts
-    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = "Output")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     #[serde(skip)]
     pub export: Option<PathBuf>,
     /// Write TensorBoard histograms of parameters and gradients every N steps
     #[arg(
         long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "100",
-        value_parser = positive, hide_short_help = true, help_heading = "Output"
+        value_parser = positive, help_heading = "Output"
     )]
     #[serde(skip)]
     pub histograms: Option<usize>,
     /// Log the run to the MLflow tracking server at this address
     ///
     /// Credentials are read from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN.
-    #[arg(long, value_name = "URI", hide_short_help = true, help_heading = "Output")]
+    #[arg(long, value_name = "URI", help_heading = "Output")]
     #[serde(skip)]
     pub mlflow: Option<String>,
     /// MLflow experiment [default: the program's name]
-    #[arg(long, value_name = "NAME", requires = "mlflow", hide_short_help = true, help_heading = "Output")]
+    #[arg(long, value_name = "NAME", requires = "mlflow", help_heading = "Output")]
     #[serde(skip)]
     pub mlflow_experiment: Option<String>,
     /// Progress display: auto is bar on a terminal and plain elsewhere; tui is a dashboard
-    #[arg(
-        long, value_enum, default_value_t = ProgressArg::Auto, hide_short_help = true, help_heading = "Output"
-    )]
+    #[arg(long, value_enum, default_value_t = ProgressArg::Auto, help_heading = "Output")]
     #[serde(skip)]
     pub progress: ProgressArg,
     /// Read flags from a TOML file, a config.json or a run folder
@@ -198,7 +177,7 @@ pub struct TrainerArgs {
     #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Print the resolved configuration as JSON and exit
-    #[arg(long, hide_short_help = true, help_heading = "Configuration")]
+    #[arg(long, help_heading = "Configuration")]
     #[serde(skip)]
     pub print_config: bool,
 }

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct CheckpointArgs {
     /// Optimizer steps between checkpoints, besides those at the end of an epoch
-    #[arg(long, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Checkpoints")]
     pub save_every: Option<usize>,
     /// Number of newest checkpoints to keep, besides the best one
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = positive, help_heading = "Checkpoints")]
     pub keep_last: usize,
     /// Load the best checkpoint at the end: its weights are tested, saved and exported
-    #[arg(long, hide_short_help = true, help_heading = "Checkpoints")]
+    #[arg(long, help_heading = "Checkpoints")]
     pub load_best: bool,
     /// Resume from a checkpoint or from the newest one of a run folder [default: --run-dir]
     ///
@@ -25,16 +25,10 @@ pub struct CheckpointArgs {
     #[serde(skip)]
     pub resume: Option<Option<PathBuf>>,
     /// Stop after PATIENCE epochs in a row without improvement
-    #[arg(long, value_name = "PATIENCE", value_parser = positive, hide_short_help = true, help_heading = "Checkpoints")]
+    #[arg(long, value_name = "PATIENCE", value_parser = positive, help_heading = "Checkpoints")]
     pub early_stop: Option<usize>,
     /// Metric that selects the best epoch, such as loss, accuracy or train_loss
-    #[arg(
-        long,
-        default_value = "loss",
-        value_name = "METRIC",
-        hide_short_help = true,
-        help_heading = "Checkpoints"
-    )]
+    #[arg(long, default_value = "loss", value_name = "METRIC", help_heading = "Checkpoints")]
     pub monitor: String,
 }
 

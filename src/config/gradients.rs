@@ -1,5 +1,6 @@
 //! Flags for gradient accumulation, clipping and synchronisation.
 
+use crate::context::values::{bounded, positive, probability, up_to};
 use clap::Args;
 use collective::{
     gradient::{BucketSizes, CommHook, HalfPrecision, PowerSgd, ReducerOptions, TopK},
@@ -13,48 +14,41 @@ use std::{fmt, str::FromStr, sync::Arc};
 #[command(next_help_heading = "Gradients")]
 pub struct GradientArgs {
     /// Batches per optimizer step; only the last one synchronises
-    #[arg(
-        long, default_value_t = 1, value_name = "N", value_parser = crate::context::values::up_to(1_000_000), hide_short_help = true
-    )]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = up_to(1_000_000))]
     pub grad_accum_steps: usize,
     /// Maximum norm of the averaged gradients
-    #[arg(long, value_name = "NORM", value_parser = above_zero, hide_short_help = true)]
+    #[arg(long, value_name = "NORM", value_parser = above_zero)]
     pub clip_grad_norm: Option<f64>,
     /// Gradient compression: none, bf16, fp16, topk:RATIO or powersgd:RANK
-    #[arg(long, default_value = "none", value_name = "HOOK", hide_short_help = true)]
+    #[arg(long, default_value = "none", value_name = "HOOK")]
     pub grad_compression: Compression,
     /// Precision of forward and backward: f32, bf16 or f16
     ///
     /// Parameters and optimizer state stay f32.
-    #[arg(long, default_value = "f32", value_name = "TYPE", hide_short_help = true)]
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
     pub precision: Precision,
     /// Gradient bucket size in MiB
-    #[arg(
-        long, default_value_t = 25.0, value_name = "MIB", value_parser = above_zero, hide_short_help = true
-    )]
+    #[arg(long, default_value_t = 25.0, value_name = "MIB", value_parser = above_zero)]
     pub bucket_cap_mb: f64,
     /// First gradient bucket size in MiB
-    #[arg(long, default_value_t = 1.0, value_name = "MIB", value_parser = above_zero, hide_short_help = true)]
+    #[arg(long, default_value_t = 1.0, value_name = "MIB", value_parser = above_zero)]
     pub first_bucket_mb: f64,
     /// Disable the overlap of gradient synchronisation with backward
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub no_overlap: bool,
     /// Divide the optimizer's state over the ranks (ZeRO-1)
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub shard_optimizer: bool,
     /// Optimizer steps of each rank between synchronisations of the parameters (local SGD, DiLoCo)
     ///
     /// The ranks do not average gradients. --grad-compression applies to the exchanged differences.
-    #[arg(long, value_name = "N", value_parser = crate::context::values::positive, hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub sync_every: Option<usize>,
     /// Learning rate of the outer optimizer, 0.7 in DiLoCo [default: 1, which averages the parameters]
-    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "sync_every", hide_short_help = true)]
+    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "sync_every")]
     pub outer_lr: Option<f64>,
     /// Nesterov momentum of the outer optimizer, 0.9 in DiLoCo [default: 0]
-    #[arg(
-        long, value_name = "F", value_parser = crate::context::values::probability, requires = "sync_every",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "F", value_parser = probability, requires = "sync_every")]
     pub outer_momentum: Option<f64>,
 }
 
@@ -146,7 +140,7 @@ impl Serialize for Compression {
 }
 
 fn above_zero(text: &str) -> Result<f64, String> {
-    crate::context::values::bounded(text, "a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)
+    bounded(text, "a number above 0, at most 1e9", |x| x > 0.0 && x <= 1e9)
 }
 
 #[cfg(test)]

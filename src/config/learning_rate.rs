@@ -12,20 +12,20 @@ use std::{fmt, str::FromStr};
 #[command(next_help_heading = "Training")]
 pub struct RateArgs {
     /// Epochs of learning-rate warm-up; --warmup-start-factor sets its first rate
-    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = warmup_epochs, hide_short_help = true)]
+    #[arg(long, default_value_t = 0.0, value_name = "EPOCHS", value_parser = warmup_epochs)]
     pub warmup_epochs: f64,
     /// Warm-up start, relative to the learning rate, as in PyTorch's LinearLR
     ///
     /// By default the warm-up starts from --lr if --scale-lr raises the rate, otherwise from 1/3.
-    #[arg(long, value_name = "F", value_parser = start_factor, hide_short_help = true)]
+    #[arg(long, value_name = "F", value_parser = start_factor)]
     pub warmup_start_factor: Option<f64>,
     /// Learning-rate schedule: constant, one-cycle:PCT_START or cosine
     ///
     /// one-cycle rises over PCT_START of the run (0.3 by default) and falls over the rest.
-    #[arg(long, default_value = "constant", value_name = "CURVE", hide_short_help = true)]
+    #[arg(long, default_value = "constant", value_name = "CURVE")]
     pub lr_schedule: LrSchedule,
     /// Multiply the learning rate by FACTOR after PATIENCE epochs in a row without improvement of --monitor
-    #[arg(long, value_name = "FACTOR:PATIENCE", hide_short_help = true)]
+    #[arg(long, value_name = "FACTOR:PATIENCE")]
     pub reduce_lr_on_plateau: Option<Plateau>,
 }
 
@@ -154,12 +154,14 @@ pub struct FindLrArgs {
     ///
     /// MIN and MAX are values of --lr. The run folder gets lr_find.csv and lr_find.svg, and no weights.
     #[arg(
-        long, value_name = "MIN..MAX", num_args = 0..=1, require_equals = true, default_missing_value = "1e-6..1",
-        conflicts_with_all = ["resume", "export"], hide_short_help = true
+        long, value_name = "MIN..MAX", num_args = 0..=1, require_equals = true,
+        default_missing_value = "1e-6..1", conflicts_with_all = ["resume", "export"]
     )]
     pub find_lr: Option<LrRange>,
     /// Maximum number of optimizer steps of --find-lr
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = |text: &str| whole(text, 10..=1_000_000), hide_short_help = true)]
+    #[arg(
+        long, default_value_t = 100, value_name = "N", value_parser = |text: &str| whole(text, 10..=1_000_000)
+    )]
     pub find_lr_steps: usize,
 }
 

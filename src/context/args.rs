@@ -9,13 +9,28 @@ use crate::{
     launch::nproc::Nproc,
 };
 use anyhow::Result;
-use clap::{ArgAction, Args, Parser, value_parser};
+use clap::{Arg, ArgAction, Args, Parser, value_parser};
 use collective::Transport;
 use std::path::PathBuf;
 
+/// Headings of the flags of this library in the help.
+const HEADINGS: [&str; 8] =
+    ["World", "Data", "Model", "Training", "Gradients", "Checkpoints", "Output", "Configuration"];
+
+/// Flags of this library that `-h` lists; `--help` lists all.
+const COMMON: [&str; 9] =
+    ["mode", "device", "nproc_per_node", "epochs", "batch_size", "lr", "resume", "run_dir", "config"];
+
+/// Hides a flag of this library that is not common from `-h`.
+pub(crate) fn shown_in_short_help(arg: Arg) -> Arg {
+    let is_ours = arg.get_help_heading().is_some_and(|heading| HEADINGS.contains(&heading));
+    let is_rare = is_ours && !COMMON.contains(&arg.get_id().as_str());
+    if is_rare { arg.hide_short_help(true) } else { arg }
+}
+
 /// Mode, device and process flags. The default corresponds to an empty command line.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "World", about = None, long_about = None)]
+#[command(next_help_heading = "World", about = None, long_about = None, mut_args(shown_in_short_help))]
 pub struct ContextArgs {
     /// Parallelism over devices
     ///
@@ -34,35 +49,29 @@ pub struct ContextArgs {
     #[arg(long, default_value = "auto", value_name = "N|auto|gpu|cpu")]
     pub nproc_per_node: Nproc,
     /// Allow several ranks per GPU: slow, and without NCCL
-    #[arg(long, hide_short_help = true)]
+    #[arg(long)]
     pub allow_shared_gpu: bool,
     /// dp mode: devices, main device first [default: all GPUs, or cpu:0,cpu:1]
     ///
     /// N or cuda:N is GPU N; cpu:N is a replica on the CPU.
-    #[arg(
-        long, value_name = "ID,…", value_delimiter = ',', action = ArgAction::Set, hide_short_help = true
-    )]
+    #[arg(long, value_name = "ID,…", value_delimiter = ',', action = ArgAction::Set)]
     pub device_ids: Vec<LocalDevice>,
     /// dp mode: device on which outputs are gathered [default: the first of --device-ids]
-    #[arg(long, value_name = "ID", hide_short_help = true)]
+    #[arg(long, value_name = "ID")]
     pub output_device: Option<LocalDevice>,
     /// dp mode: gradient reduction [default: all-reduce on CUDA, else main]
-    #[arg(long, value_enum, hide_short_help = true)]
+    #[arg(long, value_enum)]
     pub dp_reduce: Option<DpReduceArg>,
     /// Compute threads per rank or replica [default: cores / local ranks or replicas]
-    #[arg(
-        long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024), hide_short_help = true
-    )]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
     /// Transport between ranks: auto, nccl, shm (one machine), tcp or mpi
     ///
     /// nccl needs an NVIDIA GPU per rank and is then used by a single rank, too; mpi needs a build with the feature `mpi` and mpirun.
-    #[arg(long, default_value = "auto", value_name = "TRANSPORT", hide_short_help = true)]
+    #[arg(long, default_value = "auto", value_name = "TRANSPORT")]
     pub transport: Transport,
     /// Time limit of a collective in seconds
-    #[arg(
-        long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds, hide_short_help = true
-    )]
+    #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: f64,
     /// File for a trace of all ranks, which Perfetto and chrome://tracing show
     ///

@@ -1,7 +1,10 @@
 //! Flags for rank, world size and rendezvous, like the arguments of PyTorch's `init_process_group`.
 
 use crate::{
-    context::values::positive,
+    context::{
+        args::shown_in_short_help,
+        values::{positive, seconds},
+    },
     launch::Environment,
     process::{console::eprint_line, exit},
 };
@@ -11,27 +14,25 @@ use std::time::Duration;
 
 /// Rank, world size and init method, for processes without a launcher.
 #[derive(clap::Args, Clone, Debug, Default)]
+#[command(mut_args(shown_in_short_help))]
 pub struct WorldArgs {
     /// Rendezvous: env://, tcp://HOST:PORT, file:///PATH or mpi:// [default: the launcher's]
-    #[arg(long, alias = "init_method", value_name = "URL", hide_short_help = true, help_heading = "World")]
+    #[arg(long, alias = "init_method", value_name = "URL", help_heading = "World")]
     pub init_method: Option<InitMethod>,
     /// Rank of this process [default: the launcher's]
-    #[arg(long, value_name = "R", requires = "world_size", hide_short_help = true, help_heading = "World")]
+    #[arg(long, value_name = "R", requires = "world_size", help_heading = "World")]
     pub rank: Option<usize>,
     /// Number of processes [default: the launcher's]
     #[arg(
         long, alias = "world_size", value_name = "N", requires = "rank", value_parser = positive,
-        hide_short_help = true, help_heading = "World"
+        help_heading = "World"
     )]
     pub world_size: Option<usize>,
     /// Job id; processes of other jobs at the same address are refused [default: the launcher's]
-    #[arg(long, alias = "job_id", value_name = "ID", hide_short_help = true, help_heading = "World")]
+    #[arg(long, alias = "job_id", value_name = "ID", help_heading = "World")]
     pub job_id: Option<String>,
     /// Time limit of the rendezvous in seconds [default: 300]
-    #[arg(
-        long, value_name = "SECONDS", value_parser = crate::context::values::seconds, hide_short_help = true,
-        help_heading = "World"
-    )]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "World")]
     pub rendezvous_timeout: Option<f64>,
 }
 
