@@ -228,8 +228,7 @@ impl Config {
 
     /// Returns the warm-up and the number of training steps if training ends during warm-up.
     pub fn unfinished_warmup(&self, batches: usize) -> Option<(WarmupLr, usize)> {
-        let ScheduledLr { warmup, total_steps, .. } = self.schedule(batches);
-        let steps = self.args.max_steps.map_or(total_steps, |max| max.min(total_steps));
+        let (warmup, steps) = (self.schedule(batches).warmup, self.lr_plan(batches).total_steps);
         (warmup.warmup_steps > 0 && steps < warmup.reached_at()).then_some((warmup, steps))
     }
 
