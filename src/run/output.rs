@@ -55,18 +55,17 @@ impl Output {
             None => RunFolder::create(config.args.run_dir.clone())?,
         };
         let (monitor, set) = (config.monitored()?, EvaluatedSet::from_config(config));
-        let checkpoint = found.and_then(|found| found.checkpoint.as_ref());
+        let checkpoint = found.and_then(|found| found.manifest.as_ref());
         let mut resumed = None;
-        if let Some(checkpoint) = checkpoint {
-            let (manifest, position) = (&checkpoint.manifest, &checkpoint.manifest.position);
+        if let Some(Manifest { position, progress, .. }) = checkpoint {
             CheckpointStore::in_run(folder.path()).set_aside_after(position.step)?;
             // An epoch that --max-steps has cut short was evaluated. If it is resumed, its row is written later.
             let cut = position.evaluated && config.args.max_steps.is_some_and(|max| position.step >= max);
             let epoch = if cut { position.epoch } else { position.epoch - 1 };
-            resumed = Some((manifest.progress.clone(), position.step, epoch));
+            resumed = Some((progress.clone(), position.step, epoch));
         }
         let log = Arc::new(RunLog::open(folder.path(), monitor, set, resumed)?);
-        let step = checkpoint.map_or(0, |checkpoint| checkpoint.manifest.position.step);
+        let step = checkpoint.map_or(0, |checkpoint| checkpoint.position.step);
         let events = Arc::new(EventLog::create(folder.path(), step, set)?);
         let is_new = checkpoint.is_none() && !folder.holds_run();
         // Last, because this file marks the folder as a run.
@@ -101,9 +100,6 @@ impl Output {
     }
 
     /// Writes the report of a run stopped by a signal and prints how to resume it.
-    ///
-    /// # Errors
-    /// If a row of the log or an event cannot be written.
     pub fn finish_stopped(&self, signal: u8) -> Result<()> {
         let (name, step) = (stop::name(signal.into()), self.log.progress()?.step);
         self.events.flush()?;
@@ -114,9 +110,6 @@ impl Output {
     }
 
     /// Writes model, summary and report, prints the result, and returns the summary.
-    ///
-    /// # Errors
-    /// If the model, the summary, an event or a row of the log cannot be written.
     pub fn finish<M: Module>(&self, model: M, transport: &str) -> Result<Summary> {
         let (summary, console, metrics) =
             (self.summary(transport)?, self.console, &self.config.program.metrics);

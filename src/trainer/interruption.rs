@@ -1,9 +1,6 @@
 //! Live recovery of a training: its state when the group fails, and its continuation in a new group.
 
-use super::{
-    prepare::{Resumed, take_snapshot},
-    trained::History,
-};
+use super::{prepare::Resumed, trained::History};
 use crate::{
     config::{Config, TrainerArgs},
     context::{
@@ -57,9 +54,6 @@ impl<'a> Interruption<'a> {
     }
 
     /// Begins the training, and sends the reports that files and observers of a continued one do not have yet.
-    ///
-    /// # Errors
-    /// If the group fails.
     pub fn begin(
         self,
         resumed: &Resumed,
@@ -70,8 +64,8 @@ impl<'a> Interruption<'a> {
         let folder = output.map(|output| output.folder.path().canonicalize()).transpose()?;
         let run = group.broadcast_object(&folder, 0)?.unwrap_or_default();
         let reports = resumed.reports.clone().unwrap_or_default();
-        let stored = resumed.found.as_ref().and_then(|found| found.checkpoint.as_ref());
-        let position = stored.map_or_else(Position::start, |stored| stored.manifest.position.clone());
+        let stored = resumed.found.as_ref().and_then(|found| found.manifest.as_ref());
+        let position = stored.map_or_else(Position::start, |stored| stored.position.clone());
         for report in &reports {
             let is_missing = match report {
                 Report::Step(report) => report.step > position.step,
@@ -110,9 +104,9 @@ fn resume(context: &Context, config: &mut Config, survivor: Option<Survivor>) ->
     interruption = runs.fold(interruption, |longest, (_, other)| longest.max(other));
     let mut found = group.on_rank_zero(|| ResumePoint::newest(&run, console)).transpose()?;
     let live = LiveState::progress(&snapshot.position);
-    let stored = found.as_ref().and_then(|found| found.checkpoint.as_ref());
-    let is_newer = stored.is_some_and(|stored| LiveState::progress(&stored.manifest.position) > live);
-    let stored = take_snapshot(&mut found);
+    let stored = found.as_ref().and_then(|found| found.manifest.as_ref());
+    let is_newer = stored.is_some_and(|stored| LiveState::progress(&stored.position) > live);
+    let stored = found.as_mut().and_then(|found| found.snapshot.take());
     let snapshot = match group.broadcast_object(&is_newer, 0)? {
         true => Snapshot::share(stored, group)?,
         false => Some(snapshot),

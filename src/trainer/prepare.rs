@@ -104,14 +104,12 @@ impl Resumed {
     /// If the checkpoint is damaged or was written with other settings.
     pub fn find(config: &mut Config, group: &ProcessGroup, console: Console) -> Result<Self> {
         let mut found = group.on_rank_zero(|| ResumePoint::find(config, console)).transpose()?.flatten();
-        let snapshot = Snapshot::share(take_snapshot(&mut found), group)?;
+        let stored = found.as_mut().and_then(|found| found.snapshot.take());
+        let snapshot = Snapshot::share(stored, group)?;
         Self::new(config, found, snapshot, group)
     }
 
     /// Continues at `snapshot`, which is the same on every rank.
-    ///
-    /// # Errors
-    /// If the group fails.
     pub fn new(
         config: &mut Config,
         found: Option<ResumePoint>,
@@ -134,11 +132,6 @@ impl Resumed {
         let position = self.snapshot.as_ref().map_or_else(Position::start, |kept| kept.position.clone());
         config.last_step(train.steps(), train.steps_left(position.done()), &position)
     }
-}
-
-/// Takes the tensors of a checkpoint out of `found`.
-pub(super) fn take_snapshot(found: &mut Option<ResumePoint>) -> Option<Snapshot> {
-    found.as_mut()?.checkpoint.as_mut()?.snapshot.take()
 }
 
 /// Verifies that each group of [`Trainer::lr_group`](super::Trainer::lr_group) has a parameter of `model`.

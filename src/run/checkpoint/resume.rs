@@ -10,54 +10,47 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Run and checkpoint selected by `--resume`.
+/// Run and verified checkpoint selected by `--resume`.
+#[derive(Default)]
 pub struct ResumePoint {
     /// Run folder.
     pub run: PathBuf,
-    /// Checkpoint to resume from; `None` if the run has no checkpoint yet.
-    pub checkpoint: Option<Checkpoint>,
-}
-
-/// A verified checkpoint.
-pub struct Checkpoint {
-    pub path: PathBuf,
-    pub manifest: Manifest,
-    /// The tensors, until they are taken.
+    /// Folder of the checkpoint.
+    path: PathBuf,
+    /// Manifest of the checkpoint; `None` if the run has no checkpoint yet.
+    pub manifest: Option<Manifest>,
+    /// The checkpoint's tensors, until they are taken.
     pub snapshot: Option<Snapshot>,
 }
 
-impl Checkpoint {
-    /// Describes differences from an uninterrupted run, for warnings.
-    pub fn changes(&self, config: &Config) -> Vec<String> {
-        let mut changes = Vec::new();
-        let [then, now] =
-            [self.manifest.world_size * self.manifest.batch_size, config.world_size * config.args.batch_size];
-        if then != now {
-            changes.push(format!(
-                "the batches of all ranks had {then} samples before, and have {now} now: the order of the samples \
-                 stays, the steps do not"
-            ));
-        }
-        let ranks = [self.manifest.world_size, config.world_size];
-        if config.args.gradients.sync_every.is_some() && ranks[0] != ranks[1] {
-            let [then, now] = ranks;
-            changes.push(format!(
-                "--sync-every: {then} ranks had an optimizer each, and {now} have one now; rank r continues with that of \
-                 rank r modulo {then}"
-            ));
-        }
-        if config.args.gradients.grad_compression.has_memory() {
-            let hook = config.args.gradients.grad_compression;
-            changes.push(format!("what --grad-compression {hook} had kept back for later steps is lost"));
-        }
-        changes
+/// Describes differences from an uninterrupted run, for warnings.
+fn changes(checkpoint: &Manifest, config: &Config) -> Vec<String> {
+    let (mut changes, gradients) = (Vec::new(), &config.args.gradients);
+    let [then, now] = [checkpoint.world_size, config.world_size];
+    let (samples, samples_now) = (then * checkpoint.batch_size, now * config.args.batch_size);
+    if samples != samples_now {
+        changes.push(format!(
+            "the batches of all ranks had {samples} samples before, and have {samples_now} now: the order of the \
+             samples stays, the steps do not"
+        ));
     }
+    if gradients.sync_every.is_some() && then != now {
+        changes.push(format!(
+            "--sync-every: {then} ranks had an optimizer each, and {now} have one now; rank r continues with that of \
+             rank r modulo {then}"
+        ));
+    }
+    if gradients.grad_compression.has_memory() {
+        let hook = gradients.grad_compression;
+        changes.push(format!("what --grad-compression {hook} had kept back for later steps is lost"));
+    }
+    changes
 }
 
 impl ResumePoint {
     /// Whether early stopping with `patience` has ended the run.
     pub fn stopped_early(&self, patience: Option<usize>) -> bool {
-        let best = self.checkpoint.as_ref().and_then(|checkpoint| checkpoint.manifest.progress.best.as_ref());
+        let best = self.manifest.as_ref().and_then(|manifest| manifest.progress.best.as_ref());
         patience.zip(best).is_some_and(|(patience, best)| best.ago >= patience)
     }
 
@@ -79,7 +72,7 @@ impl ResumePoint {
                 bail!("--resume {}: neither a run folder nor a checkpoint", path.display())
             }
             (Some(path), _) => match Self::newest(path, console)? {
-                ResumePoint { checkpoint: None, .. } => {
+                ResumePoint { manifest: None, .. } => {
                     bail!("--resume {}: this run has no checkpoint", path.display())
                 }
                 found => found,
@@ -89,24 +82,23 @@ impl ResumePoint {
         if path.is_some() && elsewhere {
             bail!("--resume continues in the same run folder, {}; leave out --run-dir", found.run.display());
         }
-        let Some(checkpoint) = &found.checkpoint else {
+        let Some(manifest) = &found.manifest else {
             let run = found.run.display();
             console.print(&format!("resume    {run} has no checkpoint yet: starting from the beginning"));
             return Ok(Some(found));
         };
-        let Checkpoint { path, manifest, .. } = checkpoint;
         let differences = differences(&manifest.identity, &config.identity()?);
         if !differences.is_empty() {
             bail!(
                 "{} was made with {}; give the same flags, or begin a new run with --init-from {}",
-                path.display(),
+                found.path.display(),
                 differences.join("; "),
-                path.join("model.bpk").display()
+                found.path.join("model.bpk").display()
             );
         }
-        let (Position { step, epoch, samples, .. }, path) = (&manifest.position, path.display());
+        let (Position { step, epoch, samples, .. }, path) = (&manifest.position, found.path.display());
         console.print(&format!("resume    {path}: after step {step}, {samples} samples into epoch {epoch}"));
-        checkpoint.changes(config).iter().for_each(|change| console.warn(change));
+        changes(manifest, config).iter().for_each(|change| console.warn(change));
         Ok(Some(found))
     }
 
@@ -117,11 +109,11 @@ impl ResumePoint {
     pub fn newest(run: &Path, console: Console) -> Result<Self> {
         let mut errors = Vec::new();
         for (_, path) in CheckpointStore::in_run(run).list()? {
-            match open(&path) {
-                Ok(checkpoint) => {
-                    let path = checkpoint.path.display();
+            match Self::open(run, &path) {
+                Ok(found) => {
+                    let path = path.display();
                     errors.iter().for_each(|error| console.warn(&format!("{error}; resuming from {path}")));
-                    return Ok(Self { run: run.into(), checkpoint: Some(checkpoint) });
+                    return Ok(found);
                 }
                 // Resuming from an older checkpoint would discard the progress of a newer version.
                 Err(error @ CheckpointError::Newer { .. }) => return Err(error.into()),
@@ -130,7 +122,7 @@ impl ResumePoint {
         }
         match errors.into_iter().next() {
             Some(error) => Err(anyhow!("{error}; the run has no other intact checkpoint")),
-            None => Ok(Self { run: run.into(), checkpoint: None }),
+            None => Ok(Self { run: run.into(), ..Self::default() }),
         }
     }
 
@@ -141,18 +133,21 @@ impl ResumePoint {
         let Some(run) = path.parent().and_then(Path::parent) else {
             bail!("--resume {}: a checkpoint must be in a run's folder", path.display());
         };
-        match open(&path) {
-            Ok(checkpoint) => Ok(Self { run: run.into(), checkpoint: Some(checkpoint) }),
-            Err(error) => {
-                let others = CheckpointStore::in_run(run).list().unwrap_or_default();
-                let good = others.into_iter().find(|(_, other)| *other != path && open(other).is_ok());
-                let offer = good.map_or_else(
-                    || "; the run has no other intact checkpoint".to_owned(),
-                    |(_, good)| format!("; {} is intact: --resume that", good.display()),
-                );
-                bail!("--resume: {error}{offer}")
-            }
-        }
+        Self::open(run, &path).or_else(|error| {
+            let others = CheckpointStore::in_run(run).list().unwrap_or_default();
+            let good = others.into_iter().find(|(_, other)| *other != path && Self::open(run, other).is_ok());
+            let offer = good.map_or_else(
+                || "the run has no other intact checkpoint".to_owned(),
+                |(_, good)| format!("{} is intact: --resume that", good.display()),
+            );
+            bail!("--resume: {error}; {offer}")
+        })
+    }
+
+    fn open(run: &Path, path: &Path) -> Result<Self, CheckpointError> {
+        let manifest = Manifest::read(path)?;
+        let snapshot = Some(manifest.load(path)?);
+        Ok(Self { run: run.into(), path: path.into(), manifest: Some(manifest), snapshot })
     }
 }
 
@@ -162,12 +157,6 @@ fn differences(kept: &Map<String, Value>, now: &Map<String, Value>) -> Vec<Strin
     let value = |of: &Map<String, Value>, flag| of.get(flag).cloned().unwrap_or_default();
     let differ = flags.into_iter().map(|flag| (flag, value(kept, flag), value(now, flag)));
     differ.filter(|(_, a, b)| a != b).map(|(flag, a, b)| format!("{flag} {a}, not {b}")).collect()
-}
-
-fn open(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    let manifest = Manifest::read(path)?;
-    let snapshot = Some(manifest.load(path)?);
-    Ok(Checkpoint { path: path.into(), manifest, snapshot })
 }
 
 /// Whether `path` is a checkpoint by content, or by location if its manifest is missing.
