@@ -1,7 +1,7 @@
 //! Flags for checkpoints and early stopping.
 
 use crate::context::values::positive;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use collective::{metric::MetricInfo, strategy::EpochReport};
 use serde::Serialize;
@@ -48,25 +48,6 @@ impl CheckpointArgs {
             Some(_) | None => Ok(()),
         }
     }
-
-    /// Returns the metric that `--monitor` names: one of `metrics`, or `train_` and one of `train`.
-    ///
-    /// # Errors
-    /// If there is no such metric, or two metrics have the same name.
-    pub fn monitored(&self, metrics: &[MetricInfo], train: &[MetricInfo]) -> Result<Monitor> {
-        let of = |metrics: &[MetricInfo], of_training| {
-            let monitor = |metric: &MetricInfo| Monitor { metric: metric.clone(), of_training };
-            metrics.iter().map(monitor).collect::<Vec<_>>()
-        };
-        let all = [of(metrics, false), of(train, true)].concat();
-        let names: Vec<String> = all.iter().map(Monitor::flag).collect();
-        if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
-            bail!("two metrics have the name `{}`; rename one", names[at]);
-        }
-        let found = names.iter().position(|name| *name == self.monitor);
-        let unknown = || anyhow!("--monitor {}: this model's metrics are {}", self.monitor, names.join(", "));
-        found.map(|at| all[at].clone()).ok_or_else(unknown)
-    }
 }
 
 /// The metric that selects the best epoch.
@@ -79,7 +60,7 @@ pub struct Monitor {
 
 impl Monitor {
     /// Value of `--monitor`.
-    fn flag(&self) -> String {
+    pub fn flag(&self) -> String {
         format!("{}{}", if self.of_training { "train_" } else { "" }, self.metric.name)
     }
 

@@ -15,7 +15,7 @@ use crate::{
     context::{Context, Mode, replicas::Replicas},
     device::LocalDevice,
 };
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use collective::{
     StepOptions,
     lr::{LrScaling, LrSchedule, ScheduledLr, WarmupLr},
@@ -131,14 +131,9 @@ impl Config {
         flags
     }
 
-    /// Returns the settings by their names in `config.json`, with their scopes.
-    fn scoped(&self) -> Result<impl Iterator<Item = (String, Value, Scope)>> {
-        let all: Map<String, Value> = serde_json::from_value(serde_json::to_value(self)?)?;
-        let scoped = |(name, value): (String, Value)| {
-            let scope = Scope::of_setting(&name);
-            (name, value, scope)
-        };
-        Ok(all.into_iter().map(scoped))
+    /// Returns the settings by their names in `config.json`.
+    fn all_settings(&self) -> serde_json::Result<Map<String, Value>> {
+        serde_json::from_value(serde_json::to_value(self)?)
     }
 
     /// Returns the settings that must be equal on all ranks, by their names in `config.json`.
@@ -150,8 +145,9 @@ impl Config {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        let shared = self.scoped()?.filter(|(.., scope)| *scope != Scope::Rank);
-        Ok(shared.map(|(name, value, _)| (name, text(value))).collect())
+        let shared =
+            self.all_settings()?.into_iter().filter(|(name, _)| Scope::of_setting(name) != Scope::Rank);
+        Ok(shared.map(|(name, value)| (name, text(value))).collect())
     }
 
     /// Returns the settings that a resumed run must share with its checkpoint, by flag or name: those that determine its
@@ -163,9 +159,10 @@ impl Config {
         // A learning rate that is not constant depends on the length of the run.
         let has_curve = self.args.rate.lr_schedule != LrSchedule::Constant;
         let is_length = |name: &str| has_curve && ["epochs", "max_steps"].contains(&name);
-        let shared = self.scoped()?.filter(|(name, _, scope)| *scope == Scope::Trajectory || is_length(name));
+        let is_shared = |name: &str| Scope::of_setting(name) == Scope::Trajectory || is_length(name);
+        let shared = self.all_settings()?.into_iter().filter(|(name, _)| is_shared(name));
         Ok(shared
-            .map(|(name, value, _)| match name.as_str() {
+            .map(|(name, value)| match name.as_str() {
                 "train_samples" => ("training samples".into(), value),
                 "shuffle" => ("--no-shuffle".into(), (value != true).into()),
                 _ => (format!("--{}", name.replace('_', "-")), value),
@@ -174,12 +171,24 @@ impl Config {
             .collect())
     }
 
-    /// Returns the metric that `--monitor` names.
+    /// Returns the metric that `--monitor` names: one of an evaluation, or `train_` and one of the training step.
     ///
     /// # Errors
     /// If there is no such metric, or two metrics have the same name.
     pub fn monitored(&self) -> Result<Monitor> {
-        self.args.checkpoints.monitored(&self.program.metrics, &self.program.train_metrics)
+        let of = |metrics: &[MetricInfo], of_training| {
+            let monitor = |metric: &MetricInfo| Monitor { metric: metric.clone(), of_training };
+            metrics.iter().map(monitor).collect::<Vec<_>>()
+        };
+        let all = [of(&self.program.metrics, false), of(&self.program.train_metrics, true)].concat();
+        let names: Vec<String> = all.iter().map(Monitor::flag).collect();
+        if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+            bail!("two metrics have the name `{}`; rename one", names[at]);
+        }
+        let wanted = &self.args.checkpoints.monitor;
+        let found = names.iter().position(|name| name == wanted);
+        let unknown = || anyhow!("--monitor {wanted}: this model's metrics are {}", names.join(", "));
+        found.map(|at| all[at].clone()).ok_or_else(unknown)
     }
 
     /// Options of a training step.
