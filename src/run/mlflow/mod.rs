@@ -170,19 +170,11 @@ impl MlflowRun {
     pub fn start(server: Server, info: RunInfo, set: EvaluatedSet, console: Console) -> Result<Self> {
         let (uri, experiment) = (server.uri().to_owned(), info.experiment.clone());
         let counts = Arc::new(Counts::default());
-        let ((points, received), (end, ended)) = (mpsc::sync_channel(CAPACITY), mpsc::channel());
+        let ((to_points, points), (to_end, end)) = (mpsc::sync_channel(CAPACITY), mpsc::channel());
         let (finished, done) = mpsc::channel();
-        let shared = counts.clone();
+        let mut sender =
+            Sender { server, console, points, end, counts: counts.clone(), ended: None, warned: false };
         let send = move || {
-            let mut sender = Sender {
-                server,
-                console,
-                points: received,
-                end: ended,
-                counts: shared,
-                ended: None,
-                warned: false,
-            };
             let mut report = Report::default();
             let run = sender.send(&info, &mut report);
             // The receiver waits for the points first and for the files second.
@@ -193,8 +185,8 @@ impl MlflowRun {
             }
         };
         thread::Builder::new().name("mlflow".into()).spawn(send).context("cannot start a thread")?;
-        let thread = Mutex::new(Some((end, done)));
-        Ok(Self { uri, experiment, console, set, step: AtomicUsize::new(0), counts, points, thread })
+        let (step, thread) = (AtomicUsize::new(0), Mutex::new(Some((to_end, done))));
+        Ok(Self { uri, experiment, console, set, step, counts, points: to_points, thread })
     }
 
     fn log(&self, name: &str, step: usize, value: f64) {
