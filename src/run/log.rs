@@ -78,9 +78,6 @@ impl RunLog {
     /// Opens the tables in `folder`: new ones, or those of a run that is resumed with progress, step and epoch.
     ///
     /// Rows of later steps and epochs are removed.
-    ///
-    /// # Errors
-    /// If a table cannot be read or written.
     pub fn open(
         folder: &Path,
         monitor: Monitor,
@@ -115,9 +112,6 @@ impl RunLog {
     }
 
     /// Syncs the tables to disk. Rows can be added meanwhile.
-    ///
-    /// # Errors
-    /// If a table cannot be synced.
     pub fn sync(&self) -> Result<()> {
         let files = {
             let state = lock(&self.state);

@@ -90,10 +90,7 @@ pub struct Mistake {
 pub const MISTAKE_COLUMNS: usize = 6;
 
 /// Writes a whole table.
-///
-/// # Errors
-/// If the file cannot be written.
-pub fn write<H: AsRef<[u8]>>(
+pub(crate) fn write<H: AsRef<[u8]>>(
     path: &Path,
     header: impl IntoIterator<Item = H>,
     rows: impl IntoIterator<Item = impl Serialize>,
@@ -122,9 +119,6 @@ impl StepTable {
     }
 
     /// Writes a row.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn push(&mut self, report: &StepReport) -> Result<()> {
         let &StepReport { step, epoch, loss, ref metrics, lr, samples, elapsed, loss_scale, skipped } =
             report;
@@ -158,9 +152,6 @@ pub(super) struct EpochTable {
 
 impl EpochTable {
     /// Reads the table at `path`, which may be empty.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub fn open(path: &Path) -> Result<Self> {
         let cells = |row: &csv::StringRecord| row.iter().map(String::from).collect();
         let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path)?;
@@ -170,9 +161,6 @@ impl EpochTable {
     }
 
     /// Adds a row and writes the table. `set` is the set that was evaluated.
-    ///
-    /// # Errors
-    /// If the table cannot be written.
     pub fn push(&mut self, set: EvaluatedSet, report: &EpochReport) -> Result<()> {
         let mut row = vec![("epoch".to_owned(), report.epoch.to_string())];
         let column = |set: &str, of: &MetricValue| format!("{set}_{}", of.metric.name);

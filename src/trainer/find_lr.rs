@@ -105,9 +105,6 @@ impl LrFinder {
     }
 
     /// Writes the table, with values of `--lr`, and the chart, and prints the suggestion.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     fn finish(&self, folder: &RunFolder) -> Result<()> {
         let (curve, line) = &*lock(&self.state);
         line.finish();
