@@ -73,10 +73,8 @@ impl Replicas {
             }
         }
         let Some(first) = devices.first().copied() else { bail!("--mode dp needs at least one device") };
-        if devices
-            .iter()
-            .any(|id| matches!(id, LocalDevice::CpuReplica(_)) != matches!(first, LocalDevice::CpuReplica(_)))
-        {
+        let is_cpu = |id: &LocalDevice| matches!(id, LocalDevice::CpuReplica(_));
+        if devices.iter().any(|id| is_cpu(id) != is_cpu(&first)) {
             bail!("--device-ids mixes CPU and GPU; the batch would wait for the slower one");
         }
         let output = args.output_device.unwrap_or(first);
