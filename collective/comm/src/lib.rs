@@ -33,6 +33,7 @@ pub mod communicator;
 pub mod dtype;
 pub mod error;
 #[cfg(any(test, fuzzing))]
+#[path = "../fuzz/properties.rs"]
 pub mod fuzz;
 mod process_group;
 pub mod python;

@@ -1,7 +1,7 @@
-//! Properties that hold for any untrusted bytes.
+//! Properties that hold for any untrusted bytes: a module of `burn-ddp-comm` in its tests and under `cargo fuzz`.
 //!
-//! Each function belongs to a fuzz target in `fuzz/` and panics if its property does not hold. The tests run
-//! them on the seeds in that folder, which include inputs that fuzzing has found.
+//! Each function belongs to a fuzz target and panics if its property does not hold. The tests run them on the
+//! seeds, which include inputs that fuzzing has found.
 
 use crate::{
     Error, InitMethod, Result, Secret,
