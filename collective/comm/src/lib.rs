@@ -39,6 +39,7 @@ mod process_group;
 pub mod python;
 pub mod reduce;
 mod rendezvous;
+mod sync;
 pub mod transport;
 
 pub use communicator::{CallSpec, Communicator, World};

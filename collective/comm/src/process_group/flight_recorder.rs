@@ -7,13 +7,14 @@ use crate::{
     Error, Result,
     communicator::{Call, Fingerprint},
     rendezvous::wire::Place,
+    sync::lock,
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
     io::Write,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -107,12 +108,8 @@ pub(super) fn microseconds(at: SystemTime) -> u64 {
 }
 
 impl FlightRecorder {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn enter(&self, call: &Call, message: Option<Endpoints>) {
-        let mut entries = self.lock();
+        let mut entries = lock(&self.0);
         if entries.len() == KEPT {
             entries.pop_front();
         }
@@ -128,7 +125,7 @@ impl FlightRecorder {
     }
 
     pub fn leave(&self, error: Option<&Error>) {
-        if let Some(entry) = self.lock().back_mut() {
+        if let Some(entry) = lock(&self.0).back_mut() {
             entry.took = Some(entry.begun.elapsed());
             entry.error = error.map(Error::to_string);
         }
@@ -136,13 +133,13 @@ impl FlightRecorder {
 
     /// Whether a call of this rank is in progress.
     pub fn inside(&self) -> bool {
-        self.lock().back().is_some_and(|entry| entry.took.is_none())
+        lock(&self.0).back().is_some_and(|entry| entry.took.is_none())
     }
 
     /// Position of this rank relative to the collective or message `seq`; `counter` is the number of the last
     /// one.
     pub fn place(&self, seq: u64, message: Option<Endpoints>, counter: u64) -> Place {
-        let entries = self.lock();
+        let entries = lock(&self.0);
         let asked = entries.iter().rev().find(|entry| (entry.message, entry.call.seq) == (message, seq));
         let last = entries.back();
         Place {
@@ -156,14 +153,14 @@ impl FlightRecorder {
 
     /// The call in progress; for a message, with its sender and receiver.
     pub fn pending(&self) -> Option<(Call, Option<Endpoints>)> {
-        let entries = self.lock();
+        let entries = lock(&self.0);
         let entry = entries.back().filter(|entry| entry.took.is_none())?;
         Some((entry.call.clone(), entry.message))
     }
 
     /// The call in progress, its endpoints if it is a message, and the time waited, if an inquiry is due.
     pub fn stalled(&self) -> Option<(Call, Option<Endpoints>, Duration)> {
-        let mut entries = self.lock();
+        let mut entries = lock(&self.0);
         let entry = entries.back_mut().filter(|entry| entry.took.is_none())?;
         let waited = entry.begun.elapsed();
         if waited < entry.ask_after {
@@ -181,6 +178,6 @@ impl FlightRecorder {
             took_us: entry.took.map(|took| took.as_micros() as u64),
             error: entry.error.clone(),
         };
-        self.lock().iter().map(recorded).collect()
+        lock(&self.0).iter().map(recorded).collect()
     }
 }

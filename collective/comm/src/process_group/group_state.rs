@@ -13,13 +13,14 @@ use crate::{
         wait::Report,
         wire::{GroupProgress, PendingCall, Place, Stall},
     },
+    sync::lock,
     transport::nccl::{DeviceSite, NcclWorker},
 };
 use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak,
+        Arc, Mutex, Once, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     thread::{self, ThreadId},
@@ -114,13 +115,9 @@ impl GroupState {
         self.seq.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    fn counted(&self) -> MutexGuard<'_, HashMap<Endpoints, u64>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Counts a new message from rank `from` to rank `to` and returns its number.
     pub fn next_message(&self, from: usize, to: usize) -> u64 {
-        let mut messages = self.counted();
+        let mut messages = lock(&self.messages);
         let seq = messages.entry((from, to)).or_default();
         *seq += 1;
         *seq
@@ -198,26 +195,22 @@ struct FamilyState {
 }
 
 impl Family {
-    fn lock(&self) -> MutexGuard<'_, FamilyState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn add(&self, group: &Arc<GroupState>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));
     }
 
     /// Registers the current thread as one that waits in calls.
     pub fn enter(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let current = thread::current().id();
         state.several_threads |= *state.thread.get_or_insert(current) != current;
     }
 
     /// The call in which this rank's thread waits, and the progress of each group.
     pub fn position(&self) -> (Option<PendingCall>, Vec<GroupProgress>) {
-        let state = self.lock();
+        let state = lock(&self.0);
         let groups: Vec<_> = state.groups.iter().filter_map(Weak::upgrade).collect();
         let conclusive = !state.several_threads;
         drop(state);
@@ -250,7 +243,7 @@ impl GroupProbe for GroupState {
         let message = message.map(|(from, to)| (rank(from), rank(to)));
         let (waits, family) = self.family.position();
         let last = match message {
-            Some(ends) => self.counted().get(&ends).copied().unwrap_or(0),
+            Some(ends) => lock(&self.messages).get(&ends).copied().unwrap_or(0),
             None => self.last_seq(),
         };
         Place { closed: self.closed(), waits, family, ..self.recorder.place(seq, message, last) }

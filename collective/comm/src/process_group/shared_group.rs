@@ -5,9 +5,10 @@ use crate::{
     CallSpec, Communicator, Error, Result,
     communicator::Call,
     rendezvous::{GroupProbe, control::Control},
+    sync::lock,
 };
 use std::{
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering, mpsc::Sender},
+    sync::{Arc, Mutex, atomic::Ordering, mpsc::Sender},
     time::Instant,
 };
 use tracing::info_span;
@@ -54,13 +55,13 @@ impl SharedGroup {
 
     /// Fails all later calls with `cause`, unless the group has failed before.
     pub fn end(&self, cause: Error) {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(cause);
+        lock(&self.ended).get_or_insert(cause);
     }
 
     /// The first cause of failure, if the group has failed.
     pub fn cause(&self) -> Option<Error> {
         let known = self.control.as_ref().and_then(|control| control.cause());
-        known.or_else(|| self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        known.or_else(|| lock(&self.ended).clone())
     }
 
     fn alive(&self) -> Result<()> {

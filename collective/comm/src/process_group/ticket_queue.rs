@@ -10,10 +10,13 @@
 //! Therefore a collective takes a ticket of its device on the thread that calls it. Tickets are in program order, which
 //! is the same on all ranks that call the same collectives in the same order.
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    sync::{lock, wait},
+};
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     thread::{self, ThreadId},
     time::{Duration, Instant},
 };
@@ -42,17 +45,13 @@ impl TicketQueue {
     /// The queue of the device with this identity, the same for all groups of the process.
     pub fn of_device(identity: String) -> Arc<Self> {
         static DEVICES: Mutex<Option<HashMap<String, Arc<TicketQueue>>>> = Mutex::new(None);
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = lock(&DEVICES);
         devices.get_or_insert_default().entry(identity).or_default().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tickets> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the next place, and calls `with` before another place is taken.
     pub fn ticket<T>(self: &Arc<Self>, with: impl FnOnce() -> T) -> (Ticket, T) {
-        let mut tickets = self.lock();
+        let mut tickets = lock(&self.tickets);
         let number = tickets.next;
         tickets.next += 1;
         tickets.held.push_back((number, None));
@@ -61,7 +60,7 @@ impl TicketQueue {
 
     /// Whether no call is queued or in progress.
     pub fn is_idle(&self) -> bool {
-        self.lock().held.is_empty()
+        lock(&self.tickets).held.is_empty()
     }
 
     /// Takes a [`ticket`](Self::ticket) and waits for it.
@@ -69,7 +68,8 @@ impl TicketQueue {
     /// # Errors
     /// [`Error::Invalid`] on the thread whose call is in progress, which would wait for itself.
     pub fn take<T>(self: &Arc<Self>, with: impl FnOnce() -> T) -> Result<(Ticket, T)> {
-        if self.lock().held.front().is_some_and(|(_, thread)| *thread == Some(thread::current().id())) {
+        if lock(&self.tickets).held.front().is_some_and(|(_, thread)| *thread == Some(thread::current().id()))
+        {
             return Err(Error::Invalid(
                 "a collective was called on the group from within one of its operations: use the group that is passed to the closure".into(),
             ));
@@ -84,7 +84,7 @@ impl TicketQueue {
 impl Ticket {
     /// Gives this place to all calls of the current thread until the ticket is dropped.
     pub fn adopt(&self) {
-        let mut tickets = self.queue.lock();
+        let mut tickets = lock(&self.queue.tickets);
         if let Some((_, thread)) = tickets.held.iter_mut().find(|(number, _)| *number == self.number) {
             *thread = Some(thread::current().id());
         }
@@ -92,7 +92,7 @@ impl Ticket {
 
     /// Whether this thread has [adopted](Self::adopt) all earlier tickets that are not released.
     pub fn follows_own(&self) -> bool {
-        let (tickets, current) = (self.queue.lock(), thread::current().id());
+        let (tickets, current) = (lock(&self.queue.tickets), thread::current().id());
         let mut earlier = tickets.held.iter().take_while(|(number, _)| *number != self.number);
         earlier.all(|(_, thread)| *thread == Some(current))
     }
@@ -101,7 +101,7 @@ impl Ticket {
     /// without one, each of the earlier calls has a deadline.
     pub fn wait(&self, limit: Option<Duration>) -> bool {
         let (begun, current) = (Instant::now(), thread::current().id());
-        let mut tickets = self.queue.lock();
+        let mut tickets = lock(&self.queue.tickets);
         loop {
             let first = tickets.held.front();
             if first.is_none_or(|(number, thread)| *number == self.number || *thread == Some(current)) {
@@ -109,10 +109,7 @@ impl Ticket {
             }
             tickets = match limit.map(|limit| limit.saturating_sub(begun.elapsed())) {
                 Some(Duration::ZERO) => return false,
-                Some(left) => {
-                    let waited = self.queue.released.wait_timeout(tickets, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(left) => wait(&self.queue.released, tickets, left),
                 None => self.queue.released.wait(tickets).unwrap_or_else(PoisonError::into_inner),
             };
         }
@@ -121,7 +118,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.queue.lock().held.retain(|(number, _)| *number != self.number);
+        lock(&self.queue.tickets).held.retain(|(number, _)| *number != self.number);
         self.queue.released.notify_all();
     }
 }

@@ -2,12 +2,12 @@
 //! started, in sequence with the blocking ones.
 
 use super::{ProcessGroup, group_state::GroupState, shared_group::Job, ticket_queue::TicketQueue};
-use crate::{CallSpec, Element, Error, ReduceOp, Result, transport::nccl::Compared};
+use crate::{CallSpec, Element, Error, ReduceOp, Result, sync::lock, transport::nccl::Compared};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, PoisonError,
+        Arc,
         mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     thread,
@@ -98,7 +98,7 @@ impl ProcessGroup {
     ) -> Result<Work<R>> {
         let (done, result) = channel();
         // Ticket and place in the worker's queue must be in one order.
-        let mut jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = lock(&self.shared.jobs);
         let queue = match &mut *jobs {
             Some(queue) => queue,
             none => none.insert(worker()?),

@@ -9,7 +9,7 @@ use super::{
     wait::{RendezvousWait, unset},
     wire::{Hello, Members, PeerInfo, Request, Stall},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, sync::lock};
 use std::{
     fmt,
     net::{TcpStream, ToSocketAddrs},
@@ -113,7 +113,7 @@ pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> 
     client.send(&Request::Hello(Hello::new(0, job)));
     // A process of the same job receives no answer.
     let refusal = client.wait(Instant::now() + Duration::from_millis(500), |_| None::<()>).err();
-    client.lock().closing = true;
+    lock(&client.state).closing = true;
     client.close();
     refusal.filter(|error| matches!(error, Error::Invalid(_)))
 }
@@ -170,7 +170,7 @@ impl Control {
                     wait.error(&self.address, "ranks that have not joined; the wait was cancelled".into())
                 );
             }
-            if wait.left().is_zero() || self.client.lock().gone {
+            if wait.left().is_zero() || lock(&self.client.state).gone {
                 break;
             }
             if let Some(server) = server {
@@ -252,7 +252,7 @@ impl Control {
 
     /// Registers a group, which is then aborted when the job fails.
     pub fn watch(&self, group: &Arc<dyn GroupProbe>) {
-        let mut state = self.client.lock();
+        let mut state = lock(&self.client.state);
         state.groups.retain(|group| group.strong_count() > 0);
         state.groups.push(Arc::downgrade(group));
         state.counters.insert(group.id(), group.counter());
@@ -267,11 +267,11 @@ impl Control {
 
     /// Announces a clean exit. Idempotent.
     pub fn goodbye(&self) {
-        if std::mem::replace(&mut self.client.lock().closing, true) {
+        if std::mem::replace(&mut lock(&self.client.state).closing, true) {
             return;
         }
         let last = |(group, last): (&u64, &Arc<AtomicU64>)| (*group, last.load(Ordering::Relaxed));
-        let calls = self.client.lock().counters.iter().map(last).collect();
+        let calls = lock(&self.client.state).counters.iter().map(last).collect();
         self.client.send(&Request::Goodbye { calls });
         // Data connections close after this. A rank that finds one closed must already know the reason.
         let rank = self.client.rank;

@@ -5,13 +5,16 @@ use super::{
     frame::{FrameReader, Next, write_frame},
     wire::{Event, Members, Place, Request, Stall},
 };
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    sync::{lock, wait},
+};
 use std::{
     collections::{BTreeSet, HashMap},
     io,
     net::{Shutdown, TcpStream},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Condvar, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -41,7 +44,7 @@ pub struct ControlClient {
     pub rank: usize,
     world: usize,
     writer: Mutex<Arc<TcpStream>>,
-    state: Mutex<ClientState>,
+    pub state: Mutex<ClientState>,
     changed: Condvar,
     poisoned: AtomicBool,
     pub requests: AtomicU64,
@@ -76,17 +79,13 @@ impl ControlClient {
         if !self.poisoned.load(Ordering::Acquire) {
             return None;
         }
-        self.lock().cause.clone()
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, ClientState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).cause.clone()
     }
 
     /// Sends without waiting for an answer. After a failure the background thread finds the connection
     /// closed.
     pub fn send(&self, request: &Request) {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = lock(&self.writer);
         if write_frame(&writer, request).is_err() {
             let _ = writer.shutdown(Shutdown::Both);
         }
@@ -101,7 +100,7 @@ impl ControlClient {
     }
 
     pub fn close(&self) {
-        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = lock(&self.writer);
         let _ = writer.shutdown(Shutdown::Both);
     }
 
@@ -114,7 +113,7 @@ impl ControlClient {
         deadline: Instant,
         mut found: impl FnMut(&mut ClientState) -> Option<T>,
     ) -> Result<Option<T>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         loop {
             if let Some(cause) = &state.cause {
                 return Err(cause.clone());
@@ -126,13 +125,13 @@ impl ControlClient {
             if left.is_zero() || state.gone {
                 return Ok(None);
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = wait(&self.changed, state, left);
         }
     }
 
     /// Records the first cause of failure and wakes all waiting threads.
     pub fn poison(&self, error: Error) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let cause = state.cause.get_or_insert(error).clone();
         self.poisoned.store(true, Ordering::Release);
         drop(state);
@@ -142,7 +141,7 @@ impl ControlClient {
 
     /// The groups that have not been dropped.
     pub fn groups(&self) -> Vec<Arc<dyn GroupProbe>> {
-        self.lock().groups.iter().filter_map(Weak::upgrade).collect()
+        lock(&self.state).groups.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The background thread.
@@ -158,7 +157,7 @@ impl ControlClient {
                 self.send_stall(stall);
             }
         };
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         // Rank 0 may finish first, and its server with it.
         if state.closing || state.left.contains(&0) {
             state.gone = true;
@@ -168,19 +167,19 @@ impl ControlClient {
         drop(state);
         // The cause is set before the end, for threads that wait for it.
         self.poison(Error::PeerLost { rank: 0, reason });
-        self.lock().gone = true;
+        lock(&self.state).gone = true;
         self.changed.notify_all();
     }
 
     fn hear(&self, event: Event) {
         match event {
-            Event::Welcome { members } => self.lock().members = Some(members),
+            Event::Welcome { members } => lock(&self.state).members = Some(members),
             Event::Value { id, value } => {
-                self.lock().values.insert(id, value);
+                lock(&self.state).values.insert(id, value);
             }
             Event::Where { inquiry, group, seq, message } => {
                 // Read before the groups: a group with a counter that is missing there was dropped.
-                let counter = self.lock().counters.get(&group).filter(|_| message.is_none()).cloned();
+                let counter = lock(&self.state).counters.get(&group).filter(|_| message.is_none()).cloned();
                 let counter = counter.map(|last| last.load(Ordering::Relaxed));
                 let groups = self.groups();
                 let place = groups.iter().find(|watched| watched.id() == group);
@@ -190,7 +189,7 @@ impl ControlClient {
                 self.send(&Request::Here { inquiry, place: place.unwrap_or_else(gone) });
             }
             Event::Left { rank } => {
-                self.lock().left.insert(rank);
+                lock(&self.state).left.insert(rank);
             }
             Event::Poison { error } => return self.poison(error),
         }

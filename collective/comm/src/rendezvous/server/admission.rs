@@ -118,6 +118,7 @@ mod tests {
             server::Server,
             wire::Request,
         },
+        sync::lock,
     };
     use std::{
         net::{SocketAddr, TcpListener, TcpStream},
@@ -165,7 +166,7 @@ mod tests {
                 assert!(error.to_string().contains(&word), "should name `{word}`: {error}");
             }
             // The other ranks fail with the same error.
-            assert_eq!(server.state.lock().cause, Some(error));
+            assert_eq!(lock(&server.state).cause, Some(error));
             server.close(Error::Aborted);
         }
     }
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(answer(address, Hello::new(1, Some("blue".into()))), None, "it may join");
         let red = answer(address, Hello::new(1, Some("red".into())));
         assert!(matches!(red, Some(Event::Poison { error: Error::Invalid(_) })), "{red:?}");
-        assert_eq!(server.state.lock().cause, None);
+        assert_eq!(lock(&server.state).cause, None);
         assert!(server.absent().starts_with("ranks 0, 1 (0 of 2 came)"), "{}", server.absent());
         server.close(Error::Aborted);
     }

@@ -5,11 +5,12 @@
 
 use super::{
     connection::{Connection, End},
-    state::{Outgoing, ServerState, SharedState},
+    state::{Outgoing, ServerState},
 };
 use crate::{
     Secret,
     rendezvous::{listener::MAX_UNPROVEN, secret::retry, tune_control},
+    sync::lock,
 };
 use mio::{
     Events, Interest, Poll, Token,
@@ -18,7 +19,7 @@ use mio::{
 use std::{
     collections::HashMap,
     io, mem, net,
-    sync::Arc,
+    sync::{Arc, Mutex},
     thread,
     time::{Duration, Instant},
 };
@@ -48,7 +49,7 @@ pub struct EventLoop {
     held: Vec<Arc<[u8]>>,
     swept: Instant,
     secret: Secret,
-    state: SharedState,
+    state: Arc<Mutex<ServerState>>,
 }
 
 impl EventLoop {
@@ -56,7 +57,7 @@ impl EventLoop {
     ///
     /// # Errors
     /// If the system has no more file descriptors.
-    pub fn new(state: SharedState, secret: Secret) -> io::Result<Self> {
+    pub fn new(state: Arc<Mutex<ServerState>>, secret: Secret) -> io::Result<Self> {
         Ok(EventLoop {
             poll: Poll::new()?,
             listener: None,
@@ -93,7 +94,7 @@ impl EventLoop {
         stream.set_nonblocking(true)?;
         let token = self.next;
         self.add(Connection::of_rank(rank, TcpStream::from_std(stream)))?;
-        self.state.lock().add_thread(rank, token);
+        lock(&self.state).add_thread(rank, token);
         Ok(())
     }
 
@@ -116,7 +117,7 @@ impl EventLoop {
                 // Dropping the connections ends the job with an error on all ranks.
                 Err(_) => return,
             }
-            let mut state = shared.lock();
+            let mut state = lock(&shared);
             let mut ready = mem::take(&mut self.unfinished);
             ready.extend(events.iter().map(|event| event.token().0));
             for token in ready {

@@ -12,14 +12,15 @@ mod inquiry;
 mod state;
 
 use super::Secret;
-use crate::{Error, Result};
+use crate::{Error, Result, sync::lock};
 use event_loop::EventLoop;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use state::{ServerState, SharedState};
+use state::ServerState;
 use std::{
     io,
     net::{TcpListener, TcpStream},
     os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::{Arc, Mutex},
 };
 
 /// Number of open files that are allowed besides the connections.
@@ -27,7 +28,7 @@ const OTHER_FILES: u64 = 512;
 
 /// Rank 0's handle to its server, which runs until all ranks have disconnected.
 pub(crate) struct Server {
-    state: SharedState,
+    state: Arc<Mutex<ServerState>>,
 }
 
 impl Server {
@@ -40,7 +41,7 @@ impl Server {
         let failed = |e| Error::io("start the rendezvous server", &e);
         allow_connections(world)?;
         let address = listener.local_addr().map_err(failed)?;
-        let state = SharedState::new(ServerState::new(world, address.to_string(), job));
+        let state = Arc::new(Mutex::new(ServerState::new(world, address.to_string(), job)));
         let mut event_loop = EventLoop::new(state.clone(), secret).map_err(failed)?;
         event_loop.listen(listener).and_then(|()| event_loop.start()).map_err(failed)?;
         Ok(Server { state })
@@ -48,13 +49,13 @@ impl Server {
 
     /// The ranks that have not joined, for messages.
     pub fn absent(&self) -> String {
-        self.state.lock().absent()
+        lock(&self.state).absent()
     }
 
     /// Stops listening once the connected ranks have disconnected, because rank 0 could not start. They receive `error`,
     /// and so do ranks that still join.
     pub fn close(&self, error: Error) {
-        let mut state = self.state.lock();
+        let mut state = lock(&self.state);
         state.closed = true;
         state.poison(error);
     }
@@ -86,7 +87,7 @@ fn allow_connections(world: usize) -> Result<()> {
 /// # Errors
 /// If a connection or the thread cannot be created.
 pub(super) fn in_process(world: usize) -> io::Result<Vec<TcpStream>> {
-    let state = SharedState::new(ServerState::new(world, "this process".into(), None));
+    let state = Arc::new(Mutex::new(ServerState::new(world, "this process".into(), None)));
     let mut event_loop = EventLoop::new(state, Secret::random())?;
     let mut streams = Vec::new();
     for rank in 0..world {

@@ -11,22 +11,8 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
-
-/// The state, shared by the server's thread and its handle.
-#[derive(Clone)]
-pub struct SharedState(Arc<Mutex<ServerState>>);
-
-impl SharedState {
-    pub fn new(state: ServerState) -> Self {
-        SharedState(Arc::new(Mutex::new(state)))
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, ServerState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A rank that has joined.
 pub struct RankSlot {
@@ -46,6 +32,7 @@ pub struct Outgoing {
     pub last: bool,
 }
 
+/// The state, shared by the server's thread and its handle.
 #[derive(Default)]
 pub struct ServerState {
     /// The server's address, for messages.

@@ -9,11 +9,11 @@ use super::{
     deadline, frame,
     wait::unset,
 };
-use crate::{Error, Result};
+use crate::{Error, Result, sync::lock};
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -93,28 +93,22 @@ pub struct HashStore(Mutex<BTreeMap<String, Vec<u8>>>);
 
 impl fmt::Debug for HashStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HashStore({} keys)", self.lock().len())
-    }
-}
-
-impl HashStore {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<u8>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        write!(f, "HashStore({} keys)", lock(&self.0).len())
     }
 }
 
 impl Store for HashStore {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.lock().insert(key.into(), value.into());
+        lock(&self.0).insert(key.into(), value.into());
         Ok(())
     }
 
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        Ok(self.lock().get(key).cloned())
+        Ok(lock(&self.0).get(key).cloned())
     }
 
     fn delete(&self, key: &str) -> Result<()> {
-        self.lock().remove(key);
+        lock(&self.0).remove(key);
         Ok(())
     }
 }

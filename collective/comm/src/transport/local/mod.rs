@@ -19,12 +19,12 @@ mod stream;
 mod wait;
 
 use super::method::MethodCall;
-use crate::{Error, Result};
+use crate::{Error, Result, sync::lock};
 use failure::Failure;
 use region::{ABSENT, GateId, LEFT, MAX_WORLD, PRESENT, Region};
 use session::Session;
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex,
     atomic::Ordering::{Acquire, Relaxed, Release},
 };
 use wait::Word;
@@ -77,7 +77,7 @@ impl LocalRank {
     }
 
     fn open<'a>(&'a self, call: MethodCall<'a>) -> Result<Session<'a>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         if let Some(first) = &state.failed {
             return Err(Error::Poisoned(Box::new(first.clone())));
         }

@@ -24,13 +24,14 @@ use crate::{
     Error, ReduceOp, Result,
     communicator::{Call, Communicator, World},
     reduce::reduce_in_rank_order,
+    sync::lock,
 };
 use library::{Library, check};
 use mpi::ffi;
 use operation::{Memory, count, run};
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -256,7 +257,7 @@ impl Communicator for Mpi {
     fn send(&self, call: &Call, to: usize, data: &[u8]) -> Result<()> {
         let call = Method::Message.of(call);
         let limits = self.limits(call);
-        let _turn = self.outgoing[to].lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.outgoing[to]);
         let head = header::encode::<HEADER>(call);
         for piece in std::iter::once(&head[..]).chain(data.chunks(PIECE)) {
             let n = count(piece.len())?;
@@ -271,7 +272,7 @@ impl Communicator for Mpi {
     fn recv(&self, call: &Call, from: usize, data: &mut [u8]) -> Result<()> {
         let call = Method::Message.of(call);
         let limits = self.limits(call);
-        let _turn = self.incoming[from].lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.incoming[from]);
         let receive = |bytes: usize| {
             let n = count(bytes)?;
             // SAFETY: the memory has n bytes.

@@ -16,12 +16,12 @@ use super::{
     library::Library,
     stream::Stream,
 };
-use crate::{Error, Result, communicator::World};
+use crate::{Error, Result, communicator::World, sync::lock};
 use std::{
     ffi::c_int,
     fmt, ptr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
@@ -51,10 +51,6 @@ impl fmt::Debug for NcclCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NcclCommunicator(rank {} of {})", self.world.rank, self.world.size)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl NcclCommunicator {

@@ -7,11 +7,15 @@ use super::{
     NcclCommunicator,
     stream::{Event, Stream},
 };
-use crate::{Error, Result, communicator::Call};
+use crate::{
+    Error, Result,
+    communicator::Call,
+    sync::{lock, wait},
+};
 use std::{
     any::Any,
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Condvar, Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
 };
@@ -97,28 +101,24 @@ pub(super) struct WorkerState {
 
 #[derive(Default)]
 pub(super) struct WorkerShared {
-    state: Mutex<WorkerState>,
+    pub state: Mutex<WorkerState>,
     changed: Condvar,
 }
 
 impl WorkerShared {
-    pub fn lock(&self) -> MutexGuard<'_, WorkerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn notify(&self) {
         self.changed.notify_all();
     }
 
     /// Waits until the watchdog has ended; false if it has not by the deadline.
     pub fn wait_for_end(&self, deadline: Instant) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         while !state.ended {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = wait(&self.changed, state, left);
         }
         true
     }
@@ -185,7 +185,7 @@ struct EndNotifier(Arc<WorkerShared>);
 
 impl Drop for EndNotifier {
     fn drop(&mut self) {
-        self.0.lock().ended = true;
+        lock(&self.0.state).ended = true;
         self.0.notify();
     }
 }
@@ -196,11 +196,10 @@ impl Watchdog {
         // If the device is gone, the first event reports it.
         let _ = self.stream.enter();
         loop {
-            let mut state = self.shared.lock();
+            let mut state = lock(&self.shared.state);
             if !state.aborted && state.closing.is_none() {
                 let idle = state.in_flight.is_empty() && state.entering.is_none();
-                let waited = self.shared.changed.wait_timeout(state, if idle { IDLE } else { BUSY });
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = wait(&self.shared.changed, state, if idle { IDLE } else { BUSY });
             }
             let checked = state.check();
             let (aborted, closing, idle) = (state.aborted, state.closing, state.in_flight.is_empty());
@@ -229,13 +228,13 @@ impl Watchdog {
     /// Reports an error that the watchdog found while a call was in progress; otherwise the next call returns
     /// it.
     fn abort(&self, error: Error) {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let found = !state.aborted && error != Error::Aborted;
         state.aborted = true;
         state.failure = found.then(|| error.clone());
         drop(state);
         self.communicator.abort();
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let in_flight = std::mem::take(&mut state.in_flight);
         let entering = state.entering.clone();
         state.gone = true;

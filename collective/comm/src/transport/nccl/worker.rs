@@ -5,12 +5,12 @@ use super::{
     stream::{Event, Stream},
     watchdog::{Compared, InFlight, OnFailure, Watchdog, WorkerShared},
 };
-use crate::{Error, Result, communicator::Call};
+use crate::{Error, Result, communicator::Call, sync::lock};
 use std::{
     any::Any,
     ffi::c_void,
     fmt, hint,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -63,7 +63,7 @@ impl Pending {
                 return outcome.clone();
             }
             let passed = self.event.is_complete()?;
-            let state = self.shared.lock();
+            let state = lock(&self.shared.state);
             // An abort also completes the work on the stream.
             if passed && !state.aborted {
                 return Ok(());
@@ -124,13 +124,13 @@ impl NcclWorker {
         memory: Box<dyn Any + Send>,
         act: impl FnOnce(&NcclCommunicator, *mut c_void) -> Result<()>,
     ) -> Result<Pending> {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         state.alive()?;
         state.entering = Some((call.clone(), compared.clone()));
         drop(state);
         let put = self.put(act);
         let outcome = Arc::default();
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         state.entering = None;
         let alive = state.alive();
         let event = match (put, &alive) {
@@ -163,7 +163,7 @@ impl NcclWorker {
 
     /// Makes the watchdog abort all work in progress. Never blocks.
     pub fn abort(&self) {
-        self.shared.lock().aborted = true;
+        lock(&self.shared.state).aborted = true;
         self.shared.notify();
     }
 
@@ -172,12 +172,12 @@ impl NcclWorker {
     ///
     /// Aborts after `timeout`.
     pub fn destroy(&self, timeout: Duration) {
-        let mut state = self.shared.lock();
+        let mut state = lock(&self.shared.state);
         let deadline = Instant::now() + timeout;
         state.closing.get_or_insert(deadline);
         drop(state);
         self.shared.notify();
-        let watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let watchdog = lock(&self.watchdog).take();
         // The watchdog's callback may drop the last reference to the group.
         let Some(watchdog) = watchdog.filter(|watchdog| watchdog.thread().id() != thread::current().id())
         else {

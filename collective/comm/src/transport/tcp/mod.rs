@@ -40,6 +40,7 @@ use crate::{
     Result,
     communicator::{Call, Communicator, World},
     rendezvous::deadline as deadline_after,
+    sync::lock,
     transport::method::{Deadline, Method, MethodCall},
 };
 use algorithm::{FEW, PAIRED, SMALL};
@@ -49,7 +50,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -121,7 +122,7 @@ impl Tcp {
     fn exchange(&self, call: MethodCall<'_>, user: &mut [u8], schedule: Schedule<'_>) -> Result<()> {
         let deadline = Deadline { call, begun: Instant::now(), aborted: &self.aborted };
         let Schedule { scratch, mut duplexes, progress } = schedule;
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connections = lock(&self.connections);
         let Connections { streams, scratch: spare } = &mut *connections;
         // Dial first, so that peers that wait for this rank's connection are not delayed by its own waits.
         let (dialled, awaited): (Vec<_>, Vec<_>) = duplexes

@@ -5,10 +5,10 @@ use super::local::{
     memory::Memory,
     region::{Region, bytes},
 };
-use crate::{Error, Result};
+use crate::{Error, Result, sync::lock};
 use std::{
     collections::{HashMap, hash_map::Entry},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Creates the ranks of one process.
@@ -37,7 +37,7 @@ impl ThreadGroups {
     /// # Errors
     /// [`Error::Invalid`] if the rank is in use, or the world is empty or too large.
     pub fn communicator(&self, group: u64, rank: usize, size: usize) -> Result<ThreadCommunicator> {
-        let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&self.0);
         let communicators = match groups.entry(group) {
             Entry::Occupied(found) => found.into_mut(),
             Entry::Vacant(place) => place.insert(ThreadGroup::create(size)?.into_iter().map(Some).collect()),

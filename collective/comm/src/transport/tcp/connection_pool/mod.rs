@@ -17,6 +17,7 @@
 use crate::{
     Error, Result, Secret,
     rendezvous::{listener, secret},
+    sync::{lock, wait},
 };
 use std::{
     collections::HashMap,
@@ -24,7 +25,7 @@ use std::{
     io::{self, Read},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -132,24 +133,19 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arrivals> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn await_arrival(
         &self,
         group: u64,
         peer: usize,
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<TcpStream> {
-        let mut arrivals = self.lock();
+        let mut arrivals = lock(&self.arrivals);
         loop {
             if let Some(stream) = arrivals.remove(&(group, peer)).filter(is_open) {
                 return Ok(stream);
             }
             check()?;
-            let wait = self.arrived.wait_timeout(arrivals, SLICE);
-            arrivals = wait.unwrap_or_else(PoisonError::into_inner).0;
+            arrivals = wait(&self.arrived, arrivals, SLICE);
         }
     }
 
@@ -192,7 +188,7 @@ impl Shared {
         }
         secret::write_by(&mut stream, &[ACCEPTED], deadline).map_err(failed)?;
         self.await_confirmation(&mut stream).map_err(failed)?;
-        self.lock().insert((u64::from_le_bytes(group), from), stream);
+        lock(&self.arrivals).insert((u64::from_le_bytes(group), from), stream);
         self.arrived.notify_all();
         Ok(())
     }
@@ -230,7 +226,7 @@ fn is_open(stream: &TcpStream) -> bool {
 pub(crate) fn receive(rank: usize, secret: Secret, stream: TcpStream) -> Result<Vec<(u64, usize)>> {
     let shared = Shared::new(rank, secret);
     shared.receive(stream)?;
-    Ok(shared.lock().keys().copied().collect())
+    Ok(lock(&shared.arrivals).keys().copied().collect())
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ fn a_closed_unused_connection_is_not_returned() {
     let mut closed = authenticated(&zero);
     greet(&mut closed);
     closed.write_all(&[CONFIRMED]).unwrap();
-    while zero.shared.lock().is_empty() {
+    while lock(&zero.shared.arrivals).is_empty() {
         thread::yield_now();
     }
     drop(closed);
