@@ -18,12 +18,30 @@
 
 mod kernel;
 
-use crate::{DType, ReduceOp, Result, communicator::World};
+use crate::{DType, ReduceOp, Result, World, communicator::Call};
 use half::{bf16, f16};
 use kernel::{Folds, Partial};
 
 /// Elements reduced at a time: 4 KiB of f32.
 const BLOCK: usize = if cfg!(miri) { 16 } else { 1024 };
+
+/// What is computed over the ranks of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reduction {
+    pub dtype: DType,
+    pub op: ReduceOp,
+    pub world: World,
+}
+
+impl Reduction {
+    /// That of `call` on this rank.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::Error::Invalid) if the call has none.
+    pub fn of(call: &Call, world: World) -> Result<Self> {
+        Ok(Reduction { dtype: call.dtype, op: call.reduction()?, world })
+    }
+}
 
 /// Calls `$function::<element, partial>` for the pair of types that `$dtype` and `$op` stand for.
 macro_rules! dispatch {
@@ -43,17 +61,16 @@ macro_rules! dispatch {
     };
 }
 
-/// Lets `act` reduce the partials of `buffer` over `world` ranks, then rounds them to the elements.
+/// Lets `act` reduce the partials of `buffer` over all ranks, then rounds them to the elements.
 ///
-/// If `op` is the mean, `act` computes the sum.
+/// If the reduction is the mean, `act` computes the sum.
 pub(crate) fn reduce_partials(
-    dtype: DType,
-    op: ReduceOp,
-    world: usize,
+    reduction: Reduction,
     buffer: &mut [u8],
     act: impl FnOnce(&mut [u8]) -> Result<()>,
 ) -> Result<()> {
-    dispatch!(dtype, op, reduce_partials_as(op, world, buffer, act))
+    let Reduction { dtype, op, world } = reduction;
+    dispatch!(dtype, op, reduce_partials_as(op, world.size, buffer, act))
 }
 
 /// Size in bytes of the partial of one element.
@@ -71,7 +88,8 @@ pub(crate) fn partial_size(dtype: DType, op: ReduceOp) -> usize {
 ///
 /// # Panics
 /// If the buffers have different numbers of elements.
-pub(crate) fn fold_own(dtype: DType, op: ReduceOp, world: World, own: &mut [u8], partials: &mut [u8]) {
+pub(crate) fn fold_own(reduction: Reduction, own: &mut [u8], partials: &mut [u8]) {
+    let Reduction { dtype, op, world } = reduction;
     dispatch!(dtype, op, fold_own_as(op, world, own, partials))
 }
 
@@ -80,58 +98,45 @@ pub(crate) fn fold_own(dtype: DType, op: ReduceOp, world: World, own: &mut [u8],
 /// # Panics
 /// If `inputs` is empty, an input is not as long as `out`, or that is not a whole number of elements.
 pub fn reduce_in_rank_order(dtype: DType, op: ReduceOp, inputs: &[&[u8]], out: &mut [u8]) {
-    reduce_from(dtype, op, inputs.len(), &|rank| inputs[rank], out);
-}
-
-/// [`reduce_in_rank_order`] of `input(0)` … `input(world - 1)`.
-pub(crate) fn reduce_from<'a>(
-    dtype: DType,
-    op: ReduceOp,
-    world: usize,
-    input: &dyn Fn(usize) -> &'a [u8],
-    out: &mut [u8],
-) {
     let len = out.len();
-    let pointer = |rank| {
-        let input = input(rank);
-        assert!(input.len() == len, "inputs and output differ in length");
-        input.as_ptr()
+    let pointer = |rank: usize| {
+        assert!(inputs[rank].len() == len, "inputs and output differ in length");
+        inputs[rank].as_ptr()
     };
     // SAFETY: `len` bytes each, checked at every use, and borrowed for this call.
-    unsafe { reduce_pointers(dtype, op, world, &pointer, &[out.as_mut_ptr()], len) }
+    unsafe { reduce_pointers(dtype, op, inputs.len(), &pointer, &[out.as_mut_ptr()], len) }
 }
 
-/// [`reduce_from`] where rank `rank`'s input is `own` instead of a result of `input`. The result
-/// goes to `out` and, if `keep`, also to `own`.
-#[expect(clippy::too_many_arguments)]
+/// Reduces `own` and the other ranks' `input`s. The result goes to `own`, or to `out` and, with `keep`, to `own`.
 pub(crate) fn reduce_with<'a>(
-    dtype: DType,
-    op: ReduceOp,
-    world: usize,
-    rank: usize,
+    reduction: Reduction,
     own: &mut [u8],
     input: &dyn Fn(usize) -> &'a [u8],
-    out: &mut [u8],
+    out: Option<&mut [u8]>,
     keep: bool,
 ) {
-    let len = out.len();
-    assert!(own.len() == len, "input and output differ in length");
-    let own = own.as_mut_ptr();
-    let pointer = |other| {
-        if other == rank {
+    let Reduction { dtype, op, world } = reduction;
+    let (len, own) = (own.len(), own.as_mut_ptr());
+    let pointer = |rank| {
+        if rank == world.rank {
             return own.cast_const();
         }
-        let input = input(other);
-        assert!(input.len() == len, "inputs and output differ in length");
+        let input = input(rank);
+        assert!(input.len() == len, "inputs differ in length");
         input.as_ptr()
     };
-    let outs = [out.as_mut_ptr(), own];
+    let out = out.map_or(own, |out| {
+        assert!(out.len() == len, "input and output differ in length");
+        out.as_mut_ptr()
+    });
+    let outs = [out, own];
+    let outs = if keep && out != own { &outs } else { &outs[..1] };
     // SAFETY: `len` bytes each, checked at every use, and borrowed for this call; `own` and `out`
-    // exclusively, so that neither overlaps with anything.
-    unsafe { reduce_pointers(dtype, op, world, &pointer, if keep { &outs } else { &outs[..1] }, len) }
+    // exclusively, so that they coincide or overlap with nothing.
+    unsafe { reduce_pointers(dtype, op, world.size, &pointer, outs, len) }
 }
 
-/// [`reduce_from`] into several outputs at once, any of which may be one of the inputs.
+/// [`reduce_in_rank_order`] into several outputs at once, any of which may be one of the inputs.
 ///
 /// # Safety
 /// Every pointer must be valid for `bytes` bytes during the call, for reads (inputs) or writes

@@ -25,14 +25,16 @@ fn check<T: Element>(op: ReduceOp, ranks: &[Vec<T>], fold: impl Fn(&[T]) -> T) {
 
     let alone: Vec<T> = ranks[0].iter().map(|value| fold(&[*value])).collect();
     out[1..].copy_from_slice(inputs[0]);
-    reduce_partials(T::DTYPE, op, 1, &mut out[1..], |_| Ok(())).unwrap();
+    let solo = Reduction { dtype: T::DTYPE, op, world: World { rank: 0, size: 1 } };
+    reduce_partials(solo, &mut out[1..], |_| Ok(())).unwrap();
     assert_eq!(&out[1..], bytemuck::cast_slice::<T, u8>(&alone), "{op:?} of {} x {:?}", count, T::DTYPE);
 
     let mut partials = vec![0xaa; count * partial_size(T::DTYPE, op) + 1];
     for (rank, input) in inputs.iter().enumerate() {
         out[1..].copy_from_slice(input);
         let world = World { rank, size: inputs.len() };
-        fold_own(T::DTYPE, op, world, &mut out[1..], &mut partials[1..]);
+        let reduction = Reduction { dtype: T::DTYPE, op, world };
+        fold_own(reduction, &mut out[1..], &mut partials[1..]);
     }
     assert_eq!(&out[1..], expected, "{op:?} over {} x {:?} in turn", count, T::DTYPE);
 }

@@ -3,13 +3,8 @@
 //! Costs are added up as in Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
 //! operations in MPICH".
 
-use super::{
-    chain, chunks, flat,
-    network::Network,
-    schedule::{Reduction, Schedule},
-    tree,
-};
-use crate::{Error, Result};
+use super::{chain, chunks, flat, network::Network, schedule::Schedule, tree};
+use crate::{Error, Result, reduce::Reduction};
 use std::{fmt, str::FromStr};
 
 /// Maximum number of ranks that are connected in pairs.

@@ -9,10 +9,10 @@
 //! piece k − [`RING`]. It therefore waits for pieces of lower number only, so that no cyclic wait is possible.
 
 use super::{
-    schedule::{Reduction, Schedule},
+    schedule::Schedule,
     transfer::{Part, Transfer},
 };
-use crate::reduce::partial_size;
+use crate::reduce::{Reduction, partial_size};
 
 /// Size of a piece in bytes of elements.
 ///

@@ -9,10 +9,10 @@
 //! that no cyclic wait is possible.
 
 use super::{
-    schedule::{Arithmetic, Duplex, PIECE, Reduction, Schedule},
+    schedule::{Arithmetic, Duplex, PIECE, Schedule, peers},
     transfer::{Part, Transfer},
 };
-use crate::communicator::World;
+use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 
 /// Number of pieces by which contributions precede results.
@@ -107,7 +107,7 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize, wants: impl Fn(usize) -
         (send, recv)
     };
     let scratch = size * ring + if kept { length } else { 0 };
-    let schedule = Schedule::new(scratch, reduction.peers(), plan, |_, _| {});
+    let schedule = Schedule::new(scratch, peers(reduction.world), plan, |_, _| {});
     let mut reduced = 0;
     let progress = move |arithmetic: &mut dyn Arithmetic, duplexes: &mut [Duplex]| {
         let come = |(duplex, (_, contributions)): (&Duplex, &(Vec<usize>, Vec<usize>))| {

@@ -1,9 +1,10 @@
 //! Small all-reduces of few ranks: every rank sends its buffer to every other and reduces for itself.
 
 use super::{
-    schedule::{Duplex, Reduction, Schedule},
+    schedule::{Duplex, Schedule, peers},
     transfer::{Part, Transfer},
 };
+use crate::reduce::Reduction;
 
 /// Sends every rank's buffer of `bytes` bytes to every rank, or to the root only.
 pub(super) fn reduce(reduction: Reduction, bytes: usize, root: Option<usize>) -> Schedule<'static> {
@@ -14,7 +15,7 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize, root: Option<usize>) ->
         let part = |wanted, part| if wanted { Transfer::free(vec![part]) } else { Transfer::bare() };
         (part(wants(peer), Part::User(0..bytes)), part(wants(me), slot(peer)))
     };
-    let peers = reduction.peers().filter(|peer| wants(me) || wants(*peer));
+    let peers = peers(reduction.world).filter(|peer| wants(me) || wants(*peer));
     let mut reduced = false;
     Schedule::new(size * bytes, peers, plan, move |arithmetic, duplexes| {
         if wants(me) && !reduced && duplexes.iter().all(Duplex::complete) {

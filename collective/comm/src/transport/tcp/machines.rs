@@ -7,7 +7,7 @@
 use crate::{
     DType, Error, ReduceOp, Result,
     communicator::{Call, Communicator},
-    reduce::reduce_partials,
+    reduce::{Reduction, reduce_partials},
 };
 use std::time::Instant;
 
@@ -35,16 +35,16 @@ impl Machines {
         bytes > SMALL && !(whole && call.reduce == Some(ReduceOp::Mean))
     }
 
-    /// All-reduces `buffer` of a group of `size` ranks.
-    pub fn all_reduce(&self, call: &Call, op: ReduceOp, size: usize, buffer: &mut [u8]) -> Result<()> {
+    /// All-reduces `buffer` of the group.
+    pub fn all_reduce(&self, call: &Call, reduction: Reduction, buffer: &mut [u8]) -> Result<()> {
         let (dtype, operation) = partial_type(call.dtype);
-        let sum = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
+        let sum = if reduction.op == ReduceOp::Mean { ReduceOp::Sum } else { reduction.op };
         let inner = Call { dtype, operation, reduce: Some(sum), ..call.clone() };
-        if dtype == call.dtype && op == sum {
+        if dtype == call.dtype && reduction.op == sum {
             return self.reduce_by_machine(&inner, buffer);
         }
         let act = |partials: &mut [u8]| self.reduce_by_machine(&inner, partials);
-        reduce_partials(call.dtype, op, size, buffer, act)
+        reduce_partials(reduction, buffer, act)
     }
 
     pub fn abort(&self) {

@@ -1,10 +1,7 @@
 //! The memory of a call over connections, and the arithmetic on it.
 
-use super::{
-    schedule::{Arithmetic, Reduction},
-    transfer::Part,
-};
-use crate::reduce::{fold_own, reduce_pointers};
+use super::{schedule::Arithmetic, transfer::Part};
+use crate::reduce::{Reduction, fold_own, reduce_pointers};
 use std::ops::Range;
 
 /// Memory of a call.
@@ -53,7 +50,6 @@ impl Arithmetic for Memory<'_> {
     }
 
     fn fold(&mut self, reduction: Reduction, own: Range<usize>, partials: Range<usize>) {
-        let Reduction { dtype, op, world } = reduction;
-        fold_own(dtype, op, world, &mut self.user[own], &mut self.scratch[partials]);
+        fold_own(reduction, &mut self.user[own], &mut self.scratch[partials]);
     }
 }

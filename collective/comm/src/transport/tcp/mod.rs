@@ -39,13 +39,14 @@ pub use simulation::{Simulated, simulate};
 use crate::{
     Result,
     communicator::{Call, Communicator, World},
+    reduce::Reduction,
     rendezvous::deadline as deadline_after,
     sync::lock,
     transport::method::{Deadline, Method, MethodCall},
 };
 use algorithm::{FEW, PAIRED, SMALL};
 use memory::Memory;
-use schedule::{Reduction, Schedule, peers};
+use schedule::{Schedule, peers};
 use std::{
     net::{SocketAddr, TcpStream},
     ops::Range,
@@ -174,14 +175,10 @@ impl Tcp {
         })
     }
 
-    fn reduction(&self, call: &Call) -> Result<Reduction> {
-        Ok(Reduction { dtype: call.dtype, op: call.reduction()?, world: self.world })
-    }
-
     /// All-reduces without regard to machines.
     fn reduce_everywhere(&self, call: MethodCall<'_>, buffer: &mut [u8]) -> Result<()> {
         let chosen = self.algorithm.unwrap_or_else(|| Algorithm::choose(self.world.size, buffer.len()));
-        let schedule = chosen.schedule(self.reduction(&call)?, buffer.len());
+        let schedule = chosen.schedule(Reduction::of(&call, self.world)?, buffer.len());
         self.exchange(call, buffer, schedule)
     }
 }
@@ -199,16 +196,16 @@ impl Communicator for Tcp {
     }
 
     fn all_reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let op = call.reduction()?;
+        let reduction = Reduction::of(call, self.world)?;
         if let Some(machines) = self.machines.as_ref().filter(|machines| machines.suit(call, buffer.len())) {
-            return machines.all_reduce(call, op, self.world.size, buffer);
+            return machines.all_reduce(call, reduction, buffer);
         }
         self.reduce_everywhere(Method::AllReduce.of(call), buffer)
     }
 
     fn reduce(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
         let (call, bytes, root) = (Method::Reduce.of(call), buffer.len(), call.root);
-        let reduction = self.reduction(&call)?;
+        let reduction = Reduction::of(&call, self.world)?;
         if self.world.size > self.paired {
             return match root == Some(self.world.rank) {
                 true => self.reduce_everywhere(call, buffer),
@@ -231,7 +228,7 @@ impl Communicator for Tcp {
             buffer[part.clone()].copy_from_slice(&whole[part]);
             return Ok(());
         }
-        let schedule = chunks::reduce(self.reduction(&call)?, buffer.len(), |_| false);
+        let schedule = chunks::reduce(Reduction::of(&call, self.world)?, buffer.len(), |_| false);
         self.exchange(call, buffer, schedule)
     }
 

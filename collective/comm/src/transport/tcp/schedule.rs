@@ -4,7 +4,7 @@
 //! simulation in virtual time.
 
 use super::transfer::{Part, Transfer};
-use crate::{DType, ReduceOp, communicator::World};
+use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 
 /// Size in bytes of the pieces of chunks and of a tree's broadcast.
@@ -57,21 +57,6 @@ impl<'a> Schedule<'a> {
         plan: impl FnMut(usize) -> (Transfer, Transfer),
     ) -> Self {
         Schedule::new(0, peers, plan, |_, _| {})
-    }
-}
-
-/// What is computed over the ranks of a group.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reduction {
-    pub dtype: DType,
-    pub op: ReduceOp,
-    pub world: World,
-}
-
-impl Reduction {
-    /// All ranks but this one.
-    pub fn peers(self) -> impl Iterator<Item = usize> {
-        peers(self.world)
     }
 }
 

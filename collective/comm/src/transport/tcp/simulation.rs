@@ -8,10 +8,10 @@
 use super::{
     algorithm::Algorithm,
     network::Network,
-    schedule::{Arithmetic, Duplex, Progress, Reduction, Schedule},
+    schedule::{Arithmetic, Duplex, Progress, Schedule},
     transfer::Part,
 };
-use crate::{DType, ReduceOp, communicator::World};
+use crate::{DType, ReduceOp, communicator::World, reduce::Reduction};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},

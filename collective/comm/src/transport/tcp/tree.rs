@@ -4,10 +4,10 @@
 //! contiguous range that begins with v, in rank order.
 
 use super::{
-    schedule::{Duplex, PIECE, Reduction, Schedule},
+    schedule::{Duplex, PIECE, Schedule},
     transfer::{Part, Transfer},
 };
-use crate::communicator::World;
+use crate::{communicator::World, reduce::Reduction};
 use std::ops::Range;
 
 /// A rank's place in the tree, in ranks counted from the root.

@@ -10,12 +10,13 @@ use super::{
     stream::Stages,
 };
 use crate::{
-    DType, Error, ReduceOp, Result, World,
+    Error, Result, World,
     communicator::{Call, Communicator},
+    reduce::Reduction,
     transport::method::{Method, MethodCall},
 };
 use copying::{Broadcast, Gather, Scatter};
-use reducing::{ReduceAll, ReducePart, ReduceParts, ReduceShares};
+use reducing::{ReduceAll, ReduceParts, ReduceShares};
 use std::ops::Range;
 
 /// Two cache lines, which processors fetch together; a multiple of every element's size.
@@ -47,16 +48,15 @@ impl Communicator for LocalRank {
     }
 
     fn reduce_scatter(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let fold = Fold::of(call, self)?;
+        let world = self.world();
+        let reduction = Reduction::of(call, world)?;
         expect_len(call, "buffer", buffer.len(), 1)?;
-        expect_parts(call, fold.world)?;
-        let call = Method::ReduceScatter.of(call);
-        if buffer.len() <= SMALL {
-            return self.exchange(call, &mut ReducePart { fold, buffer });
-        }
-        let area = share_of_area(PIECE, fold.world);
-        let pieces = Pieces::new(buffer.len() / fold.world, area);
-        self.stream(call, pieces.count, &mut ReduceParts { fold, area, pieces, buffer })
+        expect_parts(call, world.size)?;
+        let area = area_for(buffer.len());
+        let each = share_of_area(area, world.size);
+        let pieces = Pieces::new(buffer.len() / world.size, each);
+        let mut stages = ReduceParts { reduction, each, pieces, buffer };
+        self.exchange_or_stream(Method::ReduceScatter.of(call), pieces, area, &mut stages)
     }
 
     fn broadcast(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
@@ -106,14 +106,14 @@ impl Communicator for LocalRank {
 
 impl LocalRank {
     fn reduce_for(&self, call: MethodCall<'_>, buffer: &mut [u8], wants: bool) -> Result<()> {
-        let fold = Fold::of(&call, self)?;
+        let reduction = Reduction::of(&call, self.world())?;
         expect_len(&call, "buffer", buffer.len(), 1)?;
         // For a small buffer it is faster that every rank reduces everything than to synchronise a second time.
-        if buffer.len() <= SMALL && buffer.len() * fold.world <= 2 * SMALL {
-            return self.exchange(call, &mut ReduceAll { fold, wants, buffer });
+        if buffer.len() <= SMALL && buffer.len() * reduction.world.size <= 2 * SMALL {
+            return self.exchange(call, &mut ReduceAll { reduction, wants, buffer });
         }
         let pieces = Pieces::new(buffer.len(), PIECE);
-        self.stream(call, pieces.count, &mut ReduceShares { fold, wants, pieces, buffer })
+        self.stream(call, pieces.count, &mut ReduceShares { reduction, wants, pieces, buffer })
     }
 
     fn gather_for(&self, call: MethodCall<'_>, mine: &[u8], out: &mut [u8], wants: bool) -> Result<()> {
@@ -146,22 +146,6 @@ impl LocalRank {
         call.root.filter(|root| *root < world).ok_or_else(|| {
             Error::Invalid(format!("{call} in a world of {world} ranks needs a root below {world}"))
         })
-    }
-}
-
-/// A reduction and this rank's place in it.
-#[derive(Clone, Copy, Debug)]
-struct Fold {
-    dtype: DType,
-    op: ReduceOp,
-    rank: usize,
-    world: usize,
-}
-
-impl Fold {
-    fn of(call: &Call, member: &LocalRank) -> Result<Self> {
-        let world = member.world();
-        Ok(Fold { dtype: call.dtype, op: call.reduction()?, rank: world.rank, world: world.size })
     }
 }
 

@@ -1,8 +1,9 @@
-//! Stages that reduce.
+//! Stages that reduce. A rank's own elements are read from, and written to, its buffer.
 
-use super::{Fold, LINE, Pieces};
+use super::{LINE, Pieces};
 use crate::{
-    reduce::{reduce_from, reduce_with},
+    World,
+    reduce::{Reduction, reduce_with},
     transport::local::stream::{Areas, Stages},
 };
 use std::ops::Range;
@@ -14,29 +15,9 @@ pub fn share(piece: Range<usize>, rank: usize, world: usize) -> Range<usize> {
     start..(start + each).min(piece.end)
 }
 
-impl Fold {
-    /// Reduces this rank's `own` part of its buffer with the range at `at` of the other ranks' areas.
-    ///
-    /// The result is written to `output` and, with `keep`, to the buffer.
-    fn reduce(
-        &self,
-        buffer: &mut [u8],
-        own: Range<usize>,
-        inputs: &Areas<'_>,
-        at: usize,
-        output: &mut [u8],
-        keep: bool,
-    ) {
-        let len = own.len();
-        let input = |rank| &inputs.of(rank)[at..at + len];
-        let (own, output) = (&mut buffer[own], &mut output[..len]);
-        reduce_with(self.dtype, self.op, self.world, self.rank, own, &input, output, keep);
-    }
-}
-
 /// Small reduction: each rank that wants the result reduces everything.
 pub struct ReduceAll<'a> {
-    pub fold: Fold,
+    pub reduction: Reduction,
     pub wants: bool,
     pub buffer: &'a mut [u8],
 }
@@ -48,26 +29,30 @@ impl Stages for ReduceAll<'_> {
 
     fn work(&mut self, _piece: usize, inputs: &Areas<'_>, _output: &mut [u8]) {
         if self.wants {
-            let (fold, len) = (self.fold, self.buffer.len());
-            reduce_from(fold.dtype, fold.op, fold.world, &|rank| &inputs.of(rank)[..len], self.buffer);
+            let len = self.buffer.len();
+            reduce_with(self.reduction, self.buffer, &|rank| &inputs.of(rank)[..len], None, true);
         }
     }
 }
 
 /// Large reduction: every rank reduces its share of a piece for all.
-///
-/// A rank's own share is read from, and written to, its buffer and bypasses the shared memory.
 pub struct ReduceShares<'a> {
-    pub fold: Fold,
+    pub reduction: Reduction,
     pub wants: bool,
     pub pieces: Pieces,
     pub buffer: &'a mut [u8],
 }
 
+impl ReduceShares<'_> {
+    fn share(&self, piece: usize, rank: usize) -> Range<usize> {
+        share(self.pieces.range(piece), rank, self.reduction.world.size)
+    }
+}
+
 impl Stages for ReduceShares<'_> {
     fn fill(&mut self, piece: usize, input: &mut [u8]) {
+        let own = self.share(piece, self.reduction.world.rank);
         let piece = self.pieces.range(piece);
-        let own = share(piece.clone(), self.fold.rank, self.fold.world);
         for part in [piece.start..own.start, own.end..piece.end] {
             let at = part.start - piece.start;
             input[at..at + part.len()].copy_from_slice(&self.buffer[part]);
@@ -75,46 +60,26 @@ impl Stages for ReduceShares<'_> {
     }
 
     fn work(&mut self, piece: usize, inputs: &Areas<'_>, output: &mut [u8]) {
-        let piece = self.pieces.range(piece);
-        let own = share(piece.clone(), self.fold.rank, self.fold.world);
-        let at = own.start - piece.start;
-        self.fold.reduce(self.buffer, own, inputs, at, output, self.wants);
+        let own = self.share(piece, self.reduction.world.rank);
+        let (at, len) = (own.start - self.pieces.range(piece).start, own.len());
+        let input = |rank| &inputs.of(rank)[at..at + len];
+        reduce_with(self.reduction, &mut self.buffer[own], &input, Some(&mut output[..len]), self.wants);
     }
 
     fn drain(&mut self, piece: usize, outputs: &Areas<'_>) {
-        let piece = self.pieces.range(piece);
-        for rank in (0..self.fold.world).filter(|rank| self.wants && *rank != self.fold.rank) {
-            let part = share(piece.clone(), rank, self.fold.world);
-            let len = part.len();
-            self.buffer[part].copy_from_slice(&outputs.of(rank)[..len]);
+        let World { rank: me, size } = self.reduction.world;
+        for rank in (0..size).filter(|rank| self.wants && *rank != me) {
+            let share = self.share(piece, rank);
+            let len = share.len();
+            self.buffer[share].copy_from_slice(&outputs.of(rank)[..len]);
         }
     }
 }
 
-/// Small reduce-scatter: every rank reduces its part of the buffer.
-pub struct ReducePart<'a> {
-    pub fold: Fold,
-    pub buffer: &'a mut [u8],
-}
-
-impl Stages for ReducePart<'_> {
-    fn fill(&mut self, _piece: usize, input: &mut [u8]) {
-        input[..self.buffer.len()].copy_from_slice(self.buffer);
-    }
-
-    fn work(&mut self, _piece: usize, inputs: &Areas<'_>, _output: &mut [u8]) {
-        let fold = self.fold;
-        let each = self.buffer.len() / fold.world;
-        let own = fold.rank * each..(fold.rank + 1) * each;
-        let input = |rank| &inputs.of(rank)[own.clone()];
-        reduce_from(fold.dtype, fold.op, fold.world, &input, &mut self.buffer[own.clone()]);
-    }
-}
-
-/// Large reduce-scatter: an area holds the same range of the parts of all ranks, `area` bytes apart.
+/// Reduce-scatter: an area holds the same range of the parts of all ranks, `each` bytes apart.
 pub struct ReduceParts<'a> {
-    pub fold: Fold,
-    pub area: usize,
+    pub reduction: Reduction,
+    pub each: usize,
     /// Of one part.
     pub pieces: Pieces,
     pub buffer: &'a mut [u8],
@@ -129,15 +94,18 @@ impl ReduceParts<'_> {
 
 impl Stages for ReduceParts<'_> {
     fn fill(&mut self, piece: usize, input: &mut [u8]) {
-        for rank in (0..self.fold.world).filter(|rank| *rank != self.fold.rank) {
+        let World { rank: me, size } = self.reduction.world;
+        for rank in (0..size).filter(|rank| *rank != me) {
             let part = self.part(piece, rank);
-            input[rank * self.area..][..part.len()].copy_from_slice(&self.buffer[part]);
+            input[rank * self.each..][..part.len()].copy_from_slice(&self.buffer[part]);
         }
     }
 
-    fn work(&mut self, piece: usize, inputs: &Areas<'_>, output: &mut [u8]) {
-        let own = self.part(piece, self.fold.rank);
-        let at = self.fold.rank * self.area;
-        self.fold.reduce(self.buffer, own, inputs, at, output, true);
+    fn work(&mut self, piece: usize, inputs: &Areas<'_>, _output: &mut [u8]) {
+        let me = self.reduction.world.rank;
+        let own = self.part(piece, me);
+        let (at, len) = (me * self.each, own.len());
+        let input = |rank| &inputs.of(rank)[at..at + len];
+        reduce_with(self.reduction, &mut self.buffer[own], &input, None, true);
     }
 }
