@@ -94,7 +94,7 @@ impl ProcessGroup {
 
     fn start_worker(&self, site: &dyn DeviceSite, id: &UniqueId) -> Result<NcclWorker> {
         let (state, library, stream) = (&self.shared.state, site.library()?, site.stream()?);
-        let timeout = self.shared.topology.init_timeout();
+        let timeout = self.shared.topology.options.rendezvous_timeout;
         let communicator = NcclCommunicator::init(library, id, state.world, &stream, timeout)?;
         let group = Arc::downgrade(&self.shared);
         let failed = move |call: &Call, error| {
@@ -249,8 +249,7 @@ impl SharedGroup {
             Error::Io { what, reason } => Error::Io { what: format!("{call}: {what}"), reason },
             other => other,
         };
-        let cause = self.control.as_ref().map_or(error.clone(), |control| control.fail(error));
-        self.end(cause.clone());
+        let cause = self.report(error);
         self.state.comm.abort();
         self.state.write_flight_record(&cause);
     }

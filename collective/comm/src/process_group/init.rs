@@ -5,7 +5,7 @@ use super::{
     address_exchange::{Exchange, start},
     config::RendezvousConfig,
     group_state::{Family, GroupState},
-    topology::Topology,
+    topology::{Ranks, Topology},
 };
 use crate::{
     Error, InitMethod, Options, Result,
@@ -31,7 +31,7 @@ impl ProcessGroup {
 
     fn alone(options: Options) -> Self {
         let state = GroupState::new(WORLD, vec![0], 0, Box::new(Solo), &options, None);
-        ProcessGroup::new(Arc::new(Topology::Solo { options, store: Arc::default() }), state)
+        ProcessGroup::new(Arc::new(Topology { ranks: Ranks::Solo(Arc::default()), options }), state)
     }
 
     /// Creates `world_size` ranks in this process, one for each of as many threads.
@@ -71,8 +71,8 @@ impl ProcessGroup {
             size => {
                 let groups = Arc::<ThreadGroups>::default();
                 let open = |(rank, control)| {
-                    let (control, groups) = (Arc::new(control), groups.clone());
-                    let topology = Topology::Threads { control, groups, options: options.clone() };
+                    let ranks = Ranks::Threads(Arc::new(control), groups.clone());
+                    let topology = Topology { ranks, options: options.clone() };
                     Self::open(Arc::new(topology), WORLD, (0..size).collect(), rank, None)
                 };
                 Control::in_process(size)?.into_iter().enumerate().map(open).collect()
@@ -197,9 +197,14 @@ impl ProcessGroup {
             server.close(error.clone());
         }
         let (control, pool) = started?;
-        let (control, pool) = (Arc::new(control), Arc::new(pool));
-        let topology = Arc::new(Topology::Processes { control, pool, options });
-        Self::open(topology, WORLD, (0..config.world).collect(), config.rank, None)
+        let ranks = Ranks::Processes(Arc::new(control), Arc::new(pool));
+        Self::open(
+            Arc::new(Topology { ranks, options }),
+            WORLD,
+            (0..config.world).collect(),
+            config.rank,
+            None,
+        )
     }
 
     fn open(
@@ -210,7 +215,7 @@ impl ProcessGroup {
         duplicate: Option<(String, Arc<Family>)>,
     ) -> Result<Self> {
         let comm = topology.connect(group, &members, rank)?;
-        let state = GroupState::new(group, members, rank, comm, topology.options(), duplicate);
+        let state = GroupState::new(group, members, rank, comm, &topology.options, duplicate);
         Ok(ProcessGroup::new(topology, state))
     }
 }

@@ -35,7 +35,7 @@ use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
 };
-use topology::Topology;
+use topology::{Ranks, Topology};
 
 /// A group of ranks; clones are handles to the same group.
 ///
@@ -111,11 +111,9 @@ impl ProcessGroup {
     /// # Ok::<(), burn_ddp_comm::Error>(())
     /// ```
     pub fn store(&self) -> Arc<dyn Store> {
-        match self.shared.topology.as_ref() {
-            Topology::Solo { store, .. } => store.clone(),
-            Topology::Threads { control, .. } | Topology::Processes { control, .. } => {
-                Arc::<Control>::clone(control)
-            }
+        match &self.shared.topology.ranks {
+            Ranks::Solo(store) => store.clone(),
+            Ranks::Threads(control, _) | Ranks::Processes(control, _) => Arc::<Control>::clone(control),
         }
     }
 
@@ -134,7 +132,7 @@ impl ProcessGroup {
         let turn = self.shared.state.queue.take(|| ());
         self.shared.state.destroyed.store(true, Ordering::Release);
         self.detach();
-        match &self.shared.control {
+        match self.shared.topology.control() {
             Some(control) if self.shared.state.group == init::WORLD => control.goodbye(),
             Some(control) => control.group_closed(),
             None => {}
@@ -146,10 +144,9 @@ impl ProcessGroup {
     pub fn abort(&self, reason: impl Into<String>) {
         let rank = self.shared.state.members[self.shared.state.world.rank];
         let error = Error::PeerLost { rank, reason: reason.into() };
-        let cause = self.shared.control.as_ref().map_or(error.clone(), |control| control.fail(error));
+        let cause = self.shared.report(error);
         self.shared.state.abort();
         self.shared.state.record(&cause);
-        self.shared.end(cause);
     }
 
     /// Runs several calls without calls of other threads in between.

@@ -1,12 +1,7 @@
 //! State shared by all handles of a process group, and execution of a call: number, record, deadline, failure.
 
 use super::{flight_recorder::Endpoints, group_state::GroupState, topology::Topology};
-use crate::{
-    CallSpec, Communicator, Error, Result,
-    communicator::Call,
-    rendezvous::{GroupProbe, control::Control},
-    sync::lock,
-};
+use crate::{CallSpec, Communicator, Error, Result, communicator::Call, rendezvous::GroupProbe, sync::lock};
 use std::{
     sync::{Arc, Mutex, atomic::Ordering, mpsc::Sender},
     time::Instant,
@@ -19,24 +14,23 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 /// State shared by all handles of a process group.
 pub(super) struct SharedGroup {
     /// Dropped before the transport, so that the exit is announced before the data connections close.
-    pub control: Option<Arc<Control>>,
     pub topology: Arc<Topology>,
     pub state: Arc<GroupState>,
     /// Queue of the group's worker thread.
     pub jobs: Mutex<Option<Sender<Job>>>,
-    /// First cause of failure of a group without a control plane.
+    /// First cause of failure of a world of one.
     ended: Mutex<Option<Error>>,
 }
 
 impl SharedGroup {
     pub fn new(topology: Arc<Topology>, state: GroupState) -> Self {
-        let (control, state) = (topology.control().cloned(), Arc::new(state));
+        let state = Arc::new(state);
         state.family.add(&state);
-        if let Some(control) = &control {
+        if let Some(control) = topology.control() {
             let watched: Arc<dyn GroupProbe> = state.clone();
             control.watch(&watched);
         }
-        SharedGroup { control, topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
+        SharedGroup { topology, state, jobs: Mutex::new(None), ended: Mutex::new(None) }
     }
 
     /// Validates a rank that a caller passed.
@@ -53,15 +47,17 @@ impl SharedGroup {
         )))
     }
 
-    /// Fails all later calls with `cause`, unless the group has failed before.
-    pub fn end(&self, cause: Error) {
-        lock(&self.ended).get_or_insert(cause);
+    /// Fails all later calls with `error`, unless the group has failed before, and returns the first cause.
+    pub fn report(&self, error: Error) -> Error {
+        match self.topology.control() {
+            Some(control) => control.fail(error),
+            None => lock(&self.ended).get_or_insert(error).clone(),
+        }
     }
 
     /// The first cause of failure, if the group has failed.
     pub fn cause(&self) -> Option<Error> {
-        let known = self.control.as_ref().and_then(|control| control.cause());
-        known.or_else(|| lock(&self.ended).clone())
+        self.topology.control().map_or_else(|| lock(&self.ended).clone(), |control| control.cause())
     }
 
     fn alive(&self) -> Result<()> {
@@ -101,8 +97,7 @@ impl SharedGroup {
         if let Some(cause) = self.cause() {
             return cause;
         }
-        let cause = self.control.as_ref().map_or(error.clone(), |control| control.fail(error));
-        self.end(cause.clone());
+        let cause = self.report(error);
         self.state.write_flight_record(&cause);
         cause
     }
@@ -150,14 +145,11 @@ impl SharedGroup {
             return cause;
         }
         let error = error.with_ranks(|rank| self.state.members.get(rank).copied().unwrap_or(rank));
-        let cause = match (&self.control, &error) {
-            (None, _) => error,
+        match (self.topology.control(), &error) {
             (Some(control), Error::Timeout { .. }) => {
                 control.expire(self.state.stall(call, message, begun.elapsed(), true), error)
             }
-            (Some(control), _) => control.fail(error),
-        };
-        self.end(cause.clone());
-        cause
+            _ => self.report(error),
+        }
     }
 }

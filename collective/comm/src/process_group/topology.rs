@@ -10,17 +10,25 @@ use crate::{
         thread::ThreadGroups,
     },
 };
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 /// Placement of the ranks of a job; shared by all groups of one rank.
 #[derive(Debug)]
-pub(super) enum Topology {
+pub(super) struct Topology {
+    pub ranks: Ranks,
+    pub options: Options,
+}
+
+/// The ranks of a job as one of them reaches the others. The connection to the server is dropped first, so that the
+/// exit is announced before the data connections close.
+#[derive(Debug)]
+pub(super) enum Ranks {
     /// A world of one.
-    Solo { options: Options, store: Arc<HashStore> },
+    Solo(Arc<HashStore>),
     /// Threads of one process.
-    Threads { control: Arc<Control>, groups: Arc<ThreadGroups>, options: Options },
+    Threads(Arc<Control>, Arc<ThreadGroups>),
     /// Processes that have completed the rendezvous.
-    Processes { control: Arc<Control>, pool: Arc<ConnectionPool>, options: Options },
+    Processes(Arc<Control>, Arc<ConnectionPool>),
 }
 
 /// Chooses and connects the transport of a new group of processes.
@@ -36,24 +44,11 @@ struct TransportBuilder<'a> {
 }
 
 impl Topology {
-    pub fn options(&self) -> &Options {
-        match self {
-            Topology::Solo { options, .. }
-            | Topology::Threads { options, .. }
-            | Topology::Processes { options, .. } => options,
-        }
-    }
-
-    /// How long ranks may wait for each other while a group is created.
-    pub fn init_timeout(&self) -> Duration {
-        self.options().rendezvous_timeout
-    }
-
     /// This rank's connection to the server, unless it is alone.
     pub fn control(&self) -> Option<&Arc<Control>> {
-        match self {
-            Topology::Solo { .. } => None,
-            Topology::Threads { control, .. } | Topology::Processes { control, .. } => Some(control),
+        match &self.ranks {
+            Ranks::Solo(_) => None,
+            Ranks::Threads(control, _) | Ranks::Processes(control, _) => Some(control),
         }
     }
 
@@ -62,14 +57,12 @@ impl Topology {
     /// # Errors
     /// If the transport cannot be used or created.
     pub fn connect(&self, group: u64, members: &[usize], rank: usize) -> Result<Box<dyn Communicator>> {
-        match self {
+        match &self.ranks {
             _ if members.len() == 1 => Ok(Box::new(Solo)),
-            Topology::Solo { .. } => Ok(Box::new(Solo)),
-            Topology::Threads { groups, .. } => {
-                Ok(Box::new(groups.communicator(group, rank, members.len())?))
-            }
-            Topology::Processes { control, pool, options } => {
-                TransportBuilder { group, members, rank, control, pool, options }.open()
+            Ranks::Solo(_) => Ok(Box::new(Solo)),
+            Ranks::Threads(_, groups) => Ok(Box::new(groups.communicator(group, rank, members.len())?)),
+            Ranks::Processes(control, pool) => {
+                TransportBuilder { group, members, rank, control, pool, options: &self.options }.open()
             }
         }
     }
