@@ -8,7 +8,7 @@ use crate::{
     process_group::explain,
     rendezvous::{
         diagnosis::{contradiction, timeout},
-        frame::{self, FrameReader, Next},
+        frame::{self, FrameReader, Received},
         secret::{self, HANDSHAKE},
         server,
         wire::{Event, Place, Request},
@@ -105,9 +105,9 @@ pub fn reader(bytes: &[u8]) {
         there.write_all(piece).expect("room for a piece");
         ended = loop {
             match next() {
-                Ok(Next::Frame(message)) => got.push(message),
-                Ok(Next::Idle) => break false,
-                Ok(Next::Closed) => panic!("closed before its end"),
+                Ok(Received::Message(message)) => got.push(message),
+                Ok(Received::Nothing) => break false,
+                Ok(Received::Closed) => panic!("closed before its end"),
                 Err(_) => break true,
             }
         };
@@ -117,7 +117,7 @@ pub fn reader(bytes: &[u8]) {
     }
     assert_eq!((got, ended), (expected, refused));
     drop(there);
-    assert!(refused || matches!(next(), Ok(Next::Closed)));
+    assert!(refused || matches!(next(), Ok(Received::Closed)));
 }
 
 /// A decoded header equals the encoded call.

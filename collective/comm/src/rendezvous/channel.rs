@@ -1,10 +1,12 @@
 //! Authenticated connections between programs outside of any group, such as the launchers of several
 //! machines.
 
+pub use super::frame::Received;
+
 use super::{
     Secret,
     control::attempt,
-    frame::{FrameReader, Next, write_frame},
+    frame::{FrameReader, write_frame},
     secret::HANDSHAKE,
     tune_control,
 };
@@ -25,17 +27,6 @@ pub struct Channel {
     stream: Arc<TcpStream>,
     reader: FrameReader,
     peer: String,
-}
-
-/// Result of [`Channel::receive`].
-#[derive(Debug)]
-pub enum Received<T> {
-    /// A message.
-    Message(T),
-    /// No message within the time limit.
-    Nothing,
-    /// The peer has closed the connection.
-    Closed,
 }
 
 impl std::fmt::Debug for Channel {
@@ -109,12 +100,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Io`] if the connection fails or carries anything but such a message.
     pub fn receive<T: DeserializeOwned>(&mut self, wait: Duration) -> Result<Received<T>> {
-        match self.reader.next(Some(wait)) {
-            Ok(Next::Frame(message)) => Ok(Received::Message(message)),
-            Ok(Next::Idle) => Ok(Received::Nothing),
-            Ok(Next::Closed) => Ok(Received::Closed),
-            Err(error) => Err(Error::io(format!("receive from {}", self.peer), &error)),
-        }
+        self.reader.next(Some(wait)).map_err(|e| Error::io(format!("receive from {}", self.peer), &e))
     }
 
     /// The underlying stream, for sending other data than messages.

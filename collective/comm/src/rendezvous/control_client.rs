@@ -2,7 +2,7 @@
 
 use super::{
     GroupProbe, abort_all,
-    frame::{FrameReader, Next, write_frame},
+    frame::{FrameReader, Received, write_frame},
     wire::{Event, Members, Place, Request, Stall},
 };
 use crate::{
@@ -148,9 +148,9 @@ impl ControlClient {
     fn listen(&self, mut reader: FrameReader) {
         let reason = loop {
             match reader.next(Some(TICK)) {
-                Ok(Next::Frame(event)) => self.hear(event),
-                Ok(Next::Idle) => {}
-                Ok(Next::Closed) => break "its process ended".to_string(),
+                Ok(Received::Message(event)) => self.hear(event),
+                Ok(Received::Nothing) => {}
+                Ok(Received::Closed) => break "its process ended".to_string(),
                 Err(error) => break format!("the connection to it broke ({error})"),
             }
             for stall in self.groups().iter().filter_map(|group| group.stalled()) {

@@ -36,11 +36,14 @@ pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Result of [`FrameReader::next`].
-pub(crate) enum Next<T> {
-    Frame(T),
-    /// No complete frame within the time limit.
-    Idle,
+/// Result of waiting for a message.
+#[derive(Debug)]
+pub enum Received<T> {
+    /// A message.
+    Message(T),
+    /// No complete message within the time limit.
+    Nothing,
+    /// The peer has closed the connection.
     Closed,
 }
 
@@ -59,24 +62,24 @@ impl FrameReader {
     ///
     /// # Errors
     /// If the connection fails, or a frame is too large or not valid.
-    pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Next<T>> {
+    pub fn next<T: DeserializeOwned>(&mut self, wait: Option<Duration>) -> io::Result<Received<T>> {
         let until = wait.map(|wait| Instant::now() + wait);
         loop {
             if let Some((message, used)) = decode(&self.buffer)? {
                 self.buffer.drain(..used);
-                return Ok(Next::Frame(message));
+                return Ok(Received::Message(message));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Ok(Next::Idle);
+                return Ok(Received::Nothing);
             }
             self.stream.set_read_timeout(left)?;
             let mut chunk = [0; 8192];
             match (&*self.stream).read(&mut chunk) {
-                Ok(0) => return Ok(Next::Closed),
+                Ok(0) => return Ok(Received::Closed),
                 Ok(n) => self.buffer.extend_from_slice(&chunk[..n]),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if super::secret::retry(&e) => return Ok(Next::Idle),
+                Err(e) if super::secret::retry(&e) => return Ok(Received::Nothing),
                 Err(e) => return Err(e),
             }
         }
@@ -144,9 +147,9 @@ mod tests {
             // Each byte comes within the time given, all of them together do not.
             let early = reader.next::<Event>(Some(Duration::from_millis(100)));
             given_up.store(true, Ordering::Relaxed);
-            assert!(matches!(early, Ok(Next::Idle)));
+            assert!(matches!(early, Ok(Received::Nothing)));
             let late = reader.next::<Event>(None);
-            assert!(matches!(late, Ok(Next::Frame(whole)) if whole == message));
+            assert!(matches!(late, Ok(Received::Message(whole)) if whole == message));
         });
     }
 
@@ -159,7 +162,7 @@ mod tests {
         // Nothing is read, so the socket's buffer is full in the middle of the first frame.
         assert!(write_frame(&here, &message).is_err());
         let mut reader = FrameReader::new(Arc::new(there));
-        assert!(matches!(reader.next::<Event>(Some(Duration::from_millis(50))), Ok(Next::Closed)));
+        assert!(matches!(reader.next::<Event>(Some(Duration::from_millis(50))), Ok(Received::Closed)));
         // There is room again, but the next frame must not follow the incomplete one.
         assert!(write_frame(&here, &Event::Left { rank: 1 }).is_err());
     }

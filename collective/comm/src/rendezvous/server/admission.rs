@@ -113,7 +113,7 @@ mod tests {
     use crate::{
         Secret,
         rendezvous::{
-            frame::{FrameReader, Next, write_frame},
+            frame::{FrameReader, Received, write_frame},
             secret::HANDSHAKE,
             server::Server,
             wire::Request,
@@ -138,8 +138,8 @@ mod tests {
         Secret::new("s").unwrap().dial(&mut stream, Instant::now() + HANDSHAKE).unwrap();
         write_frame(&stream, &Request::Hello(hello)).unwrap();
         match FrameReader::new(Arc::new(stream)).next(Some(Duration::from_millis(500))).unwrap() {
-            Next::Frame(event) => Some(event),
-            Next::Idle | Next::Closed => None,
+            Received::Message(event) => Some(event),
+            Received::Nothing | Received::Closed => None,
         }
     }
 

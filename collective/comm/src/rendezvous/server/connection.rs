@@ -12,7 +12,6 @@ use crate::{
 use mio::net::TcpStream;
 use std::{
     collections::VecDeque,
-    fmt,
     io::{self, Read, Write},
     sync::Arc,
     time::{Duration, Instant},
@@ -37,26 +36,8 @@ enum Stage {
     Refused,
 }
 
-/// Why a connection ends.
-pub enum End {
-    Closed,
-    Broken(io::Error),
-}
-
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> Self {
-        End::Broken(error)
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Closed => f.write_str("its process ended or closed the connection"),
-            End::Broken(error) => write!(f, "its connection broke ({error})"),
-        }
-    }
-}
+/// Why a connection ends: an error, or `None` if the peer has closed it or violated the protocol.
+pub type End = Option<io::Error>;
 
 pub struct Connection {
     pub stream: TcpStream,
@@ -124,21 +105,25 @@ impl Connection {
     }
 
     /// The reason to close this connection now, if there is one.
-    pub fn expired(&self) -> Option<End> {
+    pub fn expired(&self) -> Option<io::Error> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return Some(End::Closed);
+            return Some(io::ErrorKind::TimedOut.into());
         }
         let blocked = self.blocked.filter(|since| since.elapsed() >= WRITE_TIMEOUT)?.elapsed();
         let reason = format!("it has not read its messages for {:.1} s", blocked.as_secs_f64());
-        Some(End::Broken(io::Error::new(io::ErrorKind::TimedOut, reason)))
+        Some(io::Error::new(io::ErrorKind::TimedOut, reason))
     }
 
     /// Records the end of this connection.
     pub fn end(self, end: &End, state: &mut ServerState) {
+        let reason = || match end {
+            None => "its process ended or closed the connection".into(),
+            Some(error) => format!("its connection broke ({error})"),
+        };
         match self.stage {
             Stage::Greeting | Stage::Proof(_) => state.refused += 1,
             Stage::Hello | Stage::Join | Stage::Refused => {}
-            Stage::Rank(rank) => state.disconnected(rank, end.to_string()),
+            Stage::Rank(rank) => state.disconnected(rank, reason()),
         }
     }
 
@@ -176,7 +161,7 @@ impl Connection {
             _ => chunk.len(),
         };
         match self.stream.read(&mut chunk[..most]) {
-            Ok(0) => Err(End::Closed),
+            Ok(0) => Err(None),
             Ok(n) => {
                 self.input.extend_from_slice(&chunk[..n]);
                 Ok(true)
@@ -192,10 +177,10 @@ impl Connection {
         match &self.stage {
             Stage::Greeting => {
                 if !is_greeting(&self.input) {
-                    return Err(End::Closed);
+                    return Err(None);
                 }
                 let Some(greeting) = self.input.first_chunk() else { return Ok(false) };
-                let Ok((reply, challenge)) = secret.challenge(greeting) else { return Err(End::Closed) };
+                let Ok((reply, challenge)) = secret.challenge(greeting) else { return Err(None) };
                 self.input.clear();
                 self.stage = Stage::Proof(challenge);
                 self.send(reply[..].into());
@@ -203,7 +188,7 @@ impl Connection {
             Stage::Proof(challenge) => {
                 let Some(proof) = self.input.first_chunk() else { return Ok(false) };
                 if !challenge.accepts(proof) {
-                    return Err(End::Closed);
+                    return Err(None);
                 }
                 self.input.clear();
                 self.stage = Stage::Hello;
@@ -214,7 +199,7 @@ impl Connection {
                     Ok(()) => self.stage = Stage::Join,
                     Err(error) => self.refuse(error),
                 },
-                Some(_) => return Err(End::Closed),
+                Some(_) => return Err(None),
             },
             Stage::Join => match self.request()? {
                 None => return Ok(false),
@@ -227,7 +212,7 @@ impl Connection {
                         Err(error) => self.refuse(error),
                     }
                 }
-                Some(_) => return Err(End::Closed),
+                Some(_) => return Err(None),
             },
             Stage::Rank(rank) => {
                 let rank = *rank;

@@ -188,8 +188,8 @@ impl EventLoop {
         self.swept = Instant::now();
         let expired = |(token, connection): (&usize, &Connection)| Some((*token, connection.expired()?));
         let expired: Vec<_> = self.connections.iter().filter_map(expired).collect();
-        for (token, end) in expired {
-            self.end(token, &end, state);
+        for (token, error) in expired {
+            self.end(token, &Some(error), state);
         }
     }
 

@@ -7,7 +7,6 @@
 mod admission;
 mod connection;
 mod event_loop;
-mod inquiries;
 mod inquiry;
 mod state;
 
@@ -107,7 +106,7 @@ pub(crate) fn refuses(stream: &TcpStream, secret: &Secret) -> io::Result<bool> {
     let mut connection = connection::Connection::new(mio::net::TcpStream::from_std(stream.try_clone()?));
     let mut state = ServerState::new(2, String::new(), None);
     while let Ok(true) = connection.advance(0, secret, &mut state) {}
-    connection.end(&connection::End::Closed, &mut state);
+    connection.end(&None, &mut state);
     Ok(state.refused == 1)
 }
 

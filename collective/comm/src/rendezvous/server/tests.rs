@@ -2,7 +2,7 @@ use super::{Server, allow_connections};
 use crate::{
     Error, Secret,
     rendezvous::{
-        frame::{FrameReader, Next, write_frame},
+        frame::{FrameReader, Received, write_frame},
         secret::HANDSHAKE,
         wire::{Event, Hello, PeerInfo, Request},
     },
@@ -43,9 +43,9 @@ impl Rank {
 
     fn receive(&mut self) -> Event {
         match self.reader.next(Some(Duration::from_secs(20))) {
-            Ok(Next::Frame(event)) => event,
-            Ok(Next::Idle) => panic!("no message"),
-            Ok(Next::Closed) => panic!("the connection is closed"),
+            Ok(Received::Message(event)) => event,
+            Ok(Received::Nothing) => panic!("no message"),
+            Ok(Received::Closed) => panic!("the connection is closed"),
             Err(error) => panic!("{error}"),
         }
     }
