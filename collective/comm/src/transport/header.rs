@@ -79,6 +79,11 @@ pub(crate) fn decode<const SIZE: usize>(header: &[u8; SIZE]) -> Option<(Fingerpr
     Some((call, method))
 }
 
+/// The number of the call in `header`.
+pub(crate) fn seq(header: &[u8]) -> u64 {
+    header.first_chunk().map_or(0, |seq| u64::from_le_bytes(*seq))
+}
+
 /// The side of rank `rank`, which has sent or published `header`, in a mismatch. Accepts any bytes.
 pub(crate) fn side<const SIZE: usize>(rank: usize, header: &[u8; SIZE]) -> Side {
     match decode(header) {
@@ -105,7 +110,9 @@ mod tests {
             for method in [Method::AllReduce, Method::Barrier] {
                 let expected = Some((call.fingerprint(), method));
                 prop_assert_eq!(&decode(&encode::<HEADER>(method.of(&call))), &expected);
-                prop_assert_eq!(&decode(&encode::<64>(method.of(&call))), &expected);
+                let header = encode::<64>(method.of(&call));
+                prop_assert_eq!(&decode(&header), &expected);
+                prop_assert_eq!(side(2, &header), (2, call.to_string(), Some(method)));
             }
         }
 
@@ -114,7 +121,14 @@ mod tests {
             let mut header = [0; HEADER];
             header[..32].copy_from_slice(&bytes);
             header[32..].copy_from_slice(&tail);
-            let _ = decode(&header);
+            let _ = side(0, &header);
+        }
+    }
+
+    #[test]
+    fn arbitrary_words_are_described() {
+        for byte in [0, 0xff] {
+            assert_eq!(side(0, &[byte; 64]), (0, "a call that cannot be read".into(), None));
         }
     }
 }

@@ -8,7 +8,10 @@ use super::{LocalRank, Session, announcement::Announced, failure::Failure, regio
 use crate::{
     Error, Result,
     communicator::{Call, Communicator},
-    transport::method::{Method, mismatch},
+    transport::{
+        header,
+        method::{Method, mismatch},
+    },
 };
 use std::{
     ops::Range,
@@ -94,11 +97,11 @@ impl LocalRank {
 impl Session<'_> {
     /// Checks that the sender's call equals this rank's.
     fn agree_with(&mut self, from: usize, sent: Announced) -> Result<()> {
-        let (expected, rank) = (Announced::of(self.call), self.member.rank);
-        if sent == expected {
+        if sent == header::encode(self.call) {
             return Ok(());
         }
-        let error = mismatch(sent.side(from), expected.side(rank));
+        let rank = self.member.rank;
+        let error = mismatch(header::side(from, &sent), self.call.side(rank));
         Err(self.fail(Failure::Mismatch { by: rank }, error))
     }
 }

@@ -2,14 +2,16 @@
 
 use super::{
     LocalRank, LocalState,
-    announcement::Announced,
     failure::Failure,
     region::{ABSENT, GateId},
     wait::{Word, spin_until, this_core},
 };
 use crate::{
     Error, Result,
-    transport::method::{MethodCall, mismatch},
+    transport::{
+        header,
+        method::{MethodCall, mismatch},
+    },
 };
 use std::{
     sync::{
@@ -139,7 +141,7 @@ impl<'a> Session<'a> {
         let Some(other) = (1..region.world()).find(|rank| announced(*rank) != first) else {
             return Ok(());
         };
-        let error = mismatch(first.side(0), announced(other).side(other));
+        let error = mismatch(header::side(0, &first), header::side(other, &announced(other)));
         Err(self.fail(Failure::Mismatch { by: self.member.rank }, error))
     }
 
@@ -178,16 +180,16 @@ impl<'a> Session<'a> {
     /// Describes the last known call of a rank that is behind.
     fn whereabouts(&self, rank: usize) -> String {
         let slot = self.member.region.slot(rank);
-        let [even, odd]: [Announced; 2] = std::array::from_fn(|parity| slot.calls[parity].read());
-        let last = if odd.seq() > even.seq() { odd } else { even };
+        let [even, odd] = [0, 1].map(|parity| slot.calls[parity].read());
+        let last = if header::seq(&odd) > header::seq(&even) { odd } else { even };
         if slot.presence.load(Acquire) == ABSENT {
             format!("rank {rank} has not joined")
-        } else if last == Announced::of(self.call) {
+        } else if last == header::encode(self.call) {
             format!("rank {rank} joined the call, but did not finish it")
-        } else if last.seq() == 0 {
+        } else if header::seq(&last) == 0 {
             format!("rank {rank} has not joined the call; it has made no call yet")
         } else {
-            format!("rank {rank} has not joined the call; its last call was {}", last.describe())
+            format!("rank {rank} has not joined the call; its last call was {}", header::side(rank, &last).1)
         }
     }
 }
