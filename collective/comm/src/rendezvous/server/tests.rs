@@ -4,8 +4,9 @@ use crate::{
     rendezvous::{
         frame::{FrameReader, Received, write_frame},
         secret::HANDSHAKE,
-        wire::{Event, Hello, PeerInfo, Request},
+        wire::{ByteOrder, Event, Hello, PROTOCOL, PeerInfo, Request},
     },
+    sync::lock,
 };
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
@@ -20,12 +21,17 @@ struct Rank {
 }
 
 impl Rank {
-    fn join(address: SocketAddr, rank: usize, world: usize) -> Self {
+    fn connect(address: SocketAddr, hello: Hello) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         Secret::new("s").unwrap().dial(&mut stream, Instant::now() + HANDSHAKE).unwrap();
         let stream = Arc::new(stream);
-        let joined = Rank { reader: FrameReader::new(stream.clone()), stream };
-        joined.send(&Request::Hello(Hello::new(rank, None)));
+        let connected = Rank { reader: FrameReader::new(stream.clone()), stream };
+        connected.send(&Request::Hello(hello));
+        connected
+    }
+
+    fn join(address: SocketAddr, rank: usize, world: usize) -> Self {
+        let joined = Self::connect(address, Hello::new(rank, None));
         let member = PeerInfo {
             data: address,
             host: "node".into(),
@@ -51,11 +57,35 @@ impl Rank {
     }
 }
 
-#[test]
-fn a_rank_that_does_not_read_does_not_delay_others() {
+fn serve(world: usize) -> (Server, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let _server = Server::start(listener, 3, Secret::new("s").unwrap(), None).unwrap();
+    (Server::start(listener, world, Secret::new("s").unwrap(), None).unwrap(), address)
+}
+
+#[test]
+fn another_version_or_byte_order_is_rejected_with_both_values() {
+    let other = if ByteOrder::NATIVE == ByteOrder::Little { ByteOrder::Big } else { ByteOrder::Little };
+    let versions = [format!("version {} ", PROTOCOL + 1), format!("version {PROTOCOL}:")];
+    let orders = ["Big-endian", "Little-endian"].map(String::from);
+    for (hello, words) in [
+        (Hello { protocol: PROTOCOL + 1, ..Hello::new(1, None) }, versions),
+        (Hello { byte_order: other, ..Hello::new(1, None) }, orders),
+    ] {
+        let (server, address) = serve(2);
+        let Event::Poison { error } = Rank::connect(address, hello).receive() else { panic!("no refusal") };
+        for word in ["rank 1 at 127.0.0.1:"].into_iter().chain(words.iter().map(String::as_str)) {
+            assert!(error.to_string().contains(word), "should name `{word}`: {error}");
+        }
+        // The other ranks fail with the same error.
+        assert_eq!(lock(&server.state).cause, Some(error));
+        server.close(Error::Aborted);
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_read_does_not_delay_others() {
+    let (_server, address) = serve(3);
     let mut ranks = [0, 1, 2].map(|rank| Rank::join(address, rank, 3));
     for rank in &mut ranks {
         assert!(matches!(rank.receive(), Event::Welcome { .. }));
