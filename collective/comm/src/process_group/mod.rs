@@ -97,7 +97,8 @@ impl ProcessGroup {
 
     /// The key-value store that all ranks of the job share, as PyTorch's `TCPStore`.
     ///
-    /// All groups of the job have the same store. A key and its value may have 512 KiB together.
+    /// All groups of the job have the same store. A key and its value may have 512 KiB together. Keys that begin with
+    /// `burn-ddp/` are reserved.
     ///
     /// ```
     /// # use burn_ddp_comm::{Options, ProcessGroup};

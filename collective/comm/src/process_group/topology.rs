@@ -147,18 +147,22 @@ impl TransportBuilder<'_> {
     /// all succeeded.
     #[cfg(target_os = "linux")]
     fn shm(&self, part: u64, ranks: &[usize]) -> Result<Result<Box<dyn Communicator>, String>> {
-        use crate::transport::shm::{ShmCommunicator, ShmSegment};
+        use crate::{
+            Store,
+            transport::shm::{ShmCommunicator, ShmSegment},
+        };
         use std::time::Instant;
 
         let deadline = Instant::now() + self.options.rendezvous_timeout;
-        let key = |what: &str| format!("shm/{:x}/{part}/{what}", self.group);
+        let key = |what: &str| format!("burn-ddp/shm/{:x}/{part}/{what}", self.group);
         // A value is "+" and a name, or "-" and a reason.
         let publish = |what: &str, outcome: &Result<String, String>| {
             let value = outcome.as_ref().map_or_else(|why| format!("-{why}"), |name| format!("+{name}"));
-            self.control.set(&key(what), value.as_bytes());
+            self.control.set(&key(what), value.as_bytes())
         };
         let read = |what: &str| -> Result<Result<String, String>> {
-            let value = String::from_utf8_lossy(&self.control.get(&key(what), deadline)?).into_owned();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let value = String::from_utf8_lossy(&self.control.get(&key(what), left)?).into_owned();
             Ok(match value.strip_prefix('+') {
                 Some(name) => Ok(name.to_string()),
                 None => Err(value.trim_start_matches('-').to_string()),
@@ -170,17 +174,17 @@ impl TransportBuilder<'_> {
             publish(
                 "name",
                 &segment.as_ref().map(|segment| segment.name().to_string()).map_err(String::clone),
-            );
+            )?;
             let mut agreed = segment.as_ref().map(|_| String::new()).map_err(String::clone);
             for other in 1..ranks.len() {
                 agreed = agreed.and(read(&other.to_string())?);
             }
-            publish("verdict", &agreed);
+            publish("verdict", &agreed)?;
             (segment, agreed)
         } else {
             let open = |name: String| ShmSegment::open(&name, ranks.len()).map_err(|error| error.to_string());
             let segment = read("name")?.and_then(open);
-            publish(&rank.to_string(), &segment.as_ref().map(|_| String::new()).map_err(String::clone));
+            publish(&rank.to_string(), &segment.as_ref().map(|_| String::new()).map_err(String::clone))?;
             (segment, read("verdict")?)
         };
         match agreed.and(segment) {

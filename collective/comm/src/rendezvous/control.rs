@@ -6,7 +6,7 @@ use super::{
     secret::HANDSHAKE,
     server::{self, Server},
     tune_control,
-    wait::{RendezvousWait, unset},
+    wait::RendezvousWait,
     wire::{Hello, Members, PeerInfo, Request, Stall},
 };
 use crate::{Error, Result, sync::lock};
@@ -30,7 +30,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// A rank's connection to the server. Dropping it announces a clean exit.
 pub(crate) struct Control {
-    client: Arc<ControlClient>,
+    pub(super) client: Arc<ControlClient>,
     members: Members,
     /// Address of the server.
     address: String,
@@ -203,26 +203,6 @@ impl Control {
                 error
             }
         }
-    }
-
-    /// Removes a value.
-    pub fn unset(&self, key: &str) {
-        self.client.send(&Request::Delete { key: key.into() });
-    }
-
-    /// Stores a value for all ranks.
-    pub fn set(&self, key: &str, value: &[u8]) {
-        self.client.send(&Request::Set { key: key.into(), value: value.into() });
-    }
-
-    /// The value of `key`, waiting until it is set.
-    ///
-    /// # Errors
-    /// The first cause if the job fails, or [`Error::Timeout`].
-    #[cfg(target_os = "linux")]
-    pub fn get(&self, key: &str, deadline: Instant) -> Result<Vec<u8>> {
-        let begun = Instant::now();
-        self.ask(key, true, deadline)?.flatten().ok_or_else(|| unset(key, begun))
     }
 
     /// The server's answer to a request for `key`, if it arrives in time. With `wait`, the server answers

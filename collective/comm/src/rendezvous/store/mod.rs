@@ -8,6 +8,7 @@ use super::{
     control::{CAUSE_TIMEOUT, Control},
     deadline, frame,
     wait::unset,
+    wire::Request,
 };
 use crate::{Error, Result, sync::lock};
 use std::{
@@ -20,9 +21,6 @@ use std::{
 
 /// Polling interval of a key.
 const POLL: Duration = Duration::from_millis(20);
-
-/// Prefix of the user's keys in a group's own store.
-pub(crate) const USER_KEYS: &str = "user:";
 
 /// A key-value store that all ranks of a job can access.
 ///
@@ -116,11 +114,6 @@ impl Store for HashStore {
 /// Most bytes of a key and its value: as JSON they must fit into a frame.
 const LIMIT: usize = frame::LIMIT / 8;
 
-/// The internal key of a user's key, which separates it from the group's own keys.
-fn user(key: &str) -> String {
-    format!("{USER_KEYS}{key}")
-}
-
 /// The job's own store, kept by rank 0's server: PyTorch's `TCPStore`.
 impl Store for Control {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
@@ -128,13 +121,13 @@ impl Store for Control {
         if let Some(cause) = self.cause() {
             return Err(cause);
         }
-        self.set(&user(key), value);
+        self.client.send(&Request::Set { key: key.into(), value: value.into() });
         Ok(())
     }
 
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let begun = Instant::now();
-        self.ask(&user(key), false, begun + CAUSE_TIMEOUT)?.ok_or_else(|| Error::Timeout {
+        self.ask(key, false, begun + CAUSE_TIMEOUT)?.ok_or_else(|| Error::Timeout {
             call: format!("store key {key:?}"),
             seconds: begun.elapsed().as_secs_f64(),
             absent: "rank 0 does not answer (stopped or unreachable)".into(),
@@ -142,12 +135,12 @@ impl Store for Control {
     }
 
     fn delete(&self, key: &str) -> Result<()> {
-        self.unset(&user(key));
+        self.client.send(&Request::Delete { key: key.into() });
         Ok(())
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         let begun = Instant::now();
-        self.ask(&user(key), true, deadline(timeout))?.flatten().ok_or_else(|| unset(key, begun))
+        self.ask(key, true, deadline(timeout))?.flatten().ok_or_else(|| unset(key, begun))
     }
 }
