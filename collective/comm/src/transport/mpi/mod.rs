@@ -62,39 +62,6 @@ pub(crate) struct Mpi {
 }
 
 impl Mpi {
-    /// Creates the group of `members`, which are ranks of MPI's world, with this rank as number `rank`.
-    ///
-    /// All members must call it with the same `group`.
-    ///
-    /// # Errors
-    /// Those of [`Library::get`], [`Error::Timeout`] if not all members call it in time, or MPI's own.
-    pub fn connect(group: u64, members: &[usize], rank: usize, timeout: Duration) -> Result<Self> {
-        Library::get()?;
-        // A tag that distinguishes groups that are created at the same time. Every MPI has 15 bits.
-        let tag = (group % 0x7fff) as i32;
-        let ranks: Vec<i32> = members.iter().map(|member| *member as i32).collect();
-        // MPI cannot do this with a deadline, so that a thread does it, which may be left behind.
-        let (done, made) = mpsc::channel();
-        thread::spawn(move || done.send(create(&ranks, tag)));
-        let handle = made.recv_timeout(timeout).map_err(|_| {
-            Library::abandon();
-            Error::Timeout {
-                call: "the making of an MPI communicator".into(),
-                seconds: timeout.as_secs_f64(),
-                absent: "some rank of the group did not take part".into(),
-            }
-        })??;
-        let size = members.len();
-        let locks = || (0..size).map(|_| Mutex::new(())).collect();
-        Ok(Mpi {
-            world: World { rank, size },
-            handle,
-            outgoing: locks(),
-            incoming: locks(),
-            aborted: AtomicBool::new(false),
-        })
-    }
-
     fn limits<'a>(&'a self, call: MethodCall<'a>) -> Deadline<'a> {
         Deadline { call, begun: Instant::now(), aborted: &self.aborted }
     }
@@ -146,17 +113,42 @@ impl Mpi {
     }
 }
 
-/// The transport of a group, see [`Mpi::connect`].
+/// Creates the group of `members`, which are ranks of MPI's world, with this rank as number `rank`.
+///
+/// All members must call it with the same `group`.
 ///
 /// # Errors
-/// Those of [`Mpi::connect`].
+/// Those of [`Library::get`], [`Error::Timeout`] if not all members call it in time, or MPI's own.
 pub(crate) fn connect(
     group: u64,
     members: &[usize],
     rank: usize,
     timeout: Duration,
 ) -> Result<Box<dyn Communicator>> {
-    Ok(Box::new(Mpi::connect(group, members, rank, timeout)?))
+    Library::get()?;
+    // A tag that distinguishes groups that are created at the same time. Every MPI has 15 bits.
+    let tag = (group % 0x7fff) as i32;
+    let ranks: Vec<i32> = members.iter().map(|member| *member as i32).collect();
+    // MPI cannot do this with a deadline, so that a thread does it, which may be left behind.
+    let (done, made) = mpsc::channel();
+    thread::spawn(move || done.send(create(&ranks, tag)));
+    let handle = made.recv_timeout(timeout).map_err(|_| {
+        Library::abandon();
+        Error::Timeout {
+            call: "the making of an MPI communicator".into(),
+            seconds: timeout.as_secs_f64(),
+            absent: "some rank of the group did not take part".into(),
+        }
+    })??;
+    let size = members.len();
+    let locks = || (0..size).map(|_| Mutex::new(())).collect();
+    Ok(Box::new(Mpi {
+        world: World { rank, size },
+        handle,
+        outgoing: locks(),
+        incoming: locks(),
+        aborted: AtomicBool::new(false),
+    }))
 }
 
 /// Creates the communicator. Blocks until all its ranks do.
