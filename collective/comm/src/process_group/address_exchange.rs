@@ -4,12 +4,12 @@ use super::config::RendezvousConfig;
 use crate::{
     Error, Options, Result, Secret,
     rendezvous::{
-        control::{Control, Joining, connect, other_job},
+        control::{Control, connect, other_job},
         host, secret,
         server::Server,
         store::Store,
         wait::RendezvousWait,
-        wire::PeerInfo,
+        wire::{Hello, PeerInfo},
     },
     transport::{mpi, tcp::ConnectionPool},
 };
@@ -59,18 +59,16 @@ pub(super) fn start(
                     Ipv6Addr::LOCALHOST.into()
                 });
             }
-            let deadline = wait.deadline;
-            (connect(&own.to_string(), &secret, wait, deadline)?, secret)
+            (connect(&own.to_string(), &secret, wait.deadline, wait)?, secret)
         }
         (_, Exchange::Store { store, key, name }) => connect_by_store(store.as_ref(), key, name, wait)?,
         (_, Exchange::Mpi) => {
             let (address, secret) = mpi::look_up(wait.left())?;
-            let deadline = wait.deadline;
-            (connect(&address, &secret, wait, deadline)?, secret)
+            (connect(&address, &secret, wait.deadline, wait)?, secret)
         }
         (_, Exchange::Known) => {
-            let (secret, deadline) = (config.secret()?, wait.deadline);
-            (connect(&config.address, &secret, wait, deadline)?, secret)
+            let secret = config.secret()?;
+            (connect(&config.address, &secret, wait.deadline, wait)?, secret)
         }
     };
     // The local address of the connection to rank 0 is the one at which the other ranks can reach this rank.
@@ -83,14 +81,8 @@ pub(super) fn start(
         pid: std::process::id(),
         transport: options.transport.name().to_string(),
     };
-    let joining = Joining {
-        rank: config.rank,
-        world: config.world,
-        job: config.job.clone(),
-        member,
-        server: server.as_ref(),
-    };
-    let control = Control::join(stream, joining, wait)?;
+    let hello = Hello::new(config.rank, config.job.clone());
+    let control = Control::join(stream, hello, config.world, member, server.as_ref(), wait)?;
     if let (0, Exchange::Store { store, key, .. }) = (config.rank, exchange) {
         // All ranks have read it. A later job must not.
         let _ = store.delete(key);
@@ -134,7 +126,7 @@ fn connect_by_store(
             value.and_then(|value| secret::decode_with_address(&String::from_utf8(value).ok()?))
         {
             let deadline = wait.deadline.min(Instant::now() + Duration::from_secs(1));
-            match connect(&address, &secret, wait, deadline) {
+            match connect(&address, &secret, deadline, wait) {
                 Ok(stream) => return Ok((stream, secret)),
                 Err(error) => last = Some(error),
             }

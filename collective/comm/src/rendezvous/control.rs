@@ -48,8 +48,8 @@ impl fmt::Debug for Control {
 pub(crate) fn connect(
     address: &str,
     secret: &Secret,
-    wait: &mut RendezvousWait,
     deadline: Instant,
+    wait: &mut RendezvousWait,
 ) -> Result<TcpStream> {
     let mut strange: Option<Instant> = None;
     let mut pause = FIRST_PAUSE;
@@ -94,16 +94,6 @@ pub(crate) fn attempt(address: &str, deadline: Instant) -> std::io::Result<TcpSt
     Err(failure)
 }
 
-/// Identity and options of a joining rank.
-pub(crate) struct Joining<'a> {
-    pub rank: usize,
-    pub world: usize,
-    pub job: Option<String>,
-    pub member: PeerInfo,
-    /// The server, in rank 0's process. It names the missing ranks in errors.
-    pub server: Option<&'a Server>,
-}
-
 /// The refusal of the server at `address`, if it belongs to another job.
 pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> Option<Error> {
     let soon = Instant::now() + Duration::from_secs(1);
@@ -119,19 +109,27 @@ pub(crate) fn other_job(address: &str, secret: &Secret, job: Option<String>) -> 
 }
 
 impl Control {
-    /// Joins over an authenticated connection and waits until all ranks have joined.
+    /// Joins over an authenticated connection and waits until all ranks have joined. In rank 0's process, `server`
+    /// names the missing ranks in errors.
     ///
     /// # Errors
     /// The server's refusal, or [`Error::Rendezvous`] if not all ranks have joined in time.
-    pub fn join(stream: TcpStream, joining: Joining<'_>, wait: &mut RendezvousWait) -> Result<Self> {
-        let Joining { rank, world, job, member, server } = joining;
+    pub fn join(
+        stream: TcpStream,
+        hello: Hello,
+        world: usize,
+        member: PeerInfo,
+        server: Option<&Server>,
+        wait: &mut RendezvousWait,
+    ) -> Result<Self> {
+        let rank = hello.rank;
         let failed = |e| Error::io("join the rendezvous", &e);
         let address = stream.peer_addr().map_err(failed)?.to_string();
         let client =
             tune_control(&stream).and_then(|()| ControlClient::start(rank, world, stream)).map_err(failed)?;
         // From here on, the drop of `control` ends the thread.
         let mut control = Control { client, members: Members::default(), address };
-        control.client.send(&Request::Hello(Hello::new(rank, job)));
+        control.client.send(&Request::Hello(hello));
         control.client.send(&Request::Join { rank, world, member });
         control.members = control.welcome(server, wait)?;
         if control.members.len() != world || !control.members.is_valid() {
