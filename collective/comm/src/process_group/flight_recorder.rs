@@ -131,11 +131,6 @@ impl FlightRecorder {
         }
     }
 
-    /// Whether a call of this rank is in progress.
-    pub fn inside(&self) -> bool {
-        lock(&self.0).back().is_some_and(|entry| entry.took.is_none())
-    }
-
     /// Position of this rank relative to the collective or message `seq`; `counter` is the number of the last
     /// one.
     pub fn place(&self, seq: u64, message: Option<Endpoints>, counter: u64) -> Place {

@@ -267,7 +267,7 @@ impl GroupProbe for GroupState {
 
     fn record(&self, cause: &Error) {
         // A rank inside a call writes its record when the call has returned.
-        if !self.recorder.inside() {
+        if self.recorder.pending().is_none() {
             self.write_flight_record(cause);
         }
     }

@@ -137,8 +137,8 @@ impl TransportBuilder<'_> {
         };
         let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
         let members = ranks.iter().map(member).collect();
-        Tcp::new(self.pool.clone(), self.group.wrapping_add(part << 32), rank, members)
-            .with_algorithm(self.options.tcp_algorithm)
+        let group = self.group.wrapping_add(part << 32);
+        Tcp::new(self.pool.clone(), group, rank, members, self.options.tcp_algorithm)
     }
 
     /// Shared memory among some ranks of the group; the inner error is the reason why it cannot be used.

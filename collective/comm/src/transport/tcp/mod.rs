@@ -89,6 +89,7 @@ impl Tcp {
         group: u64,
         rank: usize,
         members: Vec<(usize, SocketAddr)>,
+        algorithm: Option<Algorithm>,
     ) -> Self {
         let size = members.len();
         let connections = Connections { streams: (0..size).map(|_| None).collect(), scratch: Vec::new() };
@@ -100,7 +101,7 @@ impl Tcp {
             connections: Mutex::new(connections),
             aborted: AtomicBool::new(false),
             machines: None,
-            algorithm: None,
+            algorithm,
             paired: PAIRED,
         }
     }
@@ -108,11 +109,6 @@ impl Tcp {
     /// Does large all-reduces by machine.
     pub fn with_machines(self, machines: Machines) -> Self {
         Tcp { machines: Some(Box::new(machines)), ..self }
-    }
-
-    /// Uses one algorithm for all-reduces of every size.
-    pub fn with_algorithm(self, algorithm: Option<Algorithm>) -> Self {
-        Tcp { algorithm, ..self }
     }
 
     fn slot(&self, rank: usize, bytes: usize) -> Range<usize> {

@@ -5,13 +5,14 @@ use crate::{CallSpec, DType, Error, ReduceOp, Secret};
 use std::{net::Ipv4Addr, thread, time::Duration};
 
 /// Ranks, each of which dials or is dialled when it first calls.
-fn world(size: usize) -> Vec<Tcp> {
+fn world(size: usize, algorithm: Option<Algorithm>) -> Vec<Tcp> {
     let secret = Secret::new("a secret for tests").unwrap();
     let start =
         |rank| Arc::new(ConnectionPool::start(Ipv4Addr::LOCALHOST.into(), rank, secret.clone()).unwrap());
     let pools: Vec<_> = (0..size).map(start).collect();
     let members: Vec<_> = pools.iter().map(|one| one.address()).enumerate().collect();
-    let rank = |(rank, pool): (usize, Arc<ConnectionPool>)| Tcp::new(pool, 0, rank, members.clone());
+    let rank =
+        |(rank, pool): (usize, Arc<ConnectionPool>)| Tcp::new(pool, 0, rank, members.clone(), algorithm);
     pools.into_iter().enumerate().map(rank).collect()
 }
 
@@ -29,7 +30,7 @@ fn two_methods_under_one_name_are_a_mismatch_on_both_ranks() {
         for (count, algorithm) in cases {
             let call = CallSpec::new("exchange", DType::F32, count).reduce(ReduceOp::Sum).root(0);
             let call = call.numbered(1, Duration::from_secs(60));
-            let ranks: Vec<_> = world(2).into_iter().map(|rank| rank.with_algorithm(algorithm)).collect();
+            let ranks = world(2, algorithm);
             let results = thread::scope(|scope| {
                 let one = scope.spawn(|| other(&ranks[1], &call, &mut vec![0; 4 * count]));
                 [ranks[0].all_reduce(&call, &mut vec![0; 4 * count]), one.join().unwrap()]
@@ -55,8 +56,8 @@ fn values(rank: usize, count: usize) -> Vec<u8> {
 #[test]
 fn worlds_beyond_pairs_connect_each_rank_to_its_neighbours() {
     for (size, count) in [(2, 20_000), (5, 50_000)] {
-        let ranks = world(size).into_iter().map(|rank| Tcp { paired: 1, ..rank });
-        let ranks: Vec<_> = ranks.map(|rank| rank.with_algorithm(Some(Algorithm::Chain))).collect();
+        let ranks = world(size, Some(Algorithm::Chain)).into_iter().map(|rank| Tcp { paired: 1, ..rank });
+        let ranks: Vec<_> = ranks.collect();
         let sum =
             (0..count).flat_map(|i| ((i % 61 * size + 100 * (0..size).sum::<usize>()) as f32).to_ne_bytes());
         let sum: Vec<u8> = sum.collect();
