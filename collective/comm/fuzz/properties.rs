@@ -10,9 +10,10 @@ use crate::{
         diagnosis::{contradiction, timeout},
         frame::{self, FrameReader, Received},
         secret::{self, HANDSHAKE},
-        server,
+        server::{connection::Connection, state::ServerState},
         wire::{Event, Place, Request},
     },
+    sync::lock,
     transport::{header, tcp::connection_pool},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -35,7 +36,7 @@ pub fn frames(bytes: &[u8]) {
         let request = message::<Request>(bytes);
         if let Some(request) = request.clone() {
             // At most one event for each rank.
-            assert!(server::handle(3, request) <= 3);
+            assert!(events(3, request) <= 3);
         }
         if let Some(Request::Stall(stall)) = request {
             // These answers contradict nothing, and a timeout always has a message.
@@ -50,6 +51,15 @@ pub fn frames(bytes: &[u8]) {
             assert!(error.to_string().ends_with(&error.cause().to_string()));
         }
     }
+}
+
+/// Number of events that the server of `world` ranks sends after a request of rank 0.
+fn events(world: usize, request: Request) -> usize {
+    let mut state = ServerState::new(world, String::new(), None);
+    (0..world).for_each(|rank| state.add_thread(rank, rank));
+    state.handle(0, request);
+    state.advance_inquiry();
+    state.outbox.len()
 }
 
 /// A complete frame is decoded or rejected, an incomplete one is neither, and a decoded message survives
@@ -163,7 +173,12 @@ fn pair() -> (TcpStream, TcpStream) {
 /// The server rejects a peer without the secret as well.
 fn unauthenticated_connection(bytes: &[u8]) {
     unauthenticated_peer(bytes, 72, |stream| {
-        assert!(server::refuses(stream, &secret()).expect("a socket"));
+        stream.set_nonblocking(true).expect("a socket");
+        let stream = mio::net::TcpStream::from_std(stream.try_clone().expect("a socket"));
+        let (mut connection, mut state) = (Connection::new(stream), ServerState::new(2, String::new(), None));
+        while let Ok(true) = connection.advance(0, &secret(), &mut state) {}
+        connection.end(&None, &mut state);
+        assert_eq!(state.refused, 1);
         Err(Error::Aborted)
     });
 }
@@ -216,7 +231,11 @@ fn greeting(bytes: &[u8]) {
     const RANK: usize = 1;
     let (here, mut there) = pair();
     let received = thread::scope(|scope| {
-        let receiving = scope.spawn(move || connection_pool::receive(RANK, secret(), here));
+        let receiving = scope.spawn(move || {
+            let pool = connection_pool::Shared::new(RANK, secret());
+            pool.receive(here)?;
+            Ok::<_, Error>(lock(&pool.arrivals).keys().copied().collect::<Vec<_>>())
+        });
         secret().dial(&mut there, soon()).expect("the same secret");
         let _ = there.write_all(bytes);
         let _ = there.shutdown(Shutdown::Write);

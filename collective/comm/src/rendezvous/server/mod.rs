@@ -5,10 +5,10 @@
 //! every rank, including those that join later.
 
 mod admission;
-mod connection;
+pub(crate) mod connection;
 mod event_loop;
 mod inquiry;
-mod state;
+pub(crate) mod state;
 
 use super::Secret;
 use crate::{Error, Result, sync::lock};
@@ -97,27 +97,6 @@ pub(super) fn in_process(world: usize) -> io::Result<Vec<TcpStream>> {
     }
     event_loop.start()?;
     Ok(streams)
-}
-
-/// Whether a peer on `stream`, which sends nothing more, has not authenticated.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn refuses(stream: &TcpStream, secret: &Secret) -> io::Result<bool> {
-    stream.set_nonblocking(true)?;
-    let mut connection = connection::Connection::new(mio::net::TcpStream::from_std(stream.try_clone()?));
-    let mut state = ServerState::new(2, String::new(), None);
-    while let Ok(true) = connection.advance(0, secret, &mut state) {}
-    connection.end(&None, &mut state);
-    Ok(state.refused == 1)
-}
-
-/// Number of events that the server of `world` ranks sends after a request of rank 0.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn handle(world: usize, request: super::wire::Request) -> usize {
-    let mut state = ServerState::new(world, String::new(), None);
-    (0..world).for_each(|rank| state.add_thread(rank, rank));
-    state.handle(0, request);
-    state.advance_inquiry();
-    state.outbox.len()
 }
 
 #[cfg(test)]

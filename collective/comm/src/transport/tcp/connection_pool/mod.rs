@@ -37,12 +37,13 @@ pub(crate) const CONFIRMED: u8 = 0xcc;
 /// Maximum time between checks of a waiting rank's deadline.
 const SLICE: Duration = Duration::from_millis(50);
 
-type Arrivals = HashMap<(u64, usize), TcpStream>;
+pub(crate) type Arrivals = HashMap<(u64, usize), TcpStream>;
 
-struct Shared {
+/// State of the pool that its threads share.
+pub(crate) struct Shared {
     rank: usize,
     secret: Secret,
-    arrivals: Mutex<Arrivals>,
+    pub arrivals: Mutex<Arrivals>,
     arrived: Condvar,
     closing: AtomicBool,
 }
@@ -123,7 +124,7 @@ impl ConnectionPool {
 }
 
 impl Shared {
-    fn new(rank: usize, secret: Secret) -> Self {
+    pub fn new(rank: usize, secret: Secret) -> Self {
         Shared {
             rank,
             secret,
@@ -171,7 +172,7 @@ impl Shared {
         Ok(stream)
     }
 
-    fn receive(&self, mut stream: TcpStream) -> Result<()> {
+    pub fn receive(&self, mut stream: TcpStream) -> Result<()> {
         let failed = |e| Error::io("accept a data connection", &e);
         let deadline = Instant::now() + secret::HANDSHAKE;
         self.secret.answer(&mut stream, deadline)?;
@@ -219,14 +220,6 @@ fn is_open(stream: &TcpStream) -> bool {
         Ok(bytes) => bytes > 0,
         Err(error) => secret::retry(&error),
     }
-}
-
-/// Accepts `stream` as rank `rank` and returns the group and rank that it came from.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn receive(rank: usize, secret: Secret, stream: TcpStream) -> Result<Vec<(u64, usize)>> {
-    let shared = Shared::new(rank, secret);
-    shared.receive(stream)?;
-    Ok(lock(&shared.arrivals).keys().copied().collect())
 }
 
 #[cfg(test)]
