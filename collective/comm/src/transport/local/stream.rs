@@ -34,15 +34,7 @@ pub trait Stages {
 }
 
 /// The same area of every rank, for reading.
-pub struct Areas<'a> {
-    of: &'a dyn Fn(usize) -> &'a [u8],
-}
-
-impl<'a> Areas<'a> {
-    pub fn of(&self, rank: usize) -> &'a [u8] {
-        (self.of)(rank)
-    }
-}
+pub type Areas<'a> = dyn Fn(usize) -> &'a [u8] + 'a;
 
 impl LocalRank {
     /// Runs a call in one exchange, with areas of [`SMALL`] bytes.
@@ -57,7 +49,7 @@ impl LocalRank {
         session.enter()?;
         // SAFETY: all ranks have filled their areas, and fill them again only after this call.
         let of = |rank| unsafe { readable(self.region.small(rank, parity), SMALL) };
-        stages.work(0, &Areas { of: &of }, &mut []);
+        stages.work(0, &of, &mut []);
         session.finish();
         Ok(())
     }
@@ -89,13 +81,13 @@ impl LocalRank {
             // arrived at the output gate below; no rank reads this rank's output area before that.
             let inputs = |peer| unsafe { readable(region.input(peer, parity), PIECE) };
             let output = unsafe { writable(region.output(rank, parity), portion) };
-            stages.work(piece, &Areas { of: &inputs }, output);
+            stages.work(piece, &inputs, output);
             let worked = session.arrive(GateId::Output(parity));
             session.wait(worked)?;
             // SAFETY: all ranks have written these areas and write them again only after all have
             // arrived at the input gate of piece + 2, or at the entry gate of the next call.
             let outputs = |peer| unsafe { readable(region.output(peer, parity), portion) };
-            stages.drain(piece, &Areas { of: &outputs });
+            stages.drain(piece, &outputs);
         }
         session.finish();
         Ok(())

@@ -25,7 +25,7 @@ impl Stages for Broadcast<'_> {
         if !self.is_root {
             let piece = self.pieces.range(piece);
             let len = piece.len();
-            self.buffer[piece].copy_from_slice(&inputs.of(self.root)[..len]);
+            self.buffer[piece].copy_from_slice(&inputs(self.root)[..len]);
         }
     }
 }
@@ -53,7 +53,7 @@ impl Stages for Gather<'_> {
         let piece = self.pieces.range(piece);
         for (rank, out) in self.out.chunks_exact_mut(self.mine.len()).enumerate() {
             let mine = rank == self.rank;
-            let from = if mine { &self.mine[piece.clone()] } else { &inputs.of(rank)[..piece.len()] };
+            let from = if mine { &self.mine[piece.clone()] } else { &inputs(rank)[..piece.len()] };
             out[piece.clone()].copy_from_slice(from);
         }
     }
@@ -85,7 +85,7 @@ impl Stages for Scatter<'_> {
         let (piece, rank) = (self.pieces.range(piece), self.world.rank);
         let from = match self.all {
             Some(all) => &all[rank * self.mine.len() + piece.start..][..piece.len()],
-            None => &inputs.of(self.root)[rank * self.each..][..piece.len()],
+            None => &inputs(self.root)[rank * self.each..][..piece.len()],
         };
         self.mine[piece].copy_from_slice(from);
     }

@@ -30,7 +30,7 @@ impl Stages for ReduceAll<'_> {
     fn work(&mut self, _piece: usize, inputs: &Areas<'_>, _output: &mut [u8]) {
         if self.wants {
             let len = self.buffer.len();
-            reduce_with(self.reduction, self.buffer, &|rank| &inputs.of(rank)[..len], None, true);
+            reduce_with(self.reduction, self.buffer, &|rank| &inputs(rank)[..len], None, true);
         }
     }
 }
@@ -62,7 +62,7 @@ impl Stages for ReduceShares<'_> {
     fn work(&mut self, piece: usize, inputs: &Areas<'_>, output: &mut [u8]) {
         let own = self.share(piece, self.reduction.world.rank);
         let (at, len) = (own.start - self.pieces.range(piece).start, own.len());
-        let input = |rank| &inputs.of(rank)[at..at + len];
+        let input = |rank| &inputs(rank)[at..at + len];
         reduce_with(self.reduction, &mut self.buffer[own], &input, Some(&mut output[..len]), self.wants);
     }
 
@@ -71,7 +71,7 @@ impl Stages for ReduceShares<'_> {
         for rank in (0..size).filter(|rank| self.wants && *rank != me) {
             let share = self.share(piece, rank);
             let len = share.len();
-            self.buffer[share].copy_from_slice(&outputs.of(rank)[..len]);
+            self.buffer[share].copy_from_slice(&outputs(rank)[..len]);
         }
     }
 }
@@ -105,7 +105,7 @@ impl Stages for ReduceParts<'_> {
         let me = self.reduction.world.rank;
         let own = self.part(piece, me);
         let (at, len) = (me * self.each, own.len());
-        let input = |rank| &inputs.of(rank)[at..at + len];
+        let input = |rank| &inputs(rank)[at..at + len];
         reduce_with(self.reduction, &mut self.buffer[own], &input, None, true);
     }
 }
