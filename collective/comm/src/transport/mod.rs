@@ -2,6 +2,38 @@
 //!
 //! Each implements [`Communicator`](crate::Communicator), without knowledge of groups, tensors or settings.
 
+/// Gives the variants of an enum names, by which they are displayed and parsed. `$unknown` is the error's message.
+macro_rules! names {
+    ($type:ident, $unknown:literal: $($variant:ident = $name:literal),*) => {
+        impl $type {
+            /// All variants.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// Its name on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = crate::Error;
+
+            fn from_str(text: &str) -> crate::Result<Self> {
+                let named = Self::ALL.into_iter().find(|variant| variant.name() == text);
+                named.ok_or_else(|| crate::Error::Invalid(format!($unknown, text)))
+            }
+        }
+    };
+}
+
 pub(crate) mod header;
 mod local;
 pub(crate) mod method;
@@ -15,9 +47,6 @@ pub mod nccl;
 pub mod shm;
 pub mod tcp;
 pub mod thread;
-
-use crate::{Error, Result};
-use std::{fmt, str::FromStr};
 
 /// The transport of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -38,40 +67,6 @@ pub enum Transport {
     Mpi,
 }
 
-impl Transport {
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Transport::Auto => "auto",
-            Transport::Thread => "thread",
-            Transport::Shm => "shm",
-            Transport::Tcp => "tcp",
-            Transport::Nccl => "nccl",
-            Transport::Mpi => "mpi",
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Transport {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let all = [
-            Transport::Auto,
-            Transport::Thread,
-            Transport::Shm,
-            Transport::Tcp,
-            Transport::Nccl,
-            Transport::Mpi,
-        ];
-        all.into_iter().find(|transport| transport.name() == text).ok_or_else(|| {
-            Error::Invalid(format!("unknown transport {text:?}; choose auto, thread, shm, tcp, nccl or mpi"))
-        })
-    }
+names! { Transport, "unknown transport {:?}; choose auto, thread, shm, tcp, nccl or mpi":
+    Auto = "auto", Thread = "thread", Shm = "shm", Tcp = "tcp", Nccl = "nccl", Mpi = "mpi"
 }

@@ -4,8 +4,7 @@
 //! operations in MPICH".
 
 use super::{chain, chunks, flat, network::Network, schedule::Schedule, tree};
-use crate::{Error, Result, reduce::Reduction};
-use std::{fmt, str::FromStr};
+use crate::reduce::Reduction;
 
 /// Maximum number of ranks that are connected in pairs.
 ///
@@ -32,19 +31,6 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Algorithm; 4] = [Algorithm::Flat, Algorithm::Tree, Algorithm::Chunks, Algorithm::Chain];
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Algorithm::Flat => "flat",
-            Algorithm::Tree => "tree",
-            Algorithm::Chunks => "chunks",
-            Algorithm::Chain => "chain",
-        }
-    }
-
     /// The algorithm for buffers of `bytes` bytes on `ranks` ranks; equal on all ranks.
     pub fn choose(ranks: usize, bytes: usize) -> Self {
         match (ranks <= PAIRED, bytes <= SMALL) {
@@ -99,20 +85,8 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == text).ok_or_else(|| {
-            Error::Invalid(format!("unknown algorithm {text:?}; choose flat, tree, chunks or chain"))
-        })
-    }
+names! { Algorithm, "unknown algorithm {:?}; choose flat, tree, chunks or chain":
+    Flat = "flat", Tree = "tree", Chunks = "chunks", Chain = "chain"
 }
 
 #[cfg(test)]
