@@ -27,7 +27,7 @@ pub fn raw_all_reduce(
 ) -> Result<Vec<Duration>> {
     let site = CudaSite::new(index)?;
     let stream = site.stream()?;
-    let id = group.on_rank_zero(|| site.unique_id().map(|id| id.bytes().to_vec())).transpose()?;
+    let id = group.on_rank_zero(|| site.library()?.unique_id().map(|id| id.bytes().to_vec())).transpose()?;
     let id = group.broadcast_object(&id, 0)?.and_then(|id| UniqueId::from_bytes(&id));
     let id = id.ok_or_else(|| Error::Invalid("rank 0 sent no NCCL id".into()))?;
     let (world, timeout) = (group.world(), Duration::from_secs(60));

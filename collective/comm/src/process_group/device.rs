@@ -68,7 +68,7 @@ impl ProcessGroup {
             Ok(site) => site,
             Err(why) => return Ok(DevicePath::Host(why)),
         };
-        let id = self.on_rank_zero(|| site.unique_id().map(|id| id.bytes().to_vec()));
+        let id = self.on_rank_zero(|| site.library()?.unique_id().map(|id| id.bytes().to_vec()));
         let id = id.transpose().map_err(|error| error.to_string());
         let id = match self.broadcast_object(&id, 0)? {
             Ok(id) => id.and_then(|id| UniqueId::from_bytes(&id)),

@@ -115,16 +115,6 @@ impl NcclCommunicator {
         })
     }
 
-    /// Rank and world size.
-    pub fn world(&self) -> World {
-        self.world
-    }
-
-    /// The NCCL library.
-    pub fn library(&self) -> &'static Library {
-        self.library
-    }
-
     /// Runs one of NCCL's functions, which may block until [`abort`](Self::abort).
     ///
     /// # Errors

@@ -105,11 +105,6 @@ impl Library {
         dotted(self.version)
     }
 
-    /// The path that was passed to the linker.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Creates the id that the ranks of a new communicator share.
     ///
     /// # Errors

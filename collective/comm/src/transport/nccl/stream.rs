@@ -1,6 +1,6 @@
 //! The device interface of a communicator, implemented for CUDA by `burn-ddp-collective`, and for tests.
 
-use super::{Library, UniqueId};
+use super::Library;
 use crate::Result;
 use std::{ffi::c_void, fmt, sync::Arc};
 
@@ -23,14 +23,6 @@ pub trait DeviceSite: Send + Sync + fmt::Debug {
     /// # Errors
     /// The driver's.
     fn stream(&self) -> Result<Arc<dyn Stream>>;
-
-    /// Creates the id of a new communicator.
-    ///
-    /// # Errors
-    /// NCCL's own.
-    fn unique_id(&self) -> Result<UniqueId> {
-        self.library()?.unique_id()
-    }
 }
 
 /// The stream of a communicator: a queue of work that the device executes in order.
