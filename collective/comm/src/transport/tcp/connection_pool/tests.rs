@@ -37,6 +37,14 @@ fn greet(stream: &mut TcpStream) {
     assert_eq!(answer, [ACCEPTED]);
 }
 
+/// Expects the byte that the other end has sent.
+fn receives_a_byte(stream: &mut TcpStream) {
+    stream.set_nonblocking(false).unwrap();
+    let mut byte = [0];
+    secret::read_by(stream, &mut byte, Instant::now() + PATIENT).unwrap();
+    assert_eq!(&byte, b"x");
+}
+
 /// Connects `zero` and `one` and transfers one byte.
 fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
     let (mut ours, mut theirs) = thread::scope(|scope| {
@@ -50,10 +58,7 @@ fn passes_a_byte(zero: &ConnectionPool, one: &ConnectionPool) {
         (waiting.join().unwrap(), dialled)
     });
     theirs.write_all(b"x").unwrap();
-    let mut byte = [0];
-    ours.set_nonblocking(false).unwrap();
-    secret::read_by(&mut ours, &mut byte, Instant::now() + PATIENT).unwrap();
-    assert_eq!(&byte, b"x");
+    receives_a_byte(&mut ours);
 }
 
 #[test]
@@ -74,10 +79,7 @@ fn an_abandoned_connection_does_not_replace_the_one_in_use() {
     greet(&mut late);
     let mut ours = zero.connect(GROUP, 1, one.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
     theirs.write_all(b"x").unwrap();
-    ours.set_nonblocking(false).unwrap();
-    let mut byte = [0];
-    secret::read_by(&mut ours, &mut byte, Instant::now() + secret::HANDSHAKE).unwrap();
-    assert_eq!(&byte, b"x");
+    receives_a_byte(&mut ours);
     drop(late);
 }
 
@@ -102,10 +104,7 @@ fn data_sent_before_the_end_is_received() {
     sent.write_all(&[CONFIRMED, b'x']).unwrap();
     drop(sent);
     let mut ours = zero.connect(GROUP, 1, zero.address(), Instant::now() + PATIENT, within(PATIENT)).unwrap();
-    ours.set_nonblocking(false).unwrap();
-    let mut byte = [0];
-    secret::read_by(&mut ours, &mut byte, Instant::now() + PATIENT).unwrap();
-    assert_eq!(&byte, b"x");
+    receives_a_byte(&mut ours);
 }
 
 #[test]
