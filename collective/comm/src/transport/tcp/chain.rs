@@ -49,8 +49,8 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {
         let (lower, higher) = duplexes.split_at_mut(usize::from(me > 0));
         let (mut lower, mut higher) = (lower.first_mut(), higher.first_mut());
         // Pieces whose partials this rank no longer needs. The last rank needs none after folding.
-        let sent = higher.as_ref().map_or(count, |higher| higher.send.moved());
-        let come = lower.as_ref().map_or(count, |lower| lower.recv.moved());
+        let sent = higher.as_ref().map_or(count, |higher| higher.send.moved);
+        let come = lower.as_ref().map_or(count, |lower| lower.recv.moved);
         // ANCHOR: progress
         while folded < come.min(sent + RING) {
             arithmetic.fold(reduction, own(folded), slot(folded));
@@ -62,7 +62,7 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize) -> Schedule<'static> {
         }
         if let Some(lower) = &mut lower {
             lower.recv.open(sent.min(folded) + RING);
-            lower.send.open(higher.as_ref().map_or(folded, |higher| higher.recv.moved()));
+            lower.send.open(higher.as_ref().map_or(folded, |higher| higher.recv.moved));
         }
         // ANCHOR_END: progress
     })

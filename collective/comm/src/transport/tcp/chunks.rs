@@ -112,7 +112,7 @@ pub(super) fn reduce(reduction: Reduction, bytes: usize, wants: impl Fn(usize) -
     let progress = move |arithmetic: &mut dyn Arithmetic, duplexes: &mut [Duplex]| {
         let come = |(duplex, (_, contributions)): (&Duplex, &(Vec<usize>, Vec<usize>))| {
             let new = contributions[reduced..].iter();
-            reduced + new.take_while(|place| **place < duplex.recv.moved()).count()
+            reduced + new.take_while(|place| **place < duplex.recv.moved).count()
         };
         let come = duplexes.iter().zip(&gates).map(come).min().unwrap_or(count);
         if come == reduced {

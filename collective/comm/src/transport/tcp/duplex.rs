@@ -37,9 +37,9 @@ fn push(
     }
     let mut slices = [IoSlice::new(&[]); SLICES];
     slices[0] = IoSlice::new(&head[transfer.head..]);
-    let open = transfer.parts[transfer.index..]
+    let open = transfer.parts[transfer.moved..]
         .iter()
-        .take(transfer.open.unwrap_or(0).saturating_sub(transfer.index));
+        .take(transfer.open.unwrap_or(0).saturating_sub(transfer.moved));
     let mut used = 1;
     for part in open.take(SLICES - 1) {
         slices[used] = IoSlice::new(memory.read(part, if used == 1 { transfer.skip } else { 0 }));
@@ -65,7 +65,7 @@ fn pull(
     if !transfer.ready() {
         return Ok(false);
     }
-    let part = transfer.parts.get(transfer.index).filter(|_| transfer.open > Some(transfer.index));
+    let part = transfer.parts.get(transfer.moved).filter(|_| transfer.open > Some(transfer.moved));
     let body: &mut [u8] = part.map_or(&mut [], |part| memory.write(part, transfer.skip));
     let read = if transfer.head < HEADER {
         let head = IoSliceMut::new(&mut head[transfer.head..]);

@@ -24,7 +24,7 @@ pub(super) fn gather(world: World, bytes: usize) -> Schedule<'static> {
     };
     let neighbours = peers(world).filter(|peer| [next, previous].contains(peer));
     Schedule::new(0, neighbours, plan, move |_, duplexes| {
-        let come = duplexes.iter().find(|duplex| duplex.peer == previous).map_or(0, |d| d.recv.moved());
+        let come = duplexes.iter().find(|duplex| duplex.peer == previous).map_or(0, |d| d.recv.moved);
         if let Some(duplex) = duplexes.iter_mut().find(|duplex| duplex.peer == next) {
             duplex.send.open(come + 1);
         }

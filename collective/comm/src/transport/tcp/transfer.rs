@@ -25,7 +25,7 @@ pub(super) struct Transfer {
     /// Transferred bytes of the header.
     pub head: usize,
     /// Transferred parts, and transferred bytes of the next.
-    pub index: usize,
+    pub moved: usize,
     pub skip: usize,
     /// Number of parts that may be transferred, after the header; `None` if the header may not.
     pub open: Option<usize>,
@@ -66,25 +66,20 @@ impl Transfer {
         self.open(usize::MAX);
     }
 
-    /// Number of transferred parts.
-    pub fn moved(&self) -> usize {
-        self.index
-    }
-
     pub fn complete(&self) -> bool {
-        self.head == HEADER && self.index == self.parts.len()
+        self.head == HEADER && self.moved == self.parts.len()
     }
 
     /// Number of bytes that may be transferred now.
     pub fn allowed(&self) -> usize {
         let Some(open) = self.open else { return 0 };
-        let parts = self.parts.get(self.index..open).unwrap_or_default();
+        let parts = self.parts.get(self.moved..open).unwrap_or_default();
         HEADER - self.head + parts.iter().map(Part::len).sum::<usize>().saturating_sub(self.skip)
     }
 
     /// Whether data may be transferred.
     pub fn ready(&self) -> bool {
-        self.open.is_some_and(|open| self.head < HEADER || self.index < open)
+        self.open.is_some_and(|open| self.head < HEADER || self.moved < open)
     }
 
     /// Counts `bytes` as transferred.
@@ -97,9 +92,9 @@ impl Transfer {
 
     /// Skips complete parts, including empty ones.
     fn skip_complete(&mut self) {
-        while let Some(part) = self.parts.get(self.index).filter(|part| part.len() <= self.skip) {
+        while let Some(part) = self.parts.get(self.moved).filter(|part| part.len() <= self.skip) {
             self.skip -= part.len();
-            self.index += 1;
+            self.moved += 1;
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn broadcast(world: World, root: usize, bytes: usize) -> Schedule<'st
         let come = duplexes
             .iter()
             .find(|duplex| parent == Some(duplex.peer))
-            .map_or(usize::MAX, |duplex| duplex.recv.moved());
+            .map_or(usize::MAX, |duplex| duplex.recv.moved);
         for duplex in duplexes.iter_mut().filter(|duplex| parent != Some(duplex.peer)) {
             duplex.send.open(come);
         }
