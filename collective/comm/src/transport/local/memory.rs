@@ -1,6 +1,5 @@
 //! Memory that the ranks of one machine share.
 
-use super::region::Header;
 use crate::{Error, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::{
@@ -42,13 +41,6 @@ impl Memory {
 
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// The first page.
-    pub fn header(&self) -> &Header {
-        // SAFETY: the mapping begins with it. Every field is an atomic, valid with any bits, and no `&mut` to it is
-        // ever made.
-        unsafe { self.base.cast().as_ref() }
     }
 }
 

@@ -102,6 +102,15 @@ pub const ABSENT: u32 = 0;
 pub const PRESENT: u32 = 1;
 pub const LEFT: u32 = 2;
 
+impl Memory {
+    /// The first page.
+    pub fn header(&self) -> &Header {
+        // SAFETY: the mapping begins with it. Every field is an atomic, valid with any bits, and no `&mut` to it is
+        // ever made.
+        unsafe { &*self.base().cast() }
+    }
+}
+
 /// Typed access to a [`Memory`].
 #[derive(Debug)]
 pub struct Region {
