@@ -9,6 +9,7 @@ use crate::{DType, ReduceOp, communicator::Fingerprint};
 /// Size in bytes of the header before every message between two ranks: names of 16 letters.
 pub(crate) const HEADER: usize = 40;
 
+/// In the order of their codes.
 const DTYPES: [DType; 7] =
     [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8];
 const REDUCES: [ReduceOp; 5] =
@@ -20,10 +21,6 @@ const MARK: u8 = b'd';
 const NAME: usize = 16;
 /// Bytes after the name.
 const TAIL: usize = 8;
-
-fn index<T: PartialEq>(all: &[T], one: &T) -> u8 {
-    all.iter().position(|other| other == one).map_or(NONE, |at| at as u8)
-}
 
 /// Encodes a call and its method.
 pub(crate) fn encode<const SIZE: usize>(call: MethodCall<'_>) -> [u8; SIZE] {
@@ -48,8 +45,8 @@ pub(crate) fn pack<const SIZE: usize>(
     for (byte, letter) in name.iter_mut().zip(operation.bytes()) {
         *byte = letter;
     }
-    tail[0] = index(&DTYPES, &dtype);
-    tail[1] = reduce.map_or(NONE, |reduce| index(&REDUCES, &reduce));
+    tail[0] = dtype as u8;
+    tail[1] = reduce.map_or(NONE, |reduce| reduce as u8);
     (tail[2], tail[3]) = (method.code(), MARK);
     tail[4..].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
     header
