@@ -100,6 +100,10 @@ fn collectives(record: &FlightRecord) -> impl DoubleEndedIterator<Item = &Record
     record.calls.iter().filter(|call| !call.direct)
 }
 
+fn last(record: &FlightRecord) -> Option<&RecordedCall> {
+    collectives(record).next_back()
+}
+
 /// The first sequence number at which ranks made different calls.
 fn different_calls(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
     let mut calls: BTreeMap<u64, BTreeMap<String, Vec<usize>>> = BTreeMap::new();
@@ -118,17 +122,17 @@ fn different_calls(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
 
 /// Ranks that did not make the last call of the others.
 fn behind(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
-    let last = |record: &FlightRecord| collectives(record).next_back().map_or(0, |call| call.call.seq);
-    let most = records.values().map(last).max()?;
-    let (there, behind): (Vec<_>, Vec<_>) = records.iter().partition(|(_, record)| last(record) == most);
-    let call = collectives(there.first()?.1).next_back()?.call.clone();
+    let seq = |record: &FlightRecord| last(record).map_or(0, |call| call.call.seq);
+    let most = records.values().map(seq).max()?;
+    let (there, behind): (Vec<_>, Vec<_>) = records.iter().partition(|(_, record)| seq(record) == most);
+    let call = &last(there.first()?.1)?.call;
     if behind.is_empty() {
         return None;
     }
     let there: Vec<usize> = there.iter().map(|(rank, _)| **rank).collect();
     let behind: Vec<_> = behind
         .iter()
-        .map(|(rank, record)| match collectives(record).next_back() {
+        .map(|(rank, record)| match last(record) {
             Some(last) => format!("rank {rank} never did: its last call was {}", last.call),
             None => format!("rank {rank} never did, nor anything before"),
         })
@@ -138,8 +142,7 @@ fn behind(records: &BTreeMap<usize, FlightRecord>) -> Option<String> {
 
 /// All ranks made the same calls: names the ranks on which the last one failed.
 fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
-    let last = |record: &FlightRecord| collectives(record).next_back().cloned();
-    let Some(call) = records.values().find_map(last) else {
+    let Some(RecordedCall { call, .. }) = records.values().find_map(last) else {
         return "No rank with a record had called anything.".into();
     };
     let failed = |record: &FlightRecord| {
@@ -147,7 +150,6 @@ fn unfinished(records: &BTreeMap<usize, FlightRecord>) -> String {
     };
     let stuck: Vec<usize> =
         records.iter().filter(|(_, record)| failed(record)).map(|(rank, _)| *rank).collect();
-    let call = call.call;
     if stuck.is_empty() {
         return format!(
             "All ranks with a record made the same calls and finished the last, {call}; the failure came between calls."

@@ -156,8 +156,8 @@ impl TransportBuilder<'_> {
         let deadline = Instant::now() + self.options.rendezvous_timeout;
         let key = |what: &str| format!("burn-ddp/shm/{:x}/{part}/{what}", self.group);
         // A value is "+" and a name, or "-" and a reason.
-        let publish = |what: &str, outcome: &Result<String, String>| {
-            let value = outcome.as_ref().map_or_else(|why| format!("-{why}"), |name| format!("+{name}"));
+        let publish = |what: &str, outcome: Result<&str, &String>| {
+            let value = outcome.map_or_else(|why| format!("-{why}"), |name| format!("+{name}"));
             self.control.set(&key(what), value.as_bytes())
         };
         let read = |what: &str| -> Result<Result<String, String>> {
@@ -171,20 +171,17 @@ impl TransportBuilder<'_> {
         let rank = ranks.iter().position(|rank| *rank == self.rank).unwrap_or_default();
         let (segment, agreed) = if rank == 0 {
             let segment = ShmSegment::create(ranks.len()).map_err(|error| error.to_string());
-            publish(
-                "name",
-                &segment.as_ref().map(|segment| segment.name().to_string()).map_err(String::clone),
-            )?;
+            publish("name", segment.as_ref().map(ShmSegment::name))?;
             let mut agreed = segment.as_ref().map(|_| String::new()).map_err(String::clone);
             for other in 1..ranks.len() {
                 agreed = agreed.and(read(&other.to_string())?);
             }
-            publish("verdict", &agreed)?;
+            publish("verdict", agreed.as_ref().map(String::as_str))?;
             (segment, agreed)
         } else {
             let open = |name: String| ShmSegment::open(&name, ranks.len()).map_err(|error| error.to_string());
             let segment = read("name")?.and_then(open);
-            publish(&rank.to_string(), &segment.as_ref().map(|_| String::new()).map_err(String::clone))?;
+            publish(&rank.to_string(), segment.as_ref().map(|_| ""))?;
             (segment, read("verdict")?)
         };
         match agreed.and(segment) {

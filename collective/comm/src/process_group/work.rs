@@ -83,14 +83,7 @@ impl ProcessGroup {
         self.start_in(self.shared.state.device.get().map(|attached| &attached.order), act)
     }
 
-    /// [`start`](Self::start) for host memory, which holds no device.
-    fn start_on_host<R: Send + 'static>(
-        &self,
-        act: impl FnOnce(&ProcessGroup) -> Result<R> + Send + 'static,
-    ) -> Result<Work<R>> {
-        self.start_in(None, act)
-    }
-
+    /// [`start`](Self::start), which holds the device of `order`: none for calls in host memory.
     fn start_in<R: Send + 'static>(
         &self,
         order: Option<&Arc<TicketQueue>>,
@@ -132,7 +125,7 @@ impl ProcessGroup {
 
     /// Compares the ranks' calls in the background and registers the result in `compared`.
     pub(super) fn compare(&self, spec: CallSpec, compared: Compared) -> Result<Work<()>> {
-        self.start_on_host(move |group| {
+        self.start_in(None, move |group| {
             group.shared.run(spec, |comm, call| {
                 comm.barrier(call)?;
                 compared.set(call);
@@ -146,7 +139,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn all_reduce_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
-        self.start_on_host(move |group| group.all_reduce(&mut buffer, op).map(|()| buffer))
+        self.start_in(None, move |group| group.all_reduce(&mut buffer, op).map(|()| buffer))
     }
 
     /// [`ProcessGroup::reduce_scatter`] in the background; `wait` returns this rank's part.
@@ -154,7 +147,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn reduce_scatter_async<T: Element>(&self, mut buffer: Vec<T>, op: ReduceOp) -> Result<Work<Vec<T>>> {
-        self.start_on_host(move |group| group.reduce_scatter(&mut buffer, op).map(|part| part.to_vec()))
+        self.start_in(None, move |group| group.reduce_scatter(&mut buffer, op).map(|part| part.to_vec()))
     }
 
     /// [`ProcessGroup::broadcast`] in the background; `wait` returns the buffer.
@@ -162,7 +155,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn broadcast_async<T: Element>(&self, mut buffer: Vec<T>, root: usize) -> Result<Work<Vec<T>>> {
-        self.start_on_host(move |group| group.broadcast(&mut buffer, root).map(|()| buffer))
+        self.start_in(None, move |group| group.broadcast(&mut buffer, root).map(|()| buffer))
     }
 
     /// [`ProcessGroup::all_gather`] in the background.
@@ -170,7 +163,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn all_gather_async<T: Element>(&self, mine: Vec<T>) -> Result<Work<Vec<Vec<T>>>> {
-        self.start_on_host(move |group| group.all_gather(&mine))
+        self.start_in(None, move |group| group.all_gather(&mine))
     }
 
     /// [`ProcessGroup::barrier`] in the background.
@@ -178,7 +171,7 @@ impl ProcessGroup {
     /// # Errors
     /// Those of [`ProcessGroup::start`].
     pub fn barrier_async(&self) -> Result<Work<()>> {
-        self.start_on_host(|group| group.barrier())
+        self.start_in(None, |group| group.barrier())
     }
 }
 

@@ -67,11 +67,6 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(YEAR)
 }
 
-/// The reason for the loss of a rank that has exited cleanly.
-pub(crate) fn finished(reason: &str) -> String {
-    format!("it had finished or destroyed its group ({reason})")
-}
-
 /// This machine's name, for messages.
 pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

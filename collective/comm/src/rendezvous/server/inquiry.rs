@@ -8,7 +8,6 @@ use crate::{
     rendezvous::{
         PEER_LOSS_GRACE,
         diagnosis::{contradiction, timeout},
-        finished,
         wire::{Event, Place, Stall},
     },
 };
@@ -103,7 +102,8 @@ impl ServerState {
         match error {
             Error::PeerLost { rank, reason } if rank != from => {
                 if self.left(rank) {
-                    self.poison(Error::PeerLost { rank, reason: finished(&reason) });
+                    let reason = format!("it had finished or destroyed its group ({reason})");
+                    self.poison(Error::PeerLost { rank, reason });
                 } else {
                     let due = Instant::now() + PEER_LOSS_GRACE;
                     self.inquiries.peer_loss.get_or_insert((due, Error::PeerLost { rank, reason }));
