@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum size of one frame in bytes, enough for the addresses of 300,000 ranks.
+/// Maximum size of one frame in bytes, enough for the addresses of 150,000 ranks.
 pub(crate) const LIMIT: usize = 4 << 20;
 
 /// Writes one frame within the stream's write timeout.

@@ -2,13 +2,10 @@
 
 use crate::{Error, communicator::Fingerprint};
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::HashMap,
-    net::{IpAddr, SocketAddr},
-};
+use std::{collections::HashMap, net::SocketAddr};
 
 /// Version of these messages and of the data between ranks. Different versions refuse each other.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// The first message of a rank. Its format is the same in every version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,55 +52,33 @@ pub(crate) struct PeerInfo {
     pub transport: String,
 }
 
-/// Addresses and machines of all ranks.
-///
-/// All ranks receive it. Hosts are listed once, so that it has about ten bytes per rank.
+/// Address of the data listener, and number of the machine, of every rank. All ranks receive it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Members {
-    /// Distinct pairs of an IP address and the number of a machine.
-    hosts: Vec<(IpAddr, u32)>,
-    /// Host and port of the data listener of every rank.
-    ranks: Vec<(u32, u16)>,
-}
+pub(crate) struct Members(Vec<(SocketAddr, u32)>);
 
 impl Members {
     /// The members with these addresses, in rank order.
     pub fn new<'a>(members: impl Iterator<Item = &'a PeerInfo>) -> Self {
-        let (mut machines, mut numbers) = (HashMap::new(), HashMap::new());
-        let mut all = Members::default();
-        for member in members {
-            let machine = machines.len() as u32;
-            let host = (member.data.ip(), *machines.entry(&member.machine).or_insert(machine));
-            let number = *numbers.entry(host).or_insert_with(|| {
-                all.hosts.push(host);
-                all.hosts.len() as u32 - 1
-            });
-            all.ranks.push((number, member.data.port()));
-        }
-        all
+        let mut machines = HashMap::new();
+        let numbered = |member: &'a PeerInfo| {
+            let next = machines.len() as u32;
+            (member.data, *machines.entry(&member.machine).or_insert(next))
+        };
+        Members(members.map(numbered).collect())
     }
 
     pub fn len(&self) -> usize {
-        self.ranks.len()
-    }
-
-    /// Whether every rank's host is listed.
-    pub fn is_valid(&self) -> bool {
-        self.ranks.iter().all(|(host, _)| (*host as usize) < self.hosts.len())
-    }
-
-    fn host(&self, rank: usize) -> (IpAddr, u32) {
-        self.hosts[self.ranks[rank].0 as usize]
+        self.0.len()
     }
 
     /// Address of a rank's data listener.
     pub fn data(&self, rank: usize) -> SocketAddr {
-        SocketAddr::new(self.host(rank).0, self.ranks[rank].1)
+        self.0[rank].0
     }
 
     /// Number of a rank's machine.
     pub fn machine(&self, rank: usize) -> u32 {
-        self.host(rank).1
+        self.0[rank].1
     }
 }
 
@@ -237,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_list_each_host_once() {
+    fn ranks_with_equal_machines_have_its_number() {
         let member = |data: &str, machine: &str| PeerInfo {
             data: data.parse().unwrap(),
             host: "node".into(),
@@ -246,19 +221,12 @@ mod tests {
             transport: "auto".into(),
         };
         // Two machines share an address, and the first machine has two.
-        let infos = [
-            member("127.0.0.1:1", "a"),
-            member("127.0.0.1:2", "a"),
-            member("127.0.0.1:3", "b"),
-            member("[::1]:4", "a"),
-        ];
+        let infos = [("127.0.0.1:1", "a"), ("127.0.0.1:2", "b"), ("[::1]:3", "a")];
+        let infos = infos.map(|(data, machine)| member(data, machine));
         let members = Members::new(infos.iter());
-        assert!(members.is_valid());
-        assert_eq!((members.len(), members.hosts.len()), (4, 3));
         for (rank, info) in infos.iter().enumerate() {
             assert_eq!(members.data(rank), info.data);
         }
-        assert_eq!([0, 1, 2, 3].map(|rank| members.machine(rank)), [0, 0, 1, 0]);
-        assert!(!Members { hosts: Vec::new(), ..members }.is_valid());
+        assert_eq!([0, 1, 2].map(|rank| members.machine(rank)), [0, 1, 0]);
     }
 }
