@@ -76,7 +76,7 @@ pub struct ContextArgs {
     /// File for a trace of all ranks, which Perfetto and chrome://tracing show
     ///
     /// It contains steps, waits, collectives and the work of data loaders: at most 50000 spans per rank.
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     // Flags after this struct are the program's own, without a heading.
     #[command(flatten, next_help_heading = None)]
