@@ -47,7 +47,7 @@ pub mod pool;
 mod product;
 #[cfg(feature = "burn")]
 pub mod random;
-mod recurrent;
+pub mod recurrent;
 pub mod relu;
 pub mod sgd;
 pub mod silu;

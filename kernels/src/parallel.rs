@@ -9,6 +9,24 @@ pub fn values(shape: &[usize]) -> Option<usize> {
     (values <= isize::MAX as usize / size_of::<f32>()).then_some(values)
 }
 
+/// Uninitialised values of a result.
+pub type Room<'a, T = f32> = &'a mut [MaybeUninit<T>];
+
+/// Vectors of these lengths, whose values `write` writes.
+///
+/// # Safety
+/// `write` must write every value.
+pub unsafe fn written<T, const N: usize>(lens: [usize; N], write: impl FnOnce([Room<T>; N])) -> [Vec<T>; N] {
+    let mut all = lens.map(Vec::with_capacity);
+    let mut rooms = all.iter_mut().zip(lens).map(|(values, len)| &mut values.spare_capacity_mut()[..len]);
+    write(std::array::from_fn(|_| rooms.next().expect("as many as lengths")));
+    for (values, len) in all.iter_mut().zip(lens) {
+        // SAFETY: the caller's contract.
+        unsafe { values.set_len(len) };
+    }
+    all
+}
+
 /// Results of `work(part)` for each of `parts` parts, in order.
 ///
 /// `new` creates a thread's workspace.
@@ -119,11 +137,20 @@ pub unsafe fn build_rows(
     write: impl Fn(Range<usize>, &mut [MaybeUninit<f32>]) + Sync + Send,
 ) -> Vec<f32> {
     let total = values(&[rows, len]).expect("a result that fits in memory");
-    let mut result = Vec::with_capacity(total);
-    let rooms = (&mut result.spare_capacity_mut()[..total], &mut [(); 0][..], &mut [(); 0][..]);
-    write_parts([rows, at_once], [len, 0, 0], rooms, || (), |(), range, values, _, _| write(range, values));
-    // SAFETY: all rows were passed to `write`.
-    unsafe { result.set_len(total) };
+    let write = |[values]: [Room; 1]| {
+        let rooms = (values, &mut [(); 0][..], &mut [(); 0][..]);
+        write_parts(
+            [rows, at_once],
+            [len, 0, 0],
+            rooms,
+            || (),
+            |(), range, values, _, _| {
+                write(range, values);
+            },
+        );
+    };
+    // SAFETY: all rows are passed to `write`.
+    let [result] = unsafe { written([total], write) };
     result
 }
 

@@ -22,6 +22,18 @@ pub fn everywhere(test: impl Fn(&str) + Send + Sync) {
     }
 }
 
+/// `act` on a pool of `count` threads.
+pub fn with_threads<R: Send>(count: usize, act: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(count).build().expect("a pool").install(act)
+}
+
+/// Asserts that one thread and three threads give the same bits, and returns them.
+pub fn same_for_every_number_of_threads<R: PartialEq + Send>(act: impl Fn() -> R + Send + Sync) -> R {
+    let one = with_threads(1, &act);
+    assert!(one == with_threads(3, &act), "threads must not matter");
+    one
+}
+
 pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {

@@ -1,39 +1,21 @@
 //! All time steps of some sequences.
 
-use super::Gru;
 use crate::{
     exp::{sigmoid, tanh},
-    recurrent::{Packed, SEQUENCES, previous, steps},
+    recurrent::{Packed, Sizes},
 };
 use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
 
-pub struct Workspace {
-    /// Hidden states forward, gradients of the products with them backward.
-    states: Vec<f32>,
-    /// Products with the inputs forward, their gradients backward.
-    input: Vec<f32>,
-    /// Products with the hidden states forward, gradients of the hidden states backward.
-    hidden: Vec<f32>,
-}
-
-impl Workspace {
-    /// A workspace whose rows have these lengths.
-    pub fn new(lens: [usize; 3]) -> Self {
-        let [states, input, hidden] = lens.map(|len| vec![0.0; SEQUENCES * len]);
-        Self { states, input, hidden }
-    }
-}
-
 pub struct Forward<'a> {
-    pub gru: Gru,
+    pub sizes: Sizes,
     pub x: &'a [f32],
     /// Initial hidden states.
     pub state: &'a [f32],
     /// Factors of inputs and hidden states.
     pub matrices: &'a [Packed; 2],
     pub sequences: Range<usize>,
-    pub workspace: &'a mut Workspace,
+    pub workspace: &'a mut [Vec<f32>; 3],
     pub outputs: &'a mut [MaybeUninit<f32>],
     pub saved: &'a mut [MaybeUninit<f32>],
 }
@@ -43,11 +25,12 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Gru { time, inputs, hidden, reverse, .. } = self.gru;
-        let Workspace { states, input: from_input, hidden: from_hidden } = self.workspace;
+        let Sizes { time, inputs, hidden, .. } = self.sizes;
+        // Hidden states, and the products with inputs and hidden states.
+        let [states, from_input, from_hidden] = self.workspace;
         let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrices[0].stride());
         states[..count * hidden].copy_from_slice(&self.state[start * hidden..][..count * hidden]);
-        for step in steps(time, reverse) {
+        for step in self.sizes.steps() {
             let x = &self.x[(start * time + step) * inputs..];
             self.matrices[0].multiply(simd, count, (x, time * inputs), from_input);
             self.matrices[1].multiply(simd, count, (states, hidden), from_hidden);
@@ -84,13 +67,13 @@ fn forward_step(gates: &mut [f32], from_hidden: &[f32], state: &mut [f32]) {
 }
 
 pub struct Backward<'a> {
-    pub gru: Gru,
+    pub sizes: Sizes,
     /// Initial hidden states, outputs, saved values and the gradient of the outputs.
     pub values: [&'a [f32]; 4],
     /// Transposed factors of the hidden states.
     pub matrix: &'a Packed,
     pub sequences: Range<usize>,
-    pub workspace: &'a mut Workspace,
+    pub workspace: &'a mut [Vec<f32>; 3],
     /// Gradients of the products with inputs and hidden states.
     pub for_input: &'a mut [MaybeUninit<f32>],
     pub for_hidden: &'a mut [MaybeUninit<f32>],
@@ -102,14 +85,15 @@ impl WithSimd for Backward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Gru { time, hidden, reverse, .. } = self.gru;
+        let Sizes { time, hidden, .. } = self.sizes;
         let [initial, outputs, saved, gradient] = self.values;
-        let Workspace { states: for_hidden, input: for_input, hidden: through } = self.workspace;
+        // Gradients of the products with hidden states and inputs, and of the hidden states.
+        let [for_hidden, for_input, through] = self.workspace;
         let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
-        for step in steps(time, reverse).rev() {
+        for step in self.sizes.steps().rev() {
             for at in 0..count {
                 let sequence = start + at;
-                let before = match previous(step, time, reverse) {
+                let before = match self.sizes.previous(step) {
                     Some(step) => &outputs[(sequence * time + step) * hidden..],
                     None => &initial[sequence * hidden..],
                 };

@@ -1,38 +1,21 @@
 //! All time steps of some sequences.
 
-use super::Lstm;
 use crate::{
     exp::{sigmoid, tanh},
-    recurrent::{Packed, SEQUENCES, previous, steps},
+    recurrent::{Packed, Sizes},
 };
 use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
 
-pub struct Workspace {
-    /// Inputs and hidden state of each sequence.
-    rows: Vec<f32>,
-    gates: Vec<f32>,
-    /// Cell states forward, gradients of the hidden states backward.
-    states: Vec<f32>,
-}
-
-impl Workspace {
-    /// A workspace whose rows have these lengths.
-    pub fn new(lens: [usize; 3]) -> Self {
-        let [rows, gates, states] = lens.map(|len| vec![0.0; SEQUENCES * len]);
-        Self { rows, gates, states }
-    }
-}
-
 pub struct Forward<'a> {
-    pub lstm: Lstm,
+    pub sizes: Sizes,
     pub x: &'a [f32],
     /// Initial hidden and cell states.
     pub state: [&'a [f32]; 2],
     /// Factors of inputs and hidden states.
     pub matrix: &'a Packed,
     pub sequences: Range<usize>,
-    pub workspace: &'a mut Workspace,
+    pub workspace: &'a mut [Vec<f32>; 3],
     pub states: &'a mut [MaybeUninit<f32>],
     pub last_cells: &'a mut [MaybeUninit<f32>],
     pub saved: &'a mut [MaybeUninit<f32>],
@@ -43,8 +26,9 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Lstm { time, inputs, hidden, reverse, .. } = self.lstm;
-        let Workspace { rows, gates, states: cells } = self.workspace;
+        let Sizes { time, inputs, hidden, .. } = self.sizes;
+        // Inputs and hidden state, gates, and cell states of each sequence.
+        let [rows, gates, cells] = self.workspace;
         let (start, count) = (self.sequences.start, self.sequences.len());
         let (width, stride) = (inputs + hidden, self.matrix.stride());
         for at in 0..count {
@@ -52,7 +36,7 @@ impl WithSimd for Forward<'_> {
             rows[at * width + inputs..][..hidden].copy_from_slice(state);
             cells[at * hidden..][..hidden].copy_from_slice(cell);
         }
-        for step in steps(time, reverse) {
+        for step in self.sizes.steps() {
             for at in 0..count {
                 let x = &self.x[((start + at) * time + step) * inputs..][..inputs];
                 rows[at * width..][..inputs].copy_from_slice(x);
@@ -91,7 +75,7 @@ fn forward_step(gates: &mut [f32], cells: &mut [f32], state: &mut [f32]) {
 }
 
 pub struct Backward<'a> {
-    pub lstm: Lstm,
+    pub sizes: Sizes,
     /// Initial cell states.
     pub cells: &'a [f32],
     pub saved: &'a [f32],
@@ -100,7 +84,7 @@ pub struct Backward<'a> {
     /// Transposed factors of the hidden states.
     pub matrix: &'a Packed,
     pub sequences: Range<usize>,
-    pub workspace: &'a mut Workspace,
+    pub workspace: &'a mut [Vec<f32>; 3],
     /// Gradients of the gates before activation.
     pub gates: &'a mut [MaybeUninit<f32>],
     pub for_hidden: &'a mut [f32],
@@ -112,17 +96,18 @@ impl WithSimd for Backward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Lstm { batch, time, hidden, reverse, .. } = self.lstm;
-        let Workspace { gates, states, .. } = self.workspace;
+        let Sizes { batch, time, hidden, .. } = self.sizes;
+        // Gradients of the gates and of the hidden states.
+        let [_, gates, states] = self.workspace;
         let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
         states.fill(0.0);
         let last_cells = &self.gradient[(batch * time + start) * hidden..];
         self.for_cells.copy_from_slice(&last_cells[..count * hidden]);
-        for step in steps(time, reverse).rev() {
+        for step in self.sizes.steps().rev() {
             for at in 0..count {
                 let sequence = start + at;
                 let saved = |step| &self.saved[(sequence * time + step) * 5 * hidden..][..5 * hidden];
-                let before = match previous(step, time, reverse) {
+                let before = match self.sizes.previous(step) {
                     Some(step) => &saved(step)[4 * hidden..],
                     None => &self.cells[sequence * hidden..][..hidden],
                 };

@@ -1,38 +1,115 @@
-//! Parts that recurrent layers share.
+//! What LSTM and GRU share.
 
 mod packed;
+#[cfg(test)]
+mod tests;
 
-pub use packed::Packed;
+pub(crate) use packed::Packed;
+
+use crate::parallel::values;
+use std::fmt::Debug;
 
 /// Sequences per part of the work. Independent of the number of threads, as is the order of sums.
-pub const SEQUENCES: usize = 8;
+pub(crate) const SEQUENCES: usize = 8;
 
-/// Time steps in the order of the recurrence.
-pub fn steps(time: usize, reverse: bool) -> impl DoubleEndedIterator<Item = usize> {
-    (0..time).map(move |step| if reverse { time - 1 - step } else { step })
+/// Sizes of a recurrent layer and direction of the recurrence.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Sequences.
+    pub batch: usize,
+    /// Time steps of a sequence.
+    pub time: usize,
+    /// Inputs of a time step.
+    pub inputs: usize,
+    /// Hidden units.
+    pub hidden: usize,
+    /// Whether the recurrence starts at the last time step.
+    pub reverse: bool,
 }
 
-/// Time step before `step` in the order of the recurrence; `None` before the first.
-pub fn previous(step: usize, time: usize, reverse: bool) -> Option<usize> {
-    if reverse { Some(step + 1).filter(|step| *step < time) } else { step.checked_sub(1) }
+/// A recurrent layer over all time steps.
+///
+/// The first of its six inputs are `x`, `[batch, time, inputs]`, the factors of the inputs, `[inputs, gates × hidden]`, and
+/// those of the hidden state, `[hidden, gates × hidden]`. Biases are `[gates × hidden]`, or empty for none, and initial
+/// states `[batch, hidden]`.
+pub trait Recurrent: Copy + Debug + Send + Sync + 'static {
+    /// Outputs, which begin with the hidden states, `[batch, time, hidden]`, and values for [`backward`](Self::backward).
+    ///
+    /// # Panics
+    /// If the inputs do not have their shapes, or the result does not fit in memory.
+    fn forward(&self, inputs: [&[f32]; 6]) -> [Vec<f32>; 2];
+
+    /// Gradients of the inputs, from the outputs and their gradient.
+    ///
+    /// That of `x` is empty unless wanted. Those of biases are computed also without a bias.
+    ///
+    /// # Panics
+    /// If the slices do not have the lengths of [`forward`](Self::forward).
+    fn backward(
+        &self,
+        inputs: [&[f32]; 6],
+        outputs: [&[f32]; 2],
+        saved: &[f32],
+        x_wanted: bool,
+    ) -> [Vec<f32>; 6];
 }
 
-/// Rows of a step, `[x | state]`: inputs and the hidden state before the step, `[batch × time, inputs + hidden]`.
-pub fn joined(
-    [x, states, initial]: [&[f32]; 3],
-    [batch, time]: [usize; 2],
-    [inputs, hidden]: [usize; 2],
-    reverse: bool,
-) -> Vec<f32> {
-    let mut rows = Vec::with_capacity(batch * time * (inputs + hidden));
-    for sequence in 0..batch {
-        for step in 0..time {
-            rows.extend_from_slice(&x[(sequence * time + step) * inputs..][..inputs]);
-            rows.extend_from_slice(match previous(step, time, reverse) {
-                Some(step) => &states[(sequence * time + step) * hidden..][..hidden],
-                None => &initial[sequence * hidden..][..hidden],
-            });
+impl Sizes {
+    /// Checks the inputs of a layer and returns the number of its hidden states.
+    ///
+    /// `gates + 1` values are saved for each of them.
+    pub(crate) fn check(
+        &self,
+        gates: usize,
+        [x, input, hidden]: [&[f32]; 3],
+        biases: &[&[f32]],
+        states: &[&[f32]],
+    ) -> usize {
+        let Self { batch, time, inputs, hidden: units, .. } = *self;
+        let has =
+            |slice: &[f32], shape: &[usize], what| assert_eq!(Some(slice.len()), values(shape), "{what}");
+        has(x, &[batch, time, inputs], "x: [batch, time, inputs]");
+        has(input, &[inputs, gates, units], "weights: [inputs, gates × hidden]");
+        has(hidden, &[units, gates, units], "weights: [hidden, gates × hidden]");
+        for bias in biases.iter().filter(|bias| !bias.is_empty()) {
+            has(bias, &[gates, units], "bias: [gates × hidden]");
         }
+        for state in states {
+            has(state, &[batch, units], "initial states: [batch, hidden]");
+        }
+        values(&[batch, time, units, gates + 1]).expect("values that fit in memory") / (gates + 1)
     }
-    rows
+
+    /// Time steps in the order of the recurrence.
+    pub(crate) fn steps(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
+        let Self { time, reverse, .. } = *self;
+        (0..time).map(move |step| if reverse { time - 1 - step } else { step })
+    }
+
+    /// Time step before `step` in the order of the recurrence; `None` before the first.
+    #[inline(always)]
+    pub(crate) fn previous(&self, step: usize) -> Option<usize> {
+        if self.reverse { Some(step + 1).filter(|step| *step < self.time) } else { step.checked_sub(1) }
+    }
+
+    /// Rows of a step, `[x | state]`: inputs and the hidden state before the step, `[batch × time, inputs + hidden]`.
+    pub(crate) fn joined(&self, [x, states, initial]: [&[f32]; 3]) -> Vec<f32> {
+        let Self { batch, time, inputs, hidden, .. } = *self;
+        let mut rows = Vec::with_capacity(batch * time * (inputs + hidden));
+        for sequence in 0..batch {
+            for step in 0..time {
+                rows.extend_from_slice(&x[(sequence * time + step) * inputs..][..inputs]);
+                rows.extend_from_slice(match self.previous(step) {
+                    Some(step) => &states[(sequence * time + step) * hidden..][..hidden],
+                    None => &initial[sequence * hidden..][..hidden],
+                });
+            }
+        }
+        rows
+    }
+}
+
+/// Room of a thread: rows of three lengths for each sequence of a part.
+pub(crate) fn workspace(lens: [usize; 3]) -> [Vec<f32>; 3] {
+    lens.map(|len| vec![0.0; SEQUENCES * len])
 }
