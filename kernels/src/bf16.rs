@@ -4,8 +4,7 @@
 //! subnormal values (below 1.2e-38) for zero and flushes subnormal sums to zero. Sums are added in blocks of [`DEPTH`]
 //! summands, in an order that depends on neither the shape nor the number of threads.
 
-use crate::linear::Matrix;
-use crate::{parallel, simd::Aligned};
+use crate::{parallel, product::Matrix, simd::Aligned};
 use half::bf16;
 use std::arch::x86_64::*;
 
@@ -19,16 +18,17 @@ const DEPTH: usize = 256;
 /// Rows per part.
 const PART: usize = 4 * ROWS;
 
-/// Row-major product of `[rows, inner]` and `[inner, columns]`; `None` if the processor lacks the instruction.
+/// Row-major product of whole matrices; `None` if the processor lacks the instruction.
 ///
 /// # Panics
-/// If the matrices do not have these shapes, or the result does not fit in memory.
-pub fn product(shape: [usize; 3], left: Matrix<bf16>, right: Matrix<bf16>) -> Option<Vec<f32>> {
+/// If the shapes do not match, or the result does not fit in memory.
+pub fn product(left: Matrix<bf16>, right: Matrix<bf16>) -> Option<Vec<f32>> {
     if !is_x86_feature_detected!("avx512bf16") || !is_x86_feature_detected!("avx512bw") {
         return None;
     }
-    let [rows, inner, columns] = shape;
-    let (left, right) = (left.checked([rows, inner]), right.checked([inner, columns]));
+    let ([rows, inner], [right_inner, columns]) = (left.shape, right.shape);
+    assert_eq!(inner, right_inner, "shapes of a product");
+    assert!(left.is_whole() && right.is_whole(), "adjacent values");
     let len = parallel::values(&[rows, columns]).expect("a result that fits in memory");
     let mut result = vec![0.0; len];
     if len == 0 {
@@ -183,7 +183,7 @@ unsafe fn add_tile(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{linear::Value, tests::noise};
+    use crate::tests::{noise, same_for_every_number_of_threads};
 
     fn at(matrix: Matrix<bf16>, row: usize, column: usize) -> f32 {
         matrix.values[row * matrix.strides[0] + column * matrix.strides[1]].to_f32()
@@ -192,16 +192,15 @@ mod tests {
     /// Products in every layout, with 1 and 3 threads, and the sums of the summands and of their magnitudes.
     fn compare(shape: [usize; 3], left: &[bf16], right: &[bf16], check: impl Fn(f32, f64, f64)) {
         let [rows, inner, columns] = shape;
-        for left in [Matrix::rows(left, inner), Matrix::rows(left, rows).transpose()] {
-            for right in [Matrix::rows(right, columns), Matrix::rows(right, inner).transpose()] {
-                let with = |threads| {
-                    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-                    pool.install(|| product(shape, left, right))
-                };
+        let layouts = |values, [a, b]: [usize; 2]| {
+            [Matrix::new(values, [a, b]), Matrix::new(values, [b, a]).transpose()]
+        };
+        for left in layouts(left, [rows, inner]) {
+            for right in layouts(right, [inner, columns]) {
+                let bits = || Some(product(left, right)?.into_iter().map(f32::to_bits).collect::<Vec<_>>());
                 // Processors without the instruction use products in f32.
-                let Some(ours) = with(1) else { return };
-                let three = with(3).expect("the instruction");
-                assert!(ours.iter().map(|x| x.to_bits()).eq(three.iter().map(|x| x.to_bits())), "{shape:?}");
+                let Some(ours) = same_for_every_number_of_threads(bits) else { return };
+                let ours: Vec<_> = ours.into_iter().map(f32::from_bits).collect();
                 assert_eq!(ours.len(), rows * columns);
                 for (place, ours) in ours.into_iter().enumerate() {
                     let (row, column) = (place / columns, place % columns);
@@ -228,8 +227,8 @@ mod tests {
         let values = [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY)];
         for (shape @ [rows, inner, columns], value) in shapes.into_iter().flat_map(|s| values.map(|v| (s, v)))
         {
-            let [mut left, mut right] =
-                [(1, rows * inner), (2, inner * columns)].map(|(seed, len)| bf16::narrow(noise(seed, len)));
+            let [mut left, mut right] = [(1, rows * inner), (2, inner * columns)]
+                .map(|(seed, len)| noise(seed, len).into_iter().map(bf16::from_f32).collect::<Vec<_>>());
             if let (Some(value), [_, ..], [.., last]) = (value, &*left, &mut *right) {
                 (left[rows * inner / 2], *last) = (bf16::from_f32(value), bf16::from_f32(value));
             }

@@ -3,8 +3,8 @@
 //! 16-bit values are converted to f32, and results are rounded once. Products of bf16 use AVX-512 BF16 if the processor
 //! has it; subnormal values (below 1.2e-38) then count as zero.
 
-use crate::{parallel, simd::arch};
-use gemm::Parallelism;
+pub use crate::product::Matrix;
+use crate::{parallel, product::product, simd::arch};
 use half::{
     bf16, f16,
     slice::{HalfBitsSliceExt, HalfFloatSliceExt},
@@ -12,9 +12,6 @@ use half::{
 };
 use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
-
-/// Minimum number of multiplications for several threads.
-const PARALLEL: usize = 1 << 18;
 
 /// Rows per part of an addition of the bias.
 const ROWS: usize = 64;
@@ -37,12 +34,12 @@ pub trait Value: Copy + Send + Sync {
     /// Rounds values to this type.
     fn narrow(values: Vec<f32>) -> Vec<Self>;
 
-    /// Computes the row-major product of `[rows, inner]` and `[inner, columns]`.
+    /// Computes the row-major product.
     ///
     /// # Panics
-    /// If the matrices do not have these shapes, or the result does not fit in memory.
-    fn product(shape: [usize; 3], left: Matrix<Self>, right: Matrix<Self>) -> Vec<f32> {
-        widened_product(shape, left, right)
+    /// If the shapes do not match, or the result does not fit in memory.
+    fn product(left: Matrix<Self>, right: Matrix<Self>) -> Vec<f32> {
+        widened_product(left, right)
     }
 }
 
@@ -55,43 +52,41 @@ impl Value for f32 {
         values
     }
 
-    fn product(shape: [usize; 3], left: Matrix, right: Matrix) -> Vec<f32> {
-        product(shape, left, right)
+    fn product(left: Matrix, right: Matrix) -> Vec<f32> {
+        product(left, right)
     }
+}
+
+/// Conversions of a 16-bit type.
+macro_rules! conversions {
+    () => {
+        #[inline(always)]
+        fn widen(values: &[Self], to: &mut [f32]) {
+            values.convert_to_f32_slice(to);
+        }
+
+        fn narrow(values: Vec<f32>) -> Vec<Self> {
+            let round = |values: &[f32], to: &mut [u16]| {
+                to.reinterpret_cast_mut::<Self>().convert_from_f32_slice(values);
+            };
+            convert(&values, round).reinterpret_into()
+        }
+    };
 }
 
 impl Value for f16 {
-    fn widen(values: &[f16], to: &mut [f32]) {
-        values.convert_to_f32_slice(to);
-    }
-
-    fn narrow(values: Vec<f32>) -> Vec<f16> {
-        let round = |values: &[f32], to: &mut [u16]| {
-            to.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values);
-        };
-        convert(&values, round).reinterpret_into()
-    }
+    conversions!();
 }
 
 impl Value for bf16 {
-    #[inline(always)]
-    fn widen(values: &[bf16], to: &mut [f32]) {
-        values.convert_to_f32_slice(to);
-    }
+    conversions!();
 
-    fn narrow(values: Vec<f32>) -> Vec<bf16> {
-        let round = |values: &[f32], to: &mut [u16]| {
-            to.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values);
-        };
-        convert(&values, round).reinterpret_into()
-    }
-
-    fn product(shape: [usize; 3], left: Matrix<bf16>, right: Matrix<bf16>) -> Vec<f32> {
+    fn product(left: Matrix<bf16>, right: Matrix<bf16>) -> Vec<f32> {
         #[cfg(target_arch = "x86_64")]
-        if let Some(product) = crate::bf16::product(shape, left, right) {
+        if let Some(product) = crate::bf16::product(left, right) {
             return product;
         }
-        widened_product(shape, left, right)
+        widened_product(left, right)
     }
 }
 
@@ -109,13 +104,12 @@ fn convert<A: Sync, B: Clone + Default + Send>(
 }
 
 /// The product of matrices converted to f32.
-fn widened_product<T: Value>(shape: [usize; 3], left: Matrix<T>, right: Matrix<T>) -> Vec<f32> {
+fn widened_product<T: Value>(left: Matrix<T>, right: Matrix<T>) -> Vec<f32> {
     let [left_values, right_values] = [left, right].map(|matrix| convert(matrix.values, T::widen));
-    product(
-        shape,
-        Matrix { values: &left_values, strides: left.strides },
-        Matrix { values: &right_values, strides: right.strides },
-    )
+    let Matrix { shape, strides, .. } = left;
+    let left = Matrix { values: &left_values, shape, strides };
+    let Matrix { shape, strides, .. } = right;
+    product(left, Matrix { values: &right_values, shape, strides })
 }
 
 /// Multiplies `x`, `[batch, inputs]`, by `weight`, `[inputs, outputs]`, and adds `bias`, `[outputs]` or empty.
@@ -123,8 +117,9 @@ fn widened_product<T: Value>(shape: [usize; 3], left: Matrix<T>, right: Matrix<T
 /// # Panics
 /// If the slices do not have these shapes, or the result does not fit in memory.
 pub fn forward<T: Value>(x: &[T], weight: &[T], bias: &[T], outputs: usize) -> Vec<T> {
-    let [batch, inputs, outputs] = shape(x, weight, outputs);
-    let mut y = T::product([batch, inputs, outputs], Matrix::rows(x, inputs), Matrix::rows(weight, outputs));
+    let inputs = weight.len() / outputs.max(1);
+    let x = Matrix::new(x, [x.len() / inputs.max(1), inputs]);
+    let mut y = T::product(x, Matrix::new(weight, [inputs, outputs]));
     if bias.is_empty() {
         return T::narrow(y);
     }
@@ -139,14 +134,15 @@ pub fn forward<T: Value>(x: &[T], weight: &[T], bias: &[T], outputs: usize) -> V
 /// # Panics
 /// If the slices do not have these shapes, or the result does not fit in memory.
 pub fn input_gradient<T: Value>(weight: &[T], gradient: &[T], outputs: usize) -> Vec<T> {
-    let [batch, outputs, inputs] = shape(gradient, weight, weight.len() / outputs.max(1));
-    let [gradient, weight] = [gradient, weight].map(|matrix| Matrix::rows(matrix, outputs));
+    let [gradient, weight] =
+        [gradient, weight].map(|values| Matrix::new(values, [values.len() / outputs.max(1), outputs]));
+    let batch = gradient.shape[0];
     if batch > SMALL_BATCH || outputs < MANY_OUTPUTS {
-        return T::narrow(T::product([batch, outputs, inputs], gradient, weight.transpose()));
+        return T::narrow(T::product(gradient, weight.transpose()));
     }
     // `gemm` copies a transposed matrix on its right side on one thread, at one value per cache line. For a few rows,
     // that takes longer than the product.
-    T::narrow(transpose(&T::product([inputs, outputs, batch], weight, gradient.transpose()), batch))
+    T::narrow(transpose(&T::product(weight, gradient.transpose()), batch))
 }
 
 /// Transposes `[rows, columns]`.
@@ -177,8 +173,8 @@ pub fn gradients<T: Value>(
     gradient: &[T],
     [batch, inputs, outputs]: [usize; 3],
 ) -> (Vec<T>, Vec<T>) {
-    let x = Matrix::rows(x, inputs).transpose();
-    let weight = T::product([inputs, batch, outputs], x, Matrix::rows(gradient, outputs));
+    let x = Matrix::new(x, [batch, inputs]).transpose();
+    let weight = T::product(x, Matrix::new(gradient, [batch, outputs]));
     let mut bias = vec![0.0; outputs];
     // Each column is summed by one thread, in the order of the rows.
     let columns = if gradient.len() < 1 << 16 { outputs } else { COLUMNS };
@@ -227,72 +223,4 @@ impl<T: Value> WithSimd for ColumnSums<'_, T> {
             }
         }
     }
-}
-
-/// Dimensions `[rows, inner, columns]` of a product whose right side has `columns` columns, or rows.
-fn shape<T>(left: &[T], right: &[T], columns: usize) -> [usize; 3] {
-    let inner = right.len() / columns.max(1);
-    [left.len() / inner.max(1), inner, columns]
-}
-
-/// A matrix with its strides.
-#[derive(Clone, Copy)]
-pub struct Matrix<'a, T = f32> {
-    pub(crate) values: &'a [T],
-    pub(crate) strides: [usize; 2],
-}
-
-impl<'a, T: Copy> Matrix<'a, T> {
-    /// A row-major matrix.
-    pub fn rows(values: &'a [T], width: usize) -> Self {
-        Self { values, strides: [width, 1] }
-    }
-
-    /// Exchanges rows and columns, without a copy.
-    pub fn transpose(self) -> Self {
-        Self { strides: [self.strides[1], self.strides[0]], ..self }
-    }
-
-    /// The matrix, if it has this shape.
-    pub(crate) fn checked(self, [rows, columns]: [usize; 2]) -> Self {
-        assert_eq!(self.values.len(), rows * columns, "whole rows");
-        assert!([[columns, 1], [1, rows]].contains(&self.strides), "adjacent values");
-        self
-    }
-}
-
-/// Row-major product of `[rows, inner]` and `[inner, columns]`.
-pub(crate) fn product([rows, inner, columns]: [usize; 3], left: Matrix, right: Matrix) -> Vec<f32> {
-    let (left, right) = (left.checked([rows, inner]), right.checked([inner, columns]));
-    let len = parallel::values(&[rows, columns]).expect("a result that fits in memory");
-    let mut result = Vec::with_capacity(len);
-    let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;
-    let parallelism = if many { Parallelism::Rayon(0) } else { Parallelism::None };
-    // SAFETY: both matrices have the number of values and the strides of their shapes. The result has room for
-    // all values, is not read, and is written completely.
-    unsafe {
-        gemm::gemm::<f32>(
-            rows,
-            columns,
-            inner,
-            result.as_mut_ptr(),
-            1,
-            columns as isize,
-            false,
-            left.values.as_ptr(),
-            left.strides[1] as isize,
-            left.strides[0] as isize,
-            right.values.as_ptr(),
-            right.strides[1] as isize,
-            right.strides[0] as isize,
-            0.0,
-            1.0,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-        result.set_len(len);
-    }
-    result
 }

@@ -1,108 +1,110 @@
-//! Products of matrices that are parts of larger ones.
+//! Products of matrices, also of parts of larger ones, by the crate `gemm`.
 
+use crate::parallel::{self, Room, written};
 use gemm::Parallelism;
 use std::{mem::MaybeUninit, ops::Range};
 
-/// A matrix within a larger one, whose rows are `stride` values apart.
+/// Minimum number of multiplications for several threads.
+const PARALLEL: usize = 1 << 18;
+
+/// A matrix with its strides, which may be a part of a larger one.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
-    pub values: &'a [f32],
+pub struct Matrix<'a, T = f32> {
+    pub(crate) values: &'a [T],
     /// Rows and columns.
-    pub shape: [usize; 2],
-    pub stride: usize,
+    pub(crate) shape: [usize; 2],
+    /// Distances between rows and between columns.
+    pub(crate) strides: [usize; 2],
 }
 
-impl<'a> View<'a> {
+impl<'a, T: Copy> Matrix<'a, T> {
+    /// A row-major matrix.
+    ///
+    /// # Panics
+    /// If there is another number of values.
+    pub fn new(values: &'a [T], shape: [usize; 2]) -> Self {
+        assert_eq!(Some(values.len()), shape[0].checked_mul(shape[1]), "rows × columns");
+        Self { values, shape, strides: [shape[1], 1] }
+    }
+
+    /// Exchanges rows and columns, without a copy.
+    pub fn transpose(self) -> Self {
+        let ([rows, columns], [row, column]) = (self.shape, self.strides);
+        Self { shape: [columns, rows], strides: [column, row], ..self }
+    }
+
     /// Rows and columns of a larger matrix from `[row, column]`.
-    pub fn part(self, [row, column]: [usize; 2], shape: [usize; 2]) -> View<'a> {
-        let start = (row * self.stride + column).min(self.values.len());
-        View { values: &self.values[start..], shape, ..self }
+    pub(crate) fn part(self, [row, column]: [usize; 2], shape: [usize; 2]) -> Self {
+        let start = (row * self.strides[0] + column * self.strides[1]).min(self.values.len());
+        Self { values: &self.values[start..], shape, ..self }
     }
 
     /// Some of the rows.
-    pub fn rows(self, rows: Range<usize>) -> View<'a> {
+    pub(crate) fn rows(self, rows: Range<usize>) -> Self {
         self.part([rows.start, 0], [rows.len(), self.shape[1]])
+    }
+
+    /// Whether it is row-major or the transpose of such a matrix, with all values of the slice.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn is_whole(&self) -> bool {
+        let [rows, columns] = self.shape;
+        self.values.len() == rows * columns && [[columns, 1], [1, rows]].contains(&self.strides)
+    }
+
+    /// Whether all values are within the slice.
+    fn fits(&self) -> bool {
+        let [Some(row), Some(column)] = self.shape.map(|length| length.checked_sub(1)) else { return true };
+        row * self.strides[0] + column * self.strides[1] < self.values.len()
     }
 }
 
 /// The values as room for a product.
-pub fn writable(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+pub fn writable(values: &mut [f32]) -> Room<'_> {
     // SAFETY: same layout. Only products receive it, which writes initialised values.
     unsafe { &mut *(std::ptr::from_mut(values) as *mut [MaybeUninit<f32>]) }
 }
 
-/// `to = factor × left × right`, or with `right` transposed; rows of `to` are `stride` values apart.
-pub fn product(
-    left: View,
-    right: View,
-    transposed: bool,
-    factor: f32,
-    to: &mut [MaybeUninit<f32>],
-    stride: usize,
-) {
-    let [rows, inner] = left.shape;
-    let (columns, right_strides) = match transposed {
-        true => (right.shape[0], [1, right.stride]),
-        false => (right.shape[1], [right.stride, 1]),
+/// `left × right`, row-major.
+///
+/// # Panics
+/// If the shapes do not match, or the result does not fit in memory.
+pub fn product(left: Matrix, right: Matrix) -> Vec<f32> {
+    let ([rows, inner], [_, columns]) = (left.shape, right.shape);
+    let len = parallel::values(&[rows, columns]).expect("a result that fits in memory");
+    let many = rows.saturating_mul(inner).saturating_mul(columns) >= PARALLEL;
+    let parallelism = if many { Parallelism::Rayon(0) } else { Parallelism::None };
+    // SAFETY: the product writes all values.
+    let [result] = unsafe {
+        written([len], |[to]: [Room; 1]| multiply(left, right, 1.0, (to, columns), false, parallelism))
     };
-    let right_inner = right.shape[usize::from(transposed)];
-    assert_eq!(inner, right_inner, "shapes of a product");
-    multiply(
-        [rows, inner, columns],
-        (left, [left.stride, 1]),
-        (right, right_strides),
-        factor,
-        to,
-        stride,
-        false,
-    );
+    result
 }
 
-/// `to += left × rightᵀ`; rows of `to` are `stride` values apart.
-pub fn add_product(left: View, right: View, to: &mut [f32], stride: usize) {
-    let ([rows, inner], [columns, right_inner]) = (left.shape, right.shape);
-    assert_eq!(inner, right_inner, "shapes of a product");
-    let (left, right) = ((left, [left.stride, 1]), (right, [1, right.stride]));
-    multiply([rows, inner, columns], left, right, 1.0, writable(to), stride, true);
+/// `to = factor × left × right`; rows of `to` are `stride` values apart.
+pub fn product_to(left: Matrix, right: Matrix, factor: f32, to: Room, stride: usize) {
+    multiply(left, right, factor, (to, stride), false, Parallelism::None);
 }
 
-/// `to = factor × leftᵀ × right`; rows of `to` are `stride` values apart.
-pub fn product_of_transposed(
-    left: View,
-    right: View,
-    factor: f32,
-    to: &mut [MaybeUninit<f32>],
-    stride: usize,
-) {
-    let [inner, rows] = left.shape;
-    assert_eq!(inner, right.shape[0], "shapes of a product");
-    let columns = right.shape[1];
-    multiply(
-        [rows, inner, columns],
-        (left, [1, left.stride]),
-        (right, [right.stride, 1]),
-        factor,
-        to,
-        stride,
-        false,
-    );
+/// `to += left × right`; rows of `to` are `stride` values apart.
+pub fn add_product(left: Matrix, right: Matrix, to: &mut [f32], stride: usize) {
+    multiply(left, right, 1.0, (writable(to), stride), true, Parallelism::None);
 }
 
 /// With `add`, the values of `to`, which must be initialised, are summands.
 fn multiply(
-    [rows, inner, columns]: [usize; 3],
-    (left, left_strides): (View, [usize; 2]),
-    (right, right_strides): (View, [usize; 2]),
+    left: Matrix,
+    right: Matrix,
     factor: f32,
-    to: &mut [MaybeUninit<f32>],
-    stride: usize,
+    (to, stride): (Room, usize),
     add: bool,
+    parallelism: Parallelism,
 ) {
-    for view in [left, right] {
-        assert!(fits(view.shape, view.stride, view.values.len()), "views within their matrices");
-    }
-    assert!(fits([rows, columns], stride, to.len()), "room for the product");
-    // SAFETY: all values of both views and of the product are within their slices.
+    let ([rows, inner], [right_inner, columns]) = (left.shape, right.shape);
+    assert_eq!(inner, right_inner, "shapes of a product");
+    assert!(left.fits() && right.fits(), "views within their matrices");
+    let fits = rows == 0 || columns <= stride && (rows - 1) * stride + columns <= to.len();
+    assert!(fits, "room for the product");
+    // SAFETY: all values of both matrices and of the product are within their slices.
     unsafe {
         gemm::gemm::<f32>(
             rows,
@@ -113,22 +115,17 @@ fn multiply(
             stride as isize,
             add,
             left.values.as_ptr(),
-            left_strides[1] as isize,
-            left_strides[0] as isize,
+            left.strides[1] as isize,
+            left.strides[0] as isize,
             right.values.as_ptr(),
-            right_strides[1] as isize,
-            right_strides[0] as isize,
+            right.strides[1] as isize,
+            right.strides[0] as isize,
             f32::from(u8::from(add)),
             factor,
             false,
             false,
             false,
-            Parallelism::None,
+            parallelism,
         );
     }
-}
-
-/// Whether `len` values contain a matrix whose rows are `stride` values apart.
-fn fits([rows, columns]: [usize; 2], stride: usize, len: usize) -> bool {
-    rows == 0 || columns <= stride && (rows - 1) * stride + columns <= len
 }

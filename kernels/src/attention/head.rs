@@ -1,11 +1,14 @@
 //! One head of one sequence.
 
-use super::{Mask, softmax};
+use super::Mask;
 use crate::{
     dropout::Dropout,
-    product::{View, product, product_of_transposed, writable},
-    simd::arch,
+    exp::exp,
+    parallel::Room,
+    product::{Matrix, product_to, writable},
+    simd::{arch, largest, sum},
 };
+use pulp::{Simd, WithSimd};
 use std::{mem::MaybeUninit, ops::Range};
 
 /// Queries at a time. With a causal mask, products skip later keys in steps of this size.
@@ -33,7 +36,7 @@ pub struct Workspace {
 }
 
 /// Writes rows to memory where they are so many values apart.
-pub type Write<'a> = &'a dyn Fn(&mut [MaybeUninit<f32>], usize);
+pub type Write<'a> = &'a dyn Fn(Room, usize);
 
 /// Some of the queries or keys, and the range of the others with which they are multiplied.
 struct Block {
@@ -47,23 +50,23 @@ impl Head<'_> {
     /// With dropout, `signed` becomes the weights before it, negative where they are dropped.
     pub fn forward(
         &self,
-        [query, key, value]: [View; 3],
-        (context, stride): (&mut [MaybeUninit<f32>], usize),
-        weights: &mut [MaybeUninit<f32>],
-        signed: &mut [MaybeUninit<f32>],
+        [query, key, value]: [Matrix; 3],
+        (context, stride): (Room, usize),
+        weights: Room,
+        signed: Room,
         workspace: &mut Workspace,
     ) {
         let keys = self.keys;
         for Block { rows, others } in self.blocks_of_queries() {
             let to = &mut weights[rows.start * keys..];
-            product(query.rows(rows), key.rows(others), true, self.scale, to, keys);
+            product_to(query.rows(rows), key.rows(others).transpose(), self.scale, to, keys);
         }
         for (query, row) in weights.chunks_exact_mut(keys.max(1)).enumerate() {
             row[self.seen(query)..].fill(MaybeUninit::new(0.0));
         }
         // SAFETY: the products wrote all other values.
         let weights = unsafe { &mut *(std::ptr::from_mut(weights) as *mut [f32]) };
-        arch().dispatch(softmax::Forward { head: self, rows: weights });
+        arch().dispatch(Forward { head: self, rows: weights });
         if let Some((dropout, number)) = self.dropout {
             let kept = dropout.row(number, weights.len(), &mut workspace.random);
             for ((kept, weight), signed) in kept.zip(&mut *weights).zip(signed) {
@@ -72,11 +75,11 @@ impl Head<'_> {
                 *weight = if kept { *weight * dropout.factor() } else { 0.0 };
             }
         }
-        let weights = View { values: weights, shape: [self.queries, keys], stride: keys };
+        let weights = Matrix::new(weights, [self.queries, keys]);
         for Block { rows, others } in self.blocks_of_queries() {
             let to = &mut context[rows.start * stride..];
             let weights = weights.part([rows.start, 0], [rows.len(), others.len()]);
-            product(weights, value.rows(others), false, 1.0, to, stride);
+            product_to(weights, value.rows(others), 1.0, to, stride);
         }
     }
 
@@ -86,9 +89,9 @@ impl Head<'_> {
     /// `write` with the memory for the rows of a part from `row` on.
     pub fn backward(
         &self,
-        [query, key, value]: [View; 3],
+        [query, key, value]: [Matrix; 3],
         weights: &[f32],
-        (gradient, for_weights): (View, Option<&[f32]>),
+        (gradient, for_weights): (Matrix, Option<&[f32]>),
         workspace: &mut Workspace,
         to: &mut dyn FnMut(usize, usize, Write),
     ) {
@@ -97,17 +100,17 @@ impl Head<'_> {
         scores.resize(weights.len(), 0.0);
         for Block { rows, others } in self.blocks_of_queries() {
             let to = writable(&mut scores[rows.start * keys..]);
-            product(gradient.rows(rows), value.rows(others), true, 1.0, to, keys);
+            product_to(gradient.rows(rows), value.rows(others).transpose(), 1.0, to, keys);
         }
         dropped.resize(if self.dropout.is_some() { weights.len() } else { 0 }, 0.0);
-        arch().dispatch(softmax::Backward { head: self, weights, for_weights, scores, dropped });
-        let square = |values| View { values, shape: [self.queries, keys], stride: keys };
+        arch().dispatch(Backward { head: self, weights, for_weights, scores, dropped });
+        let square = |values| Matrix::new(values, [self.queries, keys]);
         let weights = square(if self.dropout.is_some() { dropped } else { weights });
         let scores = square(scores);
         for Block { rows, others } in self.blocks_of_queries() {
             let scores = scores.part([rows.start, 0], [rows.len(), others.len()]);
             to(0, rows.start, &|to, stride| {
-                product(scores, key.rows(others.clone()), false, self.scale, to, stride);
+                product_to(scores, key.rows(others.clone()), self.scale, to, stride);
             });
         }
         for Block { rows, others } in self.blocks_of_keys() {
@@ -115,19 +118,19 @@ impl Head<'_> {
             let [weights, scores] = [weights, scores]
                 .map(|matrix| matrix.part([others.start, rows.start], [others.len(), rows.len()]));
             to(1, rows.start, &|to, stride| {
-                product_of_transposed(scores, query, self.scale, to, stride);
+                product_to(scores.transpose(), query, self.scale, to, stride);
             });
-            to(2, rows.start, &|to, stride| product_of_transposed(weights, gradient, 1.0, to, stride));
+            to(2, rows.start, &|to, stride| product_to(weights.transpose(), gradient, 1.0, to, stride));
         }
     }
 
     /// Number of keys that a query sees.
-    pub fn seen(&self, query: usize) -> usize {
+    fn seen(&self, query: usize) -> usize {
         if self.causal { query + 1 } else { self.keys }
     }
 
     /// Number of keys with which a query is multiplied.
-    pub fn multiplied(&self, query: usize) -> usize {
+    fn multiplied(&self, query: usize) -> usize {
         if self.causal { (query + 1).next_multiple_of(ROWS).min(self.keys) } else { self.keys }
     }
 
@@ -145,5 +148,83 @@ impl Head<'_> {
     fn blocks(&self, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let at_once = if self.causal { ROWS } else { len.max(1) };
         (0..len).step_by(at_once).map(move |start| start..len.min(start + at_once))
+    }
+}
+
+/// Attention weights in place of the scores.
+struct Forward<'a> {
+    head: &'a Head<'a>,
+    rows: &'a mut [f32],
+}
+
+impl WithSimd for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { head, rows } = self;
+        for (query, row) in rows.chunks_exact_mut(head.keys.max(1)).enumerate() {
+            let seen = &mut row[..head.seen(query)];
+            if let Some(mask) = head.mask {
+                for (score, masked) in seen.iter_mut().zip(mask.row(query, head.keys)) {
+                    *score = if *masked { mask.fill } else { *score };
+                }
+            }
+            let most = largest(seen);
+            seen.iter_mut().for_each(|score| *score = exp(*score - most));
+            let factor = 1.0 / sum(seen.len(), |at| seen[at]);
+            seen.iter_mut().for_each(|score| *score *= factor);
+        }
+    }
+}
+
+/// Gradients of the scores in place of those of the weights.
+struct Backward<'a> {
+    head: &'a Head<'a>,
+    /// With dropout, weights before it, negative where they are dropped.
+    weights: &'a [f32],
+    /// Further gradient of the weights.
+    for_weights: Option<&'a [f32]>,
+    scores: &'a mut [f32],
+    /// Receives the weights after dropout.
+    dropped: &'a mut [f32],
+}
+
+impl WithSimd for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self { head, weights, for_weights, scores, dropped } = self;
+        let keys = head.keys.max(1);
+        if let Some(for_weights) = for_weights {
+            scores.iter_mut().zip(for_weights).for_each(|(score, gradient)| *score += gradient);
+        }
+        if let Some((dropout, _)) = head.dropout {
+            let factor = dropout.factor();
+            for ((score, weight), dropped) in scores.iter_mut().zip(weights).zip(dropped) {
+                let kept = weight.is_sign_positive();
+                *dropped = if kept { weight * factor } else { 0.0 };
+                *score = if kept { *score * factor } else { 0.0 };
+            }
+        }
+        for (query, (weights, scores)) in
+            weights.chunks_exact(keys).zip(scores.chunks_exact_mut(keys)).enumerate()
+        {
+            let (seen, later) = scores.split_at_mut(head.seen(query));
+            let weights = &weights[..seen.len()];
+            let mean = sum(seen.len(), |at| weights[at].abs() * seen[at]);
+            for (score, weight) in seen.iter_mut().zip(weights) {
+                *score = weight.abs() * (*score - mean);
+            }
+            if let Some(mask) = head.mask {
+                for (score, masked) in seen.iter_mut().zip(mask.row(query, head.keys)) {
+                    *score = if *masked { 0.0 } else { *score };
+                }
+            }
+            // Products include them.
+            let multiplied = head.multiplied(query) - seen.len();
+            later[..multiplied].fill(0.0);
+        }
     }
 }

@@ -1,17 +1,15 @@
 //! Multi-head attention for short sequences (Vaswani et al. 2017, arXiv 1706.03762).
 
 mod head;
-mod softmax;
 #[cfg(test)]
 mod tests;
 
 use crate::{
     dropout::Dropout,
-    parallel::{self, values},
-    product::View,
+    parallel::{self, Room, values},
+    product::Matrix,
 };
 use head::{Head, Workspace};
-use std::mem::MaybeUninit;
 
 /// Sizes of causal self-attention, in which a position sees itself and earlier ones.
 ///
@@ -161,14 +159,18 @@ impl Inputs<'_> {
     }
 
     /// Queries, keys and values of a head.
-    fn views(&self, sequence: usize, head: usize) -> [View<'_>; 3] {
+    fn views(&self, sequence: usize, head: usize) -> [Matrix<'_>; 3] {
         let CrossAttention { queries, keys, .. } = *self.of;
         let lens = self.lens();
         [(0, queries), (1, keys), (2, keys)].map(|(part, rows)| {
             let [slice, column, stride] = self.part(part);
             let values = &self.slices[slice][sequence * lens[slice]..];
             let shape = [rows, self.of.head_width()];
-            View { values: &values[(column + head * shape[1]).min(values.len())..], shape, stride }
+            Matrix {
+                values: &values[(column + head * shape[1]).min(values.len())..],
+                shape,
+                strides: [stride, 1],
+            }
         })
     }
 
@@ -206,9 +208,6 @@ impl Inputs<'_> {
         [lens[0], len(&[batch, heads, queries, keys])]
     }
 }
-
-/// Uninitialised part of a result.
-type Room<'a> = &'a mut [MaybeUninit<f32>];
 
 fn forward(of: &CrossAttention, slices: &[&[f32]]) -> Forward {
     let inputs = Inputs { of, slices };
@@ -249,7 +248,7 @@ fn backward(
             let at = (sequence * heads + head) * square;
             let for_weights = for_weights.map(|gradient| &gradient[at..][..square]);
             let values = &gradient[(sequence * queries * width + head * head_width).min(gradient.len())..];
-            let gradient = View { values, shape: [queries, head_width], stride: width };
+            let gradient = Matrix { values, shape: [queries, head_width], strides: [width, 1] };
             let of_head = inputs.head(sequence, head);
             let (views, weights) = (inputs.views(sequence, head), &weights[at..][..square]);
             of_head.backward(views, weights, (gradient, for_weights), workspace, &mut |part, row, write| {

@@ -3,8 +3,9 @@
 mod parts;
 
 use crate::{
-    linear::{self, Matrix, product},
+    linear,
     parallel::{self, Room},
+    product::{Matrix, product},
     recurrent::{Packed, Recurrent, SEQUENCES, Sizes, workspace},
     simd::arch,
 };
@@ -95,8 +96,10 @@ impl Recurrent for Gru {
         let (input_gradient, input_bias) = linear::gradients(x, &from_input, [rows, inputs, 3 * hidden]);
         let (hidden_gradient, hidden_bias) =
             linear::gradients(&states, &from_hidden, [rows, hidden, 3 * hidden]);
-        let [left, right] = [&from_input[..], for_inputs].map(|matrix| Matrix::rows(matrix, 3 * hidden));
-        let x = x_wanted.then(|| product([rows, 3 * hidden, inputs], left, right.transpose()));
+        let x = x_wanted.then(|| {
+            let gates = Matrix::new(&from_input, [batch * time, 3 * hidden]);
+            product(gates, Matrix::new(for_inputs, [inputs, 3 * hidden]).transpose())
+        });
         [x.unwrap_or_default(), input_gradient, hidden_gradient, input_bias, hidden_bias, state_gradient]
     }
 }

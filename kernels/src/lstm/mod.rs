@@ -3,8 +3,9 @@
 mod parts;
 
 use crate::{
-    linear::{self, Matrix, product},
+    linear,
     parallel::{self, Room},
+    product::{Matrix, product},
     recurrent::{Packed, Recurrent, SEQUENCES, Sizes, workspace},
     simd::arch,
 };
@@ -101,8 +102,10 @@ impl Recurrent for Lstm {
         let shape = [batch * time, inputs + hidden, 4 * hidden];
         let (mut input_gradient, bias) = linear::gradients(&rows, &gates, shape);
         let hidden_gradient = input_gradient.split_off(inputs * 4 * hidden);
-        let [left, right] = [&gates[..], for_inputs].map(|matrix| Matrix::rows(matrix, 4 * hidden));
-        let x = x_wanted.then(|| product([batch * time, 4 * hidden, inputs], left, right.transpose()));
+        let x = x_wanted.then(|| {
+            let gates = Matrix::new(&gates, [batch * time, 4 * hidden]);
+            product(gates, Matrix::new(for_inputs, [inputs, 4 * hidden]).transpose())
+        });
         [x.unwrap_or_default(), input_gradient, hidden_gradient, bias, state_gradient, cells_gradient]
     }
 }

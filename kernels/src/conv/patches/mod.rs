@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     parallel::{self, values, write_parts},
-    product::{View, add_product, product, product_of_transposed, writable},
+    product::{Matrix, add_product, product_to, writable},
     simd::arch,
 };
 use std::ops::Range;
@@ -93,7 +93,7 @@ impl Patches {
         let (filters, taps, plane) = (self.filters(), self.taps(), self.plane());
         assert_eq!([images.len(), weights.len()], [self.images.iter().product(), filters * taps], "shapes");
         let mut output = vec![0.0; self.outputs().iter().product()];
-        let weights = View { values: weights, shape: [filters, taps], stride: taps };
+        let weights = Matrix::new(weights, [filters, taps]);
         self.parts(&mut output, filters * plane, |workspace, range, output| {
             let Workspace { patches, values } = workspace;
             for tile in self.tiles(range.clone()) {
@@ -102,11 +102,11 @@ impl Patches {
                 let first = tile.images.start - range.start;
                 if tile.images.len() == 1 {
                     let to = &mut output[first * filters * plane + tile.start()..];
-                    product(weights, patches, false, 1.0, writable(to), plane);
+                    product_to(weights, patches, 1.0, writable(to), plane);
                     continue;
                 }
                 let to = &mut values[..filters * count];
-                product(weights, patches, false, 1.0, writable(to), count);
+                product_to(weights, patches, 1.0, writable(to), count);
                 for (image, output) in output[first * filters * plane..][..filters * count]
                     .chunks_exact_mut(filters * plane)
                     .enumerate()
@@ -140,8 +140,8 @@ impl Patches {
                     let count = tile.positions();
                     tile.gather(gradient, values);
                     let patches = tile.patches(images, patches);
-                    let gradients = View { values, shape: [filters, count], stride: count };
-                    add_product(gradients, patches, weights, taps);
+                    let gradients = Matrix::new(&values[..filters * count], [filters, count]);
+                    add_product(gradients, patches.transpose(), weights, taps);
                     add_channel_sums(&values[..filters * count], count, bias);
                 }
                 sums
@@ -164,15 +164,15 @@ impl Patches {
     pub fn input_gradient(&self, weights: &[f32], gradient: Whole) -> Vec<f32> {
         let ([_, channels, height, width], filters, taps) = (self.images, self.filters(), self.taps());
         let image = channels * height * width;
-        let weights = View { values: weights, shape: [filters, taps], stride: taps };
+        let weights = Matrix::new(weights, [filters, taps]);
         let mut result = vec![0.0; self.images.iter().product()];
         self.parts(&mut result, image, |workspace, range, result| {
             for tile in self.tiles(range.clone()) {
                 let count = tile.positions();
                 tile.gather(gradient, &mut workspace.values);
-                let gradients = View { values: &workspace.values, shape: [filters, count], stride: count };
+                let gradients = Matrix::new(&workspace.values[..filters * count], [filters, count]);
                 let patches = &mut workspace.patches[..taps * count];
-                product_of_transposed(weights, gradients, 1.0, writable(patches), count);
+                product_to(weights.transpose(), gradients, 1.0, writable(patches), count);
                 let to =
                     &mut result[(tile.images.start - range.start) * image..][..tile.images.len() * image];
                 arch().dispatch(Spread { tile: &tile, patches, to });

@@ -1,7 +1,7 @@
 //! Parts of the output of a convolution, and their patches.
 
 use super::{super::source::Whole, Patches};
-use crate::{product::View, simd::arch};
+use crate::{product::Matrix, simd::arch};
 use pulp::{Simd, WithSimd};
 use std::ops::Range;
 
@@ -24,13 +24,13 @@ impl Tile<'_> {
     }
 
     /// Patches `[taps, positions]`.
-    pub fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> View<'w> {
+    pub fn patches<'w>(&self, images: &[f32], to: &'w mut [f32]) -> Matrix<'w> {
         let (taps, count) = (self.of.taps(), self.positions());
         let patches = &mut to[..taps * count];
         let len = self.of.images[1..].iter().product::<usize>();
         let images = &images[self.images.start * len..self.images.end * len];
         arch().dispatch(Collect { tile: self, images, patches });
-        View { values: patches, shape: [taps, count], stride: count }
+        Matrix::new(patches, [taps, count])
     }
 
     /// Gradients `[filters, positions]`.
