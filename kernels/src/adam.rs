@@ -1,22 +1,8 @@
 //! One step of Adam or AdamW, in one pass over the values.
+//!
+//! Each value is rounded as often as in separate tensor operations, so that the results are bit-identical to them.
 
-use crate::{parallel, simd::arch};
-use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
-
-/// How a parameter and its moments follow a gradient.
-///
-/// Each value is rounded as often as in separate tensor operations, so that the results are bit-identical to them.
-pub trait Update: Copy + Send + Sync {
-    /// What is computed once for all values.
-    type Step: Copy + Send + Sync;
-
-    /// Prepares the step.
-    fn prepare(&self) -> Self::Step;
-
-    /// Moves the moments on and returns the parameter after the step.
-    fn update(&self, step: Self::Step, parameter: f32, gradient: f32, moments: [&mut f32; 2]) -> f32;
-}
+use crate::elementwise::update;
 
 /// Settings of a step of Adam (Kingma and Ba 2015, arXiv 1412.6980).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,25 +19,26 @@ pub struct Adam {
     pub time: i32,
 }
 
-impl Update for Adam {
-    /// Factor of the first moment, and epsilon beside the second.
-    type Step = [f32; 2];
-
-    fn prepare(&self) -> [f32; 2] {
+impl Adam {
+    /// Updates both moments and returns the parameter after the step.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn step(&self, parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]) -> Vec<f32> {
+        let Self { rate, betas: [beta_1, beta_2], weight_decay, .. } = *self;
         let [first, second] = self.betas.map(|beta| 1.0 - beta.powi(self.time));
-        [second.sqrt() / first, self.epsilon * second.sqrt()]
-    }
-
-    #[inline(always)]
-    fn update(&self, step: [f32; 2], parameter: f32, gradient: f32, moments: [&mut f32; 2]) -> f32 {
-        let ([beta_1, beta_2], [factor, epsilon], [first, second]) = (self.betas, step, moments);
-        let gradient = match self.weight_decay {
-            Some(decay) => parameter * decay + gradient,
-            None => gradient,
-        };
-        *first = *first * beta_1 + gradient * (1.0 - beta_1);
-        *second = *second * beta_2 + gradient * gradient * (1.0 - beta_2);
-        parameter - *first * factor / (second.sqrt() + epsilon) * self.rate
+        // Factor of the first moment, and epsilon beside the second.
+        let (factor, epsilon) = (second.sqrt() / first, self.epsilon * second.sqrt());
+        let [first, second] = moments;
+        update([parameter, gradient], first, second, move |parameter, gradient, first, second| {
+            let gradient = match weight_decay {
+                Some(decay) => parameter * decay + gradient,
+                None => gradient,
+            };
+            *first = *first * beta_1 + gradient * (1.0 - beta_1);
+            *second = *second * beta_2 + gradient * gradient * (1.0 - beta_2);
+            parameter - *first * factor / (second.sqrt() + epsilon) * rate
+        })
     }
 }
 
@@ -70,63 +57,20 @@ pub struct AdamW {
     pub time: i32,
 }
 
-impl Update for AdamW {
-    /// 1 − beta ^ time.
-    type Step = [f32; 2];
-
-    fn prepare(&self) -> [f32; 2] {
-        self.betas.map(|beta| 1.0 - beta.powi(self.time))
-    }
-
-    #[inline(always)]
-    fn update(&self, step: [f32; 2], parameter: f32, gradient: f32, moments: [&mut f32; 2]) -> f32 {
-        let ([beta_1, beta_2], [correction_1, correction_2], [first, second]) = (self.betas, step, moments);
-        *first = *first * beta_1 + gradient * (1.0 - beta_1);
-        *second = *second * beta_2 + gradient * gradient * (1.0 - beta_2);
-        let along = (*first / correction_1) / ((*second / correction_2).sqrt() + self.epsilon);
-        parameter * self.decay - along * self.rate
-    }
-}
-
-/// Updates both moments and returns the parameter after the step.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn step(with: impl Update, parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]) -> Vec<f32> {
-    let len = parameter.len();
-    let [first, second] = moments;
-    assert_eq!([gradient.len(), first.len(), second.len()], [len; 3], "one length for all");
-    let mut moved = Vec::with_capacity(len);
-    let room = &mut moved.spare_capacity_mut()[..len];
-    let step = with.prepare();
-    let pass = |[parameter, gradient]: [&[f32]; 2], first: &mut [f32], second: &mut [f32], moved: &mut _| {
-        arch().dispatch(Pass { with, step, parameter, gradient, first, second, moved });
-    };
-    parallel::side_by_side([parameter, gradient], first, second, room, pass);
-    // SAFETY: each pass writes all of its part.
-    unsafe { moved.set_len(len) };
-    moved
-}
-
-struct Pass<'a, U: Update> {
-    with: U,
-    step: U::Step,
-    parameter: &'a [f32],
-    gradient: &'a [f32],
-    first: &'a mut [f32],
-    second: &'a mut [f32],
-    moved: &'a mut [MaybeUninit<f32>],
-}
-
-impl<U: Update> WithSimd for Pass<'_, U> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        let from = self.parameter.iter().zip(self.gradient);
-        let moments = self.first.iter_mut().zip(self.second);
-        for (((parameter, gradient), (first, second)), moved) in from.zip(moments).zip(self.moved) {
-            moved.write(self.with.update(self.step, *parameter, *gradient, [first, second]));
-        }
+impl AdamW {
+    /// Updates both moments and returns the parameter after the step.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn step(&self, parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]) -> Vec<f32> {
+        let Self { rate, betas: [beta_1, beta_2], epsilon, decay, time } = *self;
+        let [correction_1, correction_2] = self.betas.map(|beta| 1.0 - beta.powi(time));
+        let [first, second] = moments;
+        update([parameter, gradient], first, second, move |parameter, gradient, first, second| {
+            *first = *first * beta_1 + gradient * (1.0 - beta_1);
+            *second = *second * beta_2 + gradient * gradient * (1.0 - beta_2);
+            let along = (*first / correction_1) / ((*second / correction_2).sqrt() + epsilon);
+            parameter * decay - along * rate
+        })
     }
 }

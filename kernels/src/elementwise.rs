@@ -1,40 +1,58 @@
-//! Functions of corresponding values, compiled for the processor's widest vectors.
+//! Functions of the values at each index, compiled for the processor's widest vectors.
 
-use crate::{parallel, simd::arch};
+use crate::{
+    parallel::{self, Room, side_by_side},
+    simd::arch,
+};
 use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
 
 /// `of(x, y)` for every pair of values.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn map(x: &[f32], y: &[f32], of: impl Fn(f32, f32) -> f32 + Copy + Sync + Send) -> Vec<f32> {
-    assert_eq!(x.len(), y.len(), "one length for both");
-    let mut result = Vec::with_capacity(x.len());
-    let room = &mut result.spare_capacity_mut()[..x.len()];
-    let nothing = || vec![(); x.len()];
-    parallel::side_by_side([x, y], room, &mut nothing(), &mut nothing(), |[x, y], to, _, _| {
-        arch().dispatch(Pass { x, y, to, of });
-    });
+pub fn map(x: &[f32], y: &[f32], of: impl Fn(f32, f32) -> f32 + Sync + Send) -> Vec<f32> {
+    let none = || vec![(); x.len()];
+    update([x, y], &mut none(), &mut none(), |x, y, (), ()| of(x, y))
+}
+
+/// `by(x, y, a, b)`, which may change `a` and `b`, for all values at the same index.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn update<A: Send, B: Send>(
+    [x, y]: [&[f32]; 2],
+    a: &mut [A],
+    b: &mut [B],
+    by: impl Fn(f32, f32, &mut A, &mut B) -> f32 + Sync + Send,
+) -> Vec<f32> {
+    assert_eq!([y.len(), a.len(), b.len()], [x.len(); 3], "one length for all");
+    let write = |[room]: [Room; 1]| {
+        side_by_side([x, y], a, b, room, |[x, y], a, b, to| {
+            arch().dispatch(Pass { x, y, a, b, to, by: &by });
+        });
+    };
     // SAFETY: each pass writes all of its part.
-    unsafe { result.set_len(x.len()) };
+    let [result] = unsafe { parallel::written([x.len()], write) };
     result
 }
 
-struct Pass<'a, F> {
+struct Pass<'a, A, B, F> {
     x: &'a [f32],
     y: &'a [f32],
-    to: &'a mut [MaybeUninit<f32>],
-    of: F,
+    a: &'a mut [A],
+    b: &'a mut [B],
+    to: Room<'a>,
+    by: &'a F,
 }
 
-impl<F: Fn(f32, f32) -> f32> WithSimd for Pass<'_, F> {
+impl<A, B, F: Fn(f32, f32, &mut A, &mut B) -> f32> WithSimd for Pass<'_, A, B, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        for ((x, y), to) in self.x.iter().zip(self.y).zip(self.to) {
-            to.write((self.of)(*x, *y));
+        let updated = self.a.iter_mut().zip(self.b).zip(self.to);
+        for ((x, y), ((a, b), to)) in self.x.iter().zip(self.y).zip(updated) {
+            to.write((self.by)(*x, *y, a, b));
         }
     }
 }

@@ -1,8 +1,6 @@
 //! One step of SGD with momentum, in one pass over the values.
 
-use crate::{parallel, simd::arch};
-use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
+use crate::elementwise::update;
 
 /// Settings of a step of PyTorch's `torch.optim.SGD`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,59 +26,29 @@ impl Sgd {
     /// # Panics
     /// If the lengths differ.
     pub fn step(&self, parameter: &[f32], velocity: &mut [f32], gradient: &[f32]) -> Vec<f32> {
-        let len = parameter.len();
-        assert_eq!([gradient.len(), velocity.len()], [len; 2], "one length for all");
-        let mut moved = Vec::with_capacity(len);
-        let room = &mut moved.spare_capacity_mut()[..len];
-        parallel::side_by_side(
-            [parameter, gradient],
-            velocity,
-            room,
-            &mut vec![(); len],
-            |[parameter, gradient], velocity, moved, _| {
-                arch().dispatch(SgdPass { with: *self, parameter, gradient, velocity, moved });
-            },
-        );
-        // SAFETY: each step writes all of its part.
-        unsafe { moved.set_len(len) };
-        moved
+        // One loop for each case, which the compiler vectorises.
+        match (self.weight_decay != 0.0, self.nesterov) {
+            (false, false) => self.pass::<false, false>(parameter, velocity, gradient),
+            (false, true) => self.pass::<false, true>(parameter, velocity, gradient),
+            (true, false) => self.pass::<true, false>(parameter, velocity, gradient),
+            (true, true) => self.pass::<true, true>(parameter, velocity, gradient),
+        }
     }
-}
 
-struct SgdPass<'a> {
-    with: Sgd,
-    parameter: &'a [f32],
-    gradient: &'a [f32],
-    velocity: &'a mut [f32],
-    moved: &'a mut [MaybeUninit<f32>],
-}
-
-impl SgdPass<'_> {
-    #[inline(always)]
-    fn pass<const DECAY: bool, const NESTEROV: bool>(self) {
-        let Sgd { rate, momentum, weight_decay, dampening, .. } = self.with;
+    fn pass<const DECAY: bool, const NESTEROV: bool>(
+        &self,
+        parameter: &[f32],
+        velocity: &mut [f32],
+        gradient: &[f32],
+    ) -> Vec<f32> {
+        let Sgd { rate, momentum, weight_decay, dampening, .. } = *self;
         let taken = 1.0 - dampening;
-        let from = self.parameter.iter().zip(self.gradient);
-        for ((parameter, gradient), (velocity, moved)) in from.zip(self.velocity.iter_mut().zip(self.moved)) {
-            let gradient = if DECAY { parameter * weight_decay + gradient } else { *gradient };
+        let none = &mut vec![(); velocity.len()];
+        update([parameter, gradient], velocity, none, move |parameter, gradient, velocity, ()| {
+            let gradient = if DECAY { parameter * weight_decay + gradient } else { gradient };
             *velocity = gradient * taken + *velocity * momentum;
             let along = if NESTEROV { *velocity * momentum + gradient } else { *velocity };
-            moved.write(parameter - along * rate);
-        }
-    }
-}
-
-impl WithSimd for SgdPass<'_> {
-    type Output = ();
-
-    // One loop for each case, which the compiler vectorises.
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        match (self.with.weight_decay != 0.0, self.with.nesterov) {
-            (false, false) => self.pass::<false, false>(),
-            (false, true) => self.pass::<false, true>(),
-            (true, false) => self.pass::<true, false>(),
-            (true, true) => self.pass::<true, true>(),
-        }
+            parameter - along * rate
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! Results of the kernels of transformers for several numbers of threads.
 
 use crate::{
-    adam::{self, AdamW},
+    adam::AdamW,
     attention::Attention,
     gelu,
     layer_norm::{LayerNorm, RmsNorm},
@@ -25,7 +25,7 @@ fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
             let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
             let (mut first, mut second) =
                 (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());
-            let moved = adam::step(adam, &x, [&mut first, &mut second], &gradient);
+            let moved = adam.step(&x, [&mut first, &mut second], &gradient);
             let products =
                 [linear::forward(&x, &noise(5, width * width), &gamma, width), for_weight, for_bias];
             // Few rows of many outputs.

@@ -1,6 +1,6 @@
 //! Adam and AdamW as Burn optimizers, in one pass on the CPU.
 
-use crate::adam::{self, Update};
+use crate::adam;
 use crate::host_tensor::{contiguous, host, is_host, values, values_mut};
 use burn::backend::{Flex, TensorMetadata};
 use burn::config::Config;
@@ -10,6 +10,34 @@ use burn::optim::{
     decay::WeightDecayConfig,
 };
 use burn::tensor::{Device, Tensor};
+
+/// The steps of an optimizer, by its kernels or Burn's operations.
+macro_rules! optimizer {
+    ($optimizer:ident, $state:ident) => {
+        impl Optimizer for $optimizer {
+            type State<const D: usize> = $state<D>;
+
+            fn step<const D: usize>(
+                &self,
+                lr: LearningRate,
+                tensor: Tensor<D>,
+                grad: Tensor<D>,
+                mut state: Option<$state<D>>,
+            ) -> (Tensor<D>, Option<$state<D>>) {
+                if let Some($state { momentum }) = &mut state
+                    && let Some(tensor) = self.at(lr, [&tensor, &grad], momentum)
+                {
+                    return (tensor, state);
+                }
+                self.burn.step(lr, tensor, grad, state)
+            }
+
+            fn to_device<const D: usize>(state: $state<D>, device: &Device) -> $state<D> {
+                optim::$optimizer::to_device(state, device)
+            }
+        }
+    };
+}
 
 /// Settings of [`Adam`], with the names and defaults of Burn's `AdamConfig`.
 #[derive(Config, Debug)]
@@ -60,44 +88,28 @@ pub struct Adam {
     burn: optim::Adam,
 }
 
-impl Optimizer for Adam {
-    type State<const D: usize> = AdamState<D>;
-
-    fn step<const D: usize>(
+impl Adam {
+    /// A step with these tensors; `None` where Burn's is used.
+    fn at<const D: usize>(
         &self,
         lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        mut state: Option<AdamState<D>>,
-    ) -> (Tensor<D>, Option<AdamState<D>>) {
-        if let Some(AdamState { momentum }) = &mut state
-            && momentum.max_moment_2.is_none()
-            && !self.config.amsgrad
-        {
-            let AdamConfig { beta_1, beta_2, epsilon, ref weight_decay, .. } = self.config;
-            let weight_decay = weight_decay.as_ref().map(|decay| decay.penalty);
-            let (rate, betas, time) = (lr as f32, [beta_1, beta_2], momentum.time as i32 + 1);
-            if on_host(&tensor, &grad, momentum) {
-                momentum.time += 1;
-                let with = adam::Adam { rate, betas, epsilon, weight_decay, time };
-                return (step(with, tensor, grad, momentum), state);
-            }
-            #[cfg(feature = "cuda")]
-            {
-                let with = adam::AdamW { rate, betas, epsilon, decay: 1.0, time };
-                let penalty = weight_decay.unwrap_or_default();
-                if let Some(tensor) = queue(with, penalty, &tensor, &grad, momentum) {
-                    return (tensor, state);
-                }
-            }
-        }
-        self.burn.step(lr, tensor, grad, state)
-    }
-
-    fn to_device<const D: usize>(state: AdamState<D>, device: &Device) -> AdamState<D> {
-        optim::Adam::to_device(state, device)
+        tensors: [&Tensor<D>; 2],
+        momentum: &mut AdaptiveMomentumState<D>,
+    ) -> Option<Tensor<D>> {
+        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, ref weight_decay, .. } = self.config;
+        let weight_decay = weight_decay.as_ref().map(|decay| decay.penalty);
+        let (rate, betas, time) = (lr as f32, [beta_1, beta_2], momentum.time as i32 + 1);
+        let host = adam::Adam { rate, betas, epsilon, weight_decay, time };
+        let cuda = adam::AdamW { rate, betas, epsilon, decay: 1.0, time };
+        let penalty = weight_decay.unwrap_or_default();
+        let act = |parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]| {
+            host.step(parameter, moments, gradient)
+        };
+        if amsgrad { None } else { step(act, (cuda, penalty), tensors, momentum) }
     }
 }
+
+optimizer!(Adam, AdamState);
 
 /// Settings of [`AdamW`], with the names and defaults of Burn's `AdamWConfig`.
 #[derive(Config, Debug)]
@@ -154,45 +166,26 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    fn at(&self, lr: LearningRate, time: usize) -> adam::AdamW {
-        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, .. } = self.config;
-        let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
-        adam::AdamW { rate: lr as f32, betas: [beta_1, beta_2], epsilon, decay, time: time as i32 }
-    }
-}
-
-impl Optimizer for AdamW {
-    type State<const D: usize> = AdamWState<D>;
-
-    fn step<const D: usize>(
+    /// A step with these tensors; `None` where Burn's is used.
+    fn at<const D: usize>(
         &self,
         lr: LearningRate,
-        tensor: Tensor<D>,
-        grad: Tensor<D>,
-        mut state: Option<AdamWState<D>>,
-    ) -> (Tensor<D>, Option<AdamWState<D>>) {
-        if let Some(AdamWState { momentum }) = &mut state
-            && momentum.max_moment_2.is_none()
-            && !self.config.amsgrad
-            && !self.config.cautious_weight_decay
-        {
-            if on_host(&tensor, &grad, momentum) {
-                momentum.time += 1;
-                let with = self.at(lr, momentum.time);
-                return (step(with, tensor, grad, momentum), state);
-            }
-            #[cfg(feature = "cuda")]
-            if let Some(tensor) = queue(self.at(lr, momentum.time + 1), 0.0, &tensor, &grad, momentum) {
-                return (tensor, state);
-            }
-        }
-        self.burn.step(lr, tensor, grad, state)
-    }
-
-    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
-        optim::AdamW::to_device(state, device)
+        tensors: [&Tensor<D>; 2],
+        momentum: &mut AdaptiveMomentumState<D>,
+    ) -> Option<Tensor<D>> {
+        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, .. } = self.config;
+        let (rate, betas, time) = (lr as f32, [beta_1, beta_2], momentum.time as i32 + 1);
+        let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
+        let with = adam::AdamW { rate, betas, epsilon, decay, time };
+        let act = |parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]| {
+            with.step(parameter, moments, gradient)
+        };
+        let others = self.config.amsgrad || self.config.cautious_weight_decay;
+        if others { None } else { step(act, (with, 0.0), tensors, momentum) }
     }
 }
+
+optimizer!(AdamW, AdamWState);
 
 /// The optimizer with clipping of each parameter's gradient.
 pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClippingConfig>) -> ModuleOptimizer {
@@ -202,18 +195,41 @@ pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClipping
     }
 }
 
-/// Adds a step to those of [`together`](super::together()), if possible, and moves the state on. `penalty` times the
-/// parameter is added to the gradient.
-#[cfg(feature = "cuda")]
-fn queue<const D: usize>(
-    with: adam::AdamW,
-    penalty: f32,
-    tensor: &Tensor<D>,
-    grad: &Tensor<D>,
+/// A step of parameter and gradient in host memory by `act`, or in the batch of [`together`](super::together()), with
+/// these settings and this factor of the parameter in the gradient.
+///
+/// `None` if the tensors are elsewhere, or a state has the largest second moment of AMSGrad.
+fn step<const D: usize>(
+    act: impl FnOnce(&[f32], [&mut [f32]; 2], &[f32]) -> Vec<f32>,
+    cuda: (adam::AdamW, f32),
+    [tensor, grad]: [&Tensor<D>; 2],
     momentum: &mut AdaptiveMomentumState<D>,
 ) -> Option<Tensor<D>> {
-    let [tensor, first, second, grad] =
-        [tensor, &momentum.moment_1, &momentum.moment_2, grad].map(|tensor| tensor.clone().into_dispatch());
+    if momentum.max_moment_2.is_some() {
+        return None;
+    }
+    let all = [tensor, &momentum.moment_1, &momentum.moment_2, grad];
+    if !all.into_iter().all(is_host) {
+        return queue(cuda, all.map(Clone::clone), momentum);
+    }
+    let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor.clone())));
+    // The moments are taken out of the state, because shared values are copied.
+    let empty = || Tensor::empty([0; D], &Device::flex());
+    let [mut first, mut second] = [&mut momentum.moment_1, &mut momentum.moment_2]
+        .map(|moment| host(std::mem::replace(moment, empty())));
+    let moved = act(values(&parameter), [values_mut(&mut first), values_mut(&mut second)], values(&gradient));
+    momentum.time += 1;
+    [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_primitive::<Flex>);
+    Some(Tensor::from_primitive::<Flex>(crate::host_tensor::tensor(moved, parameter.shape())))
+}
+
+#[cfg(feature = "cuda")]
+fn queue<const D: usize>(
+    (with, penalty): (adam::AdamW, f32),
+    tensors: [Tensor<D>; 4],
+    momentum: &mut AdaptiveMomentumState<D>,
+) -> Option<Tensor<D>> {
+    let [tensor, first, second, grad] = tensors.map(Tensor::into_dispatch);
     let [tensor, first, second] =
         super::together::add(|updates| updates.adam(with, penalty, tensor, [first, second], grad))?;
     momentum.time += 1;
@@ -221,32 +237,13 @@ fn queue<const D: usize>(
     Some(Tensor::from_dispatch(tensor))
 }
 
-/// Whether the kernel can use all tensors.
-fn on_host<const D: usize>(
-    tensor: &Tensor<D>,
-    grad: &Tensor<D>,
-    momentum: &AdaptiveMomentumState<D>,
-) -> bool {
-    let moments = [&momentum.moment_1, &momentum.moment_2];
-    [tensor, grad].into_iter().chain(moments).all(is_host)
-}
-
-/// The parameter after a step on tensors in host memory.
-fn step<const D: usize>(
-    with: impl Update,
-    tensor: Tensor<D>,
-    grad: Tensor<D>,
-    momentum: &mut AdaptiveMomentumState<D>,
-) -> Tensor<D> {
-    let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor)));
-    // The moments are taken out of the state, because shared values are copied.
-    let empty = || Tensor::empty([0; D], &Device::flex());
-    let [mut first, mut second] = [&mut momentum.moment_1, &mut momentum.moment_2]
-        .map(|moment| host(std::mem::replace(moment, empty())));
-    let moments = [values_mut(&mut first), values_mut(&mut second)];
-    let moved = adam::step(with, values(&parameter), moments, values(&gradient));
-    [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_primitive::<Flex>);
-    Tensor::from_primitive::<Flex>(crate::host_tensor::tensor(moved, parameter.shape()))
+#[cfg(not(feature = "cuda"))]
+fn queue<const D: usize>(
+    _: (adam::AdamW, f32),
+    _: [Tensor<D>; 4],
+    _: &mut AdaptiveMomentumState<D>,
+) -> Option<Tensor<D>> {
+    None
 }
 
 #[cfg(test)]
