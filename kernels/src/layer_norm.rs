@@ -18,8 +18,10 @@ pub struct LayerNorm<'a> {
     pub gamma: &'a [f32],
     /// Summands after them; empty for none.
     pub beta: &'a [f32],
-    /// Added to the variance.
+    /// Added to the variance, or to the mean square.
     pub epsilon: f32,
+    /// Whether the mean is subtracted, which is layer normalisation; otherwise RMS normalisation.
+    pub centred: bool,
 }
 
 impl LayerNorm<'_> {
@@ -28,60 +30,6 @@ impl LayerNorm<'_> {
     /// # Panics
     /// If `x` is not in whole rows, or `beta` has another length than `gamma`.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
-        Norm { with: *self, centred: true }.forward(x)
-    }
-
-    /// Gradients of `x`, `gamma` and `beta`, from that of the output. That of `beta` is empty without it.
-    ///
-    /// # Panics
-    /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
-    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
-        Norm { with: *self, centred: true }.backward(x, gradient)
-    }
-}
-
-/// Settings of RMS normalisation.
-#[derive(Clone, Copy, Debug)]
-pub struct RmsNorm<'a> {
-    /// Factors of the normalised values of a row.
-    pub gamma: &'a [f32],
-    /// Added to the mean square.
-    pub epsilon: f32,
-}
-
-impl<'a> RmsNorm<'a> {
-    /// Divides every row of `x` by its root mean square.
-    ///
-    /// # Panics
-    /// If `x` is not in whole rows.
-    pub fn forward(&self, x: &[f32]) -> Vec<f32> {
-        self.norm().forward(x)
-    }
-
-    /// Gradients of `x` and `gamma`, from that of the output.
-    ///
-    /// # Panics
-    /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
-    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 2] {
-        let [for_x, for_gamma, _] = self.norm().backward(x, gradient);
-        [for_x, for_gamma]
-    }
-
-    fn norm(&self) -> Norm<'a> {
-        let Self { gamma, epsilon } = *self;
-        Norm { with: LayerNorm { gamma, beta: &[], epsilon }, centred: false }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Norm<'a> {
-    with: LayerNorm<'a>,
-    /// Whether the mean is subtracted.
-    centred: bool,
-}
-
-impl Norm<'_> {
-    fn forward(&self, x: &[f32]) -> Vec<f32> {
         let width = self.width(x);
         let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
             arch().dispatch(Forward { with: *self, x: &x[range.start * width..][..to.len()], to });
@@ -90,10 +38,14 @@ impl Norm<'_> {
         unsafe { parallel::build_rows([x.len() / width.max(1), ROWS], width, write) }
     }
 
-    fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
+    /// Gradients of `x`, `gamma` and `beta`, from that of the output. That of `beta` is empty without it.
+    ///
+    /// # Panics
+    /// If `gradient` has another length than `x`, or as [`forward`](Self::forward).
+    pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
         let width = self.width(x);
         assert_eq!(x.len(), gradient.len(), "one length for both");
-        let (part, sums) = (ROWS * width, width + self.with.beta.len());
+        let (part, sums) = (ROWS * width, width + self.beta.len());
         let work = |from: usize, for_x: &mut [MaybeUninit<f32>], sums: &mut [MaybeUninit<f32>]| {
             let range = from..from + for_x.len();
             sums.fill(MaybeUninit::new(0.0));
@@ -132,7 +84,7 @@ impl Norm<'_> {
     }
 
     fn width(&self, x: &[f32]) -> usize {
-        let LayerNorm { gamma, beta, .. } = self.with;
+        let Self { gamma, beta, .. } = *self;
         let width = gamma.len();
         assert!(x.is_empty() || x.len().checked_rem(width) == Some(0), "whole rows");
         assert!(beta.is_empty() || beta.len() == width, "beta is as long as gamma");
@@ -150,7 +102,7 @@ fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32) {
 }
 
 struct Forward<'a> {
-    with: Norm<'a>,
+    with: LayerNorm<'a>,
     x: &'a [f32],
     to: &'a mut [MaybeUninit<f32>],
 }
@@ -160,7 +112,7 @@ impl WithSimd for Forward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Norm { with: LayerNorm { gamma, beta, epsilon }, centred } = self.with;
+        let LayerNorm { gamma, beta, epsilon, centred } = self.with;
         let width = gamma.len().max(1);
         for (x, to) in self.x.chunks_exact(width).zip(self.to.chunks_exact_mut(width)) {
             let (mean, scale) = statistics(x, epsilon, centred);
@@ -178,7 +130,7 @@ impl WithSimd for Forward<'_> {
 }
 
 struct Backward<'a> {
-    with: Norm<'a>,
+    with: LayerNorm<'a>,
     x: &'a [f32],
     gradient: &'a [f32],
     for_x: &'a mut [MaybeUninit<f32>],
@@ -191,7 +143,7 @@ impl WithSimd for Backward<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Norm { with: LayerNorm { gamma, epsilon, .. }, centred } = self.with;
+        let LayerNorm { gamma, epsilon, centred, .. } = self.with;
         let width = gamma.len().max(1);
         let (for_gamma, for_beta) = self.sums.split_at_mut(width.min(self.sums.len()));
         let rows = self.x.chunks_exact(width).zip(self.gradient.chunks_exact(width));
@@ -240,8 +192,8 @@ mod tests {
                 }
             }
             everywhere(|vectors| {
-                let norm = RmsNorm { gamma: &gamma, epsilon };
-                let [ours, our_gamma] = norm.backward(&x, &gradient);
+                let norm = LayerNorm { gamma: &gamma, beta: &[], epsilon, centred: false };
+                let [ours, our_gamma, _] = norm.backward(&x, &gradient);
                 let what = format!("{rows} × {width}, {vectors}");
                 assert_close(&norm.forward(&x), &output, &what);
                 assert_close(&ours, &for_x, &what);
@@ -255,7 +207,7 @@ mod tests {
         everywhere(|vectors| {
             let mut x = noise(4, 3 * 20);
             x[25] = f32::NAN;
-            let norm = RmsNorm { gamma: &[1.0; 20], epsilon: 1e-5 };
+            let norm = LayerNorm { gamma: &[1.0; 20], beta: &[], epsilon: 1e-5, centred: false };
             for values in [norm.forward(&x), norm.backward(&x, &[1.0; 60])[0].clone()] {
                 assert!((0..60).all(|at| values[at].is_nan() == (20..40).contains(&at)), "{vectors}");
             }
@@ -265,9 +217,9 @@ mod tests {
     /// Reference values from torch 2.15's `rms_norm` in float64.
     #[test]
     fn rms_norm_equals_pytorchs() {
-        let norm = RmsNorm { gamma: &[0.5, -1.0, 2.0], epsilon: 0.1 };
+        let norm = LayerNorm { gamma: &[0.5, -1.0, 2.0], beta: &[], epsilon: 0.1, centred: false };
         let x = [1.0, -2.0, 0.5, 3.0, 0.0, -1.0];
-        let [for_x, for_gamma] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
+        let [for_x, for_gamma, _] = norm.backward(&x, &[1.0, 2.0, -1.0, 0.5, 1.0, 3.0]);
         assert_close(
             &norm.forward(&x),
             &[0.3676073, 1.470429, 0.7352146, 0.8095306, 0.0, -1.079374],

@@ -4,43 +4,38 @@ use crate::{
     adam::AdamW,
     attention::Attention,
     gelu,
-    layer_norm::{LayerNorm, RmsNorm},
+    layer_norm::LayerNorm,
     linear,
-    tests::noise,
+    tests::{noise, same_for_every_number_of_threads},
 };
 
 #[test]
 fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
     let (rows, width) = (3 * 101, 130);
-    let results = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        pool.install(|| {
-            let (x, gradient, gamma) = (noise(1, rows * width), noise(2, rows * width), noise(3, width));
-            let attention = Attention { batch: 3, time: 101, heads: 5, width };
-            let all = noise(4, rows * width * 3);
-            let (output, weights) = attention.forward(&all);
-            let for_all = attention.backward(&all, &weights, &gradient);
-            let norm = LayerNorm { gamma: &gamma, beta: &gamma, epsilon: 1e-5 };
-            let (for_weight, for_bias) = linear::gradients(&x, &gradient, [rows, width, width]);
-            let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
-            let (mut first, mut second) =
-                (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());
-            let moved = adam.step(&x, [&mut first, &mut second], &gradient);
-            let products =
-                [linear::forward(&x, &noise(5, width * width), &gamma, width), for_weight, for_bias];
-            // Few rows of many outputs.
-            let for_few = linear::input_gradient(&noise(6, 700 * 257), &gradient[..9 * 257], 257);
-            let rms_norm = RmsNorm { gamma: &gamma, epsilon: 1e-5 };
-            let norm = [norm.forward(&x), rms_norm.forward(&x)]
-                .into_iter()
-                .chain(norm.backward(&x, &gradient))
-                .chain(rms_norm.backward(&x, &gradient));
-            [output, weights, for_all, moved, first, second, for_few]
-                .into_iter()
-                .chain(products)
-                .chain(norm)
-                .collect::<Vec<_>>()
-        })
-    };
-    assert!(results(1) == results(3));
+    same_for_every_number_of_threads(|| {
+        let (x, gradient, gamma) = (noise(1, rows * width), noise(2, rows * width), noise(3, width));
+        let attention = Attention { batch: 3, time: 101, heads: 5, width };
+        let all = noise(4, rows * width * 3);
+        let (output, weights) = attention.forward(&all);
+        let for_all = attention.backward(&all, &weights, &gradient);
+        let norm = LayerNorm { gamma: &gamma, beta: &gamma, epsilon: 1e-5, centred: true };
+        let (for_weight, for_bias) = linear::gradients(&x, &gradient, [rows, width, width]);
+        let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
+        let (mut first, mut second) =
+            (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());
+        let moved = adam.step(&x, [&mut first, &mut second], &gradient);
+        let products = [linear::forward(&x, &noise(5, width * width), &gamma, width), for_weight, for_bias];
+        // Few rows of many outputs.
+        let for_few = linear::input_gradient(&noise(6, 700 * 257), &gradient[..9 * 257], 257);
+        let rms_norm = LayerNorm { beta: &[], centred: false, ..norm };
+        let norm = [norm.forward(&x), rms_norm.forward(&x)]
+            .into_iter()
+            .chain(norm.backward(&x, &gradient))
+            .chain(rms_norm.backward(&x, &gradient));
+        [output, weights, for_all, moved, first, second, for_few]
+            .into_iter()
+            .chain(products)
+            .chain(norm)
+            .collect::<Vec<_>>()
+    });
 }

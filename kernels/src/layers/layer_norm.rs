@@ -4,7 +4,7 @@ use super::linear::no_bias;
 use super::operation::{self, Operation, shaped};
 use crate::group_norm;
 use crate::host_tensor::{Host, is_host, tensor, values};
-use crate::layer_norm::{self, LayerNorm};
+use crate::layer_norm::LayerNorm;
 use burn::backend::TensorMetadata;
 use burn::nn::{GroupNorm, RmsNorm};
 use burn::tensor::{DType, Tensor, assert_shape};
@@ -35,36 +35,8 @@ pub fn layer_norm<const D: usize>(
     if !is_host(&x) || !is_host(&gamma) || !is_host(&beta) {
         return burn::tensor::module::layer_norm(x, gamma, Some(beta), epsilon);
     }
-    operation::run(
-        Operator { epsilon: epsilon as f32 },
-        [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()],
-    )
-}
-
-#[derive(Clone, Debug)]
-struct Operator {
-    epsilon: f32,
-}
-
-impl Operator {
-    fn kernel<'a>(&self, gamma: &'a Host, beta: &'a Host) -> LayerNorm<'a> {
-        LayerNorm { gamma: values(gamma), beta: values(beta), epsilon: self.epsilon }
-    }
-}
-
-impl Operation<3, 3> for Operator {
-    type Saved = ();
-
-    const READS: [usize; 3] = [0, 1, 2];
-
-    fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, ()) {
-        (tensor(self.kernel(&gamma, &beta).forward(values(&x)), x.shape()), ())
-    }
-
-    fn backward(&self, read: [Host; 3], (): (), grad: Host, _: [bool; 3]) -> [Option<Host>; 3] {
-        let [x, gamma, beta] = &read;
-        shaped(self.kernel(gamma, beta).backward(values(x), values(&grad)), &read, [true; 3])
-    }
+    let operator = Operator { over: Over::Rows { centred: true }, epsilon: epsilon as f32 };
+    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
 }
 
 /// Computes `layer.forward(x)`. The kernel supports f32.
@@ -75,34 +47,9 @@ pub fn rms_norm<const D: usize>(layer: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
     let gamma = layer.gamma.val();
     let [width] = gamma.dims();
     assert_shape!(x, [.., width]);
-    let operator = RmsOperator { epsilon: layer.epsilon as f32 };
-    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch()])
-}
-
-#[derive(Clone, Debug)]
-struct RmsOperator {
-    epsilon: f32,
-}
-
-impl RmsOperator {
-    fn kernel<'a>(&self, gamma: &'a Host) -> layer_norm::RmsNorm<'a> {
-        layer_norm::RmsNorm { gamma: values(gamma), epsilon: self.epsilon }
-    }
-}
-
-impl Operation<2, 2> for RmsOperator {
-    type Saved = ();
-
-    const READS: [usize; 2] = [0, 1];
-
-    fn forward(&self, [x, gamma]: [Host; 2]) -> (Host, ()) {
-        (tensor(self.kernel(&gamma).forward(values(&x)), x.shape()), ())
-    }
-
-    fn backward(&self, read: [Host; 2], (): (), grad: Host, wanted: [bool; 2]) -> [Option<Host>; 2] {
-        let [x, gamma] = &read;
-        shaped(self.kernel(gamma).backward(values(x), values(&grad)), &read, wanted)
-    }
+    let operator = Operator { over: Over::Rows { centred: false }, epsilon: layer.epsilon as f32 };
+    let beta = no_bias(&x.device()).into_dispatch();
+    operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta])
 }
 
 /// Computes `layer.forward(x)` of `x`, `[batch, channels, …]`. The kernel supports f32.
@@ -115,48 +62,60 @@ pub fn group_norm<const D: usize>(layer: &GroupNorm, x: Tensor<D>) -> Tensor<D> 
         Some(parameter) => parameter.val(),
         None => no_bias(&x.device()),
     });
-    let operator = GroupOperator {
+    let over = Over::Groups {
         groups: layer.num_groups,
         channels: layer.num_channels,
         positions: x.dims()[2..].iter().product(),
-        epsilon: layer.epsilon as f32,
     };
+    let operator = Operator { over, epsilon: layer.epsilon as f32 };
     operation::run(operator, [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()])
 }
 
+/// Inputs: `x`, gamma and beta.
 #[derive(Clone, Debug)]
-struct GroupOperator {
-    groups: usize,
-    channels: usize,
-    positions: usize,
+struct Operator {
+    over: Over,
     epsilon: f32,
 }
 
-impl GroupOperator {
-    fn kernel<'a>(&self, gamma: &'a Host, beta: &'a Host) -> group_norm::GroupNorm<'a> {
-        let Self { groups, channels, positions, epsilon } = *self;
-        group_norm::GroupNorm {
-            groups,
-            channels,
-            positions,
-            gamma: values(gamma),
-            beta: values(beta),
-            epsilon,
-        }
-    }
+/// Values that are normalised together.
+#[derive(Clone, Debug)]
+enum Over {
+    /// The last dimension.
+    Rows {
+        centred: bool,
+    },
+    Groups {
+        groups: usize,
+        channels: usize,
+        positions: usize,
+    },
 }
 
-impl Operation<3, 3> for GroupOperator {
+impl Operation<3, 3> for Operator {
     type Saved = ();
 
     const READS: [usize; 3] = [0, 1, 2];
 
     fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, ()) {
-        (tensor(self.kernel(&gamma, &beta).forward(values(&x)), x.shape()), ())
+        let ([x, gamma, beta], shape, epsilon) = ([&x, &gamma, &beta].map(values), x.shape(), self.epsilon);
+        let output = match self.over {
+            Over::Rows { centred } => LayerNorm { gamma, beta, epsilon, centred }.forward(x),
+            Over::Groups { groups, channels, positions } => {
+                group_norm::GroupNorm { groups, channels, positions, gamma, beta, epsilon }.forward(x)
+            }
+        };
+        (tensor(output, shape), ())
     }
 
     fn backward(&self, read: [Host; 3], (): (), grad: Host, wanted: [bool; 3]) -> [Option<Host>; 3] {
-        let [x, gamma, beta] = &read;
-        shaped(self.kernel(gamma, beta).backward(values(x), values(&grad)), &read, wanted)
+        let ([x, gamma, beta], grad, epsilon) = (read.each_ref().map(values), values(&grad), self.epsilon);
+        let gradients = match self.over {
+            Over::Rows { centred } => LayerNorm { gamma, beta, epsilon, centred }.backward(x, grad),
+            Over::Groups { groups, channels, positions } => {
+                group_norm::GroupNorm { groups, channels, positions, gamma, beta, epsilon }.backward(x, grad)
+            }
+        };
+        shaped(gradients, &read, wanted)
     }
 }
