@@ -106,17 +106,14 @@ impl WithSimd for Scale<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::same_for_every_number_of_threads;
 
     #[test]
     fn the_key_determines_the_mask_and_the_mean_is_kept() {
         for prob in [0.25, 0.5, 0.9] {
-            let draw = |threads, key| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-                pool.install(|| Kept::draw(100, 1000, prob, [key; 32]).scale(&[1.0; 100_000]))
-            };
-            let drawn = draw(1, 7);
-            assert!(drawn == draw(3, 7), "threads must not matter");
-            assert!(drawn != draw(1, 8), "keys must matter");
+            let draw = |key| Kept::draw(100, 1000, prob, [key; 32]).scale(&[1.0; 100_000]);
+            let drawn = same_for_every_number_of_threads(|| draw(7));
+            assert!(drawn != draw(8), "keys must matter");
             assert!(drawn[..1000] != drawn[1000..2000], "rows must differ");
 
             let kept = drawn.iter().filter(|&&value| value != 0.0).count() as f64 / 1e5;

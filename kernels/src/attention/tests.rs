@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     dropout::Kept,
-    tests::{assert_close, everywhere, noise},
+    tests::{assert_close, everywhere, noise, same_for_every_number_of_threads},
 };
 use proptest::prelude::*;
 
@@ -173,11 +173,7 @@ fn causal_attention_equals_masked_attention() {
 fn attention_is_bit_identical_for_every_number_of_threads() {
     let mut case = Case::new([5, 70, 41, 3, 11], 0.3);
     case.mask(70, -1e9);
-    let results = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        pool.install(|| case.results())
-    };
-    assert!(results(1) == results(3));
+    same_for_every_number_of_threads(|| case.results());
 }
 
 /// As in PyTorch.

@@ -3,7 +3,7 @@
 use super::{Affine, Centred, PooledGradient, ReluGradient, apply, relu, sums};
 use crate::{
     pool::{self, Mapped, Windows},
-    tests::{assert_close, everywhere, noise},
+    tests::{assert_close, everywhere, noise, same_for_every_number_of_threads},
 };
 
 const SHAPE: [usize; 3] = [3, 2, 37];
@@ -23,14 +23,9 @@ fn sums_equal_a_plain_loop_for_every_number_of_threads() {
         wanted[channel][0] += f64::from(*a);
         wanted[channel][1] += f64::from(a * b);
     }
-    let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        let b = Centred { values: &b, centres: Some(&centres) };
-        pool.install(|| sums(Centred { values: &a, centres: None }, b, SHAPE))
-    };
+    let (a, b) = (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
     // Multiples of a quarter, and small, so that the sums are exact.
-    assert_eq!(with(1), wanted);
-    assert_eq!(with(3), wanted);
+    assert_eq!(same_for_every_number_of_threads(|| sums(a, b, SHAPE)), wanted);
 }
 
 #[test]
@@ -123,23 +118,19 @@ fn pooling_in_the_same_pass_equals_pooling_after_it_to_the_bit() {
 fn passes_with_relu_and_pooling_are_bit_identical_for_every_number_of_threads() {
     let windows = Windows::new([5, 2, 8, 6], [2, 2]).expect("covered");
     let (x, gradient, shape) = (noise(1, 480), noise(2, 480), [5, 2, 48]);
-    let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        pool.install(|| {
-            let x = Centred { values: &x, centres: Some(&[0.25, -0.5]) };
-            let pooled = pool::forward_mapped(&MAPS, x, &windows);
-            let through_relu = ReluGradient { values: &gradient, outputs: &MAPS, x };
-            let through_pool = PooledGradient {
-                values: &gradient[..120],
-                taken: &pooled.taken,
-                inputs: &pooled.inputs,
-                windows: &windows,
-                x,
-            };
-            let sums = [through_relu.sums(shape), through_pool.sums()];
-            let gradients = [through_relu.apply(&LINES, shape), through_pool.apply(&LINES)];
-            (relu(&MAPS, x, shape), pooled.clone(), sums, gradients)
-        })
-    };
-    assert!(with(1) == with(3));
+    same_for_every_number_of_threads(|| {
+        let x = Centred { values: &x, centres: Some(&[0.25, -0.5]) };
+        let pooled = pool::forward_mapped(&MAPS, x, &windows);
+        let through_relu = ReluGradient { values: &gradient, outputs: &MAPS, x };
+        let through_pool = PooledGradient {
+            values: &gradient[..120],
+            taken: &pooled.taken,
+            inputs: &pooled.inputs,
+            windows: &windows,
+            x,
+        };
+        let sums = [through_relu.sums(shape), through_pool.sums()];
+        let gradients = [through_relu.apply(&LINES, shape), through_pool.apply(&LINES)];
+        (relu(&MAPS, x, shape), pooled.clone(), sums, gradients)
+    });
 }

@@ -1,6 +1,7 @@
 //! Tests of the layers of transformers against Burn's operations.
 
 use super::{causal_attention, causal_attention_with, gelu, layer_norm, linear};
+use crate::tests::with_threads;
 use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, Tensor, activation, module};
@@ -148,8 +149,7 @@ fn linear_layers_of_half_types_sum_in_f32() {
                     weight: Param::from_tensor(weight.clone()),
                     bias: Some(Param::from_tensor(bias.clone())),
                 };
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-                pool.install(|| {
+                with_threads(threads, || {
                     let output = linear(&layer, x.clone());
                     assert_eq!(output.dtype(), dtype);
                     let gradients = (output.clone() * weights.clone().cast(dtype)).sum().backward();

@@ -1,6 +1,7 @@
 //! Layers compared with Burn's: what visitors see, records in both directions, outputs, gradients and settings.
 
 use super::{conv::*, loss::*, pool::*, *};
+use crate::tests::with_threads;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
 use std::fmt::Display;
@@ -83,14 +84,11 @@ pub(super) fn compare<M: Module + Sync, N: Module, const A: usize, const B: usiz
     assert_eq!(ours.num_params(), burns.num_params());
     let ours = ours.load_record(burns.clone().into_record());
     let expected = results(&burns, &x, &burns_forward);
-    let with = |threads| {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        pool.install(|| results(&ours, &x, &forward))
-    };
-    let result = with(1);
+    let result = with_threads(1, || results(&ours, &x, &forward));
     assert_close(&result, &expected);
     let bits = |results: Vec<Vec<f32>>| results.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
-    assert!(bits(result) == bits(with(3)), "bit-identical for every number of threads");
+    let three = with_threads(3, || results(&ours, &x, &forward));
+    assert!(bits(result) == bits(three), "bit-identical for every number of threads");
     let back = burns.load_record(ours.into_record());
     assert!(results(&back, &x, burns_forward) == expected, "the same weights in Burn's layer");
 }

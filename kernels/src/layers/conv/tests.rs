@@ -1,6 +1,7 @@
 //! Comparison of the kernel with Burn's convolution over shapes, paddings and dilations.
 
 use super::*;
+use crate::tests::same_for_every_number_of_threads;
 use burn::module::Param;
 use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, TensorData};
@@ -116,12 +117,10 @@ fn results_are_bit_identical_for_every_number_of_threads() {
         };
         let layer = layer(case, &device);
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
-        let with = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-            let results = pool.install(|| run(&layer, &x, |x| conv_relu(&layer, x)));
+        same_for_every_number_of_threads(|| {
+            let results = run(&layer, &x, |x| conv_relu(&layer, x));
             results.iter().flatten().map(|value| value.to_bits()).collect::<Vec<_>>()
-        };
-        assert_eq!(with(1), with(3));
+        });
     }
 }
 
