@@ -13,11 +13,11 @@ pub use pooled::PooledGradient;
 pub use relu::{ReluGradient, relu};
 
 use crate::{
-    parallel,
+    parallel::{self, Room},
+    relu::passed,
     simd::{arch, load},
 };
 use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
 
 /// Sums `a` and `a` × `b` over each channel.
 ///
@@ -25,23 +25,19 @@ use std::mem::MaybeUninit;
 ///
 /// # Panics
 /// If there are fewer values than the shape `[batch, channels, positions]` requires.
-pub fn sums(a: Centred, b: Centred, [batch, channels, positions]: [usize; 3]) -> Vec<[f64; 2]> {
-    let parts = parallel::each(
-        batch,
-        || (),
-        |(), image| {
-            let mut sums = Vec::with_capacity(channels);
-            arch().dispatch(Sums {
-                a,
-                b,
-                planes: image * channels..(image + 1) * channels,
-                positions,
-                sums: &mut sums,
-            });
-            sums
-        },
-    );
-    totals(parts, channels)
+pub fn sums(a: Centred, b: Centred, shape: [usize; 3]) -> Vec<[f64; 2]> {
+    sums_through(a, b, None, shape)
+}
+
+/// [`sums`] where `a` is a gradient through the ReLU after these maps of `b`.
+fn sums_through(
+    a: Centred,
+    b: Centred,
+    outputs: Option<&[Affine]>,
+    [batch, channels, positions]: [usize; 3],
+) -> Vec<[f64; 2]> {
+    let one = |(): &mut (), image| arch().dispatch(Sums { a, b, outputs, image, channels, positions });
+    totals(parallel::each(batch, || (), one), channels)
 }
 
 /// Adds up the images' sums in image order.
@@ -59,45 +55,65 @@ fn totals(images: Vec<Vec<[f32; 2]>>, channels: usize) -> Vec<[f64; 2]> {
 struct Sums<'a> {
     a: Centred<'a>,
     b: Centred<'a>,
-    planes: std::ops::Range<usize>,
+    outputs: Option<&'a [Affine]>,
+    image: usize,
+    channels: usize,
     positions: usize,
-    sums: &'a mut Vec<[f32; 2]>,
 }
 
 impl WithSimd for Sums<'_> {
-    type Output = ();
+    type Output = Vec<[f32; 2]>;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { a, b, planes, positions, sums } = self;
-        let channels = planes.len();
-        for plane in planes {
-            let ((a, centre_a), (b, centre_b)) =
-                (a.plane(plane, channels, positions), b.plane(plane, channels, positions));
-            sums.push(plane_sums(simd, a, centre_a, b, centre_b));
-        }
+    fn with_simd<S: Simd>(self, simd: S) -> Vec<[f32; 2]> {
+        let Self { a, b, outputs, image, channels, positions } = self;
+        let planes = (0..channels).map(|channel| {
+            let [a, b] = [a, b].map(|of| of.plane(image * channels + channel, channels, positions));
+            match outputs {
+                None => plane_sums::<S, false>(simd, a, b, Affine { factors: [0.0; 2], constant: 0.0 }),
+                Some(outputs) => plane_sums::<S, true>(simd, a, b, outputs[channel]),
+            }
+        });
+        planes.collect()
     }
 }
 
+/// Sums of two planes with centres; with `RELU`, the first is a gradient through a ReLU after `output`, without a centre.
 #[inline(always)]
-fn plane_sums<S: Simd>(simd: S, a: &[f32], centre_a: f32, b: &[f32], centre_b: f32) -> [f32; 2] {
-    let (wide_a, wide_b) = (simd.splat_f32s(centre_a), simd.splat_f32s(centre_b));
-    let (mut first, mut second) = (simd.splat_f32s(0.0), simd.splat_f32s(0.0));
+fn plane_sums<S: Simd, const RELU: bool>(
+    simd: S,
+    (a, centre_a): (&[f32], f32),
+    (b, centre_b): (&[f32], f32),
+    output: Affine,
+) -> [f32; 2] {
+    let (wide_a, wide_b, zeros) =
+        (simd.splat_f32s(centre_a), simd.splat_f32s(centre_b), simd.splat_f32s(0.0));
+    let (factors, constants) = (simd.splat_f32s(output.factors[0]), simd.splat_f32s(output.constant));
+    let (mut first, mut second) = (zeros, zeros);
     let len = a.len().min(b.len());
     let whole = len - len % S::F32_LANES;
     let mut at = 0;
     while at < whole {
         // SAFETY: a vector fits between here and `whole`, which is at most the length of both.
         let (a, b) = unsafe { (load::<S>(a.as_ptr().add(at)), load::<S>(b.as_ptr().add(at))) };
-        let a = simd.sub_f32s(a, wide_a);
+        let b = simd.sub_f32s(b, wide_b);
+        let a = if RELU {
+            // Rounded twice, as in the forward pass.
+            let output = simd.add_f32s(simd.mul_f32s(b, factors), constants);
+            simd.select_f32s(simd.less_than_or_equal_f32s(output, zeros), zeros, a)
+        } else {
+            simd.sub_f32s(a, wide_a)
+        };
         first = simd.add_f32s(first, a);
-        second = simd.mul_add_e_f32s(a, simd.sub_f32s(b, wide_b), second);
+        second = simd.mul_add_e_f32s(a, b, second);
         at += S::F32_LANES;
     }
     let (mut first, mut second) = (simd.reduce_sum_f32s(first), simd.reduce_sum_f32s(second));
     for at in whole..len {
-        first += a[at] - centre_a;
-        second += (a[at] - centre_a) * (b[at] - centre_b);
+        let b = b[at] - centre_b;
+        let a = if RELU { passed(a[at], output.of(b)) } else { a[at] - centre_a };
+        first += a;
+        second += a * b;
     }
     [first, second]
 }
@@ -107,14 +123,29 @@ fn plane_sums<S: Simd>(simd: S, a: &[f32], centre_a: f32, b: &[f32], centre_b: f
 /// # Panics
 /// If there are fewer values than the shape requires, fewer maps than channels, or the result does not
 /// fit in memory.
-pub fn apply(
+pub fn apply(lines: &[Affine], a: Centred, b: Option<Centred>, shape: [usize; 3]) -> Vec<f32> {
+    apply_with(lines, a, b, Relu::None, shape)
+}
+
+/// A ReLU in the pass of [`apply`].
+#[derive(Clone, Copy)]
+enum Relu<'a> {
+    None,
+    /// After the maps of `a`.
+    After,
+    /// `a` is a gradient, without centres, through the ReLU after these maps of `b`.
+    Before(&'a [Affine]),
+}
+
+fn apply_with(
     lines: &[Affine],
     a: Centred,
     b: Option<Centred>,
+    relu: Relu,
     [batch, channels, positions]: [usize; 3],
 ) -> Vec<f32> {
-    let one = |(): &mut (), image: usize, to: &mut [MaybeUninit<f32>]| {
-        arch().dispatch(Lines { lines: &lines[..channels], a, b, first: image * channels, positions, to });
+    let one = |(): &mut (), image: usize, to: Room| {
+        arch().dispatch(Lines { lines: &lines[..channels], a, b, relu, image, positions, to });
     };
     let len = parallel::values(&[channels, positions]).expect("an image that fits in memory");
     // SAFETY: an image has a whole number of planes, and every one is written.
@@ -125,9 +156,10 @@ struct Lines<'a> {
     lines: &'a [Affine],
     a: Centred<'a>,
     b: Option<Centred<'a>>,
-    first: usize,
+    relu: Relu<'a>,
+    image: usize,
     positions: usize,
-    to: &'a mut [MaybeUninit<f32>],
+    to: Room<'a>,
 }
 
 impl WithSimd for Lines<'_> {
@@ -135,17 +167,31 @@ impl WithSimd for Lines<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Self { lines, a, b, first, positions, to } = self;
+        let Self { lines, a, b, relu, image, positions, to } = self;
         for (channel, to) in to.chunks_exact_mut(positions).enumerate() {
-            let Affine { factors, constant } = lines[channel];
-            let (a, centre_a) = a.plane(first + channel, lines.len(), positions);
-            match b.map(|b| b.plane(first + channel, lines.len(), positions)) {
-                None => {
+            let (line, plane) = (lines[channel], image * lines.len() + channel);
+            let Affine { factors, constant } = line;
+            let (a, centre_a) = a.plane(plane, lines.len(), positions);
+            match (b.map(|b| b.plane(plane, lines.len(), positions)), relu) {
+                (None, Relu::After) => {
                     for (to, a) in to.iter_mut().zip(a) {
-                        to.write((a - centre_a) * factors[0] + constant);
+                        let output = line.of(a - centre_a);
+                        to.write(passed(output, output));
                     }
                 }
-                Some((b, centre_b)) => {
+                (None, _) => {
+                    for (to, a) in to.iter_mut().zip(a) {
+                        to.write(line.of(a - centre_a));
+                    }
+                }
+                (Some((b, centre_b)), Relu::Before(outputs)) => {
+                    let output = outputs[channel];
+                    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
+                        let b = b - centre_b;
+                        to.write(passed(*a, output.of(b)) * factors[0] + b * factors[1] + constant);
+                    }
+                }
+                (Some((b, centre_b)), _) => {
                     for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
                         to.write((a - centre_a) * factors[0] + (b - centre_b) * factors[1] + constant);
                     }
