@@ -1,7 +1,7 @@
 //! Comparison of every kernel with plain loops, for every vector width that this processor has.
 
 use crate::{
-    conv::{self, Filters, Geometry, Gradient, Pooled, Whole},
+    conv::{Geometry, Gradient, Pooled, Shape, Whole},
     pool::{self, Spans, Windows},
     sgd::Sgd,
     simd::PRETEND,
@@ -90,23 +90,18 @@ fn convolution_equals_plain_loops() {
     everywhere(|width| {
         for case in cases {
             let (image, weight, padding, dilation) = case;
-            let geometry = Geometry::new(image, weight, padding, dilation).expect("covered");
+            let shape = Shape::new(image, weight, padding.map(|zeros| [zeros; 2]), [1, 1], dilation)
+                .expect("covered");
             let what = format!("{width}, {image:?} with {weight:?}");
-            let [height, wide] = geometry.output();
+            let [.., height, wide] = shape.outputs();
             let outputs = image[0] * weight[0] * height * wide;
             let (x, w) = (noise(1, image.iter().product()), noise(2, weight.iter().product()));
             let (bias, gradient) = (noise(3, weight[0]), noise(4, outputs));
 
-            let taps = w.len() / weight[0];
-            let weight_of = |filter: usize, tap: usize| w[filter * taps + tap];
-            let filters = |relu| Filters { weight: &weight_of, bias: Some(&bias), relu };
-            let (plain, cut) =
-                (conv::forward(geometry, &x, filters(false)), conv::forward(geometry, &x, filters(true)));
+            let [plain, cut] = [false, true].map(|relu| shape.forward(&x, &w, &bias, relu));
             let mut wanted: Vec<f64> =
                 (0..outputs).map(|at| f64::from(bias[at / (height * wide) % weight[0]])).collect();
-            products(case, geometry.output(), |output, from, tap| {
-                wanted[output] += f64::from(x[from] * w[tap])
-            });
+            products(case, [height, wide], |output, from, tap| wanted[output] += f64::from(x[from] * w[tap]));
             assert_close(&plain, &wanted, &what);
             assert!(cut.iter().zip(&plain).all(|(cut, plain)| *cut == plain.max(0.0)), "{what}");
 
@@ -115,7 +110,7 @@ fn convolution_equals_plain_loops() {
                 gradient.iter().zip(&cut).map(|(g, cut)| if *cut > 0.0 { *g } else { 0.0 }).collect();
             let through = Gradient::Whole(Whole { values: &gradient, output: Some(&cut) });
             let (mut for_x, mut for_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
-            products(case, geometry.output(), |output, from, tap| {
+            products(case, [height, wide], |output, from, tap| {
                 for_x[from] += f64::from(passed[output] * w[tap]);
                 for_w[tap] += f64::from(passed[output] * x[from]);
             });
@@ -123,10 +118,10 @@ fn convolution_equals_plain_loops() {
             for (at, passed) in passed.iter().enumerate() {
                 for_bias[at / (height * wide) % weight[0]] += f64::from(*passed);
             }
-            let (weights, biases) = conv::gradients(geometry, &x, through);
+            let (weights, biases) = shape.gradients(&x, through);
             assert_close(&weights, &for_w, &format!("weights, {what}"));
             assert_close(&biases, &for_bias, &format!("bias, {what}"));
-            assert_close(&conv::input_gradient(geometry, &w, through), &for_x, &format!("input, {what}"));
+            assert_close(&shape.input_gradient(&w, through), &for_x, &format!("input, {what}"));
         }
     });
 }
@@ -255,22 +250,21 @@ fn fused_pooling_equals_separate_pooling() {
     ];
     everywhere(|width| {
         for (image, weight, padding) in cases {
-            let geometry = Geometry::new(image, weight, padding, [1, 1]).expect("covered");
-            let windows = Windows::new(geometry.outputs(), [2, 2]).expect("covered");
+            let shape =
+                Shape::new(image, weight, padding.map(|zeros| [zeros; 2]), [1, 1], [1, 1]).expect("covered");
+            let windows = Windows::new(shape.outputs(), [2, 2]).expect("covered");
             let (x, w) = (noise(1, image.iter().product()), noise(2, weight.iter().product()));
             let (bias, gradient) = (noise(3, weight[0]), noise(4, windows.output().iter().product()));
-            let weight_of = |filter: usize, tap: usize| w[filter * geometry.taps() + tap];
-            let filters = || Filters { weight: &weight_of, bias: Some(&bias), relu: false };
             let what = format!("{width}, {image:?} with {weight:?}");
 
-            let (values, taken) = pool::forward(&conv::forward(geometry, &x, filters()), &windows);
-            let (ours, our_taken) = conv::forward_pooled(geometry, &x, filters());
+            let (values, taken) = pool::forward(&shape.forward(&x, &w, &bias, false), &windows);
+            let (ours, our_taken) = shape.forward_pooled(&x, &w, &bias);
             assert!(ours == values && our_taken == taken, "{what}");
             let spread = pool::backward(&gradient, &taken, &windows);
-            let whole = Gradient::Whole(Whole { values: &spread, output: None });
+            let whole = Gradient::from(&spread[..]);
             let pooled = Gradient::Pooled(Pooled { values: &gradient, taken: &taken });
-            assert!(conv::gradients(geometry, &x, pooled) == conv::gradients(geometry, &x, whole), "{what}");
-            let [ours, wanted] = [pooled, whole].map(|from| conv::input_gradient(geometry, &w, from));
+            assert!(shape.gradients(&x, pooled) == shape.gradients(&x, whole), "{what}");
+            let [ours, wanted] = [pooled, whole].map(|from| shape.input_gradient(&w, from));
             assert!(ours == wanted, "{what}");
         }
     });

@@ -22,13 +22,13 @@ const TILE: usize = WIDE * VECTORS * 16;
 pub struct Filters<'a> {
     /// Weight of a filter's tap; taps are numbered by channel, row and column.
     pub weight: &'a (dyn Fn(usize, usize) -> f32 + Sync),
-    /// One bias per filter; `None` means zeros.
-    pub bias: Option<&'a [f32]>,
+    /// One bias per filter; empty for zeros.
+    pub bias: &'a [f32],
     /// Whether ReLU is applied.
     pub relu: bool,
 }
 
-/// Implements [`super::forward`] for all kernel sizes.
+/// Outputs for all kernel sizes.
 pub fn forward(geometry: Geometry, images: Whole, filters: Filters) -> Vec<f32> {
     arch().dispatch(Forward { geometry, images, filters })
 }
@@ -95,9 +95,7 @@ impl Packed {
             }
         }
         let mut bias = vec![0.0; blocks * F];
-        if let Some(values) = filters.bias {
-            bias[..values.len()].copy_from_slice(values);
-        }
+        bias[..filters.bias.len()].copy_from_slice(filters.bias);
         Self { weights, bias, offsets: geometry.offsets(), relu: filters.relu }
     }
 }

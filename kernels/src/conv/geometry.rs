@@ -4,14 +4,7 @@ use crate::parallel;
 
 /// A convolution of stride 1 over images `[batch, channels, height, width]`.
 ///
-/// The kernels compute memory offsets from these fields. Only [`Geometry::new`], which validates them,
-/// constructs one:
-///
-/// ```compile_fail,E0451
-/// # use burn_ddp_kernels::conv::Geometry;
-/// let covered = Geometry::new([1, 1, 5, 5], [1, 1, 3, 3], [0, 0], [1, 1]).unwrap();
-/// let larger = Geometry { size: [500, 500], ..covered };
-/// ```
+/// The kernels compute memory offsets from these fields. Only [`Geometry::new`], which validates them, constructs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of images.
@@ -91,17 +84,6 @@ impl Geometry {
     /// Input shape, `[batch, channels, height, width]`.
     pub fn inputs(&self) -> [usize; 4] {
         [self.batch, self.channels, self.size[0], self.size[1]]
-    }
-
-    /// Output shape, `[batch, filters, height, width]`.
-    pub fn outputs(&self) -> [usize; 4] {
-        let [height, width] = self.output();
-        [self.batch, self.filters, height, width]
-    }
-
-    /// Weight shape, `[filters, channels, height, width]`.
-    pub fn weights(&self) -> [usize; 4] {
-        [self.filters, self.channels, self.kernel[0], self.kernel[1]]
     }
 
     /// Height and width with padding.

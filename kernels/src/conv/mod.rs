@@ -1,4 +1,4 @@
-//! Two-dimensional convolution with stride 1; `patches` computes those with other strides.
+//! Two-dimensional convolution. With stride 1 and equal padding on both sides:
 //!
 //! No patch matrix (im2col) is built. A tap of one channel reads 48 consecutive output positions as three
 //! vectors, because the rows of an image follow each other in memory. Positions at which the kernel
@@ -6,7 +6,8 @@
 //!
 //! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
-//! 3 × 3 kernels with many channels use the algorithm in `winograd`.
+//! 3 × 3 kernels with many channels use the algorithm in `winograd`, and convolutions with
+//! other strides or padding the one in `patches`.
 
 mod bias;
 mod forward;
@@ -18,89 +19,144 @@ mod weights;
 mod winograd;
 
 pub use bias::{add_bias, channel_sums};
-pub use forward::Filters;
-pub use geometry::Geometry;
-pub use patches::Patches;
+#[cfg(test)]
+pub(crate) use geometry::Geometry;
 pub use source::{Gradient, Pooled, Whole};
 
 use crate::pool::{self, Windows};
+use forward::Filters;
+#[cfg(not(test))]
+use geometry::Geometry;
+use patches::Patches;
 
 /// Filters in one vector, for which direct convolution leaves no part of a tile unused but Winograd's does.
 const ONE_VECTOR: usize = 16;
 
-/// Outputs `[batch, filters, height, width]` for `images`, `[batch, channels, height, width]`.
-///
-/// # Panics
-/// If a slice is shorter than `geometry` says.
-pub fn forward(geometry: Geometry, images: &[f32], filters: Filters) -> Vec<f32> {
-    outputs(geometry, Gradient::images(images), filters)
+/// A convolution of images `[batch, channels, height, width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    patches: Patches,
+    /// The same convolution, if it has stride 1 and equal padding on both sides.
+    plain: Option<Geometry>,
 }
 
-/// Convolution, ReLU and 2 × 2 max-pooling in one operation.
-///
-/// Returns the values, `[batch, filters, height / 2, width / 2]`, and the index of each within its window,
-/// row by row, or [`pool::NONE`] if no value is positive. The Winograd path does not store the unpooled output.
-///
-/// # Panics
-/// If a slice is shorter than `geometry` says, or an output smaller than a window.
-pub fn forward_pooled(geometry: Geometry, images: &[f32], filters: Filters) -> (Vec<f32>, Vec<u8>) {
-    if winograd::is_faster(&geometry) {
-        winograd::forward_pooled(geometry, Gradient::images(images), filters)
-    } else {
-        pool::forward(&forward(geometry, images, filters), &windows(geometry.outputs()))
+impl Shape {
+    /// Validates shapes; weights are `[filters, channels, rows, columns]`, `padding` is the zeros before and after, by axis.
+    ///
+    /// `None` if a dimension is zero, the shapes do not match, the kernel exceeds the padded image, or a tensor would not
+    /// fit in the address space.
+    pub fn new(
+        images: [usize; 4],
+        weights: [usize; 4],
+        padding: [[usize; 2]; 2],
+        stride: [usize; 2],
+        dilation: [usize; 2],
+    ) -> Option<Self> {
+        let patches = Patches::new(images, weights, padding, stride, dilation)?;
+        let [[top, bottom], [left, right]] = padding;
+        let plain = stride == [1, 1] && top == bottom && left == right;
+        let plain = plain.then(|| Geometry::new(images, weights, [top, left], dilation)).flatten();
+        Some(Self { patches, plain })
     }
-}
 
-/// Gradients of weights, `[filters, channels, height, width]`, and bias, `[filters]`.
-///
-/// `images` is `[batch, channels, height, width]`, `gradient` that of the output.
-///
-/// # Panics
-/// If a slice is shorter than `geometry` says.
-pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
-    if winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR {
-        return winograd::gradients(geometry, images, gradient);
+    /// Shape of the images, `[batch, channels, height, width]`.
+    pub fn inputs(&self) -> [usize; 4] {
+        self.patches.inputs()
     }
-    match gradient {
-        Gradient::Whole(gradient) => weights::gradients(geometry, images, gradient),
-        Gradient::Pooled(pooled) => {
-            let spread = spread(pooled, geometry.outputs());
-            weights::gradients(geometry, images, Whole { values: &spread, output: None })
+
+    /// Shape of the weights, `[filters, channels, rows, columns]`.
+    pub fn weights(&self) -> [usize; 4] {
+        self.patches.weights()
+    }
+
+    /// Shape of the output, `[batch, filters, height, width]`.
+    pub fn outputs(&self) -> [usize; 4] {
+        self.patches.outputs()
+    }
+
+    /// The output; `bias` is empty for none.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape.
+    pub fn forward(&self, images: &[f32], weights: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
+        let Some(geometry) = self.plain else { return self.patches.forward(images, weights, bias, relu) };
+        let weight = weight_of(weights, geometry);
+        outputs(geometry, images.into(), Filters { weight: &weight, bias, relu })
+    }
+
+    /// The output after a ReLU and 2 × 2 max-pooling.
+    ///
+    /// Returns the values, `[batch, filters, height / 2, width / 2]`, and the index of each within its window,
+    /// row by row, or [`pool::NONE`] if no value is positive. The Winograd path does not store the unpooled output.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape, or an output smaller than a window.
+    pub fn forward_pooled(&self, images: &[f32], weights: &[f32], bias: &[f32]) -> (Vec<f32>, Vec<u8>) {
+        if let Some(geometry) = self.plain.filter(winograd::is_faster) {
+            let weight = weight_of(weights, geometry);
+            let filters = Filters { weight: &weight, bias, relu: false };
+            return winograd::forward_pooled(geometry, images.into(), filters);
+        }
+        pool::forward(&self.forward(images, weights, bias, false), &windows(self.outputs()))
+    }
+
+    /// Gradients of weights and bias, from that of the output.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape.
+    pub fn gradients(&self, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
+        match self.plain {
+            Some(geometry) if winograd::is_faster(&geometry) && geometry.filters > ONE_VECTOR => {
+                winograd::gradients(geometry, images, gradient)
+            }
+            Some(geometry) => {
+                unpooled(gradient, self.outputs(), |gradient| weights::gradients(geometry, images, gradient))
+            }
+            None => unpooled(gradient, self.outputs(), |gradient| self.patches.gradients(images, gradient)),
         }
     }
+
+    /// Gradient of the images, from that of the output.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape.
+    pub fn input_gradient(&self, weights: &[f32], gradient: Gradient) -> Vec<f32> {
+        let Some(geometry) = self.plain else {
+            return unpooled(gradient, self.outputs(), |gradient| {
+                self.patches.input_gradient(weights, gradient)
+            });
+        };
+        // Input channels and filters change places, and each kernel is rotated by 180°.
+        let (area, channels) = (geometry.kernel[0] * geometry.kernel[1], geometry.channels);
+        let rotated = |channel: usize, tap: usize| {
+            let (filter, at) = (tap / area, area - 1 - tap % area);
+            weights[(filter * channels + channel) * area + at]
+        };
+        outputs(geometry.transposed(), gradient, Filters { weight: &rotated, bias: &[], relu: false })
+    }
 }
 
-/// Gradient of the input, `[batch, channels, height, width]`.
-///
-/// `weights` is `[filters, channels, height, width]`.
-///
-/// # Panics
-/// If a slice is shorter than `geometry` says.
-pub fn input_gradient(geometry: Geometry, weights: &[f32], gradient: Gradient) -> Vec<f32> {
-    // Input channels and filters change places, and each kernel is rotated by 180°.
-    let (area, channels) = (geometry.kernel[0] * geometry.kernel[1], geometry.channels);
-    let rotated = |channel: usize, tap: usize| {
-        let (filter, at) = (tap / area, area - 1 - tap % area);
-        weights[(filter * channels + channel) * area + at]
-    };
-    outputs(geometry.transposed(), gradient, Filters { weight: &rotated, bias: None, relu: false })
+/// The weight of a filter's tap.
+fn weight_of(weights: &[f32], geometry: Geometry) -> impl Fn(usize, usize) -> f32 + Sync {
+    let taps = geometry.taps();
+    move |filter, tap| weights[filter * taps + tap]
 }
 
 fn outputs(geometry: Geometry, from: Gradient, filters: Filters) -> Vec<f32> {
     if winograd::is_faster(&geometry) {
         return winograd::forward(geometry, from, filters);
     }
-    match from {
-        Gradient::Whole(images) => forward::forward(geometry, images, filters),
-        Gradient::Pooled(pooled) => {
-            let spread = spread(pooled, geometry.inputs());
-            forward::forward(geometry, Whole { values: &spread, output: None }, filters)
-        }
-    }
+    unpooled(from, geometry.inputs(), |images| forward::forward(geometry, images, filters))
 }
 
-fn spread(Pooled { values, taken }: Pooled, images: [usize; 4]) -> Vec<f32> {
-    pool::backward(values, taken, &windows(images))
+/// `with` applied to a gradient before pooling, which has this shape.
+fn unpooled<R>(gradient: Gradient, shape: [usize; 4], with: impl FnOnce(Whole) -> R) -> R {
+    match gradient {
+        Gradient::Whole(whole) => with(whole),
+        Gradient::Pooled(Pooled { values, taken }) => {
+            with(Whole::from(&pool::backward(values, taken, &windows(shape))[..]))
+        }
+    }
 }
 
 /// # Panics

@@ -1,7 +1,7 @@
 //! Inputs of the kernels: images, gradients, and gradients of pooled outputs.
 
 use super::geometry::Geometry;
-use crate::simd::copy;
+use crate::{relu::passed, simd::copy};
 
 /// Images, or a gradient with a value for each output.
 #[derive(Clone, Copy)]
@@ -37,13 +37,7 @@ impl<'a> Whole<'a> {
     }
 }
 
-/// Gradient through a ReLU; passes unchanged where the output is NaN, as in Burn.
-#[inline(always)]
-fn passed(gradient: f32, output: f32) -> f32 {
-    if output <= 0.0 { 0.0 } else { gradient }
-}
-
-/// Gradient of a 2 × 2 pooled output; see [`super::forward_pooled`].
+/// Gradient of a 2 × 2 pooled output; see [`super::Shape::forward_pooled`].
 #[derive(Clone, Copy)]
 pub struct Pooled<'a> {
     /// The gradients, `[batch, filters, height / 2, width / 2]`.
@@ -97,11 +91,6 @@ pub enum Gradient<'a> {
 }
 
 impl<'a> Gradient<'a> {
-    /// Wraps images without a ReLU.
-    pub(super) fn images(values: &'a [f32]) -> Self {
-        Gradient::Whole(Whole { values, output: None })
-    }
-
     /// The `planes` consecutive planes at index `number × planes`.
     #[inline(always)]
     pub(super) fn image(&self, number: usize, planes: usize, size: [usize; 2]) -> Gradient<'a> {
@@ -115,5 +104,19 @@ impl<'a> Gradient<'a> {
                 Gradient::Pooled(pooled.part(number * len, len))
             }
         }
+    }
+}
+
+/// Values without a ReLU.
+impl<'a> From<&'a [f32]> for Whole<'a> {
+    fn from(values: &'a [f32]) -> Self {
+        Self { values, output: None }
+    }
+}
+
+/// Values without a ReLU and pooling.
+impl<'a> From<&'a [f32]> for Gradient<'a> {
+    fn from(values: &'a [f32]) -> Self {
+        Self::Whole(values.into())
     }
 }

@@ -20,7 +20,7 @@ const POSITIONS_AT_ONCE: usize = 64;
 /// Positions whose gradients, for two vectors, fit in the L1 cache together with the image's values.
 const POSITIONS: usize = 96;
 
-/// Implements [`super::gradients`] for all kernel sizes.
+/// Gradients for all kernel sizes.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Whole) -> (Vec<f32>, Vec<f32>) {
     arch().dispatch(Gradients { geometry, images, gradient })
 }
@@ -62,7 +62,7 @@ impl Gradients<'_> {
                 let gradient = gradient.part(number * geometry.output_image(), geometry.output_image());
                 let Workspace { stage, gradient: transposed } = workspace;
                 let image = match stage {
-                    Some(stage) => stage.fill(&geometry, Whole { values: image, output: None }),
+                    Some(stage) => stage.fill(&geometry, image.into()),
                     None => image,
                 };
                 let (layout, offsets) = (&layout, &offsets);

@@ -7,56 +7,34 @@ use super::{
     products::{NARROW, Packed, SPAN, VECTORS, WIDE, multiply},
 };
 use crate::{
-    conv::{Filters, Geometry, Gradient, forward::relu},
-    parallel,
+    conv::{
+        Gradient,
+        forward::{Filters, relu},
+        geometry::Geometry,
+    },
+    parallel::{self, Room},
     simd::arch,
 };
 use pulp::{Simd, WithSimd};
-use std::mem::MaybeUninit;
 
-/// Implements [`super::super::forward`] for 3 × 3 kernels.
+/// Outputs for 3 × 3 kernels.
 pub fn forward(geometry: Geometry, images: Gradient, filters: Filters) -> Vec<f32> {
-    arch().dispatch(Outputs(Forward { geometry, images, filters }))
+    arch().dispatch(Forward { geometry, images, filters, pooled: false }).0
 }
 
-/// Implements [`super::super::forward_pooled`] for 3 × 3 kernels.
+/// Outputs for 3 × 3 kernels after pooling; see [`super::super::Shape::forward_pooled`].
 pub fn forward_pooled(geometry: Geometry, images: Gradient, filters: Filters) -> (Vec<f32>, Vec<u8>) {
-    arch().dispatch(PooledOutputs(Forward { geometry, images, filters }))
+    arch().dispatch(Forward { geometry, images, filters, pooled: true })
 }
 
 struct Forward<'a> {
     geometry: Geometry,
     images: Gradient<'a>,
     filters: Filters<'a>,
+    pooled: bool,
 }
 
-struct Outputs<'a>(Forward<'a>);
-
-impl WithSimd for Outputs<'_> {
-    type Output = Vec<f32>;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> Vec<f32> {
-        if S::REGISTER_COUNT >= 32 { self.run::<S, WIDE>(simd) } else { self.run::<S, NARROW>(simd) }
-    }
-}
-
-impl Outputs<'_> {
-    #[inline(always)]
-    fn run<S: Simd, const F: usize>(self, simd: S) -> Vec<f32> {
-        let shared = SharedState::<F>::new(simd, self.0);
-        let one = |workspace: &mut Workspace, number: usize, out: &mut [MaybeUninit<f32>]| {
-            arch().dispatch(Image { shared: &shared, number, workspace, out: Out::Whole(out) });
-        };
-        let Geometry { batch, .. } = shared.geometry;
-        // SAFETY: every filter's plane is written.
-        unsafe { parallel::build(batch, shared.geometry.output_image(), || shared.workspace(simd), one) }
-    }
-}
-
-struct PooledOutputs<'a>(Forward<'a>);
-
-impl WithSimd for PooledOutputs<'_> {
+impl WithSimd for Forward<'_> {
     type Output = (Vec<f32>, Vec<u8>);
 
     #[inline(always)]
@@ -65,20 +43,20 @@ impl WithSimd for PooledOutputs<'_> {
     }
 }
 
-impl PooledOutputs<'_> {
+impl Forward<'_> {
     #[inline(always)]
     fn run<S: Simd, const F: usize>(self, simd: S) -> (Vec<f32>, Vec<u8>) {
-        let shared = SharedState::<F>::new(simd, self.0);
-        let one = |workspace: &mut Workspace,
-                   number: usize,
-                   values: &mut [MaybeUninit<f32>],
-                   taken: &mut [MaybeUninit<u8>]| {
-            arch().dispatch(Image { shared: &shared, number, workspace, out: Out::Pooled { values, taken } });
+        let Self { geometry, pooled, .. } = self;
+        let lens = match pooled {
+            true => [geometry.filters * geometry.pooled_plane(); 2],
+            false => [geometry.output_image(), 0],
         };
-        let Geometry { batch, filters, .. } = shared.geometry;
-        let len = filters * shared.geometry.pooled_plane();
-        // SAFETY: every filter's pooled plane is written.
-        unsafe { parallel::build_two(batch, [len; 2], || shared.workspace(simd), one) }
+        let shared = SharedState::<F>::new(simd, self);
+        let one = |workspace: &mut Workspace, number: usize, values: Room, taken: Room<u8>| {
+            arch().dispatch(Image { shared: &shared, number, workspace, values, taken, pooled });
+        };
+        // SAFETY: every filter's plane is written.
+        unsafe { parallel::build_two(geometry.batch, lens, || shared.workspace(simd), one) }
     }
 }
 
@@ -92,7 +70,7 @@ struct SharedState<'a, const F: usize> {
 
 impl<'a, const F: usize> SharedState<'a, F> {
     #[inline(always)]
-    fn new<S: Simd>(_: S, Forward { geometry, images, filters }: Forward<'a>) -> Self {
+    fn new<S: Simd>(_: S, Forward { geometry, images, filters, .. }: Forward<'a>) -> Self {
         let tiles = Tiles::new(&geometry, S::F32_LANES, Some(VECTORS));
         Self { geometry, images, tiles, packed: Packed::new::<F>(&geometry, &filters) }
     }
@@ -104,7 +82,7 @@ impl<'a, const F: usize> SharedState<'a, F> {
             products: vec![0.0; F * POINTS * SPAN],
             outputs: vec![0.0; F * 4 * room],
             lines: [0, 1].map(|_| vec![[0.0; 2]; room]),
-            pooled: (vec![0.0; room], vec![0; room]),
+            best: (vec![0.0; room], vec![0; room]),
         }
     }
 }
@@ -118,12 +96,7 @@ struct Workspace {
     /// One filter's even and odd rows.
     lines: [Vec<[f32; 2]>; 2],
     /// One filter's pooled values and their indices within the windows.
-    pooled: (Vec<f32>, Vec<u32>),
-}
-
-enum Out<'a> {
-    Whole(&'a mut [MaybeUninit<f32>]),
-    Pooled { values: &'a mut [MaybeUninit<f32>], taken: &'a mut [MaybeUninit<u8>] },
+    best: (Vec<f32>, Vec<u32>),
 }
 
 /// The outputs of one image.
@@ -131,7 +104,10 @@ struct Image<'a, const F: usize> {
     shared: &'a SharedState<'a, F>,
     number: usize,
     workspace: &'a mut Workspace,
-    out: Out<'a>,
+    values: Room<'a>,
+    /// Empty unless pooled.
+    taken: Room<'a, u8>,
+    pooled: bool,
 }
 
 impl<const F: usize> WithSimd for Image<'_, F> {
@@ -139,9 +115,9 @@ impl<const F: usize> WithSimd for Image<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { shared, number, workspace, mut out } = self;
+        let Self { shared, number, workspace, values, taken, pooled } = self;
         let SharedState { geometry, images, tiles, packed } = shared;
-        let Workspace { input, products, outputs, lines, pooled } = workspace;
+        let Workspace { input, products, outputs, lines, best } = workspace;
         input.fill(simd, geometry, tiles, images.image(number, geometry.channels, geometry.size));
         for (block, filters) in packed.points.chunks_exact(POINTS * geometry.channels * F).enumerate() {
             let first = block * F;
@@ -171,22 +147,19 @@ impl<const F: usize> WithSimd for Image<'_, F> {
             }
             for filter in first..(first + F).min(geometry.filters) {
                 let outputs = &mut outputs[(filter - first) * 4 * tiles.room..][..4 * tiles.room];
-                match &mut out {
-                    Out::Whole(out) => {
-                        if packed.relu {
-                            relu(outputs);
-                        }
-                        let len = geometry.output_plane();
-                        place(geometry, tiles, outputs, lines, &mut out[filter * len..][..len]);
-                    }
-                    Out::Pooled { values, taken } => {
-                        let len = geometry.pooled_plane();
-                        let scratch = (&mut pooled.0[..], &mut pooled.1[..]);
-                        let (values, taken) =
-                            (&mut values[filter * len..][..len], &mut taken[filter * len..][..len]);
-                        pool::<S>(simd, geometry, tiles, outputs, scratch, values, taken);
-                    }
+                if pooled {
+                    let len = geometry.pooled_plane();
+                    let scratch = (&mut best.0[..], &mut best.1[..]);
+                    let (values, taken) =
+                        (&mut values[filter * len..][..len], &mut taken[filter * len..][..len]);
+                    pool::<S>(simd, geometry, tiles, outputs, scratch, values, taken);
+                    continue;
                 }
+                if packed.relu {
+                    relu(outputs);
+                }
+                let len = geometry.output_plane();
+                place(geometry, tiles, outputs, lines, &mut values[filter * len..][..len]);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{POINTS, Tiles};
 use crate::{
-    conv::{Geometry, Gradient, Whole},
+    conv::{Gradient, Whole, geometry::Geometry},
     simd::{Aligned, load, store},
 };
 use pulp::Simd;

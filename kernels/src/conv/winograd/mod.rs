@@ -27,7 +27,7 @@ mod weights;
 pub use forward::{forward, forward_pooled};
 pub use weights::gradients;
 
-use super::Geometry;
+use super::geometry::Geometry;
 
 /// Number of values of a transformed tile.
 const POINTS: usize = 16;

@@ -2,7 +2,7 @@
 
 use super::{POINTS, Tiles, products::SPAN};
 use crate::{
-    conv::Geometry,
+    conv::geometry::Geometry,
     pool::NONE,
     simd::{copy, load, store},
 };

@@ -2,7 +2,7 @@
 
 use super::POINTS;
 use crate::{
-    conv::{Filters, Geometry},
+    conv::{forward::Filters, geometry::Geometry},
     simd::{load, store},
 };
 use pulp::Simd;
@@ -37,9 +37,7 @@ impl Packed {
             }
         }
         let mut bias = vec![0.0; blocks * F];
-        if let Some(values) = filters.bias {
-            bias[..values.len()].copy_from_slice(values);
-        }
+        bias[..filters.bias.len()].copy_from_slice(filters.bias);
         Self { points, bias, relu: filters.relu }
     }
 }

@@ -3,7 +3,8 @@
 use super::Tiles;
 use crate::{
     conv::{
-        Geometry, Gradient, Whole,
+        Gradient,
+        geometry::Geometry,
         weights::{Layout, VECTORS},
     },
     simd::{load, store},
@@ -33,8 +34,8 @@ impl Transposed {
                 self.taken.resize(layout.stride() * plane, 0.0);
                 self.scratch.clear();
                 self.scratch.extend(gradient.taken.iter().map(|&taken| f32::from(taken)));
-                layout.transpose(Whole { values: gradient.values, output: None }, plane, &mut self.values);
-                layout.transpose(Whole { values: &self.scratch, output: None }, plane, &mut self.taken);
+                layout.transpose(gradient.values.into(), plane, &mut self.values);
+                layout.transpose(self.scratch[..].into(), plane, &mut self.taken);
             }
         }
     }

@@ -6,7 +6,8 @@
 use super::{MIDDLE, POINTS, Tiles, input::Input, transposed::Transposed};
 use crate::{
     conv::{
-        Geometry, Gradient, Whole,
+        Gradient,
+        geometry::Geometry,
         weights::{Layout, Sums, VECTORS, bias},
     },
     simd::{Aligned, arch, load, store},
@@ -17,7 +18,7 @@ use pulp::{Simd, WithSimd};
 const WIDE: usize = 8;
 const NARROW: usize = 4;
 
-/// Implements [`super::super::gradients`] for 3 × 3 kernels.
+/// Gradients for 3 × 3 kernels.
 pub fn gradients(geometry: Geometry, images: &[f32], gradient: Gradient) -> (Vec<f32>, Vec<f32>) {
     arch().dispatch(Gradients { geometry, images, gradient })
 }
@@ -103,7 +104,7 @@ impl<const C: usize> WithSimd for Image<'_, C> {
         let Self { layout, tiles, room, image, gradient, workspace, sums } = self;
         let Workspace { input, transposed, point } = workspace;
         let (geometry, lanes, stride) = (layout.geometry, layout.lanes, layout.stride());
-        input.fill(simd, geometry, tiles, Gradient::Whole(Whole { values: image, output: None }));
+        input.fill(simd, geometry, tiles, image.into());
         transposed.fill(layout, gradient);
         let area = tiles.count() * lanes;
         for block in 0..stride / lanes {

@@ -1,14 +1,15 @@
 //! Convolution, optionally with ReLU and max-pooling, and transposed convolution.
 
 mod operation;
-mod shape;
 #[cfg(test)]
 mod tests;
 
 use super::linear::no_bias;
 use super::operation as operations;
+use super::padding::padding;
 use super::pool::{relu_max_pool, side_by_side};
 use super::relu;
+use crate::conv::Shape;
 use crate::host_tensor::is_flex;
 use burn::module::Param;
 use burn::nn::{
@@ -18,7 +19,6 @@ use burn::nn::{
 };
 use burn::tensor::{DType, FloatDType, Tensor};
 use operation::{Convolution, Epilogue, Transposed};
-use shape::{Setting, Shape};
 
 /// Computes `layer.forward(x)`.
 ///
@@ -70,7 +70,7 @@ pub fn conv1d(layer: &Conv1d, x: Tensor<3>) -> Tensor<3> {
         padding: &padding,
     };
     let ([batch, channels, length], [filters, inputs, taps]) = (x.dims(), layer.weight.dims());
-    let shape = Shape::new([batch, channels, 1, length], [filters, inputs, 1, taps], &setting);
+    let shape = setting.shape([batch, channels, 1, length], [filters, inputs, 1, taps]);
     let Some(shape) = shape.filter(|_| is_covered(&x, &layer.weight)) else {
         return layer.forward(x);
     };
@@ -110,11 +110,29 @@ fn in_f32(
     operations::run::<4, _, _>(operation, inputs).cast(dtype)
 }
 
+/// Settings of a convolution layer in two dimensions.
+struct Setting<'a> {
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    groups: usize,
+    padding: &'a PaddingConfig2d,
+}
+
+impl Setting<'_> {
+    /// The convolution of these images and weights, if the kernels support it.
+    fn shape(&self, images: [usize; 4], weights: [usize; 4]) -> Option<Shape> {
+        let ([_, _, size @ ..], [_, _, kernel @ ..]) = (images, weights);
+        let padding = padding(self.padding, size, kernel, self.stride);
+        let one_group = self.groups == 1;
+        one_group.then(|| Shape::new(images, weights, padding, self.stride, self.dilation)).flatten()
+    }
+}
+
 /// The shape, if the kernels support it.
 fn covered(layer: &Conv2d, x: &Tensor<4>) -> Option<Shape> {
     let Conv2d { stride, dilation, groups, ref padding, .. } = *layer;
     let setting = Setting { stride, dilation, groups, padding };
-    is_covered(x, &layer.weight).then(|| Shape::new(x.dims(), layer.weight.dims(), &setting)).flatten()
+    is_covered(x, &layer.weight).then(|| setting.shape(x.dims(), layer.weight.dims())).flatten()
 }
 
 /// The shape of the convolution whose output has the shape of `x`, if the kernels support it.
@@ -132,7 +150,7 @@ fn covered_transposed(layer: &ConvTranspose2d, x: &Tensor<4>) -> Option<Shape> {
     };
     let images = [batch, filters, length(0, height, rows, top)?, length(1, width, columns, left)?];
     let padding = PaddingConfig2d::Explicit(top, left, top, left);
-    let shape = Shape::new(images, weights, &Setting { stride, dilation, groups, padding: &padding })?;
+    let shape = Setting { stride, dilation, groups, padding: &padding }.shape(images, weights)?;
     (shape.outputs() == x.dims()).then_some(shape)
 }
 

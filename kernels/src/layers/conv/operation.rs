@@ -1,10 +1,7 @@
 //! Convolution and its gradients.
 
-use super::{
-    super::operation::Operation,
-    shape::{Shape, whole},
-};
-use crate::conv::{self, Gradient, Pooled, Whole};
+use super::super::operation::Operation;
+use crate::conv::{self, Gradient, Pooled, Shape, Whole};
 use crate::host_tensor::{Host, tensor, values};
 use std::sync::Arc;
 
@@ -66,7 +63,7 @@ impl Operation<3, 2> for Convolution {
     ) -> [Option<Host>; 3] {
         let (shape, grad) = (&self.shape, values(&grad));
         let gradient = match &passed {
-            Passed::All => whole(grad),
+            Passed::All => grad.into(),
             Passed::Positive(output) => Gradient::Whole(Whole { values: grad, output: Some(values(output)) }),
             Passed::Taken(taken) => Gradient::Pooled(Pooled { values: grad, taken }),
         };
@@ -92,7 +89,7 @@ impl Operation<3, 2> for Transposed {
     const READS: [usize; 2] = [0, 1];
 
     fn forward(&self, [x, weight, bias]: [Host; 3]) -> (Host, ()) {
-        let mut output = self.0.input_gradient(values(&weight), whole(values(&x)));
+        let mut output = self.0.input_gradient(values(&weight), values(&x).into());
         let shape @ [_, _, height, width] = self.0.inputs();
         if !values(&bias).is_empty() {
             conv::add_bias(&mut output, values(&bias), height * width);
@@ -105,7 +102,7 @@ impl Operation<3, 2> for Transposed {
         let for_x =
             wanted[0].then(|| tensor(shape.forward(grad, values(&weight), &[], false), shape.outputs()));
         let for_weight =
-            wanted[1].then(|| tensor(shape.gradients(grad, whole(values(&x))).0, shape.weights()));
+            wanted[1].then(|| tensor(shape.gradients(grad, values(&x).into()).0, shape.weights()));
         let [_, channels, height, width] = shape.inputs();
         let for_bias =
             wanted[2].then(|| tensor(conv::channel_sums(grad, channels, height * width), [channels]));
