@@ -2,7 +2,7 @@
 
 use crate::{
     adam::AdamW,
-    attention::Attention,
+    attention::{Attention, Forward},
     gelu,
     layer_norm::LayerNorm,
     linear,
@@ -14,10 +14,12 @@ fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
     let (rows, width) = (3 * 101, 130);
     same_for_every_number_of_threads(|| {
         let (x, gradient, gamma) = (noise(1, rows * width), noise(2, rows * width), noise(3, width));
-        let attention = Attention { batch: 3, time: 101, heads: 5, width };
+        let time = 101;
+        let attention =
+            Attention { batch: 3, queries: time, keys: time, heads: 5, width, mask: None, dropout: None };
         let all = noise(4, rows * width * 3);
-        let (output, weights) = attention.forward(&all);
-        let for_all = attention.backward(&all, &weights, &gradient);
+        let Forward { context: output, weights, .. } = attention.forward(&[&all]);
+        let [for_all, ..] = attention.backward(&[&all], &weights, (&gradient, None));
         let norm = LayerNorm { gamma: &gamma, beta: &gamma, epsilon: 1e-5, centred: true };
         let (for_weight, for_bias) = linear::gradients(&x, &gradient, [rows, width, width]);
         let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };

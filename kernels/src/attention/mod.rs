@@ -11,51 +11,13 @@ use crate::{
 };
 use head::{Head, Workspace};
 
-/// Sizes of causal self-attention, in which a position sees itself and earlier ones.
+/// Sizes and options of attention.
 ///
-/// Queries, keys and values are read from one matrix `[batch × time, 3 × width]`, the output of a linear layer,
-/// and their gradients are written to one.
+/// The inputs are queries, `[batch, queries, width]`, keys and values, `[batch, keys, width]`. One input, the output of a
+/// linear layer, `[batch × time, 3 × width]`, means causal self-attention, in which a position sees itself and earlier ones;
+/// `queries` and `keys` are then both the time.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention {
-    /// Sequences.
-    pub batch: usize,
-    /// Positions of a sequence.
-    pub time: usize,
-    /// Attention heads.
-    pub heads: usize,
-    /// Values of a position, a multiple of `heads`.
-    pub width: usize,
-}
-
-impl Attention {
-    /// Output `[batch × time, width]`, and the attention weights `[batch, heads, time, time]` for
-    /// [`backward`](Self::backward).
-    ///
-    /// # Panics
-    /// If `all` does not have the shape `[batch × time, 3 × width]`.
-    pub fn forward(&self, all: &[f32]) -> (Vec<f32>, Vec<f32>) {
-        let Forward { context, weights, .. } = forward(&self.general(), &[all]);
-        (context, weights)
-    }
-
-    /// Gradient of `all`, from that of the output.
-    ///
-    /// # Panics
-    /// If the slices do not have the lengths of [`forward`](Self::forward).
-    pub fn backward(&self, all: &[f32], weights: &[f32], gradient: &[f32]) -> Vec<f32> {
-        let [gradient, ..] = backward(&self.general(), &[all], weights, (gradient, None));
-        gradient
-    }
-
-    fn general(&self) -> CrossAttention<'static> {
-        let Self { batch, time, heads, width } = *self;
-        CrossAttention { batch, queries: time, keys: time, heads, width, mask: None, dropout: None }
-    }
-}
-
-/// Sizes and options of attention with separate queries, keys and values.
-#[derive(Clone, Copy, Debug)]
-pub struct CrossAttention<'a> {
+pub struct Attention<'a> {
     /// Sequences.
     pub batch: usize,
     /// Queries of a sequence.
@@ -81,7 +43,7 @@ pub struct Mask<'a> {
     pub fill: f32,
 }
 
-/// Result of [`CrossAttention::forward`].
+/// Result of [`Attention::forward`].
 #[derive(Clone, Debug)]
 pub struct Forward {
     /// `[batch, queries, width]`.
@@ -92,37 +54,6 @@ pub struct Forward {
     pub signed: Vec<f32>,
 }
 
-impl CrossAttention<'_> {
-    /// Context and attention weights for queries `[batch, queries, width]`, keys and values `[batch, keys, width]`.
-    ///
-    /// Scores have the factor 1 / √(head width).
-    ///
-    /// # Panics
-    /// If the slices do not have these shapes, or the result does not fit in memory.
-    pub fn forward(&self, inputs: [&[f32]; 3]) -> Forward {
-        forward(self, &inputs)
-    }
-
-    /// Gradients of queries, keys and values, from those of the context and, optionally, of the weights.
-    ///
-    /// `weights` are those of [`forward`](Self::forward), with dropout [`Forward::signed`].
-    ///
-    /// # Panics
-    /// If the slices do not have the lengths of [`forward`](Self::forward).
-    pub fn backward(
-        &self,
-        inputs: [&[f32]; 3],
-        weights: &[f32],
-        gradients: (&[f32], Option<&[f32]>),
-    ) -> [Vec<f32>; 3] {
-        backward(self, &inputs, weights, gradients)
-    }
-
-    fn head_width(&self) -> usize {
-        self.width / self.heads
-    }
-}
-
 impl<'a> Mask<'a> {
     /// Mask of a query.
     fn row(&self, query: usize, keys: usize) -> &'a [bool] {
@@ -131,9 +62,9 @@ impl<'a> Mask<'a> {
     }
 }
 
-/// The inputs: queries, keys and values, or with a causal mask one matrix of all of them.
+/// The inputs of [`Attention`].
 struct Inputs<'a> {
-    of: &'a CrossAttention<'a>,
+    of: &'a Attention<'a>,
     slices: &'a [&'a [f32]],
 }
 
@@ -144,7 +75,7 @@ impl Inputs<'_> {
 
     /// Lengths of a sequence in each slice.
     fn lens(&self) -> [usize; 3] {
-        let CrossAttention { queries, keys, width, .. } = *self.of;
+        let Attention { queries, keys, width, .. } = *self.of;
         if self.is_packed() {
             [queries * 3 * width, 0, 0]
         } else {
@@ -160,12 +91,12 @@ impl Inputs<'_> {
 
     /// Queries, keys and values of a head.
     fn views(&self, sequence: usize, head: usize) -> [Matrix<'_>; 3] {
-        let CrossAttention { queries, keys, .. } = *self.of;
+        let Attention { queries, keys, .. } = *self.of;
         let lens = self.lens();
         [(0, queries), (1, keys), (2, keys)].map(|(part, rows)| {
             let [slice, column, stride] = self.part(part);
             let values = &self.slices[slice][sequence * lens[slice]..];
-            let shape = [rows, self.of.head_width()];
+            let shape = [rows, self.of.width / self.of.heads];
             Matrix {
                 values: &values[(column + head * shape[1]).min(values.len())..],
                 shape,
@@ -176,12 +107,12 @@ impl Inputs<'_> {
 
     /// A head of a sequence.
     fn head(&self, sequence: usize, head: usize) -> Head<'_> {
-        let CrossAttention { batch, queries, keys, heads, mask, dropout, .. } = *self.of;
+        let Attention { batch, queries, keys, heads, mask, dropout, .. } = *self.of;
         Head {
             queries,
             keys,
             causal: self.is_packed(),
-            scale: (self.of.head_width() as f32).powf(-0.5),
+            scale: ((self.of.width / self.of.heads) as f32).powf(-0.5),
             mask: mask.map(|mask| {
                 let len = mask.masked.len() / batch;
                 Mask { masked: &mask.masked[sequence * len..][..len], ..mask }
@@ -192,11 +123,12 @@ impl Inputs<'_> {
 
     /// Numbers of values of the context and of the weights.
     fn check(&self) -> [usize; 2] {
-        let CrossAttention { batch, queries, keys, heads, width, mask, .. } = *self.of;
+        let Attention { batch, queries, keys, heads, width, mask, .. } = *self.of;
         assert!(heads > 0 && width.is_multiple_of(heads), "width is a multiple of heads");
         let len = |shape: &[usize]| values(shape).expect("values that fit in memory");
         let lens = [queries, keys, keys].map(|rows| len(&[batch, rows, width]));
         if self.is_packed() {
+            assert_eq!(queries, keys, "self-attention");
             assert_eq!(self.slices[0].len(), len(&[lens[0], 3]), "[batch × time, 3 × width]");
         } else {
             assert!(self.slices.iter().map(|slice| slice.len()).eq(lens), "[batch, rows, width]");
@@ -209,55 +141,78 @@ impl Inputs<'_> {
     }
 }
 
-fn forward(of: &CrossAttention, slices: &[&[f32]]) -> Forward {
-    let inputs = Inputs { of, slices };
-    inputs.check();
-    let CrossAttention { batch, queries, keys, heads, width, dropout, .. } = *of;
-    let square = queries * keys;
-    let signed_square = if dropout.is_some() { square } else { 0 };
-    let lens = [queries * width, heads * square, heads * signed_square];
-    let work = |workspace: &mut Workspace, sequence, context: Room, weights: Room, signed: Room| {
-        for head in 0..heads {
-            let context = &mut context[(head * of.head_width()).min(lens[0])..];
-            let weights = &mut weights[head * square..][..square];
-            let signed = &mut signed[head * signed_square..][..signed_square];
-            let of_head = inputs.head(sequence, head);
-            of_head.forward(inputs.views(sequence, head), (context, width), weights, signed, workspace);
-        }
-    };
-    // SAFETY: the heads write all values.
-    let (context, weights, signed) = unsafe { parallel::build_three(batch, lens, Workspace::default, work) };
-    Forward { context, weights, signed }
-}
+impl Attention<'_> {
+    /// Context and attention weights.
+    ///
+    /// Scores have the factor 1 / √(head width).
+    ///
+    /// # Panics
+    /// If the inputs do not have their shapes, or the result does not fit in memory.
+    pub fn forward(&self, inputs: &[&[f32]]) -> Forward {
+        let inputs = Inputs { of: self, slices: inputs };
+        inputs.check();
+        let Attention { batch, queries, keys, heads, width, dropout, .. } = *self;
+        let (square, head_width) = (queries * keys, width / heads);
+        let signed_square = if dropout.is_some() { square } else { 0 };
+        let lens = [queries * width, heads * square, heads * signed_square];
+        let work = |workspace: &mut Workspace, sequence, context: Room, weights: Room, signed: Room| {
+            for head in 0..heads {
+                let context = &mut context[(head * head_width).min(lens[0])..];
+                let weights = &mut weights[head * square..][..square];
+                let signed = &mut signed[head * signed_square..][..signed_square];
+                let of_head = inputs.head(sequence, head);
+                of_head.forward(inputs.views(sequence, head), (context, width), weights, signed, workspace);
+            }
+        };
+        // SAFETY: the heads write all values.
+        let (context, weights, signed) =
+            unsafe { parallel::build_three(batch, lens, Workspace::default, work) };
+        Forward { context, weights, signed }
+    }
 
-fn backward(
-    of: &CrossAttention,
-    slices: &[&[f32]],
-    weights: &[f32],
-    (gradient, for_weights): (&[f32], Option<&[f32]>),
-) -> [Vec<f32>; 3] {
-    let inputs = Inputs { of, slices };
-    let lens = inputs.check();
-    let lengths = [gradient.len(), weights.len(), for_weights.map_or(lens[1], <[f32]>::len)];
-    assert_eq!(lengths, [lens[0], lens[1], lens[1]], "lengths of forward");
-    let CrossAttention { batch, queries, keys, heads, width, .. } = *of;
-    let (square, head_width) = (queries * keys, of.head_width());
-    let work = |workspace: &mut Workspace, sequence: usize, a: Room, b: Room, c: Room| {
-        let mut slices = [a, b, c];
-        for head in 0..heads {
-            let at = (sequence * heads + head) * square;
-            let for_weights = for_weights.map(|gradient| &gradient[at..][..square]);
-            let values = &gradient[(sequence * queries * width + head * head_width).min(gradient.len())..];
-            let gradient = Matrix { values, shape: [queries, head_width], strides: [width, 1] };
-            let of_head = inputs.head(sequence, head);
-            let (views, weights) = (inputs.views(sequence, head), &weights[at..][..square]);
-            of_head.backward(views, weights, (gradient, for_weights), workspace, &mut |part, row, write| {
-                let [slice, column, stride] = inputs.part(part);
-                write(&mut slices[slice][row * stride + column + head * head_width..], stride);
-            });
-        }
-    };
-    // SAFETY: the heads write all values.
-    let (a, b, c) = unsafe { parallel::build_three(batch, inputs.lens(), Workspace::default, work) };
-    [a, b, c]
+    /// Gradients of the inputs, from those of the context and, optionally, of the weights.
+    ///
+    /// With one input, the others are empty. `weights` are those of [`forward`](Self::forward), with dropout
+    /// [`Forward::signed`].
+    ///
+    /// # Panics
+    /// If the slices do not have the lengths of [`forward`](Self::forward).
+    pub fn backward(
+        &self,
+        inputs: &[&[f32]],
+        weights: &[f32],
+        (gradient, for_weights): (&[f32], Option<&[f32]>),
+    ) -> [Vec<f32>; 3] {
+        let inputs = Inputs { of: self, slices: inputs };
+        let lens = inputs.check();
+        let lengths = [gradient.len(), weights.len(), for_weights.map_or(lens[1], <[f32]>::len)];
+        assert_eq!(lengths, [lens[0], lens[1], lens[1]], "lengths of forward");
+        let Attention { batch, queries, keys, heads, width, .. } = *self;
+        let (square, head_width) = (queries * keys, width / heads);
+        let work = |workspace: &mut Workspace, sequence: usize, a: Room, b: Room, c: Room| {
+            let mut slices = [a, b, c];
+            for head in 0..heads {
+                let at = (sequence * heads + head) * square;
+                let for_weights = for_weights.map(|gradient| &gradient[at..][..square]);
+                let values =
+                    &gradient[(sequence * queries * width + head * head_width).min(gradient.len())..];
+                let gradient = Matrix { values, shape: [queries, head_width], strides: [width, 1] };
+                let of_head = inputs.head(sequence, head);
+                let (views, weights) = (inputs.views(sequence, head), &weights[at..][..square]);
+                of_head.backward(
+                    views,
+                    weights,
+                    (gradient, for_weights),
+                    workspace,
+                    &mut |part, row, write| {
+                        let [slice, column, stride] = inputs.part(part);
+                        write(&mut slices[slice][row * stride + column + head * head_width..], stride);
+                    },
+                );
+            }
+        };
+        // SAFETY: the heads write all values.
+        let (a, b, c) = unsafe { parallel::build_three(batch, inputs.lens(), Workspace::default, work) };
+        [a, b, c]
+    }
 }

@@ -10,7 +10,7 @@ const KEY: [u8; 32] = [9; 32];
 /// Arguments of attention.
 struct Case {
     /// Without the mask.
-    of: CrossAttention<'static>,
+    of: Attention<'static>,
     prob: f64,
     masked: Option<Vec<bool>>,
     fill: f32,
@@ -25,7 +25,7 @@ impl Case {
         let width = heads * head_width;
         let dropout = (prob > 0.0).then(|| Dropout::new(prob, KEY));
         Self {
-            of: CrossAttention { batch, queries, keys, heads, width, mask: None, dropout },
+            of: Attention { batch, queries, keys, heads, width, mask: None, dropout },
             prob,
             masked: None,
             fill: 0.0,
@@ -46,17 +46,17 @@ impl Case {
     /// Context, weights and the gradients of queries, keys and values.
     fn results(&self) -> [Vec<f32>; 5] {
         let mask = self.masked.as_ref().map(|masked| Mask { masked, fill: self.fill });
-        let of = CrossAttention { mask, ..self.of };
+        let of = Attention { mask, ..self.of };
         let inputs = self.inputs.each_ref().map(Vec::as_slice);
-        let Forward { context, weights, signed } = of.forward(inputs);
+        let Forward { context, weights, signed } = of.forward(&inputs);
         let saved = if self.of.dropout.is_some() { &signed } else { &weights };
-        let [query, key, value] = of.backward(inputs, saved, (&self.gradient, self.for_weights.as_deref()));
+        let [query, key, value] = of.backward(&inputs, saved, (&self.gradient, self.for_weights.as_deref()));
         [context, weights, query, key, value]
     }
 
     /// The same in plain loops.
     fn wanted(&self) -> [Vec<f64>; 5] {
-        let CrossAttention { batch, queries, keys, heads, width, .. } = self.of;
+        let Attention { batch, queries, keys, heads, width, .. } = self.of;
         let (square, head_width) = (queries * keys, width / heads);
         let scale = (head_width as f64).powf(-0.5);
         let kept =
@@ -154,10 +154,11 @@ fn causal_attention_equals_masked_attention() {
         };
         let packed = |of: &[Vec<f32>; 3]| (0..batch * time).flat_map(|at| row(of, at)).collect::<Vec<_>>();
         let all = packed(&case.inputs);
-        let attention = Attention { batch, time, heads, width };
+        let attention =
+            Attention { batch, queries: time, keys: time, heads, width, mask: None, dropout: None };
         everywhere(|what| {
-            let (output, weights) = attention.forward(&all);
-            let gradient = attention.backward(&all, &weights, &case.gradient);
+            let Forward { context: output, weights, .. } = attention.forward(&[&all]);
+            let [gradient, ..] = attention.backward(&[&all], &weights, (&case.gradient, None));
             let [context, wanted_weights, query, key, value] = case.results();
             for (ours, wanted) in
                 [(output, context), (weights, wanted_weights), (gradient, packed(&[query, key, value]))]

@@ -1,8 +1,8 @@
 //! Attention.
 
 use super::dropout::{drops, key as key_of_dropout};
-use super::operation::{self, Operation, shaped};
-use crate::attention::{Attention, CrossAttention, Forward, Mask};
+use super::operation::{self, Operation, reads_all, shaped};
+use crate::attention::{Attention, Forward, Mask};
 use crate::dropout;
 use crate::host_tensor::{Host, is_host, tensor, values};
 use burn::nn::Dropout;
@@ -19,7 +19,9 @@ use std::sync::Arc;
 pub fn causal_attention(all: Tensor<2>, [batch, time]: [usize; 2], heads: usize) -> Tensor<2> {
     let width = all.dims()[1] / 3;
     if is_host(&all) {
-        return operation::run(Attention { batch, time, heads, width }, [all.into_dispatch()]);
+        let sizes = [batch, time, time, heads, width];
+        let operator = Operator { sizes, mask: None, dropout: None, weights_wanted: false };
+        return operation::run(operator, [all.into_dispatch()]);
     }
     causal_attention_with(all, [batch, time], heads, |weights| weights)
 }
@@ -92,7 +94,7 @@ pub fn attention(
     (packed.narrow(0, 0, context).reshape([batch, queries, width]), Some(weights))
 }
 
-/// Attention with separate queries, keys and values.
+/// Attention with the inputs of the kernel.
 #[derive(Clone, Debug)]
 struct Operator {
     /// Batch, queries, keys, heads and width.
@@ -104,26 +106,28 @@ struct Operator {
 }
 
 impl Operator {
-    fn kernel(&self) -> CrossAttention<'_> {
+    fn kernel(&self) -> Attention<'_> {
         let [batch, queries, keys, heads, width] = self.sizes;
         let mask = self.mask.as_ref().map(|(masked, fill)| Mask { masked, fill: *fill });
-        CrossAttention { batch, queries, keys, heads, width, mask, dropout: self.dropout }
+        Attention { batch, queries, keys, heads, width, mask, dropout: self.dropout }
     }
 }
 
-impl Operation<3, 3> for Operator {
+impl<const N: usize> Operation<N, N> for Operator {
     /// The attention weights before dropout, negative where they are dropped.
     type Saved = Arc<Vec<f32>>;
 
-    const READS: [usize; 3] = [0, 1, 2];
+    const READS: [usize; N] = reads_all();
 
-    fn forward(&self, inputs: [Host; 3]) -> (Host, Self::Saved) {
+    fn forward(&self, inputs: [Host; N]) -> (Host, Self::Saved) {
         let [batch, queries, _, _, width] = self.sizes;
-        let Forward { mut context, weights, signed } = self.kernel().forward(inputs.each_ref().map(values));
+        let Forward { mut context, weights, signed } = self.kernel().forward(&inputs.each_ref().map(values));
         let output = if self.weights_wanted {
             context.extend_from_slice(&weights);
             let len = context.len();
             tensor(context, [len])
+        } else if N == 1 {
+            tensor(context, [batch * queries, width])
         } else {
             tensor(context, [batch, queries, width])
         };
@@ -132,38 +136,15 @@ impl Operation<3, 3> for Operator {
 
     fn backward(
         &self,
-        inputs: [Host; 3],
+        inputs: [Host; N],
         weights: Self::Saved,
         grad: Host,
-        wanted: [bool; 3],
-    ) -> [Option<Host>; 3] {
+        wanted: [bool; N],
+    ) -> [Option<Host>; N] {
         let [batch, queries, _, _, width] = self.sizes;
         let (context, for_weights) = values(&grad).split_at(batch * queries * width);
         let gradients = (context, self.weights_wanted.then_some(for_weights));
-        let gradients = self.kernel().backward(inputs.each_ref().map(values), &weights, gradients);
-        shaped(gradients, &inputs, wanted)
-    }
-}
-
-impl Operation<1, 1> for Attention {
-    /// The attention weights.
-    type Saved = Arc<Vec<f32>>;
-
-    const READS: [usize; 1] = [0];
-
-    fn forward(&self, [all]: [Host; 1]) -> (Host, Self::Saved) {
-        let (output, weights) = Attention::forward(self, values(&all));
-        (tensor(output, [self.batch * self.time, self.width]), Arc::new(weights))
-    }
-
-    fn backward(
-        &self,
-        [all]: [Host; 1],
-        weights: Self::Saved,
-        grad: Host,
-        _: [bool; 1],
-    ) -> [Option<Host>; 1] {
-        let gradient = Attention::backward(self, values(&all), &weights, values(&grad));
-        [Some(tensor(gradient, [self.batch * self.time, 3 * self.width]))]
+        let mut gradients = self.kernel().backward(&inputs.each_ref().map(values), &weights, gradients);
+        shaped(std::array::from_fn(|at| std::mem::take(&mut gradients[at])), &inputs, wanted)
     }
 }

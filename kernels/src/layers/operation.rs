@@ -39,6 +39,17 @@ pub trait Operation<const N: usize, const R: usize>: Clone + Debug + Send + Sync
     ) -> [Option<Host>; N];
 }
 
+/// [`Operation::READS`] of an operation whose backward reads all inputs.
+pub const fn reads_all<const N: usize>() -> [usize; N] {
+    let mut reads = [0; N];
+    let mut at = 0;
+    while at < N {
+        reads[at] = at;
+        at += 1;
+    }
+    reads
+}
+
 /// Gradients in the shapes of the inputs, where wanted.
 pub fn shaped<const N: usize>(
     gradients: [Vec<f32>; N],
