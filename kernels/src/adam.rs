@@ -30,7 +30,7 @@ impl Adam {
         // Factor of the first moment, and epsilon beside the second.
         let (factor, epsilon) = (second.sqrt() / first, self.epsilon * second.sqrt());
         let [first, second] = moments;
-        update([parameter, gradient], first, second, move |parameter, gradient, first, second| {
+        update((parameter, gradient), first, second, move |parameter, gradient, first, second| {
             let gradient = match weight_decay {
                 Some(decay) => parameter * decay + gradient,
                 None => gradient,
@@ -66,7 +66,7 @@ impl AdamW {
         let Self { rate, betas: [beta_1, beta_2], epsilon, decay, time } = *self;
         let [correction_1, correction_2] = self.betas.map(|beta| 1.0 - beta.powi(time));
         let [first, second] = moments;
-        update([parameter, gradient], first, second, move |parameter, gradient, first, second| {
+        update((parameter, gradient), first, second, move |parameter, gradient, first, second| {
             *first = *first * beta_1 + gradient * (1.0 - beta_1);
             *second = *second * beta_2 + gradient * gradient * (1.0 - beta_2);
             let along = (*first / correction_1) / ((*second / correction_2).sqrt() + epsilon);

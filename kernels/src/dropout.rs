@@ -1,9 +1,10 @@
 //! Dropout with 16 random bits and one byte of mask per value.
 
-use crate::{parallel, simd::arch};
-use pulp::{Simd, WithSimd};
+use crate::{
+    elementwise::map,
+    parallel::{self, Room},
+};
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
-use std::mem::MaybeUninit;
 
 /// Key of the ChaCha8 generator (D. J. Bernstein, "ChaCha, a variant of Salsa20", 2008).
 pub type Key = [u8; 32];
@@ -46,8 +47,6 @@ const CHANCES: f64 = 65536.0;
 pub struct Kept {
     /// One byte per value, 0 or 1.
     mask: Vec<u8>,
-    /// Length of a row.
-    len: usize,
     /// Factor of the kept values.
     factor: f32,
 }
@@ -59,47 +58,23 @@ impl Kept {
     /// random stream.
     pub fn draw(rows: usize, len: usize, prob: f64, key: Key) -> Self {
         let dropout = Dropout::new(prob, key);
-        let one = |bytes: &mut Vec<u8>, row: usize, mask: &mut [MaybeUninit<u8>]| {
+        let one = |bytes: &mut Vec<u8>, row: usize, mask: Room<u8>| {
             for (kept, mask) in dropout.row(row, len, bytes).zip(mask) {
                 mask.write(u8::from(kept));
             }
         };
         // SAFETY: the whole mask is written.
         let mask = unsafe { parallel::build(rows, len, Vec::new, one) };
-        Self { mask, len, factor: dropout.factor() }
+        Self { mask, factor: dropout.factor() }
     }
 
     /// Zeroes the dropped values and scales the others by `1 / (1 − prob)`.
     ///
     /// # Panics
-    /// If there are fewer values than the mask has.
+    /// If there is another number of values than the mask has.
     pub fn scale(&self, values: &[f32]) -> Vec<f32> {
-        let one = |(): &mut (), row: usize, to: &mut [MaybeUninit<f32>]| {
-            let (start, len) = (row * self.len, to.len());
-            let (values, mask) = (&values[start..start + len], &self.mask[start..start + len]);
-            arch().dispatch(Scale { values, mask, factor: self.factor, to });
-        };
-        // SAFETY: every value is written.
-        unsafe { parallel::build(self.mask.len() / self.len.max(1), self.len, || (), one) }
-    }
-}
-
-/// One row.
-struct Scale<'a> {
-    values: &'a [f32],
-    mask: &'a [u8],
-    factor: f32,
-    to: &'a mut [MaybeUninit<f32>],
-}
-
-impl WithSimd for Scale<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        for ((to, value), &kept) in self.to.iter_mut().zip(self.values).zip(self.mask) {
-            to.write(if kept == 1 { value * self.factor } else { 0.0 });
-        }
+        let factor = self.factor;
+        map(values, &self.mask, move |value, kept| if kept == 1 { value * factor } else { 0.0 })
     }
 }
 

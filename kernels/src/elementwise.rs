@@ -10,25 +10,25 @@ use pulp::{Simd, WithSimd};
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn map(x: &[f32], y: &[f32], of: impl Fn(f32, f32) -> f32 + Sync + Send) -> Vec<f32> {
+pub fn map<Y: Copy + Sync>(x: &[f32], y: &[Y], of: impl Fn(f32, Y) -> f32 + Copy + Sync + Send) -> Vec<f32> {
     let none = || vec![(); x.len()];
-    update([x, y], &mut none(), &mut none(), |x, y, (), ()| of(x, y))
+    update((x, y), &mut none(), &mut none(), move |x, y, (), ()| of(x, y))
 }
 
 /// `by(x, y, a, b)`, which may change `a` and `b`, for all values at the same index.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn update<A: Send, B: Send>(
-    [x, y]: [&[f32]; 2],
+pub fn update<Y: Copy + Sync, A: Send, B: Send>(
+    (x, y): (&[f32], &[Y]),
     a: &mut [A],
     b: &mut [B],
-    by: impl Fn(f32, f32, &mut A, &mut B) -> f32 + Sync + Send,
+    by: impl Fn(f32, Y, &mut A, &mut B) -> f32 + Copy + Sync + Send,
 ) -> Vec<f32> {
     assert_eq!([y.len(), a.len(), b.len()], [x.len(); 3], "one length for all");
     let write = |[room]: [Room; 1]| {
-        side_by_side([x, y], a, b, room, |[x, y], a, b, to| {
-            arch().dispatch(Pass { x, y, a, b, to, by: &by });
+        side_by_side((x, y), a, b, room, |(x, y), a, b, to| {
+            arch().dispatch(Pass { x, y, a, b, to, by });
         });
     };
     // SAFETY: each pass writes all of its part.
@@ -36,16 +36,16 @@ pub fn update<A: Send, B: Send>(
     result
 }
 
-struct Pass<'a, A, B, F> {
+struct Pass<'a, Y, A, B, F> {
     x: &'a [f32],
-    y: &'a [f32],
+    y: &'a [Y],
     a: &'a mut [A],
     b: &'a mut [B],
     to: Room<'a>,
-    by: &'a F,
+    by: F,
 }
 
-impl<A, B, F: Fn(f32, f32, &mut A, &mut B) -> f32> WithSimd for Pass<'_, A, B, F> {
+impl<Y: Copy, A, B, F: Fn(f32, Y, &mut A, &mut B) -> f32> WithSimd for Pass<'_, Y, A, B, F> {
     type Output = ();
 
     #[inline(always)]

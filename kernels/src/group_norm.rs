@@ -1,11 +1,12 @@
 //! Group normalisation (Wu and He 2018, arXiv 1803.08494).
 
 use crate::{
-    parallel,
-    simd::{arch, sum, sum_pairs},
+    layer_norm::statistics,
+    parallel::{self, Room},
+    simd::{arch, sum_pairs},
 };
 use pulp::{Simd, WithSimd};
-use std::{mem::MaybeUninit, ops::Range};
+use std::ops::Range;
 
 /// Values per part of the work.
 const PART: usize = 1 << 14;
@@ -34,7 +35,7 @@ impl GroupNorm<'_> {
     /// If the slices or the number of groups do not fit the shape.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
         let (image, images) = self.images(x);
-        let write = |range: Range<usize>, y: &mut [MaybeUninit<f32>]| {
+        let write = |range: Range<usize>, y: Room| {
             let x = &x[range.start * image..range.end * image];
             arch().dispatch(Forward { with: *self, x, y });
         };
@@ -49,20 +50,21 @@ impl GroupNorm<'_> {
     pub fn backward(&self, x: &[f32], gradient: &[f32]) -> [Vec<f32>; 3] {
         assert_eq!(x.len(), gradient.len(), "one length for both");
         let (image, images) = self.images(x);
-        let mut for_x = Vec::with_capacity(x.len());
         let mut sums = vec![[0.0; 2]; images[0] * self.channels];
-        parallel::write_parts(
-            images,
-            [image, self.channels, 0],
-            (&mut for_x.spare_capacity_mut()[..x.len()], &mut sums, &mut [(); 0]),
-            || (),
-            |(), range, for_x, sums, _| {
-                let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
-                arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
-            },
-        );
+        let write = |[for_x]: [Room; 1]| {
+            parallel::write_parts(
+                images,
+                [image, self.channels, 0],
+                (for_x, &mut sums, &mut [(); 0]),
+                || (),
+                |(), range, for_x, sums, _| {
+                    let [x, gradient] = [x, gradient].map(|of| &of[range.start * image..range.end * image]);
+                    arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+                },
+            );
+        };
         // SAFETY: `Backward` writes all values.
-        unsafe { for_x.set_len(x.len()) };
+        let [for_x] = unsafe { parallel::written([x.len()], write) };
         let [mut for_gamma, mut for_beta] = [(); 2].map(|()| vec![0.0; self.channels]);
         for (at, sums) in sums.iter().enumerate() {
             for_beta[at % self.channels] += sums[0];
@@ -84,15 +86,6 @@ impl GroupNorm<'_> {
         (image, [x.len() / image_or_one, (PART / image_or_one).max(1)])
     }
 
-    /// Mean and 1 / standard deviation of a group.
-    #[inline(always)]
-    fn statistics(&self, group: &[f32]) -> (f32, f32) {
-        let count = group.len() as f32;
-        let mean = sum(group.len(), |at| group[at]) / count;
-        let variance = sum(group.len(), |at| (group[at] - mean) * (group[at] - mean)) / count;
-        (mean, 1.0 / (variance + self.epsilon).sqrt())
-    }
-
     /// Factor of a channel.
     #[inline(always)]
     fn gamma(&self, channel: usize) -> f32 {
@@ -109,7 +102,7 @@ impl GroupNorm<'_> {
 struct Forward<'a> {
     with: GroupNorm<'a>,
     x: &'a [f32],
-    y: &'a mut [MaybeUninit<f32>],
+    y: Room<'a>,
 }
 
 impl WithSimd for Forward<'_> {
@@ -120,7 +113,7 @@ impl WithSimd for Forward<'_> {
         let GroupNorm { groups, positions, beta, .. } = self.with;
         let [channels, len] = self.with.group();
         for (number, (x, y)) in self.x.chunks_exact(len).zip(self.y.chunks_exact_mut(len)).enumerate() {
-            let (mean, scale) = self.with.statistics(x);
+            let (mean, scale) = statistics(x, self.with.epsilon, true);
             for (at, (x, y)) in x.chunks_exact(positions).zip(y.chunks_exact_mut(positions)).enumerate() {
                 let channel = number % groups * channels + at;
                 let factor = scale * self.with.gamma(channel);
@@ -137,7 +130,7 @@ struct Backward<'a> {
     with: GroupNorm<'a>,
     x: &'a [f32],
     gradient: &'a [f32],
-    for_x: &'a mut [MaybeUninit<f32>],
+    for_x: Room<'a>,
     /// Receives the gradients of beta and gamma of each image.
     sums: &'a mut [[f32; 2]],
 }
@@ -152,7 +145,7 @@ impl WithSimd for Backward<'_> {
         let of_groups = self.x.chunks_exact(len).zip(self.gradient.chunks_exact(len));
         let results = self.for_x.chunks_exact_mut(len).zip(self.sums.chunks_exact_mut(channels));
         for (number, ((x, gradient), (for_x, sums))) in of_groups.zip(results).enumerate() {
-            let (mean, scale) = self.with.statistics(x);
+            let (mean, scale) = statistics(x, self.with.epsilon, true);
             let gamma = |at| self.with.gamma(number % groups * channels + at);
             let (mut along, mut across) = (0.0, 0.0);
             for (at, sums) in sums.iter_mut().enumerate() {

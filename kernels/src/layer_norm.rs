@@ -2,11 +2,11 @@
 //! (Zhang and Sennrich 2019, arXiv 1910.07467).
 
 use crate::{
-    parallel,
+    parallel::{self, Room},
     simd::{arch, sum},
 };
 use pulp::{Simd, WithSimd};
-use std::{mem::MaybeUninit, ops::Range};
+use std::ops::Range;
 
 /// Rows per part of the work.
 const ROWS: usize = 64;
@@ -31,7 +31,7 @@ impl LayerNorm<'_> {
     /// If `x` is not in whole rows, or `beta` has another length than `gamma`.
     pub fn forward(&self, x: &[f32]) -> Vec<f32> {
         let width = self.width(x);
-        let write = |range: Range<usize>, to: &mut [MaybeUninit<f32>]| {
+        let write = |range: Range<usize>, to: Room| {
             arch().dispatch(Forward { with: *self, x: &x[range.start * width..][..to.len()], to });
         };
         // SAFETY: `Forward` writes all values.
@@ -46,35 +46,16 @@ impl LayerNorm<'_> {
         let width = self.width(x);
         assert_eq!(x.len(), gradient.len(), "one length for both");
         let (part, sums) = (ROWS * width, width + self.beta.len());
-        let work = |from: usize, for_x: &mut [MaybeUninit<f32>], sums: &mut [MaybeUninit<f32>]| {
-            let range = from..from + for_x.len();
-            sums.fill(MaybeUninit::new(0.0));
-            // SAFETY: all sums were written.
-            let sums = unsafe { &mut *(std::ptr::from_mut(sums) as *mut [f32]) };
-            let (x, gradient) = (&x[range.clone()], &gradient[range]);
-            arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+        let mut all = vec![0.0; x.len().div_ceil(part.max(1)) * sums];
+        let write = |[for_x]: [Room; 1]| {
+            parallel::pairs((for_x, part), (&mut all, sums), |number, for_x, sums| {
+                let range = number * part..number * part + for_x.len();
+                let (x, gradient) = (&x[range.clone()], &gradient[range]);
+                arch().dispatch(Backward { with: *self, x, gradient, for_x, sums });
+            });
         };
-        let whole = x.len() / part.max(1);
-        let write = |(): &mut (), number: usize, for_x: &mut [_], sums: &mut [_]| {
-            work(number * part, for_x, sums);
-        };
-        // SAFETY: `work` writes all values.
-        let (mut for_x, mut all) = unsafe { parallel::build_two(whole, [part, sums], || (), write) };
-        let rest = x.len() - whole * part;
-        if rest > 0 {
-            for_x.reserve_exact(rest);
-            all.reserve_exact(sums);
-            work(
-                whole * part,
-                &mut for_x.spare_capacity_mut()[..rest],
-                &mut all.spare_capacity_mut()[..sums],
-            );
-            // SAFETY: the rest was written as well.
-            unsafe {
-                for_x.set_len(x.len());
-                all.set_len((whole + 1) * sums);
-            }
-        }
+        // SAFETY: `Backward` writes all values.
+        let [for_x] = unsafe { parallel::written([x.len()], write) };
         let mut for_parameters = vec![0.0; sums];
         for part in all.chunks_exact(sums.max(1)) {
             for_parameters.iter_mut().zip(part).for_each(|(to, from)| *to += from);
@@ -94,7 +75,7 @@ impl LayerNorm<'_> {
 
 /// Mean and 1 / standard deviation of a row; without centring, zero and 1 / root mean square.
 #[inline(always)]
-fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32) {
+pub(crate) fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32) {
     let count = row.len() as f32;
     let mean = if centred { sum(row.len(), |at| row[at]) / count } else { 0.0 };
     let variance = sum(row.len(), |at| (row[at] - mean) * (row[at] - mean)) / count;
@@ -104,7 +85,7 @@ fn statistics(row: &[f32], epsilon: f32, centred: bool) -> (f32, f32) {
 struct Forward<'a> {
     with: LayerNorm<'a>,
     x: &'a [f32],
-    to: &'a mut [MaybeUninit<f32>],
+    to: Room<'a>,
 }
 
 impl WithSimd for Forward<'_> {
@@ -133,7 +114,7 @@ struct Backward<'a> {
     with: LayerNorm<'a>,
     x: &'a [f32],
     gradient: &'a [f32],
-    for_x: &'a mut [MaybeUninit<f32>],
+    for_x: Room<'a>,
     /// Gradients of gamma and beta.
     sums: &'a mut [f32],
 }

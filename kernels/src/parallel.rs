@@ -53,37 +53,18 @@ pub unsafe fn build<W, T: Send + Copy>(
     parts: usize,
     len: usize,
     new: impl Fn() -> W + Sync + Send,
-    write: impl Fn(&mut W, usize, &mut [MaybeUninit<T>]) + Sync + Send,
+    write: impl Fn(&mut W, usize, Room<T>) + Sync + Send,
 ) -> Vec<T> {
     if len == 0 {
         return Vec::new();
     }
-    // SAFETY: the caller's contract; `()` needs no write.
+    // SAFETY: the caller's contract.
     unsafe {
-        build_two(parts, [len, 1], new, |w, part, values, _: &mut [MaybeUninit<()>]| write(w, part, values)).0
-    }
-}
-
-/// Two vectors, of `parts` parts of `lens` values each, written by `write(part, first, second)`.
-///
-/// # Safety
-/// `write` must write every value.
-///
-/// # Panics
-/// If the values do not fit in memory.
-pub unsafe fn build_two<W, A: Send + Copy, B: Send + Copy>(
-    parts: usize,
-    [len_a, len_b]: [usize; 2],
-    new: impl Fn() -> W + Sync + Send,
-    write: impl Fn(&mut W, usize, &mut [MaybeUninit<A>], &mut [MaybeUninit<B>]) + Sync + Send,
-) -> (Vec<A>, Vec<B>) {
-    // SAFETY: the caller's contract; `()` needs no write.
-    let (a, b, _) = unsafe {
-        build_three(parts, [len_a, len_b, 1], new, |w, part, a, b, _: &mut [MaybeUninit<()>]| {
-            write(w, part, a, b);
+        build_three(parts, [len, 0, 0], new, |w, part, values, _: Room<()>, _: Room<()>| {
+            write(w, part, values);
         })
-    };
-    (a, b)
+        .0
+    }
 }
 
 /// Three vectors, of `parts` parts of `lens` values each, written by `write(part, first, second, third)`.
@@ -97,9 +78,7 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
     parts: usize,
     lens: [usize; 3],
     new: impl Fn() -> W + Sync + Send,
-    write: impl Fn(&mut W, usize, &mut [MaybeUninit<A>], &mut [MaybeUninit<B>], &mut [MaybeUninit<C>])
-    + Sync
-    + Send,
+    write: impl Fn(&mut W, usize, Room<A>, Room<B>, Room<C>) + Sync + Send,
 ) -> (Vec<A>, Vec<B>, Vec<C>) {
     // An overflow would shorten the parts, which `write` might then leave uninitialised.
     let totals = lens.map(|len| values(&[parts, len]).expect("a result that fits in memory"));
@@ -134,7 +113,7 @@ pub unsafe fn build_three<W, A: Send + Copy, B: Send + Copy, C: Send + Copy>(
 pub unsafe fn build_rows(
     [rows, at_once]: [usize; 2],
     len: usize,
-    write: impl Fn(Range<usize>, &mut [MaybeUninit<f32>]) + Sync + Send,
+    write: impl Fn(Range<usize>, Room) + Sync + Send,
 ) -> Vec<f32> {
     let total = values(&[rows, len]).expect("a result that fits in memory");
     let write = |[values]: [Room; 1]| {
@@ -198,24 +177,39 @@ pub fn parts<T: Send>(values: &mut [T], len: usize, work: impl Fn(usize, &mut [T
     values.par_chunks_mut(len).enumerate().for_each(|(part, values)| work(part * len, values));
 }
 
+/// Calls `work(number, first, second)` on corresponding parts of two slices, of which the last may be shorter.
+pub fn pairs<A: Send, B: Send>(
+    (a, len_a): (&mut [A], usize),
+    (b, len_b): (&mut [B], usize),
+    work: impl Fn(usize, &mut [A], &mut [B]) + Sync + Send,
+) {
+    let (len_a, len_b) = (len_a.max(1), len_b.max(1));
+    if alone(a.len().div_ceil(len_a)) {
+        let parts = a.chunks_mut(len_a).zip(b.chunks_mut(len_b)).enumerate();
+        return parts.for_each(|(number, (a, b))| work(number, a, b));
+    }
+    let parts = a.par_chunks_mut(len_a).zip(b.par_chunks_mut(len_b)).enumerate();
+    parts.for_each(|(number, (a, b))| work(number, a, b));
+}
+
 /// Calls `work` on corresponding parts of slices of equal length.
 ///
 /// A result may depend only on the values at the same index.
-pub fn side_by_side<A: Send, B: Send, C: Send>(
-    [x, y]: [&[f32]; 2],
+pub fn side_by_side<Y: Sync, A: Send, B: Send, C: Send>(
+    (x, y): (&[f32], &[Y]),
     a: &mut [A],
     b: &mut [B],
     c: &mut [C],
-    work: impl Fn([&[f32]; 2], &mut [A], &mut [B], &mut [C]) + Sync + Send,
+    work: impl Fn((&[f32], &[Y]), &mut [A], &mut [B], &mut [C]) + Sync + Send,
 ) {
     const PART: usize = 1 << 13;
     if alone(x.len().div_ceil(PART)) {
-        return work([x, y], a, b, c);
+        return work((x, y), a, b, c);
     }
     let outputs = (a.par_chunks_mut(PART), b.par_chunks_mut(PART), c.par_chunks_mut(PART));
     (x.par_chunks(PART), y.par_chunks(PART), outputs.0, outputs.1, outputs.2)
         .into_par_iter()
-        .for_each(|(x, y, a, b, c)| work([x, y], a, b, c));
+        .for_each(|(x, y, a, b, c)| work((x, y), a, b, c));
 }
 
 /// Whether one thread does all work: the data then stays in the cache of the calling core.
@@ -232,13 +226,13 @@ mod tests {
     fn both_vectors_are_written_if_one_is_empty() {
         for parts in [1, 3] {
             let written = AtomicUsize::new(0);
-            let write = |(): &mut (), part, none: &mut [MaybeUninit<u8>], both: &mut [MaybeUninit<f32>]| {
+            let write = |(): &mut (), part, none: Room<u8>, both: Room, _: Room<()>| {
                 assert!(none.is_empty());
                 both.fill(MaybeUninit::new(part as f32));
                 written.fetch_add(both.len(), Relaxed);
             };
             // SAFETY: both values of a part are written.
-            let (none, both) = unsafe { build_two(parts, [0, 2], || (), write) };
+            let (none, both, _) = unsafe { build_three(parts, [0, 2, 0], || (), write) };
             // Checked before the values are read.
             assert_eq!(written.into_inner(), 2 * parts);
             assert_eq!((none.len(), both.len()), (0, 2 * parts));
@@ -249,7 +243,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a result that fits in memory")]
     fn overflowing_lengths_are_rejected() {
-        let write = |(): &mut (), _, values: &mut [MaybeUninit<f32>]| values.fill(MaybeUninit::new(0.0));
+        let write = |(): &mut (), _, values: Room| values.fill(MaybeUninit::new(0.0));
         // SAFETY: all values are written.
         drop(unsafe { build(2, usize::MAX / 2 + 2, || (), write) });
     }

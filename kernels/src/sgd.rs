@@ -44,7 +44,7 @@ impl Sgd {
         let Sgd { rate, momentum, weight_decay, dampening, .. } = *self;
         let taken = 1.0 - dampening;
         let none = &mut vec![(); velocity.len()];
-        update([parameter, gradient], velocity, none, move |parameter, gradient, velocity, ()| {
+        update((parameter, gradient), velocity, none, move |parameter, gradient, velocity, ()| {
             let gradient = if DECAY { parameter * weight_decay + gradient } else { gradient };
             *velocity = gradient * taken + *velocity * momentum;
             let along = if NESTEROV { *velocity * momentum + gradient } else { *velocity };

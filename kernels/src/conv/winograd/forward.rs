@@ -52,11 +52,14 @@ impl Forward<'_> {
             false => [geometry.output_image(), 0],
         };
         let shared = SharedState::<F>::new(simd, self);
-        let one = |workspace: &mut Workspace, number: usize, values: Room, taken: Room<u8>| {
+        let one = |workspace: &mut Workspace, number: usize, values: Room, taken: Room<u8>, _: Room<()>| {
             arch().dispatch(Image { shared: &shared, number, workspace, values, taken, pooled });
         };
         // SAFETY: every filter's plane is written.
-        unsafe { parallel::build_two(geometry.batch, lens, || shared.workspace(simd), one) }
+        let (values, taken, _) = unsafe {
+            parallel::build_three(geometry.batch, [lens[0], lens[1], 0], || shared.workspace(simd), one)
+        };
+        (values, taken)
     }
 }
 
