@@ -31,7 +31,7 @@ impl CrossEntropy {
     ///
     /// # Panics
     /// If the numbers of logits and targets do not match.
-    pub fn forward<T: Target>(&self, logits: &[f32], targets: &[T]) -> (f32, Saved) {
+    pub fn forward(&self, logits: &[f32], targets: &[i64]) -> (f32, Saved) {
         self.check(logits, targets);
         let (mut losses, mut rows) = (vec![0.0; targets.len()], vec![[0.0; 2]; targets.len()]);
         parallel::write_parts(
@@ -52,13 +52,7 @@ impl CrossEntropy {
     ///
     /// # Panics
     /// If the slices do not have the lengths of [`forward`](Self::forward).
-    pub fn backward<T: Target>(
-        &self,
-        logits: &[f32],
-        targets: &[T],
-        Saved(rows): &Saved,
-        gradient: f32,
-    ) -> Vec<f32> {
+    pub fn backward(&self, logits: &[f32], targets: &[i64], Saved(rows): &Saved, gradient: f32) -> Vec<f32> {
         self.check(logits, targets);
         assert_eq!(rows.len(), targets.len(), "one row for each target");
         let factor = gradient / targets.len() as f32;
@@ -71,7 +65,7 @@ impl CrossEntropy {
         unsafe { parallel::build_rows([targets.len(), self.rows()], self.classes, write) }
     }
 
-    fn check<T>(&self, logits: &[f32], targets: &[T]) {
+    fn check(&self, logits: &[f32], targets: &[i64]) {
         assert_eq!(Some(logits.len()), targets.len().checked_mul(self.classes), "[batch, classes]");
     }
 
@@ -81,20 +75,15 @@ impl CrossEntropy {
     }
 }
 
-/// An integer type of targets.
-pub trait Target: Copy + TryInto<usize> + Sync {}
-
-impl<T: Copy + TryInto<usize> + Sync> Target for T {}
-
-struct Forward<'a, T> {
+struct Forward<'a> {
     with: CrossEntropy,
     logits: &'a [f32],
-    targets: &'a [T],
+    targets: &'a [i64],
     losses: &'a mut [f32],
     rows: &'a mut [[f32; 2]],
 }
 
-impl<T: Target> WithSimd for Forward<'_, T> {
+impl WithSimd for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -104,7 +93,7 @@ impl<T: Target> WithSimd for Forward<'_, T> {
             let logits = &self.logits[row * classes..][..classes];
             let most = largest(logits);
             let total = sum(classes, |class| exp(logits[class] - most));
-            let target = (*target).try_into().ok().and_then(|class: usize| logits.get(class));
+            let target = usize::try_from(*target).ok().and_then(|class| logits.get(class));
             // Relative to the largest logit, so that no digits are lost.
             let mut wanted = target.map_or(f32::NAN, |logit| logit - most);
             if smoothing != 0.0 {
@@ -117,17 +106,17 @@ impl<T: Target> WithSimd for Forward<'_, T> {
     }
 }
 
-struct Backward<'a, T> {
+struct Backward<'a> {
     with: CrossEntropy,
     logits: &'a [f32],
-    targets: &'a [T],
+    targets: &'a [i64],
     rows: &'a [[f32; 2]],
     /// Gradient of the loss of a row.
     factor: f32,
     to: &'a mut [MaybeUninit<f32>],
 }
 
-impl<T: Target> WithSimd for Backward<'_, T> {
+impl WithSimd for Backward<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -140,7 +129,7 @@ impl<T: Target> WithSimd for Backward<'_, T> {
             for (to, logit) in to.iter_mut().zip(logits) {
                 to.write((exp(logit - most) * scale - spread) * self.factor);
             }
-            match (*target).try_into().ok().filter(|class: &usize| *class < classes) {
+            match usize::try_from(*target).ok().filter(|class| *class < classes) {
                 Some(class) => {
                     let share = exp(logits[class] - most) * scale - spread - (1.0 - smoothing);
                     to[class].write(share * self.factor);

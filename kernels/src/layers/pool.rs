@@ -21,7 +21,7 @@ pub fn max_pool(layer: &MaxPool2d, x: Tensor<4>) -> Tensor<4> {
     }
     let MaxPool2d { kernel_size, stride, ref padding, dilation, ceil_mode } = *layer;
     match spans(&x, kernel_size, stride, padding).filter(|_| dilation == [1, 1] && !ceil_mode) {
-        Some(spans) => operation::run(Max(spans), [x.into_dispatch()]),
+        Some(spans) => operation::run(Pooling::Max(spans), [x.into_dispatch()]),
         None => layer.forward(x),
     }
 }
@@ -45,7 +45,7 @@ pub fn avg_pool(layer: &AvgPool2d, x: Tensor<4>) -> Tensor<4> {
         Some(spans) => {
             let area = kernel_size[0] * kernel_size[1];
             let spans = if count_include_pad { spans.divided_by(area) } else { spans };
-            operation::run(Mean(spans), [x.into_dispatch()])
+            operation::run(Pooling::Mean(spans), [x.into_dispatch()])
         }
         None => layer.forward(x),
     }
@@ -54,7 +54,7 @@ pub fn avg_pool(layer: &AvgPool2d, x: Tensor<4>) -> Tensor<4> {
 /// Computes `layer.forward(x)`.
 pub fn adaptive_avg_pool(layer: &AdaptiveAvgPool2d, x: Tensor<4>) -> Tensor<4> {
     match is_host(&x).then(|| Spans::adaptive(x.dims(), layer.output_size)).flatten() {
-        Some(spans) => operation::run(Mean(spans), [x.into_dispatch()]),
+        Some(spans) => operation::run(Pooling::Mean(spans), [x.into_dispatch()]),
         None => layer.forward(x),
     }
 }
@@ -96,54 +96,45 @@ impl Operation<1, 0> for Windows {
     }
 }
 
-/// The maximum of windows that may overlap.
+/// The maximum or mean of windows that may overlap.
 #[derive(Clone, Debug)]
-struct Max(Spans);
+enum Pooling {
+    Max(Spans),
+    Mean(Spans),
+}
 
-impl Operation<1, 0> for Max {
+impl Operation<1, 0> for Pooling {
     /// Position of each maximum in its plane.
     type Saved = Arc<Vec<u32>>;
 
     const READS: [usize; 0] = [];
 
     fn forward(&self, [x]: [Host; 1]) -> (Host, Self::Saved) {
-        let (output, taken) = self.0.max(values(&x));
-        (tensor(output, self.0.output()), Arc::new(taken))
+        let (Self::Max(spans) | Self::Mean(spans)) = self;
+        let (output, taken) = match self {
+            Self::Max(spans) => spans.max(values(&x)),
+            Self::Mean(spans) => (spans.mean(values(&x)), Vec::new()),
+        };
+        (tensor(output, spans.output()), Arc::new(taken))
     }
 
     fn backward(&self, []: [Host; 0], taken: Self::Saved, grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        [Some(tensor(self.0.max_gradient(values(&grad), &taken), self.0.input()))]
-    }
-}
-
-/// The mean of windows.
-#[derive(Clone, Debug)]
-struct Mean(Spans);
-
-impl Operation<1, 0> for Mean {
-    type Saved = ();
-
-    const READS: [usize; 0] = [];
-
-    fn forward(&self, [x]: [Host; 1]) -> (Host, ()) {
-        (tensor(self.0.mean(values(&x)), self.0.output()), ())
-    }
-
-    fn backward(&self, []: [Host; 0], (): (), grad: Host, _: [bool; 1]) -> [Option<Host>; 1] {
-        [Some(tensor(self.0.mean_gradient(values(&grad)), self.0.input()))]
+        let (Self::Max(spans) | Self::Mean(spans)) = self;
+        let gradient = match self {
+            Self::Max(spans) => spans.max_gradient(values(&grad), &taken),
+            Self::Mean(spans) => spans.mean_gradient(values(&grad)),
+        };
+        [Some(tensor(gradient, spans.input()))]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::read;
     use burn::nn::pool::{AdaptiveAvgPool2dConfig, AvgPool2dConfig, MaxPool2dConfig};
     use burn::tensor::{Device, Distribution, Int, activation::relu};
     use proptest::prelude::*;
-
-    fn read(tensor: Tensor<4>) -> Vec<f32> {
-        tensor.into_data().try_to_vec().expect("f32")
-    }
 
     fn with_gradient(x: &Tensor<4>, f: impl Fn(Tensor<4>) -> Tensor<4>) -> [Vec<f32>; 2] {
         let x = x.clone().require_grad();

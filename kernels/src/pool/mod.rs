@@ -8,7 +8,7 @@ mod spans;
 
 use crate::{
     affine::{Affine, Centred},
-    parallel,
+    parallel::{self, Room},
     simd::arch,
 };
 use pulp::{Simd, WithSimd};
@@ -79,15 +79,9 @@ impl Windows {
 /// # Panics
 /// If there are fewer values than `windows` requires.
 pub fn forward(values: &[f32], windows: &Windows) -> (Vec<f32>, Vec<u8>) {
-    let [batch, channels, rows, columns] = windows.output();
-    let same = vec![Affine { factors: [1.0, 0.0], constant: 0.0 }; channels];
-    let x = Centred { values, centres: None };
-    let one = |(): &mut (), image: usize, out: &mut [MaybeUninit<f32>], taken: &mut [MaybeUninit<u8>]| {
-        arch().dispatch(Pool { windows, maps: &same, x, image, out, taken, inputs: &mut [] });
-    };
-    let len = channels * rows * columns;
-    // SAFETY: every row of every plane is written.
-    unsafe { parallel::build_two(batch, [len, len], || (), one) }
+    let same = vec![Affine { factors: [1.0, 0.0], constant: 0.0 }; windows.planes[1]];
+    let Mapped { values, taken, .. } = pool(&same, Centred { values, centres: None }, windows, false);
+    (values, taken)
 }
 
 /// Result of [`forward_mapped`], with a value for each window.
@@ -106,18 +100,18 @@ pub struct Mapped {
 /// # Panics
 /// If there are fewer values than `windows` requires or fewer maps than channels.
 pub fn forward_mapped(maps: &[Affine], x: Centred, windows: &Windows) -> Mapped {
+    pool(&maps[..windows.planes[1]], x, windows, true)
+}
+
+fn pool(maps: &[Affine], x: Centred, windows: &Windows, inputs_wanted: bool) -> Mapped {
     let [batch, channels, rows, columns] = windows.output();
-    let maps = &maps[..channels];
-    let one = |(): &mut (),
-               image: usize,
-               out: &mut [MaybeUninit<f32>],
-               taken: &mut [MaybeUninit<u8>],
-               inputs: &mut [MaybeUninit<f32>]| {
+    let one = |(): &mut (), image: usize, out: Room, taken: Room<u8>, inputs: Room| {
         arch().dispatch(Pool { windows, maps, x, image, out, taken, inputs });
     };
     let len = channels * rows * columns;
+    let lens = [len, len, if inputs_wanted { len } else { 0 }];
     // SAFETY: every row of every plane is written.
-    let (values, taken, inputs) = unsafe { parallel::build_three(batch, [len; 3], || (), one) };
+    let (values, taken, inputs) = unsafe { parallel::build_three(batch, lens, || (), one) };
     Mapped { values, taken, inputs }
 }
 
@@ -127,10 +121,10 @@ struct Pool<'a> {
     maps: &'a [Affine],
     x: Centred<'a>,
     image: usize,
-    out: &'a mut [MaybeUninit<f32>],
-    taken: &'a mut [MaybeUninit<u8>],
-    /// Empty if nobody needs them.
-    inputs: &'a mut [MaybeUninit<f32>],
+    out: Room<'a>,
+    taken: Room<'a, u8>,
+    /// Empty unless wanted.
+    inputs: Room<'a>,
 }
 
 impl WithSimd for Pool<'_> {
@@ -198,7 +192,7 @@ impl Pool<'_> {
 pub fn backward(gradients: &[f32], taken: &[u8], windows: &Windows) -> Vec<f32> {
     let ([batch, channels, rows, columns], [height, width]) = (windows.output(), windows.size);
     let len = channels * rows * columns;
-    let one = |(): &mut (), number: usize, to: &mut [MaybeUninit<f32>]| {
+    let one = |(): &mut (), number: usize, to: Room| {
         let (gradients, taken) = (&gradients[number * len..][..len], &taken[number * len..][..len]);
         arch().dispatch(Spread { windows, gradients, taken, to });
     };
@@ -211,7 +205,7 @@ struct Spread<'a> {
     windows: &'a Windows,
     gradients: &'a [f32],
     taken: &'a [u8],
-    to: &'a mut [MaybeUninit<f32>],
+    to: Room<'a>,
 }
 
 impl WithSimd for Spread<'_> {
@@ -230,7 +224,7 @@ impl WithSimd for Spread<'_> {
 }
 
 #[inline(always)]
-fn spread<const K: usize>(windows: &Windows, gradients: &[f32], taken: &[u8], to: &mut [MaybeUninit<f32>]) {
+fn spread<const K: usize>(windows: &Windows, gradients: &[f32], taken: &[u8], to: Room) {
     let ([height, width], kernel_rows, [rows, wide]) = (windows.size, windows.kernel[0], windows.counts());
     for (number, to) in to.chunks_exact_mut(width).enumerate() {
         let (plane, row) = (number / height, number % height);
