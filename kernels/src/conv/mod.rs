@@ -1,13 +1,12 @@
-//! Two-dimensional convolution. With stride 1 and equal padding on both sides:
+//! Two-dimensional convolution.
 //!
-//! No patch matrix (im2col) is built. A tap of one channel reads 48 consecutive output positions as three
-//! vectors, because the rows of an image follow each other in memory. Positions at which the kernel
-//! exceeds the row are computed and discarded: 8 % of a 26 × 26 image.
+//! With stride 1 and equal padding on both sides, no patch matrix (im2col) is built. A tap of one channel reads 48
+//! consecutive output positions as three vectors, because the rows of an image follow each other in memory. Positions at
+//! which the kernel exceeds the row are computed and discarded: 8 % of a 26 × 26 image. 3 × 3 kernels with many channels use
+//! the algorithm in `winograd`. Other convolutions use `patches`.
 //!
 //! The gradient of the input is the same operation on the padded gradient with the kernel rotated by
 //! 180°. The gradient of the weights runs over positions, with output channels in the vector lanes.
-//! 3 × 3 kernels with many channels use the algorithm in `winograd`, and convolutions with
-//! other strides or padding the one in `patches`.
 
 mod bias;
 mod forward;
@@ -19,14 +18,11 @@ mod weights;
 mod winograd;
 
 pub use bias::{add_bias, channel_sums};
-#[cfg(test)]
 pub(crate) use geometry::Geometry;
 pub use source::{Gradient, Pooled, Whole};
 
 use crate::pool::{self, Windows};
 use forward::Filters;
-#[cfg(not(test))]
-use geometry::Geometry;
 use patches::Patches;
 
 /// Filters in one vector, for which direct convolution leaves no part of a tile unused but Winograd's does.
@@ -61,12 +57,12 @@ impl Shape {
 
     /// Shape of the images, `[batch, channels, height, width]`.
     pub fn inputs(&self) -> [usize; 4] {
-        self.patches.inputs()
+        self.patches.images
     }
 
     /// Shape of the weights, `[filters, channels, rows, columns]`.
     pub fn weights(&self) -> [usize; 4] {
-        self.patches.weights()
+        self.patches.weights
     }
 
     /// Shape of the output, `[batch, filters, height, width]`.

@@ -27,9 +27,9 @@ const SUMS: usize = 1 << 23;
 /// A convolution of images `[batch, channels, height, width]`, with zeros around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patches {
-    images: [usize; 4],
+    pub(super) images: [usize; 4],
     /// `[filters, channels, rows, columns]`
-    weights: [usize; 4],
+    pub(super) weights: [usize; 4],
     /// Zeros before the first row and the first column.
     padding: [usize; 2],
     stride: [usize; 2],
@@ -68,16 +68,6 @@ impl Patches {
         values(&[batch, filters, output[0], output[1]])?;
         values(&[patches.taps(), output[1].max(POSITIONS)])?;
         Some(patches)
-    }
-
-    /// Shape of the images, `[batch, channels, height, width]`.
-    pub fn inputs(&self) -> [usize; 4] {
-        self.images
-    }
-
-    /// Shape of the weights, `[filters, channels, rows, columns]`.
-    pub fn weights(&self) -> [usize; 4] {
-        self.weights
     }
 
     /// Shape of the output, `[batch, filters, height, width]`.
