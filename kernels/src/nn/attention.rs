@@ -28,11 +28,11 @@ drop_in! {
 /// Input of [`MultiHeadAttention::forward`].
 #[derive(Clone, Debug)]
 pub struct MhaInput {
-    query: Tensor<3>,
-    key: Tensor<3>,
-    value: Tensor<3>,
-    mask_pad: Option<Tensor<2, Bool>>,
-    mask_attn: Option<Tensor<3, Bool>>,
+    pub(super) query: Tensor<3>,
+    pub(super) key: Tensor<3>,
+    pub(super) value: Tensor<3>,
+    pub(super) mask_pad: Option<Tensor<2, Bool>>,
+    pub(super) mask_attn: Option<Tensor<3, Bool>>,
 }
 
 impl MhaInput {
@@ -55,27 +55,13 @@ impl MhaInput {
     pub fn mask_attn(self, mask_attn: Tensor<3, Bool>) -> Self {
         Self { mask_attn: Some(mask_attn), ..self }
     }
-
-    /// With both masks.
-    pub(super) fn masked(
-        self,
-        mask_pad: &Option<Tensor<2, Bool>>,
-        mask_attn: &Option<Tensor<3, Bool>>,
-    ) -> Self {
-        Self { mask_pad: mask_pad.clone(), mask_attn: mask_attn.clone(), ..self }
-    }
 }
 
 impl From<MhaInput> for attention::MhaInput {
     fn from(MhaInput { query, key, value, mask_pad, mask_attn }: MhaInput) -> Self {
-        let mut input = attention::MhaInput::new(query, key, value);
-        if let Some(mask) = mask_pad {
-            input = input.mask_pad(mask);
-        }
-        match mask_attn {
-            Some(mask) => input.mask_attn(mask),
-            None => input,
-        }
+        let input = attention::MhaInput::new(query, key, value);
+        let input = mask_pad.into_iter().fold(input, attention::MhaInput::mask_pad);
+        mask_attn.into_iter().fold(input, attention::MhaInput::mask_attn)
     }
 }
 

@@ -60,38 +60,23 @@ macro_rules! drop_in {
             }
 
             fn fork(self, device: &burn::tensor::Device) -> Self {
-                Self(self.0.fork(device) $(, {
-                    let $setting = self.1;
-                    $setting
-                })?)
+                Self(self.0.fork(device) $(, std::convert::identity::<$setting_type>(self.1))?)
             }
 
             fn to_device(self, device: &burn::tensor::Device) -> Self {
-                Self(self.0.to_device(device) $(, {
-                    let $setting = self.1;
-                    $setting
-                })?)
+                Self(self.0.to_device(device) $(, std::convert::identity::<$setting_type>(self.1))?)
             }
 
             fn train(self) -> Self {
-                Self(self.0.train() $(, {
-                    let $setting = self.1;
-                    $setting
-                })?)
+                Self(self.0.train() $(, std::convert::identity::<$setting_type>(self.1))?)
             }
 
             fn valid(&self) -> Self {
-                Self(self.0.valid() $(, {
-                    let $setting = self.1;
-                    $setting
-                })?)
+                Self(self.0.valid() $(, std::convert::identity::<$setting_type>(self.1))?)
             }
 
             fn materialize(self) -> Self {
-                Self(self.0.materialize() $(, {
-                    let $setting = self.1;
-                    $setting
-                })?)
+                Self(self.0.materialize() $(, std::convert::identity::<$setting_type>(self.1))?)
             }
 
             fn visit<Visitor: burn::module::ModuleVisitor>(&self, visitor: &mut Visitor) {
@@ -99,10 +84,7 @@ macro_rules! drop_in {
             }
 
             fn map<Mapper: burn::module::ModuleMapper>(self, mapper: &mut Mapper) -> Self {
-                Self(self.0.map(mapper) $(, {
-                    let $setting = self.1;
-                    $setting
-                })?)
+                Self(self.0.map(mapper) $(, std::convert::identity::<$setting_type>(self.1))?)
             }
         }
 

@@ -52,14 +52,9 @@ impl TransformerEncoderInput {
 
 impl From<TransformerEncoderInput> for transformer::TransformerEncoderInput {
     fn from(TransformerEncoderInput { tensor, mask_pad, mask_attn }: TransformerEncoderInput) -> Self {
-        let mut input = transformer::TransformerEncoderInput::new(tensor);
-        if let Some(mask) = mask_pad {
-            input = input.mask_pad(mask);
-        }
-        match mask_attn {
-            Some(mask) => input.mask_attn(mask),
-            None => input,
-        }
+        let input = transformer::TransformerEncoderInput::new(tensor);
+        let input = mask_pad.into_iter().fold(input, transformer::TransformerEncoderInput::mask_pad);
+        mask_attn.into_iter().fold(input, transformer::TransformerEncoderInput::mask_attn)
     }
 }
 
@@ -68,7 +63,11 @@ impl TransformerEncoder {
     pub fn forward(&self, input: TransformerEncoderInput) -> Tensor<3> {
         let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
         self.layers.iter().fold(tensor, |x, layer| {
-            encode(layer, self.1, x, |x| MhaInput::self_attn(x).masked(&mask_pad, &mask_attn))
+            encode(layer, self.1, x, |x| MhaInput {
+                mask_pad: mask_pad.clone(),
+                mask_attn: mask_attn.clone(),
+                ..MhaInput::self_attn(x)
+            })
         })
     }
 
