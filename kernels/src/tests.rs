@@ -44,9 +44,16 @@ pub fn noise(seed: u64, len: usize) -> Vec<f32> {
     (0..len).map(|_| next()).collect()
 }
 
-pub fn assert_close(ours: &[f32], wanted: &[f64], what: &str) {
+/// The values of an f32 tensor.
+#[cfg(feature = "burn")]
+pub fn read<const D: usize>(tensor: burn::tensor::Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec().expect("f32")
+}
+
+pub fn assert_close(ours: &[f32], wanted: &[impl Into<f64> + Copy], what: &str) {
     assert_eq!(ours.len(), wanted.len(), "{what}");
-    let scale = wanted.iter().fold(1.0f64, |most, value| most.max(value.abs()));
+    let wanted = wanted.iter().map(|value| (*value).into());
+    let scale = wanted.clone().fold(1.0f64, |most, value| most.max(value.abs()));
     for (at, (ours, wanted)) in ours.iter().zip(wanted).enumerate() {
         assert!((f64::from(*ours) - wanted).abs() <= 1e-5 * scale, "{what}: {ours} is not {wanted} at {at}");
     }

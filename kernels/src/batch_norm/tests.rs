@@ -32,24 +32,20 @@ fn sums_equal_a_plain_loop_for_every_number_of_threads() {
 fn batch_norm_passes_equal_plain_loops() {
     let shape = [3, 2, 37];
     let (a, b, centres) = (noise(7, 222), noise(8, 222), [0.5, -2.0]);
-    let given =
-        [Affine { factors: [2.0, -1.0], constant: 0.25 }, Affine { factors: [0.5, 4.0], constant: -3.0 }];
     everywhere(|width| {
         let (plain, centred) =
             (Centred { values: &a, centres: None }, Centred { values: &b, centres: Some(&centres) });
-        let (mut totals, mut lines) = ([[0.0; 2]; 2], Vec::new());
+        let (mut wanted, mut lines) = ([[0.0; 2]; 2], Vec::new());
         for at in 0..a.len() {
             let channel = at / 37 % 2;
             let (a, b) = (f64::from(a[at]), f64::from(b[at] - centres[channel]));
-            totals[channel][0] += a;
-            totals[channel][1] += a * b;
-            let Affine { factors, constant } = given[channel];
+            wanted[channel][0] += a;
+            wanted[channel][1] += a * b;
+            let Affine { factors, constant } = LINES[channel];
             lines.push(f64::from(factors[0]) * a + f64::from(factors[1]) * b + f64::from(constant));
         }
-        let ours = sums(plain, centred, shape).concat();
-        let ours: Vec<f32> = ours.into_iter().map(|sum| sum as f32).collect();
-        assert_close(&ours, totals.as_flattened(), width);
-        assert_close(&apply(&given, plain, Some(centred), shape), &lines, width);
+        assert_close(&totals(&sums(plain, centred, shape)), wanted.as_flattened(), width);
+        assert_close(&apply(&LINES, plain, Some(centred), shape), &lines, width);
     });
 }
 

@@ -67,12 +67,9 @@ pub(super) fn key() -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::read;
     use burn::nn::DropoutConfig;
     use burn::tensor::Device;
-
-    fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-        tensor.into_data().try_to_vec().expect("f32")
-    }
 
     #[test]
     fn gradients_use_the_same_mask() {

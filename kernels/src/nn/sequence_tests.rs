@@ -1,7 +1,8 @@
 //! Recurrent layers and attention compared with Burn's.
 
-use super::tests::{compare, device, random, read, results, same_settings};
+use super::tests::{compare, device, random, results, same_settings};
 use super::{attention::*, transformer::*, *};
+use crate::tests::read;
 use burn::module::Module;
 use burn::nn;
 use burn::tensor::{Bool, Tensor};

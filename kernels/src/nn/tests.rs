@@ -1,17 +1,13 @@
 //! Layers compared with Burn's: what visitors see, records in both directions, outputs, gradients and settings.
 
 use super::{conv::*, loss::*, pool::*, *};
-use crate::tests::with_threads;
+use crate::tests::{read, with_threads};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
 use std::fmt::Display;
 
 pub(super) fn device() -> Device {
     Device::flex().autodiff()
-}
-
-pub(super) fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
 }
 
 pub(super) fn random<const D: usize>(shape: [usize; D]) -> Tensor<D> {
@@ -95,11 +91,14 @@ pub(super) fn compare<M: Module + Sync, N: Module, const A: usize, const B: usiz
 
 /// Compares layers of `$config`, here and in Burn.
 macro_rules! compare {
-    ($config:ident $(of $part:ident)?, $new:ident ($($needed:expr),*) $(.$with:ident($value:expr))*, $x:expr) => {{
+    ($config:ident $(of $part:ident)?, $new:ident ($($needed:expr),*) $(.$with:ident($value:expr))*, $x:expr) => {
+        compare!($config $(of $part)?, $new($($needed),*) $(.$with($value))*; init(&device()), $x)
+    };
+    ($config:ident $(of $part:ident)?, $new:ident ($($needed:expr),*) $(.$with:ident($value:expr))*; init($($device:expr)?), $x:expr) => {{
         let ours = $config::$new($($needed),*)$(.$with($value))*;
         let burns = burn::nn::$($part::)?$config::$new($($needed),*)$(.$with($value))*;
         same_settings(&ours, &burns);
-        compare((ours.init(&device()), burns.init(&device())), $x, |m, x| m.forward(x), |m, x| m.forward(x));
+        compare((ours.init($($device)?), burns.init($($device)?)), $x, |m, x| m.forward(x), |m, x| m.forward(x));
     }};
 }
 
@@ -132,57 +131,31 @@ fn convolutions_equal_those_of_burn() {
 
 #[test]
 fn transposed_convolutions_equal_those_of_burn() {
-    let config = || ConvTranspose2dConfig::new([6, 4], [3, 3]);
-    let burns = || burn::nn::conv::ConvTranspose2dConfig::new([6, 4], [3, 3]);
-    let cases = [
-        (config(), burns()),
-        (config().with_padding([1, 1]).with_bias(false), burns().with_padding([1, 1]).with_bias(false)),
-        (config().with_dilation([2, 1]), burns().with_dilation([2, 1])),
-        (
-            config().with_stride([2, 2]).with_padding([1, 1]).with_padding_out([1, 1]),
-            burns().with_stride([2, 2]).with_padding([1, 1]).with_padding_out([1, 1]),
-        ),
-        (
-            config().with_stride([3, 2]).with_padding_out([2, 0]),
-            burns().with_stride([3, 2]).with_padding_out([2, 0]),
-        ),
-        // Burn's operation, because the gradient is not a convolution of the kernels.
-        (config().with_groups(2), burns().with_groups(2)),
-        (
-            config().with_stride([2, 2]).with_dilation([2, 2]),
-            burns().with_stride([2, 2]).with_dilation([2, 2]),
-        ),
-    ];
-    for (ours, burns) in cases {
-        same_settings(&ours, &burns);
-        let both = (ours.init(&device()), burns.init(&device()));
-        compare(both, random([3, 6, 7, 5]), |m, x| m.forward(x), |m, x| m.forward(x));
-    }
-}
-
-/// Compares pooling layers of `$config`, which have no device, here and in Burn.
-macro_rules! compare_pools {
-    ($config:ident, $new:expr $(, $with:ident($value:expr))*; $shape:expr) => {{
-        let ours = $config::new($new)$(.$with($value))*;
-        let burns = burn::nn::pool::$config::new($new)$(.$with($value))*;
-        same_settings(&ours, &burns);
-        compare((ours.init(), burns.init()), random($shape) - 1.0, |m, x| m.forward(x), |m, x| m.forward(x));
-    }};
+    let x = || random([3, 6, 7, 5]);
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]), x());
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_padding([1, 1]).with_bias(false), x());
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_dilation([2, 1]), x());
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_stride([2, 2]).with_padding([1, 1]).with_padding_out([1, 1]), x());
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_stride([3, 2]).with_padding_out([2, 0]), x());
+    // Burn's operation, because the gradient is not a convolution of the kernels.
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_groups(2), x());
+    compare!(ConvTranspose2dConfig of conv, new([6, 4], [3, 3]).with_stride([2, 2]).with_dilation([2, 2]), x());
 }
 
 #[test]
 fn pooling_equals_that_of_burn() {
+    let x = |shape| random(shape) - 1.0;
     for (kernel, strides) in [([2, 2], [2, 2]), ([3, 3], [3, 3]), ([3, 3], [2, 2]), ([2, 3], [2, 3])] {
-        compare_pools!(MaxPool2dConfig, kernel, with_strides(strides); [3, 5, 13, 11]);
-        compare_pools!(AvgPool2dConfig, kernel, with_strides(strides); [3, 5, 13, 11]);
+        compare!(MaxPool2dConfig of pool, new(kernel).with_strides(strides); init(), x([3, 5, 13, 11]));
+        compare!(AvgPool2dConfig of pool, new(kernel).with_strides(strides); init(), x([3, 5, 13, 11]));
     }
     let padding = || PaddingConfig2d::Explicit(1, 1, 1, 1);
-    compare_pools!(MaxPool2dConfig, [3, 3], with_strides([2, 2]), with_padding(padding()); [3, 5, 112, 40]);
-    compare_pools!(AvgPool2dConfig, [3, 3], with_strides([1, 1]), with_padding(PaddingConfig2d::Same); [2, 3, 9, 8]);
-    compare_pools!(AvgPool2dConfig, [3, 2], with_padding(padding()), with_count_include_pad(false); [2, 3, 9, 8]);
-    compare_pools!(AvgPool2dConfig, [3, 3], with_strides([2, 2]), with_ceil_mode(true); [2, 3, 9, 8]);
-    compare_pools!(AdaptiveAvgPool2dConfig, [1, 1]; [3, 50, 7, 7]);
-    compare_pools!(AdaptiveAvgPool2dConfig, [4, 7]; [3, 5, 13, 5]);
+    compare!(MaxPool2dConfig of pool, new([3, 3]).with_strides([2, 2]).with_padding(padding()); init(), x([3, 5, 112, 40]));
+    compare!(AvgPool2dConfig of pool, new([3, 3]).with_strides([1, 1]).with_padding(PaddingConfig2d::Same); init(), x([2, 3, 9, 8]));
+    compare!(AvgPool2dConfig of pool, new([3, 2]).with_padding(padding()).with_count_include_pad(false); init(), x([2, 3, 9, 8]));
+    compare!(AvgPool2dConfig of pool, new([3, 3]).with_strides([2, 2]).with_ceil_mode(true); init(), x([2, 3, 9, 8]));
+    compare!(AdaptiveAvgPool2dConfig of pool, new([1, 1]); init(), x([3, 50, 7, 7]));
+    compare!(AdaptiveAvgPool2dConfig of pool, new([4, 7]); init(), x([3, 5, 13, 5]));
 }
 
 #[test]

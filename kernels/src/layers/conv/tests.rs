@@ -1,7 +1,7 @@
 //! Comparison of the kernel with Burn's convolution over shapes, paddings and dilations.
 
 use super::*;
-use crate::tests::same_for_every_number_of_threads;
+use crate::tests::{assert_close, read, same_for_every_number_of_threads};
 use burn::module::Param;
 use burn::nn::{conv::Conv2dConfig, pool::MaxPool2dConfig};
 use burn::tensor::{Device, Distribution, TensorData};
@@ -18,6 +18,17 @@ struct Case {
     stride: [usize; 2],
     bias: bool,
 }
+
+/// One image and filter of 3 × 3.
+const PLAIN: Case = Case {
+    image: [1, 1, 5, 5],
+    filters: 1,
+    kernel: [3, 3],
+    padding: [[0; 2]; 2],
+    dilation: [1, 1],
+    stride: [1, 1],
+    bias: true,
+};
 
 fn cases() -> impl Strategy<Value = Case> {
     // Many 3 × 3 kernels, because they use the Winograd path.
@@ -50,10 +61,6 @@ fn run(layer: &Conv2d, x: &Tensor<4>, operation: impl Fn(Tensor<4>) -> Tensor<4>
     results
 }
 
-fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec().expect("f32")
-}
-
 fn layer(case: Case, device: &Device) -> Conv2d {
     let [[top, bottom], [left, right]] = case.padding;
     Conv2dConfig::new([case.image[1], case.filters], case.kernel)
@@ -80,11 +87,7 @@ proptest! {
         };
         prop_assert_eq!(ours.len(), theirs.len());
         for (ours, theirs) in ours.iter().zip(&theirs) {
-            prop_assert_eq!(ours.len(), theirs.len());
-            let scale = theirs.iter().fold(1.0f32, |most, value| most.max(value.abs()));
-            for (ours, theirs) in ours.iter().zip(theirs) {
-                prop_assert!((ours - theirs).abs() <= 1e-5 * scale, "{ours} is not {theirs} for {case:?}");
-            }
+            assert_close(ours, theirs, &format!("{case:?}"));
         }
     }
 
@@ -106,15 +109,8 @@ proptest! {
 fn results_are_bit_identical_for_every_number_of_threads() {
     for (channels, stride) in [(3, 1), (32, 1), (8, 2)] {
         let device = Device::flex().autodiff();
-        let case = Case {
-            image: [21, channels, 11, 9],
-            filters: 20,
-            kernel: [3, 3],
-            padding: [[1; 2]; 2],
-            dilation: [1, 1],
-            stride: [stride; 2],
-            bias: true,
-        };
+        let image = [21, channels, 11, 9];
+        let case = Case { image, filters: 20, padding: [[1; 2]; 2], stride: [stride; 2], ..PLAIN };
         let layer = layer(case, &device);
         let x = Tensor::random(case.image, Distribution::Normal(0.0, 1.0), &device);
         same_for_every_number_of_threads(|| {
@@ -142,15 +138,7 @@ fn unsupported_shapes_use_burns_operation() {
 #[test]
 fn relu_propagates_nan() {
     let device = Device::flex().autodiff();
-    let case = Case {
-        image: [1, 1, 5, 5],
-        filters: 2,
-        kernel: [3, 3],
-        padding: [[0; 2]; 2],
-        dilation: [1, 1],
-        stride: [1, 1],
-        bias: true,
-    };
+    let case = Case { filters: 2, ..PLAIN };
     let x = Tensor::<4>::full(case.image, f32::NAN, &device);
     assert!(read(conv_relu(&layer(case, &device), x)).iter().all(|value| value.is_nan()));
 }
@@ -158,15 +146,7 @@ fn relu_propagates_nan() {
 #[test]
 fn a_strided_convolution_spreads_nan_to_its_kernels_only() {
     let device = Device::flex().autodiff();
-    let case = Case {
-        image: [1, 1, 9, 9],
-        filters: 1,
-        kernel: [3, 3],
-        padding: [[0; 2]; 2],
-        dilation: [1, 1],
-        stride: [2, 2],
-        bias: true,
-    };
+    let case = Case { image: [1, 1, 9, 9], stride: [2, 2], ..PLAIN };
     let layer = layer(case, &device);
     for value in [f32::NAN, f32::INFINITY] {
         let mut pixels = vec![1.0; 81];
@@ -181,15 +161,7 @@ fn a_strided_convolution_spreads_nan_to_its_kernels_only() {
 #[test]
 fn half_types_are_convolved_in_f32() {
     let device = Device::flex().autodiff();
-    let case = Case {
-        image: [8, 1, 98, 98],
-        filters: 1,
-        kernel: [3, 3],
-        padding: [[0; 2]; 2],
-        dilation: [1, 1],
-        stride: [1, 1],
-        bias: true,
-    };
+    let case = Case { image: [8, 1, 98, 98], ..PLAIN };
     let f32_layer = layer(case, &device);
     for dtype in [FloatDType::F16, FloatDType::BF16] {
         // 73,728 summands of each gradient, the same in every type.
