@@ -37,17 +37,9 @@ impl Recurrent for Gru {
                 (outputs, saved, &mut [(); 0]),
                 || workspace([hidden, matrices[0].stride(), matrices[1].stride()]),
                 |workspace, sequences, outputs, saved, _| {
-                    let (sizes, matrices) = (self.0, &matrices);
-                    arch().dispatch(parts::Forward {
-                        sizes,
-                        x,
-                        state,
-                        matrices,
-                        sequences,
-                        workspace,
-                        outputs,
-                        saved,
-                    });
+                    let (sizes, inputs, to) = (self.0, [x, state], [outputs, saved]);
+                    let matrices = &matrices;
+                    arch().dispatch(parts::Forward { sizes, inputs, matrices, sequences, workspace, to });
                 },
             );
         };
@@ -67,6 +59,7 @@ impl Recurrent for Gru {
         assert_eq!([outputs.len(), gradient.len(), saved.len()], [len, len, 4 * len], "lengths of forward");
         let matrix =
             Packed::new([3 * hidden, hidden], &[], |row, column| for_hidden[column * 3 * hidden + row]);
+        let values = [state, outputs, saved, gradient];
         let mut state_gradient = vec![0.0; batch * hidden];
         let write = |[from_input, from_hidden]: [Room; 2]| {
             parallel::write_parts(
@@ -74,17 +67,16 @@ impl Recurrent for Gru {
                 [time * 3 * hidden, time * 3 * hidden, hidden],
                 (from_input, from_hidden, &mut state_gradient),
                 || workspace([3 * hidden, 3 * hidden, matrix.stride()]),
-                |workspace, sequences, for_input, for_hidden, for_state| {
-                    let (sizes, matrix, values) = (self.0, &matrix, [state, outputs, saved, gradient]);
+                |workspace, sequences, for_input, for_hidden, state| {
+                    let (sizes, matrix, to) = (self.0, &matrix, [for_input, for_hidden]);
                     arch().dispatch(parts::Backward {
                         sizes,
                         values,
                         matrix,
                         sequences,
                         workspace,
-                        for_input,
-                        for_hidden,
-                        for_state,
+                        to,
+                        state,
                     });
                 },
             );

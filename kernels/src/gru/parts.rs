@@ -2,22 +2,22 @@
 
 use crate::{
     exp::{sigmoid, tanh},
+    parallel::Room,
     recurrent::{Packed, Sizes},
 };
 use pulp::{Simd, WithSimd};
-use std::{mem::MaybeUninit, ops::Range};
+use std::ops::Range;
 
 pub struct Forward<'a> {
     pub sizes: Sizes,
-    pub x: &'a [f32],
-    /// Initial hidden states.
-    pub state: &'a [f32],
+    /// `x` and the initial hidden states.
+    pub inputs: [&'a [f32]; 2],
     /// Factors of inputs and hidden states.
     pub matrices: &'a [Packed; 2],
     pub sequences: Range<usize>,
     pub workspace: &'a mut [Vec<f32>; 3],
-    pub outputs: &'a mut [MaybeUninit<f32>],
-    pub saved: &'a mut [MaybeUninit<f32>],
+    /// Hidden states and saved values.
+    pub to: [Room<'a>; 2],
 }
 
 impl WithSimd for Forward<'_> {
@@ -26,12 +26,13 @@ impl WithSimd for Forward<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Sizes { time, inputs, hidden, .. } = self.sizes;
+        let ([x, first], [to_states, to_saved]) = (self.inputs, self.to);
         // Hidden states, and the products with inputs and hidden states.
         let [states, from_input, from_hidden] = self.workspace;
         let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrices[0].stride());
-        states[..count * hidden].copy_from_slice(&self.state[start * hidden..][..count * hidden]);
+        states[..count * hidden].copy_from_slice(&first[start * hidden..][..count * hidden]);
         for step in self.sizes.steps() {
-            let x = &self.x[(start * time + step) * inputs..];
+            let x = &x[(start * time + step) * inputs..];
             self.matrices[0].multiply(simd, count, (x, time * inputs), from_input);
             self.matrices[1].multiply(simd, count, (states, hidden), from_hidden);
             for at in 0..count {
@@ -40,8 +41,8 @@ impl WithSimd for Forward<'_> {
                 let state = &mut states[at * hidden..][..hidden];
                 forward_step(gates, from_hidden, state);
                 let row = at * time + step;
-                self.outputs[row * hidden..][..hidden].write_copy_of_slice(state);
-                let saved = &mut self.saved[row * 4 * hidden..][..4 * hidden];
+                to_states[row * hidden..][..hidden].write_copy_of_slice(state);
+                let saved = &mut to_saved[row * 4 * hidden..][..4 * hidden];
                 saved[..3 * hidden].write_copy_of_slice(gates);
                 saved[3 * hidden..].write_copy_of_slice(&from_hidden[2 * hidden..]);
             }
@@ -75,9 +76,9 @@ pub struct Backward<'a> {
     pub sequences: Range<usize>,
     pub workspace: &'a mut [Vec<f32>; 3],
     /// Gradients of the products with inputs and hidden states.
-    pub for_input: &'a mut [MaybeUninit<f32>],
-    pub for_hidden: &'a mut [MaybeUninit<f32>],
-    pub for_state: &'a mut [f32],
+    pub to: [Room<'a>; 2],
+    /// Gradient of the initial hidden states.
+    pub state: &'a mut [f32],
 }
 
 impl WithSimd for Backward<'_> {
@@ -87,6 +88,7 @@ impl WithSimd for Backward<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Sizes { time, hidden, .. } = self.sizes;
         let [initial, outputs, saved, gradient] = self.values;
+        let [to_input, to_hidden] = self.to;
         // Gradients of the products with hidden states and inputs, and of the hidden states.
         let [for_hidden, for_input, through] = self.workspace;
         let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
@@ -98,18 +100,18 @@ impl WithSimd for Backward<'_> {
                     None => &initial[sequence * hidden..],
                 };
                 let row = sequence * time + step;
-                let state = &mut self.for_state[at * hidden..][..hidden];
+                let state = &mut self.state[at * hidden..][..hidden];
                 state.iter_mut().zip(&gradient[row * hidden..]).for_each(|(state, from)| *state += from);
                 let for_input = &mut for_input[at * 3 * hidden..][..3 * hidden];
                 let for_hidden = &mut for_hidden[at * 3 * hidden..][..3 * hidden];
                 backward_step(&saved[row * 4 * hidden..], before, state, for_input, for_hidden);
                 let row = (at * time + step) * 3 * hidden;
-                self.for_input[row..][..3 * hidden].write_copy_of_slice(for_input);
-                self.for_hidden[row..][..3 * hidden].write_copy_of_slice(for_hidden);
+                to_input[row..][..3 * hidden].write_copy_of_slice(for_input);
+                to_hidden[row..][..3 * hidden].write_copy_of_slice(for_hidden);
             }
             self.matrix.multiply(simd, count, (for_hidden, 3 * hidden), through);
             for (state, through) in
-                self.for_state.chunks_exact_mut(hidden.max(1)).zip(through.chunks(stride.max(1)))
+                self.state.chunks_exact_mut(hidden.max(1)).zip(through.chunks(stride.max(1)))
             {
                 state.iter_mut().zip(through).for_each(|(state, through)| *state += through);
             }

@@ -40,18 +40,9 @@ impl Recurrent for Lstm {
                 (states, last_cells, saved),
                 || workspace([inputs + hidden, matrix.stride(), hidden]),
                 |workspace, sequences, states, last_cells, saved| {
-                    let (sizes, matrix, state) = (self.0, &matrix, [first_state, first_cells]);
-                    arch().dispatch(parts::Forward {
-                        sizes,
-                        x,
-                        state,
-                        matrix,
-                        sequences,
-                        workspace,
-                        states,
-                        last_cells,
-                        saved,
-                    });
+                    let (sizes, matrix, inputs) = (self.0, &matrix, [x, first_state, first_cells]);
+                    let to = [states, last_cells, saved];
+                    arch().dispatch(parts::Forward { sizes, inputs, matrix, sequences, workspace, to });
                 },
             );
         };
@@ -80,18 +71,16 @@ impl Recurrent for Lstm {
                 (gates, &mut state_gradient, &mut cells_gradient),
                 || workspace([0, 4 * hidden, matrix.stride()]),
                 |workspace, sequences, gates, for_hidden, for_cells| {
-                    let (sizes, matrix) = (self.0, &matrix);
+                    let (sizes, matrix, values) = (self.0, &matrix, [cells, saved, gradient]);
+                    let states = [for_hidden, for_cells];
                     arch().dispatch(parts::Backward {
                         sizes,
-                        cells,
-                        saved,
-                        gradient,
+                        values,
                         matrix,
                         sequences,
                         workspace,
                         gates,
-                        for_hidden,
-                        for_cells,
+                        states,
                     });
                 },
             );

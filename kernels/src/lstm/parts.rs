@@ -2,23 +2,22 @@
 
 use crate::{
     exp::{sigmoid, tanh},
+    parallel::Room,
     recurrent::{Packed, Sizes},
 };
 use pulp::{Simd, WithSimd};
-use std::{mem::MaybeUninit, ops::Range};
+use std::ops::Range;
 
 pub struct Forward<'a> {
     pub sizes: Sizes,
-    pub x: &'a [f32],
-    /// Initial hidden and cell states.
-    pub state: [&'a [f32]; 2],
+    /// `x`, and the initial hidden and cell states.
+    pub inputs: [&'a [f32]; 3],
     /// Factors of inputs and hidden states.
     pub matrix: &'a Packed,
     pub sequences: Range<usize>,
     pub workspace: &'a mut [Vec<f32>; 3],
-    pub states: &'a mut [MaybeUninit<f32>],
-    pub last_cells: &'a mut [MaybeUninit<f32>],
-    pub saved: &'a mut [MaybeUninit<f32>],
+    /// Hidden states, final cell states and saved values.
+    pub to: [Room<'a>; 3],
 }
 
 impl WithSimd for Forward<'_> {
@@ -27,18 +26,19 @@ impl WithSimd for Forward<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Sizes { time, inputs, hidden, .. } = self.sizes;
+        let ([x, first @ ..], [to_states, last_cells, to_saved]) = (self.inputs, self.to);
         // Inputs and hidden state, gates, and cell states of each sequence.
         let [rows, gates, cells] = self.workspace;
         let (start, count) = (self.sequences.start, self.sequences.len());
         let (width, stride) = (inputs + hidden, self.matrix.stride());
         for at in 0..count {
-            let [state, cell] = self.state.map(|state| &state[(start + at) * hidden..][..hidden]);
+            let [state, cell] = first.map(|state| &state[(start + at) * hidden..][..hidden]);
             rows[at * width + inputs..][..hidden].copy_from_slice(state);
             cells[at * hidden..][..hidden].copy_from_slice(cell);
         }
         for step in self.sizes.steps() {
             for at in 0..count {
-                let x = &self.x[((start + at) * time + step) * inputs..][..inputs];
+                let x = &x[((start + at) * time + step) * inputs..][..inputs];
                 rows[at * width..][..inputs].copy_from_slice(x);
             }
             self.matrix.multiply(simd, count, (rows, width), gates);
@@ -48,13 +48,13 @@ impl WithSimd for Forward<'_> {
                 let state = &mut rows[at * width + inputs..][..hidden];
                 forward_step(gates, cells, state);
                 let row = at * time + step;
-                self.states[row * hidden..][..hidden].write_copy_of_slice(state);
-                let saved = &mut self.saved[row * 5 * hidden..][..5 * hidden];
+                to_states[row * hidden..][..hidden].write_copy_of_slice(state);
+                let saved = &mut to_saved[row * 5 * hidden..][..5 * hidden];
                 saved[..4 * hidden].write_copy_of_slice(gates);
                 saved[4 * hidden..].write_copy_of_slice(cells);
             }
         }
-        self.last_cells.write_copy_of_slice(&cells[..count * hidden]);
+        last_cells.write_copy_of_slice(&cells[..count * hidden]);
     }
 }
 
@@ -76,19 +76,16 @@ fn forward_step(gates: &mut [f32], cells: &mut [f32], state: &mut [f32]) {
 
 pub struct Backward<'a> {
     pub sizes: Sizes,
-    /// Initial cell states.
-    pub cells: &'a [f32],
-    pub saved: &'a [f32],
-    /// Of the outputs.
-    pub gradient: &'a [f32],
+    /// Initial cell states, saved values and the gradient of the outputs.
+    pub values: [&'a [f32]; 3],
     /// Transposed factors of the hidden states.
     pub matrix: &'a Packed,
     pub sequences: Range<usize>,
     pub workspace: &'a mut [Vec<f32>; 3],
     /// Gradients of the gates before activation.
-    pub gates: &'a mut [MaybeUninit<f32>],
-    pub for_hidden: &'a mut [f32],
-    pub for_cells: &'a mut [f32],
+    pub gates: Room<'a>,
+    /// Gradients of the initial hidden and cell states.
+    pub states: [&'a mut [f32]; 2],
 }
 
 impl WithSimd for Backward<'_> {
@@ -97,37 +94,32 @@ impl WithSimd for Backward<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Sizes { batch, time, hidden, .. } = self.sizes;
+        let ([first_cells, saved, gradient], [for_hidden, for_cells]) = (self.values, self.states);
         // Gradients of the gates and of the hidden states.
         let [_, gates, states] = self.workspace;
         let (start, count, stride) = (self.sequences.start, self.sequences.len(), self.matrix.stride());
         states.fill(0.0);
-        let last_cells = &self.gradient[(batch * time + start) * hidden..];
-        self.for_cells.copy_from_slice(&last_cells[..count * hidden]);
+        let last_cells = &gradient[(batch * time + start) * hidden..];
+        for_cells.copy_from_slice(&last_cells[..count * hidden]);
         for step in self.sizes.steps().rev() {
             for at in 0..count {
                 let sequence = start + at;
-                let saved = |step| &self.saved[(sequence * time + step) * 5 * hidden..][..5 * hidden];
+                let saved = |step| &saved[(sequence * time + step) * 5 * hidden..][..5 * hidden];
                 let before = match self.sizes.previous(step) {
                     Some(step) => &saved(step)[4 * hidden..],
-                    None => &self.cells[sequence * hidden..][..hidden],
+                    None => &first_cells[sequence * hidden..][..hidden],
                 };
                 let states = &mut states[at * stride..][..hidden];
-                let from = &self.gradient[(sequence * time + step) * hidden..];
+                let from = &gradient[(sequence * time + step) * hidden..];
                 states.iter_mut().zip(from).for_each(|(state, from)| *state += from);
                 let gates = &mut gates[at * 4 * hidden..][..4 * hidden];
-                backward_step(
-                    saved(step),
-                    before,
-                    states,
-                    &mut self.for_cells[at * hidden..][..hidden],
-                    gates,
-                );
+                backward_step(saved(step), before, states, &mut for_cells[at * hidden..][..hidden], gates);
                 self.gates[(at * time + step) * 4 * hidden..][..4 * hidden].write_copy_of_slice(gates);
             }
             self.matrix.multiply(simd, count, (gates, 4 * hidden), states);
         }
         for at in 0..count {
-            self.for_hidden[at * hidden..][..hidden].copy_from_slice(&states[at * stride..][..hidden]);
+            for_hidden[at * hidden..][..hidden].copy_from_slice(&states[at * stride..][..hidden]);
         }
     }
 }
