@@ -1,7 +1,7 @@
 //! Results of the kernels of transformers for several numbers of threads.
 
 use crate::{
-    adam::AdamW,
+    adam::{Adam, Decay},
     attention::{Attention, Forward},
     gelu,
     layer_norm::LayerNorm,
@@ -22,7 +22,8 @@ fn kernels_of_transformers_are_bit_identical_for_every_number_of_threads() {
         let [for_all, ..] = attention.backward(&[&all], &weights, (&gradient, None));
         let norm = LayerNorm { gamma: &gamma, beta: &gamma, epsilon: 1e-5, centred: true };
         let (for_weight, for_bias) = linear::gradients(&x, &gradient, [rows, width, width]);
-        let adam = AdamW { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: 0.9, time: 2 };
+        let adam =
+            Adam { rate: 0.1, betas: [0.9, 0.99], epsilon: 1e-8, decay: Decay::Parameter(0.9), time: 2 };
         let (mut first, mut second) =
             (x.clone(), gelu::forward(&x).iter().map(|x| x * x).collect::<Vec<_>>());
         let moved = adam.step(&x, [&mut first, &mut second], &gradient);

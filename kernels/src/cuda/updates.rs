@@ -4,7 +4,10 @@ use super::{
     many::{CHUNK, MOST, buffers, grid, thread_elements},
     tensors::{FusionClient, empty_like, kernels, on_cuda},
 };
-use crate::{adam::AdamW, sgd::Sgd};
+use crate::{
+    adam::{Adam, Decay},
+    sgd::Sgd,
+};
 use burn::backend::{Cube, Dispatch, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Tensor;
 use burn_cubecl::{
@@ -119,7 +122,7 @@ pub(crate) struct Updates(Vec<(FusionClient, Arc<Mutex<Steps>>)>);
 #[derive(Default)]
 struct Steps {
     sgd: BySettings<Sgd, 5>,
-    adam: BySettings<(AdamW, f32), 7>,
+    adam: BySettings<Adam, 7>,
 }
 
 /// Steps with equal settings; each has `N` tensors.
@@ -149,12 +152,10 @@ impl Updates {
         Some(results.map(values))
     }
 
-    /// As [`sgd`](Self::sgd): parameter and both moments after a step, with `penalty` times the parameter added to the
-    /// gradient.
+    /// As [`sgd`](Self::sgd): parameter and both moments after a step.
     pub fn adam(
         &mut self,
-        with: AdamW,
-        penalty: f32,
+        with: Adam,
         parameter: FloatTensor<Dispatch>,
         [first, second]: [FloatTensor<Dispatch>; 2],
         gradient: FloatTensor<Dispatch>,
@@ -166,7 +167,7 @@ impl Updates {
             let new = [(); 3].map(|()| empty_like(&parameter));
             let [moved, mean, square] = new.clone();
             let step = [parameter, first, second, gradient, moved, mean, square];
-            add(&mut lock(&steps).adam, (with, penalty), step);
+            add(&mut lock(&steps).adam, with, step);
             new
         });
         Some(results.map(values))
@@ -189,8 +190,8 @@ impl Updates {
                 for (with, steps) in sgd {
                     steps.chunks(MOST).for_each(|steps| launch_sgd(with, steps));
                 }
-                for ((with, penalty), steps) in adam {
-                    steps.chunks(MOST).for_each(|steps| launch_adam(with, penalty, steps));
+                for (with, steps) in adam {
+                    steps.chunks(MOST).for_each(|steps| launch_adam(with, steps));
                 }
             });
         }
@@ -226,8 +227,13 @@ fn launch_sgd(with: Sgd, steps: &[[CubeTensor; 5]]) {
     }
 }
 
-fn launch_adam(with: AdamW, penalty: f32, steps: &[[CubeTensor; 7]]) {
-    let AdamW { rate, betas: [beta_1, beta_2], epsilon, decay, time } = with;
+fn launch_adam(with: Adam, steps: &[[CubeTensor; 7]]) {
+    let Adam { rate, betas: [beta_1, beta_2], epsilon, decay, time } = with;
+    // Factors of the parameter in the step and in the gradient.
+    let (decay, penalty) = match decay {
+        Decay::Gradient(penalty) => (1.0, penalty.unwrap_or_default()),
+        Decay::Parameter(decay) => (decay, 0.0),
+    };
     let tensors = |which: usize| steps.iter().map(move |step| &step[which]);
     let (count, dim) = grid(tensors(0));
     // SAFETY: every index is below the length of the tensors of a step, which are equally long.

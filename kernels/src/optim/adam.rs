@@ -1,6 +1,6 @@
 //! Adam and AdamW as Burn optimizers, in one pass on the CPU.
 
-use crate::adam;
+use crate::adam::{self, Decay};
 use crate::host_tensor::{contiguous, host, is_host, values, values_mut};
 use burn::backend::{Flex, TensorMetadata};
 use burn::config::Config;
@@ -25,7 +25,8 @@ macro_rules! optimizer {
                 mut state: Option<$state<D>>,
             ) -> (Tensor<D>, Option<$state<D>>) {
                 if let Some($state { momentum }) = &mut state
-                    && let Some(tensor) = self.at(lr, [&tensor, &grad], momentum)
+                    && let Some(with) = self.at(lr, momentum.time as i32 + 1)
+                    && let Some(tensor) = step(with, [&tensor, &grad], momentum)
                 {
                     return (tensor, state);
                 }
@@ -89,23 +90,12 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// A step with these tensors; `None` where Burn's is used.
-    fn at<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensors: [&Tensor<D>; 2],
-        momentum: &mut AdaptiveMomentumState<D>,
-    ) -> Option<Tensor<D>> {
+    /// Settings of a step; `None` where Burn's is used.
+    fn at(&self, lr: LearningRate, time: i32) -> Option<adam::Adam> {
         let AdamConfig { beta_1, beta_2, epsilon, amsgrad, ref weight_decay, .. } = self.config;
-        let weight_decay = weight_decay.as_ref().map(|decay| decay.penalty);
-        let (rate, betas, time) = (lr as f32, [beta_1, beta_2], momentum.time as i32 + 1);
-        let host = adam::Adam { rate, betas, epsilon, weight_decay, time };
-        let cuda = adam::AdamW { rate, betas, epsilon, decay: 1.0, time };
-        let penalty = weight_decay.unwrap_or_default();
-        let act = |parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]| {
-            host.step(parameter, moments, gradient)
-        };
-        if amsgrad { None } else { step(act, (cuda, penalty), tensors, momentum) }
+        let decay = Decay::Gradient(weight_decay.as_ref().map(|decay| decay.penalty));
+        let (rate, betas) = (lr as f32, [beta_1, beta_2]);
+        (!amsgrad).then_some(adam::Adam { rate, betas, epsilon, decay, time })
     }
 }
 
@@ -166,22 +156,13 @@ pub struct AdamW {
 }
 
 impl AdamW {
-    /// A step with these tensors; `None` where Burn's is used.
-    fn at<const D: usize>(
-        &self,
-        lr: LearningRate,
-        tensors: [&Tensor<D>; 2],
-        momentum: &mut AdaptiveMomentumState<D>,
-    ) -> Option<Tensor<D>> {
-        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, .. } = self.config;
-        let (rate, betas, time) = (lr as f32, [beta_1, beta_2], momentum.time as i32 + 1);
-        let decay = (1.0 - lr * f64::from(weight_decay)) as f32;
-        let with = adam::AdamW { rate, betas, epsilon, decay, time };
-        let act = |parameter: &[f32], moments: [&mut [f32]; 2], gradient: &[f32]| {
-            with.step(parameter, moments, gradient)
-        };
-        let others = self.config.amsgrad || self.config.cautious_weight_decay;
-        if others { None } else { step(act, (with, 0.0), tensors, momentum) }
+    /// Settings of a step; `None` where Burn's is used.
+    fn at(&self, lr: LearningRate, time: i32) -> Option<adam::Adam> {
+        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, amsgrad, cautious_weight_decay, .. } =
+            self.config;
+        let decay = Decay::Parameter((1.0 - lr * f64::from(weight_decay)) as f32);
+        let (rate, betas) = (lr as f32, [beta_1, beta_2]);
+        (!amsgrad && !cautious_weight_decay).then_some(adam::Adam { rate, betas, epsilon, decay, time })
     }
 }
 
@@ -195,13 +176,11 @@ pub(super) fn clipped(optimizer: ModuleOptimizer, with: Option<&GradientClipping
     }
 }
 
-/// A step of parameter and gradient in host memory by `act`, or in the batch of [`together`](super::together()), with
-/// these settings and this factor of the parameter in the gradient.
+/// The parameter after a step, which the kernel computes or the batch of [`together`](super::together()) will compute.
 ///
-/// `None` if the tensors are elsewhere, or a state has the largest second moment of AMSGrad.
+/// `None` if the tensors are on other devices, or the state has the largest second moment of AMSGrad.
 fn step<const D: usize>(
-    act: impl FnOnce(&[f32], [&mut [f32]; 2], &[f32]) -> Vec<f32>,
-    cuda: (adam::AdamW, f32),
+    with: adam::Adam,
     [tensor, grad]: [&Tensor<D>; 2],
     momentum: &mut AdaptiveMomentumState<D>,
 ) -> Option<Tensor<D>> {
@@ -210,14 +189,18 @@ fn step<const D: usize>(
     }
     let all = [tensor, &momentum.moment_1, &momentum.moment_2, grad];
     if !all.into_iter().all(is_host) {
-        return queue(cuda, all.map(Clone::clone), momentum);
+        #[cfg(feature = "cuda")]
+        return queue(with, all.map(Clone::clone), momentum);
+        #[cfg(not(feature = "cuda"))]
+        return None;
     }
     let [parameter, gradient] = [tensor, grad].map(|tensor| contiguous(host(tensor.clone())));
     // The moments are taken out of the state, because shared values are copied.
     let empty = || Tensor::empty([0; D], &Device::flex());
     let [mut first, mut second] = [&mut momentum.moment_1, &mut momentum.moment_2]
         .map(|moment| host(std::mem::replace(moment, empty())));
-    let moved = act(values(&parameter), [values_mut(&mut first), values_mut(&mut second)], values(&gradient));
+    let moments = [values_mut(&mut first), values_mut(&mut second)];
+    let moved = with.step(values(&parameter), moments, values(&gradient));
     momentum.time += 1;
     [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_primitive::<Flex>);
     Some(Tensor::from_primitive::<Flex>(crate::host_tensor::tensor(moved, parameter.shape())))
@@ -225,25 +208,16 @@ fn step<const D: usize>(
 
 #[cfg(feature = "cuda")]
 fn queue<const D: usize>(
-    (with, penalty): (adam::AdamW, f32),
+    with: adam::Adam,
     tensors: [Tensor<D>; 4],
     momentum: &mut AdaptiveMomentumState<D>,
 ) -> Option<Tensor<D>> {
     let [tensor, first, second, grad] = tensors.map(Tensor::into_dispatch);
     let [tensor, first, second] =
-        super::together::add(|updates| updates.adam(with, penalty, tensor, [first, second], grad))?;
+        super::together::add(|updates| updates.adam(with, tensor, [first, second], grad))?;
     momentum.time += 1;
     [momentum.moment_1, momentum.moment_2] = [first, second].map(Tensor::from_dispatch);
     Some(Tensor::from_dispatch(tensor))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn queue<const D: usize>(
-    _: (adam::AdamW, f32),
-    _: [Tensor<D>; 4],
-    _: &mut AdaptiveMomentumState<D>,
-) -> Option<Tensor<D>> {
-    None
 }
 
 #[cfg(test)]
