@@ -4,7 +4,8 @@ use crate::parallel;
 
 /// A convolution of stride 1 over images `[batch, channels, height, width]`.
 ///
-/// The kernels compute memory offsets from these fields. Only [`Geometry::new`], which validates them, constructs one.
+/// The kernels compute memory offsets from these fields, which [`Patches`](super::patches::Patches) and [`Geometry::new`]
+/// have validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Number of images.
@@ -24,38 +25,23 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Validates an image shape and a weight shape, `[filters, channels, height, width]`.
+    /// A convolution of shapes that [`Patches`](super::patches::Patches) accepts.
     ///
-    /// `None` if a dimension is zero, the shapes do not match, the padding exceeds the kernel's reach, or a
-    /// tensor would not fit in the address space.
+    /// `None` if the padding exceeds the kernel's reach, or a tensor would not fit in the address space.
     pub fn new(
         image: [usize; 4],
         weight: [usize; 4],
         padding: [usize; 2],
         dilation: [usize; 2],
     ) -> Option<Self> {
-        let [batch, channels, height, width] = image;
-        let [filters, weight_channels, kernel_height, kernel_width] = weight;
-        let kernel = [kernel_height, kernel_width];
-        let sized = image.iter().chain(&weight).chain(&dilation).all(|&length| length > 0);
-        if !sized || weight_channels != channels {
-            return None;
-        }
-        let (size, mut widest) = ([height, width], [0; 2]);
-        for axis in 0..2 {
-            let reach = dilation[axis].checked_mul(kernel[axis] - 1)?;
-            let padded = size[axis].checked_add(padding[axis].checked_mul(2)?)?;
-            if padding[axis] > reach || padded <= reach {
-                return None;
-            }
-            // The wider of the padded images of this convolution and of the transposed one.
-            widest[axis] = padded.max(size[axis].checked_add(reach)?);
-        }
-        let [height, width] = widest;
+        let ([batch, channels, size @ ..], [filters, _, kernel @ ..]) = (image, weight);
+        let geometry = Self { batch, channels, size, padding, filters, kernel, dilation };
+        let (padded, reach) = (geometry.padded(), geometry.reach());
+        // The wider of the padded images of this convolution and of the transposed one.
+        let [height, width] = [0, 1].map(|axis| padded[axis].max(size[axis].saturating_add(reach[axis])));
         parallel::values(&[batch, channels, height, width])?;
         parallel::values(&[batch, filters, height, width])?;
-        parallel::values(&weight)?;
-        Some(Self { batch, channels, size, padding, filters, kernel, dilation })
+        (padding[0] <= reach[0] && padding[1] <= reach[1]).then_some(geometry)
     }
 
     /// The convolution of the output's gradient that gives the gradient of the input.

@@ -18,11 +18,11 @@ mod weights;
 mod winograd;
 
 pub use bias::{add_bias, channel_sums};
-pub(crate) use geometry::Geometry;
 pub use source::{Gradient, Pooled, Whole};
 
 use crate::pool::{self, Windows};
 use forward::Filters;
+use geometry::Geometry;
 use patches::Patches;
 
 /// Filters in one vector, for which direct convolution leaves no part of a tile unused but Winograd's does.
@@ -33,7 +33,7 @@ const ONE_VECTOR: usize = 16;
 pub struct Shape {
     patches: Patches,
     /// The same convolution, if it has stride 1 and equal padding on both sides.
-    plain: Option<Geometry>,
+    pub(crate) plain: Option<Geometry>,
 }
 
 impl Shape {
