@@ -19,14 +19,9 @@ drop_in! {
         with_bias: bool,
         with_initializer: Initializer
     ),
-    init(device: &Device)
-}
-
-impl Conv2d {
+    init(device: &Device),
     /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv`].
-    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        layers::conv(&self.0, input)
-    }
+    forward(Tensor<4>) -> Tensor<4> = layers::conv
 }
 
 drop_in! {
@@ -42,14 +37,9 @@ drop_in! {
         with_bias: bool,
         with_initializer: Initializer
     ),
-    init(device: &Device)
-}
-
-impl Conv1d {
+    init(device: &Device),
     /// Maps `[batch, channels, length]` to `[batch, filters, positions]`; see [`layers::conv1d`].
-    pub fn forward(&self, input: Tensor<3>) -> Tensor<3> {
-        layers::conv1d(&self.0, input)
-    }
+    forward(Tensor<3>) -> Tensor<3> = layers::conv1d
 }
 
 drop_in! {
@@ -66,12 +56,7 @@ drop_in! {
         with_bias: bool,
         with_initializer: Initializer
     ),
-    init(device: &Device)
-}
-
-impl ConvTranspose2d {
+    init(device: &Device),
     /// Maps `[batch, channels, height, width]` to `[batch, filters, rows, columns]`; see [`layers::conv_transpose`].
-    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        layers::conv_transpose(&self.0, input)
-    }
+    forward(Tensor<4>) -> Tensor<4> = layers::conv_transpose
 }

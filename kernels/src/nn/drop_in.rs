@@ -4,7 +4,7 @@
 ///
 /// Visitors and mappers see Burn's layer, without another level of names, so that parameters, records and importers of
 /// PyTorch's files are the same. Fields are those of Burn's layer by dereferencing. A second value keeps a setting that
-/// Burn's layer has but does not show.
+/// Burn's layer has but does not show. `forward` calls a function of [`layers`](crate::layers).
 macro_rules! drop_in {
     (
         $(#[$doc:meta])*
@@ -13,6 +13,7 @@ macro_rules! drop_in {
         new($($needed:ident: $needed_type:ty),*),
         with($($with:ident: $type:ty),*),
         init($($device:ident: $device_type:ty)?)
+        $(, $(#[$forward_doc:meta])* forward $(<$rank:ident>)? ($x:ty) -> $y:ty = $function:path)?
     ) => {
         $(#[$doc])*
         #[derive(Clone, Debug)]
@@ -42,6 +43,15 @@ macro_rules! drop_in {
                 $layer(self.0.init($($device)?) $(, self.0.$setting)?)
             }
         }
+
+        $(
+            impl $layer {
+                $(#[$forward_doc])*
+                pub fn forward $(<const $rank: usize>)? (&self, input: $x) -> $y {
+                    $function(&self.0, input)
+                }
+            }
+        )?
 
         impl burn::config::Config for $config {}
 

@@ -11,12 +11,7 @@ drop_in! {
     DropoutConfig: burn::nn::DropoutConfig,
     new(prob: f64),
     with(),
-    init()
-}
-
-impl Dropout {
+    init(),
     /// Drops values of a tensor of any shape; see [`layers::dropout`].
-    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        layers::dropout(&self.0, input)
-    }
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::dropout
 }

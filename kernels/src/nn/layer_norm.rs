@@ -40,14 +40,9 @@ drop_in! {
     RmsNormConfig: burn::nn::RmsNormConfig,
     new(d_model: usize),
     with(with_epsilon: f64),
-    init(device: &Device)
-}
-
-impl RmsNorm {
+    init(device: &Device),
     /// Normalises `[…, d_model]`; see [`layers::rms_norm`].
-    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        layers::rms_norm(&self.0, input)
-    }
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::rms_norm
 }
 
 drop_in! {
@@ -56,12 +51,7 @@ drop_in! {
     GroupNormConfig: burn::nn::GroupNormConfig,
     new(num_groups: usize, num_channels: usize),
     with(with_epsilon: f64, with_affine: bool),
-    init(device: &Device)
-}
-
-impl GroupNorm {
+    init(device: &Device),
     /// Normalises `[batch, num_channels, …]`; see [`layers::group_norm`].
-    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        layers::group_norm(&self.0, input)
-    }
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::group_norm
 }

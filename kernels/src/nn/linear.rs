@@ -11,12 +11,7 @@ drop_in! {
     LinearConfig: burn::nn::LinearConfig,
     new(d_input: usize, d_output: usize),
     with(with_bias: bool, with_initializer: Initializer, with_layout: LinearLayout),
-    init(device: &Device)
-}
-
-impl Linear {
+    init(device: &Device),
     /// Maps `[…, d_input]` to `[…, d_output]`.
-    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        layers::linear(&self.0, input)
-    }
+    forward<D>(Tensor<D>) -> Tensor<D> = layers::linear
 }

@@ -12,14 +12,9 @@ drop_in! {
     MaxPool2dConfig: burn::nn::pool::MaxPool2dConfig,
     new(kernel_size: [usize; 2]),
     with(with_strides: [usize; 2], with_padding: PaddingConfig2d, with_dilation: [usize; 2], with_ceil_mode: bool),
-    init()
-}
-
-impl MaxPool2d {
+    init(),
     /// Maps `[batch, channels, height, width]` to the largest value of each window; see [`layers::max_pool`].
-    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        layers::max_pool(&self.0, input)
-    }
+    forward(Tensor<4>) -> Tensor<4> = layers::max_pool
 }
 
 drop_in! {
@@ -33,14 +28,9 @@ drop_in! {
         with_count_include_pad: bool,
         with_ceil_mode: bool
     ),
-    init()
-}
-
-impl AvgPool2d {
+    init(),
     /// Maps `[batch, channels, height, width]` to the mean of each window; see [`layers::avg_pool`].
-    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        layers::avg_pool(&self.0, input)
-    }
+    forward(Tensor<4>) -> Tensor<4> = layers::avg_pool
 }
 
 drop_in! {
@@ -49,12 +39,7 @@ drop_in! {
     AdaptiveAvgPool2dConfig: burn::nn::pool::AdaptiveAvgPool2dConfig,
     new(output_size: [usize; 2]),
     with(),
-    init()
-}
-
-impl AdaptiveAvgPool2d {
+    init(),
     /// Maps `[batch, channels, height, width]` to `output_size` means per channel; see [`layers::adaptive_avg_pool`].
-    pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        layers::adaptive_avg_pool(&self.0, input)
-    }
+    forward(Tensor<4>) -> Tensor<4> = layers::adaptive_avg_pool
 }
