@@ -49,10 +49,10 @@ fn toolkit() {
         return;
     }
     let Ok(toolkit) = Toolkit::get() else { return };
-    let (version, path) = (toolkit.nvrtc(), toolkit.nvrtc_path().display());
-    print_line(&format!("nvrtc      NVRTC {version} ({path}), driver for CUDA {}", toolkit.driver()));
-    print_line(&format!("headers    {}", toolkit.include().display()));
-    toolkit.lost().iter().for_each(|lost| print_line(&format!("           {lost}")));
+    let (version, path) = (toolkit.nvrtc, toolkit.nvrtc_path.display());
+    print_line(&format!("nvrtc      NVRTC {version} ({path}), driver for CUDA {}", toolkit.driver));
+    print_line(&format!("headers    {}", toolkit.include.display()));
+    toolkit.lost.iter().for_each(|lost| print_line(&format!("           {lost}")));
 }
 
 fn row(device: &str, name: &str, memory: Option<(usize, usize)>) {

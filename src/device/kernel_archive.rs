@@ -88,7 +88,7 @@ pub fn export(file: &Path) -> Result<(usize, Vec<String>)> {
         format: FORMAT.into(),
         burn_ddp: env!("CARGO_PKG_VERSION").into(),
         cubecl: cubecl_version(),
-        driver: Toolkit::get()?.driver(),
+        driver: Toolkit::get()?.driver,
         environment: kernel_cache::environment()?,
         bytes: body.len(),
         sha256: hex::encode(Sha256::digest(&body)),
@@ -112,7 +112,7 @@ pub fn import(file: &Path, tuning: bool) -> Result<Imported> {
     let what = || format!("kernels {}", file.display());
     let bytes = fs::read(file).with_context(what)?;
     let (header, bundle) = read(&bytes).with_context(what)?;
-    let driver = Toolkit::get()?.driver();
+    let driver = Toolkit::get()?.driver;
     ensure!(
         header.driver <= driver,
         "{}: they need a driver for CUDA {}, and this machine's supports {driver}",

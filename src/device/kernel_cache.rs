@@ -115,8 +115,8 @@ pub fn environment() -> Result<String> {
     names.dedup();
     let toolkit = Toolkit::get()?;
     // Tuning skips kernels whose headers are missing.
-    let headers = if toolkit.lost().is_empty() { "" } else { "-few-headers" };
-    Ok(format!("{}-driver-{}-nvrtc-{}{headers}", names.join("+"), toolkit.driver(), toolkit.nvrtc()))
+    let headers = if toolkit.lost.is_empty() { "" } else { "-few-headers" };
+    Ok(format!("{}-driver-{}-nvrtc-{}{headers}", names.join("+"), toolkit.driver, toolkit.nvrtc))
 }
 
 /// Converts to lower-case letters and digits, separated by `-`.

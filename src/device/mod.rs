@@ -55,7 +55,7 @@ impl LocalDevice {
         #[cfg(feature = "cuda")]
         if self.compiles_kernels() {
             let toolkit = collective::cuda::Toolkit::get();
-            return toolkit.map(|toolkit| toolkit.lost().to_vec()).unwrap_or_default();
+            return toolkit.map(|toolkit| toolkit.lost.clone()).unwrap_or_default();
         }
         Vec::new()
     }

@@ -92,18 +92,6 @@ pub fn free_memory(index: usize) -> Result<(usize, usize)> {
     result::mem_get_info().map_err(driver_error)
 }
 
-/// Version of CUDA that the driver supports: 12050 is CUDA 12.5.
-///
-/// # Errors
-/// Those of [`device_count`], or the driver's.
-pub fn driver_version() -> Result<i32> {
-    device_count()?;
-    let mut version = 0;
-    // SAFETY: it writes one number; the driver is there.
-    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(driver_error)?;
-    Ok(version)
-}
-
 fn device(index: usize) -> Result<sys::CUdevice> {
     let count = device_count()?;
     if index >= count {

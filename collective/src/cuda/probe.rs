@@ -8,7 +8,7 @@ use crate::{Error, Result};
 use cudarc::driver::{
     DriverError,
     result::{self, memcpy_dtoh_async, memcpy_htod_async},
-    sys::{self, cudaError_enum as Status},
+    sys::cudaError_enum as Status,
 };
 use cudarc::nvrtc;
 use std::{
@@ -55,9 +55,9 @@ fn compile(index: usize, toolkit: &Toolkit) -> Result<Vec<c_char>, String> {
     let architecture = architecture(index).map_err(|error| error.to_string())?;
     let options = [
         format!("--gpu-architecture={architecture}"),
-        format!("--include-path={}", toolkit.include().display()),
+        format!("--include-path={}", toolkit.include.display()),
     ];
-    let version = toolkit.nvrtc();
+    let version = toolkit.nvrtc;
     let failed = |reason: String| {
         format!("NVRTC {version} does not compile the probe kernel for {architecture}: {reason}")
     };
@@ -104,16 +104,14 @@ fn execute(image: &[c_char], input: &[f32]) -> ProbeResult<Vec<f32>> {
     // SAFETY: the image is PTX that ends in a zero; the memory has the sizes that the copies and the kernel
     // use, and everything is waited for before it is freed.
     unsafe {
-        let module = Module(result::module::load_data(image.as_ptr().cast()).map_err(step("load"))?);
+        let module = result::module::load_data(image.as_ptr().cast()).map_err(step("load"))?;
+        let module = Owned(module, result::module::unload);
         let function = result::module::get_function(module.0, CString::from(NAME)).map_err(step("load"))?;
-        let stream = Stream(
-            result::stream::create(result::stream::StreamKind::NonBlocking)
-                .map_err(step("create a stream for"))?,
-        );
-        let memory = [
-            Memory::new(bytes).map_err(step("allocate memory for"))?,
-            Memory::new(bytes).map_err(step("allocate memory for"))?,
-        ];
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let stream = Owned(stream.map_err(step("create a stream for"))?, result::stream::destroy);
+        let allocate =
+            || Ok(Owned(result::malloc_sync(bytes).map_err(step("allocate memory for"))?, result::free_sync));
+        let memory = [allocate()?, allocate()?];
         let mut arguments = memory.each_ref().map(|memory| (&raw const memory.0).cast_mut().cast::<c_void>());
         memcpy_htod_async(memory[0].0, input, stream.0).map_err(step("copy the input of"))?;
         result::launch_kernel(function, (BLOCKS, 1, 1), (THREADS, 1, 1), 0, stream.0, &mut arguments)
@@ -146,37 +144,14 @@ fn compare(input: &[f32], output: &[f32]) -> Result<(), String> {
     })
 }
 
-struct Module(sys::CUmodule);
+/// A resource of the driver, which is released when it is dropped.
+struct Owned<T: Copy>(T, unsafe fn(T) -> Result<(), DriverError>);
 
-impl Drop for Module {
+impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
-        // SAFETY: nothing uses the module any more. An error cannot be handled.
-        let _ = unsafe { result::module::unload(self.0) };
-    }
-}
-
-struct Stream(sys::CUstream);
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        // SAFETY: nothing else uses the stream. An error cannot be handled.
-        let _ = unsafe { result::stream::destroy(self.0) };
-    }
-}
-
-struct Memory(sys::CUdeviceptr);
-
-impl Memory {
-    fn new(bytes: usize) -> Result<Self, DriverError> {
-        // SAFETY: a device is current.
-        unsafe { result::malloc_sync(bytes) }.map(Memory)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the kernel has ended, or the device is lost. An error cannot be handled.
-        let _ = unsafe { result::free_sync(self.0) };
+        // SAFETY: nothing uses the resource any more: the kernel has ended, or the device is lost. An error cannot be
+        // handled.
+        let _ = unsafe { (self.1)(self.0) };
     }
 }
 

@@ -18,7 +18,7 @@
 //! With a stream handle from CubeCL (such as `ComputeClient::stream_handle(StreamId)`), both events could be limited
 //! to the stream that wrote or reads the data.
 
-use super::{device, driver_error};
+use super::{CudaVersion, Toolkit, device, driver_error};
 use crate::{
     Error, Result, host,
     transport::nccl::{DeviceSite, Event, Library, Stream},
@@ -38,7 +38,7 @@ use std::{
 pub const HOST_SYNC: &str = "BURN_DDP_HOST_SYNC";
 
 /// The first version of CUDA with events of contexts.
-const CONTEXT_EVENTS: i32 = 12_050;
+const CONTEXT_EVENTS: CudaVersion = CudaVersion { major: 12, minor: 5 };
 
 type ContextCall = unsafe extern "C" fn(sys::CUcontext, sys::CUevent) -> sys::CUresult;
 
@@ -64,7 +64,7 @@ impl ContextEvents {
 
     fn load() -> Option<Self> {
         if env::var_os(HOST_SYNC).is_some_and(|value| value != "0" && !value.is_empty())
-            || super::driver_version().ok()? < CONTEXT_EVENTS
+            || Toolkit::get().ok()?.driver < CONTEXT_EVENTS
         {
             return None;
         }

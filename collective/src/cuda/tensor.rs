@@ -56,10 +56,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
         Kind::AllReduce(op) => all_reduce(tensor, exchange, *op),
         Kind::Broadcast(root) => {
             let call = spec("device broadcast", &tensor)?.root(*root);
-            run(call, tensor, exchange, shape, |nccl, call, send, recv, stream| {
-                // SAFETY: `run` gives memory of the call's size.
-                unsafe { nccl.broadcast(call, send, recv, stream) }
-            })
+            run(call, tensor, exchange, shape, NcclCommunicator::broadcast)
         }
         Kind::AllGather(rows) => {
             let longest = rows.iter().copied().max().unwrap_or_default();
@@ -67,10 +64,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
             let mut whole = shape.clone();
             whole[0] = longest * size;
             let call = spec("device all_gather", &padded)?;
-            let all = run(call, padded, exchange, whole, |nccl, call, send, recv, stream| {
-                // SAFETY: `run` gives memory of the call's size, and of all ranks' to receive.
-                unsafe { nccl.all_gather(call, send, recv, stream) }
-            })?;
+            let all = run(call, padded, exchange, whole, NcclCommunicator::all_gather)?;
             if equal(rows) {
                 return Ok(all);
             }
@@ -82,10 +76,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
             let mut part = shape.clone();
             part[0] = rows[rank];
             let call = spec("device reduce_scatter", &tensor)?.reduce(ReduceOp::Sum);
-            run(call, tensor, exchange, part, |nccl, call, send, recv, stream| {
-                // SAFETY: `run` gives memory of the call's size, and of one part to receive.
-                unsafe { nccl.reduce_scatter(call, send, recv, stream) }
-            })
+            run(call, tensor, exchange, part, NcclCommunicator::reduce_scatter)
         }
         Kind::ReduceScatter(rows) => {
             let sum = all_reduce(tensor, exchange, ReduceOp::Sum)?;
@@ -94,10 +85,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
         Kind::Reduce(root) => {
             let (device, dtype) = (tensor.device(), tensor.dtype());
             let call = spec("device reduce", &tensor)?.reduce(ReduceOp::Sum).root(*root);
-            let sum = run(call, tensor, exchange, shape.clone(), |nccl, call, send, recv, stream| {
-                // SAFETY: `run` gives memory of the call's size.
-                unsafe { nccl.reduce(call, send, recv, stream) }
-            })?;
+            let sum = run(call, tensor, exchange, shape.clone(), NcclCommunicator::reduce)?;
             Ok(if rank == *root { sum } else { Cube::float_zeros(shape, &device, dtype.into()) })
         }
     }
@@ -106,10 +94,7 @@ pub(crate) fn exchange(tensor: FloatTensor<Cube>, exchange: &Exchange) -> Result
 fn all_reduce(tensor: FloatTensor<Cube>, exchange: &Exchange, op: ReduceOp) -> Result<FloatTensor<Cube>> {
     let shape = tensor.shape();
     let call = spec("device all_reduce", &tensor)?.reduce(op);
-    run(call, tensor, exchange, shape, |nccl, call, send, recv, stream| {
-        // SAFETY: `run` gives memory of the call's size.
-        unsafe { nccl.all_reduce(call, send, recv, stream) }
-    })
+    run(call, tensor, exchange, shape, NcclCommunicator::all_reduce)
 }
 
 /// Pads a shorter tensor with rows of zeros.
@@ -137,15 +122,16 @@ fn spec(operation: &'static str, tensor: &FloatTensor<Cube>) -> Result<CallSpec>
 }
 
 /// Enqueues a call: its memory to send and to receive, and the stream.
-type Enqueue = fn(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>;
+type Enqueue = unsafe fn(&NcclCommunicator, &Call, *const c_void, *mut c_void, *mut c_void) -> Result<()>;
 
-/// `act` with its memory.
+/// `act` with its memory: to send, that of the call's size; to receive, that of the operation's result.
 fn bind(
     act: Enqueue,
     send: *const c_void,
     recv: *mut c_void,
 ) -> impl FnOnce(&NcclCommunicator, &Call, *mut c_void) -> Result<()> {
-    move |nccl, call, stream| act(nccl, call, send, recv, stream)
+    // SAFETY: the callers create the memory in these sizes, and keep it until the collective has ended.
+    move |nccl, call, stream| unsafe { act(nccl, call, send, recv, stream) }
 }
 
 /// Runs a collective from `tensor` into a new tensor of shape `output`.
@@ -285,19 +271,11 @@ pub(crate) fn start_sum(
     root: Option<usize>,
 ) -> Result<(FloatTensor<Cube>, Started)> {
     let shape = tensor.shape();
-    let call = match root {
-        None => spec("device all_reduce", &tensor)?,
-        Some(root) => spec("device reduce", &tensor)?.root(root),
+    let (call, act): (_, Enqueue) = match root {
+        None => (spec("device all_reduce", &tensor)?, NcclCommunicator::all_reduce),
+        Some(root) => (spec("device reduce", &tensor)?.root(root), NcclCommunicator::reduce),
     };
-    start(call.reduce(ReduceOp::Sum), tensor, group, shape, |nccl, call, send, recv, stream| {
-        // SAFETY: the memory is of the call's size.
-        unsafe {
-            match call.root {
-                Some(_) => nccl.reduce(call, send, recv, stream),
-                None => nccl.all_reduce(call, send, recv, stream),
-            }
-        }
-    })
+    start(call.reduce(ReduceOp::Sum), tensor, group, shape, act)
 }
 
 fn dtype(dtype: BurnType) -> Result<DType> {

@@ -6,11 +6,7 @@ mod nvrtc;
 use crate::{Error, Result};
 use cudarc::driver::sys;
 use serde::{Deserialize, Serialize};
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::OnceLock,
-};
+use std::{fmt, path::PathBuf, sync::OnceLock};
 
 /// The version of cudarc's bindings. Later bindings call functions that older drivers lack.
 pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 12, minor: 0 };
@@ -42,11 +38,18 @@ impl fmt::Display for CudaVersion {
 /// The installed software that compiles kernels for this machine's GPUs.
 #[derive(Clone, Debug)]
 pub struct Toolkit {
-    driver: CudaVersion,
-    nvrtc: CudaVersion,
-    nvrtc_path: PathBuf,
-    include: PathBuf,
-    lost: Vec<String>,
+    /// The newest version of CUDA that the driver supports.
+    pub driver: CudaVersion,
+    /// The version of NVRTC.
+    pub nvrtc: CudaVersion,
+    /// The path of the loaded NVRTC.
+    pub nvrtc_path: PathBuf,
+    /// The folder of headers that kernels include.
+    pub include: PathBuf,
+    /// Kinds of kernels that are unavailable because headers are missing, each with what to install.
+    ///
+    /// Training works without them, but is slower.
+    pub lost: Vec<String>,
 }
 
 impl Toolkit {
@@ -71,33 +74,6 @@ impl Toolkit {
         let include = headers::find()?;
         let lost = headers::lost(&include);
         Ok(Toolkit { driver, nvrtc, nvrtc_path, include, lost })
-    }
-
-    /// The newest version of CUDA that the driver supports.
-    pub fn driver(&self) -> CudaVersion {
-        self.driver
-    }
-
-    /// The version of NVRTC.
-    pub fn nvrtc(&self) -> CudaVersion {
-        self.nvrtc
-    }
-
-    /// The path of the loaded NVRTC.
-    pub fn nvrtc_path(&self) -> &Path {
-        &self.nvrtc_path
-    }
-
-    /// The folder of headers that kernels include.
-    pub fn include(&self) -> &Path {
-        &self.include
-    }
-
-    /// Kinds of kernels that are unavailable because headers are missing, each with what to install.
-    ///
-    /// Training works without them, but is slower.
-    pub fn lost(&self) -> &[String] {
-        &self.lost
     }
 }
 

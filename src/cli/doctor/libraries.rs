@@ -41,10 +41,10 @@ fn toolkit(report: &mut impl FnMut(Finding)) {
         Ok(toolkit) => toolkit,
         Err(error) => return report(broken("CUDA toolkit", &error.to_string())),
     };
-    report(Finding::ok("CUDA driver", format!("supports CUDA {}", toolkit.driver())));
-    report(Finding::ok("NVRTC", format!("{} ({})", toolkit.nvrtc(), toolkit.nvrtc_path().display())));
-    report(Finding::ok("CUDA headers", toolkit.include().display().to_string()));
-    for lost in toolkit.lost() {
+    report(Finding::ok("CUDA driver", format!("supports CUDA {}", toolkit.driver)));
+    report(Finding::ok("NVRTC", format!("{} ({})", toolkit.nvrtc, toolkit.nvrtc_path.display())));
+    report(Finding::ok("CUDA headers", toolkit.include.display().to_string()));
+    for lost in &toolkit.lost {
         let (found, advice) = lost.split_once("; ").unwrap_or((lost, "install the CUDA toolkit"));
         report(Finding::note("CUDA headers", found, advice));
     }
