@@ -22,7 +22,7 @@ use anyhow::Result;
 use burn::train::{Learner, LearnerModel};
 use collective::{
     StepOptions,
-    lr::{RangeTestCurve, RangeTestLr, RangeTestPoint},
+    lr::{FnLr, RangeTestCurve, RangeTestLr, RangeTestPoint},
     metric::StepOutput,
     strategy::{Observer, ParallelStrategy, StepReport, StopRequest, TrainedOutput, ValidOutput},
 };
@@ -32,9 +32,10 @@ use std::sync::{Arc, Mutex};
 const OVER: u8 = u8::MAX;
 
 /// The learning rates of a test. `range` are values of `--lr`.
-pub(super) fn schedule(range: LrRange, config: &Config) -> RangeTestLr {
-    let factor = config.lr_factor;
-    RangeTestLr::new(range.min * factor, range.max * factor, config.args.find_lr.find_lr_steps)
+pub(super) fn schedule(range: LrRange, config: &Config) -> FnLr {
+    let (factor, steps) = (config.lr_factor, config.args.find_lr.find_lr_steps);
+    let rates = RangeTestLr { first: range.min * factor, last: range.max * factor, steps };
+    FnLr::new(move |step| rates.at(step))
 }
 
 /// Runs the test, and writes and prints its result on rank 0.

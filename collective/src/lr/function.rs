@@ -1,6 +1,5 @@
 //! A learning-rate scheduler from a function.
 
-use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 use std::{fmt, sync::Arc};
 
 /// Scheduler whose rate is a function of the optimizer step, counted from 1. Its record contains the step.
@@ -23,6 +22,10 @@ impl FnLr {
     pub fn new(rate: impl Fn(usize) -> f64 + Send + Sync + 'static) -> Self {
         Self { rate: Arc::new(rate), step: 0 }
     }
+
+    fn at(&self, step: usize) -> f64 {
+        (self.rate)(step)
+    }
 }
 
 impl fmt::Debug for FnLr {
@@ -31,17 +34,4 @@ impl fmt::Debug for FnLr {
     }
 }
 
-impl LrScheduler for FnLr {
-    fn step(&mut self) -> f64 {
-        self.step += 1;
-        (self.rate)(self.step)
-    }
-
-    fn to_record(&self) -> LrSchedulerRecord {
-        LrSchedulerRecord::new().with_scalar("step", self.step)
-    }
-
-    fn load_record(&mut self, record: LrSchedulerRecord) {
-        self.step = record.scalar::<usize>("step").unwrap_or(self.step);
-    }
-}
+scheduler!(FnLr, "length", |_lr| None);

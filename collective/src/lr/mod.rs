@@ -2,6 +2,39 @@
 //!
 //! The global batch grows with the world size, and the learning rate with it (Goyal et al. 2017, arXiv 1706.02677).
 
+/// Implements Burn's scheduler for a type with a `step` and the rate `at` each, counted from 1. The record contains the
+/// step, and a length in steps that may depend on the world size: if it has changed, the schedule continues at the same
+/// fraction.
+macro_rules! scheduler {
+    ($scheduler:ty, $name:literal, |$lr:ident| $length:expr) => {
+        impl burn::lr_scheduler::LrScheduler for $scheduler {
+            fn step(&mut self) -> f64 {
+                self.step += 1;
+                self.at(self.step)
+            }
+
+            fn to_record(&self) -> burn::lr_scheduler::LrSchedulerRecord {
+                let $lr = self;
+                let length: Option<usize> = $length;
+                burn::lr_scheduler::LrSchedulerRecord::new()
+                    .with_scalar("step", self.step)
+                    .with_scalar($name, length.unwrap_or(0))
+            }
+
+            fn load_record(&mut self, record: burn::lr_scheduler::LrSchedulerRecord) {
+                self.step = record.scalar::<usize>("step").unwrap_or(self.step);
+                let $lr = &*self;
+                let length: Option<usize> = $length;
+                if let (Some(before @ 1..), Some(now)) = (record.scalar::<usize>($name), length)
+                    && before != now
+                {
+                    self.step = (self.step as f64 * (now as f64 / before as f64)).round() as usize;
+                }
+            }
+        }
+    };
+}
+
 mod control;
 mod function;
 mod range_test;

@@ -3,8 +3,6 @@
 //! Smith 2015, "Cyclical Learning Rates for Training Neural Networks", arXiv 1506.01186, section 3.3. Smoothing, the
 //! end at divergence and the suggestion are those of fastai's `lr_find`.
 
-use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
-
 /// Factor of the exponential average of losses, fastai's.
 const SMOOTHING: f64 = 0.98;
 /// The test ends when the smoothed loss exceeds its minimum by this factor, fastai's.
@@ -19,35 +17,14 @@ pub struct RangeTestLr {
     pub last: f64,
     /// Number of optimizer steps.
     pub steps: usize,
-    step: usize,
 }
 
 impl RangeTestLr {
-    /// The rates at the start of a test.
-    pub fn new(first: f64, last: f64, steps: usize) -> Self {
-        Self { first, last, steps, step: 0 }
-    }
-
     /// The rate of optimizer step `step`, counted from 1.
     pub fn at(&self, step: usize) -> f64 {
         let last = self.steps.saturating_sub(1).max(1);
         let done = step.saturating_sub(1).min(last) as f64;
         self.first * (self.last / self.first).powf(done / last as f64)
-    }
-}
-
-impl LrScheduler for RangeTestLr {
-    fn step(&mut self) -> f64 {
-        self.step += 1;
-        self.at(self.step)
-    }
-
-    fn to_record(&self) -> LrSchedulerRecord {
-        LrSchedulerRecord::new().with_scalar("step", self.step)
-    }
-
-    fn load_record(&mut self, record: LrSchedulerRecord) {
-        self.step = record.scalar::<usize>("step").unwrap_or(self.step);
     }
 }
 
@@ -145,7 +122,7 @@ mod tests {
 
     fn curve(losses: impl IntoIterator<Item = f64>) -> RangeTestCurve {
         let mut curve = RangeTestCurve::default();
-        let rates = RangeTestLr::new(1e-6, 1.0, 61);
+        let rates = RangeTestLr { first: 1e-6, last: 1.0, steps: 61 };
         for (step, loss) in (1..).zip(losses) {
             curve.push(rates.at(step), loss);
         }
@@ -154,12 +131,12 @@ mod tests {
 
     #[test]
     fn rates_grow_by_a_constant_factor() {
-        let mut rates = RangeTestLr::new(1e-4, 1.0, 5);
-        let seen: Vec<f64> = (0..7).map(|_| rates.step()).collect();
+        let rates = RangeTestLr { first: 1e-4, last: 1.0, steps: 5 };
+        let seen: Vec<f64> = (1..=7).map(|step| rates.at(step)).collect();
         for (seen, wanted) in seen.iter().zip([1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1.0, 1.0]) {
             assert!((seen / wanted - 1.0).abs() < 1e-12, "{seen} {wanted}");
         }
-        assert_eq!(RangeTestLr::new(0.5, 2.0, 1).at(1), 0.5);
+        assert_eq!(RangeTestLr { first: 0.5, last: 2.0, steps: 1 }.at(1), 0.5);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Learning-rate schedules for runs of known length, with PyTorch's formulas and names.
 
 use super::WarmupLr;
-use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 use serde::{Serialize, Serializer};
 use std::{f64::consts::PI, fmt, str::FromStr};
 
@@ -128,35 +127,12 @@ fn one_cycle(highest: f64, pct_start: f64, step: usize, total: usize) -> f64 {
     anneal(highest, first / LAST, step - top, end - top)
 }
 
-impl LrScheduler for ScheduledLr {
-    fn step(&mut self) -> f64 {
-        self.step += 1;
-        self.at(self.step)
-    }
-
-    fn to_record(&self) -> LrSchedulerRecord {
-        LrSchedulerRecord::new()
-            .with_scalar("step", self.step)
-            .with_scalar("epoch_steps", self.epoch_steps.unwrap_or(0))
-    }
-
-    /// If the number of steps per epoch has changed, as after a change of the world size, the schedule continues at
-    /// the same fraction of the run.
-    fn load_record(&mut self, record: LrSchedulerRecord) {
-        self.step = record.scalar::<usize>("step").unwrap_or(self.step);
-        match (record.scalar::<usize>("epoch_steps"), self.epoch_steps) {
-            (Some(before), Some(now)) if before > 0 && before != now => {
-                let scale = now as f64 / before as f64;
-                self.step = (self.step as f64 * scale).round() as usize;
-            }
-            (Some(_) | None, _) => {}
-        }
-    }
-}
+scheduler!(ScheduledLr, "epoch_steps", |lr| lr.epoch_steps);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::lr_scheduler::LrScheduler;
 
     fn rates(schedule: &str, total: usize) -> Vec<f64> {
         let warmup = WarmupLr::new(0.4, 0.4, 0);

@@ -1,7 +1,5 @@
 //! Linear learning-rate warm-up.
 
-use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
-
 /// Linear learning-rate warm-up from `base` to `target`, constant afterwards.
 ///
 /// It is a Burn learning-rate scheduler whose record contains the position.
@@ -52,32 +50,12 @@ impl WarmupLr {
     }
 }
 
-impl LrScheduler for WarmupLr {
-    fn step(&mut self) -> f64 {
-        self.step += 1;
-        self.at(self.step)
-    }
-
-    fn to_record(&self) -> LrSchedulerRecord {
-        LrSchedulerRecord::new().with_scalar("step", self.step).with_scalar("warmup_steps", self.warmup_steps)
-    }
-
-    /// A warm-up of another length, as after a change of the world size, continues at the same fraction.
-    fn load_record(&mut self, record: LrSchedulerRecord) {
-        self.step = record.scalar::<usize>("step").unwrap_or(self.step);
-        match record.scalar::<usize>("warmup_steps") {
-            Some(length) if length > 0 && length != self.warmup_steps => {
-                let scale = self.warmup_steps as f64 / length as f64;
-                self.step = (self.step as f64 * scale).round() as usize;
-            }
-            Some(_) | None => {}
-        }
-    }
-}
+scheduler!(WarmupLr, "warmup_steps", |lr| Some(lr.warmup_steps));
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::lr_scheduler::LrScheduler;
 
     #[test]
     fn warm_up_is_linear_and_then_constant() {
