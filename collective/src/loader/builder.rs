@@ -3,7 +3,7 @@
 use super::{
     ShardedBatch, ShardedBatches,
     sharded::ShardedLoader,
-    workers::{self, Batch, streams},
+    workers::{self, Indices, streams},
 };
 use crate::{World, sampler::DistributedSampler};
 use burn::data::{dataloader::batcher::Batcher, dataset::Dataset};
@@ -133,15 +133,14 @@ impl<I, O> ShardedLoaderBuilder<I, O> {
         let batches = Arc::new(move |dataset: Arc<dyn Dataset<I>>, epoch, batches, device: &Device| {
             let (batcher, transform) = (batcher.clone(), transform.clone());
             let (worker_device, device, finish) = (device.clone(), device.clone(), finish.clone());
-            let make = move |Batch { indices, global, last }: &Batch| {
+            let make = move |ShardedBatch { item, samples, global_samples, last }: Indices| {
                 // A rank without samples left still takes part in the step, with weight zero.
-                let padded = if indices.is_empty() { &[0][..] } else { indices.as_slice() };
-                let mut samples = dataset.get_many(padded.to_vec())?;
+                let mut items = dataset.get_many(if item.is_empty() { vec![0] } else { item })?;
                 if let Some(transform) = &transform {
-                    samples = samples.into_iter().map(|sample| transform(epoch, sample)).collect();
+                    items = items.into_iter().map(|sample| transform(epoch, sample)).collect();
                 }
-                let item = batcher.batch(samples, &worker_device);
-                Ok(ShardedBatch { item, samples: indices.len(), global_samples: *global, last: *last })
+                let item = batcher.batch(items, &worker_device);
+                Ok(ShardedBatch { item, samples, global_samples, last })
             };
             let made = workers::build(batches, &streams, make);
             let finished = made.map(move |batch| Ok(batch?.map(|item| finish(item, &device))));

@@ -1,6 +1,6 @@
 //! Loader of one rank's part of a data set.
 
-use super::{DistributedLoader, EpochProgress, ShardedBatches, workers::Batch};
+use super::{DistributedLoader, EpochProgress, ShardedBatch, ShardedBatches, workers::Indices};
 use crate::sampler::DistributedSampler;
 use burn::data::dataset::Dataset;
 use burn::tensor::Device;
@@ -8,7 +8,7 @@ use std::sync::{Arc, atomic::AtomicUsize};
 
 /// Builds batches of a data set in an epoch (from 1) on a device.
 type BuildBatches<I, O> =
-    Arc<dyn Fn(Arc<dyn Dataset<I>>, usize, Vec<Batch>, &Device) -> ShardedBatches<O> + Send + Sync>;
+    Arc<dyn Fn(Arc<dyn Dataset<I>>, usize, Vec<Indices>, &Device) -> ShardedBatches<O> + Send + Sync>;
 
 /// A Burn data set and batcher, divided over the ranks of a world: see [`builder`](ShardedLoader::builder).
 pub struct ShardedLoader<I, O> {
@@ -27,9 +27,12 @@ impl<I: Send + 'static, O: 'static> ShardedLoader<I, O> {
         let batches = self.sampler.batches_after(epoch, done, self.batch_size);
         let steps = batches.len();
         let global = |step| self.sampler.global_batch(done, step, self.batch_size);
-        let batches = batches.into_iter().enumerate();
-        let batches =
-            batches.map(|(step, indices)| Batch { indices, global: global(step), last: step + 1 == steps });
+        let batches = batches.into_iter().enumerate().map(|(step, item)| ShardedBatch {
+            samples: item.len(),
+            item,
+            global_samples: global(step),
+            last: step + 1 == steps,
+        });
         (self.batches)(self.dataset.clone(), epoch, batches.skip(skip).collect(), device)
     }
 }

@@ -25,14 +25,8 @@ use tracing::info_span;
 /// Maximum number of batches that a worker builds in advance.
 const AHEAD: usize = 2;
 
-/// Samples of one batch, and their number over all ranks.
-#[derive(Clone)]
-pub(super) struct Batch {
-    pub indices: Vec<usize>,
-    pub global: usize,
-    /// Whether it is the last batch of the epoch.
-    pub last: bool,
-}
+/// Indices of the samples of a batch, which are none for padding.
+pub(super) type Indices = ShardedBatch<Vec<usize>>;
 
 /// Streams of `workers` threads.
 pub(super) fn streams(workers: usize) -> Arc<[StreamId]> {
@@ -41,14 +35,14 @@ pub(super) fn streams(workers: usize) -> Arc<[StreamId]> {
 
 /// Builds each batch with `build` on at most one thread per stream, or on the calling thread if there are none.
 pub(super) fn build<O: Send + 'static>(
-    batches: Vec<Batch>,
+    batches: Vec<Indices>,
     streams: &[StreamId],
-    build: impl Fn(&Batch) -> std::result::Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
+    build: impl Fn(Indices) -> std::result::Result<ShardedBatch<O>, DatasetError> + Clone + Send + 'static,
 ) -> ShardedBatches<O> {
     let workers = streams.len().min(batches.len());
     // A panic must not end the epoch normally, because other ranks continue.
-    let build = move |batch: &Batch| {
-        let _span = info_span!("build batch", samples = batch.indices.len()).entered();
+    let build = move |batch: Indices| {
+        let _span = info_span!("build batch", samples = batch.samples).entered();
         let built = catch_unwind(AssertUnwindSafe(|| build(batch))).unwrap_or_else(|panic| {
             let cause = cause_of_panic(panic_text(&*panic).unwrap_or_default());
             let error = format!("the batcher or the data set panicked: {cause}");
@@ -57,7 +51,7 @@ pub(super) fn build<O: Send + 'static>(
         built.map_err(unreadable)
     };
     if workers == 0 {
-        return Box::new(batches.into_iter().map(move |batch| build(&batch)));
+        return Box::new(batches.into_iter().map(build));
     }
     // Worker w builds batches w, w + workers, …, each through its own channel, so that reading
     // the channels in turn gives the batches in order. A dropped iterator closes the channels,
@@ -68,7 +62,7 @@ pub(super) fn build<O: Send + 'static>(
             let mine: Vec<_> = batches.iter().skip(worker).step_by(workers).cloned().collect();
             let (send, receive) = sync_channel(AHEAD);
             thread::spawn(move || {
-                stream.executes(|| mine.iter().all(|batch| send.send(build(batch)).is_ok()))
+                stream.executes(|| mine.into_iter().all(|batch| send.send(build(batch)).is_ok()))
             });
             receive
         })
