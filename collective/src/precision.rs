@@ -110,9 +110,10 @@ pub fn backward(loss: &Tensor<1>) -> Gradients {
 /// DeepSpeed (`min_loss_scale`, 1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossScaler {
-    scale: f32,
+    pub scale: f32,
     good_steps: u32,
-    skipped: bool,
+    /// Whether the last step was skipped.
+    pub skipped: bool,
 }
 
 impl LossScaler {
@@ -134,15 +135,6 @@ impl LossScaler {
     /// The scale, and the number of steps since it last changed.
     pub fn state(self) -> (f32, u32) {
         (self.scale, self.good_steps)
-    }
-
-    pub fn scale(self) -> f32 {
-        self.scale
-    }
-
-    /// Whether the last step was skipped.
-    pub fn skipped(self) -> bool {
-        self.skipped
     }
 
     /// Updates the scale after a step. All ranks pass the same value of `finite`.
@@ -182,13 +174,13 @@ mod tests {
         let mut scaler = LossScaler::start();
         let update = |scaler: &mut LossScaler, finite| scaler.update(finite).expect("above the minimum");
         update(&mut scaler, false);
-        assert!(scaler.skipped());
-        assert_eq!(scaler.scale(), 32768.0);
+        assert!(scaler.skipped);
+        assert_eq!(scaler.scale, 32768.0);
         (0..1999).for_each(|_| update(&mut scaler, true));
-        assert!(!scaler.skipped());
-        assert_eq!(scaler.scale(), 32768.0);
+        assert!(!scaler.skipped);
+        assert_eq!(scaler.scale, 32768.0);
         update(&mut scaler, true);
-        assert_eq!(scaler.scale(), 65536.0);
+        assert_eq!(scaler.scale, 65536.0);
     }
 
     #[test]
@@ -206,6 +198,6 @@ mod tests {
     fn a_scale_that_only_falls_is_an_error_after_thirty_steps() {
         let mut scaler = LossScaler::start();
         let skips = (1..).find(|_| scaler.update(false).is_err());
-        assert_eq!((skips, scaler.scale()), (Some(30), LossScaler::MIN));
+        assert_eq!((skips, scaler.scale), (Some(30), LossScaler::MIN));
     }
 }

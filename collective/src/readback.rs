@@ -10,9 +10,7 @@ use crate::{Error, Result, device_error::read_data};
 use burn::tensor::{Tensor, TensorData};
 
 /// Tensors of shape `[n]` that are being copied from one device.
-pub(crate) struct Readback(ReadbackState);
-
-enum ReadbackState {
+pub(crate) enum Readback {
     Here(Vec<TensorData>),
     #[cfg(feature = "cuda")]
     Queued(crate::cuda::QueuedRead),
@@ -28,17 +26,17 @@ impl Readback {
     pub fn start(tensors: Vec<Tensor<1>>) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if let Some(queued) = crate::cuda::QueuedRead::start(&tensors) {
-            return Ok(Self(ReadbackState::Queued(queued)));
+            return Ok(Self::Queued(queued));
         }
-        Ok(Self(ReadbackState::Here(tensors.into_iter().map(read_data).collect::<Result<_>>()?)))
+        Ok(Self::Here(tensors.into_iter().map(read_data).collect::<Result<_>>()?))
     }
 
     /// Whether the values are on the host.
     pub fn is_here(&self) -> bool {
-        match &self.0 {
-            ReadbackState::Here(_) => true,
+        match self {
+            Self::Here(_) => true,
             #[cfg(feature = "cuda")]
-            ReadbackState::Queued(_) => false,
+            Self::Queued(_) => false,
         }
     }
 
@@ -47,10 +45,10 @@ impl Readback {
     /// # Errors
     /// If the device failed or dropped work: see [`health`](crate::health).
     pub fn wait(self) -> Result<Vec<Vec<f64>>> {
-        let all = match self.0 {
-            ReadbackState::Here(all) => all,
+        let all = match self {
+            Self::Here(all) => all,
             #[cfg(feature = "cuda")]
-            ReadbackState::Queued(queued) => {
+            Self::Queued(queued) => {
                 let all = queued.wait();
                 health::check()?;
                 all?

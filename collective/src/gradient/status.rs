@@ -21,12 +21,12 @@ impl Reducer {
 
     /// The current loss scale; 1 except for f16.
     pub fn loss_scale(&self) -> f32 {
-        self.scaler.map_or(1.0, LossScaler::scale)
+        self.scaler.map_or(1.0, |scaler| scaler.scale)
     }
 
     /// Whether the last step was skipped because its gradients overflowed f16.
     pub fn skipped(&self) -> bool {
-        self.scaler.is_some_and(LossScaler::skipped)
+        self.scaler.is_some_and(|scaler| scaler.skipped)
     }
 
     /// Loss scale and number of steps since it last changed, for a checkpoint; `None` except for f16.
