@@ -1,11 +1,11 @@
-//! Batch normalisation followed by ReLU, or by ReLU and max-pooling, in the same passes over an f32 batch on a CPU.
+//! Batch normalisation of an f32 batch on a CPU, also followed by ReLU or by ReLU and max-pooling in the same passes.
 //!
 //! In training, the normalised values are not stored, and neither is a mask: backward computes the sign of each output
 //! again from the input.
 
 use super::{
     kernel::{Batch, Gradients, Moments, Settings, flatten, project},
-    passes::{Statistics, gradient_lines, projected_lines},
+    passes::{Statistics, centre_on_host, gradient_lines, projected_lines},
 };
 use burn::backend::{Flex, TensorMetadata};
 use kernels::{
@@ -16,12 +16,20 @@ use kernels::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// A normalisation and what follows its ReLU.
+/// What follows a normalisation.
+#[derive(Clone, Debug)]
+pub enum Activation {
+    None,
+    Relu,
+    /// ReLU and a max-pooling with these windows.
+    ReluMaxPool(Windows),
+}
+
+/// A normalisation and what follows it.
 #[derive(Clone, Debug)]
 pub struct Activated {
     pub settings: Settings,
-    /// Windows of a max-pooling.
-    pub windows: Option<Windows>,
+    pub activation: Activation,
     /// Mean and variance over all ranks, `[channels]`, after the forward pass.
     pub moments: Arc<OnceLock<[Vec<f32>; 2]>>,
 }
@@ -43,7 +51,7 @@ impl Operation<3, 2> for Activated {
 
     fn forward(&self, [x, gamma, beta]: [Host; 3]) -> (Host, Saved) {
         let values = flatten::<Flex>(x.clone());
-        let batch = Batch::<Flex>::of(values.clone(), &self.settings);
+        let batch = Batch::<Flex>::of(&values, centre_on_host, &self.settings);
         let statistics = &batch.statistics;
         let constants = host(&statistics.inv_std).iter().zip(host(&statistics.offset));
         let maps: Vec<Affine> = (host(&gamma).iter().zip(host(&beta)).zip(constants))
@@ -53,14 +61,15 @@ impl Operation<3, 2> for Activated {
             })
             .collect();
         let input = Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
-        let (output, taken) = match &self.windows {
-            Some(windows) => {
+        let dims = values.shape().dims();
+        let (output, taken) = match &self.activation {
+            Activation::None => {
+                (tensor(batch_norm::apply(&maps, input, None, dims), x.shape()), Default::default())
+            }
+            Activation::Relu => (tensor(batch_norm::relu(&maps, input, dims), x.shape()), Default::default()),
+            Activation::ReluMaxPool(windows) => {
                 let pooled = pool::forward_mapped(&maps, input, windows);
                 (tensor(pooled.values, windows.output()), (pooled.taken, pooled.inputs))
-            }
-            None => {
-                let output = batch_norm::relu(&maps, input, values.shape().dims());
-                (tensor(output, x.shape()), Default::default())
             }
         };
         let Moments { mean, variance, statistics } = batch.finish(&self.settings).1;
@@ -81,23 +90,25 @@ impl Operation<3, 2> for Activated {
         let (shape, values) = (x.shape(), flatten::<Flex>(x));
         let dims = values.shape().dims();
         let input = Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
-        let through_relu = ReluGradient { values: host(&grad), outputs: &maps, x: input };
-        let through_pool = self.windows.as_ref().map(|windows| PooledGradient {
-            values: host(&grad),
-            taken: &taken.0,
-            inputs: &taken.1,
-            windows,
-            x: input,
-        });
-        let sums = through_pool.map_or_else(|| through_relu.sums(dims), PooledGradient::sums);
+        let grad = host(&grad);
+        let plain = Centred { values: grad, centres: None };
+        let through_relu = ReluGradient { values: grad, outputs: &maps, x: input };
+        let through_pool =
+            |windows| PooledGradient { values: grad, taken: &taken.0, inputs: &taken.1, windows, x: input };
+        let sums = match &self.activation {
+            Activation::None => batch_norm::sums(plain, input, dims),
+            Activation::Relu => through_relu.sums(dims),
+            Activation::ReluMaxPool(windows) => through_pool(windows).sums(),
+        };
         let sums = gradient_lines(&sums, &statistics);
         let for_x = wanted[0].then(|| {
             let empty = shape.num_elements() == 0;
             let projection = project::<Flex>(&sums, gamma.clone(), &statistics, &self.settings, empty);
             let lines = projected_lines(&statistics, &projection);
-            let gradient = match through_pool {
-                Some(gradient) => gradient.apply(&lines),
-                None => through_relu.apply(&lines, dims),
+            let gradient = match &self.activation {
+                Activation::None => batch_norm::apply(&lines, plain, Some(input), dims),
+                Activation::Relu => through_relu.apply(&lines, dims),
+                Activation::ReluMaxPool(windows) => through_pool(windows).apply(&lines),
             };
             tensor(gradient, shape)
         });

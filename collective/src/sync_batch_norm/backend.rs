@@ -2,8 +2,8 @@
 //! checkpointing.
 
 use super::{
-    kernel::{self, Settings},
-    passes::{BatchNormPasses, Statistics},
+    kernel::{self, Moments, Settings},
+    passes::Statistics,
 };
 use crate::tensor::CollectiveBackend;
 use burn::backend::{
@@ -34,30 +34,24 @@ pub trait SyncBatchNormBackend: CollectiveBackend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-type Host = FloatTensor<Flex>;
-
-impl SyncBatchNormBackend for Flex {
-    fn sync_batch_norm(x: Host, gamma: Host, beta: Host, settings: Settings) -> (Host, Host, Host) {
-        let result = kernel::forward::<Self>(x, gamma, beta, &settings);
-        (result.output, result.mean, result.variance)
-    }
+macro_rules! without_autodiff {
+    ($($backend:ty),*) => { $(
+        impl SyncBatchNormBackend for $backend {
+            fn sync_batch_norm(
+                x: FloatTensor<Self>,
+                gamma: FloatTensor<Self>,
+                beta: FloatTensor<Self>,
+                settings: Settings,
+            ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+                let (output, moments) = kernel::forward::<Self>(x, gamma, beta, &settings);
+                (output, moments.mean, moments.variance)
+            }
+        }
+    )* };
 }
-
+without_autodiff!(Flex);
 #[cfg(feature = "cube")]
-type Device = FloatTensor<burn::backend::Cube>;
-
-#[cfg(feature = "cube")]
-impl SyncBatchNormBackend for burn::backend::Cube {
-    fn sync_batch_norm(
-        x: Device,
-        gamma: Device,
-        beta: Device,
-        settings: Settings,
-    ) -> (Device, Device, Device) {
-        let result = kernel::forward::<Self>(x, gamma, beta, &settings);
-        (result.output, result.mean, result.variance)
-    }
-}
+without_autodiff!(burn::backend::Cube);
 
 #[derive(Debug)]
 struct Step;
@@ -70,7 +64,7 @@ struct State<B: Backend> {
     settings: Settings,
 }
 
-impl<B: BatchNormPasses> Backward<B, 3> for Step {
+impl<B: CollectiveBackend> Backward<B, 3> for Step {
     type State = State<B>;
 
     fn backward(self, ops: Ops<State<B>, 3>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
@@ -92,7 +86,7 @@ impl<B: BatchNormPasses> Backward<B, 3> for Step {
     }
 }
 
-impl<B: BatchNormPasses, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
+impl<B: CollectiveBackend, C: CheckpointStrategy> SyncBatchNormBackend for Autodiff<B, C> {
     fn sync_batch_norm(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -100,18 +94,20 @@ impl<B: BatchNormPasses, C: CheckpointStrategy> SyncBatchNormBackend for Autodif
         settings: Settings,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let prep = Step.prepare::<C>([x.node(), gamma.node(), beta.node()]).compute_bound().stateful();
+        let forward = |x: FloatTensor<Self>, gamma: FloatTensor<Self>, beta: FloatTensor<Self>| {
+            let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
+            kernel::forward::<B>(x, gamma, beta, &settings)
+        };
         let (output, mean, variance) = match prep {
             OpsKind::Tracked(mut prep) => {
                 let (x_id, gamma_id) = (prep.checkpoint(&x), prep.checkpoint(&gamma));
-                let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
-                let result = kernel::forward::<B>(x, gamma, beta, &settings);
-                let state = State { x: x_id, gamma: gamma_id, statistics: result.statistics, settings };
-                (prep.finish(state, result.output), result.mean, result.variance)
+                let (output, Moments { mean, variance, statistics }) = forward(x, gamma, beta);
+                let state = State { x: x_id, gamma: gamma_id, statistics, settings };
+                (prep.finish(state, output), mean, variance)
             }
             OpsKind::UnTracked(prep) => {
-                let (x, gamma, beta) = (x.into_primitive(), gamma.into_primitive(), beta.into_primitive());
-                let result = kernel::forward::<B>(x, gamma, beta, &settings);
-                (prep.finish(result.output), result.mean, result.variance)
+                let (output, Moments { mean, variance, .. }) = forward(x, gamma, beta);
+                (prep.finish(output), mean, variance)
             }
         };
         let constant = <Self as AutodiffBackend>::from_inner;

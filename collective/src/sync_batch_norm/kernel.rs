@@ -4,10 +4,10 @@
 //! deviations from its own mean, and the ranks' means and variances are combined as in Chan, Golub and LeVeque
 //! ("Algorithms for computing the sample variance", 1983). Half types are computed in f32.
 
-use super::passes::{BatchNormPasses, Centred, Projection, Statistics};
+use super::passes::{Centred, Projection, Statistics, centre, gradient_sums, input_gradient, normalise};
 use crate::{
     ProcessGroup, ReduceOp,
-    tensor::{Exchange, exchange::Kind},
+    tensor::{CollectiveBackend, Exchange, exchange::Kind},
 };
 use burn::backend::{Backend, Scalar, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::{DType, Shape, Slice};
@@ -24,15 +24,6 @@ pub struct Settings {
     pub weight: f64,
 }
 
-pub struct Forward<B: Backend> {
-    /// Normalised values, with the input's shape and type.
-    pub output: FloatTensor<B>,
-    /// Statistics of all ranks' batches, `[channels]`.
-    pub mean: FloatTensor<B>,
-    pub variance: FloatTensor<B>,
-    pub statistics: Statistics<B>,
-}
-
 pub struct Gradients<B: Backend> {
     pub input: Option<FloatTensor<B>>,
     /// Gradients over this rank's samples, `[channels]`.
@@ -40,22 +31,21 @@ pub struct Gradients<B: Backend> {
     pub beta: FloatTensor<B>,
 }
 
-/// Normalises `x`, `[batch, channels, ...]`, after one all-gather.
-pub fn forward<B: BatchNormPasses>(
+/// Normalises `x`, `[batch, channels, ...]`, after one all-gather. The output has its shape and type.
+pub fn forward<B: CollectiveBackend>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     beta: FloatTensor<B>,
     settings: &Settings,
-) -> Forward<B> {
+) -> (FloatTensor<B>, Moments<B>) {
     let (shape, dtype) = (x.shape(), x.dtype());
     let values = flatten::<B>(x);
-    let batch = Batch::<B>::of(values.clone(), settings);
+    let batch = Batch::<B>::of(&values, centre, settings);
     let [scale, bias] = batch.map(gamma, beta);
     let (centred, moments) = batch.finish(settings);
     // An empty batch needs no computation.
-    let output = centred.map_or(values, |centred| B::normalise(centred, scale, bias));
-    let output = B::float_reshape(cast::<B>(output, dtype), shape);
-    Forward { output, mean: moments.mean, variance: moments.variance, statistics: moments.statistics }
+    let output = centred.map_or(values, |centred| normalise(centred, scale, bias));
+    (B::float_reshape(cast::<B>(output, dtype), shape), moments)
 }
 
 /// One rank's batch and the statistics of all ranks' batches.
@@ -74,12 +64,17 @@ pub struct Moments<B: Backend> {
     pub statistics: Statistics<B>,
 }
 
-impl<B: BatchNormPasses> Batch<B> {
-    /// Computes statistics of `values`, `[batch, channels, positions]`, and exchanges them in one all-gather.
-    pub fn of(values: FloatTensor<B>, settings: &Settings) -> Self {
+impl<B: CollectiveBackend> Batch<B> {
+    /// Computes statistics of `values`, `[batch, channels, positions]`, with `centre`, and exchanges them in one
+    /// all-gather.
+    pub fn of(
+        values: &FloatTensor<B>,
+        centre: fn(FloatTensor<B>) -> Centred<B>,
+        settings: &Settings,
+    ) -> Self {
         let (shape, wide, device) = (values.shape(), values.dtype(), values.device());
         let channels = shape[1];
-        let centred = (shape.num_elements() > 0).then(|| B::centre(values));
+        let centred = (shape.num_elements() > 0).then(|| centre(values.clone()));
         let row = match &centred {
             Some(centred) if settings.weight > 0.0 => centred.row(shape.num_elements() / channels),
             Some(_) | None => B::float_zeros(Shape::new([1, 3 * channels + 2]), &device, wide.into()),
@@ -125,7 +120,7 @@ impl<B: BatchNormPasses> Batch<B> {
 /// Computes the gradients for `grad`, the gradient of the output.
 ///
 /// The gradient of the input, if it is requested, needs one all-reduce.
-pub fn backward<B: BatchNormPasses>(
+pub fn backward<B: CollectiveBackend>(
     x: FloatTensor<B>,
     gamma: FloatTensor<B>,
     grad: FloatTensor<B>,
@@ -142,11 +137,11 @@ pub fn backward<B: BatchNormPasses>(
             let zeros = B::float_zeros(channels, &values.device(), values.dtype().into());
             [zeros.clone(), zeros]
         }
-        false => B::gradient_sums(values.clone(), grad.clone(), &statistics),
+        false => gradient_sums(values.clone(), grad.clone(), &statistics),
     };
     let input = for_input.then(|| {
         let projection = project::<B>(&sums, gamma.clone(), &statistics, settings, empty);
-        let input = B::input_gradient(values, grad, &statistics, projection);
+        let input = input_gradient(values, grad, &statistics, projection);
         B::float_reshape(cast::<B>(input, dtype), shape)
     });
     Gradients::new(input, sums, &gamma)
@@ -162,7 +157,7 @@ impl<B: Backend> Gradients<B> {
 }
 
 /// Means of the gradient over all ranks' batches, from `sums` of this rank, after one all-reduce.
-pub fn project<B: BatchNormPasses>(
+pub fn project<B: CollectiveBackend>(
     sums: &[FloatTensor<B>; 2],
     gamma: FloatTensor<B>,
     statistics: &Statistics<B>,

@@ -17,7 +17,7 @@ pub(crate) use convert::check_precision;
 pub use convert::convert_sync_batch_norm;
 
 use crate::{ProcessGroup, batch_context};
-use activated::Activated;
+use activated::{Activated, Activation};
 use backend::SyncBatchNormBackend;
 use burn::backend::Dispatch;
 use burn::config::Config;
@@ -31,9 +31,8 @@ use burn::tensor::{
 use inference::Inference;
 use kernel::Settings;
 use kernels::{
-    host_tensor::is_host,
+    host_tensor::{is_flex, is_host},
     layers::{operation, relu, relu_max_pool, relu_max_pool_windows},
-    pool::Windows,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
@@ -139,9 +138,14 @@ impl SyncBatchNorm {
         let half = matches!(input.dtype(), DType::F16 | DType::BF16);
         match (&self.group, self.running_variance) {
             _ if !training => self.forward_inference(input, half),
-            (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
             // On a CPU the kernel's passes over a batch are faster than Burn's operations.
-            _ if half || is_host(&input) => self.forward_together(input, &ProcessGroup::solo()),
+            _ if is_host(&input) => self.forward_activated(input, Activation::None),
+            _ if half && is_flex(&input.device()) => {
+                let dtype = FloatDType::from(input.dtype());
+                self.forward_activated(input.cast(FloatDType::F32), Activation::None).cast(dtype)
+            }
+            (Some(group), _) if group.world_size() > 1 => self.forward_together(input, group),
+            _ if half => self.forward_together(input, &ProcessGroup::solo()),
             (_, RunningVariance::Population) => self.norm.forward(input),
             (_, RunningVariance::Unbiased) => self.forward_alone(input),
         }
@@ -153,7 +157,7 @@ impl SyncBatchNorm {
     /// As [`SyncBatchNorm::forward`].
     pub fn forward_relu<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         match self.is_fused(&input) {
-            true => self.forward_activated(input, None),
+            true => self.forward_activated(input, Activation::Relu),
             false => relu(self.forward(input)),
         }
     }
@@ -166,7 +170,7 @@ impl SyncBatchNorm {
     /// As [`SyncBatchNorm::forward`].
     pub fn forward_relu_max_pool(&self, pool: &MaxPool2d, input: Tensor<4>) -> Tensor<4> {
         match self.is_fused(&input).then(|| relu_max_pool_windows(pool, &input)).flatten() {
-            Some(windows) => self.forward_activated(input, Some(windows)),
+            Some(windows) => self.forward_activated(input, Activation::ReluMaxPool(windows)),
             None => relu_max_pool(pool, self.forward(input)),
         }
     }
@@ -176,14 +180,15 @@ impl SyncBatchNorm {
         input.device().is_autodiff() && self.norm.training.is_enabled() && is_host(input)
     }
 
-    fn forward_activated<const D: usize>(&self, input: Tensor<D>, windows: Option<Windows>) -> Tensor<D> {
+    fn forward_activated<const D: usize>(&self, input: Tensor<D>, activation: Activation) -> Tensor<D> {
         let solo = ProcessGroup::solo();
         let (group, device) = (self.group.as_ref().unwrap_or(&solo), input.device());
         let moments = Arc::<OnceLock<_>>::default();
         let activated =
-            Activated { settings: self.settings(&input, group), windows, moments: moments.clone() };
-        let [gamma, beta] =
-            [&self.norm.gamma, &self.norm.beta].map(|parameter| parameter.val().into_dispatch());
+            Activated { settings: self.settings(&input, group), activation, moments: moments.clone() };
+        // With 16-bit inputs, the parameters have that type, too.
+        let [gamma, beta] = [&self.norm.gamma, &self.norm.beta]
+            .map(|parameter| parameter.val().cast(FloatDType::F32).into_dispatch());
         let output = operation::run(activated, [input.into_dispatch(), gamma, beta]);
         if let Some([mean, variance]) = moments.get() {
             let constant = |values: &Vec<f32>| Tensor::from_data(values.as_slice(), &device);

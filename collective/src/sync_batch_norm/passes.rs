@@ -1,11 +1,9 @@
-//! The passes of SyncBatchNorm over a batch: with Burn's operations or, for f32 on a CPU, with kernels that read the
-//! batch once per pass.
+//! The passes of SyncBatchNorm over a batch with Burn's operations, and what the kernels for f32 on a CPU need of them.
 //!
 //! Batches are `[batch, channels, positions]`, everything else `[1, channels]`.
 
-use crate::tensor::CollectiveBackend;
 use burn::backend::{Backend, Flex, TensorMetadata, tensor::FloatTensor};
-use burn::tensor::DType;
+use burn::tensor::Shape;
 use kernels::{
     batch_norm::{self, Affine},
     host_tensor::{Host, contiguous, tensor, values as host},
@@ -29,7 +27,7 @@ pub struct Statistics<B: Backend> {
 
 /// One rank's batch about its own mean, which is `anchor + rest`.
 pub struct Centred<B: Backend> {
-    /// Values in the form that [`BatchNormPasses::centre`] returns and [`BatchNormPasses::normalise`] takes.
+    /// Values in the form that [`centre`] returns and [`normalise`] takes.
     values: FloatTensor<B>,
     pub anchor: FloatTensor<B>,
     pub rest: FloatTensor<B>,
@@ -43,108 +41,91 @@ pub struct Projection<B: Backend> {
     pub scale: FloatTensor<B>,
 }
 
-/// Batch normalisation's passes over a batch.
-pub trait BatchNormPasses: CollectiveBackend {
-    /// Computes the statistics of a non-empty batch.
-    fn centre(values: FloatTensor<Self>) -> Centred<Self> {
-        operations::centre(values)
-    }
-
-    /// Subtracts the batch's own mean, multiplies by `scale` and adds `bias`.
-    fn normalise(
-        centred: Centred<Self>,
-        scale: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        operations::normalise(centred, scale, bias)
-    }
-
-    /// Computes the sums of `grad` and of `grad` times the normalised values.
-    fn gradient_sums(
-        values: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        statistics: &Statistics<Self>,
-    ) -> [FloatTensor<Self>; 2] {
-        operations::gradient_sums(values, grad, statistics)
-    }
-
-    /// Subtracts the projection's means from `grad` and multiplies by its scale.
-    fn input_gradient(
-        values: FloatTensor<Self>,
-        grad: FloatTensor<Self>,
-        statistics: &Statistics<Self>,
-        projection: Projection<Self>,
-    ) -> FloatTensor<Self> {
-        operations::input_gradient(values, grad, statistics, projection)
-    }
+/// Computes the statistics of a non-empty batch.
+pub fn centre<B: Backend>(values: FloatTensor<B>) -> Centred<B> {
+    // The sum of large numbers is rounded, but close enough to the mean for exact differences.
+    let anchor = mean::<B>(values.clone());
+    let values = B::float_sub(values, per_channel::<B>(anchor.clone()));
+    let rest = mean::<B>(values.clone());
+    let values = B::float_sub(values, per_channel::<B>(rest.clone()));
+    let variance = mean::<B>(B::float_mul(values.clone(), values.clone()));
+    Centred { values, anchor, rest, variance }
 }
 
-#[cfg(feature = "cube")]
-impl BatchNormPasses for burn::backend::Cube {}
+/// Subtracts the batch's own mean, multiplies by `scale` and adds `bias`.
+pub fn normalise<B: Backend>(
+    centred: Centred<B>,
+    scale: FloatTensor<B>,
+    bias: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let scaled = B::float_mul(centred.values, per_channel::<B>(scale));
+    B::float_add(scaled, per_channel::<B>(bias))
+}
 
-impl BatchNormPasses for Flex {
-    fn centre(values: Host) -> Centred<Self> {
-        if values.dtype() != DType::F32 {
-            return operations::centre(values);
-        }
-        let values = contiguous(values);
-        let shape = values.shape().dims();
-        let count = (shape[0] * shape[2]) as f64;
-        let x = |centres| batch_norm::Centred { values: host(&values), centres };
-        // Means of some images. An anchor is at most √(values per channel / SAMPLE) deviations from the batch's mean, so
-        // that differences lose few digits.
-        let images = SAMPLE.div_ceil(shape[2]).min(shape[0]);
-        let some = batch_norm::sums(x(None), x(None), [images, shape[1], shape[2]]);
-        let anchor: Vec<f32> =
-            some.iter().map(|[sum, _]| (sum / (images * shape[2]) as f64) as f32).collect();
-        let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), shape);
-        let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
-        let variance = sums.iter().map(|[sum, squares]| {
-            let rest = sum / count;
-            (squares / count - rest * rest).max(0.0) as f32
-        });
-        Centred { anchor: line(anchor), rest: line(rest), variance: line(variance.collect()), values }
-    }
+/// Computes the sums of `grad` and of `grad` times the normalised values.
+pub fn gradient_sums<B: Backend>(
+    values: FloatTensor<B>,
+    grad: FloatTensor<B>,
+    statistics: &Statistics<B>,
+) -> [FloatTensor<B>; 2] {
+    let normalised = normalised::<B>(values, statistics);
+    [sum::<B>(grad.clone()), sum::<B>(B::float_mul(grad, normalised))]
+}
 
-    fn normalise(centred: Centred<Self>, scale: Host, bias: Host) -> Host {
-        if centred.values.dtype() != DType::F32 {
-            return operations::normalise(centred, scale, bias);
-        }
-        let Centred { values, anchor, rest, variance: _ } = centred;
-        let lines: Vec<Affine> = (host(&scale).iter().zip(host(&bias)).zip(host(&rest)))
-            .map(|((&scale, &bias), &rest)| Affine { factors: [scale, 0.0], constant: bias - rest * scale })
-            .collect();
-        let x = batch_norm::Centred { values: host(&values), centres: Some(host(&anchor)) };
-        let shape = values.shape().dims();
-        tensor(batch_norm::apply(&lines, x, None, shape), shape)
-    }
+/// Subtracts the projection's means from `grad` and multiplies by its scale.
+pub fn input_gradient<B: Backend>(
+    values: FloatTensor<B>,
+    grad: FloatTensor<B>,
+    statistics: &Statistics<B>,
+    Projection { means, scale }: Projection<B>,
+) -> FloatTensor<B> {
+    let [mean, along] = means.map(per_channel::<B>);
+    let projected = B::float_mul(normalised::<B>(values, statistics), along);
+    let rest = B::float_sub(B::float_sub(grad, mean), projected);
+    B::float_mul(rest, per_channel::<B>(scale))
+}
 
-    fn gradient_sums(values: Host, grad: Host, statistics: &Statistics<Self>) -> [Host; 2] {
-        if values.dtype() != DType::F32 {
-            return operations::gradient_sums(values, grad, statistics);
-        }
-        let (values, grad) = (contiguous(values), contiguous(grad));
-        let x = batch_norm::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
-        let gradient = batch_norm::Centred { values: host(&grad), centres: None };
-        gradient_lines(&batch_norm::sums(gradient, x, values.shape().dims()), statistics)
-    }
+fn normalised<B: Backend>(values: FloatTensor<B>, statistics: &Statistics<B>) -> FloatTensor<B> {
+    let centred = B::float_sub(values, per_channel::<B>(statistics.anchor.clone()));
+    let centred = B::float_sub(centred, per_channel::<B>(statistics.offset.clone()));
+    B::float_mul(centred, per_channel::<B>(statistics.inv_std.clone()))
+}
 
-    fn input_gradient(
-        values: Host,
-        grad: Host,
-        statistics: &Statistics<Self>,
-        projection: Projection<Self>,
-    ) -> Host {
-        if values.dtype() != DType::F32 {
-            return operations::input_gradient(values, grad, statistics, projection);
-        }
-        let (values, grad) = (contiguous(values), contiguous(grad));
-        let lines = projected_lines(statistics, &projection);
-        let x = batch_norm::Centred { values: host(&values), centres: Some(host(&statistics.anchor)) };
-        let gradient = batch_norm::Centred { values: host(&grad), centres: None };
-        let shape = values.shape().dims();
-        tensor(batch_norm::apply(&lines, gradient, Some(x), shape), shape)
-    }
+/// `[1, channels]` against `[batch, channels, positions]`.
+fn per_channel<B: Backend>(line: FloatTensor<B>) -> FloatTensor<B> {
+    let channels = line.shape()[1];
+    B::float_reshape(line, Shape::new([1, channels, 1]))
+}
+
+/// Sums dimension by dimension, which rounds less than one long sum.
+fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let channels = tensor.shape()[1];
+    B::float_reshape(B::float_sum_dim(B::float_sum_dim(tensor, 2), 0), Shape::new([1, channels]))
+}
+
+fn mean<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let channels = tensor.shape()[1];
+    B::float_reshape(B::float_mean_dim(B::float_mean_dim(tensor, 2), 0), Shape::new([1, channels]))
+}
+
+/// [`centre`] for an f32 batch on a CPU, which reads it twice. The returned values are not centred.
+pub fn centre_on_host(values: Host) -> Centred<Flex> {
+    let values = contiguous(values);
+    let shape = values.shape().dims();
+    let count = (shape[0] * shape[2]) as f64;
+    let x = |centres| batch_norm::Centred { values: host(&values), centres };
+    // Means of some images. An anchor is at most √(values per channel / SAMPLE) deviations from the batch's mean, so
+    // that differences lose few digits.
+    let images = SAMPLE.div_ceil(shape[2]).min(shape[0]);
+    let some = batch_norm::sums(x(None), x(None), [images, shape[1], shape[2]]);
+    let anchor: Vec<f32> = some.iter().map(|[sum, _]| (sum / (images * shape[2]) as f64) as f32).collect();
+    let sums = batch_norm::sums(x(Some(&anchor)), x(Some(&anchor)), shape);
+    let rest = sums.iter().map(|[sum, _]| (sum / count) as f32).collect();
+    let variance = sums.iter().map(|[sum, squares]| {
+        let rest = sum / count;
+        (squares / count - rest * rest).max(0.0) as f32
+    });
+    Centred { anchor: line(anchor), rest: line(rest), variance: line(variance.collect()), values }
 }
 
 /// Sums of the gradient, and along the normalised values, from sums relative to the anchor. `[1, channels]` each.
@@ -174,74 +155,4 @@ pub fn projected_lines(statistics: &Statistics<Flex>, projection: &Projection<Fl
 fn line(values: Vec<f32>) -> Host {
     let channels = values.len();
     tensor(values, [1, channels])
-}
-
-/// The same in operations of any backend.
-mod operations {
-    use super::{Centred, Projection, Statistics};
-    use burn::backend::{Backend, TensorMetadata, tensor::FloatTensor};
-    use burn::tensor::Shape;
-
-    pub fn centre<B: Backend>(values: FloatTensor<B>) -> Centred<B> {
-        // The sum of large numbers is rounded, but close enough to the mean for exact differences.
-        let anchor = mean::<B>(values.clone());
-        let values = B::float_sub(values, per_channel::<B>(anchor.clone()));
-        let rest = mean::<B>(values.clone());
-        let values = B::float_sub(values, per_channel::<B>(rest.clone()));
-        let variance = mean::<B>(B::float_mul(values.clone(), values.clone()));
-        Centred { values, anchor, rest, variance }
-    }
-
-    pub fn normalise<B: Backend>(
-        centred: Centred<B>,
-        scale: FloatTensor<B>,
-        bias: FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        let scaled = B::float_mul(centred.values, per_channel::<B>(scale));
-        B::float_add(scaled, per_channel::<B>(bias))
-    }
-
-    pub fn gradient_sums<B: Backend>(
-        values: FloatTensor<B>,
-        grad: FloatTensor<B>,
-        statistics: &Statistics<B>,
-    ) -> [FloatTensor<B>; 2] {
-        let normalised = normalised::<B>(values, statistics);
-        [sum::<B>(grad.clone()), sum::<B>(B::float_mul(grad, normalised))]
-    }
-
-    pub fn input_gradient<B: Backend>(
-        values: FloatTensor<B>,
-        grad: FloatTensor<B>,
-        statistics: &Statistics<B>,
-        Projection { means, scale }: Projection<B>,
-    ) -> FloatTensor<B> {
-        let [mean, along] = means.map(per_channel::<B>);
-        let projected = B::float_mul(normalised::<B>(values, statistics), along);
-        let rest = B::float_sub(B::float_sub(grad, mean), projected);
-        B::float_mul(rest, per_channel::<B>(scale))
-    }
-
-    fn normalised<B: Backend>(values: FloatTensor<B>, statistics: &Statistics<B>) -> FloatTensor<B> {
-        let centred = B::float_sub(values, per_channel::<B>(statistics.anchor.clone()));
-        let centred = B::float_sub(centred, per_channel::<B>(statistics.offset.clone()));
-        B::float_mul(centred, per_channel::<B>(statistics.inv_std.clone()))
-    }
-
-    /// `[1, channels]` against `[batch, channels, positions]`.
-    fn per_channel<B: Backend>(line: FloatTensor<B>) -> FloatTensor<B> {
-        let channels = line.shape()[1];
-        B::float_reshape(line, Shape::new([1, channels, 1]))
-    }
-
-    /// Sums dimension by dimension, which rounds less than one long sum.
-    fn sum<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-        let channels = tensor.shape()[1];
-        B::float_reshape(B::float_sum_dim(B::float_sum_dim(tensor, 2), 0), Shape::new([1, channels]))
-    }
-
-    fn mean<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-        let channels = tensor.shape()[1];
-        B::float_reshape(B::float_mean_dim(B::float_mean_dim(tensor, 2), 0), Shape::new([1, channels]))
-    }
 }
