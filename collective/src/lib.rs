@@ -26,6 +26,7 @@ pub mod local_sgd;
 pub mod lr;
 pub mod metric;
 pub mod module_state;
+mod parameters;
 pub mod precision;
 pub(crate) mod readback;
 pub mod sampler;

@@ -15,15 +15,15 @@
 
 use crate::{
     Error, ProcessGroup, Result, StepOptions,
-    gradient::{Reducer, ReducerOptions, put, take},
-    module_state::with_values,
+    gradient::{Reducer, ReducerOptions},
+    parameters::{TensorMap, put, take, values, with_values},
     precision::Precision,
 };
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::store::ModuleRecord;
 use burn::tensor::Tensor;
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 /// Options of local SGD.
 ///
@@ -105,9 +105,9 @@ impl fmt::Display for LocalSgd {
 pub struct OuterOptimizer {
     options: LocalSgd,
     /// Parameters at the last synchronisation, θ.
-    start: GradientsParams,
+    start: TensorMap,
     /// v; empty before the first step and without momentum.
-    velocity: GradientsParams,
+    velocity: TensorMap,
     /// Averages the differences, with the buckets and the hook of gradients.
     reducer: Reducer,
     ranks: usize,
@@ -132,8 +132,8 @@ impl OuterOptimizer {
             ReducerOptions { overlap: false, precision: Precision::F32, shard_optimizer: false, ..exchange };
         Ok(Self {
             options,
-            start: values(model),
-            velocity: GradientsParams::new(),
+            start: values(model, true).into_iter().collect(),
+            velocity: TensorMap::new(),
             reducer: Reducer::new(model, group, exchange)?,
             ranks: group.world_size(),
             steps: 0,
@@ -159,36 +159,34 @@ impl OuterOptimizer {
     /// If the group or a device fails.
     pub fn synchronize<M: Module>(&mut self, model: M) -> Result<M> {
         let LocalSgd { outer_lr, outer_momentum, .. } = self.options;
-        let mut starts = take(&mut self.start, &model);
-        let now: HashMap<_, _> = take(&mut values(&model), &model).into_iter().collect();
-        let difference =
-            |(id, start): &(ParamId, Tensor<1>)| Some((*id, start.clone() - now.get(id)?.clone()));
+        let difference = |(id, now): (_, Tensor<1>)| Some((id, self.start.get(&id)?.clone() - now));
+        let differences = values(&model, true).into_iter().filter_map(difference).collect();
         let mut grads = GradientsParams::new();
-        put(&mut grads, starts.iter().filter_map(difference).collect(), &model);
+        put(&mut grads, differences, &model);
         let mut grads = self.reducer.step(1, self.ranks)?.finish(grads, &model, &mut Vec::new())?;
-        let mut grads: HashMap<_, _> = take(&mut grads, &model).into_iter().collect();
-        let mut velocities: HashMap<_, _> = take(&mut self.velocity, &model).into_iter().collect();
-        for (id, start) in &mut starts {
-            let Some(mut step) = grads.remove(id) else { continue };
+        for (id, mut step) in take(&mut grads, &model) {
             if outer_momentum > 0.0 {
-                let velocity = match velocities.remove(id) {
+                let velocity = match self.velocity.remove(&id) {
                     Some(velocity) => velocity.mul_scalar(outer_momentum) + step.clone(),
                     None => step.clone(),
                 };
                 step = step + velocity.clone().mul_scalar(outer_momentum);
-                velocities.insert(*id, velocity);
+                self.velocity.insert(id, velocity);
             }
-            *start = start.clone() - step.mul_scalar(outer_lr);
+            self.start.entry(id).and_modify(|start| *start = start.clone() - step.mul_scalar(outer_lr));
         }
-        put(&mut self.velocity, velocities.into_iter().collect(), &model);
-        put(&mut self.start, starts, &model);
         self.steps = 0;
         Ok(with_values(model, &self.start))
     }
 
     /// The state for a checkpoint, equal on all ranks: a record of `model` with the velocities as parameters.
     pub fn to_record<M: Module>(&self, model: M) -> ModuleRecord {
-        with_values(model.map(&mut Zeros), &self.velocity).into_record()
+        let velocity = |(id, value): (_, Tensor<1>)| {
+            let velocity = self.velocity.get(&id).cloned();
+            (id, velocity.unwrap_or_else(|| value.zeros_like()))
+        };
+        let velocities = values(&model, true).into_iter().map(velocity).collect();
+        with_values(model, &velocities).into_record()
     }
 
     /// Restores the state of a checkpoint. `model` has the checkpoint's parameters.
@@ -199,7 +197,7 @@ impl OuterOptimizer {
         let loaded = model.try_load_record(record).map_err(|error| {
             Error::Invalid(format!("the outer optimizer's state does not fit the model: {error}"))
         })?;
-        self.velocity = values(&loaded);
+        self.velocity = values(&loaded, true).into_iter().collect();
         Ok(())
     }
 
@@ -211,32 +209,5 @@ impl OuterOptimizer {
     /// Time spent waiting for other ranks since the last call.
     pub(crate) fn take_waited(&mut self) -> Duration {
         self.reducer.take_waited()
-    }
-}
-
-/// The values of the trainable parameters, without a graph.
-fn values<M: Module>(model: &M) -> GradientsParams {
-    struct Values(GradientsParams);
-    impl ModuleVisitor for Values {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            if param.is_require_grad() {
-                self.0.register(param.id, param.val().inner());
-            }
-        }
-    }
-    let mut values = Values(GradientsParams::new());
-    model.visit(&mut values);
-    values.0
-}
-
-/// Replaces trainable parameters by zeros.
-struct Zeros;
-
-impl ModuleMapper for Zeros {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match param.is_require_grad() {
-            true => param.map(|value| Tensor::from_inner(value.inner().zeros_like()).set_require_grad(true)),
-            false => param,
-        }
     }
 }

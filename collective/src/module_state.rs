@@ -1,8 +1,7 @@
 //! Broadcast and comparison of a module's parameters and buffers over ranks.
 
-use crate::{Error, ProcessGroup, Result, device_error::read_data};
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
+use crate::{Error, ProcessGroup, Result, device_error::read_data, parameters::values};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, Int, Shape, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 
@@ -34,15 +33,53 @@ pub fn entries<M: Module>(module: &M) -> Result<Vec<Entry>> {
     }
 }
 
-/// Initialises all parameters. Otherwise Burn does so at first use, and separately in every clone.
-pub fn initialize<M: Module>(module: &M) {
-    struct Draw;
-    impl ModuleVisitor for Draw {
+/// A float parameter or buffer of a module.
+#[derive(Clone, Debug)]
+pub struct FloatParam {
+    /// Identity.
+    pub id: ParamId,
+    /// Field names from the root, separated by dots: `conv1.weight`.
+    pub path: String,
+    /// Burn's name of the container, such as `Struct:Linear`.
+    pub container: String,
+    /// Shape, also of a parameter that is not initialised.
+    pub shape: Shape,
+    /// Whether the optimizer updates it.
+    pub trainable: bool,
+}
+
+/// Every float parameter and buffer, in field order.
+pub fn float_params<M: Module>(module: &M) -> Vec<FloatParam> {
+    /// Field names and containers, and the parameters found.
+    struct Find(Vec<(String, String)>, Vec<FloatParam>);
+    impl ModuleVisitor for Find {
+        fn enter_module(&mut self, name: &str, container: &str) {
+            self.0.push((name.into(), container.into()));
+        }
+        fn exit_module(&mut self, _name: &str, _container: &str) {
+            self.0.pop();
+        }
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            param.val();
+            let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+            self.1.push(FloatParam {
+                id: param.id,
+                path: names.join("."),
+                container: self.0.last().map(|(_, container)| container.clone()).unwrap_or_default(),
+                shape: param.lazy_shape(),
+                trainable: param.is_require_grad(),
+            });
         }
     }
-    module.visit(&mut Draw);
+    let mut find = Find(Vec::new(), Vec::new());
+    module.visit(&mut find);
+    find.1
+}
+
+/// Initialises all parameters. Otherwise Burn does so at first use, and separately in every clone.
+pub fn initialize<M: Module>(module: &M) {
+    for trainable in [true, false] {
+        values(module, trainable);
+    }
 }
 
 /// Verifies that a module has a trainable parameter.
@@ -50,40 +87,10 @@ pub fn initialize<M: Module>(module: &M) {
 /// # Errors
 /// [`Error::NotTrainable`], for example for a module that was created on a device without autodiff.
 pub fn require_trainable<M: Module>(module: &M) -> Result<()> {
-    struct Find(bool);
-    impl ModuleVisitor for Find {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0 |= param.is_require_grad();
-        }
+    match float_params(module).iter().any(|param| param.trainable) {
+        true => Ok(()),
+        false => Err(Error::NotTrainable),
     }
-    let mut find = Find(false);
-    module.visit(&mut find);
-    if find.0 { Ok(()) } else { Err(Error::NotTrainable) }
-}
-
-/// Replaces the trainable parameters of `module` that have a value in `values`, by the parameter's identity.
-pub(crate) fn with_values<M: Module>(module: M, values: &GradientsParams) -> M {
-    replaced(module, values, true)
-}
-
-/// Replaces the float buffers and frozen parameters of `module` that have a value in `values`, by their identity.
-pub(crate) fn with_buffers<M: Module>(module: M, values: &GradientsParams) -> M {
-    replaced(module, values, false)
-}
-
-fn replaced<M: Module>(module: M, values: &GradientsParams, trainable: bool) -> M {
-    struct Replace<'a>(&'a GradientsParams, bool);
-    impl ModuleMapper for Replace<'_> {
-        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-            match self.0.get::<D>(param.id) {
-                Some(value) if param.is_require_grad() == self.1 => {
-                    param.map(|_| Tensor::from_inner(value).set_require_grad(self.1))
-                }
-                Some(_) | None => param,
-            }
-        }
-    }
-    module.map(&mut Replace(values, trainable))
 }
 
 /// SHA-256 in hex over bytes and shapes of all parameters and buffers, in field order.

@@ -8,7 +8,6 @@ mod backend;
 pub(crate) mod exchange;
 
 pub use backend::CollectiveBackend;
-pub(crate) use backend::read;
 pub use exchange::Exchange;
 
 use crate::{Error, ProcessGroup, ReduceOp, Result};

@@ -10,13 +10,13 @@ use crate::{
     },
 };
 use anyhow::{Context as _, Result, bail};
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup, ParamId};
-use burn::tensor::Tensor;
+use burn::module::{Module, ParamGroup};
 use burn::train::LearnerModel;
 use collective::{
     ProcessGroup,
     data_parallel::DataParallelConfig,
     loader::DistributedLoader,
+    module_state::float_params,
     strategy::{Position, Report, Snapshot},
     sync_batch_norm::convert_sync_batch_norm,
 };
@@ -136,12 +136,10 @@ impl Resumed {
 
 /// Verifies that each group of [`Trainer::lr_group`](super::Trainer::lr_group) has a parameter of `model`.
 pub(super) fn check_groups<M: Module>(model: &M, groups: &[(ParamGroup, f64)]) -> Result<()> {
-    let mut parameters = Parameters::default();
-    model.visit(&mut parameters);
-    let Parameters { found, .. } = parameters;
+    let found = float_params(model);
     for (group, factor) in groups {
-        if !found.iter().any(|(id, path)| group.matches(id, Some(path))) {
-            let names: Vec<&str> = found.iter().map(|(_, path)| path.as_str()).collect();
+        if !found.iter().any(|param| group.matches(&param.id, Some(&param.path))) {
+            let names: Vec<&str> = found.iter().map(|param| param.path.as_str()).collect();
             bail!(
                 "no parameter is in the group with {factor} times the learning rate; the model has {}",
                 names.join(", ")
@@ -149,25 +147,4 @@ pub(super) fn check_groups<M: Module>(model: &M, groups: &[(ParamGroup, f64)]) -
         }
     }
     Ok(())
-}
-
-/// Collects identities and paths of parameters.
-#[derive(Default)]
-struct Parameters {
-    path: Vec<String>,
-    found: Vec<(ParamId, String)>,
-}
-
-impl ModuleVisitor for Parameters {
-    fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found.push((param.id, self.path.join(".")));
-    }
 }

@@ -5,31 +5,29 @@
 
 use crate::{
     DevicePath, Error, Options, ProcessGroup, Result,
-    gradient::{BucketSizes, buckets::BucketPlan, module_gradients},
+    gradient::{BucketSizes, Reducer, ReducerOptions},
     transport::nccl::DeviceSite,
 };
 use burn::{module::Module, optim::GradientsParams};
 use std::sync::Arc;
 
-/// One replica's member of the exchange.
-pub(super) struct Exchange {
+/// One replica's member of the exchange, before it is [opened](Self::open).
+pub(super) struct Member {
     group: ProcessGroup,
     /// The group of all replicas over which SyncBatchNorm synchronises its statistics, if it is enabled.
     statistics: Option<ProcessGroup>,
     site: Option<Arc<dyn DeviceSite>>,
-    plan: Arc<BucketPlan>,
 }
 
-impl Exchange {
-    /// Creates a member for each of `count` replicas of `module`.
+impl Member {
+    /// Creates a member for each of `count` replicas.
     ///
     /// Reduction is in device memory if there are `sites`, otherwise in host memory. `statistics` are the groups of
     /// SyncBatchNorm, which use the same memory; empty without it.
     ///
     /// # Errors
     /// If there are sites, but not one for each replica.
-    pub fn all<M: Module>(
-        module: &M,
+    pub fn all(
         count: usize,
         sites: &[Arc<dyn DeviceSite>],
         statistics: &[ProcessGroup],
@@ -37,48 +35,53 @@ impl Exchange {
         if !sites.is_empty() && sites.len() != count {
             return Err(Error::Invalid(format!("{} NCCL devices for {count} replicas", sites.len())));
         }
-        // One bucket, because the reduction does not overlap with backward.
-        let plan = Arc::new(BucketPlan::new(module, BucketSizes { first: usize::MAX, rest: usize::MAX }));
-        let end = |(at, group)| Exchange {
+        let member = |(at, group)| Member {
             group,
             statistics: statistics.get(at).cloned(),
             site: sites.get(at).cloned(),
-            plan: plan.clone(),
         };
-        Ok(ProcessGroup::threads(count, Options::default())?.into_iter().enumerate().map(end).collect())
+        Ok(ProcessGroup::threads(count, Options::default())?.into_iter().enumerate().map(member).collect())
     }
 
     /// Creates the communicators. Every replica must call it, on the thread on which it computes.
     ///
     /// # Errors
     /// If NCCL cannot be used.
-    pub fn open(&self) -> Result<()> {
-        let Some(site) = &self.site else { return Ok(()) };
-        for group in [Some(&self.group), self.statistics.as_ref()].into_iter().flatten() {
+    pub fn open<M: Module>(self, module: &M) -> Result<Exchange> {
+        let groups: Vec<ProcessGroup> = [self.group].into_iter().chain(self.statistics).collect();
+        for (group, site) in groups.iter().zip(self.site.iter().cycle()) {
             if let DevicePath::Host(why) = group.attach(Ok(site.clone()))? {
                 return Err(Error::Invalid(format!(
                     "the replicas cannot exchange data with NCCL: {why}. Choose another gradient reduction, such as main or tree"
                 )));
             }
         }
-        Ok(())
+        // One bucket, because the reduction does not overlap with backward.
+        let buckets = BucketSizes { first: usize::MAX, rest: usize::MAX };
+        let options = ReducerOptions { buckets, overlap: false, ..ReducerOptions::default() };
+        Ok(Exchange { reducer: Reducer::new(module, &groups[0], options)?, groups })
     }
+}
 
-    /// Reduces the gradients, without those of parameters for which no replica has one.
+/// One replica's end of the exchange.
+pub(super) struct Exchange {
+    groups: Vec<ProcessGroup>,
+    reducer: Reducer,
+}
+
+impl Exchange {
+    /// Sums the gradients over the replicas, without those of parameters for which no replica has one.
     ///
     /// Every replica must call it.
     ///
     /// # Errors
     /// If the group fails.
-    pub fn sums<M: Module>(&self, gradients: GradientsParams, module: &M) -> Result<GradientsParams> {
-        module_gradients::all_reduce(&self.plan, &self.group, gradients, module)
+    pub fn sums<M: Module>(&mut self, gradients: GradientsParams, module: &M) -> Result<GradientsParams> {
+        self.reducer.step(1, 1)?.finish(gradients, module, &mut Vec::new())
     }
 
     /// Wakes the replicas that wait for a failed one.
     pub fn abort(&self, reason: &str) {
-        [Some(&self.group), self.statistics.as_ref()]
-            .into_iter()
-            .flatten()
-            .for_each(|group| group.abort(reason));
+        self.groups.iter().for_each(|group| group.abort(reason));
     }
 }

@@ -1,10 +1,11 @@
 //! A training step in which every replica computes the loss of its part of the batch.
 
-use super::{Replicas, Scatter, split::cast, worker::parameters};
+use super::{Replicas, Scatter, split::cast};
 use crate::{
     Error, Result,
     batch_context::BatchContext,
     gradient::{in_precision, scaled},
+    parameters::values,
     wrapper::{
         engine::{BatchScope, random_stream},
         gradients,
@@ -45,7 +46,7 @@ impl<M: Module + 'static> Replicas<M> {
             let contexts: Vec<BatchContext> = sizes.iter().map(|size| context(*size)).collect();
             let mut pending = Vec::new();
             for (number, (worker, part)) in (1..).zip(busy.iter().zip(parts)) {
-                let (parameters, group) = (parameters(module), self.group(sizes.len(), number));
+                let (parameters, group) = (values(module, true), self.group(sizes.len(), number));
                 let (context, weight, seed) = (contexts[number], part_of_mean(sizes[number]), scope.draw());
                 let loss = loss.clone();
                 pending.push(worker.run(move |replica| {

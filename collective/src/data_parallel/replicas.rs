@@ -2,14 +2,14 @@
 
 use super::{
     DataParallelConfig, DpReduce, NamedDevice,
-    exchange::Exchange,
+    exchange::{Exchange, Member},
     scatter::shares,
     worker::{Pending, Worker, reason},
 };
-use crate::{Error, Options, ProcessGroup, Result, sync_batch_norm::convert_sync_batch_norm};
-use burn::module::{Module, ModuleVisitor, Param};
+use crate::{Error, Options, ProcessGroup, Result, gradient::add, sync_batch_norm::convert_sync_batch_norm};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
@@ -21,21 +21,15 @@ pub struct Replicas<M> {
     pub(super) main: (Device, String),
     pub(super) workers: Vec<Worker<M>>,
     pub(super) output: Device,
-    reduction: Reduction,
+    reduction: DpReduce,
+    /// The main device's end of the exchange, for an all-reduce.
+    exchange: Option<Mutex<Exchange>>,
     /// SyncBatchNorm's groups, by number of replicas from one.
     ///
     /// Only the last, of all replicas, uses NCCL; the smaller ones are for batches with fewer samples than devices.
     groups: Vec<Vec<ProcessGroup>>,
     /// The first failure, after which a replica may be in the middle of a step.
     failure: Mutex<Option<Error>>,
-}
-
-/// A [`DpReduce`] with its resources.
-enum Reduction {
-    Main,
-    Tree,
-    /// The main device's member of the exchange.
-    AllReduce(Exchange),
 }
 
 impl<M: Module + 'static> Replicas<M> {
@@ -60,30 +54,24 @@ impl<M: Module + 'static> Replicas<M> {
         let groups = (1..=most).map(|count| ProcessGroup::threads(count, Options::default()));
         let groups: Vec<_> = groups.collect::<Result<_>>()?;
         let statistics = groups.last().map_or(&[][..], Vec::as_slice);
-        let mut exchanges = match reduce {
-            DpReduce::AllReduce => Exchange::all(model, devices.len(), sites, statistics)?.into_iter(),
+        let mut members = match reduce {
+            DpReduce::AllReduce => Member::all(devices.len(), sites, statistics)?.into_iter(),
             DpReduce::Main | DpReduce::Tree => Vec::new().into_iter(),
         };
-        let exchange = exchanges.next();
+        let member = members.next();
         let start = |(device, name): &NamedDevice| {
-            Worker::start(model, &autodiff(device), name, *threads, exchanges.next())
+            Worker::start(model, &autodiff(device), name, *threads, members.next())
         };
         let workers = others.iter().map(start).collect::<Result<_>>()?;
-        let reduction = match (reduce, exchange) {
-            (DpReduce::Tree, _) => Reduction::Tree,
-            (_, Some(exchange)) => {
-                // The workers open theirs when they start.
-                exchange.open()?;
-                Reduction::AllReduce(exchange)
-            }
-            (_, None) => Reduction::Main,
-        };
+        // The workers open theirs when they start.
+        let exchange = member.map(|member| member.open(model)).transpose()?.map(Mutex::new);
         Ok(Replicas {
             groups,
             main: (autodiff(&main.0), main.1.clone()),
             workers,
             output: autodiff(output),
-            reduction,
+            reduction: *reduce,
+            exchange,
             failure: Mutex::new(None),
         })
     }
@@ -121,8 +109,8 @@ impl<M: Module + 'static> Replicas<M> {
         step().inspect_err(|error| {
             // Other replicas may wait for this one's statistics.
             self.groups.iter().flatten().for_each(|group| group.abort(error.to_string()));
-            if let Reduction::AllReduce(exchange) = &self.reduction {
-                exchange.abort(&error.to_string());
+            if let Some(exchange) = &self.exchange {
+                exchange.lock().unwrap_or_else(PoisonError::into_inner).abort(&error.to_string());
             }
             *failure = Some(error.clone());
         })
@@ -142,30 +130,24 @@ impl<M: Module + 'static> Replicas<M> {
             let results = pending.into_iter().map(Pending::wait).collect::<Result<Vec<_>>>()?;
             Ok(results.into_iter().unzip())
         };
-        let with_devices = |grads: Vec<GradientsParams>| {
-            let devices = self.workers.iter().map(|worker| worker.device().clone());
-            grads.into_iter().zip(devices).collect()
-        };
-        match &self.reduction {
-            Reduction::AllReduce(exchange) => {
-                let join =
-                    |worker: &Worker<M>| worker.run(|replica| replica.exchange(GradientsParams::new()));
-                let idle = idle.iter().map(join).collect::<Result<Vec<_>>>()?;
-                let sums = self.here(|| exchange.sums(own, model))?;
-                // The failed replica's error is the cause of the group's.
-                let (_, others) = wait()?;
-                idle.into_iter().try_for_each(|joined| joined.wait().map(drop))?;
-                Ok((sums?, others))
-            }
-            Reduction::Main => {
-                let (grads, others) = wait()?;
-                Ok((self.here(|| self.one_after_another(model, own, with_devices(grads)))?, others))
-            }
-            Reduction::Tree => {
-                let (grads, others) = wait()?;
-                Ok((self.here(|| self.in_pairs(model, own, with_devices(grads)))?, others))
-            }
+        if let Some(exchange) = &self.exchange {
+            let join = |worker: &Worker<M>| worker.run(|replica| replica.exchange(GradientsParams::new()));
+            let idle = idle.iter().map(join).collect::<Result<Vec<_>>>()?;
+            let mut exchange = exchange.lock().unwrap_or_else(PoisonError::into_inner);
+            let sums = self.here(|| exchange.sums(own, model))?;
+            // The failed replica's error is the cause of the group's.
+            let (_, others) = wait()?;
+            idle.into_iter().try_for_each(|joined| joined.wait().map(drop))?;
+            return Ok((sums?, others));
         }
+        let (grads, others) = wait()?;
+        let devices = self.workers.iter().map(|worker| worker.device.clone());
+        let found = grads.into_iter().zip(devices).collect();
+        let sum = self.here(|| match self.reduction {
+            DpReduce::Tree => self.in_pairs(model, own, found),
+            DpReduce::Main | DpReduce::AllReduce => self.one_after_another(model, own, found),
+        })?;
+        Ok((sum, others))
     }
 
     /// Adds all gradients up on the main device, in the order of the devices.
@@ -205,28 +187,5 @@ impl<M: Module + 'static> Replicas<M> {
     pub(super) fn here<R>(&self, act: impl FnOnce() -> R) -> Result<R> {
         catch_unwind(AssertUnwindSafe(act))
             .map_err(|panic| Error::Device { device: self.main.1.clone(), reason: reason(panic) })
-    }
-}
-
-/// Adds `a` and `b` for every parameter for which either has a gradient.
-pub(super) fn add<M: Module>(model: &M, a: GradientsParams, b: GradientsParams) -> GradientsParams {
-    let mut add = Add { a, b };
-    model.visit(&mut add);
-    add.a
-}
-
-struct Add {
-    a: GradientsParams,
-    b: GradientsParams,
-}
-
-impl ModuleVisitor for Add {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let Some(b) = self.b.remove::<D>(param.id) else { return };
-        let sum = match self.a.remove::<D>(param.id) {
-            Some(a) => a + b,
-            None => b,
-        };
-        self.a.register(param.id, sum);
     }
 }

@@ -3,15 +3,16 @@
 //! The thread lives as long as the replica, so that one thread owns the replica's running statistics. Panics become
 //! errors.
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Member};
 use crate::{
     Error, ProcessGroup, Result,
     device_error::{cause_of_panic, panic_text},
+    parameters::{TensorList, TensorMap, replace},
     sync_batch_norm::convert_sync_batch_norm,
 };
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,39 +20,6 @@ use std::{
     thread,
 };
 use tracing::info_span;
-
-/// The trainable parameters of a module, outside any graph.
-pub(super) fn parameters<M: Module>(module: &M) -> GradientsParams {
-    let mut collect = Collect(GradientsParams::new());
-    module.visit(&mut collect);
-    collect.0
-}
-
-struct Collect(GradientsParams);
-
-impl ModuleVisitor for Collect {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() {
-            self.0.register::<D>(param.id, param.val().inner());
-        }
-    }
-}
-
-/// Replaces a module's parameters by those from another device.
-struct Receive<'a> {
-    parameters: GradientsParams,
-    device: &'a Device,
-}
-
-impl ModuleMapper for Receive<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        match self.parameters.remove::<D>(param.id) {
-            Some(value) => param
-                .map(|_| Tensor::from_inner(value.to_device(&self.device.clone().inner())).require_grad()),
-            None => param,
-        }
-    }
-}
 
 /// A replica in its thread.
 pub(super) struct Replica<M> {
@@ -66,10 +34,10 @@ impl<M: Module> Replica<M> {
     ///
     /// # Errors
     /// If the module contains a `burn::nn::BatchNorm` that is trained.
-    pub fn update(&mut self, parameters: GradientsParams, group: Option<ProcessGroup>) -> Result<(), String> {
+    pub fn update(&mut self, parameters: TensorList, group: Option<ProcessGroup>) -> Result<(), String> {
         self.group = group;
-        let mut receive = Receive { parameters, device: &self.device };
-        self.module = self.module.clone().map(&mut receive);
+        let parameters: TensorMap = parameters.into_iter().collect();
+        self.module = replace(self.module.clone(), |id, _| parameters.get(&id).cloned());
         if let Some(group) = &self.group {
             let module = convert_sync_batch_norm(self.module.clone(), group);
             self.module = module.map_err(|error| error.to_string())?;
@@ -81,8 +49,8 @@ impl<M: Module> Replica<M> {
     ///
     /// # Errors
     /// If the all-reduce over the replicas fails.
-    pub fn exchange(&self, gradients: GradientsParams) -> Result<GradientsParams, String> {
-        let Some(exchange) = &self.exchange else { return Ok(gradients) };
+    pub fn exchange(&mut self, gradients: GradientsParams) -> Result<GradientsParams, String> {
+        let Some(exchange) = &mut self.exchange else { return Ok(gradients) };
         let sums = exchange.sums(gradients, &self.module);
         sums.map(|_| GradientsParams::new()).map_err(|error| error.to_string())
     }
@@ -99,7 +67,7 @@ type Job<M> = Box<dyn FnOnce(&mut Replica<M>, Result<(), String>) + Send>;
 
 /// Handle of a replica. Dropping it ends the thread after the job in progress.
 pub(super) struct Worker<M> {
-    device: Device,
+    pub device: Device,
     name: String,
     jobs: Sender<Job<M>>,
 }
@@ -126,7 +94,7 @@ fn ended(name: &str) -> Error {
 impl<M: Module + 'static> Worker<M> {
     /// Starts a replica of `model` on `device`, which is `name` in errors.
     ///
-    /// On the CPU it computes with `threads` threads. With an exchange, it reduces gradients with the other replicas.
+    /// On the CPU it computes with `threads` threads. A member of an exchange reduces gradients with the other replicas.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -135,7 +103,7 @@ impl<M: Module + 'static> Worker<M> {
         device: &Device,
         name: &str,
         threads: usize,
-        exchange: Option<Exchange>,
+        member: Option<Member>,
     ) -> Result<Self> {
         let (jobs, queue) = channel::<Job<M>>();
         // Clones share running statistics; a module returned from inference has its own.
@@ -145,7 +113,9 @@ impl<M: Module + 'static> Worker<M> {
             // Flex computes in the thread pool of the calling thread.
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build();
             let pool = pool.map_err(|error| format!("cannot start {threads} compute threads: {error}"));
-            let opened = exchange.iter().try_for_each(Exchange::open).map_err(|error| error.to_string());
+            let opened = member.map(|member| member.open(&module)).transpose();
+            let (exchange, opened) =
+                opened.map_or_else(|error| (None, Err(error.to_string())), |it| (it, Ok(())));
             let ready = opened.and(pool.as_ref().map(drop).map_err(Clone::clone));
             let mut replica = Replica { module, device: on, group: None, exchange };
             for job in queue {
@@ -182,10 +152,6 @@ impl<M: Module + 'static> Worker<M> {
         });
         self.jobs.send(job).map_err(|_| ended(&self.name))?;
         Ok(Pending { name: self.name.clone(), result })
-    }
-
-    pub fn device(&self) -> &Device {
-        &self.device
     }
 }
 

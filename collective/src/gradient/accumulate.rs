@@ -1,15 +1,10 @@
 //! Gradients of batches that are not synchronised, kept on their device until the next synchronised step.
 
-use super::{
-    buckets::BucketPlan,
-    gradient_list::{GradientList, put, take},
-    read::{f32s, read},
-};
-use crate::{Error, Result};
+use super::buckets::BucketPlan;
+use crate::parameters::{TensorList, TensorMap, put, take};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use std::collections::HashMap;
 
 /// Weights of this rank's gradients in the mean over the global batch.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +19,7 @@ pub(super) struct Weights {
 /// Sum of gradients, each multiplied by its number of samples.
 #[derive(Default, Debug)]
 pub(super) struct AccumulatedGradients {
-    sums: GradientList,
+    sums: TensorList,
     batches: usize,
     samples: usize,
 }
@@ -66,26 +61,6 @@ impl AccumulatedGradients {
         mean
     }
 
-    /// Writes the accumulated gradients into zeroed buckets and marks the parameters that have one.
-    ///
-    /// # Errors
-    /// If a gradient cannot be read from its device.
-    pub fn fill(&self, plan: &BucketPlan, buffers: &mut [Vec<f32>]) -> Result<Vec<bool>> {
-        let mut used = vec![false; plan.slots.len()];
-        for (id, grad) in &self.sums {
-            let Some(index) = plan.slot_of(*id) else { continue };
-            let slot = &plan.slots[index];
-            let data = read(grad.clone())?;
-            let values = f32s(&data).map_err(|reason| {
-                let what = format!("reading the gradient of {}", slot.path);
-                Error::Io { what, reason }
-            })?;
-            buffers[slot.bucket][slot.range.clone()].copy_from_slice(&values);
-            used[index] = true;
-        }
-        Ok(used)
-    }
-
     /// Accumulated gradients in row-major order, one for each slot of the plan, on their device.
     pub fn flat(&self, plan: &BucketPlan) -> Vec<Option<Tensor<1>>> {
         let mut flat = vec![None; plan.slots.len()];
@@ -98,17 +73,23 @@ impl AccumulatedGradients {
     }
 }
 
+/// Adds `a` and `b` for every parameter of `module` for which either has a gradient.
+pub(crate) fn add<M: Module>(module: &M, mut a: GradientsParams, mut b: GradientsParams) -> GradientsParams {
+    let weights = Weights { own: 1.0, accumulated: None };
+    let sums = combine(take(&mut a, module), take(&mut b, module), weights);
+    put(&mut a, sums, module);
+    a
+}
+
 /// Weighted sum of `accumulated` and `own`, for every parameter that has either.
-fn combine(accumulated: GradientList, own: GradientList, weights: Weights) -> GradientList {
+fn combine(accumulated: TensorList, own: TensorList, weights: Weights) -> TensorList {
     // The gradient of padding has an arbitrary value, possibly NaN.
     let own = own.into_iter().filter(|_| weights.own > 0.0);
-    let mut own: HashMap<_, _> = own.map(|(id, grad)| (id, grad.mul_scalar(weights.own))).collect();
-    let mut sums: GradientList = Vec::with_capacity(accumulated.len().max(own.len()));
+    let weighted = |grad: Tensor<1>, weight: f32| if weight == 1.0 { grad } else { grad.mul_scalar(weight) };
+    let mut own: TensorMap = own.map(|(id, grad)| (id, weighted(grad, weights.own))).collect();
+    let mut sums: TensorList = Vec::with_capacity(accumulated.len().max(own.len()));
     for (id, grad) in accumulated {
-        let grad = match weights.accumulated {
-            Some(1.0) | None => grad,
-            Some(weight) => grad.mul_scalar(weight),
-        };
+        let grad = weighted(grad, weights.accumulated.unwrap_or(1.0));
         let sum = match own.remove(&id) {
             Some(own) => grad + own,
             None => grad,

@@ -2,30 +2,23 @@
 
 use crate::{Error, Result, Work};
 
-/// A rank's message about a step.
-pub(super) struct Message {
-    /// The caller's flags.
-    pub flags: Vec<f32>,
-    /// 1 for each parameter with a gradient of real samples, for a rank with samples, and for a reason to repeat the
-    /// step.
-    pub users: Vec<f32>,
-    /// Reason why this rank's sums differ from those of the gradients that backward returned.
-    pub spoiled: Option<String>,
-}
-
-/// The sums of all ranks' messages, which may still be in progress.
+/// The sums of all ranks' messages about a step, which may still be in progress.
+///
+/// A message has the caller's flags, and then 1 for each parameter with a gradient of real samples, for a rank with
+/// samples, and for a reason to repeat the step.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     sums: Sums,
     flags: usize,
     ranks: usize,
+    /// Reason why this rank's sums differ from those of the gradients that backward returned.
     spoiled: Option<String>,
     /// Whether this rank has a gradient of every parameter and no reason to repeat the step.
     complete: bool,
 }
 
 #[derive(Debug)]
-enum Sums {
+pub(super) enum Sums {
     Known(Vec<f32>),
     InProgress(Work<Vec<f32>>),
 }
@@ -41,33 +34,28 @@ pub(super) struct Agreed {
     ranks: usize,
 }
 
-impl Message {
-    fn values(&self) -> Vec<f32> {
-        [&*self.flags, &*self.users].concat()
-    }
-}
-
 impl Agreement {
-    /// The sums in `summed`, in a group of `ranks`.
-    pub(super) fn known(summed: Message, ranks: usize) -> Self {
-        let sums = Sums::Known(summed.values());
-        Self { sums, flags: summed.flags.len(), ranks, spoiled: summed.spoiled, complete: false }
+    /// `users` follow the `flags` in this rank's message, and `spoiled` is its reason to repeat the step.
+    pub(super) fn new(
+        sums: Sums,
+        flags: usize,
+        users: &[f32],
+        spoiled: Option<String>,
+        ranks: usize,
+    ) -> Self {
+        let used = &users[..users.len().saturating_sub(1)];
+        let complete = spoiled.is_none() && used.iter().all(|used| *used > 0.0);
+        Self { sums, flags, ranks, spoiled, complete }
     }
 
-    /// Starts to sum the messages of `ranks` ranks.
-    ///
-    /// # Errors
-    /// If `start` fails.
-    pub(super) fn start(
-        message: Message,
-        ranks: usize,
-        start: impl FnOnce(Vec<f32>) -> Result<Work<Vec<f32>>>,
-    ) -> Result<Self> {
-        let sums = Sums::InProgress(start(message.values())?);
-        let Message { flags, users, spoiled } = message;
-        let used = &users[..users.len() - 1];
-        let complete = spoiled.is_none() && used.iter().all(|used| *used > 0.0);
-        Ok(Self { sums, flags: flags.len(), ranks, spoiled, complete })
+    /// The flags of a step in a world of one.
+    pub(super) fn alone(flags: Vec<f32>) -> Self {
+        Self::new(Sums::Known(flags.clone()), flags.len(), &[], None, 1)
+    }
+
+    /// Whether [`wait`](Self::wait) returns at once.
+    pub(crate) fn is_known(&self) -> bool {
+        matches!(self.sums, Sums::Known(_))
     }
 
     /// Whether the step's gradients are known without the other ranks' messages.
@@ -82,16 +70,17 @@ impl Agreement {
     ///
     /// # Errors
     /// If the group fails.
-    pub(super) fn wait(self) -> Result<Agreed> {
-        let Self { sums, flags, ranks, spoiled, .. } = self;
-        let mut sums = match sums {
+    pub(super) fn wait(&mut self) -> Result<Agreed> {
+        let mut sums = match std::mem::replace(&mut self.sums, Sums::Known(Vec::new())) {
             Sums::Known(sums) => sums,
             Sums::InProgress(work) => work.wait()?,
         };
-        let mut users: Vec<usize> = sums.split_off(flags).into_iter().map(|ranks| ranks as usize).collect();
+        self.sums = Sums::Known(sums.clone());
+        let mut users: Vec<usize> =
+            sums.split_off(self.flags).into_iter().map(|ranks| ranks as usize).collect();
         let again = users.pop().filter(|again| *again > 0);
-        let reason = || spoiled.unwrap_or_else(|| "another rank could not overlap".into());
-        Ok(Agreed { flags: sums, users, again: again.map(|again| (reason(), again)), ranks })
+        let reason = || self.spoiled.clone().unwrap_or_else(|| "another rank could not overlap".into());
+        Ok(Agreed { flags: sums, users, again: again.map(|again| (reason(), again)), ranks: self.ranks })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tracks which gradients of a step are in their buckets, for host and device buckets. A gradient is complete
-//! when one has arrived for every use of its parameter in forward.
+//! Tracks which gradients of a step are in their buckets. A gradient is complete when one has arrived for every use of
+//! its parameter in forward.
 
 use super::buckets::BucketPlan;
 use crate::{Error, Result};
@@ -26,11 +26,10 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Creates the state of a step; `used` marks the parameters with accumulated gradients.
-    pub fn new(plan: Arc<BucketPlan>, used: Vec<bool>, has_samples: bool) -> Self {
+    pub fn new(plan: Arc<BucketPlan>, has_samples: bool) -> Self {
         let slots = plan.slots.len();
         let missing = plan.members.iter().map(Vec::len).collect();
-        let (pending, written) = (vec![0; slots], vec![false; slots]);
+        let (pending, written, used) = (vec![0; slots], vec![false; slots], vec![false; slots]);
         Self { plan, uses: 0, pending, written, used, has_samples, missing, spoiled: None, failure: None }
     }
 
@@ -59,13 +58,11 @@ impl Arrivals {
         self.written[slot]
     }
 
-    /// Registers that a gradient is in its bucket. Returns whether the bucket is full.
-    pub fn write(&mut self, slot: usize, counts: bool) -> bool {
-        let bucket = self.plan.slots[slot].bucket;
-        self.used[slot] |= counts;
+    /// Registers that a gradient is in its bucket, and whether it is one of real samples.
+    pub fn write(&mut self, slot: usize, counts: bool) {
+        self.used[slot] = counts;
         self.written[slot] = true;
-        self.missing[bucket] -= 1;
-        self.missing[bucket] == 0
+        self.missing[self.plan.slots[slot].bucket] -= 1;
     }
 
     /// Whether a bucket can be reduced: all its gradients are in it, and none has failed.
@@ -98,8 +95,8 @@ impl Arrivals {
     ///
     /// # Errors
     /// The first registered error, or an error that a gradient is missing.
-    pub fn end(self) -> Result<(Vec<f32>, Option<String>)> {
-        if let Some(failure) = self.failure {
+    pub fn end(&mut self) -> Result<(Vec<f32>, Option<String>)> {
+        if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         if self.missing.iter().any(|missing| *missing > 0) {
@@ -109,6 +106,6 @@ impl Arrivals {
             ));
         }
         let flags = self.used.iter().copied().chain([self.has_samples, self.spoiled.is_some()]);
-        Ok((flags.map(|flag| f32::from(u8::from(flag))).collect(), self.spoiled))
+        Ok((flags.map(|flag| f32::from(u8::from(flag))).collect(), self.spoiled.take()))
     }
 }

@@ -1,9 +1,15 @@
 //! Gradient buckets: which of a model's trainable parameters are reduced together.
 
 use super::shards::Shards;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use crate::module_state::{FloatParam, float_params};
+use burn::module::{Module, Param, ParamId};
 use burn::tensor::Tensor;
-use std::{cmp::Reverse, collections::HashMap, mem, ops::Range};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, hash_map::Entry},
+    mem,
+    ops::Range,
+};
 
 /// Bucket sizes in bytes, by default those of PyTorch DDP.
 ///
@@ -53,18 +59,22 @@ pub(crate) struct BucketPlan {
 
 impl BucketPlan {
     /// Creates the plan for the trainable float parameters of `module`.
-    pub fn new<M: Module>(module: &M, sizes: BucketSizes) -> Self {
-        Self::divided(module, sizes, None)
-    }
-
-    /// Creates the plan; `group` is this rank and the number of ranks over which the optimizer's state is divided.
-    pub fn divided<M: Module>(module: &M, sizes: BucketSizes, group: Option<(usize, usize)>) -> Self {
-        let mut found = Found::default();
-        module.visit(&mut found);
-        let Found { mut slots, by_id, .. } = found;
+    ///
+    /// `group` is this rank and the number of ranks over which the optimizer's state is divided.
+    pub fn new<M: Module>(module: &M, sizes: BucketSizes, group: Option<(usize, usize)>) -> Self {
+        let (mut slots, mut by_id) = (Vec::new(), HashMap::new());
+        for FloatParam { id, path, shape, .. } in
+            float_params(module).into_iter().filter(|param| param.trainable)
+        {
+            if let Entry::Vacant(new) = by_id.entry(id) {
+                new.insert(slots.len());
+                let range = 0..shape.num_elements();
+                slots.push(Slot { path, shape: shape.to_vec(), bucket: 0, range });
+            }
+        }
         let lengths: Vec<usize> = slots.iter().map(|slot| slot.range.len()).collect();
         let shards = group.map(|(rank, ranks)| Shards::new(&lengths, rank, ranks));
-        let owner = |slot| shards.as_ref().map_or(0, |shards: &Shards| shards.owner(slot));
+        let owner = |slot| shards.as_ref().map_or(0, |shards: &Shards| shards.owners[slot]);
         let mut members: Vec<Vec<usize>> = Vec::new();
         let mut open = vec![Vec::new(); group.map_or(1, |(_, ranks)| ranks)];
         // ANCHOR: assign
@@ -112,7 +122,7 @@ impl BucketPlan {
 
     /// The rank that updates a bucket's parameters; `None` if every rank does.
     pub fn owner(&self, bucket: usize) -> Option<usize> {
-        Some(self.shards.as_ref()?.owner(*self.members[bucket].first()?))
+        Some(self.shards.as_ref()?.owners[*self.members[bucket].first()?])
     }
 
     /// Whether only another rank updates a bucket's parameters.
@@ -127,38 +137,6 @@ impl BucketPlan {
 
     pub fn buckets(&self) -> usize {
         self.members.len()
-    }
-}
-
-/// Every trainable float parameter once, in field order, with ranges that start at 0.
-#[derive(Default)]
-struct Found {
-    path: Vec<String>,
-    slots: Vec<Slot>,
-    by_id: HashMap<ParamId, usize>,
-}
-
-impl ModuleVisitor for Found {
-    fn enter_module(&mut self, name: &str, _container: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() || self.by_id.contains_key(&param.id) {
-            return;
-        }
-        let shape = param.lazy_shape();
-        self.by_id.insert(param.id, self.slots.len());
-        self.slots.push(Slot {
-            path: self.path.join("."),
-            shape: shape.to_vec(),
-            bucket: 0,
-            range: 0..shape.num_elements(),
-        });
     }
 }
 
@@ -187,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_last_parameters_come_first_and_shared_ones_once() {
-        let plan = BucketPlan::new(&net(), BucketSizes::default());
+        let plan = BucketPlan::new(&net(), BucketSizes::default(), None);
         assert_eq!(paths(&plan), [["last.bias", "last.weight", "first.bias", "first.weight"]]);
         assert_eq!(
             plan.slots.iter().map(|s| s.range.clone()).collect::<Vec<_>>(),
@@ -198,14 +176,14 @@ mod tests {
 
     #[test]
     fn a_bucket_closes_when_it_reaches_its_size() {
-        let plan = BucketPlan::new(&net(), BucketSizes { first: 12, rest: 160 });
+        let plan = BucketPlan::new(&net(), BucketSizes { first: 12, rest: 160 }, None);
         assert_eq!(paths(&plan), [&["last.bias"][..], &["last.weight", "first.bias"], &["first.weight"]]);
         assert_eq!((0..3).map(|b| plan.length(b)).collect::<Vec<_>>(), [3, 40, 50]);
     }
 
     #[test]
     fn a_bucket_has_one_owner() {
-        let plan = |ranks| BucketPlan::divided(&net(), BucketSizes::default(), Some((0, ranks)));
+        let plan = |ranks| BucketPlan::new(&net(), BucketSizes::default(), Some((0, ranks)));
         // 50 elements, and 30 + 10 + 3.
         assert_eq!(paths(&plan(2)), [&["last.bias", "last.weight", "first.bias"][..], &["first.weight"]]);
         assert_eq!([plan(2).owner(0), plan(2).owner(1)], [Some(1), Some(0)]);
@@ -216,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_model_without_parameters_has_one_empty_bucket() {
-        let plan = BucketPlan::new(&burn::nn::Relu::new(), BucketSizes::default());
+        let plan = BucketPlan::new(&burn::nn::Relu::new(), BucketSizes::default(), None);
         assert_eq!((plan.buckets(), plan.length(0)), (1, 0));
     }
 }

@@ -1,10 +1,13 @@
 //! Gradient clipping by the global norm.
 
-use super::{
-    buckets::BucketPlan,
-    gradient_list::{GradientList, put, take},
+use super::buckets::BucketPlan;
+use crate::{
+    ProcessGroup, ReduceOp, Result,
+    device_error::read_data,
+    parameters::{TensorList, put, take},
+    tensor,
+    tensor::exchange::Kind,
 };
-use crate::{ProcessGroup, ReduceOp, Result, device_error::read_data, tensor, tensor::exchange::Kind};
 use burn::backend::{Dispatch, ops::FloatTensorOps};
 use burn::module::Module;
 use burn::optim::GradientsParams;
@@ -55,7 +58,7 @@ impl Ranks<'_> {
     }
 }
 
-fn clip_on_host(all: GradientList, max_norm: f64, ranks: Option<Ranks<'_>>) -> Result<(GradientList, f64)> {
+fn clip_on_host(all: TensorList, max_norm: f64, ranks: Option<Ranks<'_>>) -> Result<(TensorList, f64)> {
     let norm = global_norm(&all, ranks)?;
     let factor = max_norm / (norm + 1e-6);
     Ok((if factor < 1.0 || factor.is_nan() { scale(all, factor) } else { all }, norm))
@@ -108,11 +111,11 @@ pub(super) fn clip<M: Module>(
 ///
 /// `all_ranks` returns the same sums of squares `[2]` on all ranks: of the gradients, and of those multiplied by [`DOWN`].
 fn clip_on_device(
-    all: GradientList,
+    all: TensorList,
     device: &Device,
     max_norm: f64,
     all_ranks: impl FnOnce(Tensor<1>) -> Result<Tensor<1>>,
-) -> Result<(GradientList, Tensor<1>)> {
+) -> Result<(TensorList, Tensor<1>)> {
     #[cfg(feature = "cuda")]
     if let Some(tensors) = ManyTensors::from_tensors(all.iter().map(|(_, grad)| grad)) {
         let norm = norm_of(all_ranks(tensors.squares(DOWN as f32).sum_dim(1).reshape([2]))?);
@@ -158,13 +161,13 @@ fn scale_on_device(grad: Tensor<1>, factor: &Tensor<1>) -> Tensor<1> {
 ///
 /// # Errors
 /// If the device cannot be read, or the group fails.
-pub(super) fn global_norm(all: &GradientList, ranks: Option<Ranks<'_>>) -> Result<f64> {
+pub(super) fn global_norm(all: &TensorList, ranks: Option<Ranks<'_>>) -> Result<f64> {
     let norm = sum_of_squares(all, None, ranks)?.sqrt();
     Ok(if norm.is_finite() { norm } else { sum_of_squares(all, Some(DOWN), ranks)?.sqrt() / DOWN })
 }
 
 /// Sum of squares of all gradients, multiplied by `factor` first.
-fn sum_of_squares(all: &GradientList, factor: Option<f64>, ranks: Option<Ranks<'_>>) -> Result<f64> {
+fn sum_of_squares(all: &TensorList, factor: Option<f64>, ranks: Option<Ranks<'_>>) -> Result<f64> {
     let mut sums = Vec::new();
     if !all.is_empty() {
         // One transfer for all gradients.
@@ -185,7 +188,7 @@ fn sum_of_squares(all: &GradientList, factor: Option<f64>, ranks: Option<Ranks<'
 }
 
 /// Sums of squares `[1]` of each gradient, multiplied by `factor` first, on one device.
-fn squares(all: &GradientList, factor: Option<f64>) -> Vec<Tensor<1>> {
+fn squares(all: &TensorList, factor: Option<f64>) -> Vec<Tensor<1>> {
     let Some(device) = all.first().map(|(_, grad)| grad.device()) else { return Vec::new() };
     let square = |(_, grad): &(_, Tensor<1>)| {
         let grad = match grad.dtype() {
@@ -211,7 +214,7 @@ pub(crate) fn scaled<M: Module>(mut grads: GradientsParams, module: &M, factor: 
     grads
 }
 
-fn scale(all: GradientList, factor: f64) -> GradientList {
+fn scale(all: TensorList, factor: f64) -> TensorList {
     let scale = |grad: Tensor<1>| match factor {
         // In two steps where the factor is subnormal in f32, or 0.
         tiny if tiny < f64::from(f32::MIN_POSITIVE) => grad.mul_scalar(DOWN).mul_scalar(tiny / DOWN),

@@ -3,8 +3,8 @@
 //! Most programs use [`DistributedDataParallel`](crate::DistributedDataParallel), which wraps a [`Reducer`].
 //!
 //! A [`Reducer`] divides a model's gradients into buckets, in reverse field order. In a [`Step`] the
-//! model is watched: each gradient is written into its bucket as soon as it is final, and each bucket is reduced in
-//! the background as soon as it is full, in index order, while backward computes the
+//! model is watched: as soon as all gradients of a bucket are final, they are written into the bucket, which is reduced
+//! in the background, in index order, while backward computes the
 //! layers below (Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704). In the following cases gradients are
 //! collected after backward, with bit-identical sums:
 //!
@@ -26,15 +26,12 @@
 mod accumulate;
 mod agreement;
 mod arrivals;
-pub(crate) mod buckets;
+mod buckets;
 mod clip;
-mod device_buckets;
 mod embeddings;
-mod gradient_list;
 mod hook;
-mod host_buckets;
 mod in_flight;
-pub(crate) mod module_gradients;
+mod module_gradients;
 mod parameter_exchange;
 mod power_sgd;
 mod read;
@@ -42,17 +39,19 @@ mod sharded_state;
 mod shards;
 mod status;
 mod step;
+mod step_buckets;
 mod top_k;
 mod watch;
 
+pub(crate) use accumulate::add;
+pub(crate) use agreement::Agreement;
 pub use buckets::BucketSizes;
 pub use clip::clip_by_global_norm;
 pub(crate) use clip::{Norm, scaled};
-pub(crate) use gradient_list::{put, take};
 pub use hook::{Bucket, BucketParameter, CommHook, HalfPrecision};
 pub use power_sgd::PowerSgd;
+pub(crate) use step::FinishedStep;
 pub use step::Step;
-pub(crate) use step::{FinishedStep, StepFlags};
 pub use top_k::TopK;
 pub(crate) use watch::{ModuleCopies, in_precision};
 
@@ -148,8 +147,7 @@ pub struct Reducer {
     /// Whether buckets stay in device memory.
     on_device: bool,
     fallback: Option<String>,
-    /// Whether the ranks have agreed on a step, whose gradients were compared completely with backward's. On a device,
-    /// later steps are used before they have.
+    /// Whether the ranks have agreed on a step. On a device, later steps are used before they have.
     agreed: bool,
     /// [`Agreed::users`](agreement::Agreed::users) of the last step on which the ranks have agreed.
     users: Vec<usize>,
@@ -182,7 +180,7 @@ impl Reducer {
         // The small first bucket allows an early start.
         let first = if on_device && !overlap { buckets.first.max(buckets.rest) } else { buckets.first };
         Ok(Self {
-            plan: Arc::new(BucketPlan::divided(module, BucketSizes { first, ..buckets }, shard)),
+            plan: Arc::new(BucketPlan::new(module, BucketSizes { first, ..buckets }, shard)),
             sender,
             accumulated: AccumulatedGradients::default(),
             anchors: Arc::default(),
@@ -238,25 +236,11 @@ impl Reducer {
     ///
     /// # Errors
     /// If the group fails, or the step's sums differ from the ranks' gradients.
-    pub(crate) fn settle(&mut self, flags: StepFlags) -> Result<Vec<f32>> {
-        let agreement = match flags {
-            StepFlags::Summed(flags) => return Ok(flags),
-            StepFlags::InProgress(agreement) => agreement,
-        };
-        let agreed = agreement.wait()?;
+    pub(crate) fn settle(&mut self, mut flags: Agreement) -> Result<Vec<f32>> {
+        let agreed = flags.wait()?;
         agreed.unanimous()?;
         self.users = agreed.users;
         Ok(agreed.flags)
-    }
-
-    /// Buffers for every bucket, filled with zeros if there are accumulated gradients.
-    fn buffers(&self) -> Vec<Vec<f32>> {
-        let lengths = (0..self.plan.buckets()).map(|bucket| self.plan.length(bucket));
-        if self.accumulated.is_empty() {
-            lengths.map(Vec::with_capacity).collect()
-        } else {
-            lengths.map(|length| vec![0.0; length]).collect()
-        }
     }
 }
 

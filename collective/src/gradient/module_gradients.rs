@@ -1,10 +1,10 @@
 //! Moves gradients between a module, as Burn keeps them, and the buckets.
 
-use super::{buckets::BucketPlan, gradient_list::take, in_flight::InFlightReduction};
-use crate::{Error, ProcessGroup, ReduceOp, Result, tensor};
+use super::{buckets::BucketPlan, in_flight::InFlightReduction};
+use crate::{Error, Result};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::{FloatDType, Tensor};
 
 fn became_trainable(id: ParamId) -> Error {
     Error::Invalid(format!(
@@ -16,7 +16,7 @@ fn became_trainable(id: ParamId) -> Error {
 /// backward's result. With `keep`, `grads` are not consumed.
 ///
 /// # Errors
-/// If a gradient cannot be read, or a parameter has become trainable.
+/// If a parameter has become trainable.
 pub(super) fn collect<M: Module>(
     reduction: &InFlightReduction,
     grads: &mut GradientsParams,
@@ -35,27 +35,18 @@ struct Collect<'a> {
     failure: Option<Error>,
 }
 
-impl Collect<'_> {
-    fn take<const D: usize>(&mut self, param: &Param<Tensor<D>>) -> Result<()> {
-        let Some(slot) = self.reduction.slot_of(param.id) else {
-            return Err(became_trainable(param.id));
-        };
-        if !self.reduction.has(slot) {
-            let grad =
-                if self.keep { self.grads.get::<D>(param.id) } else { self.grads.remove::<D>(param.id) };
-            if self.reduction.write(slot, grad, &param.base().device().inner())? {
-                return Ok(());
-            }
-        }
-        self.reduction.compare(slot, || self.grads.get::<D>(param.id))
-    }
-}
-
 impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if param.is_require_grad() && self.failure.is_none() {
-            self.failure = self.take(param).err();
+        if !param.is_require_grad() || self.failure.is_some() {
+            return;
         }
+        self.reduction.with(|buckets| match buckets.plan.slot_of(param.id) {
+            Some(slot) => {
+                let device = param.base().device().inner();
+                buckets.collect::<D>(slot, self.grads, param.id, self.keep, device);
+            }
+            None => self.failure = Some(became_trainable(param.id)),
+        });
     }
 }
 
@@ -91,38 +82,4 @@ impl ModuleVisitor for Scatter<'_> {
         let grad = if grad.device() == device { grad } else { grad.to_device(&device) };
         self.grads.register::<D>(param.id, grad.cast(FloatDType::from(value.dtype())));
     }
-}
-
-/// Sums of the weighted `grads` over all ranks, without those of parameters that no rank uses.
-///
-/// # Errors
-/// If the group fails.
-pub(crate) fn all_reduce<M: Module>(
-    plan: &BucketPlan,
-    group: &ProcessGroup,
-    mut grads: GradientsParams,
-    module: &M,
-) -> Result<GradientsParams> {
-    let device = module.devices().into_iter().next().unwrap_or_default();
-    let device = if device.is_autodiff() { device.inner() } else { device };
-    let mut flat: Vec<Option<Tensor<1>>> = vec![None; plan.slots.len()];
-    for (id, grad) in take(&mut grads, module) {
-        if let Some(slot) = plan.slot_of(id) {
-            flat[slot] = Some(grad.reshape([plan.slots[slot].range.len()]));
-        }
-    }
-    let mut flags: Vec<f32> = flat.iter().map(|grad| f32::from(u8::from(grad.is_some()))).collect();
-    let mut buckets = Vec::new();
-    for members in &plan.members {
-        let zeros = |slot: &usize| Tensor::zeros([plan.slots[*slot].range.len()], (&device, DType::F32));
-        let parts: Vec<_> =
-            members.iter().map(|slot| flat[*slot].take().unwrap_or_else(|| zeros(slot))).collect();
-        buckets.push(match parts.is_empty() {
-            true => None,
-            false => Some(tensor::all_reduce(tensor::concatenate(parts, 1.0), group, ReduceOp::Sum)?),
-        });
-    }
-    group.all_reduce(&mut flags, ReduceOp::Sum)?;
-    let users: Vec<usize> = flags.iter().map(|ranks| *ranks as usize).collect();
-    Ok(scatter(plan, buckets, &users, module))
 }

@@ -1,120 +1,67 @@
-//! Access to a gradient's values, on the host or on its device. Values on the host are not copied.
+//! A gradient's values on the host, and its identity.
 
-use crate::{Error, Result, tensor};
+use crate::{Error, Result, device_error::read_data};
 #[cfg(feature = "cube")]
 use burn::backend::Cube;
-use burn::backend::{Backend, Flex, TensorMetadata, ops::FloatTensorOps, tensor::FloatTensor};
-use burn::tensor::{DType, Shape, Tensor, TensorData};
-use kernels::host_tensor::{self, Host, contiguous};
-use std::borrow::Cow;
+use burn::backend::Flex;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use kernels::host_tensor::{self, Host, contiguous, host, is_host};
 #[cfg(feature = "cube")]
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Deref;
 
-/// A gradient on its device.
-pub struct DeviceGradient {
-    /// Values in row-major order.
-    pub values: Tensor<1>,
-    /// Identity of the tensor, unique while `values` are alive.
-    pub identity: u64,
-}
-
-/// A gradient on the host.
+/// The values of a tensor on the host, in row-major order, as f32.
 pub(super) enum Values {
-    /// A contiguous f32 tensor in the backend's host memory.
+    /// A contiguous f32 tensor in host memory, which is not copied.
     InPlace(Host),
-    /// Values read from a device, of any type.
-    Read(TensorData),
+    /// Values read from a device, or converted.
+    Read(Vec<f32>),
 }
 
 impl Values {
-    /// Values in row-major order, as f32.
-    ///
-    /// # Errors
-    /// If the element type is not supported.
-    pub fn as_f32(&self) -> Result<Cow<'_, [f32]>, String> {
-        match self {
-            Values::InPlace(tensor) => Ok(Cow::Borrowed(host_tensor::values(tensor))),
-            Values::Read(data) => f32s(data),
-        }
-    }
-}
-
-/// The values of `data` as f32.
-///
-/// # Errors
-/// If the element type is not supported.
-pub(super) fn f32s(data: &TensorData) -> Result<Cow<'_, [f32]>, String> {
-    match data.dtype() {
-        DType::F32 => data.as_slice().map(Cow::Borrowed).map_err(|error| format!("{error:?}")),
-        _ => {
-            data.clone().convert::<f32>().try_into_vec().map(Cow::Owned).map_err(|error| format!("{error:?}"))
-        }
-    }
-}
-
-/// A gradient on the host.
-///
-/// # Errors
-/// If the device fails.
-pub(super) fn read<const D: usize>(grad: Tensor<D>) -> Result<TensorData> {
-    let broken = |reason: String| Error::Io { what: "reading a gradient from its device".into(), reason };
-    grad.try_into_data().map_err(|error| broken(error.to_string()))
-}
-
-/// A backend whose tensors can be read.
-pub trait ReadBackend: Backend {
-    /// Reads a gradient from its device to the host.
-    ///
     /// # Errors
     /// If the device fails.
-    fn read(tensor: FloatTensor<Self>) -> Result<Values, String> {
-        tensor::read::<Self>(tensor).map(Values::Read)
+    pub fn read(tensor: Tensor<1>) -> Result<Self> {
+        if is_host(&tensor) {
+            return Ok(Values::InPlace(contiguous(host(tensor))));
+        }
+        let values = read_data(tensor)?.convert::<f32>().try_into_vec();
+        let failed = |error| Error::Io { what: "reading a tensor".into(), reason: format!("{error:?}") };
+        values.map(Values::Read).map_err(failed)
     }
 
-    /// The gradient on its device.
-    fn keep(tensor: FloatTensor<Self>) -> DeviceGradient;
-}
-
-/// The [identity](DeviceGradient::identity) of a gradient.
-pub(super) fn identity<const D: usize>(gradient: Tensor<D>) -> Option<u64> {
-    #[cfg(feature = "cube")]
-    if let Ok(tensor) = gradient.clone().try_into_primitive::<Cube>() {
-        return Some(on_cube(&tensor));
-    }
-    gradient.try_into_primitive::<Flex>().ok().map(|tensor| on_flex(&tensor))
-}
-
-fn on_flex(tensor: &Host) -> u64 {
-    tensor.bytes().as_ptr() as u64
-}
-
-#[cfg(feature = "cube")]
-fn on_cube(tensor: &FloatTensor<Cube>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    tensor.id.hash(&mut hasher);
-    hasher.finish()
-}
-
-impl ReadBackend for Flex {
-    fn read(tensor: Host) -> Result<Values, String> {
-        match tensor.dtype() {
-            DType::F32 => Ok(Values::InPlace(contiguous(tensor))),
-            _ => Ok(Values::Read(tensor.into_data())),
+    pub fn into_vec(self) -> Vec<f32> {
+        match self {
+            Values::InPlace(_) => self.to_vec(),
+            Values::Read(values) => values,
         }
     }
+}
 
-    fn keep(tensor: Host) -> DeviceGradient {
-        let (identity, elements) = (on_flex(&tensor), tensor.shape().num_elements());
-        let values = Tensor::from_primitive::<Flex>(Flex::float_reshape(tensor, Shape::new([elements])));
-        DeviceGradient { values, identity }
+impl Deref for Values {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Values::InPlace(tensor) => host_tensor::values(tensor),
+            Values::Read(values) => values,
+        }
     }
 }
 
-#[cfg(feature = "cube")]
-impl ReadBackend for Cube {
-    fn keep(tensor: FloatTensor<Self>) -> DeviceGradient {
-        let (identity, elements) = (on_cube(&tensor), tensor.shape().num_elements());
-        let values = Tensor::from_primitive::<Cube>(Cube::float_reshape(tensor, Shape::new([elements])));
-        DeviceGradient { values, identity }
+/// Identity of a tensor, unique while it is alive.
+pub(super) fn identity<const D: usize>(tensor: Tensor<D>) -> Option<u64> {
+    #[cfg(feature = "cube")]
+    if let Ok(tensor) = tensor.clone().try_into_primitive::<Cube>() {
+        let mut hasher = DefaultHasher::new();
+        tensor.id.hash(&mut hasher);
+        return Some(hasher.finish());
     }
+    tensor.try_into_primitive::<Flex>().ok().map(|tensor| tensor.bytes().as_ptr() as u64)
+}
+
+/// `[n]`, in host memory.
+pub(super) fn on_host(values: Vec<f32>) -> Tensor<1> {
+    let length = values.len();
+    Tensor::from_data(TensorData::new(values, [length]), (&Device::flex(), DType::F32))
 }

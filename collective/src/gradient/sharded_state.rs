@@ -72,7 +72,7 @@ impl Reducer {
         // Rank 0 keeps the state of parameters that are no longer trained.
         let is_kept = |id| match self.plan.slot_of(ParamId::from(id)) {
             Some(slot) => shards.is_own(slot),
-            None => shards.rank() == 0,
+            None => shards.rank == 0,
         };
         read(merge(vec![whole], |id| is_kept(id).then_some(id))?)
     }

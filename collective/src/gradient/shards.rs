@@ -5,11 +5,12 @@
 /// Whole parameters have owners, so that every optimizer works on a shard as on a whole model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shards {
-    rank: usize,
-    /// By slot.
-    owners: Vec<usize>,
-    /// Number of elements of each rank.
-    sizes: Vec<usize>,
+    /// This rank.
+    pub rank: usize,
+    /// The rank that updates each parameter, by slot.
+    pub owners: Vec<usize>,
+    /// Number of elements that each rank updates.
+    pub sizes: Vec<usize>,
 }
 
 impl Shards {
@@ -27,24 +28,9 @@ impl Shards {
         Self { rank, owners, sizes }
     }
 
-    /// This rank.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
-    /// The rank that updates a parameter.
-    pub fn owner(&self, slot: usize) -> usize {
-        self.owners[slot]
-    }
-
     /// Whether this rank updates a parameter.
     pub fn is_own(&self, slot: usize) -> bool {
         self.owners[slot] == self.rank
-    }
-
-    /// Number of elements that each rank updates.
-    pub fn sizes(&self) -> &[usize] {
-        &self.sizes
     }
 }
 
@@ -56,13 +42,13 @@ mod tests {
     fn the_largest_parameters_are_divided_first() {
         let shards = Shards::new(&[3, 50, 10, 30, 10], 1, 2);
         assert_eq!(shards.owners, [0, 0, 1, 1, 1]);
-        assert_eq!(shards.sizes(), [53, 50]);
+        assert_eq!(shards.sizes, [53, 50]);
         assert!(shards.is_own(2) && !shards.is_own(1));
     }
 
     #[test]
     fn a_rank_may_own_nothing() {
-        assert_eq!(Shards::new(&[5, 5], 0, 3).sizes(), [5, 5, 0]);
-        assert_eq!(Shards::new(&[], 0, 2).sizes(), [0, 0]);
+        assert_eq!(Shards::new(&[5, 5], 0, 3).sizes, [5, 5, 0]);
+        assert_eq!(Shards::new(&[], 0, 2).sizes, [0, 0]);
     }
 }

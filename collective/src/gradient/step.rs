@@ -5,37 +5,31 @@ use super::{
     accumulate::Weights,
     agreement::Agreement,
     clip::global_norm,
-    device_buckets::DeviceBuckets,
-    gradient_list::{put, take},
-    host_buckets::HostBuckets,
-    in_flight::{Buckets, InFlightReduction, ReducedGradients},
+    in_flight::InFlightReduction,
     module_gradients::{collect, scatter},
-    ranks, timed,
+    ranks,
+    step_buckets::{ReducedGradients, StepBuckets},
+    timed,
     watch::watch,
 };
-use crate::{Error, Result, batch_context::BatchContext, precision::Precision};
+use crate::{
+    Error, Result,
+    batch_context::BatchContext,
+    parameters::{put, take},
+    precision::Precision,
+};
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use std::sync::Arc;
-
-/// Number of elements of each gradient that are compared with backward's result after the first step.
-const SPOT: usize = 64;
-
-/// A step's flags, summed over all ranks.
-#[derive(Debug)]
-pub(crate) enum StepFlags {
-    Summed(Vec<f32>),
-    /// [`Reducer::settle`] waits for them.
-    InProgress(Agreement),
-}
 
 /// The result of a step.
 pub(crate) struct FinishedStep {
     pub grads: GradientsParams,
     /// Sums of the totals over all ranks.
     pub totals: Option<Tensor<1>>,
-    pub flags: StepFlags,
+    /// The agreement on the flags, for which [`Reducer::settle`] waits.
+    pub flags: Agreement,
 }
 
 /// A step in progress, from [`Reducer::step`]. Every rank must finish it.
@@ -56,15 +50,18 @@ impl Reducer {
     /// `global_samples` is the number of samples over all ranks, including batches accumulated since the last step.
     ///
     /// # Errors
-    /// If accumulated gradients cannot be read from their device.
+    /// If the group has failed.
     pub fn step(&mut self, samples: usize, global_samples: usize) -> Result<Step<'_>> {
+        if let Some(error) = self.sender.as_ref().and_then(|sender| sender.group.failure()) {
+            return Err(error);
+        }
         // The loss scale applies to all gradients.
         let global = global_samples.max(1) as f64 * f64::from(self.loss_scale());
         let accumulated = (!self.accumulated.is_empty()).then(|| (1.0 / global) as f32);
         let weights = Weights { own: (samples as f64 / global) as f32, accumulated };
         let context = BatchContext::new(samples, global_samples, self.loss_scale());
         let mut step = Step { reducer: self, weights, context, scaled: false, reduction: None };
-        step.reduction = step.start(true)?;
+        step.reduction = step.start();
         Ok(step)
     }
 }
@@ -119,10 +116,8 @@ impl Step<'_> {
         module: &M,
         totals: &mut Vec<f32>,
     ) -> Result<GradientsParams> {
-        let finished = self.finish_with(grads, module, None, totals.clone(), true)?;
-        if let StepFlags::Summed(sums) = finished.flags {
-            *totals = sums;
-        }
+        let mut finished = self.finish_with(grads, module, None, totals.clone(), true)?;
+        *totals = finished.flags.wait()?.flags;
         Ok(finished.grads)
     }
 
@@ -152,13 +147,13 @@ impl Step<'_> {
             let has_samples = self.weights.own > 0.0;
             let alone = has_samples && self.reducer.scaler.is_none() && self.reducer.accumulated.is_empty();
             let mean = if alone { grads } else { self.reducer.accumulated.mean(grads, module, self.weights) };
-            let flags = StepFlags::Summed(flags);
+            let flags = Agreement::alone(flags);
             return Ok(FinishedStep { grads: self.unless_infinite(mean, module)?, totals, flags });
         };
         let early = !wait && self.reducer.on_device && self.reducer.agreed;
         let mut reduced = self.reduce(&reduction, &mut grads, module, totals.clone(), &flags)?;
-        let (users, flags) = if early && reduced.agreement.is_complete() {
-            (vec![1; self.reducer.plan.slots.len()], StepFlags::InProgress(reduced.agreement))
+        let users = if early && reduced.agreement.is_complete() {
+            vec![1; self.reducer.plan.slots.len()]
         } else {
             let mut agreed =
                 timed("wait for gradients", &mut self.reducer.waited, || reduced.agreement.wait())?;
@@ -169,50 +164,32 @@ impl Step<'_> {
                 // Repeats the reduction from backward's gradients; later steps do not overlap.
                 self.reducer.overlap = false;
                 self.reducer.fallback = Some(reason);
-                if let Some(reduction) = self.start(false)? {
-                    let again = self.reduce(&reduction, &mut grads, module, totals, &flags)?;
-                    (reduced.buckets, reduced.totals) = (again.buckets, again.totals);
+                if let Some(reduction) = self.start() {
+                    reduced = self.reduce(&reduction, &mut grads, module, totals, &flags)?;
                     agreed =
-                        timed("wait for gradients", &mut self.reducer.waited, || again.agreement.wait())?;
+                        timed("wait for gradients", &mut self.reducer.waited, || reduced.agreement.wait())?;
                 }
             }
             self.reducer.agreed = true;
             self.reducer.users.clone_from(&agreed.users);
-            (agreed.users, StepFlags::Summed(agreed.flags))
+            agreed.users
         };
         self.reducer.accumulated.clear();
         let averaged = scatter(&self.reducer.plan, reduced.buckets, &users, module);
         // In the order of the parameters. That of a map differs from rank to rank, and on a GPU the operations that free
         // them are in one queue with those of the optimizer, whose fusion and thereby rounding could depend on it.
         drop(take(&mut grads, module));
-        Ok(FinishedStep { grads: self.unless_infinite(averaged, module)?, totals: reduced.totals, flags })
+        let grads = self.unless_infinite(averaged, module)?;
+        Ok(FinishedStep { grads, totals: reduced.totals, flags: reduced.agreement })
     }
 
     /// Starts the reduction of this step's gradients and the accumulated ones; `None` in a world of one without a
     /// device transport.
-    ///
-    /// With `compare`, gradients that arrive during backward are compared with backward's result.
-    fn start(&self, compare: bool) -> Result<Option<Arc<InFlightReduction>>> {
+    fn start(&self) -> Option<Arc<InFlightReduction>> {
         let Reducer { plan, sender, accumulated, on_device, .. } = &*self.reducer;
-        let Some(sender) = sender.clone() else { return Ok(None) };
-        let (plan, group, weights) = (plan.clone(), sender.group.clone(), self.weights);
-        let (used, buckets) = if *on_device {
-            let accumulated = accumulated.flat(&plan);
-            let used = vec![false; plan.slots.len()];
-            let buckets = DeviceBuckets::new(plan.clone(), group.clone(), weights, accumulated);
-            (used, Buckets::Device(buckets))
-        } else {
-            let mut buffers = self.reducer.buffers();
-            let used = accumulated.fill(&plan, &mut buffers)?;
-            let compared = match (compare && self.reducer.overlap, self.reducer.agreed) {
-                (false, _) => 0,
-                (true, false) => usize::MAX,
-                (true, true) => SPOT,
-            };
-            (used, Buckets::Host(HostBuckets::new(plan.clone(), sender, weights, buffers, compared)))
-        };
-        let has_samples = weights.own > 0.0 || accumulated.has_samples();
-        Ok(Some(Arc::new(InFlightReduction::new(plan, group, used, has_samples, buckets))))
+        let sender = sender.clone()?;
+        let buckets = StepBuckets::new(plan.clone(), sender, *on_device, self.weights, accumulated);
+        Some(Arc::new(InFlightReduction::new(buckets)))
     }
 
     fn reduce<M: Module>(
@@ -231,7 +208,9 @@ impl Step<'_> {
                 sender.group.abort(error.to_string());
             }
         })?;
-        timed("wait for gradients", &mut self.reducer.waited, || reduction.finish(totals, flags))
+        // `Step` finishes a reduction once. Other threads do not wait for the sums.
+        let buckets = reduction.end().expect("a reduction in progress");
+        timed("wait for gradients", &mut self.reducer.waited, || buckets.finish(totals, flags))
     }
 
     /// In f16, returns no gradients if one of them is not finite. All ranks decide equally.

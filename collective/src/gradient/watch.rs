@@ -18,7 +18,7 @@
 //! Every use calls [`Param::val`], which applies the parameter's [`Reparameterization`]. It is attached to a copy of
 //! the module for one step and never to the module itself.
 
-use super::{in_flight::InFlightReduction, read::ReadBackend};
+use super::in_flight::InFlightReduction;
 use crate::precision::Precision;
 use burn::backend::{
     Autodiff, Backend, Dispatch, Flex,
@@ -92,7 +92,7 @@ impl Reparameterizer for Install<'_> {
     ) -> (Param<Tensor<D>>, Option<HookedParameter>) {
         let trainable = param.is_require_grad();
         let watched = self.reduction.filter(|_| trainable).and_then(|(reduction, anchors)| {
-            let slot = reduction.slot_of(param.id)?;
+            let slot = reduction.with(|buckets| buckets.plan.slot_of(param.id))??;
             Some(GradientHook { reduction: reduction.clone(), anchors: anchors.clone(), slot })
         });
         let needed = watched.is_some() || self.precision != Precision::F32;
@@ -117,7 +117,8 @@ impl HookedParameter {
         if !base.is_require_grad() || !watched.anchors.are_on(&device) {
             return base;
         }
-        let Some(number) = watched.reduction.use_in_forward(watched.slot) else { return base };
+        let number = watched.reduction.with(|buckets| buckets.arrivals.use_in_forward(watched.slot));
+        let Some(number) = number else { return base };
         Tensor::from_dispatch(<Dispatch as WatchBackend>::watched(
             base.into_dispatch(),
             watched.anchors.anchor(number, &device).into_dispatch(),
@@ -182,8 +183,18 @@ pub trait WatchBackend: Backend {
     fn deepen(below: FloatTensor<Self>, levels: usize) -> FloatTensor<Self>;
 }
 
+/// A backend without autodiff.
+trait PlainBackend: WatchBackend {
+    fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1>;
+}
+
 macro_rules! nothing_to_watch {
     ($($backend:ty),*) => { $(
+        impl PlainBackend for $backend {
+            fn into_tensor(primitive: FloatTensor<Self>) -> Tensor<1> {
+                Tensor::from_primitive::<Self>(primitive)
+            }
+        }
         /// Without autodiff there is no gradient.
         impl WatchBackend for $backend {
             fn watched(parameter: FloatTensor<Self>, _: FloatTensor<Self>, _: GradientHook) -> FloatTensor<Self> {
@@ -202,7 +213,7 @@ nothing_to_watch!(burn::backend::Cube);
 #[derive(Debug)]
 struct WatchedBackward;
 
-impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
+impl<B: PlainBackend> Backward<B, 2> for WatchedBackward {
     type State = GradientHook;
 
     fn backward(self, ops: Ops<GradientHook, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -212,7 +223,9 @@ impl<B: ReadBackend> Backward<B, 2> for WatchedBackward {
         // Added to the gradients of other uses of the parameter.
         grads.register::<B>(parameter.id, grad);
         let GradientHook { reduction, slot, .. } = ops.state;
-        reduction.arrived(slot, || grads.consume::<B>(&parameter), B::read, B::keep);
+        reduction.with(|buckets| {
+            buckets.arrive(slot, || B::into_tensor(grads.consume::<B>(&parameter)));
+        });
     }
 }
 
@@ -227,7 +240,7 @@ impl<B: Backend> Backward<B, 1> for Level {
 }
 
 /// Both are marked compute-bound, so that gradient checkpointing keeps them and does not repeat them.
-impl<B: WatchBackend + ReadBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C> {
+impl<B: PlainBackend, C: CheckpointStrategy> WatchBackend for Autodiff<B, C> {
     fn watched(
         parameter: FloatTensor<Self>,
         anchor: FloatTensor<Self>,

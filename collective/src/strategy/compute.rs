@@ -15,56 +15,37 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// How a strategy computes one batch.
-pub(super) trait ComputeBatch<M: LearnerModel>: Send + Sync {
-    /// Forward and backward over a batch of this rank, with copies of the learner's module.
-    ///
-    /// # Errors
-    /// If a replica fails.
-    fn compute(
-        &self,
-        copies: &ModuleCopies<M>,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>>;
-}
+/// The result of forward and backward over a batch.
+type Computed<M> = Result<TrainOutput<TrainedOutput<M>>>;
+
+/// Computes forward and backward over a batch of this rank, with copies of the learner's module.
+pub(super) type ComputeBatch<M> =
+    dyn Fn(&ModuleCopies<M>, TrainInput<M>, &mut BatchScope<'_>) -> Computed<M> + Send + Sync;
 
 /// Computes on this rank's device, with the model's `TrainStep`.
-pub(super) struct OneDevice;
-
-impl<M: LearnerModel> ComputeBatch<M> for OneDevice {
-    fn compute(
-        &self,
-        copies: &ModuleCopies<M>,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>> {
-        let precision = scope.precision;
-        scope.enter(|| of_one_type(precision, || TrainStep::step(&copies.net, batch)))
-    }
+pub(super) fn one_device<M: LearnerModel>(
+    copies: &ModuleCopies<M>,
+    batch: TrainInput<M>,
+    scope: &mut BatchScope<'_>,
+) -> Computed<M> {
+    let precision = scope.precision;
+    scope.enter(|| of_one_type(precision, || TrainStep::step(&copies.net, batch)))
 }
 
 /// Computes on this rank's device: in f32 with the model's `TrainStep`, in 16 bits with its [`ParallelStep`].
-pub(super) struct SplitStep;
-
-impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for SplitStep {
-    fn compute(
-        &self,
-        copies: &ModuleCopies<M>,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>> {
-        let ModuleCopies { net, in_f32: Some(in_f32) } = copies else {
-            return OneDevice.compute(copies, batch, scope);
-        };
-        let precision = scope.precision;
-        let step = || {
-            let outputs = forward(net, batch.clone(), precision);
-            let (loss, item) = in_f32.criterion(outputs, batch);
-            TrainOutput::new(in_f32, backward(&loss), item)
-        };
-        scope.enter(|| of_one_type(precision, step))
-    }
+pub(super) fn split_step<M: LearnerModel + ParallelStep>(
+    copies: &ModuleCopies<M>,
+    batch: TrainInput<M>,
+    scope: &mut BatchScope<'_>,
+) -> Computed<M> {
+    let ModuleCopies { net, in_f32: Some(in_f32) } = copies else { return one_device(copies, batch, scope) };
+    let precision = scope.precision;
+    let step = || {
+        let outputs = forward(net, batch.clone(), precision);
+        let (loss, item) = in_f32.criterion(outputs, batch);
+        TrainOutput::new(in_f32, backward(&loss), item)
+    };
+    scope.enter(|| of_one_type(precision, step))
 }
 
 /// Runs a step. In 16 bits, Burn's panic about tensors of two types becomes an error.
@@ -81,36 +62,22 @@ fn of_one_type<R>(precision: Precision, step: impl FnOnce() -> R) -> Result<R> {
     })
 }
 
-/// Computes on several devices of this process.
-pub(super) struct ReplicaDevices<M> {
+/// Computes on several devices of this process. The replicas are made at the first step, from the learner's module.
+pub(super) fn replica_devices<M: LearnerModel + ParallelStep>(
     config: DataParallelConfig,
-    /// Made at the first step, from the learner's module.
-    replicas: Mutex<Option<Replicas<M>>>,
-}
-
-impl<M> ReplicaDevices<M> {
-    pub(super) fn new(config: DataParallelConfig) -> Self {
-        Self { config, replicas: Mutex::default() }
-    }
-}
-
-impl<M: LearnerModel + ParallelStep> ComputeBatch<M> for ReplicaDevices<M> {
-    fn compute(
-        &self,
-        copies: &ModuleCopies<M>,
-        batch: TrainInput<M>,
-        scope: &mut BatchScope<'_>,
-    ) -> Result<TrainOutput<TrainedOutput<M>>> {
+) -> Box<ComputeBatch<M>> {
+    let replicas = Mutex::new(None);
+    Box::new(move |copies, batch, scope| {
         // The replicas make their own copies.
         let (module, precision) = (copies.in_f32.as_ref().unwrap_or(&copies.net), scope.precision);
-        let mut replicas = self.replicas.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replicas = replicas.lock().unwrap_or_else(PoisonError::into_inner);
         let replicas = match &mut *replicas {
             Some(replicas) => replicas,
-            none => none.insert(Replicas::new(module, &self.config)?),
+            none => none.insert(Replicas::new(module, &config)?),
         };
         let seeds: Vec<_> =
             (0..replicas.busy_workers(Scatter::samples(&batch))).map(|_| scope.draw()).collect();
         let mut seeds = seeds.into_iter();
         scope.enter(|| replicas.step_in(precision, module, batch, || seeds.next().flatten()))
-    }
+    })
 }

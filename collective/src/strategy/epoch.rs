@@ -11,7 +11,7 @@ use crate::{
     gradient::timed,
     loader::ShardedBatches,
     metric::StepOutput,
-    wrapper::engine::{BatchOutput, BatchSize, SynchronisedStep},
+    wrapper::engine::{BatchOutput, SynchronisedStep},
 };
 use burn::train::{LearnerEvent, LearnerModel};
 use kernels::optim::together;
@@ -51,7 +51,9 @@ where
             let every = settings.checkpoints.as_ref().and_then(|checkpoints| checkpoints.every);
             requests.save |= every.is_some_and(|n| self.position.step.is_multiple_of(n));
             let ends_round = self.round.as_mut().is_some_and(|round| round.outer.count_step());
-            if let Some(step) = launched.take_if(|step| ends_round || requests.any() || step.is_here()) {
+            if let Some(step) =
+                launched.take_if(|step| ends_round || requests.any() || step.unchecked.loss.is_ready())
+            {
                 requests |= self.complete(step, &mut clock)?;
             }
             if launched.is_none() {
@@ -119,21 +121,20 @@ where
             };
             let batch = batch?;
             busy.data = self.time.data - waited;
-            let (samples, global_samples, last) = (batch.samples, batch.global_samples, batch.last);
+            let samples = batch.samples;
             let interrupter = &self.components.interrupter;
-            let computed =
-                self.engine.batch(&model, BatchSize { samples, global_samples, last }, |copies, scope| {
-                    let began = Instant::now();
-                    let output = compute.compute(copies, batch.item, scope)?;
-                    busy.compute += began.elapsed();
-                    let item = &output.item;
-                    settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
-                    let stop = interrupter.should_stop() || settings.stop_signal() > 0;
-                    let requests = StepRequests { stop, end: control.stop.is_some(), save: control.save };
-                    let totals = item.totals().inner();
-                    let flags = [requests.flags(), busy.values(rank, ranks)].concat();
-                    Ok(BatchOutput { grads: output.grads, totals, flags })
-                })?;
+            let computed = self.engine.batch(&model, batch, |copies, scope, item| {
+                let began = Instant::now();
+                let output = compute(copies, item, scope)?;
+                busy.compute += began.elapsed();
+                let item = &output.item;
+                settings.callbacks.each(|callback| callback.on_train_batch(item, samples, control))?;
+                let stop = interrupter.should_stop() || settings.stop_signal() > 0;
+                let requests = StepRequests { stop, end: control.stop.is_some(), save: control.save };
+                let totals = item.totals().inner();
+                let flags = [requests.flags(), busy.values(rank, ranks)].concat();
+                Ok(BatchOutput { grads: output.grads, totals, flags })
+            })?;
             if let Some(step) = computed.step {
                 control.save = false;
                 return Ok(Some(self.optimize(&model, step)?));
@@ -143,8 +144,7 @@ where
 
     /// Runs the optimizer on the gradients of a step, and starts to read its totals.
     fn optimize(&mut self, model: &M, step: SynchronisedStep) -> Result<LaunchedStep, Stop> {
-        let SynchronisedStep { grads, own, totals, flags, norm, samples, averaged, .. } = step;
-        let (batches, loss_scale, skipped) = (step.batches, step.loss_scale, step.skipped);
+        let SynchronisedStep { grads, unchecked, samples, batches, loss_scale, skipped } = step;
         let step = self.engine.steps;
         self.settings.callbacks.each(|callback| callback.on_gradients(step, model, &grads))?;
         self.learner.lr_step();
@@ -171,8 +171,7 @@ where
             ..StepReport::default()
         };
         let (done, lr) = (self.position.samples, self.learner.lr_current());
-        let values = [totals].into_iter().chain(norm).collect();
-        Ok(LaunchedStep::start(report, lr, done, averaged, flags, own, values)?)
+        Ok(LaunchedStep { report, lr, done, unchecked })
     }
 
     /// Warns of parameters that only some ranks use, of the first skipped step, and of disabled overlap.

@@ -7,55 +7,22 @@ use super::{
 };
 use crate::{
     Error,
-    gradient::StepFlags,
     metric::{StepOutput, add_totals, check_totals, means},
-    readback::Readback,
-    wrapper::engine::first,
+    wrapper::engine::{UncheckedStep, first},
 };
 use burn::data::dataloader::Progress;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLearningRate;
-use burn::tensor::Tensor;
 use burn::train::{LearnerEvent, LearnerModel, TrainingItem};
 use std::time::{Duration, Instant};
 
 /// A launched step, whose totals are being copied to the host.
 pub(super) struct LaunchedStep {
     /// Report without loss and time.
-    report: StepReport,
-    lr: ModuleLearningRate,
+    pub report: StepReport,
+    pub lr: ModuleLearningRate,
     /// Number of samples of the epoch up to this step, over all ranks.
-    done: usize,
-    /// Samples of the totals.
-    averaged: usize,
-    /// Requests, summed over the ranks of the totals.
-    flags: StepFlags,
-    /// Totals of this rank.
-    own: Tensor<1>,
-    /// Totals over all ranks, or this rank's with local SGD, followed by the norm of the gradients if that is on the device.
-    values: Readback,
-}
-
-impl LaunchedStep {
-    /// Starts to read the totals.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn start(
-        report: StepReport,
-        lr: ModuleLearningRate,
-        done: usize,
-        averaged: usize,
-        flags: StepFlags,
-        own: Tensor<1>,
-        values: Vec<Tensor<1>>,
-    ) -> Result<Self, Error> {
-        Ok(Self { report, lr, done, averaged, flags, own, values: Readback::start(values)? })
-    }
-
-    /// Whether its totals are on the host.
-    pub fn is_here(&self) -> bool {
-        self.values.is_here()
-    }
+    pub done: usize,
+    pub unchecked: UncheckedStep,
 }
 
 /// Time of the steps and of the epoch.
@@ -92,23 +59,15 @@ where
     /// Waits for a step's totals, verifies and reports them. Returns the requests of all ranks, or with local SGD those of
     /// this rank.
     pub(super) fn complete(&mut self, step: LaunchedStep, clock: &mut Clock) -> Result<StepRequests, Stop> {
-        let LaunchedStep { mut report, lr, done, averaged, flags, own, values } = step;
-        // First, because an absent rank is detected on the host.
-        let flags = self.engine.reducer.settle(flags)?;
+        let LaunchedStep { mut report, lr, done, unchecked } = step;
+        let averaged = unchecked.loss.samples();
+        let (flags, totals) = self.engine.check(unchecked)?;
         let (requests, times) = flags.split_at(StepRequests::FLAGS);
         let requests = StepRequests::from_sums(requests);
         if self.round.is_none()
             && let Some(warning) = self.stragglers.update(report.step, times)
         {
             self.settings.observer.warned(&warning);
-        }
-        let mut values = values.wait()?.into_iter();
-        // A sum that could not be started has failed the group.
-        self.settings.group.failure().map_or(Ok(()), Err)?;
-        let totals = values.next().unwrap_or_default();
-        self.engine.check_loss(report.step, &own, first(&totals))?;
-        if let Some(norm) = values.next() {
-            self.engine.check_norm(report.step, first(&norm))?;
         }
         check_totals::<TrainedOutput<M>>(&totals)?;
         let sums = match &mut self.round {

@@ -7,11 +7,12 @@ use super::{
     EpochReport, Observer, Position, Snapshot, StepReport, TrainedOutput, ValidOutput, run::Run,
     snapshot::Records,
 };
-use crate::{ProcessGroup, Result, metric::StepOutput, module_state::with_buffers};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
-use burn::store::ModuleRecord;
-use burn::tensor::Tensor;
+use crate::{
+    ProcessGroup, Result,
+    metric::StepOutput,
+    parameters::{TensorMap, replace, values},
+};
+use burn::module::Module;
 use burn::train::LearnerModel;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -89,7 +90,7 @@ struct Kept {
 struct Boundary {
     position: Position,
     /// Buffers by identity.
-    buffers: GradientsParams,
+    buffers: TensorMap,
     /// Number of reports.
     reports: usize,
 }
@@ -130,27 +131,26 @@ impl LiveRecovery {
     /// Records that the run is between two optimizer steps.
     fn mark<M: Module>(&self, position: Position, model: impl FnOnce() -> M) {
         let mut kept = self.lock();
-        let mut buffers = Buffers(GradientsParams::new());
+        let mut buffers = TensorMap::new();
         if !kept.is_without_buffers {
             let model = model();
             // Applies the last update of BatchNorm's running statistics.
             let _ = model.valid();
-            model.visit(&mut buffers);
-            kept.is_without_buffers = buffers.0.is_empty();
+            buffers = values(&model, false).into_iter().collect();
+            kept.is_without_buffers = buffers.is_empty();
         }
         let reports = kept.reports.len();
-        kept.boundary = Some(Boundary { position, buffers: buffers.0, reports });
+        kept.boundary = Some(Boundary { position, buffers, reports });
     }
 
     /// Keeps the state of a run whose group failed in or after step `step`.
     ///
-    /// `records` and `average` are those of the learner with this model.
+    /// `records` are those of the learner with this model.
     fn keep<M: Module>(
         &self,
         step: usize,
         model: M,
         records: impl FnOnce() -> Result<Records>,
-        average: Option<ModuleRecord>,
     ) -> Result<()> {
         let mut kept = self.lock();
         // The parameters of a later step than the position's are not those of the boundary.
@@ -158,8 +158,9 @@ impl LiveRecovery {
             return Ok(());
         };
         let mut records = records()?;
-        records.model = with_buffers(model, &boundary.buffers).into_record();
-        let snapshot = Snapshot::take(records, boundary.position, average)?;
+        let buffer = |id, trainable: bool| boundary.buffers.get(&id).filter(|_| !trainable).cloned();
+        records.model = replace(model, buffer).into_record();
+        let snapshot = Snapshot::take(records, boundary.position)?;
         let mut reports = std::mem::take(&mut kept.reports);
         reports.truncate(boundary.reports);
         kept.failed = Some(LiveState { snapshot, reports });
@@ -182,22 +183,8 @@ where
     /// Keeps this rank's state for live recovery after a failure of the group.
     pub(super) fn keep_live_state(&self) {
         let Some(recovery) = &self.settings.recovery else { return };
-        let (learner, position) = (&self.learner, &self.position);
-        let records = || Records::of(learner, &self.components.event_store, position.epoch);
-        let average = self.average.as_ref().map(|average| average.applied(learner.model()).into_record());
-        if let Err(error) = recovery.keep(position.step, learner.model(), records, average) {
+        if let Err(error) = recovery.keep(self.position.step, self.learner.model(), || self.records()) {
             self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
-        }
-    }
-}
-
-/// Collects the tensors that the optimizer does not update, without copying them.
-struct Buffers(GradientsParams);
-
-impl ModuleVisitor for Buffers {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            self.0.register(param.id, param.val().inner());
         }
     }
 }

@@ -18,7 +18,7 @@ mod weight_average;
 
 pub use callback::{Callback, Distributed, Join, MetricCallback, RunControl};
 pub use checkpoints::{CheckpointSink, Checkpoints, StopRequest};
-use compute::{ComputeBatch, OneDevice, ReplicaDevices, SplitStep};
+use compute::ComputeBatch;
 pub use live_recovery::{LiveRecovery, LiveState, Report};
 pub use noop_renderer::NoopRenderer;
 pub use parallel::{DdpStrategy, DpStrategy, ParallelStrategy};

@@ -2,10 +2,10 @@
 //! (`DpStrategy`).
 
 use super::{
-    Callback, Checkpoints, ComputeBatch, Distributed, LiveRecovery, NoopRenderer, Observer, OneDevice,
-    RankTime, ReplicaDevices, RunControl, Snapshot, SplitStep, StopRequest, TrainInput, TrainedOutput,
-    ValidInput, ValidOutput,
+    Callback, Checkpoints, ComputeBatch, Distributed, LiveRecovery, NoopRenderer, Observer, RankTime,
+    RunControl, Snapshot, StopRequest, TrainInput, TrainedOutput, ValidInput, ValidOutput,
     callback::{BurnMetric, MetricCallback},
+    compute,
     run::{Run, Stop},
     settings::RunSettings,
     stragglers::Stragglers,
@@ -44,7 +44,7 @@ pub type DpStrategy<M> = ParallelStrategy<M>;
 /// A burn-train strategy: [`DdpStrategy`] or [`DpStrategy`].
 pub struct ParallelStrategy<M: LearnerModel> {
     run: RunSettings<M>,
-    compute: Box<dyn ComputeBatch<M>>,
+    compute: Box<ComputeBatch<M>>,
     /// The error that ended the run, for [`launch`](Self::launch): burn-train's error type has no variant for it.
     failure: Arc<OnceLock<Error>>,
 }
@@ -63,7 +63,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
     ) -> Self {
         Self {
             run: RunSettings::new(group, device, train, valid),
-            compute: Box::new(OneDevice),
+            compute: Box::new(compute::one_device),
             failure: Arc::default(),
         }
     }
@@ -76,7 +76,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
     where
         M: ParallelStep,
     {
-        Self { compute: Box::new(SplitStep), ..self }
+        Self { compute: Box::new(compute::split_step), ..self }
     }
 
     /// A [`DpStrategy`], which runs every step on the devices of `config`. The first of them holds the model and its
@@ -94,7 +94,7 @@ impl<M: LearnerModel> ParallelStrategy<M> {
     {
         let Some((device, _)) = config.devices.first() else { return Err(Replicas::<M>::no_device()) };
         let strategy = Self::new(ProcessGroup::solo(), device, train, valid);
-        Ok(Self { compute: Box::new(ReplicaDevices::new(config)), ..strategy })
+        Ok(Self { compute: compute::replica_devices(config), ..strategy })
     }
 
     /// Observes the run.

@@ -35,7 +35,7 @@ impl From<Error> for Stop {
 /// One run in progress on one rank.
 pub(super) struct Run<'a, M: LearnerModel> {
     pub settings: &'a RunSettings<M>,
-    pub compute: &'a dyn ComputeBatch<M>,
+    pub compute: &'a ComputeBatch<M>,
     pub learner: Learner<M>,
     pub components: TrainingComponents<M>,
     pub engine: Engine,
@@ -249,34 +249,37 @@ where
             return Ok(());
         }
         let _span = info_span!("checkpoint").entered();
-        let (reducer, position) = (&self.engine.reducer, self.position());
-        let records = || Records::of(&self.learner, &self.components.event_store, position.epoch);
-        let mut gathered = None;
-        if reducer.is_sharded() {
-            let mut records = records()?;
-            records.optimizer = reducer.consolidate(records.optimizer)?;
-            gathered = Some(records);
+        // Other ranks than 0 only take part in collecting what each rank has.
+        let is_divided = self.engine.reducer.is_sharded() || self.round.is_some();
+        let snapshot = (is_divided || settings.sink().is_some()).then(|| self.snapshot()).transpose();
+        if settings.sink().is_none() {
+            snapshot.as_ref().map_err(Error::clone)?;
         }
-        let mut collected = None;
-        if let Some(round) = &self.round {
-            let mut snapshot = Snapshot::take(records()?, position.clone(), None)?;
-            round.save(self.learner.model(), &mut snapshot)?;
-            collected = Some(snapshot);
-        }
-        let snapshot = || {
-            if let Some(snapshot) = collected {
-                return Ok(snapshot);
-            }
-            let average = self.average.as_ref();
-            let average = average.map(|average| average.applied(self.learner.model()).into_record());
-            Snapshot::take(gathered.map_or_else(records, Ok)?, position.clone(), average)
-        };
-        let snapshot = || snapshot().map_err(|error: Error| error.to_string());
-        settings.store(|sink| sink.save(snapshot()?))?;
+        settings.store(|sink| match snapshot {
+            Ok(snapshot) => snapshot.map_or(Ok(()), |snapshot| sink.save(snapshot)),
+            Err(error) => Err(error.to_string()),
+        })?;
         if let Some(recovery) = &settings.recovery {
             recovery.saved();
         }
         Ok(())
+    }
+
+    /// The state of the run, on rank 0 with what the other ranks have of it.
+    fn snapshot(&self) -> Result<Snapshot, Error> {
+        let mut records = self.records()?;
+        records.optimizer = self.engine.reducer.consolidate(records.optimizer)?;
+        let mut snapshot = Snapshot::take(records, self.position())?;
+        if let Some(round) = &self.round {
+            round.save(self.learner.model(), &mut snapshot)?;
+        }
+        Ok(snapshot)
+    }
+
+    /// The records of the learner and of the average of its weights.
+    pub(super) fn records(&self) -> Result<Records, Error> {
+        let average = self.average.as_ref().map(|average| average.applied(self.learner.model()));
+        Records::of(&self.learner, &self.components.event_store, self.position.epoch, average)
     }
 
     /// The position with the loss scale.

@@ -41,9 +41,6 @@ pub(super) struct RunSettings<M: LearnerModel> {
     pub ema: Option<f64>,
 }
 
-struct Silent;
-impl Observer for Silent {}
-
 impl<M: LearnerModel> RunSettings<M> {
     pub fn new(
         group: ProcessGroup,
@@ -58,7 +55,7 @@ impl<M: LearnerModel> RunSettings<M> {
             train,
             valid,
             test: None,
-            observer: Arc::new(Silent),
+            observer: Arc::new(Vec::<Arc<dyn Observer>>::new()),
             options: StepOptions::default(),
             max_steps: None,
             callbacks: Callbacks::default(),

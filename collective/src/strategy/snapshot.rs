@@ -1,6 +1,7 @@
 //! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
 use crate::{Error, ProcessGroup, Result, gradient::Reducer, loader::EpochProgress};
+use burn::module::Module;
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
@@ -15,10 +16,7 @@ use burn::train::{
 use serde::{Deserialize, Serialize};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex, PoisonError,
-        mpsc::{Sender, channel},
-    },
+    sync::mpsc::{Sender, channel},
 };
 
 /// Position of a run between two optimizer steps.
@@ -95,11 +93,18 @@ pub(super) struct Records {
     pub model: ModuleRecord,
     pub optimizer: OptimizerRecord,
     scheduler: LrSchedulerRecord,
+    /// The module with the moving average of the weights.
+    average: Option<ModuleRecord>,
 }
 
 impl Records {
     /// The records of `learner`, which burn-train passes to checkpointers only.
-    pub fn of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient, epoch: usize) -> Result<Self> {
+    pub fn of<M: LearnerModel>(
+        learner: &Learner<M>,
+        store: &EventStoreClient,
+        epoch: usize,
+        average: Option<M>,
+    ) -> Result<Self> {
         // Applies the last update of BatchNorm's running statistics.
         let _ = learner.model().valid();
         let (module, modules) = channel();
@@ -117,14 +122,14 @@ impl Records {
             model: modules.recv().map_err(lost)?,
             optimizer: optimizers.recv().map_err(lost)?,
             scheduler: schedulers.recv().map_err(lost)?,
+            average: average.map(Module::into_record),
         })
     }
 }
 
 impl Snapshot {
-    /// Takes a snapshot; `average` is the module with the moving average of the weights.
-    pub(super) fn take(records: Records, position: Position, average: Option<ModuleRecord>) -> Result<Self> {
-        let average = average.map(ModuleRecord::into_bytes);
+    pub(super) fn take(records: Records, position: Position) -> Result<Self> {
+        let average = records.average.map(ModuleRecord::into_bytes);
         let average = average.map(|record| Self::pack("moving average of the weights", record));
         Ok(Self {
             position,
@@ -254,18 +259,17 @@ fn plain_shapes(message: &str) -> String {
 }
 
 /// A checkpointer that sends a record through a channel.
-struct RecordReceiver<R>(Mutex<Sender<R>>);
+struct RecordReceiver<R>(Sender<R>);
 
 impl<R: Checkpoint> RecordReceiver<R> {
     fn start(to: Sender<R>) -> AsyncCheckpointer<R> {
-        AsyncCheckpointer::new(RecordReceiver(Mutex::new(to)))
+        AsyncCheckpointer::new(RecordReceiver(to))
     }
 }
 
 impl<R: Checkpoint> Checkpointer<R> for RecordReceiver<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        let to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        to.send(record).map_err(|error| CheckpointerError::Unknown(error.to_string()))
+        self.0.send(record).map_err(|error| CheckpointerError::Unknown(error.to_string()))
     }
 
     fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
@@ -289,7 +293,7 @@ impl CheckpointingStrategy for SaveAlways {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::{module::Module, nn::LinearConfig, tensor::Device};
+    use burn::{nn::LinearConfig, tensor::Device};
 
     #[test]
     fn shapes_in_burns_message_are_plain() {

@@ -1,11 +1,13 @@
 //! Exponential moving average of a model's weights.
 
 use super::Snapshot;
-use crate::{Error, Result, module_state::with_values};
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
+use crate::{
+    Error, Result,
+    parameters::{TensorMap, values, with_values},
+};
+use burn::module::Module;
 use burn::store::ModuleRecord;
-use burn::tensor::{Bytes, Tensor};
+use burn::tensor::Bytes;
 
 /// Exponential moving average of a model's trainable parameters (Polyak and Juditsky 1992), without a graph.
 ///
@@ -13,7 +15,7 @@ use burn::tensor::{Bytes, Tensor};
 pub(super) struct WeightAverage {
     decay: f64,
     /// The averages, by the parameter's identity.
-    weights: GradientsParams,
+    weights: TensorMap,
 }
 
 impl WeightAverage {
@@ -22,7 +24,7 @@ impl WeightAverage {
     /// # Errors
     /// If the snapshot has no average, or one of another model.
     pub fn new<M: Module>(decay: f64, model: &M, resumed: Option<&Snapshot>) -> Result<Self> {
-        let mut average = Self { decay, weights: GradientsParams::new() };
+        let mut average = Self { decay, weights: TensorMap::new() };
         let Some(snapshot) = resumed else { return Ok(average) };
         let failed = |reason: String| {
             Error::Invalid(format!(
@@ -38,26 +40,18 @@ impl WeightAverage {
 
     /// Adds the parameters after an optimizer step.
     pub fn update<M: Module>(&mut self, model: &M) {
-        model.visit(self);
+        for (id, new) in values(model, true) {
+            let average = match self.weights.remove(&id) {
+                Some(old) => old.mul_scalar(self.decay) + new.mul_scalar(1.0 - self.decay),
+                None => new,
+            };
+            self.weights.insert(id, average);
+        }
     }
 
     /// Replaces the trainable parameters of `model` by their averages.
     pub fn applied<M: Module>(&self, model: M) -> M {
         with_values(model, &self.weights)
-    }
-}
-
-impl ModuleVisitor for WeightAverage {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if !param.is_require_grad() {
-            return;
-        }
-        let new = param.val().inner();
-        let average = match self.weights.remove::<D>(param.id) {
-            Some(old) => old.mul_scalar(self.decay) + new.mul_scalar(1.0 - self.decay),
-            None => new,
-        };
-        self.weights.register(param.id, average);
     }
 }
 

@@ -23,22 +23,15 @@ pub trait CollectiveBackend: Backend {
     fn exchange(tensor: FloatTensor<Self>, exchange: Exchange) -> FloatTensor<Self>;
 }
 
-/// Copies a tensor to the host.
-///
-/// # Errors
-/// If the device fails.
-pub(crate) fn read<B: Backend>(tensor: FloatTensor<B>) -> Result<TensorData, String> {
-    match burn::tensor::try_read_sync(B::float_into_data(tensor)) {
-        Some(Ok(data)) => Ok(data),
-        Some(Err(error)) => Err(format!("its device failed: {}", device_error::cause(&error))),
-        None => Err("its device cannot be read synchronously".into()),
-    }
-}
-
 /// Copies the tensor to the host, runs the collective and copies the result back.
 fn through_host<B: Backend>(tensor: FloatTensor<B>, exchange: &Exchange) -> FloatTensor<B> {
     let (device, shape, dtype) = (tensor.device(), tensor.shape(), tensor.dtype());
-    let data = read::<B>(tensor).unwrap_or_else(|reason| {
+    let data = match burn::tensor::try_read_sync(B::float_into_data(tensor)) {
+        Some(Ok(data)) => Ok(data),
+        Some(Err(error)) => Err(format!("its device failed: {}", device_error::cause(&error))),
+        None => Err("its device cannot be read synchronously".into()),
+    };
+    let data = data.unwrap_or_else(|reason| {
         exchange.group.abort(reason);
         TensorData::full_dtype(shape, 0.0, dtype)
     });

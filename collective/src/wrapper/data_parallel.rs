@@ -8,7 +8,6 @@ use crate::{
 };
 use burn::module::Module;
 use burn::tensor::Device;
-use std::ops::{Deref, DerefMut};
 
 /// A module that is trained on several devices of this process, as PyTorch's `DataParallel`.
 ///
@@ -32,7 +31,7 @@ use std::ops::{Deref, DerefMut};
 /// println!("{}", loss.mean()?);
 /// # Ok::<(), burn_ddp_collective::Error>(())
 /// ```
-pub struct DataParallel<M>(ParallelModule<M>);
+pub struct DataParallel<M>(pub(super) ParallelModule<M>);
 
 impl<M: Module + 'static> DataParallel<M> {
     /// Wraps `module` with replicas on `devices` and default options.
@@ -69,30 +68,5 @@ impl<M: Module + 'static> DataParallel<M> {
         let engine = Engine::new(&module, &ProcessGroup::solo(), &main, options)?;
         let outer = engine.outer_optimizer(&module)?;
         Ok(Self(ParallelModule { module, engine, outer, replicas: Some(replicas), unchecked: None }))
-    }
-
-    /// The module, without the wrapper.
-    pub fn into_inner(self) -> M {
-        self.0.module
-    }
-}
-
-impl<M> From<DataParallel<M>> for ParallelModule<M> {
-    fn from(wrapper: DataParallel<M>) -> Self {
-        wrapper.0
-    }
-}
-
-impl<M> Deref for DataParallel<M> {
-    type Target = ParallelModule<M>;
-
-    fn deref(&self) -> &ParallelModule<M> {
-        &self.0
-    }
-}
-
-impl<M> DerefMut for DataParallel<M> {
-    fn deref_mut(&mut self) -> &mut ParallelModule<M> {
-        &mut self.0
     }
 }

@@ -7,7 +7,6 @@ use crate::{
 };
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use std::ops::{Deref, DerefMut};
 
 /// A module that is trained on all ranks of a process group, as PyTorch's `DistributedDataParallel`.
 ///
@@ -33,7 +32,7 @@ use std::ops::{Deref, DerefMut};
 /// }
 /// # Ok::<(), burn_ddp_collective::Error>(())
 /// ```
-pub struct DistributedDataParallel<M>(ParallelModule<M>);
+pub struct DistributedDataParallel<M>(pub(super) ParallelModule<M>);
 
 impl<M: Module + 'static> DistributedDataParallel<M> {
     /// Wraps `module`, which is on this rank's device, with default options.
@@ -78,31 +77,6 @@ impl<M: Module + 'static> DistributedDataParallel<M> {
         loss: impl FnOnce(&M, B) -> Tensor<1>,
     ) -> Result<(Loss, StepGradients)> {
         self.0.backward_here(batch, loss)
-    }
-
-    /// The module, without the wrapper.
-    pub fn into_inner(self) -> M {
-        self.0.module
-    }
-}
-
-impl<M> From<DistributedDataParallel<M>> for ParallelModule<M> {
-    fn from(wrapper: DistributedDataParallel<M>) -> Self {
-        wrapper.0
-    }
-}
-
-impl<M> Deref for DistributedDataParallel<M> {
-    type Target = ParallelModule<M>;
-
-    fn deref(&self) -> &ParallelModule<M> {
-        &self.0
-    }
-}
-
-impl<M> DerefMut for DistributedDataParallel<M> {
-    fn deref_mut(&mut self) -> &mut ParallelModule<M> {
-        &mut self.0
     }
 }
 

@@ -3,11 +3,12 @@
 //!
 //! The caller owns the module and the optimizer, because burn-train's `Learner` owns both.
 
-use super::StepOptions;
+use super::{Loss, StepOptions};
 use crate::{
     Error, ProcessGroup, Result,
     batch_context::BatchContext,
-    gradient::{FinishedStep, ModuleCopies, Norm, Reducer, StepFlags, in_precision},
+    gradient::{Agreement, FinishedStep, ModuleCopies, Norm, Reducer, in_precision},
+    loader::ShardedBatch,
     local_sgd::OuterOptimizer,
     module_state::require_trainable,
     precision::Precision,
@@ -19,17 +20,6 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
 use kernels::{host_tensor::is_flex, random::RandomStream};
 use tracing::info_span;
-
-/// The size of one batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchSize {
-    /// Samples on this rank; 0 for padding.
-    pub samples: usize,
-    /// Samples over all ranks.
-    pub global_samples: usize,
-    /// Whether this is the last batch of the epoch.
-    pub last: bool,
-}
 
 /// Results of forward and backward over one batch.
 pub(crate) struct BatchOutput {
@@ -87,24 +77,33 @@ pub(crate) struct ComputedBatch {
 pub(crate) struct SynchronisedStep {
     /// Gradients, averaged over the global batch and clipped. Empty if the step is skipped.
     pub grads: GradientsParams,
-    /// This rank's totals.
-    pub own: Tensor<1>,
-    /// The totals over all ranks, or this rank's with local SGD.
-    pub totals: Tensor<1>,
-    /// Sums of the flags over all ranks, or this rank's with local SGD.
-    pub flags: StepFlags,
-    /// The norm before clipping, if it is on a device and not checked.
-    pub norm: Option<Tensor<1>>,
+    pub unchecked: UncheckedStep,
     /// Samples over all ranks.
     pub samples: usize,
-    /// Samples of the totals: those over all ranks, or this rank's with local SGD.
-    pub averaged: usize,
     /// Batches on this rank.
     pub batches: usize,
     /// Factor by which the loss was scaled, for f16.
     pub loss_scale: Option<f32>,
     /// Whether gradients overflowed f16, so that the optimizer skips the step.
     pub skipped: bool,
+}
+
+/// A step whose values may still be computed, copied to the host or summed over the ranks.
+pub(crate) struct UncheckedStep {
+    number: usize,
+    /// This rank's totals.
+    own: Tensor<1>,
+    /// Sums of the flags over all ranks, or this rank's with local SGD.
+    flags: Agreement,
+    /// The totals over all ranks, or this rank's with local SGD.
+    pub loss: Loss,
+}
+
+impl UncheckedStep {
+    /// Whether all values are on the host, where the engine has checked them.
+    pub fn is_checked(&self) -> bool {
+        self.loss.is_ready() && self.flags.is_known()
+    }
 }
 
 /// The batches of a step in progress.
@@ -181,18 +180,18 @@ impl Engine {
         }
     }
 
-    /// Computes one batch with `run`, which receives the copies of `module` to use.
+    /// Computes one batch with `run`, which receives the copies of `module` to use, and the batch.
     ///
     /// # Errors
     /// If `run` fails, the group fails, the device cannot be read, or a value is not finite.
-    pub fn batch<M: Module>(
+    pub fn batch<M: Module, B>(
         &mut self,
         module: &M,
-        size: BatchSize,
-        run: impl FnOnce(&ModuleCopies<M>, &mut BatchScope<'_>) -> Result<BatchOutput>,
+        batch: ShardedBatch<B>,
+        run: impl FnOnce(&ModuleCopies<M>, &mut BatchScope<'_>, B) -> Result<BatchOutput>,
     ) -> Result<ComputedBatch> {
         self.begin_step();
-        let BatchSize { samples, global_samples, last } = size;
+        let ShardedBatch { item, samples, global_samples, last } = batch;
         // The samples over which gradients are averaged.
         let averaged = if self.options.local_sgd.is_some() { samples } else { global_samples };
         self.accumulated.batches += 1;
@@ -204,7 +203,7 @@ impl Engine {
             BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
         if self.accumulated.batches < self.options.grad_accum_steps && !last {
             let copies = ModuleCopies::new(precision, |precision| in_precision(module, precision));
-            let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope))?;
+            let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
             let own = masked(output.totals, samples).cast(FloatDType::F32);
             self.accumulated.own = Some(add_totals(self.accumulated.own.take(), own.clone()));
             self.reducer.accumulate(output.grads, module, samples);
@@ -213,7 +212,7 @@ impl Engine {
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
         let mut step = self.reducer.step(samples, self.accumulated.averaged)?;
         let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
-        let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope))?;
+        let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
         step.loss_was_scaled(scope.scaled);
         let Accumulated { batches, samples: all, averaged, own, .. } = std::mem::take(&mut self.accumulated);
         let of_batch = masked(output.totals, samples).cast(FloatDType::F32);
@@ -227,18 +226,10 @@ impl Engine {
             self.check_loss(self.steps, &own, first(&read(totals.clone())?))?;
         }
         let (grads, norm) = self.clip(grads, module)?;
-        let step = SynchronisedStep {
-            grads,
-            own,
-            totals,
-            flags,
-            norm,
-            samples: all,
-            averaged,
-            batches,
-            loss_scale: state,
-            skipped: self.reducer.skipped(),
-        };
+        let loss = Loss::start(totals, norm, averaged, true)?;
+        let unchecked = UncheckedStep { number: self.steps, own, flags, loss };
+        let skipped = self.reducer.skipped();
+        let step = SynchronisedStep { grads, unchecked, samples: all, batches, loss_scale: state, skipped };
         Ok(ComputedBatch { own: of_batch, step: Some(step) })
     }
 
@@ -255,6 +246,24 @@ impl Engine {
         }
     }
 
+    /// Waits for the values of a step, and verifies that they are finite and that the ranks agree on the step. Returns the
+    /// sums of the flags, and the totals.
+    ///
+    /// # Errors
+    /// [`Error::NonFinite`], or if the group or a device fails.
+    pub fn check(&mut self, step: UncheckedStep) -> Result<(Vec<f32>, Vec<f64>)> {
+        let UncheckedStep { number, own, flags, loss } = step;
+        // First, because an absent rank is detected on the host.
+        let flags = self.reducer.settle(flags)?;
+        let mut values = loss.read()?.into_iter();
+        // A sum that could not be started has failed the group.
+        self.group.failure().map_or(Ok(()), Err)?;
+        let totals = values.next().unwrap_or_default();
+        self.check_loss(number, &own, first(&totals))?;
+        values.next().map_or(Ok(()), |norm| self.check_norm(number, first(&norm)))?;
+        Ok((flags, totals))
+    }
+
     /// Fails on every rank if the loss over all ranks is NaN or infinite.
     ///
     /// The ranks communicate only in that case, to find those whose own loss is not finite. With local SGD, only this
@@ -262,7 +271,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NonFinite`], or if the group fails.
-    pub fn check_loss(&self, step: usize, own: &Tensor<1>, all: f64) -> Result<()> {
+    fn check_loss(&self, step: usize, own: &Tensor<1>, all: f64) -> Result<()> {
         if all.is_finite() || self.options.allow_non_finite {
             return Ok(());
         }
@@ -283,7 +292,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NonFinite`].
-    pub fn check_norm(&self, step: usize, norm: f64) -> Result<()> {
+    fn check_norm(&self, step: usize, norm: f64) -> Result<()> {
         if norm.is_finite() || self.options.allow_non_finite {
             return Ok(());
         }

@@ -18,8 +18,7 @@ pub struct Loss {
 
 enum State {
     Pending(Readback),
-    /// The sum of the loss, and the norm of the gradients if it was on the device.
-    Read(Result<(f64, Option<f64>)>),
+    Read(Result<Vec<Vec<f64>>>),
 }
 
 impl Loss {
@@ -48,7 +47,7 @@ impl Loss {
     /// # Errors
     /// If the device fails.
     pub fn sum(&self) -> Result<f64> {
-        self.read().map(|(sum, _)| sum)
+        self.read().map(|values| first(&values[0]))
     }
 
     /// Number of samples.
@@ -71,14 +70,11 @@ impl Loss {
         }
     }
 
-    /// The sum of the loss, and the norm of the gradients if it was on the device.
-    pub(super) fn read(&self) -> Result<(f64, Option<f64>)> {
+    /// The totals, whose first is the sum of the loss, and the norm of the gradients if it was on the device.
+    pub(super) fn read(&self) -> Result<Vec<Vec<f64>>> {
         let mut state = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = match std::mem::replace(&mut *state, State::Read(Ok((f64::NAN, None)))) {
-            State::Pending(values) => values.wait().map(|values| {
-                let norm = values.get(1).map(|norm| first(norm));
-                (first(&values[0]), norm)
-            }),
+        let read = match std::mem::replace(&mut *state, State::Read(Ok(vec![Vec::new()]))) {
+            State::Pending(values) => values.wait(),
             State::Read(read) => read,
         };
         *state = State::Read(read.clone());

@@ -15,7 +15,6 @@ pub(crate) use options::or_none;
 use crate::{
     ProcessGroup, Result,
     data_parallel::{Replicas, Scatter, split::cast},
-    gradient::StepFlags,
     loader::ShardedBatch,
     local_sgd::OuterOptimizer,
     module_state,
@@ -26,10 +25,13 @@ use burn::optim::{
     GradientsParams, ModuleOptimizer, OptimizerRecord, lr_scheduler::module_lr_scheduler::ModuleLearningRate,
 };
 use burn::tensor::{DType, FloatDType, Tensor};
-use engine::{BatchOutput, BatchSize, ComputedBatch, Engine, SynchronisedStep};
+use engine::{BatchOutput, ComputedBatch, Engine, SynchronisedStep, UncheckedStep};
 use kernels::optim::together;
 use serde::{Deserialize, Serialize};
-use std::{ops::Deref, sync::Arc};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 /// A module in data-parallel training: a [`DistributedDataParallel`] or a [`DataParallel`], which dereference to it.
 ///
@@ -66,13 +68,13 @@ impl<M: Module + 'static> ParallelModule<M> {
         let Self { module, engine, replicas: Some(replicas), .. } = self else {
             return self.backward_here(batch, loss);
         };
-        let (size, item, loss) = (size_of(&batch), batch.item, Arc::new(loss));
-        let computed = engine.batch(module, size, |copies, scope| {
+        let (samples, loss) = (batch.samples, Arc::new(loss));
+        let computed = engine.batch(module, batch, |copies, scope, item| {
             let (grads, loss) = replicas.gradients(module, &copies.net, item, scope, &loss)?;
-            let totals = loss.mul_scalar(size.samples as f32);
+            let totals = loss.mul_scalar(samples as f32);
             Ok(BatchOutput { grads, totals, flags: Vec::new() })
         })?;
-        self.results(computed, size.samples)
+        self.results(computed, samples)
     }
 
     /// [`backward`](Self::backward) on this thread and device.
@@ -81,14 +83,14 @@ impl<M: Module + 'static> ParallelModule<M> {
         batch: ShardedBatch<B>,
         loss: impl FnOnce(&M, B) -> Tensor<1>,
     ) -> Result<(Loss, StepGradients)> {
-        let (size, item) = (size_of(&batch), batch.item);
-        let computed = self.engine.batch(&self.module, size, |copies, scope| {
+        let samples = batch.samples;
+        let computed = self.engine.batch(&self.module, batch, |copies, scope, item| {
             let (net, item) = (&copies.net, cast(item, scope.precision));
             let (grads, loss) = scope.enter(|| gradients(net, loss(net, item)));
-            let totals = loss.mul_scalar(size.samples as f32);
+            let totals = loss.mul_scalar(samples as f32);
             Ok(BatchOutput { grads, totals, flags: Vec::new() })
         })?;
-        self.results(computed, size.samples)
+        self.results(computed, samples)
     }
 
     /// Converts the result of a batch of `samples` on this rank.
@@ -97,15 +99,13 @@ impl<M: Module + 'static> ParallelModule<M> {
             let loss = Loss::start(computed.own, None, samples, false)?;
             return Ok((loss, StepGradients { grads: None, skipped: false }));
         };
-        let SynchronisedStep { grads, own, totals, flags, norm, averaged, skipped, .. } = step;
-        let loss = Loss::start(totals, norm, averaged, true)?;
-        let gradients = StepGradients { grads: Some(grads), skipped };
-        let number = self.engine.steps;
-        let done = loss.is_ready() && matches!(flags, StepFlags::Summed(_));
-        let unchecked = (!done).then(|| UncheckedStep { number, own, loss: loss.clone(), flags });
-        let earlier = std::mem::replace(&mut self.unchecked, unchecked);
-        self.check(earlier)?;
-        Ok((loss, gradients))
+        let SynchronisedStep { grads, unchecked, skipped, .. } = step;
+        let loss = unchecked.loss.clone();
+        let unchecked = (!unchecked.is_checked()).then_some(unchecked);
+        if let Some(earlier) = std::mem::replace(&mut self.unchecked, unchecked) {
+            self.engine.check(earlier)?;
+        }
+        Ok((loss, StepGradients { grads: Some(grads), skipped }))
     }
 
     /// Makes an optimizer step with learning rate `lr`, unless the gradients are only accumulated.
@@ -193,8 +193,9 @@ impl<M: Module + 'static> ParallelModule<M> {
     /// [`Error::Diverged`](crate::Error::Diverged) naming the ranks whose parameters differ,
     /// [`Error::NonFinite`](crate::Error::NonFinite) for the last step, or if the group or the device fails.
     pub fn synchronize(&mut self) -> Result<String> {
-        let last = self.unchecked.take();
-        self.check(last)?;
+        if let Some(last) = self.unchecked.take() {
+            self.engine.check(last)?;
+        }
         if let Some(outer) = self.outer.as_mut().filter(|outer| outer.has_steps()) {
             self.module = outer.synchronize(self.module.clone())?;
         }
@@ -203,15 +204,6 @@ impl<M: Module + 'static> ParallelModule<M> {
             module_state::verify_and_share_buffers(self.module.clone(), &self.engine.group, 0, &when)?;
         self.module = module;
         Ok(digest)
-    }
-
-    /// Waits for the values of a step, and verifies that they are finite and that the ranks agree on the step.
-    fn check(&mut self, step: Option<UncheckedStep>) -> Result<()> {
-        let Some(UncheckedStep { number, own, loss, flags }) = step else { return Ok(()) };
-        self.engine.reducer.settle(flags)?;
-        let (sum, norm) = loss.read()?;
-        self.engine.check_loss(number, &own, sum)?;
-        norm.map_or(Ok(()), |norm| self.engine.check_norm(number, norm))
     }
 
     /// The state for a checkpoint, besides the module and the optimizer. Equal on all ranks.
@@ -249,6 +241,41 @@ impl<M> Deref for ParallelModule<M> {
     }
 }
 
+/// Makes a wrapper dereference to its [`ParallelModule`] and convert into it.
+macro_rules! wrapper {
+    ($wrapper:ident) => {
+        impl<M> $wrapper<M> {
+            /// The module, without the wrapper.
+            pub fn into_inner(self) -> M {
+                self.0.module
+            }
+        }
+
+        impl<M> From<$wrapper<M>> for ParallelModule<M> {
+            fn from(wrapper: $wrapper<M>) -> Self {
+                wrapper.0
+            }
+        }
+
+        impl<M> Deref for $wrapper<M> {
+            type Target = ParallelModule<M>;
+
+            fn deref(&self) -> &ParallelModule<M> {
+                &self.0
+            }
+        }
+
+        impl<M> DerefMut for $wrapper<M> {
+            fn deref_mut(&mut self) -> &mut ParallelModule<M> {
+                &mut self.0
+            }
+        }
+    };
+}
+
+wrapper!(DataParallel);
+wrapper!(DistributedDataParallel);
+
 /// Gradients of a step for the optimizer, averaged over all ranks, unscaled and clipped.
 #[must_use = "pass them to `step`"]
 #[derive(Debug)]
@@ -282,19 +309,6 @@ pub struct StepState {
     pub steps: usize,
     /// Loss scale and the steps since it last changed, for f16.
     pub loss_scale: Option<(f32, u32)>,
-}
-
-/// A step whose values are still computed or summed over the ranks.
-struct UncheckedStep {
-    number: usize,
-    /// This rank's totals.
-    own: Tensor<1>,
-    loss: Loss,
-    flags: StepFlags,
-}
-
-fn size_of<B>(batch: &ShardedBatch<B>) -> BatchSize {
-    BatchSize { samples: batch.samples, global_samples: batch.global_samples, last: batch.last }
 }
 
 /// Gradients of a mean loss in f32 for `net`, and the loss without a graph.

@@ -1,0 +1,272 @@
+//! The gradient buckets of one step, in host or device memory.
+//!
+//! Each gradient is kept when it is final. When all gradients of a bucket are there and all buckets before it have
+//! started, they are weighted and written into the bucket, whose reduction starts. Buckets are therefore reduced in the
+//! same order on every rank, independently of the order in which gradients arrive.
+//!
+//! In device memory, the remaining kernels of backward run concurrently: only [`finish`](StepBuckets::finish) makes the
+//! device wait for the sums. The training thread waits for no other rank, because the ranks' calls are compared in the
+//! background, and not for the thread that launches kernels, which enqueues the sums behind them.
+//!
+//! Buckets and collectives of other groups during backward, such as SyncBatchNorm's, are called on the thread that
+//! runs backward. They are enqueued on the device in the order of the calls, which is the same on all ranks because
+//! autodiff runs equal graphs in equal order. If the graphs differ, for example because only some ranks use a
+//! parameter between two such layers, ranks may wait for each other until the deadline. Without overlap this cannot
+//! happen.
+
+use super::{
+    accumulate::{AccumulatedGradients, Weights},
+    agreement::{Agreement, Sums},
+    arrivals::Arrivals,
+    buckets::BucketPlan,
+    hook::BucketSender,
+    read::{Values, identity, on_host},
+};
+use crate::{
+    ReduceOp, Result, Work,
+    readback::Readback,
+    tensor::{self, Reduction},
+};
+use burn::module::ParamId;
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Device, Tensor};
+use std::sync::Arc;
+
+/// Sums over all ranks.
+pub(super) struct ReducedGradients {
+    /// `None` for a bucket without parameters.
+    pub buckets: Vec<Option<Tensor<1>>>,
+    /// Sums of the totals.
+    pub totals: Option<Tensor<1>>,
+    /// What the ranks agree on, on a device still in progress.
+    pub agreement: Agreement,
+}
+
+pub(super) struct StepBuckets {
+    pub plan: Arc<BucketPlan>,
+    sender: BucketSender,
+    weights: Weights,
+    pub arrivals: Arrivals,
+    /// Gradients accumulated before this step, until their bucket is started.
+    accumulated: Vec<Option<Tensor<1>>>,
+    /// This step's gradients, flat, until their bucket is started.
+    own: Vec<Option<Tensor<1>>>,
+    /// Gradients that arrived during backward.
+    seen: Vec<Option<Tensor<1>>>,
+    /// Device of the gradients.
+    device: Device,
+    started: Started,
+}
+
+/// Buckets whose reduction has started.
+enum Started {
+    Host(Vec<Work<Vec<f32>>>),
+    Device(Vec<Option<Reduction>>),
+}
+
+impl StepBuckets {
+    pub fn new(
+        plan: Arc<BucketPlan>,
+        sender: BucketSender,
+        on_device: bool,
+        weights: Weights,
+        accumulated: &AccumulatedGradients,
+    ) -> Self {
+        let slots = plan.slots.len();
+        let has_samples = weights.own > 0.0 || accumulated.has_samples();
+        Self {
+            arrivals: Arrivals::new(plan.clone(), has_samples),
+            accumulated: accumulated.flat(&plan),
+            own: vec![None; slots],
+            seen: vec![None; slots],
+            device: Device::flex(),
+            started: if on_device { Started::Device(Vec::new()) } else { Started::Host(Vec::new()) },
+            plan,
+            sender,
+            weights,
+        }
+    }
+
+    /// Registers the gradient of one use of a parameter. `gradient` returns the sum of all that have arrived, which is
+    /// stored when it is complete. Starts the reductions that are ready.
+    pub fn arrive(&mut self, slot: usize, gradient: impl FnOnce() -> Tensor<1>) {
+        if !self.arrivals.arrive(slot) {
+            return;
+        }
+        let gradient = gradient();
+        self.device = gradient.device();
+        self.seen[slot] = Some(gradient.clone());
+        self.put(slot, Some(gradient));
+    }
+
+    /// Stores the gradient that backward returned for a parameter on `device`, unless it has arrived, and starts the
+    /// reductions that are ready. With `keep`, `grads` keep it. A gradient that has arrived is compared with it.
+    pub fn collect<const D: usize>(
+        &mut self,
+        slot: usize,
+        grads: &mut GradientsParams,
+        id: ParamId,
+        keep: bool,
+        device: Device,
+    ) {
+        if self.arrivals.has(slot) {
+            let Some(seen) = self.seen[slot].clone().filter(|_| self.weights.own > 0.0) else { return };
+            if grads.get::<D>(id).and_then(identity) != identity(seen) {
+                self.arrivals.differ(slot);
+            }
+            return;
+        }
+        self.device = device;
+        let gradient = if keep { grads.get::<D>(id) } else { grads.remove::<D>(id) };
+        self.put(slot, gradient);
+    }
+
+    /// Stores this rank's gradient of a parameter, `None` for zeros, and starts the reductions that are ready.
+    fn put<const D: usize>(&mut self, slot: usize, gradient: Option<Tensor<D>>) {
+        // The gradient of padding has an arbitrary value, possibly NaN.
+        if let Some(gradient) = gradient.filter(|_| self.weights.own > 0.0) {
+            let elements = gradient.shape().num_elements();
+            if elements != self.plan.slots[slot].range.len() {
+                self.arrivals.unreadable(slot, format!("it has {elements} elements"));
+            }
+            self.own[slot] = Some(gradient.reshape([elements]));
+        }
+        self.arrivals.write(slot, self.own[slot].is_some() || self.accumulated[slot].is_some());
+        self.launch_ready_buckets();
+    }
+
+    fn started(&self) -> usize {
+        match &self.started {
+            Started::Host(started) => started.len(),
+            Started::Device(started) => started.len(),
+        }
+    }
+
+    // ANCHOR: launch
+    /// Starts the reductions of full buckets in order. In host memory, the last one waits for the totals, which it
+    /// carries.
+    fn launch_ready_buckets(&mut self) {
+        let last = usize::from(matches!(self.started, Started::Host(_)));
+        while self.started() + last < self.plan.buckets() && self.arrivals.is_ready(self.started()) {
+            if let Err(error) = self.launch(self.started(), &[]) {
+                self.arrivals.fail(error);
+            }
+        }
+    }
+
+    /// Writes the weighted gradients of a bucket into one buffer, followed by `tail`, and starts its reduction.
+    fn launch(&mut self, index: usize, tail: &[f32]) -> Result<()> {
+        let (plan, weights) = (&self.plan, self.weights);
+        let parts = plan.members[index].iter().map(|slot| {
+            let length = plan.slots[*slot].range.len();
+            (length, self.own[*slot].take(), self.accumulated[*slot].take())
+        });
+        match &mut self.started {
+            Started::Host(started) => {
+                let mut buffer = Vec::with_capacity(plan.length(index) + tail.len());
+                for (length, own, accumulated) in parts {
+                    push(&mut buffer, length, own, accumulated, weights)?;
+                }
+                buffer.extend_from_slice(tail);
+                started.push(self.sender.send(plan, index, buffer)?);
+            }
+            Started::Device(started) => {
+                let parts = parts.map(|(length, own, accumulated)| {
+                    let part = part_on_device(own, accumulated, weights);
+                    part.unwrap_or_else(|| Tensor::zeros([length], (&self.device, DType::F32)))
+                });
+                // Parts with accumulated gradients are weighted already.
+                let factor = match weights {
+                    Weights { own, accumulated: None } if own > 0.0 => own,
+                    _ => 1.0,
+                };
+                let bucket = tensor::concatenate(parts.collect(), factor);
+                started.push(Some(tensor::start_sum(bucket, &self.sender.group, plan.owner(index))?));
+            }
+        }
+        Ok(())
+    }
+    // ANCHOR_END: launch
+
+    /// Ends the step: starts the remaining reductions, waits for all and returns the sums, with those of `totals` `[n]`
+    /// and of `flags`. In device memory, only the device waits.
+    ///
+    /// # Errors
+    /// The first error on this rank or in the group, or an error that a gradient is missing.
+    pub fn finish(mut self, totals: Option<Tensor<1>>, flags: &[f32]) -> Result<ReducedGradients> {
+        let group = self.sender.group.clone();
+        let (users, spoiled) = self.arrivals.end().inspect_err(|error| group.abort(error.to_string()))?;
+        let message = [flags, &users].concat();
+        let agreement = |sums| Agreement::new(sums, flags.len(), &users, spoiled, group.world_size());
+        let last = self.plan.buckets() - 1;
+        let mut tail = Vec::new();
+        if let Started::Host(_) = self.started {
+            let totals = totals.clone().map(|totals| Readback::start(vec![totals])?.wait()).transpose()?;
+            let totals: Vec<f32> = totals.iter().flatten().flatten().map(|total| *total as f32).collect();
+            tail = [totals, message.clone()].concat();
+            (self.started()..last).try_for_each(|index| self.launch(index, &[]))?;
+            self.launch(last, &tail)?;
+        }
+        match self.started {
+            Started::Host(started) => {
+                let mut buckets = started.into_iter().map(Work::wait).collect::<Result<Vec<_>>>()?;
+                let length = buckets[last].len() - tail.len();
+                let mut summed = buckets[last].split_off(length);
+                let sums = summed.split_off(tail.len() - message.len());
+                Ok(ReducedGradients {
+                    buckets: buckets.into_iter().map(|bucket| Some(on_host(bucket))).collect(),
+                    totals: totals.map(|_| on_host(summed)),
+                    agreement: agreement(Sums::Known(sums)),
+                })
+            }
+            Started::Device(mut started) => {
+                // Only a bucket without parameters has not been started.
+                started.resize_with(last + 1, || None);
+                let totals = totals.map(|totals| tensor::start_sum(totals, &group, None));
+                started.push(totals.transpose()?);
+                let mut buckets = tensor::finish(started);
+                let totals = buckets.pop().flatten();
+                let sums = Sums::InProgress(group.all_reduce_async(message, ReduceOp::Sum)?);
+                Ok(ReducedGradients { buckets, totals, agreement: agreement(sums) })
+            }
+        }
+    }
+}
+
+/// Appends the weighted sum of a parameter's gradients to a bucket in host memory; zeros if there are none.
+fn push(
+    bucket: &mut Vec<f32>,
+    length: usize,
+    own: Option<Tensor<1>>,
+    accumulated: Option<Tensor<1>>,
+    weights: Weights,
+) -> Result<()> {
+    let read = |gradient: Option<Tensor<1>>| gradient.map(Values::read).transpose();
+    let weight = weights.accumulated.unwrap_or(1.0);
+    match (read(own)?, read(accumulated)?) {
+        (Some(own), None) => bucket.extend(own.iter().map(|own| own * weights.own)),
+        (None, Some(sum)) => bucket.extend(sum.iter().map(|sum| sum * weight)),
+        (Some(own), Some(sum)) => {
+            let pairs = sum.iter().zip(&*own);
+            bucket.extend(pairs.map(|(sum, own)| sum * weight + own * weights.own));
+        }
+        (None, None) => bucket.resize(bucket.len() + length, 0.0),
+    }
+    Ok(())
+}
+
+/// The weighted sum of a parameter's gradients on a device. Without accumulated gradients in the step, it is not
+/// weighted yet.
+fn part_on_device(
+    own: Option<Tensor<1>>,
+    accumulated: Option<Tensor<1>>,
+    weights: Weights,
+) -> Option<Tensor<1>> {
+    let Some(weight) = weights.accumulated else { return own };
+    let own = own.map(|own| own.mul_scalar(weights.own));
+    let accumulated = accumulated.map(|sum| sum.mul_scalar(weight));
+    match (accumulated, own) {
+        (Some(sum), Some(own)) => Some(sum + own),
+        (one, None) | (None, one) => one,
+    }
+}
