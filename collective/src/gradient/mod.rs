@@ -227,11 +227,6 @@ impl Reducer {
         std::mem::take(&mut self.waited)
     }
 
-    /// Floating-point type of forward and backward.
-    pub(crate) fn precision(&self) -> Precision {
-        self.precision
-    }
-
     /// Waits for the sums of a step's flags over all ranks.
     ///
     /// # Errors

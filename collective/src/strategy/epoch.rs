@@ -30,7 +30,7 @@ where
     pub(super) fn train(&mut self) -> Result<bool, Stop> {
         let (settings, epoch, done) = (self.settings, self.position.epoch, self.position.done());
         let (steps, total) = (
-            settings.train.steps_left(done).div_ceil(self.engine.grad_accum_steps()),
+            settings.train.steps_left(done).div_ceil(self.engine.options.grad_accum_steps),
             settings.train.samples(),
         );
         settings.observer.epoch_started(epoch, steps, total.saturating_sub(done.samples));

@@ -121,8 +121,8 @@ pub(crate) struct Engine {
     pub reducer: Reducer,
     /// Number of finished steps.
     pub steps: usize,
+    pub options: StepOptions,
     device: Device,
-    options: StepOptions,
     accumulated: Accumulated,
     random: Option<RandomStream>,
 }
@@ -164,11 +164,6 @@ impl Engine {
         self.options.local_sgd.map(outer).transpose()
     }
 
-    /// Number of batches per optimizer step.
-    pub fn grad_accum_steps(&self) -> usize {
-        self.options.grad_accum_steps
-    }
-
     /// Seeds the random numbers of the next step, unless that step has begun.
     pub fn begin_step(&mut self) {
         if let (Some(seed), false) = (self.options.seed, self.accumulated.seeded) {
@@ -197,7 +192,7 @@ impl Engine {
         self.accumulated.batches += 1;
         self.accumulated.samples += global_samples;
         self.accumulated.averaged += averaged;
-        let (precision, loss_scale) = (self.reducer.precision(), self.reducer.loss_scale());
+        let (precision, loss_scale) = (self.options.reducer.precision, self.reducer.loss_scale());
         let context = BatchContext::new(samples, averaged, loss_scale);
         let mut scope =
             BatchScope { context, precision, loss_scale, scaled: false, random: self.random.as_mut() };
