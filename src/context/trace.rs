@@ -3,14 +3,14 @@
 //! A span is one of the crate `tracing`, of level INFO or above: those of burn-ddp and those of the program. The format is
 //! that of Chrome's trace events: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
 
-use crate::process::{atomic_file, console::eprint_line};
+use crate::process::{atomic_file, console::eprint_line, lock};
 use anyhow::{Context as _, Result, anyhow};
 use collective::ProcessGroup;
 use serde_json::{Map, Value, json};
 use std::{
     fmt::Debug,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     thread::{self, ThreadId},
     time::{Duration, Instant, SystemTime},
 };
@@ -111,13 +111,9 @@ fn array(elements: &[u8]) -> Vec<u8> {
 }
 
 impl Recorder {
-    fn lock(&self) -> MutexGuard<'_, Recorded> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn record(&self, name: &str, fields: Map<String, Value>, entered: Instant) {
         let (start, duration) = (entered.duration_since(self.began), entered.elapsed());
-        let mut recorded = self.lock();
+        let mut recorded = lock(&self.recorded);
         if recorded.spans.len() == LIMIT {
             recorded.dropped += 1;
             return;
@@ -133,7 +129,7 @@ impl Recorder {
 
     /// The events of rank `rank`, with times since `first_us`, separated by commas.
     fn events(&self, rank: usize, first_us: i64) -> Vec<u8> {
-        let recorded = self.lock();
+        let recorded = lock(&self.recorded);
         let offset = (self.began_us - first_us) as f64;
         let name = |what: &str, thread: usize, name: &str| json!({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}});
         let mut process = format!("rank {rank}");

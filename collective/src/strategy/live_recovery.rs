@@ -145,12 +145,13 @@ impl LiveRecovery {
 
     /// Keeps the state of a run whose group failed in or after step `step`.
     ///
-    /// `records` are those of the learner with this model.
+    /// `records` are those of the learner with this model, and `average` returns the model with the average of its weights.
     fn keep<M: Module>(
         &self,
         step: usize,
         model: M,
         records: impl FnOnce() -> Result<Records>,
+        average: impl FnOnce(M) -> Option<M>,
     ) -> Result<()> {
         let mut kept = self.lock();
         // The parameters of a later step than the position's are not those of the boundary.
@@ -159,7 +160,9 @@ impl LiveRecovery {
         };
         let mut records = records()?;
         let buffer = |id, trainable: bool| boundary.buffers.get(&id).filter(|_| !trainable).cloned();
-        records.model = replace(model, buffer).into_record();
+        let model = replace(model, buffer);
+        records.model = model.clone().into_record();
+        records.average = average(model).map(Module::into_record);
         let snapshot = Snapshot::take(records, boundary.position)?;
         let mut reports = std::mem::take(&mut kept.reports);
         reports.truncate(boundary.reports);
@@ -183,7 +186,9 @@ where
     /// Keeps this rank's state for live recovery after a failure of the group.
     pub(super) fn keep_live_state(&self) {
         let Some(recovery) = &self.settings.recovery else { return };
-        if let Err(error) = recovery.keep(self.position.step, self.learner.model(), || self.records()) {
+        let (step, model) = (self.position.step, self.learner.model());
+        let average = |model| self.average.as_ref().map(|average| average.applied(model));
+        if let Err(error) = recovery.keep(step, model, || self.records(), average) {
             self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
         }
     }

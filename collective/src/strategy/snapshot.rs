@@ -94,7 +94,7 @@ pub(super) struct Records {
     pub optimizer: OptimizerRecord,
     scheduler: LrSchedulerRecord,
     /// The module with the moving average of the weights.
-    average: Option<ModuleRecord>,
+    pub average: Option<ModuleRecord>,
 }
 
 impl Records {

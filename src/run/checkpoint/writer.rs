@@ -1,8 +1,9 @@
 //! Writes of checkpoints in the background, while training continues.
 
+use crate::process::lock;
 use anyhow::{Context, Result, anyhow};
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     thread::{self, JoinHandle},
 };
 
@@ -19,7 +20,7 @@ impl CheckpointWriter {
         self.wait()?;
         let thread = thread::Builder::new().name("checkpoint".into());
         let thread = thread.spawn(write).context("cannot start a thread for the checkpoint")?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *lock(&self.0) = Some(thread);
         Ok(())
     }
 
@@ -28,7 +29,7 @@ impl CheckpointWriter {
     /// # Errors
     /// If it fails.
     pub fn wait(&self) -> Result<()> {
-        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = lock(&self.0).take();
         let panicked = |_| Err(anyhow!("the thread that writes checkpoints panicked"));
         running.map_or(Ok(()), |thread| thread.join().unwrap_or_else(panicked))
     }

@@ -22,6 +22,8 @@ fn a_resumed_run_is_bit_identical_to_an_uninterrupted_one() {
         "--nproc-per-node 2 --batch-size 8 --batch-norm",
         "--nproc-per-node 2 --batch-size 4 --sync-bn --grad-accum-steps 2 --warmup-epochs 1.5 --clip-grad-norm 1",
         "--mode single --batch-size 16 --batch-norm --workers 0 --warmup-epochs 1.5 --warmup-start-factor 0.1",
+        // The average has BatchNorm's running statistics, too.
+        "--mode single --batch-size 16 --batch-norm --ema 0.9",
         "--nproc-per-node 2 --batch-size 8 --precision bf16 --no-shuffle",
         "--nproc-per-node 2 --batch-size 8 --shard-optimizer",
         "--nproc-per-node 2 --batch-size 8 --sync-every 2 --outer-lr 0.7 --outer-momentum 0.9",
