@@ -10,7 +10,7 @@ use super::{
 };
 use crate::context::{
     ContextArgs,
-    args::shown_in_short_help,
+    short_help::shown_in_short_help,
     values::{positive, probability, rate, whole},
 };
 use anyhow::{Result, bail};

@@ -1,6 +1,7 @@
 //! Flags for devices and processes: part of [`TrainerArgs`](crate::TrainerArgs), and usable alone.
 
 use super::{
+    short_help::shown_in_short_help,
     values::{DpReduceArg, ModeArg, seconds},
     world_args::WorldArgs,
 };
@@ -9,24 +10,9 @@ use crate::{
     launch::nproc::Nproc,
 };
 use anyhow::Result;
-use clap::{Arg, ArgAction, Args, Parser, value_parser};
+use clap::{ArgAction, Args, Parser, value_parser};
 use collective::Transport;
 use std::path::PathBuf;
-
-/// Headings of the flags of this library in the help.
-const HEADINGS: [&str; 8] =
-    ["World", "Data", "Model", "Training", "Gradients", "Checkpoints", "Output", "Configuration"];
-
-/// Flags of this library that `-h` lists; `--help` lists all.
-const COMMON: [&str; 9] =
-    ["mode", "device", "nproc_per_node", "epochs", "batch_size", "lr", "resume", "run_dir", "config"];
-
-/// Hides a flag of this library that is not common from `-h`.
-pub(crate) fn shown_in_short_help(arg: Arg) -> Arg {
-    let is_ours = arg.get_help_heading().is_some_and(|heading| HEADINGS.contains(&heading));
-    let is_rare = is_ours && !COMMON.contains(&arg.get_id().as_str());
-    if is_rare { arg.hide_short_help(true) } else { arg }
-}
 
 /// Mode, device and process flags. The default corresponds to an empty command line.
 #[derive(Args, Clone, Debug)]

@@ -5,6 +5,7 @@ mod in_process;
 pub mod plan;
 pub(crate) mod recovery;
 pub mod replicas;
+pub(crate) mod short_help;
 mod start;
 mod trace;
 pub mod values;

@@ -2,7 +2,7 @@
 
 use crate::{
     context::{
-        args::shown_in_short_help,
+        short_help::shown_in_short_help,
         values::{positive, seconds},
     },
     launch::Environment,
