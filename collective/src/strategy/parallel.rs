@@ -97,6 +97,21 @@ impl<M: LearnerModel> ParallelStrategy<M> {
         Ok(Self { compute: compute::replica_devices(config), ..strategy })
     }
 
+    /// Observes the run.
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.run.observer = observer;
+        self
+    }
+
+    /// Evaluates `test` once, at the end of a run that is not interrupted.
+    ///
+    /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
+    /// [`Observer::tested`] gets the result.
+    pub fn with_test(mut self, test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>) -> Self {
+        self.run.test = test;
+        self
+    }
+
     /// Observes what every rank computes.
     pub fn with_callback(self, callback: impl Callback<M> + 'static) -> Self {
         self.with_metric_callback([], callback)
@@ -130,45 +145,34 @@ impl<M: LearnerModel> ParallelStrategy<M> {
     {
         self.with_callback(BurnMetric(metric))
     }
-}
-
-/// Functions that set a value of the run's settings.
-macro_rules! setters {
-    ($($(#[$doc:meta])* $setter:ident($value:ident: $type:ty);)*) => {
-        impl<M: LearnerModel> ParallelStrategy<M> {
-            $($(#[$doc])* pub fn $setter(mut self, $value: $type) -> Self {
-                self.run.$value = $value.into();
-                self
-            })*
-        }
-    };
-}
-
-setters! {
-    /// Observes the run.
-    with_observer(observer: Arc<dyn Observer>);
-
-    /// Evaluates `test` once, at the end of a run that is not interrupted.
-    ///
-    /// The validation set alone then decides about early stopping. Callbacks see the test set only, and
-    /// [`Observer::tested`] gets the result.
-    with_test(test: Option<Arc<dyn DistributedLoader<ValidInput<M>>>>);
 
     /// Sets accumulation, clipping, precision, gradient synchronisation and the seed of each step.
     ///
     /// burn-train's `SupervisedTraining::grads_accumulation`, if it is set, replaces
     /// [`StepOptions::grad_accum_steps`]. SyncBatchNorm layers of the model are used as they are:
     /// [`StepOptions::sync_batch_norm`] has no effect.
-    with_options(options: StepOptions);
+    pub fn with_options(mut self, options: StepOptions) -> Self {
+        self.run.options = options;
+        self
+    }
 
     /// Ends the run after this many optimizer steps, with an evaluation.
-    with_max_steps(max_steps: Option<usize>);
+    pub fn with_max_steps(mut self, max_steps: Option<usize>) -> Self {
+        self.run.max_steps = max_steps;
+        self
+    }
 
     /// Evaluates this many batches of each set at most, for a short run that checks a program.
-    with_evaluation_batches(evaluation_batches: Option<usize>);
+    pub fn with_evaluation_batches(mut self, batches: Option<usize>) -> Self {
+        self.run.evaluation_batches = batches;
+        self
+    }
 
     /// Takes checkpoints. All ranks must, or none.
-    with_checkpoints(checkpoints: Checkpoints);
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.run.checkpoints = Some(checkpoints);
+        self
+    }
 
     /// Resumes from a snapshot, the same on every rank: [`Snapshot::share`] distributes it. At the same world size and
     /// batch size, the run continues with the same bits as without the interruption; at another one, with the
@@ -176,14 +180,23 @@ setters! {
     ///
     /// Burn builds the optimizer's state on `Device::default()` before it moves it to this rank's
     /// device. With `BURN_DEVICE=flex` in the environment that is host memory, not the first GPU's.
-    with_resume(resume: Option<Snapshot>);
+    pub fn with_resume(mut self, snapshot: Option<Snapshot>) -> Self {
+        self.run.resume = snapshot;
+        self
+    }
 
     /// Lets callbacks change the learning rate of a schedule that [`LrControl::schedule`] has made.
-    with_lr_control(lr_control: LrControl);
+    pub fn with_lr_control(mut self, control: LrControl) -> Self {
+        self.run.lr_control = Some(control);
+        self
+    }
 
     /// Evaluates and returns an exponential moving average of the weights, `decay` × average + (1 − `decay`) × weights
     /// after every optimizer step.
-    with_ema(ema: Option<f64>);
+    pub fn with_ema(mut self, decay: Option<f64>) -> Self {
+        self.run.ema = decay;
+        self
+    }
 
     /// Keeps the state of this rank when its group fails, so that the run continues in a new group with
     /// [`with_resume`](Self::with_resume): see [`LiveState::share`](super::LiveState::share). Not with a sharded optimizer
@@ -191,10 +204,16 @@ setters! {
     ///
     /// The state is kept for gradients that are averaged in host memory. On a GPU with NCCL, a step that fails on the
     /// device may have changed the parameters.
-    with_live_recovery(recovery: Option<Arc<LiveRecovery>>);
+    pub fn with_live_recovery(mut self, recovery: Option<Arc<LiveRecovery>>) -> Self {
+        self.run.recovery = recovery;
+        self
+    }
 
     /// Stops all ranks together when any rank is signal to.
-    with_stop(stop: Arc<StopRequest>);
+    pub fn with_stop(mut self, request: Arc<StopRequest>) -> Self {
+        self.run.stop = Some(request);
+        self
+    }
 }
 
 impl<M> ParallelStrategy<M>
