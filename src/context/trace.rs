@@ -40,7 +40,7 @@ struct Recorder {
 #[derive(Default)]
 struct Recorded {
     spans: Vec<Recording>,
-    /// Threads in the order of their first spans, with their names.
+    /// Threads in the order of their first spans, with their names or those of these spans.
     threads: Vec<(ThreadId, String)>,
     /// Number of spans beyond the limit.
     dropped: usize,
@@ -121,7 +121,7 @@ impl Recorder {
         let current = thread::current();
         let known = recorded.threads.iter().position(|(id, _)| *id == current.id());
         let thread = known.unwrap_or_else(|| {
-            recorded.threads.push((current.id(), current.name().unwrap_or("thread").into()));
+            recorded.threads.push((current.id(), current.name().unwrap_or(name).into()));
             recorded.threads.len() - 1
         });
         recorded.spans.push(Recording { name: name.into(), fields, start, duration, thread });

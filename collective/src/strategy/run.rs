@@ -249,9 +249,7 @@ where
             return Ok(());
         }
         let _span = info_span!("checkpoint").entered();
-        // Other ranks than 0 only take part in collecting what each rank has.
-        let is_divided = self.engine.reducer.is_sharded() || self.round.is_some();
-        let snapshot = (is_divided || settings.sink().is_some()).then(|| self.snapshot()).transpose();
+        let snapshot = self.snapshot();
         if settings.sink().is_none() {
             snapshot.as_ref().map_err(Error::clone)?;
         }
@@ -265,15 +263,22 @@ where
         Ok(())
     }
 
-    /// The state of the run, on rank 0 with what the other ranks have of it.
-    fn snapshot(&self) -> Result<Snapshot, Error> {
+    /// The state of the run with what each rank has of it, on the rank that stores it. The other ranks only take part.
+    fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
+        let (reducer, is_stored) = (&self.engine.reducer, self.settings.sink().is_some());
+        if !is_stored && !reducer.is_sharded() && self.round.is_none() {
+            return Ok(None);
+        }
         let mut records = self.records()?;
-        records.optimizer = self.engine.reducer.consolidate(records.optimizer)?;
+        records.optimizer = reducer.consolidate(records.optimizer)?;
+        if !is_stored && self.round.is_none() {
+            return Ok(None);
+        }
         let mut snapshot = Snapshot::take(records, self.position())?;
         if let Some(round) = &self.round {
             round.save(self.learner.model(), &mut snapshot)?;
         }
-        Ok(snapshot)
+        Ok(Some(snapshot))
     }
 
     /// The records of the learner and of the average of its weights.

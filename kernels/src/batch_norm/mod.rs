@@ -67,14 +67,17 @@ impl WithSimd for Sums<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Vec<[f32; 2]> {
         let Self { a, b, outputs, image, channels, positions } = self;
-        let planes = (0..channels).map(|channel| {
-            let [a, b] = [a, b].map(|of| of.plane(image * channels + channel, channels, positions));
-            match outputs {
+        let mut sums = Vec::with_capacity(channels);
+        // A closure of an iterator could be compiled as a function without the vector instructions.
+        for channel in 0..channels {
+            let plane = image * channels + channel;
+            let (a, b) = (a.plane(plane, channels, positions), b.plane(plane, channels, positions));
+            sums.push(match outputs {
                 None => plane_sums::<S, false>(simd, a, b, Affine { factors: [0.0; 2], constant: 0.0 }),
                 Some(outputs) => plane_sums::<S, true>(simd, a, b, outputs[channel]),
-            }
-        });
-        planes.collect()
+            });
+        }
+        sums
     }
 }
 

@@ -48,7 +48,18 @@ fn events_equal_the_tables() {
     let run = trained(&format!("{RUN} --nproc-per-node 2 --epochs 2"));
     assert_eq!(files(&run).len(), 1, "rank 0 alone writes");
     let scalars = scalars(&run);
-    assert_eq!(scalars.len(), SCALARS.len(), "{:?}", scalars.keys());
+    let times = ["seconds", "data_wait_seconds", "gradient_wait_seconds"];
+    assert_eq!(scalars.len(), SCALARS.len() + 2 * times.len(), "{:?}", scalars.keys());
+    for (rank, column) in [0, 1].into_iter().flat_map(|rank| times.map(|column| (rank, column))) {
+        let tag = format!("rank_{rank}/{column}");
+        let of_rank: Vec<f64> = run.column("ranks.csv", column).into_iter().skip(rank).step_by(2).collect();
+        common::assert_close(
+            &tag,
+            &scalars[&tag].iter().map(|point| point.1).collect::<Vec<_>>(),
+            &of_rank,
+            1e-6,
+        );
+    }
     assert_eq!(scalars["train/loss"].len(), 16);
     assert_as_in_the_tables(&run, &scalars);
 }
