@@ -166,4 +166,10 @@ mod tests {
         // There is room again, but the next frame must not follow the incomplete one.
         assert!(write_frame(&here, &Event::Left { rank: 1 }).is_err());
     }
+
+    #[test]
+    fn a_huge_length_is_rejected_before_its_bytes_arrive() {
+        let error = decode::<Request>(&[0xff, 0xff, 0xff, 0xff]).unwrap_err();
+        assert!(error.to_string().contains("limit"));
+    }
 }
