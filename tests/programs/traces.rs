@@ -15,11 +15,14 @@ struct Span {
     end: f64,
 }
 
-/// The spans in a file, by rank and name, in the order of their ends; and the names of processes and threads.
-fn spans(path: &Path) -> (BTreeMap<(u64, String), Vec<Span>>, Vec<String>) {
+/// Spans by rank and name, in the order of their ends.
+type Spans = BTreeMap<(u64, String), Vec<Span>>;
+
+/// The spans in a file, and the names of processes and threads.
+fn spans(path: &Path) -> (Spans, Vec<String>) {
     let text = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let events: Vec<Value> = serde_json::from_slice(&text).expect("a trace");
-    let (mut spans, mut names) = (BTreeMap::<_, Vec<Span>>::new(), Vec::new());
+    let (mut spans, mut names) = (Spans::new(), Vec::new());
     for event in events {
         let rank = event["pid"].as_u64().expect("a rank");
         if event["ph"] == "M" {
