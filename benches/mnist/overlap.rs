@@ -230,7 +230,7 @@ impl Rig<'_> {
         let (group, net, batch) = (self.group, &self.net, self.batch.clone());
         let reducer = &mut self.reducers[reducer];
         let (_, time) = timed(|| {
-            let step = reducer.step(samples, samples * group.world_size())?;
+            let step = reducer.step(samples, samples * group.world_size());
             let output = TrainStep::step(&step.watch(net), batch);
             Ok(step.finish(output.grads, net, &mut vec![])?)
         })?;

@@ -150,7 +150,7 @@ fn measure(bench: &Step, group: &ProcessGroup) -> Result<Report> {
                 shares.next().context("the data set has too few samples")?.map_err(anyhow::Error::from)
             })?;
             let all = share.global_samples;
-            let mut step = if bench.no_sync { None } else { Some(reducer.step(share.samples, all)?) };
+            let mut step = if bench.no_sync { None } else { Some(reducer.step(share.samples, all)) };
             let (grads, forward, back) = match &mut step {
                 Some(step) => {
                     let watched = step.watch(&net);

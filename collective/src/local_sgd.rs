@@ -163,7 +163,7 @@ impl OuterOptimizer {
         let differences = values(&model, true).into_iter().filter_map(difference).collect();
         let mut grads = GradientsParams::new();
         put(&mut grads, differences, &model);
-        let mut grads = self.reducer.step(1, self.ranks)?.finish(grads, &model, &mut Vec::new())?;
+        let mut grads = self.reducer.step(1, self.ranks).finish(grads, &model, &mut Vec::new())?;
         for (id, mut step) in take(&mut grads, &model) {
             if outer_momentum > 0.0 {
                 let velocity = match self.velocity.remove(&id) {

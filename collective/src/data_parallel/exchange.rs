@@ -77,7 +77,7 @@ impl Exchange {
     /// # Errors
     /// If the group fails.
     pub fn sums<M: Module>(&mut self, gradients: GradientsParams, module: &M) -> Result<GradientsParams> {
-        self.reducer.step(1, 1)?.finish(gradients, module, &mut Vec::new())
+        self.reducer.step(1, 1).finish(gradients, module, &mut Vec::new())
     }
 
     /// Wakes the replicas that wait for a failed one.

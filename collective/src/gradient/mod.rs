@@ -126,7 +126,7 @@ impl Default for ReducerOptions {
 /// // Two batches per step with 7 samples; only the second one communicates.
 /// let grads = backward(&model, 4);
 /// reducer.accumulate(grads, &model, 4);
-/// let step = reducer.step(3, 7)?;
+/// let step = reducer.step(3, 7);
 /// let grads = backward(&step.watch(&model), 3);
 /// let grads = step.finish(grads, &model, &mut vec![])?;
 /// model = optimizer.step(0.1, model, grads);

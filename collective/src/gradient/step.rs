@@ -48,13 +48,7 @@ impl Reducer {
     /// Starts a synchronised step of `samples` on this rank, 0 for padding.
     ///
     /// `global_samples` is the number of samples over all ranks, including batches accumulated since the last step.
-    ///
-    /// # Errors
-    /// If the group has failed.
-    pub fn step(&mut self, samples: usize, global_samples: usize) -> Result<Step<'_>> {
-        if let Some(error) = self.sender.as_ref().and_then(|sender| sender.group.failure()) {
-            return Err(error);
-        }
+    pub fn step(&mut self, samples: usize, global_samples: usize) -> Step<'_> {
         // The loss scale applies to all gradients.
         let global = global_samples.max(1) as f64 * f64::from(self.loss_scale());
         let accumulated = (!self.accumulated.is_empty()).then(|| (1.0 / global) as f32);
@@ -62,7 +56,7 @@ impl Reducer {
         let context = BatchContext::new(samples, global_samples, self.loss_scale());
         let mut step = Step { reducer: self, weights, context, scaled: false, reduction: None };
         step.reduction = step.start();
-        Ok(step)
+        step
     }
 }
 

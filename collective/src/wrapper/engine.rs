@@ -205,7 +205,7 @@ impl Engine {
             return Ok(ComputedBatch { own, step: None });
         }
         let state = self.reducer.scaler_state().map(|(scale, _)| scale);
-        let mut step = self.reducer.step(samples, self.accumulated.averaged)?;
+        let mut step = self.reducer.step(samples, self.accumulated.averaged);
         let copies = ModuleCopies::new(precision, |precision| step.watch_in(precision, module));
         let output = info_span!("forward and backward").in_scope(|| run(&copies, &mut scope, item))?;
         step.loss_was_scaled(scope.scaled);

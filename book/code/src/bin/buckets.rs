@@ -104,7 +104,7 @@ fn synchronised(
 ) -> Result<(f64, GradientsParams)> {
     let begun = Instant::now();
     let samples = input.dims()[0];
-    let step = reducer.step(samples, 2 * samples)?;
+    let step = reducer.step(samples, 2 * samples);
     let watched = step.watch(model);
     let loss = watched.loss(input.clone());
     let gradients = GradientsParams::from_grads(loss.backward(), &watched);

@@ -37,7 +37,7 @@ fn falls_back_at(
                 let mut totals = vec![1.0];
                 let mut steps = Vec::new();
                 for number in 0..3 {
-                    let step = reducer.step(3, 6).expect("step");
+                    let step = reducer.step(3, 6);
                     let grads = grads(&step.watch(&net), group.rank(), number);
                     steps.push(bits(&step.finish(grads, &net, &mut totals).expect("finish"), &net));
                 }
@@ -119,7 +119,7 @@ fn a_forward_pass_without_backward_has_no_effect() {
         || choose(true),
         |net, mut reducer: Reducer, _| {
             let wanted = flat(&net.grads(rows(3, 4, &device())), &net);
-            let step = reducer.step(3, 6).expect("step");
+            let step = reducer.step(3, 6);
             let watched = step.watch(&net);
             // Registers a use of each parameter whose gradient never arrives.
             let _ = watched.loss(rows(2, 4, &device()));
@@ -164,7 +164,7 @@ fn an_unused_tied_parameter_has_no_effect() {
         |model, mut reducer: Reducer, _| {
             [false, true, false].map(|uses_layer| {
                 let wanted = flat(&model.grads(uses_layer), &model);
-                let step = reducer.step(3, 6).expect("step");
+                let step = reducer.step(3, 6);
                 let grads = step.watch(&model).grads(uses_layer);
                 let ours = flat(&step.finish(grads, &model, &mut vec![]).expect("finish"), &model);
                 assert_eq!(reducer.fallback(), None, "uses the layer: {uses_layer}");
@@ -187,7 +187,7 @@ fn reparameterized_parameters() {
             || choose(overlap),
             |net, mut reducer: Reducer, group| {
                 let net = filled(net, |_, index| number(index));
-                let step = reducer.step(3, 6).expect("step");
+                let step = reducer.step(3, 6);
                 let grads = step.watch(&net).grads(rows(3, 4, &device()) + group.rank() as f32);
                 let ours = bits(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
                 assert_eq!(reducer.fallback(), None);
@@ -208,7 +208,7 @@ fn a_parameter_that_became_trainable_is_an_error_with_a_remedy() {
         || choose(true),
         |net, mut reducer: Reducer, _| {
             let net = net.unfreeze();
-            let step = reducer.step(3, 6).expect("step");
+            let step = reducer.step(3, 6);
             let grads = step.watch(&net).grads(rows(3, 4, &device()));
             step.finish(grads, &net, &mut vec![]).expect_err("not planned for").to_string()
         },
@@ -223,7 +223,7 @@ fn records_and_later_copies_are_not_watched() {
         Net::new,
         || choose(true),
         |net, mut reducer: Reducer, _| {
-            let step = reducer.step(3, 6).expect("step");
+            let step = reducer.step(3, 6);
             let watched = step.watch(&net);
             let bytes = |net: &Net| net.clone().into_record().into_bytes().expect("a record");
             assert_eq!(bytes(&watched), bytes(&net));

@@ -154,7 +154,7 @@ fn buckets_are_reduced_during_backward() {
             assert_eq!(reducer.buckets(), 6);
             for _ in 0..3 {
                 log.events.lock().unwrap().clear();
-                let step = reducer.step(3, 6).expect("step");
+                let step = reducer.step(3, 6);
                 let watched = step.watch(&net);
                 let gated = |x, waits_for, records| gate(x, Gate { log: log.clone(), waits_for, records });
                 let x = rows(3, 4, &device);
@@ -196,7 +196,7 @@ fn the_buckets_of_a_convolution_are_reduced_during_backward() {
         let hook: Arc<dyn CommHook> = Arc::new(Recorder(log.clone()));
         let choice = ReducerOptions { buckets: TINY, hook: Some(hook), ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let step = reducer.step(2, 4).expect("step");
+        let step = reducer.step(2, 4);
         let watched = step.watch(&net);
         let x = layers::conv(&watched.first, rows(2, 64, &device()).reshape([2, 1, 8, 8]));
         // Backward leaves the second convolution when its weight, in bucket 1, has been reduced.
@@ -219,7 +219,7 @@ fn without_overlap_buckets_are_reduced_after_backward() {
         let choice =
             ReducerOptions { buckets: TINY, overlap: false, hook: Some(hook), ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let step = reducer.step(3, 6).expect("step");
+        let step = reducer.step(3, 6);
         let watched = step.watch(&net);
         let loss = watched.c.forward(watched.b.forward(watched.a.forward(rows(3, 4, &device())))).mean();
         let grads = GradientsParams::from_grads(loss.backward(), &watched);
@@ -247,7 +247,7 @@ fn collectives_inside_backward_do_not_change_the_order_of_buckets() {
             };
             let mut all = Vec::new();
             for _ in 0..5 {
-                let step = reducer.step(3, 6).expect("step");
+                let step = reducer.step(3, 6);
                 let watched = step.watch(&net);
                 // Rank 1 uses only c, so that its other buckets are ready at other times.
                 let used = loss(&watched, group.rank());
@@ -271,7 +271,7 @@ fn buckets_are_reduced_in_the_same_order_on_every_rank() {
         let choice =
             ReducerOptions { buckets: TINY, overlap: true, hook: Some(hook), ..ReducerOptions::default() };
         let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
-        let step = reducer.step(3, 6).expect("step");
+        let step = reducer.step(3, 6);
         let watched = step.watch(&net);
         let x = rows(3, 4, &device());
         // Rank 1 runs the layers in reverse order.

@@ -48,7 +48,7 @@ fn every_transport_gives_the_same_bits() {
             let choice = ReducerOptions { buckets: TINY, ..ReducerOptions::default() };
             let mut reducer = Reducer::new(&net, &group, choice).expect("a reducer");
             let x = rows(6, 4, &device).slice([group.rank() * 3..group.rank() * 3 + 3, 0..4]);
-            let step = reducer.step(3, 6).expect("step");
+            let step = reducer.step(3, 6);
             let grads = step.watch(&net).grads(x);
             let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
             flat(&grads, &net)
@@ -84,7 +84,7 @@ fn uneven_micro_batches_add_up_to_the_global_batch() {
                     for (i, count) in counts[..2].iter().enumerate() {
                         reducer.accumulate(micro(&net, i), &net, *count);
                     }
-                    let step = reducer.step(counts[2], 18).expect("step");
+                    let step = reducer.step(counts[2], 18);
                     let grads = micro(&step.watch(&net), 2);
                     ours.push(flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net));
                 }
@@ -106,12 +106,12 @@ fn a_world_of_one_accumulates_and_leaves_gradients_unchanged() {
     let mut reducer = Reducer::new(&net, &group, ReducerOptions::default()).expect("a reducer");
     let x = rows(7, 4, &device);
     let whole = flat(&net.grads(x.clone()), &net);
-    let step = reducer.step(7, 7).expect("step");
+    let step = reducer.step(7, 7);
     let grads = step.watch(&net).grads(x.clone());
     assert_eq!(flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net), whole);
 
     reducer.accumulate(net.grads(x.clone().slice([0..4, 0..4])), &net, 4);
-    let step = reducer.step(3, 7).expect("step");
+    let step = reducer.step(3, 7);
     let grads = step.watch(&net).grads(x.slice([4..7, 0..4]));
     let grads = step.finish(grads, &net, &mut vec![]).expect("finish");
     assert!(worst(&flat(&grads, &net), &whole) < 1e-6);
@@ -127,7 +127,7 @@ fn a_parameter_has_a_gradient_if_any_rank_used_it() {
             || choice.clone(),
             |net, mut reducer, group| {
                 let x = rows(2, 4, &device());
-                let step = reducer.step(2, 6).expect("step");
+                let step = reducer.step(2, 6);
                 let watched = step.watch(&net);
                 // Rank 0 does not use the first layer.
                 let loss = match group.rank() {
@@ -160,7 +160,7 @@ fn gradients_of_padding_are_ignored() {
     let results = with_reducer(2, Net::new, ReducerOptions::default, |net, mut reducer, group| {
         let x = rows(2, 4, &device());
         let (x, count) = if group.rank() == 0 { (x, 2) } else { (x * f32::NAN, 0) };
-        let step = reducer.step(count, 2).expect("step");
+        let step = reducer.step(count, 2);
         let grads = step.watch(&net).grads(x);
         let grads = flat(&step.finish(grads, &net, &mut vec![]).expect("finish"), &net);
         let unused: Vec<_> = reducer.unused().map(|(path, ranks)| (path.to_owned(), ranks)).collect();
