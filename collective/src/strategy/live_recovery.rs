@@ -13,6 +13,7 @@ use crate::{
     parameters::{TensorMap, replace, values},
 };
 use burn::module::Module;
+use burn::store::ModuleRecord;
 use burn::train::LearnerModel;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -145,13 +146,13 @@ impl LiveRecovery {
 
     /// Keeps the state of a run whose group failed in or after step `step`.
     ///
-    /// `records` are those of the learner with this model, and `average` returns the model with the average of its weights.
+    /// `records` are those of the learner with this model, and `averaged` returns the model with the average of its weights.
     fn keep<M: Module>(
         &self,
         step: usize,
         model: M,
         records: impl FnOnce() -> Result<Records>,
-        average: impl FnOnce(M) -> Option<M>,
+        averaged: impl FnOnce(M) -> Option<ModuleRecord>,
     ) -> Result<()> {
         let mut kept = self.lock();
         // The parameters of a later step than the position's are not those of the boundary.
@@ -162,8 +163,7 @@ impl LiveRecovery {
         let buffer = |id, trainable: bool| boundary.buffers.get(&id).filter(|_| !trainable).cloned();
         let model = replace(model, buffer);
         records.model = model.clone().into_record();
-        records.average = average(model).map(Module::into_record);
-        let snapshot = Snapshot::take(records, boundary.position)?;
+        let snapshot = Snapshot::take(records, boundary.position, averaged(model))?;
         let mut reports = std::mem::take(&mut kept.reports);
         reports.truncate(boundary.reports);
         kept.failed = Some(LiveState { snapshot, reports });
@@ -187,8 +187,7 @@ where
     pub(super) fn keep_live_state(&self) {
         let Some(recovery) = &self.settings.recovery else { return };
         let (step, model) = (self.position.step, self.learner.model());
-        let average = |model| self.average.as_ref().map(|average| average.applied(model));
-        if let Err(error) = recovery.keep(step, model, || self.records(), average) {
+        if let Err(error) = recovery.keep(step, model, || self.records(), |model| self.averaged(model)) {
             self.settings.observer.warned(&format!("this rank's state is lost: {error}"));
         }
     }

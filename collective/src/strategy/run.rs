@@ -12,6 +12,7 @@ use crate::{
     wrapper::engine::Engine,
 };
 use burn::module::ParamGroup;
+use burn::store::ModuleRecord;
 use burn::train::{EventProcessorTraining, Learner, LearnerEvent, LearnerModel, TrainingComponents};
 use std::time::{Duration, Instant};
 use tracing::info_span;
@@ -274,17 +275,21 @@ where
         if !is_stored && self.round.is_none() {
             return Ok(None);
         }
-        let mut snapshot = Snapshot::take(records, self.position())?;
+        // After the records, for which BatchNorm's running statistics were updated.
+        let mut snapshot = Snapshot::take(records, self.position(), self.averaged(self.learner.model()))?;
         if let Some(round) = &self.round {
             round.save(self.learner.model(), &mut snapshot)?;
         }
         Ok(Some(snapshot))
     }
 
-    /// The records of the learner and of the average of its weights.
     pub(super) fn records(&self) -> Result<Records, Error> {
-        let average = self.average.as_ref().map(|average| average.applied(self.learner.model()));
-        Records::of(&self.learner, &self.components.event_store, self.position.epoch, average)
+        Records::of(&self.learner, &self.components.event_store, self.position.epoch)
+    }
+
+    /// The record of `model` with the average of its weights, if there is one.
+    pub(super) fn averaged(&self, model: M) -> Option<ModuleRecord> {
+        self.average.as_ref().map(|average| average.applied(model).into_record())
     }
 
     /// The position with the loss scale.

@@ -1,7 +1,6 @@
 //! State of a run between two optimizer steps, which can be saved, loaded and broadcast.
 
 use crate::{Error, ProcessGroup, Result, gradient::Reducer, loader::EpochProgress};
-use burn::module::Module;
 use burn::optim::{OptimizerRecord, lr_scheduler::LrSchedulerRecord};
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
@@ -93,18 +92,11 @@ pub(super) struct Records {
     pub model: ModuleRecord,
     pub optimizer: OptimizerRecord,
     scheduler: LrSchedulerRecord,
-    /// The module with the moving average of the weights.
-    pub average: Option<ModuleRecord>,
 }
 
 impl Records {
     /// The records of `learner`, which burn-train passes to checkpointers only.
-    pub fn of<M: LearnerModel>(
-        learner: &Learner<M>,
-        store: &EventStoreClient,
-        epoch: usize,
-        average: Option<M>,
-    ) -> Result<Self> {
+    pub fn of<M: LearnerModel>(learner: &Learner<M>, store: &EventStoreClient, epoch: usize) -> Result<Self> {
         // Applies the last update of BatchNorm's running statistics.
         let _ = learner.model().valid();
         let (module, modules) = channel();
@@ -122,14 +114,14 @@ impl Records {
             model: modules.recv().map_err(lost)?,
             optimizer: optimizers.recv().map_err(lost)?,
             scheduler: schedulers.recv().map_err(lost)?,
-            average: average.map(Module::into_record),
         })
     }
 }
 
 impl Snapshot {
-    pub(super) fn take(records: Records, position: Position) -> Result<Self> {
-        let average = records.average.map(ModuleRecord::into_bytes);
+    /// Takes a snapshot; `average` is the module with the moving average of the weights.
+    pub(super) fn take(records: Records, position: Position, average: Option<ModuleRecord>) -> Result<Self> {
+        let average = average.map(ModuleRecord::into_bytes);
         let average = average.map(|record| Self::pack("moving average of the weights", record));
         Ok(Self {
             position,
@@ -293,7 +285,7 @@ impl CheckpointingStrategy for SaveAlways {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::{nn::LinearConfig, tensor::Device};
+    use burn::{module::Module, nn::LinearConfig, tensor::Device};
 
     #[test]
     fn shapes_in_burns_message_are_plain() {
