@@ -3,7 +3,7 @@
 //! A span is one of the crate `tracing`, of level INFO or above: those of burn-ddp and those of the program. The format is
 //! that of Chrome's trace events: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU>.
 
-use crate::process::{atomic_file, console::eprint_line, lock};
+use crate::process::{atomic_file, console::eprint_line, lock, now};
 use anyhow::{Context as _, Result, anyhow};
 use collective::ProcessGroup;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
     thread::{self, ThreadId},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 use tracing::{Subscriber, field, level_filters::LevelFilter, span};
 use tracing_subscriber::{
@@ -66,8 +66,7 @@ impl Trace {
         if is_main {
             atomic_file::write(path, b"[]").context("--trace")?;
         }
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let began_us = since.as_micros() as i64;
+        let began_us = (now() * 1e6) as i64;
         let recorder = Arc::new(Recorder { began: Instant::now(), began_us, recorded: Mutex::default() });
         let subscriber = Registry::default().with(Spans(recorder.clone()).with_filter(LevelFilter::INFO));
         tracing::subscriber::set_global_default(subscriber)
@@ -131,7 +130,10 @@ impl Recorder {
     fn events(&self, rank: usize, first_us: i64) -> Vec<u8> {
         let recorded = lock(&self.recorded);
         let offset = (self.began_us - first_us) as f64;
-        let name = |what: &str, thread: usize, name: &str| json!({"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}});
+        let name = |what: &str, thread: usize, name: &str| {
+            let args = json!({ "name": name });
+            json!({ "ph": "M", "name": what, "pid": rank, "tid": thread, "args": args })
+        };
         let mut process = format!("rank {rank}");
         if recorded.dropped > 0 {
             process += &format!(", without its last {} spans", recorded.dropped);

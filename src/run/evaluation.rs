@@ -66,15 +66,3 @@ pub(super) fn evaluation_scalars(
         report.metrics.iter().map(move |of| (format!("{}/{}", set.name(), of.metric.name), of.value));
     metrics.chain(report.logged.iter().filter_map(|logged| Some((logged.name.clone(), logged.number?))))
 }
-
-/// Names and values of each rank's time in an epoch, in seconds: those of `ranks.csv`.
-pub(super) fn rank_scalars(report: &EpochReport) -> impl Iterator<Item = (String, f64)> {
-    report.ranks.iter().enumerate().flat_map(|(rank, time)| {
-        [
-            ("seconds", time.training),
-            ("data_wait_seconds", time.data),
-            ("gradient_wait_seconds", time.gradients),
-        ]
-        .map(|(name, time)| (format!("rank_{rank}/{name}"), time.as_secs_f64()))
-    })
-}

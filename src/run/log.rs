@@ -181,15 +181,7 @@ impl Observer for RunLog {
         progress.callbacks = logged(report);
         progress.digest.clone_from(&report.digest);
         tables.try_write(|tables| {
-            for (rank, time) in report.ranks.iter().enumerate() {
-                tables.ranks.serialize(RankRow {
-                    epoch: report.epoch,
-                    rank,
-                    seconds: time.training.as_secs_f64(),
-                    data_wait_seconds: time.data.as_secs_f64(),
-                    gradient_wait_seconds: time.gradients.as_secs_f64(),
-                })?;
-            }
+            RankRow::of_epoch(report).try_for_each(|row| tables.ranks.serialize(row))?;
             tables.ranks.flush()?;
             tables.epochs.push(self.set, report)
         });

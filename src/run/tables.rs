@@ -70,6 +70,19 @@ pub struct RankRow {
     pub gradient_wait_seconds: f64,
 }
 
+impl RankRow {
+    /// The rows of an epoch, one per rank.
+    pub(super) fn of_epoch(report: &EpochReport) -> impl Iterator<Item = Self> {
+        report.ranks.iter().enumerate().map(|(rank, time)| Self {
+            epoch: report.epoch,
+            rank,
+            seconds: time.training.as_secs_f64(),
+            data_wait_seconds: time.data.as_secs_f64(),
+            gradient_wait_seconds: time.gradients.as_secs_f64(),
+        })
+    }
+}
+
 /// A row of `misclassified.csv`: a misclassified test image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mistake {

@@ -9,7 +9,8 @@ pub use event::Picture;
 pub use histogram::{GradientHistograms, Histogram};
 
 use super::{
-    evaluation::{EvaluatedSet, evaluation_scalars, rank_scalars, step_scalars},
+    evaluation::{EvaluatedSet, evaluation_scalars, step_scalars},
+    tables::RankRow,
     tracker::{MetricsLogger, ScalarSink},
 };
 use crate::process::{console::Console, lock, now};
@@ -166,7 +167,16 @@ impl Observer for EventLog {
     }
 
     fn epoch_done(&self, report: &EpochReport) {
-        self.write(|state| state.scalars(rank_scalars(report)));
+        self.write(|state| {
+            RankRow::of_epoch(report).try_for_each(|row| {
+                let RankRow { rank, seconds, data_wait_seconds, gradient_wait_seconds, .. } = row;
+                state.scalars([
+                    (format!("rank_{rank}/seconds"), seconds),
+                    (format!("rank_{rank}/data_wait_seconds"), data_wait_seconds),
+                    (format!("rank_{rank}/gradient_wait_seconds"), gradient_wait_seconds),
+                ])
+            })
+        });
         self.evaluated(self.set, report);
     }
 
