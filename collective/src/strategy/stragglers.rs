@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Number of steps over which times are averaged.
+/// Number of steps of which the median is taken.
 const WINDOW: usize = 10;
 /// A rank is slow if it takes this multiple of the others' median, as in NVIDIA's resiliency extension, whose default for
 /// the relative speed of a straggler is 0.75.
@@ -32,30 +32,30 @@ impl BusyTime {
 /// Finds slow ranks.
 #[derive(Default)]
 pub(super) struct Stragglers {
-    steps: usize,
-    /// Seconds of data and compute in the window, by rank.
-    sums: Vec<[f64; 2]>,
+    /// Summed [`BusyTime::values`] of the steps in the window.
+    window: Vec<Vec<f32>>,
     /// The slow rank of the last window, and in how many windows in a row it was slow.
     slow: Option<(usize, usize)>,
 }
 
 impl Stragglers {
     /// Adds the summed [`BusyTime::values`] of step `step`. Returns a warning when a rank was the slowest one in two
-    /// windows in a row.
+    /// windows in a row. A rank's time in a window is its median, so that a few interrupted steps do not count.
     pub fn update(&mut self, step: usize, values: &[f32]) -> Option<String> {
-        let (times, _) = values.as_chunks::<2>();
-        self.sums.resize(times.len(), [0.0; 2]);
-        for (sum, time) in self.sums.iter_mut().zip(times) {
-            sum[0] += f64::from(time[0]);
-            sum[1] += f64::from(time[1]);
-        }
-        self.steps += 1;
-        if self.steps < WINDOW {
+        self.window.push(values.to_vec());
+        if self.window.len() < WINDOW {
             return None;
         }
-        let means: Vec<[f64; 2]> = self.sums.iter().map(|sum| sum.map(|sum| sum / WINDOW as f64)).collect();
-        (self.steps, self.sums) = (0, Vec::new());
-        let found = slowest(&means);
+        let of_ranks = |time: fn(&[f32]) -> f32| -> Vec<f64> {
+            let of_rank = |rank| median(self.window.iter().map(|step| time(&step[2 * rank..][..2]).into()));
+            (0..values.len() / 2).map(of_rank).collect()
+        };
+        let found = slowest(
+            &of_ranks(|time| time[0]),
+            &of_ranks(|time| time[1]),
+            &of_ranks(|time| time[0] + time[1]),
+        );
+        self.window.clear();
         let windows =
             |rank| self.slow.filter(|(before, _)| *before == rank).map_or(1, |(_, windows)| windows + 1);
         self.slow = found.map(|(rank, ..)| (rank, windows(rank)));
@@ -70,26 +70,28 @@ impl Stragglers {
     }
 }
 
-/// The rank whose time is farthest above the median of the others, if that is much: rank, phase, and the seconds of the
-/// rank and the median in that phase.
-fn slowest(times: &[[f64; 2]]) -> Option<(usize, &'static str, f64, f64)> {
-    let total = |time: &[f64; 2]| time[0] + time[1];
-    let (rank, time) = times.iter().enumerate().max_by(|a, b| total(a.1).total_cmp(&total(b.1)))?;
-    let median = |of: fn(&[f64; 2]) -> f64| {
-        let others = times.iter().enumerate().filter(|(other, _)| *other != rank);
-        let mut others: Vec<f64> = others.map(|(_, time)| of(time)).collect();
-        others.sort_unstable_by(f64::total_cmp);
-        others.get(others.len() / 2).copied()
+/// The upper median, or 0 of nothing.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// The rank whose total time is farthest above the median of the others, if that is much: rank, phase, and the seconds of
+/// the rank and the median in that phase.
+fn slowest(data: &[f64], compute: &[f64], total: &[f64]) -> Option<(usize, &'static str, f64, f64)> {
+    let (rank, time) = total.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
+    let others = |times: &[f64]| {
+        median(times.iter().enumerate().filter(|(other, _)| *other != rank).map(|(_, time)| *time))
     };
-    let (data, compute) = (median(|time| time[0])?, median(|time| time[1])?);
-    let others = median(|time| time[0] + time[1])?;
-    if total(time) < (others * RATIO).max(others + MIN_EXCESS) {
+    if total.len() < 2 || *time < (others(total) * RATIO).max(others(total) + MIN_EXCESS) {
         return None;
     }
-    Some(if time[0] - data > time[1] - compute {
-        (rank, "waiting for data", time[0], data)
+    let (other_data, other_compute) = (others(data), others(compute));
+    Some(if data[rank] - other_data > compute[rank] - other_compute {
+        (rank, "waiting for data", data[rank], other_data)
     } else {
-        (rank, "forward and backward", time[1], compute)
+        (rank, "forward and backward", compute[rank], other_compute)
     })
 }
 
@@ -136,6 +138,13 @@ mod tests {
             (10, vec![(0, 10), (0, 50)]),
         ] {
             assert!(warnings(&mut Stragglers::default(), 1, steps, &times).is_empty(), "{times:?}");
+        }
+        let mut interrupted = Stragglers::default();
+        for step in (1..60).step_by(3) {
+            let found = warnings(&mut interrupted, step, 2, &[(0, 10), (0, 10)]);
+            assert!(
+                found.is_empty() && warnings(&mut interrupted, step + 2, 1, &[(0, 10), (0, 90)]).is_empty()
+            );
         }
     }
 }

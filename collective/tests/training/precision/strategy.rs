@@ -131,7 +131,10 @@ fn every_mode_follows_f32_without_code_in_the_model() {
             ("3 replicas", run.replicas(3)),
         ] {
             let worst = difference(&reports.losses(), &wanted);
-            assert_eq!(reports.warnings, [""; 0], "{precision} {way}");
+            // The machine decides whether a rank is slow.
+            let warnings: Vec<_> =
+                reports.warnings.iter().filter(|text| !text.contains(" is slow: ")).collect();
+            assert_eq!(warnings, [""; 0], "{precision} {way}");
             println!("{precision} {way}: largest difference of the loss {worst}");
             assert!(worst < tolerance, "{precision} {way}: {worst}\n{:?}\n{wanted:?}", reports.losses());
             let same = reports.epochs[2].digest == exact.epochs[2].digest;
